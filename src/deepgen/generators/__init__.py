@@ -1,0 +1,38 @@
+"""Families of kernels. The first that serves an operator on a target is the default."""
+
+from __future__ import annotations
+
+from deepgen.generators.base import Generator
+from deepgen.operators import Operator
+from deepgen.targets import Target
+from deepgen.vocabulary.errors import BadInput
+
+
+def families() -> tuple[Generator, ...]:
+    """All generators, the best choice first."""
+    from deepgen.generators.sim import SimTiles
+    from deepgen.generators.templates.x86_gemm import X86Gemm
+
+    return (X86Gemm(), SimTiles())
+
+
+def find(operator: Operator, target: Target) -> Generator:
+    """The generator for this operator on this target; says why when there is none."""
+    reasons = []
+    for family in families():
+        reason = family.refuses(operator, target)
+        if reason is None:
+            return family
+        reasons.append(f"{family.name}: {reason}")
+    raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed="; ".join(reasons))
+
+
+def by_name(name: str) -> Generator:
+    """The generator that a study was made with."""
+    for family in families():
+        if family.name == name:
+            return family
+    raise BadInput(f"unknown generator {name!r}", allowed="one of " + ", ".join(f.name for f in families()))
+
+
+__all__ = ["Generator", "by_name", "families", "find"]

@@ -1,0 +1,30 @@
+"""What every generator does: for an operator and a target it gives a space, and for each config a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from deepgen.operators import Operator
+from deepgen.space import Space
+from deepgen.targets import Target
+from deepgen.vocabulary import Kernel
+
+
+class Generator(Protocol):
+    """One family of kernels."""
+
+    @property
+    def name(self) -> str: ...
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        """None when this family serves the operator on the target, otherwise the reason in words."""
+        ...
+
+    def space(self, operator: Operator, target: Target) -> Space: ...
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel: ...
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        """A valid config that is good without any search: where a search may start, and what a demo builds."""
+        ...

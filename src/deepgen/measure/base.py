@@ -1,0 +1,83 @@
+"""What measuring is, whatever the device: the task, the policy, and the runner that carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from deepgen import operators, targets
+from deepgen.operators import Operator
+from deepgen.targets import Target
+from deepgen.vocabulary import Artifact, JsonObject, Kernel, Measurement
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a kernel is timed."""
+
+    cold: bool = True  # flush the last-level cache before each timed run
+    min_samples: int = 5
+    max_samples: int = 100
+    max_seconds: float = 0.5  # of timed runs, for one kernel
+    precision: float = 0.01  # stop when the median's confidence interval is this narrow, as a share of it
+    give_up: float = 1.5  # stop early when surely this many times slower than the time to beat
+    timeout_seconds: float | None = None  # of one run; None: scaled with the operator's work
+    threads: int | None = None  # for baselines and kernels without a thread knob; None: all cores
+
+    def to_json(self) -> JsonObject:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a runner is opened for: every kernel it gets computes this operator on these inputs."""
+
+    operator: Operator
+    target: Target
+    seed: int = 0
+    policy: Policy = field(default_factory=Policy)
+
+    def to_json(self) -> JsonObject:
+        return {
+            "operator": self.operator.to_json(),
+            "target": self.target.to_json(),
+            "seed": self.seed,
+            "policy": self.policy.to_json(),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Task:
+        return Task(
+            operator=operators.from_json(data["operator"]),
+            target=targets.from_json(data["target"]),
+            seed=data["seed"],
+            policy=Policy(**data["policy"]),
+        )
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Someone in a comparison: a built kernel, or a baseline by its name."""
+
+    name: str
+    kernel: Kernel | None = None
+    artifact: Artifact | None = None  # with a kernel; a baseline has neither
+
+
+class Runner(Protocol):
+    """Measures kernels on one device. A bad kernel costs a verdict, never the runner."""
+
+    def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None) -> Measurement:
+        """Verify, time, verify again. `beat`: a kernel clearly slower than this many seconds is not timed further."""
+        ...
+
+    def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str) -> Measurement:
+        """Only the verdict, on other inputs."""
+        ...
+
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        """Time all, interleaved in an order drawn anew for each round; sample i of each is from round i."""
+        ...
+
+    def close(self) -> None: ...

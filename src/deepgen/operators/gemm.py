@@ -1,0 +1,209 @@
+"""GEMM: C = activation(alpha * op(A) op(B) * scale + beta * C + bias), row-major, optionally batched.
+
+Layout letters: A is `n` M x K or `t` K x M; B is `n` K x N or `t` N x K. So `nt` is the usual weight layout.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from deepgen.operators.base import Array, Tensor, Tolerance
+from deepgen.vocabulary.dtypes import DType, dtype, narrow, widen
+from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.json import JsonObject
+
+LAYOUTS = ("nn", "nt", "tn", "tt")
+ACTIVATIONS = ("none", "relu", "gelu", "silu")
+SCALES = ("none", "tensor", "row", "column")
+
+# What the finals add to the usual standard-normal inputs. Each is a scale of the inputs, or special values in them.
+PROBES = ("normal", "large", "denormal", "zeros", "special")
+_SCALE = {"normal": 1.0, "large": 2.0**40, "denormal": 2.0**-68, "zeros": 0.0, "special": 1.0}
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """The fields of a GEMM, listed once."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    a: str = "f32"
+    b: str = "f32"
+    c: str = "f32"
+    acc: str = "f32"
+    layout: str = "nn"
+    alpha: float = 1.0
+    beta: float = 0.0
+    bias: bool = False  # one number a column, in C's dtype
+    activation: str = "none"  # gelu is the tanh form
+    scales: str = "none"
+
+    def __post_init__(self) -> None:
+        for letter, size in (("M", self.m), ("N", self.n), ("K", self.k), ("batch", self.batch)):
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise BadInput(f"gemm: {letter} is {size!r}", allowed="a whole number from 1 up")
+        for name in (self.a, self.b, self.c, self.acc):
+            dtype(name)
+        for word, value, allowed in (
+            ("layout", self.layout, LAYOUTS),
+            ("activation", self.activation, ACTIVATIONS),
+            ("scales", self.scales, SCALES),
+        ):
+            if value not in allowed:
+                raise BadInput(f"gemm: {word} {value!r} is unknown", allowed="one of " + ", ".join(allowed))
+
+    @property
+    def name(self) -> str:
+        return "gemm"
+
+    @property
+    def dtypes(self) -> tuple[DType, DType, DType, DType]:
+        return dtype(self.a), dtype(self.b), dtype(self.c), dtype(self.acc)
+
+    def describe(self) -> str:
+        batch = f"batch {self.batch} of " if self.batch > 1 else ""
+        extras = [self.activation] if self.activation != "none" else []
+        extras += ["bias"] if self.bias else []
+        extras += [f"alpha={self.alpha:g}"] if self.alpha != 1.0 else []
+        extras += [f"beta={self.beta:g}"] if self.beta != 0.0 else []
+        extras += [f"scales={self.scales}"] if self.scales != "none" else []
+        return " ".join([f"gemm {self._dtype_word()} {self.layout}", f"{batch}{self.m}x{self.n}x{self.k}", *extras])
+
+    def slug(self) -> str:
+        batch = f"{self.batch}x" if self.batch > 1 else ""
+        return f"gemm-{self._dtype_word()}-{self.layout}-{batch}{self.m}x{self.n}x{self.k}"
+
+    def _dtype_word(self) -> str:
+        names = dict.fromkeys((self.a, self.b, self.c))
+        return "_".join(names)
+
+    def flops(self) -> int:
+        return 2 * self.batch * self.m * self.n * self.k
+
+    def least_bytes(self) -> int:
+        return sum(t.bytes * (2 if t.role == "inout" else 1) for t in self.tensors())
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        a, b, c, acc = self.dtypes
+        outer = (self.batch,) if self.batch > 1 else ()
+        a_shape = (self.m, self.k) if self.layout[0] == "n" else (self.k, self.m)
+        b_shape = (self.k, self.n) if self.layout[1] == "n" else (self.n, self.k)
+        out = [Tensor("A", outer + a_shape, a, "input"), Tensor("B", outer + b_shape, b, "input")]
+        if self.bias:
+            out.append(Tensor("bias", (self.n,), c, "input"))
+        if self.scales != "none":
+            length = {"tensor": 1, "row": self.m, "column": self.n}[self.scales]
+            out.append(Tensor("scale", (length,), dtype("f32"), "input"))
+        out.append(Tensor("C", (*outer, self.m, self.n), c, "inout" if self.beta != 0.0 else "output"))
+        return tuple(out)
+
+    def scalars(self) -> Mapping[str, int | float]:
+        return {
+            "M": self.m,
+            "N": self.n,
+            "K": self.k,
+            "batch": self.batch,
+            "lda": self.k if self.layout[0] == "n" else self.m,
+            "ldb": self.n if self.layout[1] == "n" else self.k,
+            "ldc": self.n,
+            "stride_a": self.m * self.k,
+            "stride_b": self.k * self.n,
+            "stride_c": self.m * self.n,
+            "alpha": self.alpha,
+            "beta": self.beta,
+        }
+
+    def probes(self) -> tuple[str, ...]:
+        """The kinds of input that finals try; integers have no large, tiny or special values of interest."""
+        return ("normal", "zeros") if dtype(self.a).integer else PROBES
+
+    def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
+        given = {}
+        for tensor in self.tensors():
+            if tensor.role == "output":
+                continue
+            rng = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
+            given[tensor.name] = _fill(tensor, rng, probe)
+        return given
+
+    def reference(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        a, b, c, _ = self.dtypes
+        with np.errstate(all="ignore"):
+            wide_a, wide_b = widen(inputs["A"], a), widen(inputs["B"], b)
+            wide_a = wide_a if self.layout[0] == "n" else np.swapaxes(wide_a, -1, -2)
+            wide_b = wide_b if self.layout[1] == "n" else np.swapaxes(wide_b, -1, -2)
+            result: Array = np.matmul(wide_a, wide_b)
+            if self.alpha != 1.0:
+                result = self.alpha * result
+            if self.scales != "none":
+                scale = inputs["scale"].astype(np.float64)
+                result = result * (scale[:, None] if self.scales == "row" else scale)
+            if self.beta != 0.0:
+                result = result + self.beta * widen(inputs["C"], c)
+            if self.bias:
+                result = result + widen(inputs["bias"], c)
+            return {"C": _activate(result, self.activation)}
+
+    def tolerance(self, probe: str = "normal") -> Tolerance:
+        """Rounding grows like a random walk: each of K additions rounds a partial sum of size up to sqrt(K).
+
+        The root mean square of that is about epsilon * K / 3 and the worst of millions of elements lies six times
+        higher; a single lost product is of size 1 and stays far above it.
+        """
+        a, _, c, acc = self.dtypes
+        if c.integer:
+            return Tolerance(0.0, 0.0)
+        scale = _SCALE[probe] ** 2
+        # tf32 rounds the inputs themselves: K products, each off by up to its epsilon, add up like sqrt(K).
+        inputs = 6.0 * a.epsilon * sqrt(self.k) if a.name == "tf32" else 0.0
+        accumulated = abs(self.alpha) * scale * (2.0 * acc.epsilon * self.k + inputs)
+        # Hardware may flush results below the smallest normal number to zero.
+        flushed = self.k * float(np.finfo(np.float32).tiny) if probe == "denormal" else 0.0
+        return Tolerance(absolute=accumulated + flushed + 4.0 * acc.epsilon * scale, relative=2.0 * c.epsilon)
+
+    def to_json(self) -> JsonObject:
+        return {"name": self.name, **asdict(self)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Gemm:
+        known = {f.name for f in fields(Gemm)}
+        return Gemm(**{k: v for k, v in data.items() if k in known})
+
+
+def gemm(m: int, n: int, k: int, *, dtype: str = "f32", **other: Any) -> Gemm:
+    """A GEMM in one dtype: 8-bit integers accumulate in and give i32, floats accumulate in f32 (f64 in f64)."""
+    wide = {"i8": "i32", "u8": "i32", "f64": "f64"}.get(dtype, "f32")
+    of = {"a": dtype, "b": dtype, "c": "i32" if wide == "i32" else dtype, "acc": wide}
+    return Gemm(m, n, k, **{**of, **other})
+
+
+def _fill(tensor: Tensor, rng: np.random.Generator, probe: str) -> Array:
+    if tensor.dtype.integer:
+        low, high = (0, 16) if tensor.dtype.name == "u8" else (-8, 8)
+        values = rng.integers(low, high, tensor.shape, dtype=np.int64)
+        return narrow(values * (0 if probe == "zeros" else 1), tensor.dtype)
+    wide = np.float64 if tensor.dtype.name == "f64" else np.float32
+    normal = rng.standard_normal(tensor.shape, dtype=wide) * wide(_SCALE[probe])
+    if probe == "special" and tensor.name in ("A", "B"):
+        flat = normal.reshape(-1)
+        places = rng.choice(flat.size, size=min(3, flat.size), replace=False)
+        flat[places] = np.array([np.nan, np.inf, -np.inf], dtype=wide)[: len(places)]
+    return narrow(normal, tensor.dtype)
+
+
+def _activate(x: Array, activation: str) -> Array:
+    if activation == "relu":
+        return np.maximum(x, 0.0)
+    if activation == "gelu":
+        return 0.5 * x * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
+    if activation == "silu":
+        return x / (1.0 + np.exp(-x))
+    return x

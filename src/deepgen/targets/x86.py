@@ -1,0 +1,86 @@
+"""x86 targets: instruction sets, caches and cores, read from the machine or given for a machine that is elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from deepgen.targets.base import Target
+from deepgen.vocabulary.errors import BadInput
+
+# Instruction sets that generators ask for, by the name the Linux kernel gives them.
+FEATURES = (
+    "sse2", "avx", "f16c", "fma", "avx2", "avx_vnni",
+    "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16",
+    "amx_tile", "amx_int8", "amx_bf16",
+)  # fmt: skip
+_AVX2 = ("avx", "avx2", "f16c", "fma", "sse2")
+_AVX512 = (*_AVX2, "avx512bw", "avx512dq", "avx512f", "avx512vl")
+ARCHES: Mapping[str, tuple[str, ...]] = {"avx2": _AVX2, "avx512": _AVX512}
+
+
+@dataclass(frozen=True)
+class X86(Target):
+    """An x86-64 processor."""
+
+    model: str
+    isa: tuple[str, ...]
+    cores: int
+    l1d_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    line_bytes: int = 64
+
+    def has(self, *features: str) -> bool:
+        return set(features) <= set(self.isa)
+
+    @property
+    def vector_bytes(self) -> int:
+        return 64 if self.has("avx512f", "avx512vl") else 32 if self.has("avx2", "fma") else 16
+
+    @property
+    def vector_registers(self) -> int:
+        return 32 if self.has("avx512f") else 16
+
+    def describe(self) -> str:
+        return f"{self.name}: {self.model}, {self.cores} cores, {self.vector_bytes * 8}-bit vectors"
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> X86:
+        return X86(**{**data, "isa": tuple(data["isa"])})
+
+
+def from_facts(cpuinfo: str, caches: Mapping[str, int], cores: int) -> X86:
+    """The target that /proc/cpuinfo's text and the cache sizes (L1d, L2, L3, in bytes) describe."""
+    flags = set(_field(cpuinfo, "flags").split())
+    return X86(
+        name="x86:native",
+        model=_field(cpuinfo, "model name") or "unknown x86-64",
+        isa=tuple(f for f in FEATURES if f in flags),
+        cores=cores,
+        # Sizes that nearly every processor of the last ten years has, where the machine does not tell.
+        l1d_bytes=caches.get("L1d", 32 << 10),
+        l2_bytes=caches.get("L2", 256 << 10),
+        l3_bytes=caches.get("L3", 8 << 20),
+    )
+
+
+def narrowed(native: X86, arch: str) -> X86:
+    """This machine seen as a lesser architecture, or a common machine of a greater one: builds need no device."""
+    if arch == "native":
+        return native
+    if arch not in ARCHES:
+        raise BadInput(f"unknown target x86:{arch}", allowed="x86:native, " + ", ".join(f"x86:{a}" for a in ARCHES))
+    return replace(native, name=f"x86:{arch}", isa=_ordered(ARCHES[arch]))
+
+
+def _ordered(features: Iterable[str]) -> tuple[str, ...]:
+    chosen = set(features)
+    return tuple(f for f in FEATURES if f in chosen)
+
+
+def _field(cpuinfo: str, key: str) -> str:
+    found = re.search(rf"^{key}\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    return found.group(1).strip() if found else ""

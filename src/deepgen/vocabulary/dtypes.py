@@ -1,0 +1,92 @@
+"""Number formats: their names everywhere in deepgen, their storage in numpy, their precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepgen.vocabulary.errors import BadInput
+
+
+@dataclass(frozen=True)
+class DType:
+    """A number format. `storage` is the numpy type of the bytes; formats that numpy lacks are stored as integers."""
+
+    name: str
+    bits: int
+    storage: str
+    epsilon: float  # distance from 1.0 to the next number; 0 for integers
+    ctype: str  # the C type that carries it
+
+    @property
+    def bytes(self) -> int:
+        return self.bits // 8
+
+    @property
+    def integer(self) -> bool:
+        return self.epsilon == 0.0
+
+    @property
+    def native(self) -> bool:
+        """Whether numpy computes in this format itself."""
+        return self.name not in _STORED_AS_INTEGERS
+
+    def numpy(self) -> np.dtype[Any]:
+        return np.dtype(self.storage)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_STORED_AS_INTEGERS = ("bf16", "f8e4m3", "f8e5m2")
+
+_ALL = (
+    DType("f64", 64, "float64", 2.0**-52, "double"),
+    DType("f32", 32, "float32", 2.0**-23, "float"),
+    DType("tf32", 32, "float32", 2.0**-10, "float"),
+    DType("f16", 16, "float16", 2.0**-10, "_Float16"),
+    DType("bf16", 16, "uint16", 2.0**-7, "uint16_t"),
+    DType("f8e4m3", 8, "uint8", 2.0**-3, "uint8_t"),
+    DType("f8e5m2", 8, "uint8", 2.0**-2, "uint8_t"),
+    DType("i8", 8, "int8", 0.0, "int8_t"),
+    DType("u8", 8, "uint8", 0.0, "uint8_t"),
+    DType("i16", 16, "int16", 0.0, "int16_t"),
+    DType("i32", 32, "int32", 0.0, "int32_t"),
+    DType("i64", 64, "int64", 0.0, "int64_t"),
+)
+DTYPES = {d.name: d for d in _ALL}
+
+
+def dtype(name: str | DType) -> DType:
+    """Look a format up by name."""
+    if isinstance(name, DType):
+        return name
+    if name not in DTYPES:
+        raise BadInput(f"unknown dtype {name!r}", allowed="one of " + ", ".join(DTYPES))
+    return DTYPES[name]
+
+
+def widen(values: npt.NDArray[Any], of: DType) -> npt.NDArray[Any]:
+    """The numbers that the stored bytes stand for: float64 for floats, int64 for integers."""
+    if of.integer:
+        return values.astype(np.int64)
+    if of.name == "bf16":
+        return (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    if not of.native:
+        raise BadInput(f"dtype {of} cannot be widened on the host yet", allowed="f64, f32, tf32, f16, bf16 or integers")
+    return values.astype(np.float64)
+
+
+def narrow(values: npt.NDArray[Any], to: DType) -> npt.NDArray[Any]:
+    """Round numbers to a format, to nearest with ties to even, and give its storage."""
+    if to.name == "bf16":
+        bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        # Rounding the bits of a NaN could carry into infinity: keep it a quiet NaN.
+        return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
+    if not to.native:
+        raise BadInput(f"dtype {to} cannot be rounded on the host yet", allowed="f64, f32, tf32, f16, bf16 or integers")
+    return values.astype(to.numpy())

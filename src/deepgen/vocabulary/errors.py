@@ -1,0 +1,28 @@
+"""Errors that speak to the user. The command line prints the message and exits with the error's code."""
+
+from __future__ import annotations
+
+
+class DeepgenError(Exception):
+    """Something a user can understand went wrong; the message is one or two clear sentences."""
+
+    exit_code = 1
+
+
+class BadInput(DeepgenError):
+    """What the user gave cannot be used: a word, a file, a key, a value."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, where: str | None = None, allowed: str | None = None) -> None:
+        self.what, self.where, self.allowed = what, where, allowed
+        message = f"{where}: {what}" if where else what
+        super().__init__(f"{message} ({allowed})" if allowed else message)
+
+
+class Missing(DeepgenError):
+    """A tool, library or device is not here; says what that blocks and how to get it."""
+
+    def __init__(self, what: str, *, blocks: str, remedy: str) -> None:
+        self.what, self.blocks, self.remedy = what, blocks, remedy
+        super().__init__(f"{what} is missing: {blocks}. {remedy}")

@@ -1,0 +1,20 @@
+"""What may stand in our files and messages: JSON values and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TypeAlias, Union
+
+Json: TypeAlias = Union[None, bool, int, float, str, "list[Json]", "dict[str, Json]"]
+JsonObject: TypeAlias = "dict[str, Json]"
+
+
+def canonical(value: object) -> str:
+    """The one spelling of a JSON value, so that equal values have equal hashes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(value: object, length: int = 64) -> str:
+    """SHA-256 of the canonical spelling, in hexadecimal, cut to `length` characters."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]

@@ -1,0 +1,70 @@
+"""Measurement: the verdict on a kernel, its samples, and the conditions under which they were taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from statistics import median
+from typing import Any
+
+from deepgen.vocabulary.json import Json, JsonObject
+
+
+class Verdict(str, Enum):
+    """How a trial ended. One list, used everywhere."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    BUILD_FAILED = "build_failed"
+    BUILD_TIMEOUT = "build_timeout"
+    REFUSED = "refused"  # by the driver, or by limits of the machine
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    UNSTABLE = "unstable"  # right, but its time could not be settled
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is known of a kernel after it was tried."""
+
+    verdict: Verdict
+    detail: str = ""  # one sentence: what went wrong, for a verdict other than correct
+    samples: tuple[float, ...] = ()  # seconds of each timed run, in the order taken; outliers kept
+    error: float | None = None  # largest error found, as a share of the tolerance
+    counters: Mapping[str, float] = field(default_factory=dict)
+    conditions: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict is Verdict.CORRECT
+
+    @property
+    def seconds(self) -> float | None:
+        """The median of the samples."""
+        return median(self.samples) if self.samples else None
+
+    def to_json(self) -> JsonObject:
+        return {
+            "verdict": self.verdict.value,
+            "detail": self.detail,
+            "samples": list(self.samples),
+            "error": self.error,
+            "counters": dict(self.counters),
+            "conditions": dict(self.conditions),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Measurement:
+        return Measurement(
+            verdict=Verdict(data["verdict"]),
+            detail=data["detail"],
+            samples=tuple(data["samples"]),
+            error=data["error"],
+            counters=data["counters"],
+            conditions=data["conditions"],
+        )
