@@ -1,0 +1,167 @@
+"""Settings: where toolchains, the cache and studies are, the default target, and limits.
+
+They come from `deepgen.toml` in the project, then from the one in the user's config folder, then from defaults, key
+by key; each value remembers where it came from.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from deepgen.vocabulary.errors import BadInput
+
+# The same parser under two names: part of Python since 3.11, a package before.
+_toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+FILE_NAME = "deepgen.toml"
+TOOLCHAINS = ("gcc", "clang", "zig")
+
+
+def _xdg(variable: str, fallback: str) -> Path:
+    named = os.environ.get(variable, "")
+    # The XDG rules say that a relative path there is to be ignored.
+    return Path(named) if Path(named).is_absolute() else Path.home() / fallback
+
+
+def default_cache() -> Path:
+    return _xdg("XDG_CACHE_HOME", ".cache") / "deepgen"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What builds and runs may take."""
+
+    jobs: int | None = None  # builds at once; None: one for each core
+    build_seconds: float = 120.0  # of one build
+    build_memory_gb: float = 4.0  # of one build
+    run_seconds: float | None = None  # of one run of a kernel; None: scaled with the operator's work
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The values in force. `sources` tells for each dotted key the file it came from; a default is not in it."""
+
+    toolchains: Mapping[str, Path] = field(default_factory=dict)
+    cache: Path = field(default_factory=default_cache)
+    studies: Path = field(default_factory=lambda: Path.cwd() / "deepgen-studies")
+    target: str | None = None  # None: the best device here
+    limits: Limits = field(default_factory=Limits)
+    sources: Mapping[str, Path] = field(default_factory=dict)
+
+    def source(self, key: str) -> str:
+        """Where a value came from: a file, or `default`."""
+        return str(self.sources.get(key, "default"))
+
+    def values(self) -> dict[str, Any]:
+        """Every value by its dotted key, as the file spells them."""
+        out: dict[str, Any] = {f"toolchains.{name}": path for name, path in self.toolchains.items()}
+        out |= {key: getattr(self, key) for key in ("cache", "studies", "target")}
+        return out | {f"limits.{f.name}": getattr(self.limits, f.name) for f in fields(Limits)}
+
+
+def load(start: Path | None = None) -> Settings:
+    """The settings in force in a folder (the current one, if none is given)."""
+    merged: dict[str, Any] = {}
+    sources: dict[str, Path] = {}
+    for path in (user_file(), project_file(start or Path.cwd())):
+        if path is not None and path.is_file():
+            read = _flat(path)
+            merged |= read
+            sources |= dict.fromkeys(read, path)
+    limits = {k.partition(".")[2]: v for k, v in merged.items() if k.startswith("limits.")}
+    toolchains = {k.partition(".")[2]: v for k, v in merged.items() if k.startswith("toolchains.")}
+    plain = {k: v for k, v in merged.items() if "." not in k}
+    return Settings(toolchains=toolchains, limits=Limits(**limits), sources=sources, **plain)
+
+
+def user_file() -> Path:
+    """The user's own settings file, whether or not it exists."""
+    return _xdg("XDG_CONFIG_HOME", ".config") / "deepgen" / FILE_NAME
+
+
+def project_file(start: Path) -> Path | None:
+    """The nearest settings file from a folder up to the root of its repository.
+
+    Outside a repository only the folder itself counts: a settings file names programs to run, so one that lies in some
+    shared parent such as /tmp must not be picked up.
+    """
+    start = start.resolve()
+    folders = [start, *start.parents]
+    roots = [i for i, folder in enumerate(folders) if (folder / ".git").exists()]
+    for folder in folders[: roots[0] + 1 if roots else 1]:
+        if (folder / FILE_NAME).is_file():
+            return folder / FILE_NAME
+    return None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file's content; an unreadable or malformed one is the user's to mend."""
+    try:
+        with path.open("rb") as file:
+            return dict(_toml.load(file))
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except (_toml.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"is not TOML: {error}", where=str(path)) from error
+
+
+def _path(value: Any, folder: Path) -> Path | None:
+    """A relative path in a settings file is relative to that file."""
+    return folder / Path(value).expanduser() if isinstance(value, str) and value else None
+
+
+def _word(value: Any, folder: Path) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _whole(value: Any, folder: Path) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else None
+
+
+def _number(value: Any, folder: Path) -> float | None:
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+    return float(value) if good else None
+
+
+# Each key with how it is read (None: not possible) and what is allowed, in words.
+_KEYS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
+    **{f"toolchains.{name}": (_path, "the path of a program, as a string") for name in TOOLCHAINS},
+    "cache": (_path, "the path of a folder, as a string"),
+    "studies": (_path, "the path of a folder, as a string"),
+    "target": (_word, 'the name of a target, such as "x86:native"'),
+    "limits.jobs": (_whole, "a whole number from 1 up"),
+    "limits.build_seconds": (_number, "a number above 0"),
+    "limits.build_memory_gb": (_number, "a number above 0"),
+    "limits.run_seconds": (_number, "a number above 0"),
+}
+_TABLES = ("toolchains", "limits")
+
+
+def _flat(path: Path) -> dict[str, Any]:
+    """A settings file as dotted keys and checked values."""
+    out = {}
+    for key, value in read_toml(path).items():
+        if key in _TABLES and not isinstance(value, dict):
+            raise BadInput(f"{key} is {value!r}", where=str(path), allowed=f"a table: [{key}]")
+        items = {f"{key}.{name}": v for name, v in value.items()} if key in _TABLES else {key: value}
+        for dotted, given in items.items():
+            out[dotted] = _checked(dotted, given, path)
+    return out
+
+
+def _checked(key: str, value: Any, path: Path) -> Any:
+    if key not in _KEYS:
+        table = key.partition(".")[0] + "." if "." in key else ""
+        known = [k for k in _KEYS if k.startswith(table)]
+        raise BadInput(f"unknown key {key}", where=str(path), allowed="one of " + ", ".join(known))
+    read, allowed = _KEYS[key]
+    result = read(value, path.parent)
+    if result is None:
+        raise BadInput(f"{key} is {value!r}", where=str(path), allowed=allowed)
+    return result
