@@ -1,0 +1,187 @@
+"""Tuning config files: what to tune, where, how much of the space and for how long, in TOML or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deepgen import search, targets
+from deepgen.cli import words
+from deepgen.operators import Operator
+from deepgen.operators.gemm import LAYOUTS
+from deepgen.settings import read_toml
+from deepgen.vocabulary.dtypes import DTYPES
+from deepgen.vocabulary.errors import BadInput
+
+SUFFIXES = (".toml", ".json")
+_KEYS = (
+    "operator", "shapes", "dtype", "layout", "target", "knobs", "budget", "seed", "strategy", "keep_top", "out",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TuningConfig:
+    """A checked config file; None where it says nothing."""
+
+    file: Path
+    operators: tuple[Operator, ...]  # one study each
+    target: str | None = None
+    knobs: Mapping[str, list[Any]] = field(default_factory=dict)
+    trials: int | None = None
+    time_budget: float | None = None
+    seed: int | None = None
+    strategy: str | None = None
+    keep_top: int | None = None
+    out: Path | None = None
+
+
+def is_config_file(word: str) -> bool:
+    return word.endswith(SUFFIXES)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table of the file, and where it stands, for the messages."""
+
+    where: str
+    items: Mapping[str, Any]
+    prefix: str = ""
+
+    def known(self, *keys: str) -> _Table:
+        """Refuse any other key."""
+        for key in self.items:
+            if key not in keys:
+                allowed = "one of " + ", ".join(self.prefix + k for k in keys)
+                raise BadInput(f"unknown key {self.prefix}{key}", where=self.where, allowed=allowed)
+        return self
+
+    def get(
+        self,
+        key: str,
+        convert: Callable[[Any], Any],
+        allowed: str,
+        *,
+        default: Any = None,
+        check: Callable[[Any], object] | None = None,
+    ) -> Any:
+        """The value of a key, converted (None: not possible) and checked; `check` raises its own BadInput."""
+        if key not in self.items:
+            return default
+        value = convert(self.items[key])
+        if value is None:
+            raise BadInput(f"{self.prefix}{key} is {self.items[key]!r}", where=self.where, allowed=allowed)
+        try:
+            if check is not None:
+                check(value)
+        except BadInput as error:
+            raise BadInput(f"{self.prefix}{key}: {error.what}", where=self.where, allowed=error.allowed) from error
+        return value
+
+
+def read(path: Path) -> TuningConfig:
+    """The file's content, every key and value checked; what needs the space (knobs) is checked by `check_knobs`."""
+    where = str(path)
+    top = _Table(where, read_toml(path) if path.suffix == ".toml" else _read_json(path)).known(*_KEYS)
+    budget = _Table(where, top.get("budget", _table, "a table of trials and time", default={}), "budget.")
+    budget.known("trials", "time")
+    return TuningConfig(
+        file=path,
+        operators=_operators(top),
+        target=top.get("target", _word, "the name of a target, such as x86:native", check=targets.resolve),
+        knobs=_knobs(top),
+        trials=budget.get("trials", _whole, "a whole number from 1 up"),
+        time_budget=budget.get("time", _seconds, "seconds, a number above 0"),
+        seed=top.get("seed", _seed, "a whole number from 0 up"),
+        strategy=top.get("strategy", _word, "a strategy's name", check=search.check),
+        keep_top=top.get("keep_top", _whole, "a whole number from 1 up"),
+        # As in the settings file, a relative path is relative to the file that names it.
+        out=top.get("out", lambda v: path.parent / Path(v).expanduser() if _word(v) else None, "a folder"),
+    )
+
+
+def check_knobs(knobs: Mapping[str, Sequence[Any]], domains: Mapping[str, Sequence[Any]], where: str) -> None:
+    """Refuse a knob that the space does not have, or a value that its domain does not hold."""
+    for name, values in knobs.items():
+        if name not in domains:
+            raise BadInput(f"unknown key knobs.{name}", where=where, allowed="one of " + ", ".join(domains))
+        # 1, 1.0 and True are equal in Python, but not the same value of a knob.
+        allowed = {(type(v), str(v)) for v in domains[name]}
+        for value in values:
+            if (type(value), str(value)) not in allowed:
+                some = "some of " + ", ".join(str(v) for v in domains[name])
+                raise BadInput(f"knobs.{name} has {value!r}", where=where, allowed=some)
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except ValueError as error:
+        raise BadInput(f"is not JSON: {error}", where=str(path)) from error
+    if not isinstance(data, dict):
+        raise BadInput("holds no object", where=str(path), allowed="an object with " + ", ".join(_KEYS))
+    return data
+
+
+def _operators(top: _Table) -> tuple[Operator, ...]:
+    for key in ("operator", "shapes"):
+        if key not in top.items:
+            example = 'such as operator = "gemm" and shapes = { MNK = 1024 }'
+            raise BadInput(f"{key} is not given", where=top.where, allowed=example)
+    name = top.get("operator", _word, "an operator's name", check=words.known_operator)
+    dtype = top.get("dtype", _one_of(DTYPES), "one of " + ", ".join(DTYPES), default="f32")
+    layout = top.get("layout", _one_of(LAYOUTS), "one of " + ", ".join(LAYOUTS), default="nn")
+    given = top.items["shapes"]
+    shapes = given if isinstance(given, list) else [given]
+    if not shapes:
+        raise BadInput("shapes is empty", where=top.where, allowed="one table of sizes or more, such as { MNK = 1024 }")
+    return tuple(_operator(name, s, dtype, layout, f"{top.where}: shapes[{i}]") for i, s in enumerate(shapes))
+
+
+def _operator(name: str, shape: object, dtype: str, layout: str, where: str) -> Operator:
+    if not isinstance(shape, dict):
+        raise BadInput(f"is {shape!r}", where=where, allowed="a table of sizes, such as { MNK = 1024 }")
+    for letters, size in shape.items():
+        if _whole(size) is None:
+            raise BadInput(f"{letters} is {size!r}", where=where, allowed="a whole number from 1 up")
+    try:
+        return words.operator(name, shape.items(), dtype=dtype, layout=layout)
+    except BadInput as error:
+        raise BadInput(error.what, where=where, allowed=error.allowed) from error
+
+
+def _knobs(top: _Table) -> dict[str, list[Any]]:
+    table = top.get("knobs", _table, "a table: each knob with the values it may take", default={})
+    for name, values in table.items():
+        if not isinstance(values, list) or not values:
+            raise BadInput(f"knobs.{name} is {values!r}", where=top.where, allowed="a list of one value or more")
+    return dict(table)
+
+
+def _one_of(known: Collection[str]) -> Callable[[Any], str | None]:
+    return lambda value: value if isinstance(value, str) and value in known else None
+
+
+def _word(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _table(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else None
+
+
+def _seed(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _seconds(value: Any) -> float | None:
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+    return float(value) if good else None
