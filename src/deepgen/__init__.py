@@ -1,3 +1,64 @@
-"""deepgen: the fastest verified kernel for an operator on your own hardware."""
+"""deepgen: the fastest verified kernel for an operator on your own hardware.
+
+import deepgen as dg
+study = dg.tune(dg.gemm(1024, 1024, 1024, dtype="f32"), target="x86:native", trials=200)
+kernel = study.best().load()
+c = kernel(a, b)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from deepgen.api import tune
+    from deepgen.engines import LocalEngine
+    from deepgen.operators import Gemm, gemm
+    from deepgen.space import Space
+    from deepgen.tuning import Progress, Study
+    from deepgen.vocabulary import BadInput, DeepgenError, Measurement, Trial, Verdict
+
+# Imported when first used: `import deepgen.space` alone stays fast.
+_WHERE = {
+    "tune": "deepgen.api",
+    "LocalEngine": "deepgen.engines",
+    "Gemm": "deepgen.operators",
+    "gemm": "deepgen.operators",
+    "Space": "deepgen.space",
+    "Progress": "deepgen.tuning",
+    "Study": "deepgen.tuning",
+    "BadInput": "deepgen.vocabulary",
+    "DeepgenError": "deepgen.vocabulary",
+    "Measurement": "deepgen.vocabulary",
+    "Trial": "deepgen.vocabulary",
+    "Verdict": "deepgen.vocabulary",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'deepgen' has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*_WHERE, "__version__"])
+
+
+__all__ = [
+    "BadInput",
+    "DeepgenError",
+    "Gemm",
+    "LocalEngine",
+    "Measurement",
+    "Progress",
+    "Space",
+    "Study",
+    "Trial",
+    "Verdict",
+    "gemm",
+    "tune",
+]

@@ -92,7 +92,7 @@ class Gemm:
         return sum(t.bytes * (2 if t.role == "inout" else 1) for t in self.tensors())
 
     def tensors(self) -> tuple[Tensor, ...]:
-        a, b, c, acc = self.dtypes
+        a, b, c, _acc = self.dtypes
         outer = (self.batch,) if self.batch > 1 else ()
         a_shape = (self.m, self.k) if self.layout[0] == "n" else (self.k, self.m)
         b_shape = (self.k, self.n) if self.layout[1] == "n" else (self.n, self.k)

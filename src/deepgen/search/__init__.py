@@ -1,0 +1,27 @@
+"""Strategies: one small file each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from deepgen.search.base import Setting, Strategy
+from deepgen.search.exhaustive import Exhaustive
+from deepgen.search.random import Random
+from deepgen.vocabulary import BadInput
+
+STRATEGIES: Mapping[str, Callable[[Setting], Strategy]] = {"random": Random, "exhaustive": Exhaustive}
+
+
+def make(name: str, setting: Setting) -> Strategy:
+    """The strategy of that name, ready for its first ask."""
+    check(name)
+    return STRATEGIES[name](setting)
+
+
+def check(name: str) -> None:
+    """Refuse an unknown name before any work is done."""
+    if name not in STRATEGIES:
+        raise BadInput(f"unknown strategy {name!r}", allowed="one of " + ", ".join(STRATEGIES))
+
+
+__all__ = ["STRATEGIES", "Setting", "Strategy", "check", "make"]

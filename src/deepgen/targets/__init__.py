@@ -32,4 +32,4 @@ def from_json(data: Mapping[str, Any]) -> Target:
     return KINDS[kind].from_json(data)
 
 
-__all__ = ["KINDS", "Sim", "Target", "X86", "from_json", "resolve"]
+__all__ = ["KINDS", "X86", "Sim", "Target", "from_json", "resolve"]

@@ -36,7 +36,7 @@ class Sim(Target):
     noise: float = 0.02  # standard deviation of a sample, as a share of the true time
     seed: int = 0  # another seed, another landscape
     faults: float = 0.0  # share of configs that end in a fault, one verdict each
-    gap: float = -1.0  # 0 or more: a flat landscape, but for two configs, the second `gap` slower than the first
+    gap: float = -1.0  # 0 or more: two values of SWIZZLE are good, one `gap` slower than the other; all else is flat
     build_seconds: float = 0.0  # mean of the lognormal time that a build really takes
     measure_seconds: float = 0.0  # likewise for a measurement
     peak_gflops: float = 1000.0
@@ -73,6 +73,8 @@ def fault(sim: Sim, config: Mapping[str, Any]) -> Verdict | None:
 
 def true_seconds(sim: Sim, flops: int, config: Mapping[str, Any]) -> float:
     """The time of a config without noise: a valley in each knob, pairs that interact, and small ruggedness."""
+    if sim.gap >= 0.0:
+        return flops / (sim.peak_gflops * 1e9) * _duel(sim, config)
     slowdown = 1.0
     names = sorted(config)
     for i, name in enumerate(names):
@@ -98,6 +100,12 @@ def duration(mean: float, key: str) -> float:
     sigma = 0.5
     z = np.random.default_rng(int(digest(["duration", key], 16), 16)).standard_normal()
     return mean * math.exp(sigma * float(z) - sigma * sigma / 2.0)
+
+
+def _duel(sim: Sim, config: Mapping[str, Any]) -> float:
+    """Two good values of one knob, `gap` apart, which of them the better one being drawn by the seed."""
+    first, second = (0, 1) if sim.seed % 2 == 0 else (1, 0)
+    return {first: 1.0, second: 1.0 + sim.gap}.get(config.get("SWIZZLE", -1), 1.5)
 
 
 def _height(value: Any) -> float:

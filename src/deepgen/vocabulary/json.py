@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import TypeAlias, Union
 
-Json: TypeAlias = Union[None, bool, int, float, str, "list[Json]", "dict[str, Json]"]
+Json: TypeAlias = Union[bool, int, float, str, "list[Json]", "dict[str, Json]", None]
 JsonObject: TypeAlias = "dict[str, Json]"
 
 

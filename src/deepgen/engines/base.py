@@ -1,0 +1,88 @@
+"""What every engine does: carry builds and measurements out, wherever they happen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from deepgen.measure.base import Task
+from deepgen.vocabulary import Artifact, Kernel, Measurement
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a submitted trial. Without an artifact the build failed, and the measurement says how."""
+
+    trial_id: int
+    artifact: Artifact | None
+    measurement: Measurement
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Someone in a comparison: a kernel, or (without one) the baseline of that name."""
+
+    name: str
+    kernel: Kernel | None = None
+
+
+class Session(Protocol):
+    """An engine at work on one task."""
+
+    @property
+    def slots(self) -> int:
+        """How many trials may usefully be under way at once."""
+        ...
+
+    @property
+    def builds_running(self) -> int: ...
+
+    def submit(self, trial_id: int, kernel: Kernel) -> None:
+        """Build and measure this kernel, some time soon."""
+        ...
+
+    def results(self, timeout: float) -> list[Outcome]:
+        """What has ended since the last call; waits up to `timeout` seconds for the first."""
+        ...
+
+    def beat(self, seconds: float) -> None:
+        """The best time so far: clearly slower kernels need not be timed to the end."""
+        ...
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """While this is held, no build runs beside a measurement."""
+        ...
+
+    def build(self, kernel: Kernel) -> Artifact:
+        """Build now and wait. Raises BuildError."""
+        ...
+
+    def verify(self, kernel: Kernel, seed: int, probe: str) -> Measurement: ...
+
+    def compare(self, entries: Sequence[Entry], rounds: int, seed: int) -> list[Measurement]:
+        """Interleaved samples of all entries, in the order given."""
+        ...
+
+    def baselines(self) -> list[str]:
+        """The baselines that can run beside this task's kernels."""
+        ...
+
+    def peak(self) -> float | None:
+        """The device's measured peak for this operator's arithmetic, in GFLOP/s."""
+        ...
+
+    def close(self) -> None:
+        """Stop everything that was started. What had not ended is simply not reported."""
+        ...
+
+    def __enter__(self) -> Session: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class Engine(Protocol):
+    """A place where kernels are built and measured."""
+
+    def open(self, task: Task) -> Session: ...

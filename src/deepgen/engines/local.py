@@ -1,0 +1,150 @@
+"""The local engine: a build pool and one supervised device on this machine, both at work at the same time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from deepgen import baselines
+from deepgen.build import BuildError, BuildLimits, BuildPool, Cache, build_once, default_cache_folder, toolchain_for
+from deepgen.engines.base import Entry, Outcome
+from deepgen.measure import open_runner, peak_gflops
+from deepgen.measure.base import Contender, Task
+from deepgen.targets import host
+from deepgen.vocabulary import Artifact, Kernel, Measurement
+
+LANGUAGES = {"x86": "c", "sim": "sim"}
+
+
+@dataclass(frozen=True)
+class LocalEngine:
+    """Builds and measures here."""
+
+    jobs: int | None = None  # builds at a time; None: one for each core
+    cache: Path | None = None
+    toolchains: Mapping[str, str] = field(default_factory=dict)  # tool -> executable
+    limits: BuildLimits = field(default_factory=BuildLimits)
+
+    def open(self, task: Task) -> LocalSession:
+        return LocalSession(self, task)
+
+
+class LocalSession:
+    """The engine at work on one task."""
+
+    def __init__(self, engine: LocalEngine, task: Task) -> None:
+        self.task = task
+        self.jobs = engine.jobs or host.usable_cores()
+        self._engine = engine
+        toolchain = toolchain_for(task.target, LANGUAGES[task.target.kind], engine.toolchains)
+        self._cache = Cache(engine.cache or default_cache_folder())
+        self._pool = BuildPool(toolchain, task.target, self._cache, self.jobs, engine.limits)
+        self._runner = open_runner(task, cache=self._cache.folder, builds_running=lambda: self._pool.running)
+        self._device = threading.Lock()  # one measurement at a time, whichever thread asks
+        self._built: SimpleQueue[tuple[int, Kernel, Artifact] | None] = SimpleQueue()
+        self._ended: SimpleQueue[Outcome | Exception] = SimpleQueue()
+        self._beat: float | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._measure_all, name="deepgen-measure", daemon=True)
+        self._thread.start()
+
+    @property
+    def slots(self) -> int:
+        # Enough that every build slot and the device always have the next trial waiting.
+        return 2 * self.jobs + 2
+
+    @property
+    def builds_running(self) -> int:
+        return self._pool.running
+
+    def submit(self, trial_id: int, kernel: Kernel) -> None:
+        self._pool.submit(kernel).add_done_callback(partial(self._on_built, trial_id, kernel))
+
+    def results(self, timeout: float) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        try:
+            first = self._ended.get(timeout=timeout)
+            while True:
+                if isinstance(first, Exception):
+                    raise first
+                outcomes.append(first)
+                first = self._ended.get_nowait()
+        except Empty:
+            return outcomes
+
+    def beat(self, seconds: float) -> None:
+        self._beat = seconds
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        with self._pool.quiet():
+            yield
+
+    def build(self, kernel: Kernel) -> Artifact:
+        # Not through the pool: finals run inside a quiet window, in which it starts nothing, and what they ask for
+        # lies in the cache already.
+        return build_once(
+            kernel, self.task.target, paths=self._engine.toolchains, cache=self._cache, limits=self._engine.limits
+        )
+
+    def verify(self, kernel: Kernel, seed: int, probe: str) -> Measurement:
+        artifact = self.build(kernel)
+        with self._device:
+            return self._runner.verify(kernel, artifact, seed, probe)
+
+    def compare(self, entries: Sequence[Entry], rounds: int, seed: int) -> list[Measurement]:
+        contenders = [Contender(e.name, e.kernel, self.build(e.kernel) if e.kernel else None) for e in entries]
+        with self._device:
+            return self._runner.compare(contenders, rounds, seed)
+
+    def baselines(self) -> list[str]:
+        return baselines.find(self.task.operator, self.task.target)
+
+    def peak(self) -> float | None:
+        with self._device:
+            return peak_gflops(
+                self.task.operator, self.task.target, cache=self._cache, toolchains=self._engine.toolchains
+            )
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        self._pool.close(cancel=True)
+        self._built.put(None)
+        self._runner.close()
+        self._thread.join(timeout=10.0)
+
+    def __enter__(self) -> LocalSession:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _on_built(self, trial_id: int, kernel: Kernel, future: Future[Artifact]) -> None:
+        try:
+            self._built.put((trial_id, kernel, future.result()))
+        except BuildError as error:
+            self._ended.put(Outcome(trial_id, None, Measurement(error.verdict, error.detail)))
+        except CancelledError:
+            pass
+        except Exception as error:  # a fault of ours must reach the tuner, not die in a pool thread
+            self._ended.put(error)
+
+    def _measure_all(self) -> None:
+        while (item := self._built.get()) is not None and not self._closing:
+            trial_id, kernel, artifact = item
+            try:
+                with self._device:
+                    measured = self._runner.measure(kernel, artifact, beat=self._beat)
+                outcome: Outcome | Exception = Outcome(trial_id, artifact, measured)
+            except Exception as error:  # told to the tuner, which stops with it
+                outcome = error
+            if not self._closing:
+                self._ended.put(outcome)

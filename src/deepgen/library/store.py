@@ -1,0 +1,56 @@
+"""Winners on disk: a folder with the kernel's sources, its definition and its binary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel
+
+_KERNEL, _ABOUT, _HASH = "kernel.json", "about.json", "binary.sha256"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A kernel read back from a folder. Without a binary it must be built again."""
+
+    kernel: Kernel
+    binary: Path | None
+
+
+def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -> None:
+    """Write all files beside the old ones, then put them in place, so that a reader never sees half a winner."""
+    fresh = folder.with_name(f"{folder.name}.{os.getpid()}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    for source in kernel.sources:
+        (fresh / source.name).write_text(source.text)
+    binary = fresh / f"kernel.{artifact.format}"
+    shutil.copyfile(artifact.binary, binary)
+    (fresh / _HASH).write_text(f"{_sha256(binary)}  {binary.name}\n")
+    (fresh / _KERNEL).write_text(json.dumps(kernel.to_json()))
+    (fresh / _ABOUT).write_text(about)
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.replace(folder)
+
+
+def read_winner(folder: Path) -> Stored | None:
+    """The stored winner; None when there is none. A binary that was changed is not used."""
+    try:
+        kernel = Kernel.from_json(json.loads((folder / _KERNEL).read_text()))
+        expected, name = (folder / _HASH).read_text().split()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DeepgenError(f"{folder} does not hold a readable kernel: {error}; tune again to write it anew") from error
+    binary = folder / Path(name).name
+    good = binary.is_file() and _sha256(binary) == expected
+    return Stored(kernel, binary if good else None)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,27 @@
+"""How far a tuning run has come, for whoever watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A moment of a run."""
+
+    phase: str  # preparing, searching, finals, done
+    asked: int = 0
+    done: int = 0
+    budget: int = 0
+    resumed: int = 0  # trials that an earlier run had measured
+    built: int = 0
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    last_failure: str | None = None
+    best_seconds: float | None = None
+    best_gflops: float | None = None
+    share_of_peak: float | None = None
+    elapsed: float = 0.0
+    time_left: float | None = None
+    builds_running: int = 0
+    note: str | None = None

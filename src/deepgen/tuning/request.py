@@ -1,0 +1,101 @@
+"""Everything that defines a tuning run, and the name of the study it belongs to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deepgen import __version__, generators, search
+from deepgen.generators import Generator
+from deepgen.measure.base import Policy
+from deepgen.operators import Operator
+from deepgen.space import Space
+from deepgen.targets import Target
+from deepgen.vocabulary import BadInput, JsonObject, digest
+
+STUDIES = Path("deepgen-studies")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to tune, where, how, and how long. The defaults are those of the command line."""
+
+    operator: Operator
+    target: Target
+    trials: int = 200
+    time_budget: float | None = None  # seconds of search in this run; None: until the trials are done
+    seed: int = 0
+    strategy: str = "random"
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the strategy
+    keep_top: int = 8
+    domains: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # knob values that narrow the space
+    policy: Policy = field(default_factory=Policy)
+    baselines: bool = True
+    out: Path = STUDIES
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise BadInput(f"trials is {self.trials}", allowed="a whole number from 1 up")
+        if self.keep_top < 1:
+            raise BadInput(f"keep_top is {self.keep_top}", allowed="a whole number from 1 up")
+        if self.time_budget is not None and self.time_budget <= 0:
+            raise BadInput(f"time budget is {self.time_budget:g} s", allowed="more than 0 seconds")
+        search.check(self.strategy)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A request worked out: its generator, its space, and the definition that its journal keeps."""
+
+    generator: Generator
+    space: Space
+    starts: tuple[Mapping[str, Any], ...]
+    definition: JsonObject
+    folder: Path
+
+
+def plan(request: Request) -> Plan:
+    """Find the generator, narrow its space, and name the study. Says what is wrong before any work is done."""
+    generator = generators.find(request.operator, request.target)
+    space = narrow(generator.space(request.operator, request.target), request.domains)
+    if space.count() == 0:
+        reasons = ", ".join(f"'{name}'" for name in space.why_empty()) or "the domains given"
+        raise BadInput(
+            f"the space of {request.operator.describe()} is empty", allowed=f"what leaves nothing: {reasons}"
+        )
+    definition: JsonObject = {
+        "operator": request.operator.to_json(),
+        "target": request.target.to_json(),
+        "generator": generator.name,
+        "space": space.fingerprint(),
+        "domains": {name: list(values) for name, values in request.domains.items()},
+        "strategy": request.strategy,
+        "options": dict(request.options),
+        "seed": request.seed,
+        "policy": request.policy.to_json(),
+    }
+    # The version stands in the journal but not in the name: a bug-fix release goes on with the same study.
+    name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
+    default = generator.default(request.operator, request.target)
+    starts = (default,) if space.contains(dict(default)) else ()
+    return Plan(generator, space, starts, {**definition, "deepgen": __version__}, request.out / name)
+
+
+def narrow(space: Space, domains: Mapping[str, Sequence[Any]]) -> Space:
+    """The space with some knobs restricted to the values given."""
+    known = {knob.name: knob.values for knob in space.knobs}
+    for name, values in domains.items():
+        if name not in known:
+            raise BadInput(f"knob {name!r} is not in the space", allowed="one of " + ", ".join(known))
+        strange = [v for v in values if v not in known[name]]
+        if strange or not values:
+            what = f"knob {name} cannot be {strange[0]!r}" if strange else f"knob {name} has no values"
+            raise BadInput(what, allowed="one of " + ", ".join(map(str, known[name])))
+    return space.restrict({name: list(values) for name, values in domains.items()}) if domains else space
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.=-]+", "_", name)

@@ -1,0 +1,77 @@
+"""The strategy and its journal, in step: what was asked and told, and the same again after an interruption."""
+
+from __future__ import annotations
+
+from deepgen.search import Strategy
+from deepgen.space import Space
+from deepgen.tuning.journal import Journal, Proposal
+from deepgen.vocabulary import DeepgenError, Trial
+
+
+class SearchState:
+    """Asks in a fixed rhythm and tells in the order of asking, so that a search depends on its seed and results only.
+
+    Trials end in any order; those that end early wait here until all before them were told.
+    """
+
+    def __init__(self, strategy: Strategy, space: Space, journal: Journal) -> None:
+        self.strategy = strategy
+        self._space = space
+        self._journal = journal
+        self._waiting: dict[int, Trial] = {}
+        self.proposals: dict[int, Proposal] = {}  # asked for, not ended
+        self.asked = 0
+        self.told = 0
+        self.exhausted = False
+
+    def replay(self) -> list[Trial]:
+        """Go through the journal's asks and tells as they happened. Gives the trials that had ended."""
+        ended = self._journal.trials()
+        by_id = {trial.id: trial for trial in ended}
+        recorded = {p.id: p for p in self._journal.proposals()}
+        for ask in self._journal.asks():
+            while self.told < ask.told:
+                self.strategy.tell(by_id[self.told])
+                self.told += 1
+            given = [self._space.rank(config) for config in self.strategy.ask(ask.wanted)]
+            expected = [recorded[i].rank for i in range(ask.first, ask.first + ask.given)] if ask.given else []
+            if given != expected:
+                raise DeepgenError(
+                    f"{self._journal.folder}: the strategy does not repeat what this study recorded at trial "
+                    f"{self.asked}; it was changed since. Start a new study with another --seed"
+                )
+            self.asked += ask.given
+            self.exhausted = ask.given < ask.wanted
+        self.proposals = {i: p for i, p in recorded.items() if i not in by_id}
+        self._waiting = {i: t for i, t in by_id.items() if i >= self.told}
+        self._tell_ready()
+        return ended
+
+    def ask(self, window: int, budget: int) -> list[Proposal]:
+        """New proposals, durable in the journal, when there is room for a fair batch of them."""
+        batch = max(1, window // 2)
+        wanted = min(batch, budget - self.asked)
+        if self.exhausted or wanted <= 0 or self.asked - self.told > window - batch:
+            return []
+        configs = self.strategy.ask(wanted)
+        self.exhausted = len(configs) < wanted
+        fresh = [Proposal(self.asked + i, self._space.rank(c), c) for i, c in enumerate(configs)]
+        self._journal.ask(self.told, wanted, fresh)
+        self.proposals.update({p.id: p for p in fresh})
+        self.asked += len(fresh)
+        return fresh
+
+    def finish(self, trials: list[Trial]) -> None:
+        """Trials have ended: durable first, then told."""
+        if not trials:
+            return
+        self._journal.finish(trials)
+        for trial in trials:
+            del self.proposals[trial.id]
+            self._waiting[trial.id] = trial
+        self._tell_ready()
+
+    def _tell_ready(self) -> None:
+        while self.told in self._waiting:
+            self.strategy.tell(self._waiting.pop(self.told))
+            self.told += 1

@@ -1,0 +1,178 @@
+"""Study: everything known of one operator on one target in one space, read back from its journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from deepgen import generators, operators, targets
+from deepgen.engines import Session
+from deepgen.generators import Generator
+from deepgen.library.loaded import LoadedKernel, load
+from deepgen.library.store import read_winner, write_winner
+from deepgen.operators import Operator
+from deepgen.space import Space
+from deepgen.targets import Target
+from deepgen.tuning import journal as journals
+from deepgen.tuning.journal import Journal
+from deepgen.tuning.request import Plan, Request, narrow
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial
+
+WINNER = "winner"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The winner of a study."""
+
+    study: Study
+    trial: Trial
+    seconds: float
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.study.kernel(self.trial)
+
+    def load(self) -> LoadedKernel:
+        """The winner as a function on numpy arrays."""
+        stored = read_winner(self.study.folder / WINNER)
+        if stored is not None and stored.kernel.id == self.trial.kernel_id:
+            return load(stored.kernel, self.study.operator, self.study.target, stored.binary)
+        return load(self.kernel, self.study.operator, self.study.target)
+
+
+class Study:
+    """A study as it stands now; reading it disturbs no one who writes it."""
+
+    def __init__(self, folder: Path, definition: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.definition = definition
+        self.operator: Operator = operators.from_json(definition["operator"])
+        self.target: Target = targets.from_json(definition["target"])
+
+    @staticmethod
+    def open(folder: str | Path) -> Study:
+        path = Path(folder)
+        with Journal(path) as journal:
+            return Study(path, journal.definition())
+
+    @cached_property
+    def generator(self) -> Generator:
+        return generators.by_name(self.definition["generator"])
+
+    @cached_property
+    def space(self) -> Space:
+        return narrow(self.generator.space(self.operator, self.target), self.definition["domains"])
+
+    def trials(self) -> list[Trial]:
+        with Journal(self.folder) as journal:
+            return journal.trials()
+
+    def trial(self, number: int) -> Trial:
+        with Journal(self.folder) as journal:
+            found = journal.trial(number)
+            ended = sum(journal.verdicts().values())
+        if found is None:
+            raise BadInput(f"{self.folder} has no ended trial {number}", allowed=f"{ended} trials have ended")
+        return found
+
+    def top(self, count: int = 10) -> list[Trial]:
+        """The fastest right trials. The winner stands first when finals chose it."""
+        with Journal(self.folder) as journal:
+            best = journal.best(count)
+            winner = self._winner_id(journal)
+            if winner is not None and all(t.id != winner for t in best):
+                best = [*filter(None, [journal.trial(winner)]), *best][:count]
+        return sorted(best, key=lambda t: (t.id != winner, t.seconds))
+
+    def best(self) -> Best:
+        """The winner of the finals, or the fastest so far when there were none yet."""
+        with Journal(self.folder) as journal:
+            winner = self._winner_id(journal)
+            finals = journal.finals()
+            trial = journal.trial(winner) if winner is not None else None
+            found = [trial] if trial else journal.best(1)
+        if not found:
+            raise DeepgenError(f"{self.folder} has no right kernel yet")
+        seconds = found[0].seconds or 0.0
+        for row in (finals or {}).get("finalists", []):
+            if row["trial"] == winner:
+                seconds = row["seconds"]
+        return Best(self, found[0], seconds)
+
+    def kernel(self, trial: Trial) -> Kernel:
+        """The kernel of a trial, emitted again and checked to be the one that was measured."""
+        stored = read_winner(self.folder / WINNER)
+        if stored is not None and stored.kernel.id == trial.kernel_id:
+            return stored.kernel
+        kernel = self.generator.emit(self.operator, self.target, trial.config)
+        if kernel.id != trial.kernel_id:
+            raise DeepgenError(
+                f"{self.folder}: generator {self.generator.name} has changed since trial {trial.id} was measured, "
+                "so its source cannot be shown; tune again"
+            )
+        return kernel
+
+    def finals(self) -> dict[str, Any] | None:
+        with Journal(self.folder) as journal:
+            return journal.finals()
+
+    def notes(self) -> list[tuple[float, str]]:
+        with Journal(self.folder) as journal:
+            return journal.notes()
+
+    def running(self) -> int | None:
+        """The process that tunes this study now, if one does."""
+        return journals.holder(self.folder)
+
+    def summary(self) -> JsonObject:
+        """What `deepgen tune --json` prints."""
+        with Journal(self.folder) as journal:
+            verdicts, finals = journal.verdicts(), journal.finals() or {}
+        summary: JsonObject = {
+            "study": str(self.folder),
+            "operator": self.operator.to_json(),
+            "target": self.target.name,
+            "trials": dict(verdicts),
+            "winner": None,
+            "baselines": [
+                {"name": row["name"], "seconds": row["seconds"], "ratio": row["ratio"], "interval": row["interval"]}
+                for row in finals.get("baselines", [])
+            ],
+        }
+        if verdicts.get("correct"):
+            best = self.best()
+            gflops = self.operator.flops() / best.seconds / 1e9
+            peak = finals.get("peak_gflops")
+            summary["winner"] = {
+                "trial": best.trial.id,
+                "rank": best.trial.rank,
+                "config": dict(best.trial.config),
+                "seconds": best.seconds,
+                "gflops": gflops,
+                "share_of_peak": gflops / peak if peak else None,
+                "verdict": best.trial.measurement.verdict.value,
+                "ties": finals.get("ties", []),
+            }
+        return summary
+
+    def _winner_id(self, journal: Journal) -> int | None:
+        finals = journal.finals()
+        return None if finals is None else finals.get("winner")
+
+
+def keep_winner(planned: Plan, request: Request, session: Session, finals: JsonObject) -> None:
+    """Copy the winner's source and binary into the study: it outlives the cache and the generator's next version."""
+    winner = finals["winner"]
+    rows = finals["finalists"]
+    if winner is None or not isinstance(rows, list):
+        return
+    for row in rows:
+        if isinstance(row, dict) and row["trial"] == winner and isinstance(row["config"], dict):
+            kernel = planned.generator.emit(request.operator, request.target, row["config"])
+            about = {"operator": request.operator.to_json(), "config": row["config"], "target": request.target.name}
+            write_winner(planned.folder / WINNER, kernel, session.build(kernel), json.dumps(about, indent=2))

@@ -1,0 +1,179 @@
+"""The tuner: asks a strategy, has an engine try its configs, keeps every result, and holds finals at the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from deepgen import search
+from deepgen.engines import Engine, LocalEngine, Outcome, Session
+from deepgen.measure.base import Task
+from deepgen.tuning.finals import run_finals
+from deepgen.tuning.journal import Journal, Proposal
+from deepgen.tuning.progress import Progress
+from deepgen.tuning.request import Plan, Request, plan
+from deepgen.tuning.search_state import SearchState
+from deepgen.tuning.study import Study, keep_winner
+from deepgen.vocabulary import DeepgenError, Kernel, Trial
+
+Watch = Callable[[Progress], None]
+
+
+def tune(
+    request: Request,
+    *,
+    engine: Engine | None = None,
+    watch: Watch | None = None,
+    stop: threading.Event | None = None,
+) -> Study:
+    """Tune, or go on with the same study where it stopped; `stop` ends the run early and loses nothing."""
+    planned = plan(request)
+    with Journal(planned.folder, write=True) as journal:
+        journal.define(planned.definition)
+        run = _Run(request, planned, journal, watch or (lambda progress: None), stop or threading.Event())
+        if not run.complete():
+            with (engine or LocalEngine()).open(_task(request)) as session:
+                run.search(session)
+                run.finals(session)
+        run.say(phase="done")
+    return Study.open(planned.folder)
+
+
+def _task(request: Request) -> Task:
+    return Task(request.operator, request.target, request.seed, request.policy)
+
+
+@dataclass
+class _Best:
+    seconds: float | None = None
+
+    def hear(self, trial: Trial) -> None:
+        if trial.seconds is not None and (self.seconds is None or trial.seconds < self.seconds):
+            self.seconds = trial.seconds
+
+
+class _Run:
+    """One run of the tuner over one study."""
+
+    def __init__(self, request: Request, planned: Plan, journal: Journal, watch: Watch, stop: threading.Event) -> None:
+        self.request, self.plan, self.journal = request, planned, journal
+        self.watch, self.stop = watch, stop
+        self.started = time.monotonic()
+        setting = search.Setting(planned.space, request.seed, planned.starts, request.options)
+        self.state = SearchState(search.make(request.strategy, setting), planned.space, journal)
+        self.best = _Best()
+        self.verdicts: Counter[str] = Counter()
+        self.progress = Progress("preparing", budget=request.trials)
+        self.kernels: dict[int, Kernel] = {}
+        ended = self.state.replay()
+        for trial in ended:
+            self._hear(trial)
+        self.progress = replace(self.progress, resumed=len(ended))
+        self.peak: float | None = None
+
+    def complete(self) -> bool:
+        """Whether nothing is left to do: enough trials, and finals held after the last of them."""
+        finals = self.journal.finals()
+        enough = self.state.told >= self.request.trials or self.state.exhausted
+        return enough and not self.state.proposals and finals is not None and finals["trials"] == self.state.told
+
+    def search(self, session: Session) -> None:
+        self.peak = session.peak()
+        if self.best.seconds is not None:
+            session.beat(self.best.seconds)
+        self.say(phase="searching")
+        for proposal in sorted(self.state.proposals.values(), key=lambda p: p.id):
+            self._submit(session, proposal)
+        while not self.stop.is_set():
+            if not self._out_of_time():
+                for proposal in self.state.ask(session.slots, self.request.trials):
+                    self._submit(session, proposal)
+            if not self.state.proposals:
+                break
+            trials = [self._trial(outcome) for outcome in session.results(timeout=0.25)]
+            self.state.finish(trials)
+            for trial in trials:
+                self._hear(trial)
+            if trials and self.best.seconds is not None:
+                session.beat(self.best.seconds)
+            self.say(builds_running=session.builds_running)
+
+    def finals(self, session: Session) -> None:
+        if self.stop.is_set():
+            self.journal.note("stopped before the finals; the same command goes on from here")
+            return
+        candidates = self.journal.best(4 * self.request.keep_top)
+        if not candidates:
+            raise DeepgenError(f"no config was right after {self.state.told} trials: {self._failures()}")
+        self.say(phase="finals")
+        result = run_finals(
+            session,
+            self.request.operator,
+            candidates,
+            lambda trial: self.plan.generator.emit(self.request.operator, self.request.target, trial.config),
+            keep=self.request.keep_top,
+            baselines=self.request.baselines,
+            seed=self.request.seed,
+            say=lambda text: self.say(note=text),
+        )
+        for row in result["dropped"] if isinstance(result["dropped"], list) else []:
+            self.journal.note(f"dropped from the finals: {row}")
+        keep_winner(self.plan, self.request, session, result)
+        self.journal.add_finals({**result, "trials": self.state.told, "peak_gflops": self.peak})
+
+    def say(self, **changes: object) -> None:
+        """Tell the watcher where we are."""
+        state, best = self.state, self.best.seconds
+        gflops = self.request.operator.flops() / best / 1e9 if best else None
+        elapsed = time.monotonic() - self.started
+        self.progress = replace(
+            self.progress,
+            asked=state.asked,
+            done=sum(self.verdicts.values()),
+            verdicts=dict(self.verdicts),
+            best_seconds=best,
+            best_gflops=gflops,
+            share_of_peak=gflops / self.peak if gflops and self.peak else None,
+            elapsed=elapsed,
+            time_left=self._time_left(elapsed),
+            **changes,  # type: ignore[arg-type]
+        )
+        self.watch(self.progress)
+
+    def _submit(self, session: Session, proposal: Proposal) -> None:
+        kernel = self.plan.generator.emit(self.request.operator, self.request.target, proposal.config)
+        self.kernels[proposal.id] = kernel
+        session.submit(proposal.id, kernel)
+
+    def _trial(self, outcome: Outcome) -> Trial:
+        proposal = self.state.proposals[outcome.trial_id]
+        kernel = self.kernels.pop(outcome.trial_id)
+        artifact = outcome.artifact
+        facts = {**artifact.facts, "build_seconds": artifact.seconds} if artifact else {}
+        return Trial(proposal.id, proposal.rank, proposal.config, kernel.id, outcome.measurement, facts)
+
+    def _hear(self, trial: Trial) -> None:
+        self.verdicts[trial.measurement.verdict.value] += 1
+        self.best.hear(trial)
+        built = self.progress.built + (0 if trial.measurement.verdict.value.startswith("build_") else 1)
+        failure = None if trial.ok else f"{trial.measurement.verdict}: {trial.measurement.detail}"
+        self.progress = replace(self.progress, built=built, last_failure=failure or self.progress.last_failure)
+
+    def _out_of_time(self) -> bool:
+        budget = self.request.time_budget
+        return budget is not None and time.monotonic() - self.started > budget
+
+    def _time_left(self, elapsed: float) -> float | None:
+        measured = self.progress.done - self.progress.resumed
+        by_trials = (self.request.trials - self.progress.done) * elapsed / measured if measured > 0 else None
+        if self.request.time_budget is None:
+            return by_trials
+        by_time = max(0.0, self.request.time_budget - elapsed)
+        return by_time if by_trials is None else min(by_time, by_trials)
+
+    def _failures(self) -> str:
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in self.verdicts.most_common())
+        return f"{counts}. The last one: {self.progress.last_failure}"
