@@ -1,0 +1,123 @@
+"""Knobs, and expressions as JSON: a scalar is a constant, a list is an operation with its operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from deepgen.space.evaluate import STRICT
+from deepgen.space.expr import Expr, Value, check_value, const, key, knob_ref
+from deepgen.vocabulary import BadInput, Json, JsonObject
+
+FORMAT = "deepgen.space/1"
+_PLAIN = (*STRICT, "and", "or", "not", "implies", "where")
+
+
+@dataclass(frozen=True, eq=False)
+class Knob:
+    """A choice: its values in order, and the condition under which it exists (None: always).
+
+    An optional knob has no condition: other requirements say where it exists (points that lack it do).
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    when: Expr | None = None
+    optional: bool = False
+
+    @property
+    def places(self) -> int:
+        """How many states it has: its values, and being absent if it can be."""
+        return len(self.values) + (self.when is not None or self.optional)
+
+
+def knob_to_json(knob: Knob) -> JsonObject:
+    data: JsonObject = {"name": knob.name, "values": [value_to_json(v) for v in knob.values]}
+    if knob.when is not None:
+        data["when"] = expr_to_json(knob.when)
+    if knob.optional:
+        data["optional"] = True
+    return data
+
+
+def value_to_json(value: Value) -> Json:
+    """Tuples become lists: no value is a list."""
+    return [value_to_json(v) for v in value] if isinstance(value, tuple) else value
+
+
+def value_from_json(data: Any) -> Value:
+    return check_value(tuple(value_from_json(d) for d in data) if isinstance(data, list) else data)
+
+
+def expr_to_json(expr: Expr) -> Json:
+    op = expr.op
+    if op == "const":
+        return ["const", value_to_json(expr.data)] if isinstance(expr.data, tuple) else expr.data
+    if op in ("knob", "named", "present"):
+        return [op, expr.data]
+    args = [expr_to_json(a) for a in expr.args]
+    if op == "isin":
+        return [op, *args, [value_to_json(v) for v in expr.data]]
+    if op == "table":
+        pairs, default, many = expr.data
+        entries: Json = [[value_to_json(k), value_to_json(v)] for k, v in pairs]
+        return [op, args, entries, None if default is None else value_to_json(default), many]
+    if op == "points":
+        names, rows = expr.data
+        return [op, list(names), [[None if v is None else value_to_json(v) for v in row] for row in rows]]
+    return [op, *args]
+
+
+def expr_from_json(data: Any, named: dict[str, Expr]) -> Expr:
+    """The expression; `named` holds the derived values that it may refer to."""
+    if not isinstance(data, list):
+        return const(data)
+    if not data or not isinstance(data[0], str):
+        raise BadInput(f"{data!r} is not an expression", allowed="a constant or [operation, operands...]")
+    op, *rest = data
+    try:
+        return _operation(op, rest, named)
+    except (ValueError, TypeError, IndexError) as error:
+        raise BadInput(f"operation {op!r} has operands that do not fit: {rest!r}") from error
+
+
+def _operation(op: str, rest: list[Any], named: dict[str, Expr]) -> Expr:
+    if op == "const":
+        return const(value_from_json(rest[0]))
+    if op == "knob":
+        return knob_ref(_text(rest[0]))
+    if op == "present":
+        return Expr("present", (), _text(rest[0]))
+    if op == "named":
+        if rest[0] not in named:
+            raise BadInput(
+                f"derived value {rest[0]!r} is used before it is defined", allowed=", ".join(named) or "none"
+            )
+        return named[rest[0]]
+    if op == "isin":
+        inner, values = rest
+        return expr_from_json(inner, named).isin(value_from_json(v) for v in values)
+    if op == "table":
+        index, entries, default, many = rest
+        args = tuple(expr_from_json(i, named) for i in index)
+        pairs = tuple((value_from_json(k), value_from_json(v)) for k, v in entries)
+        return Expr("table", args, (pairs, None if default is None else value_from_json(default), bool(many)))
+    if op == "points":
+        names, rows = rest
+        read = tuple(tuple(None if v is None else value_from_json(v) for v in row) for row in rows)
+        return Expr("points", (), (tuple(_text(n) for n in names), read))
+    if op not in _PLAIN:
+        raise BadInput(f"unknown operation {op!r}", allowed=", ".join((*_PLAIN, "isin", "table", "points")))
+    return Expr(op, tuple(expr_from_json(r, named) for r in rest))
+
+
+def _text(data: Any) -> str:
+    if not isinstance(data, str):
+        raise BadInput(f"{data!r} is not a name")
+    return data
+
+
+def same_condition(a: Expr | None, b: Expr | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return bool(key(a) == key(b))

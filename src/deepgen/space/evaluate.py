@@ -1,0 +1,173 @@
+"""Evaluation for one config, in plain Python numbers of any size.
+
+A knob that is absent makes what it touches absent, and a requirement that comes out absent does not apply. A division
+by zero or a missing table key makes what it touches undefined, and a requirement that comes out undefined is broken.
+`and`, `or`, `implies` and `where` look past an absent or undefined operand when the others decide.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from deepgen.space.expr import Expr, Value
+from deepgen.vocabulary import BadInput
+
+
+class _Hole:
+    """What stands in the place of a value that is not there."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+_LONGEST_NUMBER = 1 << 16
+
+ABSENT: Final = _Hole("absent")
+UNDEFINED: Final = _Hole("undefined")
+
+
+def _ceil_div(number: Any, divisor: Any) -> Any:
+    return -(-number // divisor)
+
+
+def _item(sequence: Any, place: Any) -> Any:
+    if not 0 <= place < len(sequence):
+        raise IndexError(place)
+    return sequence[place]
+
+
+def power(base: Any, exponent: Any) -> Any:
+    """A power, refused where the number would be too long to compute: files come from anywhere."""
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > _LONGEST_NUMBER:
+        raise BadInput(f"{base} ** {exponent} is too large", allowed=f"numbers of up to {_LONGEST_NUMBER} bits")
+    return base**exponent
+
+
+STRICT: dict[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": power,
+    "neg": operator.neg,
+    "abs": operator.abs,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "min": min,
+    "max": max,
+    "ceil_div": _ceil_div,
+    "divides": lambda divisor, number: number % divisor == 0,
+    "item": _item,
+    "position": lambda sequence, element: sequence.index(element),
+}
+
+
+def evaluate(expr: Expr, values: Mapping[str, Value]) -> Any:
+    """The value, or ABSENT or UNDEFINED. A knob that `values` does not name is absent."""
+    op = expr.op
+    if op == "const":
+        return expr.data
+    if op == "knob":
+        return values.get(expr.data, ABSENT)
+    if op == "named":
+        return evaluate(expr.args[0], values)
+    if op == "present":
+        return expr.data in values
+    if op in STRICT:
+        return _strict(expr, [evaluate(a, values) for a in expr.args])
+    if op in ("and", "or", "implies"):
+        return _decide(expr, values)
+    if op == "not":
+        inner = evaluate(expr.args[0], values)
+        return inner if isinstance(inner, _Hole) else not inner
+    if op == "where":
+        condition = evaluate(expr.args[0], values)
+        if isinstance(condition, _Hole):
+            return condition
+        return evaluate(expr.args[1 if condition else 2], values)
+    if op == "isin":
+        inner = evaluate(expr.args[0], values)
+        return inner if isinstance(inner, _Hole) else inner in expr.data
+    if op == "table":
+        return _look_up(expr, [evaluate(a, values) for a in expr.args])
+    if op == "points":
+        names, rows = expr.data
+        return tuple(values.get(n) for n in names) in rows
+    raise BadInput(f"unknown operation {op!r} in an expression")
+
+
+def evaluate_strictly(expr: Expr, values: Mapping[str, Value]) -> Value:
+    """The value, or an error that says why there is none."""
+    missing = sorted(expr.knobs() - set(values))
+    result = evaluate(expr, values)
+    if result is ABSENT:
+        raise BadInput(f"'{expr}' needs a value for {', '.join(missing)}", allowed=f"given: {', '.join(values)}")
+    if result is UNDEFINED:
+        raise BadInput(f"'{expr}' divides by zero or looks up what is not there, for {dict(values)}")
+    return result  # type: ignore[no-any-return]
+
+
+def holds(expr: Expr, values: Mapping[str, Value]) -> bool:
+    """Whether a requirement is met: an absent one is, an undefined one is not."""
+    result = evaluate(expr, values)
+    return result is not UNDEFINED and (result is ABSENT or bool(result))
+
+
+def _hole_among(operands: list[Any]) -> _Hole | None:
+    holes = [o for o in operands if isinstance(o, _Hole)]
+    if not holes:
+        return None
+    return UNDEFINED if any(h is UNDEFINED for h in holes) else ABSENT
+
+
+def _strict(expr: Expr, operands: list[Any]) -> Any:
+    hole = _hole_among(operands)
+    if hole is not None:
+        return hole
+    try:
+        return STRICT[expr.op](*operands)
+    except (ZeroDivisionError, IndexError, ValueError):
+        return UNDEFINED
+    except TypeError as error:
+        shown = ", ".join(repr(o) for o in operands)
+        raise BadInput(f"'{expr}' cannot be computed for {shown}: {error}") from error
+
+
+def _decide(expr: Expr, values: Mapping[str, Value]) -> Any:
+    """Three-valued and/or/implies: a deciding operand wins, then undefined, then absent."""
+    deciding = expr.op != "and"
+    operands: list[Any] = []
+    for place, arg in enumerate(expr.args):
+        result = evaluate(arg, values)
+        if not isinstance(result, _Hole):
+            result = bool(result)
+            if expr.op == "implies" and place == 0:
+                result = not result
+            if result is deciding:
+                return deciding
+        operands.append(result)
+    hole = _hole_among(operands)
+    return (not deciding) if hole is None else hole
+
+
+def _look_up(expr: Expr, operands: list[Any]) -> Any:
+    hole = _hole_among(operands)
+    if hole is not None:
+        return hole
+    pairs, default, many = expr.data
+    wanted = tuple(operands) if many else operands[0]
+    for entry, value in pairs:
+        if entry == wanted:
+            return value
+    return UNDEFINED if default is None else default
