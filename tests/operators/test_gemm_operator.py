@@ -1,0 +1,108 @@
+"""A GEMM's reference, work and tolerance: if one were wrong, every verdict would be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepgen import operators
+from deepgen.operators import Gemm, gemm
+from deepgen.vocabulary import BadInput
+from deepgen.vocabulary.dtypes import dtype, narrow, widen
+
+sizes = st.integers(1, 9)
+
+
+@given(m=sizes, n=sizes, k=sizes, layout=st.sampled_from(["nn", "nt", "tn", "tt"]), batch=st.integers(1, 3))
+def test_reference_is_the_triple_loop(m: int, n: int, k: int, layout: str, batch: int) -> None:
+    op = gemm(m, n, k, layout=layout, batch=batch, alpha=0.5, beta=2.0)
+    given_ = op.inputs(3)
+    a, b, c = (given_[name].reshape(batch, *given_[name].shape[-2:]).astype(float) for name in "ABC")
+    want = np.zeros((batch, m, n))
+    for p in range(batch):
+        for i in range(m):
+            for j in range(n):
+                for x in range(k):
+                    left = a[p, i, x] if layout[0] == "n" else a[p, x, i]
+                    right = b[p, x, j] if layout[1] == "n" else b[p, j, x]
+                    want[p, i, j] += left * right
+    got = op.reference(given_)["C"].reshape(batch, m, n)
+    np.testing.assert_allclose(got, 0.5 * want + 2.0 * c, rtol=1e-12, atol=1e-12)
+
+
+def test_inputs_depend_on_the_seed_and_on_nothing_else() -> None:
+    op = gemm(8, 9, 10)
+    first, again, other = op.inputs(1), op.inputs(1), op.inputs(2)
+    assert all(np.array_equal(first[t], again[t]) for t in first)
+    assert not np.array_equal(first["A"], other["A"])
+    assert set(first) == {"A", "B"}
+
+
+@pytest.mark.parametrize("k", [16, 256, 4096])
+def test_tolerance_admits_f32_rounding_and_catches_one_lost_product(k: int) -> None:
+    op = gemm(64, 64, k)
+    given_ = op.inputs(0)
+    want = op.reference(given_)["C"]
+    sequential = np.zeros((64, 64), np.float32)
+    for x in range(k):  # the worst order of summation that a kernel may choose
+        sequential += np.outer(given_["A"][:, x], given_["B"][x])
+    bound = op.tolerance()
+    allowed = bound.absolute + bound.relative * np.abs(want)
+    assert (np.abs(sequential - want) <= allowed).all()
+    lost = np.abs(np.outer(given_["A"][:, 0], given_["B"][0]))
+    assert (lost > allowed).mean() > 0.9
+
+
+def test_integers_must_be_exact() -> None:
+    op = gemm(4, 4, 64, dtype="i8")
+    assert op.tolerance() == operators.Tolerance(0.0, 0.0)
+    assert op.reference(op.inputs(0))["C"].dtype == np.int64
+
+
+def test_work_and_least_bytes() -> None:
+    op = gemm(10, 20, 30)
+    assert op.flops() == 2 * 10 * 20 * 30
+    assert op.least_bytes() == 4 * (10 * 30 + 30 * 20 + 10 * 20)
+    assert replace(op, beta=1.0).least_bytes() == op.least_bytes() + 4 * 10 * 20
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+def test_activation_and_bias_and_scale(activation: str) -> None:
+    op = gemm(3, 4, 5, activation=activation, bias=True, scales="row")
+    given_ = op.inputs(0)
+    plain = given_["A"].astype(float) @ given_["B"].astype(float)
+    x = plain * given_["scale"][:, None].astype(float) + given_["bias"].astype(float)
+    want = {
+        "relu": np.maximum(x, 0),
+        "gelu": 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+        "silu": x / (1 + np.exp(-x)),
+    }[activation]
+    np.testing.assert_allclose(op.reference(given_)["C"], want, rtol=1e-6)
+
+
+def test_json_round_trip() -> None:
+    op = gemm(3, 4, 5, dtype="bf16", layout="nt", batch=2, bias=True)
+    assert operators.from_json(op.to_json()) == op
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"m": 0}, "M is 0"), ({"layout": "xx"}, "layout 'xx'"), ({"a": "f99"}, "f99"), ({"activation": "tanh"}, "tanh")],
+)
+def test_a_wrong_field_is_named(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        Gemm(**{"m": 1, "n": 1, "k": 1, **wrong})  # type: ignore[arg-type]
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=20))
+def test_bf16_rounds_to_nearest_even(values: list[float]) -> None:
+    exact = np.array(values, np.float32)
+    with np.errstate(over="ignore"):
+        back = widen(narrow(exact, dtype("bf16")), dtype("bf16"))
+    finite = np.isfinite(exact) & np.isfinite(back)
+    error = np.abs(back[finite] - exact[finite].astype(np.float64))
+    assert (error <= np.abs(exact[finite].astype(np.float64)) * 2.0**-8 + 2.0**-134).all()
