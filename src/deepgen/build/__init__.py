@@ -1,0 +1,47 @@
+"""From a Kernel to an Artifact: toolchains, the cache of what they built, and the pool that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from deepgen.build.base import BuildError, BuildLimits, Built, Toolchain
+from deepgen.build.cache import Cache, cache_key, default_cache_folder
+from deepgen.build.find import TOOLS, ToolStatus, survey, toolchain_for
+from deepgen.build.group import Group
+from deepgen.build.make import make
+from deepgen.build.pool import BuildPool
+from deepgen.targets import Target
+from deepgen.vocabulary import Artifact, Kernel
+
+
+def build_once(
+    kernel: Kernel,
+    target: Target,
+    *,
+    paths: Mapping[str, str] | None = None,
+    cache: Cache | None = None,
+    limits: BuildLimits | None = None,
+) -> Artifact:
+    """Build one kernel, or take it from the cache, and wait for it. Raises BuildError."""
+    toolchain = toolchain_for(target, kernel.language, paths)
+    with Group() as group:
+        return make(kernel, toolchain, target, cache or Cache(default_cache_folder()), limits or BuildLimits(), group)
+
+
+__all__ = [
+    "TOOLS",
+    "BuildError",
+    "BuildLimits",
+    "BuildPool",
+    "Built",
+    "Cache",
+    "Group",
+    "ToolStatus",
+    "Toolchain",
+    "build_once",
+    "cache_key",
+    "default_cache_folder",
+    "make",
+    "survey",
+    "toolchain_for",
+]

@@ -1,0 +1,247 @@
+"""Built kernels, kept by what they were built from.
+
+An entry is a folder, `ab/abcdef.../`, made elsewhere in the same file system and renamed into place: it is there as a
+whole or not at all, whoever else is writing. It holds `entry.json` and the binary; the entry tells the binary's hash,
+so a torn or altered one counts as missing. The time of `entry.json` tells when the entry was last used.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepgen.build.base import BuildError, Built, Toolchain
+from deepgen.targets import X86, Target
+from deepgen.vocabulary import Artifact, BadInput, Kernel, Verdict, digest
+from deepgen.vocabulary.json import Json, JsonObject
+
+_FORMAT = 1  # of entries; another number is another key
+_ENTRY = "entry.json"
+_WORK = "work"
+_ABANDONED_SECONDS = 86400.0  # work folders this old belong to a process that was killed
+_log = logging.getLogger(__name__)
+
+
+def default_cache_folder() -> Path:
+    """Where caches belong on this system."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(given).is_absolute():
+        return Path(given) / "deepgen"
+    try:
+        return Path.home() / ".cache" / "deepgen"
+    except RuntimeError:
+        raise BadInput("there is no home folder to keep the cache in", allowed="name a cache folder") from None
+
+
+def cache_key(kernel: Kernel, toolchain: Toolchain, target: Target) -> str:
+    """What a binary depends on: the kernel, the toolchain and the target's facts that reach the compiler."""
+    facts: Json = {"name": target.name, "isa": list(target.isa)} if isinstance(target, X86) else target.to_json()
+    return digest({"format": _FORMAT, "kernel": kernel.id, "toolchain": toolchain.id, "target": facts})
+
+
+@dataclass(frozen=True)
+class _Use:
+    """One entry as `trim` sees it."""
+
+    last: float
+    bytes: int
+    folder: Path
+
+
+class Cache:
+    """A folder of built kernels that any number of processes share.
+
+    When the folder cannot be written (a full disk, a read-only one), builds go to a temporary folder that lives as
+    long as this process; `trouble` says so in a sentence.
+    """
+
+    def __init__(self, folder: Path | str, max_bytes: int = 8 << 30) -> None:
+        self.folder = Path(folder).expanduser().absolute()
+        self.max_bytes = max_bytes
+        self.trouble: str | None = None
+        self._lock = threading.Lock()
+        self._roots = [self.folder]  # the last one is written to, all are read
+        self._grown = 0  # bytes put since the last trim
+        with contextlib.suppress(OSError):
+            self._sweep(_ABANDONED_SECONDS)
+
+    def get(self, key: str) -> Artifact | None:
+        """The artifact of that key, or None. Raises the BuildError that the build ended in, where that is known."""
+        for root in self._roots:
+            folder = _place(root, key)
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                entry = json.loads((folder / _ENTRY).read_text())
+                found = _read(entry, folder)
+                with contextlib.suppress(OSError):
+                    os.utime(folder / _ENTRY)
+                if isinstance(found, BuildError):
+                    raise found
+                return found
+        return None
+
+    def put(self, key: str, kernel: Kernel, toolchain: Toolchain, built: Built, seconds: float, work: Path) -> Artifact:
+        """Keep what was built in a folder that `workspace` gave."""
+        binary = work / built.binary
+        _sync(binary)
+        entry: JsonObject = {
+            "sha256": hashlib.sha256(binary.read_bytes()).hexdigest(),
+            "kernel_id": kernel.id,
+            "binary": built.binary,
+            "format": built.format,
+            "toolchain": f"{toolchain.name} {toolchain.version}",
+            "facts": dict(built.facts),
+            "seconds": seconds,
+            "log": built.log,
+        }
+        self._keep(key, entry, binary)
+        artifact = self.get(key)
+        if artifact is None:
+            raise OSError("the new entry cannot be read back")
+        return artifact
+
+    def put_failure(self, key: str, error: BuildError) -> None:
+        """Remember a build that would surely fail again."""
+        if error.lasting:
+            self._keep(key, {"verdict": error.verdict.value, "detail": error.detail, "log": error.log}, None)
+
+    @contextlib.contextmanager
+    def workspace(self) -> Iterator[Path]:
+        """An empty folder to build in, in the file system where the result is to stay; gone afterwards."""
+        above = self._roots[-1] / _WORK
+        above.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=above))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def fall_back(self, error: OSError) -> None:
+        """Write to a temporary folder from now on. Raises OSError when there is none either."""
+        with self._lock:
+            if len(self._roots) > 1:
+                return
+            temporary = Path(tempfile.mkdtemp(prefix="deepgen-"))
+            atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+            self.trouble = (
+                f"The cache folder {self.folder} cannot be written ({error.strerror or error}): "
+                f"kernels are built in {temporary} and forgotten at the end."
+            )
+            self._roots.append(temporary)
+        _log.warning(self.trouble)
+
+    def size(self) -> int:
+        """Bytes that the entries take."""
+        return sum(use.bytes for use in self._uses())
+
+    def clear(self, older_than: float = 0.0) -> int:
+        """Remove the entries not used for that many seconds, and what killed processes left. Gives the bytes freed."""
+        latest = time.time() - older_than
+        with contextlib.suppress(OSError):
+            self._sweep(max(older_than, _ABANDONED_SECONDS))
+        return sum(self._remove(use) for use in self._uses() if use.last <= latest)
+
+    def trim(self, max_bytes: int | None = None) -> int:
+        """Remove the entries longest unused until the rest fits. Gives the bytes freed."""
+        uses = sorted(self._uses(), key=lambda use: use.last)
+        excess = sum(use.bytes for use in uses) - (self.max_bytes if max_bytes is None else max_bytes)
+        freed = 0
+        for use in uses:
+            if freed >= excess:
+                break
+            freed += self._remove(use)
+        return freed
+
+    def _keep(self, key: str, entry: JsonObject, binary: Path | None) -> None:
+        with self.workspace() as folder:
+            new = folder / key
+            new.mkdir()
+            if binary is not None:
+                binary.rename(new / binary.name)
+            (new / _ENTRY).write_text(json.dumps(entry))
+            _sync(new / _ENTRY)
+            grown = _bytes(new)
+            place = _place(self._roots[-1], key)
+            place.parent.mkdir(mode=0o700, exist_ok=True)
+            try:
+                new.rename(place)
+            except OSError:
+                if _valid(place):  # another process was faster: its entry is as good
+                    return
+                # What lies there is torn. It may be gone by now, or another process may put it right first.
+                with contextlib.suppress(FileNotFoundError):
+                    place.rename(folder / "torn")
+                with contextlib.suppress(FileExistsError):
+                    new.rename(place)
+        self._count(grown)
+
+    def _count(self, grown: int) -> None:
+        # Looking at every entry takes a while: only when a good part of the room may have been used since.
+        with self._lock:
+            self._grown += grown
+            due = self._grown > self.max_bytes // 16
+            if due:
+                self._grown = 0
+        if due:
+            self.trim()
+
+    def _uses(self) -> Iterator[_Use]:
+        for place in self.folder.glob("??/*"):
+            with contextlib.suppress(OSError):
+                yield _Use((place / _ENTRY).stat().st_mtime, _bytes(place), place)
+
+    def _remove(self, use: _Use) -> int:
+        # Renamed first: nobody shall find half an entry.
+        with contextlib.suppress(OSError), self.workspace() as folder:
+            use.folder.rename(folder / "old")
+            return use.bytes
+        return 0
+
+    def _sweep(self, older_than: float) -> None:
+        latest = time.time() - older_than
+        for left in (self.folder / _WORK).iterdir():
+            if left.stat().st_mtime <= latest:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _place(root: Path, key: str) -> Path:
+    return root / key[:2] / key
+
+
+def _read(entry: dict[str, Any], folder: Path) -> Artifact | BuildError:
+    """What an entry holds. Raises ValueError when the binary is not the one that was put."""
+    if "verdict" in entry:
+        return BuildError(Verdict(entry["verdict"]), entry["detail"], entry["log"])
+    expected = entry.pop("sha256")
+    binary = folder / entry["binary"]
+    if hashlib.sha256(binary.read_bytes()).hexdigest() != expected:
+        raise ValueError(f"{binary} was altered")
+    return Artifact.from_json({**entry, "binary": str(binary)})
+
+
+def _valid(folder: Path) -> bool:
+    try:
+        _read(json.loads((folder / _ENTRY).read_text()), folder)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return True
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+def _sync(file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())

@@ -1,0 +1,167 @@
+"""Which toolchains are here, which one builds a kernel, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepgen.build.base import Toolchain
+from deepgen.build.cache import default_cache_folder
+from deepgen.build.toolchains.c import CCompiler, gcc_or_clang, zig
+from deepgen.build.toolchains.sim import SimToolchain
+from deepgen.targets import Target
+from deepgen.vocabulary import BadInput, Missing
+
+_ANSWER_SECONDS = 20.0  # for a tool to tell its version
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program that deepgen can use."""
+
+    name: str
+    serves: str  # what it is for
+    remedy: str  # how to get it
+
+
+# In the order in which they are tried. The first that is here builds C kernels.
+C_COMPILERS = (
+    Tool("gcc", "building C kernels for x86", "Install it with `apt-get install gcc libc6-dev`."),
+    Tool("clang", "building C kernels for x86", "Install it with `apt-get install clang`."),
+    Tool("zig", "building C kernels for x86 on a machine without a compiler", "Install it with `pip install ziglang`."),
+)
+OTHERS = (Tool("objdump", "showing a binary's instructions", "Install it with `apt-get install binutils`."),)
+TOOLS = {tool.name: tool for tool in (*C_COMPILERS, *OTHERS)}
+
+
+@dataclass(frozen=True)
+class ToolStatus:
+    """A tool as `doctor` shows it. Without a version it cannot be used: `problem` says why."""
+
+    name: str
+    serves: str
+    version: str | None
+    path: str | None
+    problem: str | None
+    remedy: str
+
+    @property
+    def ok(self) -> bool:
+        return self.version is not None
+
+
+def toolchain_for(target: Target, language: str, paths: Mapping[str, str] | None = None) -> Toolchain:
+    """The toolchain that builds this language for this target.
+
+    A compiler whose path the user set comes before those that are merely found, and must work.
+    """
+    if language == "sim" and target.kind == "sim":
+        return SimToolchain()
+    if language != "c" or target.kind != "x86":
+        raise Missing(
+            f"a toolchain for {language} on {target.name}",
+            blocks="such kernels cannot be built",
+            remedy="C kernels are built for x86 targets, sim kernels for sim targets.",
+        )
+    given = {name: path for name, path in (paths or {}).items() if path}
+    for tool in sorted(C_COMPILERS, key=lambda tool: tool.name not in given):
+        if tool.name in given:
+            return _compiler(tool.name, _given(tool.name, given[tool.name]))
+        path = _search(tool.name)
+        if path is not None:
+            return _compiler(tool.name, path)
+    raise Missing(
+        "a C compiler",
+        blocks="kernels for x86 cannot be built",
+        remedy="Install gcc or clang with your system's packages, or `pip install ziglang`.",
+    )
+
+
+def survey(paths: Mapping[str, str] | None = None) -> list[ToolStatus]:
+    """Every tool that deepgen knows, found or missing."""
+    return [_status(tool, (paths or {}).get(tool.name, "")) for tool in TOOLS.values()]
+
+
+def _status(tool: Tool, given: str) -> ToolStatus:
+    try:
+        path = _given(tool.name, given) if given else _search(tool.name)
+        if path is None:
+            return ToolStatus(tool.name, tool.serves, None, None, "not found", tool.remedy)
+        version = _compiler(tool.name, path).version if tool in C_COMPILERS else _number(_ask(path, "--version"))
+    except BadInput as error:
+        return ToolStatus(tool.name, tool.serves, None, given or None, str(error), tool.remedy)
+    return ToolStatus(tool.name, tool.serves, version, path, None, tool.remedy)
+
+
+def _given(name: str, path: str) -> str:
+    """The executable that the user named, by path or as the shell would find it."""
+    found = shutil.which(str(Path(path).expanduser()))
+    if found is None:
+        raise BadInput(f"the path set for {name}, {path}, is not an executable", allowed="a program, or none set")
+    return str(Path(found).absolute())
+
+
+def _search(name: str) -> str | None:
+    """Where a tool lies that nobody named."""
+    if name == "zig":
+        spec = importlib.util.find_spec("ziglang")
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            packaged = shutil.which("zig", path=folder)
+            if packaged:
+                return packaged
+    return shutil.which(name) or next(_with_suffix(name), None)
+
+
+def _with_suffix(name: str) -> Iterator[str]:
+    """Versions installed beside each other, such as clang-19, newest first."""
+    found: list[tuple[int, str]] = []
+    for folder in os.get_exec_path():
+        for path in Path(folder).glob(f"{name}-*"):
+            number = path.name[len(name) + 1 :]
+            if number.isdigit() and shutil.which(str(path)):
+                found.append((int(number), str(path)))
+    yield from (path for _, path in sorted(found, key=lambda pair: -pair[0]))
+
+
+def _compiler(name: str, path: str) -> CCompiler:
+    if name == "zig":
+        return zig(path, _number(_ask(path, "version")), default_cache_folder() / "zig")
+    try:
+        return gcc_or_clang(name, path, _ask(path, "--version"))
+    except ValueError as error:
+        raise BadInput(f"{path} is not a {name} that can be used: {error}") from error
+
+
+def _ask(path: str, word: str) -> str:
+    try:
+        answer = subprocess.run(
+            [path, word],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWER_SECONDS,
+            check=True,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BadInput(f"{path} does not work: {_why(error)}") from error
+    return answer.stdout.decode(errors="replace")
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"it gives no answer within {_ANSWER_SECONDS:g} s"
+    if isinstance(error, subprocess.CalledProcessError):
+        said = error.stderr.decode(errors="replace").strip().splitlines()
+        return said[0] if said else f"it ends with code {error.returncode}"
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _number(text: str) -> str:
+    found = re.search(r"\d+\.\d+(\.\d+)?", text)
+    return found.group() if found else text.strip()[:40] or "unknown"

@@ -1,0 +1,1 @@
+"""The toolchains, one file a language."""

@@ -1,0 +1,52 @@
+"""The compiler flags that a processor's instruction sets ask for.
+
+Spelled out rather than `-march=native`, so that a cached binary means the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+# Instruction set -> flag, and the first gcc and clang that know it. An older compiler is not given the flag: a kernel
+# that needs the instructions then fails with the compiler's own words, and all others build.
+_FLAGS: dict[str, tuple[str, int, int]] = {
+    "sse2": ("-msse2", 0, 0),
+    "avx": ("-mavx", 0, 0),
+    "f16c": ("-mf16c", 0, 0),
+    "fma": ("-mfma", 0, 0),
+    "avx2": ("-mavx2", 0, 0),
+    "avx_vnni": ("-mavxvnni", 11, 12),
+    "avx512f": ("-mavx512f", 5, 4),
+    "avx512bw": ("-mavx512bw", 5, 4),
+    "avx512dq": ("-mavx512dq", 5, 4),
+    "avx512vl": ("-mavx512vl", 5, 4),
+    "avx512_vnni": ("-mavx512vnni", 8, 6),
+    "avx512_bf16": ("-mavx512bf16", 10, 9),
+    "avx512_fp16": ("-mavx512fp16", 12, 14),
+    "amx_tile": ("-mamx-tile", 11, 11),
+    "amx_int8": ("-mamx-int8", 11, 11),
+    "amx_bf16": ("-mamx-bf16", 11, 11),
+}
+# The processor whose instruction costs the scheduler assumes, by the newest instruction set there is.
+_TUNE: tuple[tuple[str, str, int, int], ...] = (
+    ("amx_tile", "sapphirerapids", 11, 12),
+    ("avx512_vnni", "icelake-server", 8, 6),
+    ("avx512f", "skylake-avx512", 6, 4),
+    ("avx2", "haswell", 0, 0),
+)
+
+
+def flags(isa: Iterable[str], family: str, major: int) -> tuple[str, ...]:
+    """The flags for these instruction sets that a compiler of this family and major version knows."""
+    present = set(isa)
+
+    def known(gcc: int, clang: int) -> bool:
+        return major >= (gcc if family == "gcc" else clang)
+
+    chosen = [flag for name, (flag, gcc, clang) in _FLAGS.items() if name in present and known(gcc, clang)]
+    tune = next((cpu for name, cpu, gcc, clang in _TUNE if name in present and known(gcc, clang)), "generic")
+    chosen.append(f"-mtune={tune}")
+    if "-mavx512f" in chosen and known(8, 6):
+        # The tunings above would vectorise loops in 256 bits, though every target with 512 has full-width units.
+        chosen.append("-mprefer-vector-width=512")
+    return tuple(chosen)
