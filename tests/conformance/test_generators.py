@@ -1,0 +1,82 @@
+"""What every generator must satisfy, for each operator and target that it serves."""
+
+from __future__ import annotations
+
+import pytest
+
+from deepgen import generators, operators, targets
+from deepgen.generators import Generator
+from deepgen.operators import Operator, gemm
+from deepgen.targets import Target
+from deepgen.vocabulary import BadInput, Kernel
+
+OPERATORS = [
+    gemm(64, 64, 64),
+    gemm(33, 65, 17, layout="nt"),
+    gemm(1, 512, 300, layout="tt"),
+    gemm(128, 96, 64, layout="tn"),
+]
+TARGETS = ["x86:native", "x86:avx2", "x86:avx512", "sim"]
+
+CASES = [
+    pytest.param(family, operator, targets.resolve(target), id=f"{family.name}-{operator.slug()}-{target}")
+    for family in generators.families()
+    for operator in OPERATORS
+    for target in TARGETS
+    if family.refuses(operator, targets.resolve(target)) is None
+]
+case = pytest.mark.parametrize(("family", "operator", "target"), CASES)
+
+
+def test_every_family_serves_something() -> None:
+    served = {c.values[0].name for c in CASES}  # type: ignore[attr-defined]
+    assert served == {family.name for family in generators.families()}
+
+
+@case
+def test_the_space_is_not_empty_and_holds_the_default(family: Generator, operator: Operator, target: Target) -> None:
+    space = family.space(operator, target)
+    assert space.count() > 1
+    assert space.explain(dict(family.default(operator, target))) == []
+
+
+@case
+def test_the_space_is_the_same_each_time(family: Generator, operator: Operator, target: Target) -> None:
+    assert family.space(operator, target).fingerprint() == family.space(operator, target).fingerprint()
+
+
+@case
+def test_each_config_is_one_kernel(family: Generator, operator: Operator, target: Target) -> None:
+    space = family.space(operator, target)
+    configs = [space.at(r) for r in sorted(set(space.sample_ranks(25, seed=1)))]
+    kernels = [family.emit(operator, target, c) for c in configs]
+    assert len({k.id for k in kernels}) == len(configs), "two configs gave the same kernel"
+    again = [family.emit(operator, target, c) for c in configs]
+    assert [k.id for k in kernels] == [k.id for k in again]
+
+
+@case
+def test_kernels_are_pure_data_and_name_only_what_the_operator_has(
+    family: Generator, operator: Operator, target: Target
+) -> None:
+    kernel = family.emit(operator, target, family.default(operator, target))
+    assert Kernel.from_json(kernel.to_json()) == kernel
+    tensors = {t.name for t in operator.tensors()}
+    named = {getattr(arg, "tensor", None) for step in kernel.plan.steps for arg in step.args} - {None}
+    assert named and named <= tensors
+    outputs = {t.name for t in operator.tensors() if t.role != "input"}
+    assert outputs <= named
+
+
+@case
+def test_a_config_outside_the_space_is_explained(family: Generator, operator: Operator, target: Target) -> None:
+    space = family.space(operator, target)
+    config = dict(family.default(operator, target))
+    knob = space.knobs[0].name
+    assert not space.contains({**config, knob: 10**9})
+
+
+def test_no_generator_is_an_error_that_says_why() -> None:
+    operator = operators.Gemm(8, 8, 8, a="i16", b="i16", c="i32", acc="i32")
+    with pytest.raises(BadInput, match="no generator serves"):
+        generators.find(operator, targets.resolve("x86:native"))

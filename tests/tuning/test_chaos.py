@@ -1,0 +1,64 @@
+"""Thirty SIGKILLs over one study: every reported trial is kept, none is there twice, the winner is the same."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from deepgen.tuning.study import Study
+
+# Reports each ended trial only after the journal has it, as the command line does.
+TUNER = """
+import sys, json
+from pathlib import Path
+import deepgen as dg
+out = Path(sys.argv[1])
+def watch(progress):
+    print(json.dumps({"done": progress.done}), flush=True)
+study = dg.tune(dg.gemm(256, 256, 256), target="sim:faults=0.2,measure_seconds=0.004,build_seconds=0.004",
+    trials=400, out=out, engine=dg.LocalEngine(jobs=2, cache=out / "cache"), watch=watch)
+print(json.dumps({"study": str(study.folder)}), flush=True)
+"""
+
+
+def start(out: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", TUNER, str(out)], stdout=subprocess.PIPE, text=True)
+
+
+def finish(out: Path) -> Study:
+    lines = start(out).communicate(timeout=120)[0].splitlines()
+    return Study.open(json.loads(lines[-1])["study"])
+
+
+def test_thirty_kills(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    reported = 0
+    kills = 0
+    while kills < 30:
+        child = start(tmp_path / "chaos")
+        assert child.stdout is not None
+        # Some kills fall into start-up, some into the search: wait for a sign of life, then a random moment.
+        if chance.random() < 0.8:
+            child.stdout.readline()
+        time.sleep(chance.random() * 0.1)
+        child.send_signal(signal.SIGKILL)
+        rest = child.stdout.read().splitlines()
+        child.wait()
+        kills += 1
+        done = [json.loads(line).get("done", 0) for line in rest if line.endswith("}")]
+        reported = max([reported, *done])
+    study = finish(tmp_path / "chaos")
+    whole = finish(tmp_path / "calm")
+    trials = study.trials()
+    assert reported > 0
+    assert [t.id for t in trials] == list(range(400))
+    assert len({t.rank for t in trials}) == 400
+    assert [(t.rank, t.measurement.verdict) for t in trials] == [
+        (t.rank, t.measurement.verdict) for t in whole.trials()
+    ]
+    assert study.best().trial.rank == whole.best().trial.rank

@@ -1,0 +1,157 @@
+"""The journal: what was written is there after anything, and nobody can spoil it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deepgen.tuning.journal import FILE, Journal, JournalError, Proposal, holder
+from deepgen.tuning.migrations import FORMAT
+from deepgen.vocabulary import Measurement, Trial, Verdict
+
+
+def trial(number: int, seconds: float | None = 1.0, rank: int | None = None) -> Trial:
+    verdict = Verdict.CORRECT if seconds else Verdict.CRASHED
+    measured = Measurement(verdict, samples=(seconds,) if seconds else ())
+    return Trial(number, number if rank is None else rank, {"A": number}, f"k{number}", measured, {"code_bytes": 10})
+
+
+def fill(journal: Journal, count: int) -> None:
+    journal.define({"operator": "x"})
+    journal.ask(0, count, [Proposal(i, i, {"A": i}) for i in range(count)])
+
+
+def test_what_was_finished_is_read_back(tmp_path: Path) -> None:
+    with Journal(tmp_path, write=True) as journal:
+        fill(journal, 4)
+        journal.finish([trial(2, 0.5), trial(0, 1.5), trial(1, None)])
+    with Journal(tmp_path) as journal:
+        assert [t.id for t in journal.trials()] == [0, 1, 2]
+        assert journal.trial(2) == trial(2, 0.5)
+        assert [t.id for t in journal.best(5)] == [2, 0]
+        assert journal.verdicts() == {"correct": 2, "crashed": 1}
+        assert [p.id for p in journal.proposals(open_only=True)] == [3]
+        assert journal.asks()[0].given == 4
+
+
+def test_finishing_twice_changes_nothing(tmp_path: Path) -> None:
+    with Journal(tmp_path, write=True) as journal:
+        fill(journal, 1)
+        journal.finish([trial(0, 1.0)])
+        journal.finish([trial(0, 9.0)])
+        assert journal.trials() == [trial(0, 1.0)]
+
+
+def test_ranks_beyond_64_bits_survive(tmp_path: Path) -> None:
+    huge = 10**40
+    with Journal(tmp_path, write=True) as journal:
+        journal.define({})
+        journal.ask(0, 1, [Proposal(0, huge, {"A": 1})])
+        journal.finish([trial(0, 1.0, rank=huge)])
+        assert journal.trials()[0].rank == huge == journal.proposals()[0].rank
+
+
+def test_equal_times_are_ordered_by_rank(tmp_path: Path) -> None:
+    with Journal(tmp_path, write=True) as journal:
+        journal.define({})
+        ranks = [100, 9, 20]
+        journal.ask(0, 3, [Proposal(i, r, {"A": i}) for i, r in enumerate(ranks)])
+        journal.finish([trial(i, 1.0, rank=r) for i, r in enumerate(ranks)])
+        assert [t.rank for t in journal.best(3)] == [9, 20, 100]
+
+
+def test_a_second_writer_is_refused_and_readers_are_not(tmp_path: Path) -> None:
+    with Journal(tmp_path, write=True) as journal:
+        fill(journal, 1)
+        assert holder(tmp_path) == os.getpid()
+        with pytest.raises(JournalError, match=f"process {os.getpid()}"):
+            Journal(tmp_path, write=True)
+        with Journal(tmp_path) as reader:
+            assert reader.proposals()
+        journal.finish([trial(0)])
+    assert holder(tmp_path) is None
+    with Journal(tmp_path, write=True) as journal:
+        assert len(journal.trials()) == 1
+
+
+def test_a_folder_without_a_study_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="holds no study"):
+        Journal(tmp_path)
+
+
+def test_a_file_that_is_no_journal_is_refused_and_kept(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("these are not the bytes you are looking for" * 100)
+    for write in (False, True):
+        with pytest.raises(JournalError):
+            Journal(tmp_path, write=write)
+    assert "bytes you are looking for" in (tmp_path / FILE).read_text()
+
+
+def test_a_journal_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    with Journal(tmp_path, write=True) as journal:
+        fill(journal, 1)
+    db = sqlite3.connect(tmp_path / FILE)
+    db.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    db.close()
+    for write in (False, True):
+        with pytest.raises(Exception, match="newer deepgen"):
+            Journal(tmp_path, write=write)
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self").exists(), reason="needs /proc")
+def test_a_folder_that_cannot_be_written_is_an_error_in_words(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(JournalError, match="--out"):
+        Journal(blocked / "study", write=True)
+
+
+def test_a_full_disk_is_an_error_in_words_and_loses_nothing(tmp_path: Path) -> None:
+    with Journal(tmp_path, write=True) as journal:
+        fill(journal, 2000)
+        journal.finish([trial(0)])
+        pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
+        journal._db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(JournalError, match="full; free some space"):
+            for i in range(1, 2000):
+                journal.finish([trial(i)])
+    with Journal(tmp_path, write=True) as journal:
+        survived = len(journal.trials())
+        assert survived >= 1
+        journal.finish([trial(survived)])
+        assert len(journal.trials()) == survived + 1
+
+
+WRITER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_journal import trial
+from deepgen.tuning.journal import Journal, Proposal
+journal = Journal(Path(sys.argv[1]), write=True)
+journal.define({})
+for i in range(100000):
+    journal.ask(i, 1, [Proposal(i, i, {"A": i})])
+    journal.finish([trial(i)])
+    print(i, flush=True)
+"""
+
+
+def test_what_was_reported_survives_sigkill(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path), str(Path(__file__).parent)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    reported = [int(child.stdout.readline()) for _ in range(30)]
+    child.send_signal(signal.SIGKILL)
+    reported += [int(line) for line in child.stdout.read().splitlines()]
+    child.wait()
+    with Journal(tmp_path, write=True) as journal:
+        kept = [t.id for t in journal.trials()]
+    assert set(reported) <= set(kept)
+    assert kept == list(range(len(kept)))

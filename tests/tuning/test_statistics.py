@@ -1,0 +1,35 @@
+"""Comparison: real differences are seen, noise is not taken for one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from deepgen.tuning.statistics import paired_ratio
+
+
+def samples(mean: float, seed: int, rounds: int = 30) -> list[float]:
+    rng = np.random.default_rng(seed)
+    return list(mean * np.exp(0.02 * rng.standard_normal(rounds)))
+
+
+def test_a_three_percent_gap_is_seen_through_two_percent_noise() -> None:
+    seen = [paired_ratio(samples(1.03, 2 * s), samples(1.0, 2 * s + 1)) for s in range(100)]
+    assert sum(r.low > 1.0 for r in seen) >= 95
+
+
+def test_equals_are_called_a_tie() -> None:
+    seen = [paired_ratio(samples(1.0, 2 * s), samples(1.0, 2 * s + 1)) for s in range(100)]
+    assert sum(r.tie for r in seen) >= 90
+
+
+def test_a_slow_round_that_hits_both_changes_little() -> None:
+    a, b = samples(1.1, 1), samples(1.0, 2)
+    for i in (3, 4, 5):
+        a[i] *= 10
+        b[i] *= 10
+    assert 1.07 < paired_ratio(a, b).estimate < 1.13
+
+
+def test_a_wide_interval_around_a_large_difference_is_not_a_tie() -> None:
+    noisy = [1.0, 3.0, 0.5, 2.0, 1.4]
+    assert not paired_ratio(noisy, [1.0] * 5).tie

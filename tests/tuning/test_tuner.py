@@ -1,0 +1,148 @@
+"""The tuner on the simulated device: it finds, keeps, resumes and decides."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import deepgen as dg
+from deepgen import targets
+from deepgen.targets import Sim
+from deepgen.targets.sim import fault, true_seconds
+from deepgen.tuning import Progress
+from deepgen.tuning.journal import Journal
+from deepgen.vocabulary import BadInput, DeepgenError
+
+OPERATOR = dg.gemm(256, 256, 256)
+
+
+def tune(out: Path, **words: object) -> dg.Study:
+    given = {"target": "sim:noise=0.01", "trials": 40, "engine": dg.LocalEngine(jobs=2, cache=out / "cache"), **words}
+    return dg.tune(OPERATOR, out=out / "studies", **given)  # type: ignore[arg-type]
+
+
+def test_the_winner_is_the_best_of_what_was_tried(tmp_path: Path) -> None:
+    study = tune(tmp_path, target="sim:noise=0.001", trials=60)
+    assert isinstance(study.target, Sim)
+    best = study.best()
+    sim, flops = study.target, OPERATOR.flops()
+    true = {t.id: true_seconds(sim, flops, t.config) for t in study.trials()}
+    assert true[best.trial.id] <= min(true.values()) * 1.005
+    assert study.top(3)[0].id == best.trial.id
+    summary = study.summary()
+    assert summary["trials"] == {"correct": 60}
+    assert set(summary["winner"]) >= {"rank", "config", "seconds", "gflops", "share_of_peak", "verdict"}  # type: ignore[arg-type]
+
+
+def test_the_same_command_again_measures_nothing(tmp_path: Path) -> None:
+    first = tune(tmp_path)
+    seen: list[Progress] = []
+    again = tune(tmp_path, watch=seen.append)
+    assert again.folder == first.folder
+    assert again.summary() == first.summary()
+    assert {p.phase for p in seen} == {"done"} and seen[-1].resumed == 40
+
+
+def test_more_trials_go_on_with_the_same_study(tmp_path: Path) -> None:
+    short = tune(tmp_path, trials=20).trials()
+    long = tune(tmp_path, trials=40)
+    assert len(long.trials()) == 40
+    assert long.trials()[:20] == short
+    finals = long.finals()
+    assert finals is not None and finals["trials"] == 40
+
+
+def stop_after(count: int, stop: threading.Event) -> object:
+    def watch(progress: Progress) -> None:
+        if progress.done >= count:
+            stop.set()
+
+    return watch
+
+
+def test_an_interrupted_search_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    whole = tune(tmp_path / "whole", target="sim:faults=0.2")
+    for count in (1, 13, 14, 30):
+        stop = threading.Event()
+        tune(tmp_path / "cut", target="sim:faults=0.2", watch=stop_after(count, stop), stop=stop)
+    cut = tune(tmp_path / "cut", target="sim:faults=0.2")
+    assert cut.trials() == whole.trials()
+    assert cut.best().trial == whole.best().trial
+
+
+def test_faults_are_counted_by_name_and_do_not_stop_the_study(tmp_path: Path) -> None:
+    study = tune(tmp_path, target="sim:faults=0.5", trials=80)
+    assert isinstance(study.target, Sim)
+    trials = study.summary()["trials"]
+    assert isinstance(trials, dict) and sum(trials.values()) == 80  # type: ignore[arg-type]
+    assert len(trials) >= 6
+    for trial in study.trials():
+        assert trial.measurement.verdict == (fault(study.target, trial.config) or "correct")
+
+
+def test_a_study_of_failures_only_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DeepgenError, match="no config was right after 10 trials"):
+        tune(tmp_path, target="sim:faults=1.0", trials=10)
+
+
+def test_a_small_space_ends_when_it_is_exhausted(tmp_path: Path) -> None:
+    knobs = {"BLOCK_M": [64], "BLOCK_N": [64], "BLOCK_K": [16], "THREAD_M": [4], "THREAD_N": [4]}
+    study = tune(tmp_path, knobs=knobs, strategy="exhaustive", trials=1000)
+    assert len(study.trials()) == study.space.count() == 16
+    assert tune(tmp_path, knobs=knobs, strategy="exhaustive", trials=1000).trials() == study.trials()
+
+
+def test_a_time_budget_ends_the_search_and_holds_finals(tmp_path: Path) -> None:
+    study = tune(tmp_path, target="sim:measure_seconds=0.02", trials=100_000, time_budget=1.0)
+    assert 1 <= len(study.trials()) < 5000
+    assert study.finals() is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"trials": 0}, "trials is 0"),
+        ({"strategy": "psychic"}, "psychic"),
+        ({"knobs": {"BLOCK_Q": [1]}}, "BLOCK_Q"),
+        ({"knobs": {"BLOCK_M": [7]}}, "BLOCK_M cannot be 7"),
+        ({"knobs": {"BLOCK_M": [256], "BLOCK_N": [256], "THREAD_M": [1], "THREAD_N": [1]}}, "is empty.*1024 threads"),
+        ({"target": "moon"}, "moon"),
+    ],
+)
+def test_bad_input_is_named_before_anything_is_written(tmp_path: Path, words: dict[str, object], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        tune(tmp_path, **words)
+    assert not (tmp_path / "studies").exists()
+
+
+def test_two_tuners_on_one_study_the_second_is_refused(tmp_path: Path) -> None:
+    study = tune(tmp_path)
+    with Journal(study.folder, write=True), pytest.raises(DeepgenError, match="being written by process"):
+        tune(tmp_path)
+    assert len(study.trials()) == 40
+
+
+DUEL = {"BLOCK_M": [64], "BLOCK_N": [64], "BLOCK_K": [16], "THREAD_M": [4], "THREAD_N": [4], "STAGES": [2]}
+
+
+def duel(out: Path, gap: float, seed: int) -> dict[str, object]:
+    """A study of four configs, two of them good; which of the two is better alternates with the seed."""
+    target = targets.resolve(f"sim:noise=0.02,gap={gap},seed={seed}")
+    study = tune(out, target=target, strategy="exhaustive", knobs=DUEL, seed=seed)
+    finals = study.finals()
+    assert finals is not None
+    chosen = study.trial(finals["winner"]).config["SWIZZLE"]
+    return {"right": chosen == seed % 2, "tie": bool(finals["ties"]), "chosen": chosen}
+
+
+def test_a_gap_of_three_percent_is_decided_rightly(tmp_path: Path) -> None:
+    results = [duel(tmp_path, 0.03, seed) for seed in range(100)]
+    assert sum(bool(r["right"]) for r in results) >= 95
+
+
+def test_equals_tie_and_the_choice_among_them_is_always_the_same(tmp_path: Path) -> None:
+    results = [duel(tmp_path, 0.0, seed) for seed in range(100)]
+    assert sum(bool(r["tie"]) for r in results) >= 90
+    assert {r["chosen"] for r in results if r["tie"]} == {0}
