@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deepgen import targets
-from deepgen.targets import Sim, X86, host
+from deepgen.targets import X86, Sim, host
 from deepgen.targets.sim import FAULTS, fault, noisy, true_seconds
 from deepgen.targets.x86 import from_facts, narrowed
 from deepgen.vocabulary import BadInput
@@ -36,7 +36,8 @@ def test_a_silent_machine_still_is_a_target() -> None:
 
 
 def test_cache_sizes_are_read(tmp_path: Path) -> None:
-    for index, (level, kind, size) in enumerate([("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2M")]):
+    caches = [("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2M")]
+    for index, (level, kind, size) in enumerate(caches):
         folder = tmp_path / f"index{index}"
         folder.mkdir()
         for name, text in (("level", level), ("type", kind), ("size", size)):
