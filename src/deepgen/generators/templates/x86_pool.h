@@ -1,0 +1,105 @@
+// Helper threads that stay alive between calls, without OpenMP (not every C compiler brings it).
+//
+// A call opens a round, works on it itself, and closes it again. Helpers that are awake in time join the round; the
+// call waits only for those that joined. So a helper that sleeps or is late costs nothing, provided that the work is
+// drawn piece by piece from a shared counter.
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define POOL_MAX_HELPERS 254
+#define POOL_SPINS 3000  // of the pause instruction before a helper sleeps: about a tenth of a millisecond
+
+// The state of the pool in one word, which is also the futex that helpers sleep on.
+#define POOL_JOINED 0xffu  // how many helpers joined this round
+#define POOL_OPEN 0x100u   // helpers may join
+#define POOL_ROUND 0x200u  // one round more
+
+typedef void (*pool_work)(void *job, int thread);
+
+static struct {
+    _Alignas(64) _Atomic uint32_t state;
+    _Alignas(64) _Atomic uint32_t finished;
+    _Alignas(64) _Atomic uint32_t sleeping;
+    _Alignas(64) pthread_mutex_t one_caller;
+    pool_work work;
+    void *job;
+    uint32_t limit;  // helpers that this round may use
+    int stop;
+    uint32_t helpers;
+    pid_t owner;
+    pthread_t helper[POOL_MAX_HELPERS];
+} pool = {.one_caller = PTHREAD_MUTEX_INITIALIZER};
+
+static uint32_t pool_join(uint32_t last_round, uint32_t *round) {
+    for (int spins = 0;; spins++) {
+        uint32_t state = atomic_load(&pool.state);
+        if ((state & POOL_OPEN) && state / POOL_ROUND != last_round && (state & POOL_JOINED) < pool.limit) {
+            if (!atomic_compare_exchange_weak(&pool.state, &state, state + 1)) continue;
+            *round = state / POOL_ROUND;
+            return (state & POOL_JOINED) + 1;
+        }
+        if (spins < POOL_SPINS) {
+            __builtin_ia32_pause();
+        } else {
+            atomic_fetch_add(&pool.sleeping, 1);
+            syscall(SYS_futex, &pool.state, FUTEX_WAIT_PRIVATE, state, 0, 0, 0);
+            atomic_fetch_sub(&pool.sleeping, 1);
+            spins = 0;
+        }
+    }
+}
+
+static void *pool_helper(void *unused) {
+    uint32_t round = UINT32_MAX;
+    for (;;) {
+        uint32_t thread = pool_join(round, &round);
+        if (pool.stop) return unused;
+        pool.work(pool.job, (int)thread);
+        atomic_fetch_add(&pool.finished, 1);
+    }
+}
+
+static void pool_open(uint32_t limit) {
+    pool.limit = limit;
+    atomic_store(&pool.finished, 0);
+    uint32_t round = atomic_load(&pool.state) / POOL_ROUND + 1;
+    atomic_store(&pool.state, round * POOL_ROUND + POOL_OPEN);
+    if (atomic_load(&pool.sleeping)) syscall(SYS_futex, &pool.state, FUTEX_WAKE_PRIVATE, INT32_MAX, 0, 0, 0);
+}
+
+// Calls work(job, thread) on the calling thread as thread 0 and on up to threads - 1 helpers. Returns when all are done.
+static void pool_run(int threads, pool_work work, void *job) {
+    if (threads <= 1) {
+        work(job, 0);
+        return;
+    }
+    pthread_mutex_lock(&pool.one_caller);
+    uint32_t wanted = threads - 1 < POOL_MAX_HELPERS ? (uint32_t)threads - 1 : POOL_MAX_HELPERS;
+    pool.work = work;
+    pool.job = job;
+    pool.owner = getpid();
+    while (pool.helpers < wanted && !pthread_create(&pool.helper[pool.helpers], 0, pool_helper, 0)) pool.helpers++;
+    pool_open(wanted);
+    work(job, 0);
+    uint32_t joined = atomic_fetch_and(&pool.state, ~POOL_OPEN) & POOL_JOINED;
+    for (int spins = 0; atomic_load(&pool.finished) != joined; spins++) {
+        if (spins < POOL_SPINS)
+            __builtin_ia32_pause();
+        else
+            sched_yield();
+    }
+    pthread_mutex_unlock(&pool.one_caller);
+}
+
+// Unloading the library must not leave threads behind that run its code. A forked child has no helpers to wait for.
+__attribute__((destructor)) static void pool_stop(void) {
+    if (!pool.helpers || pool.owner != getpid()) return;
+    pool.stop = 1;
+    pool_open(POOL_MAX_HELPERS);
+    for (uint32_t i = 0; i < pool.helpers; i++) pthread_join(pool.helper[i], 0);
+}
