@@ -14,23 +14,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from deepgen.build import TOOLS, default_cache_folder
 from deepgen.vocabulary.errors import BadInput
 
 # The same parser under two names: part of Python since 3.11, a package before.
 _toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 FILE_NAME = "deepgen.toml"
-TOOLCHAINS = ("gcc", "clang", "zig")
-
-
-def _xdg(variable: str, fallback: str) -> Path:
-    named = os.environ.get(variable, "")
-    # The XDG rules say that a relative path there is to be ignored.
-    return Path(named) if Path(named).is_absolute() else Path.home() / fallback
-
-
-def default_cache() -> Path:
-    return _xdg("XDG_CACHE_HOME", ".cache") / "deepgen"
 
 
 @dataclass(frozen=True)
@@ -48,7 +38,7 @@ class Settings:
     """The values in force. `sources` tells for each dotted key the file it came from; a default is not in it."""
 
     toolchains: Mapping[str, Path] = field(default_factory=dict)
-    cache: Path = field(default_factory=default_cache)
+    cache: Path = field(default_factory=default_cache_folder)
     studies: Path = field(default_factory=lambda: Path.cwd() / "deepgen-studies")
     target: str | None = None  # None: the best device here
     limits: Limits = field(default_factory=Limits)
@@ -82,7 +72,10 @@ def load(start: Path | None = None) -> Settings:
 
 def user_file() -> Path:
     """The user's own settings file, whether or not it exists."""
-    return _xdg("XDG_CONFIG_HOME", ".config") / "deepgen" / FILE_NAME
+    named = os.environ.get("XDG_CONFIG_HOME", "")
+    # The XDG rules say that a relative path there is to be ignored.
+    folder = Path(named) if Path(named).is_absolute() else Path("~/.config").expanduser()
+    return folder / "deepgen" / FILE_NAME
 
 
 def project_file(start: Path) -> Path | None:
@@ -131,7 +124,7 @@ def _number(value: Any, folder: Path) -> float | None:
 
 # Each key with how it is read (None: not possible) and what is allowed, in words.
 _KEYS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
-    **{f"toolchains.{name}": (_path, "the path of a program, as a string") for name in TOOLCHAINS},
+    **{f"toolchains.{name}": (_path, "the path of a program, as a string") for name in TOOLS},
     "cache": (_path, "the path of a folder, as a string"),
     "studies": (_path, "the path of a folder, as a string"),
     "target": (_word, 'the name of a target, such as "x86:native"'),

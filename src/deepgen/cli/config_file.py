@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ class _Table:
 
 
 def read(path: Path) -> TuningConfig:
-    """The file's content, every key and value checked; what needs the space (knobs) is checked by `check_knobs`."""
+    """The file's content, every key and value checked but for the knobs, which only the space can judge."""
     where = str(path)
     top = _Table(where, read_toml(path) if path.suffix == ".toml" else _read_json(path)).known(*_KEYS)
     budget = _Table(where, top.get("budget", _table, "a table of trials and time", default={}), "budget.")
@@ -100,19 +100,6 @@ def read(path: Path) -> TuningConfig:
         # As in the settings file, a relative path is relative to the file that names it.
         out=top.get("out", lambda v: path.parent / Path(v).expanduser() if _word(v) else None, "a folder"),
     )
-
-
-def check_knobs(knobs: Mapping[str, Sequence[Any]], domains: Mapping[str, Sequence[Any]], where: str) -> None:
-    """Refuse a knob that the space does not have, or a value that its domain does not hold."""
-    for name, values in knobs.items():
-        if name not in domains:
-            raise BadInput(f"unknown key knobs.{name}", where=where, allowed="one of " + ", ".join(domains))
-        # 1, 1.0 and True are equal in Python, but not the same value of a knob.
-        allowed = {(type(v), str(v)) for v in domains[name]}
-        for value in values:
-            if (type(value), str(value)) not in allowed:
-                some = "some of " + ", ".join(str(v) for v in domains[name])
-                raise BadInput(f"knobs.{name} has {value!r}", where=where, allowed=some)
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:

@@ -1,0 +1,108 @@
+"""`deepgen build`: one kernel, built but not measured. Needs no device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepgen.cli import options
+
+if TYPE_CHECKING:
+    from deepgen.vocabulary import Artifact, Kernel
+
+ConfigText = Annotated[
+    str | None,
+    typer.Option("--config", metavar="KNOB=V,...", help="Knobs; the others keep their default.", show_default=False),
+]
+Rank = Annotated[int | None, typer.Option("--rank", min=0, help="The config's place in the space.", show_default=False)]
+Output = Annotated[Path, typer.Option("-o", "--output", help="The folder to write to.")]
+
+
+def build(
+    words: options.Words,
+    output: Output,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    target: options.TargetName = None,
+    config: ConfigText = None,
+    rank: Rank = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Build one kernel without measuring it; needs no device."""
+    from deepgen import generators, settings, targets
+    from deepgen.build import BuildError
+    from deepgen.cli import configs, toolchain
+    from deepgen.cli import words as operator_words
+    from deepgen.cli.output import print_json
+
+    current = settings.load()
+    operator, _ = operator_words.parse(words, dtype=dtype or "f32", layout=layout or "nn")
+    where = targets.resolve(target or current.target)
+    generator = generators.find(operator, where)
+    space = generator.space(operator, where)
+    chosen = configs.choose(space, generator.default(operator, where), config, rank)
+    kernel = generator.emit(operator, where, chosen)
+    about: dict[str, Any] = {
+        "operator": operator.to_json(),
+        "target": where.name,
+        "generator": generator.name,
+        "rank": space.rank(chosen),
+        "config": chosen,
+        "folder": str(output),
+    }
+    _write_sources(output, kernel)
+    try:
+        artifact = toolchain.build_kernel(kernel, where, current)
+    except BuildError as error:
+        _write_about(output, {**about, "verdict": str(error.verdict), "detail": error.detail, "log": error.log})
+        raise
+    files = _write_built(output, kernel, artifact, toolchain.assembly_of(kernel, where, current))
+    about |= {**artifact.to_json(), "verdict": "built", "files": files, "binary": str(output / files["binary"])}
+    _write_about(output, about)
+    if as_json:
+        print_json(about)
+    else:
+        _print(about)
+
+
+def _write_sources(folder: Path, kernel: Kernel) -> None:
+    from deepgen.vocabulary.errors import BadInput
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for source in kernel.sources:
+            (folder / source.name).write_text(source.text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"-o {folder} cannot be written: {error.strerror}", allowed="a folder") from error
+
+
+def _write_built(folder: Path, kernel: Kernel, artifact: Artifact, assembly: str) -> dict[str, Any]:
+    binary = folder / f"{kernel.name}.{artifact.format}"
+    # Not a copy of times and mode: the cache's file may be read-only.
+    binary.write_bytes(Path(artifact.binary).read_bytes())
+    text = folder / f"{kernel.name}.s"
+    text.write_text(assembly, encoding="utf-8")
+    return {"source": [source.name for source in kernel.sources], "assembly": text.name, "binary": binary.name}
+
+
+def _write_about(folder: Path, about: dict[str, Any]) -> None:
+    import json
+
+    (folder / "build.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def _print(about: dict[str, Any]) -> None:
+    from deepgen.cli.output import config_text, labelled, seconds_text, shown
+
+    labelled("config", config_text(about["config"]))
+    labelled("rank", str(about["rank"]))
+    labelled("built by", f"{about['toolchain']} in {seconds_text(about['seconds'])}")
+    if about["facts"]:
+        labelled("facts", ", ".join(f"{name} {value}" for name, value in about["facts"].items()))
+    if about["log"].strip():
+        labelled("said", about["log"].strip())
+    files = about["files"]
+    labelled("files", ", ".join([*files["source"], files["assembly"], files["binary"], "build.json"]))
+    labelled("folder", shown(about["folder"]))

@@ -1,0 +1,109 @@
+"""What `deepgen doctor` finds out: this machine, its devices, tools, packages, clocks and settings."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import deepgen
+from deepgen.build import survey
+from deepgen.cli import clocks, toolchain
+from deepgen.settings import Settings
+from deepgen.targets import host
+from deepgen.vocabulary.errors import DeepgenError
+
+
+@dataclass(frozen=True)
+class Package:
+    """A Python package that deepgen can use."""
+
+    name: str
+    serves: str
+    remedy: str
+
+
+PACKAGES = (
+    Package("numpy", "the reference results and the numpy baseline", "pip install numpy"),
+    Package("torch", "the torch baseline, which is oneDNN on CPUs", "pip install 'deepgen[torch]'"),
+    Package("ziglang", "building C kernels on a machine without a compiler", "pip install 'deepgen[zig]'"),
+    Package("ortools", "sampling spaces that are too wide to be counted", "pip install 'deepgen[solver]'"),
+)
+
+
+def examine(settings: Settings, root: Path = Path("/")) -> dict[str, Any]:
+    """Everything, as one JSON object."""
+    gpus = clocks.nvidia_gpus(shutil.which("nvidia-smi"))
+    held = [clocks.cpu(root), *(clocks.nvidia(gpu) for gpu in gpus), *clocks.amd(root)]
+    tools = [{**asdict(tool), "ok": tool.ok} for tool in survey(toolchain.paths(settings))]
+    packages = [_package(package) for package in PACKAGES]
+    return {
+        "deepgen": deepgen.__version__,
+        "python": {"version": platform.python_version(), "path": sys.executable},
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "devices": [*_processor(), *({"kind": "cuda", **asdict(gpu)} for gpu in gpus), *_amd_devices(held)],
+        "toolchains": tools,
+        "packages": packages,
+        "missing": _missing(tools, packages),
+        "clocks": [c.to_json() for c in held],
+        "settings": [
+            {"key": key, "value": str(value) if isinstance(value, Path) else value, "from": settings.source(key)}
+            for key, value in settings.values().items()
+        ],
+    }
+
+
+def _processor() -> list[dict[str, Any]]:
+    try:
+        target = host.x86()
+    except DeepgenError as error:
+        return [{"kind": "cpu", "name": platform.machine(), "problem": str(error)}]
+    return [
+        {
+            "kind": "x86",
+            "target": target.name,
+            "name": target.model,
+            "cores": target.cores,
+            "isa": list(target.isa),
+            "l1d_bytes": target.l1d_bytes,
+            "l2_bytes": target.l2_bytes,
+            "l3_bytes": target.l3_bytes,
+        }
+    ]
+
+
+def _amd_devices(held: list[clocks.Clocks]) -> list[dict[str, Any]]:
+    return [{"kind": "hip", "name": c.device.partition(":")[2]} for c in held if c.device.startswith("amd:")]
+
+
+def _package(package: Package) -> dict[str, Any]:
+    try:
+        version: str | None = metadata.version(package.name)
+    except metadata.PackageNotFoundError:
+        version = None
+    return {**asdict(package), "version": version}
+
+
+def _missing(tools: list[dict[str, Any]], packages: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """What is not here, what that blocks, and how to get it."""
+    compilers = [tool for tool in tools if tool["serves"].startswith("building")]
+    missing = []
+    for tool in tools:
+        if tool["ok"]:
+            continue
+        # Any one C compiler is enough, so a second one that is not here blocks nothing.
+        spare = tool in compilers and any(c["ok"] for c in compilers)
+        blocks = "nothing: another C compiler is here" if spare else tool["serves"]
+        missing.append({"what": tool["name"], "why": tool["problem"], "blocks": blocks, "remedy": tool["remedy"]})
+    for package in packages:
+        if package["version"] is None:
+            spare = package["name"] == "ziglang" and any(c["ok"] for c in compilers)
+            blocks = "nothing: a C compiler is here" if spare else package["serves"]
+            missing.append(
+                {"what": package["name"], "why": "not installed", "blocks": blocks, "remedy": package["remedy"]}
+            )
+    return missing

@@ -1,0 +1,83 @@
+"""`deepgen clean`: free the room that builds and studies take."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepgen.cli import options
+
+if TYPE_CHECKING:
+    from deepgen.settings import Settings
+
+Names = Annotated[list[str] | None, typer.Argument(metavar="[STUDY]...", help="Studies to delete.", show_default=False)]
+OfCache = Annotated[bool, typer.Option("--cache", help="Delete the cache of builds.")]
+OfStudies = Annotated[bool, typer.Option("--studies", help="Delete all studies in the studies folder.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Really delete; without it, only say what would be freed.")]
+
+
+def clean(
+    names: Names = None,
+    cache: OfCache = False,
+    studies: OfStudies = False,
+    yes: Yes = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Free the room that builds take (or studies, if asked)."""
+    from deepgen import settings
+    from deepgen.cli.output import bytes_text, print_json, shown
+
+    current = settings.load()
+    items = _items(names or [], cache or not (names or studies), studies, current)
+    if yes:
+        for item in items:
+            _delete(item)
+    total = sum(item["bytes"] for item in items)
+    if as_json:
+        print_json({"items": items, "bytes": total, "deleted": yes})
+        return
+    for item in items:
+        print(f"{bytes_text(item['bytes']):>10}  {item['kind']}  {shown(item['path'])}")
+    if not items:
+        print("there is nothing to delete")
+    elif yes:
+        print(f"{bytes_text(total)} freed")
+    else:
+        print(f"{bytes_text(total)} would be freed; nothing was deleted (--yes deletes)")
+
+
+def _items(names: list[str], cache: bool, all_studies: bool, current: Settings) -> list[dict[str, Any]]:
+    from deepgen.build import Cache
+    from deepgen.cli import studies
+    from deepgen.cli.output import shown
+    from deepgen.tuning.journal import holder
+    from deepgen.vocabulary.errors import DeepgenError
+
+    folders = [studies.find(name, current) for name in names]
+    if all_studies:
+        folders += [folder for folder in studies.studies_in(current.studies) if folder not in folders]
+    for folder in folders:
+        if (pid := holder(folder)) is not None:
+            hint = f"stop it first with: deepgen stop {shown(folder)}"
+            raise DeepgenError(f"{shown(folder)} is being tuned by process {pid}; {hint}")
+    items = [{"kind": "study", "path": str(folder), "bytes": _size(folder)} for folder in folders]
+    if cache and (size := Cache(current.cache).size()):
+        items.append({"kind": "cache", "path": str(current.cache), "bytes": size})
+    return items
+
+
+def _delete(item: dict[str, Any]) -> None:
+    from deepgen.build import Cache
+
+    if item["kind"] == "cache":
+        # Entry by entry: whatever else lies in the folder that the user named stays.
+        Cache(item["path"]).clear()
+    else:
+        shutil.rmtree(item["path"])
+
+
+def _size(folder: Path) -> int:
+    return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file() and not p.is_symlink())

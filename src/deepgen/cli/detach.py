@@ -1,0 +1,60 @@
+"""Run a command in the background, so that it survives the terminal."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from deepgen.cli.output import print_json, shown
+from deepgen.tuning.journal import holder
+from deepgen.vocabulary.errors import DeepgenError
+
+LOG = "log.txt"
+_PATIENCE = 30.0  # seconds until the background process must have taken the study
+
+
+def start(argv: Sequence[str], folder: Path, *, as_json: bool) -> None:
+    """Start the same command in a session of its own, writing to the study's log, and say how to follow it."""
+    if (pid := holder(folder)) is not None:
+        raise DeepgenError(
+            f"{shown(folder)} is already running as process {pid}; stop it with: deepgen stop {shown(folder)}"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / LOG
+    with log.open("ab") as sink:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "deepgen.cli.main", *foreground(argv)],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+        )
+    _wait_until_running(child, folder, log)
+    if as_json:
+        print_json({"study": str(folder), "pid": child.pid, "log": str(log)})
+        return
+    print(f"running in the background as process {child.pid}")
+    print(f"follow   tail -f {shown(log)}")
+    print(f"look     deepgen status {shown(folder)}")
+    print(f"stop     deepgen stop {shown(folder)}")
+
+
+def foreground(argv: Sequence[str]) -> list[str]:
+    """The same command line without what made it detach; its log is for people."""
+    return [word for word in argv if word not in ("--detach", "--json") and not re.fullmatch(r"O=\d+", word)]
+
+
+def _wait_until_running(child: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
+    """A command that fails at once must not look as if it ran."""
+    deadline = time.monotonic() + _PATIENCE
+    while child.poll() is None and holder(folder) != child.pid and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if child.returncode:
+        last = log.read_text(errors="replace").strip().splitlines()[-1:]
+        raise DeepgenError(
+            f"the background process ended with code {child.returncode}: {' '.join(last)} (log: {shown(log)})"
+        )

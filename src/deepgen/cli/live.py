@@ -1,0 +1,108 @@
+"""What a tuning run shows while it runs: a live view on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from deepgen.cli.output import WIDTH, console, note, seconds_text, share_text
+from deepgen.tuning.progress import Progress
+
+Watch = Callable[[Progress], None]
+LINE_EVERY = 5.0  # seconds, where there is no terminal
+
+
+@contextmanager
+def watching(title: str, *, quiet: bool) -> Iterator[Watch]:
+    """Something to hand to the tuner."""
+    if quiet:
+        yield lambda progress: None
+    elif sys.stderr.isatty():
+        with Live(console=console(stderr=True), transient=True, refresh_per_second=4) as live:
+            yield lambda progress: live.update(render(title, progress))
+    else:
+        yield _Lines(title)
+
+
+class _Lines:
+    """One line every few seconds, and one for each new phase or note."""
+
+    def __init__(self, title: str) -> None:
+        note(title)
+        self._told: tuple[str, str | None] = ("", None)
+        self._next = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now >= self._next or self._told != (progress.phase, progress.note):
+            self._next, self._told = now + LINE_EVERY, (progress.phase, progress.note)
+            note(line(progress))
+
+
+def line(progress: Progress) -> str:
+    """A moment of a run in one line."""
+    parts = [f"{progress.phase}: {progress.done}/{progress.budget} trials"]
+    if failed := _failed(progress):
+        parts.append(f"{failed} failed")
+    if progress.best_gflops is not None:
+        parts.append(_best(progress))
+    if progress.phase == "searching" and progress.time_left is not None:
+        parts.append(f"{clock(progress.time_left)} left")
+    if progress.note:
+        parts.append(progress.note)
+    return _cut(", ".join(parts))
+
+
+def render(title: str, progress: Progress) -> RenderableType:
+    """A moment of a run as a block of a few lines."""
+    head = Table.grid(expand=True)
+    head.add_column(overflow="ellipsis", no_wrap=True)
+    head.add_column(justify="right", no_wrap=True)
+    head.add_row(Text(title, style="bold"), Text(f"{progress.phase} {clock(progress.elapsed)}", style="cyan"))
+    left = f", {clock(progress.time_left)} left" if progress.time_left is not None else ""
+    bar = Table.grid(expand=True, padding=(0, 1))
+    bar.add_column(ratio=1)
+    bar.add_column(justify="right", no_wrap=True)
+    bar.add_row(
+        ProgressBar(total=max(1, progress.budget), completed=progress.done),
+        Text(f"{progress.done}/{progress.budget} trials{left}"),
+    )
+    counts = [f"built {progress.built}", *(f"{name} {n}" for name, n in progress.verdicts.items())]
+    if progress.builds_running:
+        counts.append(f"building {progress.builds_running}")
+    if progress.resumed:
+        counts.append(f"from an earlier run {progress.resumed}")
+    lines: list[RenderableType] = [head, bar, Text(_cut("  ".join(counts)))]
+    lines.append(Text(_cut(f"best {_best(progress)}") if progress.best_gflops is not None else "best -", style="green"))
+    if progress.last_failure:
+        lines.append(Text(_cut(f"last failure: {' '.join(progress.last_failure.split())}"), style="yellow"))
+    if progress.note:
+        lines.append(Text(_cut(progress.note), style="dim"))
+    return Group(*lines)
+
+
+def clock(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def _best(progress: Progress) -> str:
+    share = f", {share_text(progress.share_of_peak)} of peak" if progress.share_of_peak is not None else ""
+    return f"{progress.best_gflops:.1f} GFLOP/s ({seconds_text(progress.best_seconds)}{share})"
+
+
+def _failed(progress: Progress) -> int:
+    return sum(n for verdict, n in progress.verdicts.items() if verdict != "correct")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"

@@ -1,0 +1,129 @@
+"""The command `deepgen`: its commands, and how errors reach the user.
+
+Every command's file keeps heavy imports inside its function, so that `deepgen --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+import deepgen
+from deepgen.cli import build, clean, doctor, resume, show, status, stop, top, tune
+
+INTERRUPTED = 130  # what shells expect after Ctrl-C
+
+app = typer.Typer(name="deepgen", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+for _name, _command in (
+    ("tune", tune.tune),
+    ("resume", resume.resume),
+    ("top", top.top),
+    ("show", show.show),
+    ("status", status.status),
+    ("stop", stop.stop),
+    ("build", build.build),
+    ("doctor", doctor.doctor),
+    ("clean", clean.clean),
+):
+    app.command(_name)(_command)
+
+
+@dataclass
+class Invocation:
+    """What this call of the command line was given."""
+
+    argv: tuple[str, ...]
+    debug: bool = False
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"deepgen {deepgen.__version__}")
+        raise typer.Exit()
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an unexpected error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Find the fastest verified kernel for an operator on your own hardware."""
+    if isinstance(context.obj, Invocation):
+        context.obj.debug = debug
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and give its exit code; what went wrong is told on stderr in one sentence."""
+    invocation = Invocation(tuple(sys.argv[1:] if argv is None else argv))
+    try:
+        code = app(list(invocation.argv), prog_name="deepgen", standalone_mode=False, obj=invocation)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except Exception as error:
+        if invocation.debug:
+            raise
+        return _tell(error)
+    if code == INTERRUPTED:
+        _say("stopped by Ctrl-C; the same command goes on where it was")
+    return code if isinstance(code, int) else 0
+
+
+def run() -> NoReturn:
+    """The entry point of the installed command."""
+    sys.exit(main())
+
+
+def _tell(error: Exception) -> int:
+    from deepgen.vocabulary.errors import DeepgenError
+
+    if isinstance(error, DeepgenError):
+        _say(str(error))
+        return error.exit_code
+    # Usage errors: an unknown option, a missing argument. Their class has moved between versions of typer.
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+        _say(f"{error.format_message().rstrip('.')} (see: deepgen {_command_of(error)}--help)")
+        return int(error.exit_code)
+    log = _write_log(error)
+    _say(f"an unexpected error, which is a bug of deepgen: {type(error).__name__}: {error} (details are in {log})")
+    return 1
+
+
+def _command_of(error: Exception) -> str:
+    path = getattr(getattr(error, "ctx", None), "command_path", "deepgen")
+    words = str(path).split()[1:]
+    return "".join(f"{word} " for word in words)
+
+
+def _write_log(error: Exception) -> Path:
+    from deepgen.build import default_cache_folder
+    from deepgen.vocabulary.errors import DeepgenError
+
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    try:
+        folder = default_cache_folder() / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        name = tempfile.mkstemp(prefix="error-", suffix=".txt", dir=folder)[1]
+    except (OSError, DeepgenError):
+        name = tempfile.mkstemp(prefix="deepgen-error-", suffix=".txt")[1]
+    Path(name).write_text(text, encoding="utf-8")
+    return Path(name)
+
+
+def _say(sentence: str) -> None:
+    print(f"deepgen: {sentence}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run()

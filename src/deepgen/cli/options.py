@@ -1,0 +1,46 @@
+"""Arguments and options that several commands share, each written once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="OPERATOR SIZES...", help="Such as: gemm M=1024 N=2048 K=3072, or gemm MNK=1024.", show_default=False
+    ),
+]
+StudyName = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY", help="A study's folder, a folder that holds one, or a study's name.", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Dtype = Annotated[str | None, typer.Option("--dtype", help="Number format of the tensors. [f32]", show_default=False)]
+Layout = Annotated[
+    str | None,
+    typer.Option("--layout", help="nn, nt, tn or tt: which of A and B is transposed. [nn]", show_default=False),
+]
+TargetName = Annotated[
+    str | None,
+    typer.Option("--target", help="Where it runs, such as x86:native. [the best device here]", show_default=False),
+]
+Trials = Annotated[
+    int | None, typer.Option("--trials", min=1, help="How many configs to try. [200]", show_default=False)
+]
+TimeBudget = Annotated[
+    float | None,
+    typer.Option("--time-budget", min=0.001, help="Seconds of search at most. [no limit]", show_default=False),
+]
+Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Builds at a time. [one a core]", show_default=False)]
+KeepTop = Annotated[
+    int | None, typer.Option("--keep-top", min=1, help="How many go to the finals. [8]", show_default=False)
+]
+Detach = Annotated[bool, typer.Option("--detach", help="Go on in the background, also when the terminal closes.")]
+OutFolder = Annotated[
+    Path | None, typer.Option("--out", help="The folder for studies. [deepgen-studies]", show_default=False)
+]

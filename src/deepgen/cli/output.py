@@ -1,0 +1,97 @@
+"""How the command line speaks: results on stdout, everything else on stderr, at most 80 columns wide."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH = 80
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console no wider than 80 columns, whatever the terminal."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr, highlight=False)
+    made.width = min(made.width, WIDTH)
+    return made
+
+
+def print_json(value: object) -> None:
+    """The one object of `--json`."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=str))
+
+
+def note(text: str) -> None:
+    """A sentence for the person, out of the way of results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def shown(path: str | Path) -> str:
+    """A path as short as it stays right to copy: relative where it lies below the current folder."""
+    absolute = os.path.abspath(path)  # noqa: PTH100  resolve() would follow links
+    below = os.path.relpath(absolute)
+    return absolute if below.startswith("..") else below
+
+
+def table(
+    title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()
+) -> None:
+    """Print a table whose last column takes what room is left and wraps; `right` names the columns of numbers."""
+    from rich import box
+    from rich.table import Table
+
+    out = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, expand=False)
+    for i, name in enumerate(columns):
+        last = i == len(columns) - 1
+        out.add_column(name, justify="right" if name in right else "left", no_wrap=not last, overflow="fold")
+    for row in rows:
+        out.add_row(*(cell.replace("[", "\\[") for cell in row))
+    console().print(out)
+
+
+def labelled(label: str, text: str, indent: int = 9) -> None:
+    """A line of a result: a short word, then what it is about, wrapped below itself."""
+    width = WIDTH - indent
+    for i, part in enumerate(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]):
+        print(f"{label if i == 0 else '':<{indent}}{part}")
+
+
+def knob_text(value: Any) -> str:
+    """A knob's value as `deepgen build --config` takes it: a permutation is written m-n-k."""
+    return "-".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """A config in the form that `deepgen build --config` takes."""
+    return ", ".join(f"{knob}={knob_text(value)}" for knob, value in config.items())
+
+
+def seconds_text(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds / 1e-9:.4g} ns"
+
+
+def bytes_text(size: int) -> str:
+    value = float(size)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:.4g} GiB"
+
+
+def share_text(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"

@@ -1,0 +1,77 @@
+"""From what the user gave to tuning requests: words, a config file or a study, then options, then settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deepgen import generators, targets
+from deepgen.cli import config_file, words
+from deepgen.cli.session import kept_run
+from deepgen.measure.base import Policy
+from deepgen.settings import Settings
+from deepgen.tuning import Request, Study
+from deepgen.tuning.request import narrow
+from deepgen.vocabulary.errors import BadInput
+
+
+def from_words(
+    given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
+) -> tuple[list[Request], bool]:
+    """The requests, one a study, and whether the words ask to detach. `options` holds None where nothing was given."""
+    if given and config_file.is_config_file(given[0]):
+        return _from_file(given, options, settings, policy), False
+    shape = {name: options[name] for name in ("dtype", "layout") if options[name] is not None}
+    operator, extras = words.parse(given, **shape)
+    if extras.trials is not None and options["trials"] is not None:
+        raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="one of them")
+    chosen = _chosen({"trials": extras.trials}, options)
+    target = targets.resolve(options["target"] or settings.target)
+    request = Request(operator=operator, target=target, policy=policy, **{"out": settings.studies, **chosen})
+    return [request], bool(extras.detach)
+
+
+def from_study(study: Study, options: Mapping[str, Any]) -> Request:
+    """The request that goes on with a study."""
+    definition, run = study.definition, kept_run(study.folder)
+    return Request(
+        operator=study.operator,
+        target=study.target,
+        seed=definition["seed"],
+        strategy=definition["strategy"],
+        options=definition["options"],
+        domains=definition["domains"],
+        policy=Policy(**definition["policy"]),
+        out=study.folder.parent,
+        **_chosen(run, options),
+    )
+
+
+def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy) -> list[Request]:
+    if len(given) > 1:
+        raise BadInput(f"{given[1]!r} follows a tuning config file", allowed="the file alone, with options")
+    for name in ("dtype", "layout"):
+        if options[name] is not None:
+            raise BadInput(f"--{name} is given with a tuning config file", allowed=f"write {name} in {given[0]}")
+    config = config_file.read(Path(given[0]))
+    target = targets.resolve(options["target"] or config.target or settings.target)
+    said = {name: getattr(config, name) for name in ("trials", "time_budget", "seed", "strategy", "keep_top", "out")}
+    chosen = {"out": settings.studies, **_chosen(said, options)}
+    for operator in config.operators:
+        try:
+            narrow(generators.find(operator, target).space(operator, target), config.knobs)
+        except BadInput as error:
+            where = f"{config.file}: {operator.describe()}"
+            raise BadInput(f"knobs: {error.what}", where=where, allowed=error.allowed) from error
+    return [
+        Request(operator=operator, target=target, policy=policy, domains=config.knobs, **chosen)
+        for operator in config.operators
+    ]
+
+
+def _chosen(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """An option of the command line before what was said elsewhere; what nobody said is left to Request's defaults."""
+    names = ("trials", "time_budget", "seed", "strategy", "keep_top", "out")
+    both = {name: options.get(name) if options.get(name) is not None else said.get(name) for name in names}
+    return {name: value for name, value in both.items() if value is not None}

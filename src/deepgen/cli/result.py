@@ -1,0 +1,37 @@
+"""The end of a tuning run, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deepgen.cli.output import config_text, labelled, seconds_text, share_text, shown
+from deepgen.tuning import Study
+
+
+def print_result(study: Study) -> None:
+    """The winner, how it compares, and how to use it."""
+    summary: dict[str, Any] = study.summary()
+    winner, trials = summary["winner"], summary["trials"]
+    print(f"{study.operator.describe()} on {study.target.name}")
+    if winner is None:
+        labelled("winner", "none: no config was right")
+    else:
+        share = f", {share_text(winner['share_of_peak'])} of peak" if winner["share_of_peak"] is not None else ""
+        labelled("winner", f"{winner['gflops']:.1f} GFLOP/s, {seconds_text(winner['seconds'])}{share}")
+        labelled("", f"trial {winner['trial']}, rank {winner['rank']}, {winner['verdict']}")
+        labelled("config", config_text(winner["config"]))
+        if winner.get("ties"):
+            labelled("ties", "as fast: trials " + ", ".join(str(t) for t in winner["ties"]))
+    for label, row in zip(["against", *[""] * len(summary["baselines"])], summary["baselines"], strict=False):
+        labelled(label, f"{row['name']}: {_ratio(row['ratio'])} ({seconds_text(row['seconds'])})")
+    counts = ", ".join(f"{n} {verdict}" for verdict, n in trials.items())
+    labelled("trials", f"{sum(trials.values())}: {counts}")
+    labelled("study", shown(study.folder))
+    if winner is not None:
+        # Never wrapped: these lines are there to be copied.
+        print("use it   import deepgen as dg")
+        print(f'         kernel = dg.Study.open("{shown(study.folder)}").best().load()')
+
+
+def _ratio(ratio: float | None) -> str:
+    return "not measured" if ratio is None else f"ours is {ratio:.2f} times as fast"

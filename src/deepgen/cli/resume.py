@@ -1,0 +1,32 @@
+"""`deepgen resume`: go on with a study."""
+
+from __future__ import annotations
+
+import typer
+
+from deepgen.cli import options
+
+
+def resume(
+    context: typer.Context,
+    study: options.StudyName,
+    trials: options.Trials = None,
+    time_budget: options.TimeBudget = None,
+    jobs: options.Jobs = None,
+    keep_top: options.KeepTop = None,
+    detach: options.Detach = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Go on with a study where it stopped."""
+    from deepgen import settings
+    from deepgen.cli import requests, session, studies
+    from deepgen.cli.detach import start
+
+    current = settings.load()
+    found = studies.open_study(study, current)
+    given = {"trials": trials, "time_budget": time_budget, "keep_top": keep_top}
+    job = session.Job(requests.from_study(found, given), found.folder)
+    if detach:
+        start(context.obj.argv, job.folder, as_json=as_json)
+    else:
+        session.carry_out([job], session.engine(current, jobs), as_json=as_json)

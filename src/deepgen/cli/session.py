@@ -1,0 +1,95 @@
+"""Carry tuning requests out for a person: with a live view, clean stops, and the result at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from deepgen.cli import toolchain
+from deepgen.cli.live import watching
+from deepgen.cli.output import print_json, shown
+from deepgen.cli.result import print_result
+from deepgen.cli.signals import Stop, Stopped, stop_on_signals
+from deepgen.engines import LocalEngine
+from deepgen.settings import Settings
+from deepgen.tuning import Request, Study
+from deepgen.tuning import tune as run_tuner
+from deepgen.tuning.request import plan
+
+# What a study's own definition does not hold, because it may differ from run to run.
+RUN_FILE = "run.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request and the folder of its study."""
+
+    request: Request
+    folder: Path
+
+
+def jobs_of(requests: Sequence[Request]) -> list[Job]:
+    """Work out where each study lies; says what is wrong with any of them before the first one starts."""
+    found = {plan(request).folder: request for request in requests}
+    return [Job(request, folder) for folder, request in found.items()]
+
+
+def engine(settings: Settings, jobs: int | None) -> LocalEngine:
+    """The local engine as the settings want it."""
+    return LocalEngine(
+        jobs=jobs or settings.limits.jobs,
+        cache=settings.cache,
+        toolchains=toolchain.paths(settings),
+        limits=toolchain.limits(settings),
+    )
+
+
+def carry_out(jobs: Sequence[Job], on: LocalEngine, *, as_json: bool) -> None:
+    """Tune one study after the other and print what came out."""
+    studies = []
+    with stop_on_signals() as stop:
+        for job in jobs:
+            studies.append(_tune(job, on, stop, as_json=as_json))
+            if stop.event.is_set():
+                raise Stopped(_how_to_go_on(studies[-1]), stop.signum)
+            if not as_json:
+                print_result(studies[-1])
+    if as_json:
+        summaries = [study.summary() for study in studies]
+        print_json(summaries[0] if len(summaries) == 1 else {"studies": summaries})
+    if any(study.summary()["winner"] is None for study in studies):
+        raise typer.Exit(1)
+
+
+def _tune(job: Job, on: LocalEngine, stop: Stop, *, as_json: bool) -> Study:
+    request = job.request
+    keep_run(job.folder, request)
+    title = f"{request.operator.describe()} on {request.target.name}"
+    with watching(title, quiet=as_json) as watch:
+        return run_tuner(request, engine=on, watch=watch, stop=stop.event)
+
+
+def _how_to_go_on(study: Study) -> str:
+    ended = len(study.trials())
+    return f"stopped after {ended} trials, all kept; go on with: deepgen resume {shown(study.folder)}"
+
+
+def keep_run(folder: Path, request: Request) -> None:
+    """Remember the budget, so that `resume` and `status` know it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {"trials": request.trials, "time_budget": request.time_budget, "keep_top": request.keep_top}
+    (folder / RUN_FILE).write_text(json.dumps(about), encoding="utf-8")
+
+
+def kept_run(folder: Path) -> dict[str, Any]:
+    """What `keep_run` wrote; nothing when the study was not made from the command line."""
+    try:
+        data = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,86 @@
+"""`deepgen show`: a study, or one of its trials with its source or assembly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepgen.cli import options
+
+if TYPE_CHECKING:
+    from deepgen.tuning import Study
+    from deepgen.vocabulary import Trial
+
+Number = Annotated[int | None, typer.Option("--trial", min=0, help="Which trial. [the best]", show_default=False)]
+WantSource = Annotated[bool, typer.Option("--source", help="Print the kernel's source.")]
+WantAssembly = Annotated[bool, typer.Option("--asm", help="Print the kernel's assembly.")]
+
+
+def show(
+    study: options.StudyName,
+    trial: Number = None,
+    source: WantSource = False,
+    asm: WantAssembly = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show a study or a trial, its source, its assembly."""
+    from deepgen import settings
+    from deepgen.cli import studies
+    from deepgen.cli.output import print_json
+    from deepgen.cli.result import print_result
+    from deepgen.cli.toolchain import assembly_of
+
+    current = settings.load()
+    found = studies.open_study(study, current)
+    if trial is None and not source and not asm:
+        if as_json:
+            print_json(
+                {**found.summary(), "definition": dict(found.definition), "notes": [text for _, text in found.notes()]}
+            )
+        else:
+            print_result(found)
+        return
+    chosen = found.best().trial if trial is None else found.trial(trial)
+    texts = {}
+    if source:
+        texts["source"] = "\n".join(s.text for s in found.kernel(chosen).sources)
+    if asm:
+        texts["asm"] = assembly_of(found.kernel(chosen), found.target, current)
+    if as_json:
+        print_json({**_facts(found, chosen), **texts})
+    elif texts:
+        print("\n".join(texts.values()))
+    else:
+        _print(_facts(found, chosen))
+
+
+def _facts(study: Study, trial: Trial) -> dict[str, Any]:
+    seconds = trial.seconds
+    return {
+        "study": str(study.folder),
+        "trial": trial.id,
+        "rank": trial.rank,
+        "config": dict(trial.config),
+        "kernel": trial.kernel_id,
+        "seconds": seconds,
+        "gflops": study.operator.flops() / seconds / 1e9 if seconds else None,
+        **trial.measurement.to_json(),
+        "build": dict(trial.build_facts),
+    }
+
+
+def _print(facts: dict[str, Any]) -> None:
+    from deepgen.cli.output import config_text, labelled, seconds_text, shown
+
+    labelled("study", shown(facts["study"]))
+    labelled("trial", f"{facts['trial']}, rank {facts['rank']}")
+    labelled("config", config_text(facts["config"]))
+    labelled("verdict", facts["verdict"] + (f": {facts['detail']}" if facts["detail"] else ""))
+    if facts["seconds"] is not None:
+        low, high = min(facts["samples"]), max(facts["samples"])
+        spread = f"{seconds_text(low)} to {seconds_text(high)} in {len(facts['samples'])} runs"
+        labelled("time", f"{seconds_text(facts['seconds'])}, {facts['gflops']:.1f} GFLOP/s ({spread})")
+    for label, key in (("counters", "counters"), ("measured", "conditions"), ("build", "build")):
+        if facts[key]:
+            labelled(label, ", ".join(f"{name} {value}" for name, value in facts[key].items()))

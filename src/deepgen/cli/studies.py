@@ -1,0 +1,46 @@
+"""Which study a word on the command line means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deepgen.cli.output import shown
+from deepgen.settings import Settings
+from deepgen.tuning.journal import FILE as JOURNAL
+from deepgen.tuning.study import Study
+from deepgen.vocabulary.errors import BadInput
+
+
+def is_study(folder: Path) -> bool:
+    return (folder / JOURNAL).is_file()
+
+
+def studies_in(folder: Path) -> list[Path]:
+    """The studies that lie directly in a folder."""
+    return sorted(p for p in folder.iterdir() if is_study(p)) if folder.is_dir() else []
+
+
+def find(word: str, settings: Settings) -> Path:
+    """The folder of the study that is meant; otherwise the error lists what there is."""
+    for folder in (Path(word), settings.studies / word):
+        if is_study(folder):
+            return folder
+    inside = studies_in(Path(word))
+    if len(inside) == 1:
+        return inside[0]
+    if inside:
+        raise BadInput(f"{word} holds {len(inside)} studies", allowed="name one: " + _listed(inside))
+    here = studies_in(settings.studies)
+    where = (
+        f"studies in {shown(settings.studies)}: {_listed(here)}" if here else f"no studies in {shown(settings.studies)}"
+    )
+    raise BadInput(f"no study {word!r}", allowed=where)
+
+
+def open_study(word: str, settings: Settings) -> Study:
+    return Study.open(find(word, settings))
+
+
+def _listed(folders: list[Path], most: int = 8) -> str:
+    more = f" and {len(folders) - most} more" if len(folders) > most else ""
+    return ", ".join(p.name for p in folders[:most]) + more

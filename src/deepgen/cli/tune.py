@@ -1,0 +1,69 @@
+"""`deepgen tune`: find the fastest verified kernel."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from deepgen.cli import options
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="OPERATOR SIZES... | FILE",
+        help="Such as: gemm M=1024 N=2048 K=3072, or MN=1024 K=2048, or MNK=4096; t=500 sets the trials, O=0 detaches. "
+        "Or a tuning config file: my.toml or my.json.",
+        show_default=False,
+    ),
+]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of inputs and search. [0]", show_default=False)]
+Strategy = Annotated[
+    str | None,
+    typer.Option("--strategy", help="How configs are chosen: random, exhaustive. [random]", show_default=False),
+]
+Warm = Annotated[bool, typer.Option("--warm", help="Time with warm caches instead of cold ones.")]
+
+
+def tune(
+    context: typer.Context,
+    words: Words,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    target: options.TargetName = None,
+    trials: options.Trials = None,
+    time_budget: options.TimeBudget = None,
+    jobs: options.Jobs = None,
+    seed: Seed = None,
+    strategy: Strategy = None,
+    keep_top: options.KeepTop = None,
+    out: options.OutFolder = None,
+    warm: Warm = False,
+    detach: options.Detach = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Find the fastest kernel; run again, it goes on where it stopped."""
+    from deepgen import settings
+    from deepgen.cli import requests, session
+    from deepgen.cli.detach import start
+    from deepgen.measure.base import Policy
+
+    current = settings.load()
+    policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
+    given = {
+        "dtype": dtype,
+        "layout": layout,
+        "target": target,
+        "trials": trials,
+        "time_budget": time_budget,
+        "seed": seed,
+        "strategy": strategy,
+        "keep_top": keep_top,
+        "out": out,
+    }
+    wanted, words_detach = requests.from_words(words, given, current, policy)
+    work = session.jobs_of(wanted)
+    if detach or words_detach:
+        start(context.obj.argv, work[0].folder, as_json=as_json)
+    else:
+        session.carry_out(work, session.engine(current, jobs), as_json=as_json)
