@@ -1,0 +1,40 @@
+"""What every benchmark writes beside its figures: date, hardware, versions and the command that made them."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from deepgen.targets import host
+
+PACKAGES = ("deepgen", "numpy", "torch", "kernel-tuner", "pyatf", "ortools", "lightgbm", "scikit-learn")
+
+
+def conditions() -> dict[str, Any]:
+    """Where and when a figure was taken, and by which command."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    load = Path("/proc/loadavg")
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "hardware": host.x86().describe(),
+        "load": load.read_text().split()[0] if load.exists() else None,
+        "versions": versions,
+        "command": " ".join(["python", *sys.argv]),
+    }
+
+
+def save(path: Path, results: Any) -> None:
+    """Write the figures with their conditions."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"conditions": conditions(), "results": results}, indent=1) + "\n")
+    print(f"written to {path}")

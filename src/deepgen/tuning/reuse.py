@@ -1,0 +1,113 @@
+"""What a study's results are good for afterwards: a list, a space of winners, a config around them, a second look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from deepgen.engines import Engine, LocalEngine
+from deepgen.measure.base import Policy, Task
+from deepgen.operators import Gemm
+from deepgen.space import Space
+from deepgen.tuning.finals import run_finals
+from deepgen.tuning.journal import Journal
+from deepgen.tuning.study import Study
+from deepgen.vocabulary import BadInput, Json, JsonObject, Trial
+
+
+def top_rows(study: Study, count: int) -> list[JsonObject]:
+    """The best trials as data, the winner first."""
+    flops = study.operator.flops()
+    return [
+        {
+            "trial": trial.id,
+            "rank": trial.rank,
+            "config": dict(trial.config),
+            "seconds": trial.seconds,
+            "gflops": flops / trial.seconds / 1e9,
+            "kernel_id": trial.kernel_id,
+        }
+        for trial in study.top(count)
+        if trial.seconds
+    ]
+
+
+def as_space(study: Study, count: int) -> Space:
+    """A space of exactly the best configs."""
+    best = _best(study, count)
+    return Space.from_points(f"{study.folder.name} top {len(best)}", [dict(t.config) for t in best])
+
+
+def as_config(study: Study, count: int) -> JsonObject:
+    """A tuning config whose domains are the winners' values, each widened by one step of its knob's domain."""
+    best = _best(study, count)
+    operator = study.operator
+    if not isinstance(operator, Gemm):
+        raise BadInput(f"{operator.describe()} cannot be written as a tuning config")
+    knobs: dict[str, Json] = {}
+    for knob in study.space.knobs:
+        used = {_hashable(t.config[knob.name]) for t in best if knob.name in t.config}
+        # A conditional knob that no winner has is left free.
+        if used:
+            knobs[knob.name] = [_plain(v) for v in widened(knob.values, used)]
+    shape: JsonObject = {"M": operator.m, "N": operator.n, "K": operator.k}
+    if operator.batch > 1:
+        shape["batch"] = operator.batch
+    return {
+        "operator": operator.name,
+        "shapes": [shape],
+        "dtype": operator.a,
+        "layout": operator.layout,
+        "target": study.target.name,
+        "knobs": knobs,
+        "strategy": study.definition["strategy"],
+    }
+
+
+def widened(domain: Sequence[Any], used: set[Any]) -> list[Any]:
+    """The values in use and their direct neighbours in the domain's order."""
+    places = {i for i, value in enumerate(domain) if _hashable(value) in used}
+    near = {j for i in places for j in (i - 1, i, i + 1) if 0 <= j < len(domain)}
+    return [domain[i] for i in sorted(near)]
+
+
+def retest(study: Study, count: int, *, engine: Engine | None = None, baselines: bool = True) -> JsonObject:
+    """Finals once more, over the best `count`, and nothing else on the machine from our side."""
+    policy = Policy(**study.definition["policy"])
+    task = Task(study.operator, study.target, study.definition["seed"], policy)
+    with Journal(study.folder, write=True) as journal:
+        candidates = journal.best(4 * count)
+        if not candidates:
+            raise BadInput(f"{study.folder} has no right kernel to test again")
+        before = journal.finals() or {}
+        with (engine or LocalEngine()).open(task) as session:
+            result = run_finals(
+                session,
+                study.operator,
+                candidates,
+                study.kernel,
+                keep=count,
+                baselines=baselines,
+                seed=task.seed,
+            )
+            ended = len(journal.trials())
+            peak = before.get("peak_gflops") or session.peak()
+            journal.add_finals({**result, "trials": ended, "peak_gflops": peak, "retest": True})
+    return result
+
+
+def _best(study: Study, count: int) -> list[Trial]:
+    best = study.top(count)
+    if not best:
+        raise BadInput(f"{study.folder} has no right kernel yet")
+    return best
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Json:
+    return list(value) if isinstance(value, tuple) else value  # type: ignore[no-any-return]
+
+
