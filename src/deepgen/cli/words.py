@@ -37,7 +37,7 @@ def parse(words: Sequence[str], *, dtype: str = "f32", layout: str = "nn") -> tu
     short: dict[str, int] = {}
     for word in words[1:]:
         key, equals, text = word.partition("=")
-        if not equals:
+        if not key or not equals:
             raise BadInput(f"{word!r} is not a word of the form LETTERS=SIZE", allowed=usage(name))
         if key not in _SHORT:
             pairs.append((key, _whole(word, text, 1, "a whole number from 1 up")))
