@@ -1,4 +1,4 @@
-"""A user's home and project in a temporary folder, and the command line run in it."""
+"""A project in a temporary folder, and the command line run in it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,10 @@ class Said:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with the user's config and cache folders beside it."""
+    """The current folder: no repository, no settings."""
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "80")
     return folder
 

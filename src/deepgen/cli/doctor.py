@@ -57,10 +57,16 @@ _CACHES = (("L1d", "l1d_bytes"), ("L2", "l2_bytes"), ("L3", "l3_bytes"))
 def _tools(tools: list[dict[str, Any]], packages: list[dict[str, Any]]) -> None:
     print("\ntoolchains")
     for tool in tools:
-        _line(f"  {tool['name']}", f"{tool['version']}, {tool['path']}" if tool["ok"] else "missing")
+        _line(f"  {tool['name']}", _tool(tool))
     print("\nPython packages")
     for package in packages:
         _line(f"  {package['name']}", package["version"] or "missing")
+
+
+def _tool(tool: dict[str, Any]) -> str:
+    if tool["ok"]:
+        return f"{tool['version']}, {tool['path']}"
+    return f"{tool['path']}, which cannot be used" if tool["path"] else "missing"
 
 
 def _missing(missing: list[dict[str, str]]) -> None:
