@@ -1,0 +1,24 @@
+"""What every baseline does: the same operator, by someone else's implementation, on the same buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from deepgen.operators import Array, Operator
+from deepgen.targets import Target
+
+
+class Baseline(Protocol):
+    """A vendor's or peer's implementation. It is verified and timed like any kernel."""
+
+    @property
+    def name(self) -> str: ...
+
+    def missing(self, operator: Operator, target: Target) -> str | None:
+        """Why it cannot run here, in words; None when it can. Imports nothing heavy."""
+        ...
+
+    def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
+        """A call that computes the outputs in place. Called in the worker only."""
+        ...

@@ -1,0 +1,82 @@
+"""PyTorch on the CPU (oneDNN or MKL underneath). Imported in the worker only, and only when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from deepgen.operators import Array, Gemm, Operator
+from deepgen.targets import Target
+from deepgen.vocabulary import BadInput, Missing
+
+_DTYPES = ("f64", "f32", "f16", "bf16")
+
+
+class TorchCpu:
+    """torch.matmul, or addmm where there is something to add, into the given output."""
+
+    name = "torch"
+
+    def missing(self, operator: Operator, target: Target) -> str | None:
+        if target.kind != "x86":
+            return f"torch on the CPU does not run on {target.name}"
+        if not isinstance(operator, Gemm):
+            return f"torch has no {operator.name} here"
+        if operator.a not in _DTYPES or not operator.a == operator.b == operator.c:
+            return "torch multiplies matrices of one floating dtype (" + ", ".join(_DTYPES) + ")"
+        if operator.scales != "none":
+            return "torch's matmul has no scales"
+        if operator.bias and (operator.beta != 0.0 or operator.alpha != 1.0):
+            return "torch has no single call for bias together with alpha or beta"
+        if (operator.bias or operator.beta != 0.0) and operator.batch > 1:
+            return "torch has no single call for a batch with bias or beta"
+        return None if find_spec("torch") else "torch is not installed (pip install torch)"
+
+    def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
+        if not isinstance(operator, Gemm):
+            raise BadInput(f"torch has no {operator.name} here")
+        try:
+            import torch
+        except ImportError as error:
+            raise Missing("torch", blocks="its baseline cannot run", remedy="pip install torch") from error
+        torch.set_num_threads(threads)
+        torch.set_grad_enabled(False)
+        t = {name: _shared(torch, array, operator.a) for name, array in tensors.items()}
+        a = t["A"] if operator.layout[0] == "n" else t["A"].transpose(-1, -2)
+        b = t["B"] if operator.layout[1] == "n" else t["B"].transpose(-1, -2)
+        multiply = _product(torch, operator, a, b, t)
+        return _with_activation(torch, operator.activation, multiply, t["C"])
+
+
+def _product(torch: Any, operator: Gemm, a: Any, b: Any, t: Mapping[str, Any]) -> Callable[[], Any]:
+    c = t["C"]
+    if operator.beta != 0.0:
+        return lambda: torch.addmm(c, a, b, beta=operator.beta, alpha=operator.alpha, out=c)
+    if operator.bias:
+        return lambda: torch.addmm(t["bias"], a, b, out=c)
+    if operator.alpha != 1.0:
+        return lambda: torch.matmul(a, b, out=c).mul_(operator.alpha)
+    return lambda: torch.matmul(a, b, out=c)
+
+
+def _with_activation(torch: Any, activation: str, multiply: Callable[[], Any], c: Any) -> Callable[[], Any]:
+    if activation == "none":
+        return multiply
+    apply: Callable[[], Any] = {
+        "relu": c.relu_,
+        "gelu": lambda: c.copy_(torch.nn.functional.gelu(c, approximate="tanh")),
+        "silu": lambda: torch.nn.functional.silu(c, inplace=True),
+    }[activation]
+
+    def run() -> None:
+        multiply()
+        apply()
+
+    return run
+
+
+def _shared(torch: Any, array: Array, dtype: str) -> Any:
+    """The array as a tensor over the same memory; numpy stores bf16 as integers."""
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if dtype == "bf16" else tensor

@@ -1,0 +1,94 @@
+"""From a dead or stuck worker to a verdict and one clear sentence."""
+
+from __future__ import annotations
+
+import errno
+import signal
+from collections.abc import Sequence
+
+from deepgen.measure.buffers import GUARD
+from deepgen.measure.pulse import Place, Pulse, Stage
+from deepgen.measure.worker import LOST_CHANNEL
+from deepgen.vocabulary import Verdict
+
+_DOING = {
+    Stage.LOAD: "while it was loaded",
+    Stage.PREPARE: "while it prepared its data",
+    Stage.VERIFY: "in a verifying run",
+    Stage.TIME: "in a timed run",
+    Stage.CHECK: "after it had run, so it damaged the process",
+}
+_NEAR_STACK = 1 << 20
+_SHOWN = 160  # characters of what it printed
+
+
+def overdue(pulse: Pulse) -> tuple[Verdict, str]:
+    """The worker did not finish a stage in time."""
+    stage, limit = pulse.stage, float(pulse.fields.limit)
+    if stage is Stage.LOAD:
+        return Verdict.TIMED_OUT, f"loading it took longer than {limit:.3g} seconds"
+    if stage.in_kernel:
+        return Verdict.TIMED_OUT, f"a run did not end within {limit:.3g} seconds ({_on_call(pulse)})"
+    return Verdict.TIMED_OUT, f"checking its answer took longer than {limit:.3g} seconds"
+
+
+def death(returncode: int | None, pulse: Pulse, printed: str) -> tuple[Verdict, str]:
+    """The worker ended: by a signal, by itself, or it lost its channel (None: it had to be killed for that)."""
+    verdict, what = _cause(returncode, pulse)
+    where = _DOING.get(pulse.stage, "before it ran")
+    said = f"; it printed: {printed}" if printed else ""
+    return verdict, f"{what} {where} ({_on_call(pulse)}){said}"
+
+
+def readable(tail: bytes) -> str:
+    """The end of what a kernel printed, fit to be shown in a line."""
+    text = tail.decode("utf-8", "replace")
+    clean = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return clean if len(clean) <= _SHOWN else "..." + clean[-_SHOWN:]
+
+
+def _on_call(pulse: Pulse) -> str:
+    return f"call {max(1, pulse.fields.calls)}"
+
+
+def _cause(returncode: int | None, pulse: Pulse) -> tuple[Verdict, str]:
+    note = pulse.fields
+    if returncode is None or returncode == LOST_CHANNEL:
+        return Verdict.CRASHED, "closed or garbled the worker's files"
+    if note.exited and returncode >= 0:
+        return Verdict.CRASHED, f"called exit({note.status})"
+    if returncode >= 0:
+        return Verdict.CRASHED, f"ended the process with exit code {returncode}"
+    number = -returncode
+    if number == signal.SIGKILL:
+        return Verdict.OUT_OF_MEMORY, "was killed by the system, most likely for want of memory,"
+    if note.signal and note.error == errno.ENOMEM:
+        return Verdict.OUT_OF_MEMORY, "was refused memory beyond its limit and went on without it"
+    if number in (signal.SIGSEGV, signal.SIGBUS) and note.signal:
+        return Verdict.CRASHED, _access(note.address, note.stack, note.write, pulse.places())
+    names = {
+        signal.SIGSEGV: "touched memory that is not there (segmentation fault)",
+        signal.SIGBUS: "touched memory that is not there (bus error)",
+        signal.SIGILL: "used an instruction that this processor does not have",
+        signal.SIGFPE: "divided by zero (arithmetic fault)",
+        signal.SIGABRT: "aborted",
+    }
+    return Verdict.CRASHED, names.get(signal.Signals(number), f"was ended by signal {number}")
+
+
+def _access(address: int, stack: int, write: int, places: Sequence[Place]) -> str:
+    """Tell a bad address in terms of the tensors."""
+    did = {0: "read", 1: "wrote"}.get(write, "touched memory")
+    for place in places:
+        end = place.start + place.bytes
+        if place.start <= address < end and place.read_only:
+            return f"wrote to its input {place.name} (at byte {address - place.start})"
+        if end <= address < end + GUARD:
+            return f"{did} past the end of {place.name} (at byte {address - place.start} of {place.bytes})"
+        if place.start - GUARD <= address < place.start:
+            return f"{did} before the start of {place.name} (at byte {address - place.start})"
+    if stack and abs(address - stack) < _NEAR_STACK:
+        return "overflowed the stack"
+    if address < 1 << 16:
+        return f"{did} through a null pointer (segmentation fault)"
+    return f"{did} at an address that is not there (segmentation fault)"

@@ -1,0 +1,119 @@
+"""Under which conditions a measurement was taken, and whether they spoil it.
+
+Each kind of device adds its own readings here; so far there are those of a Linux host.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepgen.vocabulary import JsonObject
+
+STOLEN = 0.03  # share of the cores' time that a hypervisor may take before a measurement counts as disturbed
+OTHERS = 0.15  # the same for other processes
+_LEAST_SECONDS = 0.03  # below a few ticks of the kernel's clock a share means nothing
+_CPUS = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The machine at one moment. Times are seconds summed over the cores that we may use."""
+
+    at: float
+    busy: float = 0.0
+    stolen: float = 0.0
+    ours: float = 0.0  # processor time of the measuring processes themselves
+    builds: int = 0
+
+
+def read(ours: float, builds: int) -> Reading:
+    """Cheap enough for every trial."""
+    busy, stolen = _cpu_times()
+    return Reading(time.monotonic(), busy, stolen, ours, builds)
+
+
+def describe(before: Reading, after: Reading) -> JsonObject:
+    """What is stored with a measurement."""
+    out: JsonObject = {
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "builds": max(before.builds, after.builds),
+        "stolen_share": round(_share(after.stolen - before.stolen, before, after), 4),
+        "others_share": round(_share(_others(before, after), before, after), 4),
+    }
+    optional = {"mhz": _mhz(), "governor": _governor(), "celsius": _celsius()}
+    return {**out, **{k: v for k, v in optional.items() if v is not None}}
+
+
+def contaminated(before: Reading, after: Reading) -> str | None:
+    """Why a measurement taken between these moments should be taken again, in words."""
+    stolen, others = after.stolen - before.stolen, _others(before, after)
+    if stolen >= _LEAST_SECONDS and _share(stolen, before, after) > STOLEN:
+        return f"the hypervisor took {_share(stolen, before, after):.0%} of the processor's time"
+    # Builds beside the search are known and wanted; where they would decide something they are paused.
+    quiet = before.builds == 0 and after.builds == 0
+    if quiet and others >= _LEAST_SECONDS and _share(others, before, after) > OTHERS:
+        return f"other processes took {_share(others, before, after):.0%} of the processor's time"
+    return None
+
+
+def _share(seconds: float, before: Reading, after: Reading) -> float:
+    span = (after.at - before.at) * len(_cores())
+    return min(1.0, max(0.0, seconds / span)) if span > 0 else 0.0
+
+
+def _others(before: Reading, after: Reading) -> float:
+    return max(0.0, (after.busy - before.busy) - (after.ours - before.ours))
+
+
+def _cores() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def _cpu_times() -> tuple[float, float]:
+    """Busy and stolen seconds of our cores since boot."""
+    try:
+        lines = Path("/proc/stat").read_text().splitlines()
+    except OSError:
+        return 0.0, 0.0
+    tick = 1.0 / os.sysconf("SC_CLK_TCK")
+    cores = {f"cpu{n}" for n in _cores()}
+    busy = stolen = 0
+    for line in lines:
+        name, *rest = line.split()
+        if name in cores:
+            times = [int(x) for x in rest]
+            user, nice, system, _idle, _waiting, irq, softirq, steal = times[:8]
+            busy += user + nice + system + irq + softirq
+            stolen += steal
+    return busy * tick, stolen * tick
+
+
+def _mhz() -> float | None:
+    """The mean present clock of our cores, where the kernel tells."""
+    clocks = []
+    for core in sorted(_cores())[:8]:
+        text = _text(_CPUS / f"cpu{core}" / "cpufreq" / "scaling_cur_freq")
+        if text and text.isdigit():
+            clocks.append(int(text) / 1000.0)
+    return round(sum(clocks) / len(clocks), 1) if clocks else None
+
+
+def _governor() -> str | None:
+    return _text(_CPUS / f"cpu{min(_cores())}" / "cpufreq" / "scaling_governor")
+
+
+def _celsius() -> float | None:
+    """The hottest sensor."""
+    readings = [_text(p) for p in Path("/sys/class/thermal").glob("thermal_zone*/temp")]
+    values = [int(r) / 1000.0 for r in readings if r and r.lstrip("-").isdigit()]
+    return max(values) if values else None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip() or None
+    except OSError:
+        return None

@@ -1,0 +1,103 @@
+/* What the measuring worker does in C: push cache lines out, and leave a note when a kernel kills the process.
+ *
+ * The note lies in memory shared with the supervisor, so it survives whatever the kernel did to the worker's files.
+ * The struct is mirrored in pulse.py. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <ucontext.h>
+#endif
+
+struct pulse {
+    double started, limit;
+    int32_t stage, who, calls;
+    int32_t signal, write, error, exited, status;
+    uint64_t address, stack;
+};
+
+static struct pulse *pulse;
+static char alternate[1 << 16]; /* a handler must run even when the stack is what overflowed */
+
+static void on_signal(int number, siginfo_t *info, void *context) {
+    pulse->signal = number;
+    pulse->error = errno;
+    pulse->address = (uint64_t)(uintptr_t)info->si_addr;
+#if defined(__linux__) && defined(__x86_64__)
+    const ucontext_t *at = context;
+    pulse->stack = (uint64_t)at->uc_mcontext.gregs[REG_RSP];
+    pulse->write = (at->uc_mcontext.gregs[REG_ERR] >> 1) & 1; /* bit 1 of the page fault's error code */
+#else
+    (void)context;
+    pulse->write = -1;
+#endif
+    raise(number); /* SA_RESETHAND restored the default, so this ends the process as it would have ended */
+}
+
+static void on_leave(int status, void *nothing) {
+    (void)nothing;
+    pulse->exited = 1;
+    pulse->status = status;
+    _exit(status); /* before destructors of half-finished libraries get a chance to hang */
+}
+
+void dg_watch(struct pulse *shared) {
+    pulse = shared;
+    stack_t stack = {.ss_sp = alternate, .ss_size = sizeof alternate};
+    sigaltstack(&stack, NULL);
+    on_exit(on_leave, NULL);
+}
+
+/* Before every call of a kernel: an earlier kernel may have changed any of this. */
+void dg_begin(void) {
+    static const int numbers[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESETHAND;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) sigaction(numbers[i], &action, NULL);
+#if defined(__x86_64__)
+    __builtin_ia32_ldmxcsr(0x1f80); /* round to nearest, denormals on: a library may turn them off when it is loaded */
+#endif
+    errno = 0;
+}
+
+/* What the clock shows around this is the cost of calling anything at all. */
+void dg_nothing(void) {}
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+
+__attribute__((target("clflushopt"))) static void flush_fast(uintptr_t at, uintptr_t end) {
+    for (; at < end; at += 64) _mm_clflushopt((void *)at);
+}
+
+static void flush_slow(uintptr_t at, uintptr_t end) {
+    for (; at < end; at += 64) _mm_clflush((void *)at);
+}
+
+/* Flushed lines leave the caches of every core; streaming another buffer would clear only this core's own. */
+int dg_flush(const void *start, size_t bytes) {
+    static int fast = -1;
+    if (fast < 0) {
+        unsigned a = 0, b = 0, c = 0, d = 0;
+        fast = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 23 & 1);
+    }
+    uintptr_t at = (uintptr_t)start & ~(uintptr_t)63, end = (uintptr_t)start + bytes;
+    (fast ? flush_fast : flush_slow)(at, end);
+    _mm_mfence();
+    return 1;
+}
+#else
+int dg_flush(const void *start, size_t bytes) {
+    (void)start;
+    (void)bytes;
+    return 0; /* no instruction for it here: the caller streams a buffer instead */
+}
+#endif

@@ -1,0 +1,31 @@
+"""How long each stage may take and how much memory a kernel may ask for, scaled with the operator."""
+
+from __future__ import annotations
+
+from deepgen.measure.base import Task
+
+# Slower than this no kernel is worth waiting for: about what plain scalar code reaches.
+_FLOPS_A_SECOND = 1e9
+_BYTES_A_SECOND = 1e8
+_REFERENCE_FLOPS_A_SECOND = 1e8  # integers have no BLAS
+LOAD_SECONDS = 20.0
+START_SECONDS = 120.0  # a first import on a slow disk, or of a large framework
+
+
+def run_seconds(task: Task, beat: float | None = None) -> float:
+    """The longest that one run may take; with a time to beat, a hanging kernel is given up sooner."""
+    if task.policy.timeout_seconds is not None:
+        return task.policy.timeout_seconds
+    operator = task.operator
+    limit = 2.0 + operator.flops() / _FLOPS_A_SECOND + operator.least_bytes() / _BYTES_A_SECOND
+    return limit if beat is None else min(limit, 1.0 + 200.0 * beat)
+
+
+def own_seconds(task: Task) -> float:
+    """The longest that our own work between runs may take: inputs, the reference, comparing."""
+    return 60.0 + task.operator.flops() / _REFERENCE_FLOPS_A_SECOND
+
+
+def memory_bytes(task: Task, cores: int) -> int:
+    """What a kernel may allocate beyond its tensors and workspaces; each thread reserves a stack and an arena."""
+    return (1 << 30) + cores * (256 << 20) + 4 * sum(t.bytes for t in task.operator.tensors())

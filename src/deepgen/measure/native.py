@@ -1,0 +1,164 @@
+"""A built C kernel bound to buffers: the launch plan as plain calls. Used by the worker and in a user's own process."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from deepgen.operators import Array
+from deepgen.space import parse
+from deepgen.vocabulary import BadInput, DeepgenError, Kernel, ScalarArg, Step, TensorArg, WorkspaceArg
+
+Scalars: TypeAlias = Mapping[str, "int | float"]
+# Gives a workspace its memory: from the argument and the number of bytes to an array of them.
+Allocate: TypeAlias = Callable[[WorkspaceArg, int], Array]
+
+_CTYPES: dict[str, Any] = {
+    "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64,
+    "f32": ctypes.c_float,
+    "f64": ctypes.c_double,
+}
+
+
+class NotLoadable(DeepgenError):
+    """The binary cannot be loaded, or does not hold what the launch plan calls."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A kernel with all its arguments in place. It keeps its tensors and workspaces alive."""
+
+    prepare: Callable[[], None]  # once, before the first run and whenever the inputs have changed
+    run: Callable[[], None]
+    workspaces: Mapping[str, Array]
+    prepared: frozenset[str]  # workspaces that hold what `prepare` left there
+    tensors: Mapping[str, Array]
+
+
+class NativeKernel:
+    """A kernel's shared library, loaded into this process. It stays loaded: threads of it may outlive any call."""
+
+    def __init__(self, kernel: Kernel, binary: Path | str) -> None:
+        self.kernel = kernel
+        try:
+            self._library = ctypes.CDLL(str(binary))
+        except OSError as error:
+            raise NotLoadable(f"the binary of {kernel.name} cannot be loaded: {error}") from error
+        self._entries = {s.entry: self._entry(s.entry) for s in (*kernel.plan.prepare, *kernel.plan.steps)}
+        self._local = threading.local()
+
+    def bind(self, tensors: Mapping[str, Array], scalars: Scalars, allocate: Allocate | None = None) -> Bound:
+        """The launch plan over these buffers. Nothing of the kernel runs yet."""
+        plan = self.kernel.plan
+        workspaces = _workspaces(plan.prepare + plan.steps, scalars, allocate or _allocate)
+        prepared = frozenset(a.name for s in plan.prepare for a in s.args if isinstance(a, WorkspaceArg))
+        zeroed = {
+            a.name: a for s in plan.prepare + plan.steps for a in s.args if isinstance(a, WorkspaceArg) and a.zeroed
+        }
+
+        def calls(steps: tuple[Step, ...]) -> list[Callable[[], None]]:
+            return [partial(self._entries[s.entry], *_arguments(s, tensors, workspaces, scalars)) for s in steps]
+
+        # A workspace that `prepare` fills must keep what it holds; any other zeroed one is zeroed for every run.
+        once = [workspaces[n] for n in zeroed if n in prepared]
+        always = [workspaces[n] for n in zeroed if n not in prepared]
+        return Bound(
+            _sequence(once, calls(plan.prepare)),
+            _sequence(always, calls(plan.steps)),
+            workspaces,
+            prepared,
+            dict(tensors),
+        )
+
+    def run(self, tensors: Mapping[str, Array], scalars: Scalars) -> None:
+        """One whole run, preparation included. Each thread keeps its own workspaces from call to call."""
+        bound = self.bind(tensors, scalars, self._reuse)
+        bound.prepare()
+        bound.run()
+
+    def _reuse(self, arg: WorkspaceArg, size: int) -> Array:
+        # Fresh pages on every call would cost more than many a kernel.
+        kept: dict[str, Array] = self._local.__dict__.setdefault("workspaces", {})
+        if arg.name not in kept or kept[arg.name].nbytes < size:
+            kept[arg.name] = _allocate(arg, size)
+        return kept[arg.name][:size]
+
+    def _entry(self, name: str) -> Any:
+        try:
+            function = self._library[name]
+        except AttributeError as error:
+            raise NotLoadable(f"the binary of {self.kernel.name} has no entry {name!r}") from error
+        function.restype = None
+        return function
+
+
+def evaluate(value: int | float | str, scalars: Scalars) -> int | float:
+    """A number of a launch plan: itself, or an expression over the operator's scalars."""
+    if not isinstance(value, str):
+        return value
+    result = parse(value).evaluate(scalars)
+    if isinstance(result, bool) or not isinstance(result, (int, float)):
+        raise BadInput(f"launch plan: {value!r} gives {result!r}", allowed="a number")
+    return result
+
+
+def _workspaces(steps: tuple[Step, ...], scalars: Scalars, allocate: Allocate) -> dict[str, Array]:
+    """One array for each name; steps that name the same workspace share it, at the largest size asked for."""
+    wanted: dict[str, tuple[WorkspaceArg, int]] = {}
+    for arg in (a for s in steps for a in s.args if isinstance(a, WorkspaceArg)):
+        size = int(evaluate(arg.bytes, scalars))
+        if arg.name not in wanted or wanted[arg.name][1] < size:
+            wanted[arg.name] = (arg, size)
+    return {name: allocate(arg, size) for name, (arg, size) in wanted.items()}
+
+
+def _arguments(
+    step: Step, tensors: Mapping[str, Array], workspaces: Mapping[str, Array], scalars: Scalars
+) -> list[Any]:
+    out: list[Any] = []
+    for arg in step.args:
+        if isinstance(arg, TensorArg):
+            if arg.tensor not in tensors:
+                raise BadInput(f"{step.entry} takes a tensor {arg.tensor!r}", allowed="given: " + ", ".join(tensors))
+            out.append(ctypes.c_void_p(tensors[arg.tensor].ctypes.data))
+        elif isinstance(arg, WorkspaceArg):
+            out.append(ctypes.c_void_p(workspaces[arg.name].ctypes.data))
+        elif isinstance(arg, ScalarArg):
+            out.append(_scalar(arg, scalars))
+        else:
+            raise BadInput(f"{step.entry} takes a tensor map", allowed="tensors, scalars and workspaces on a CPU")
+    return out
+
+
+def _scalar(arg: ScalarArg, scalars: Scalars) -> Any:
+    if arg.ctype not in _CTYPES:
+        raise BadInput(f"launch plan: scalar type {arg.ctype!r}", allowed="one of " + ", ".join(_CTYPES))
+    value = evaluate(arg.value, scalars)
+    return _CTYPES[arg.ctype](int(value) if arg.ctype.startswith("i") else float(value))
+
+
+def _sequence(zeroed: list[Array], calls: list[Callable[[], None]]) -> Callable[[], None]:
+    if not zeroed and len(calls) == 1:
+        return calls[0]
+
+    def run() -> None:
+        for workspace in zeroed:
+            workspace.fill(0)
+        for call in calls:
+            call()
+
+    return run
+
+
+def _allocate(arg: WorkspaceArg, size: int) -> Array:
+    raw = np.empty(size + arg.align, np.uint8)
+    skip = -raw.ctypes.data % arg.align
+    return raw[skip : skip + size]

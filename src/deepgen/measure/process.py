@@ -1,0 +1,151 @@
+"""The worker as a process: started with clean surroundings, talked to, and ended with all that it started."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from deepgen.measure import blame
+from deepgen.measure.channel import Channel, Closed, Garbled
+from deepgen.measure.limits import START_SECONDS
+from deepgen.measure.pulse import Pulse, Stage
+from deepgen.vocabulary import Verdict
+
+_TAIL = 2048  # bytes kept of what kernels print
+_LINGER_SECONDS = 2.0  # for a worker whose channel is gone to end by itself
+
+
+class Lost(Exception):
+    """The worker died, or had to be killed."""
+
+    def __init__(self, verdict: Verdict, detail: str, who: int, stage: Stage) -> None:
+        super().__init__(detail)
+        self.verdict, self.detail, self.who, self.stage = verdict, detail, who, stage
+
+
+class WorkerProcess:
+    """One living worker."""
+
+    def __init__(self, opening: Mapping[str, Any], scratch: Path) -> None:
+        self.pulse, pulse_fd = Pulse.create()
+        ours, theirs = socket.socketpair()
+        self._channel = Channel(ours)
+        life_read, self._life = os.pipe()
+        self._output, output_write = os.pipe()
+        os.set_blocking(self._output, False)
+        self._tail = b""
+        self._count = 1  # of contenders in the present request
+        self.printed = 0  # bytes, since the last request
+        fds = (theirs.fileno(), life_read, pulse_fd)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "deepgen.measure.worker", *map(str, fds)],
+                stdin=subprocess.DEVNULL,
+                stdout=output_write,
+                stderr=output_write,
+                pass_fds=fds,
+                # A folder of our own: nothing lying about in the user's can be imported or overwritten by chance.
+                cwd=scratch,
+                env=_environment(opening["threads"]),
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+            for fd in (life_read, pulse_fd, output_write):
+                os.close(fd)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._channel, selectors.EVENT_READ)
+        self._selector.register(self._output, selectors.EVENT_READ)
+        self.pid = self._process.pid
+        self.state = self.ask(opening, START_SECONDS)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, message: Mapping[str, Any], limit: float) -> dict[str, Any]:
+        """Send a request and wait for its answer. Raises Lost."""
+        self.pulse.clear()
+        self.pulse.enter(Stage.OWN, limit)
+        self.printed, self._tail = 0, b""
+        self._count = len(message.get("contenders", ())) or 1
+        try:
+            self._channel.send(message)
+            self._wait()
+            reply: dict[str, Any] = self._channel.receive()
+        except (Closed, Garbled):
+            raise self._lost() from None
+        self._drain()
+        return reply
+
+    def end(self) -> None:
+        """Kill it and everything it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        self.end()
+        self._selector.close()
+        self._channel.close()
+        for fd in (self._life, self._output):
+            with suppress(OSError):
+                os.close(fd)
+
+    def _wait(self) -> None:
+        """Until a message begins to arrive. While a kernel is timed this sleeps; it wakes for deadlines only."""
+        while True:
+            left = self.pulse.left()
+            if left <= 0.0:
+                verdict, detail = blame.overdue(self.pulse)
+                lost = Lost(verdict, detail, self._who(), self.pulse.stage)
+                self.end()
+                raise lost
+            for key, _ in self._selector.select(left):
+                if key.fileobj is self._channel:
+                    return
+                self._drain()
+
+    def _drain(self) -> None:
+        """Take what was printed, keep its end."""
+        with suppress(BlockingIOError):
+            while part := os.read(self._output, 1 << 16):
+                self.printed += len(part)
+                self._tail = (self._tail + part)[-_TAIL:]
+            # Closed at the other end: asking again would only keep us awake.
+            with suppress(KeyError):
+                self._selector.unregister(self._output)
+
+    def _who(self) -> int:
+        """The place in the request of the kernel at work; a kernel may have scribbled over the page."""
+        return min(max(0, int(self.pulse.fields.who)), self._count - 1)
+
+    def _lost(self) -> Lost:
+        who, stage = self._who(), self.pulse.stage
+        try:
+            returncode: int | None = self._process.wait(_LINGER_SECONDS)
+        except subprocess.TimeoutExpired:
+            returncode = None
+        self.end()
+        with suppress(OSError):
+            self._drain()
+        verdict, detail = blame.death(returncode, self.pulse, blame.readable(self._tail))
+        return Lost(verdict, detail, who, stage)
+
+
+def _environment(threads: int) -> dict[str, str]:
+    count = str(threads)
+    out = dict(os.environ)
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
+        out[name] = count
+    # The worker must find what this process found, although it starts in another folder.
+    out["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in sys.path if p)
+    return out

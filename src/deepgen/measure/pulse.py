@@ -1,0 +1,125 @@
+"""The page of memory that supervisor and worker share: what the worker is doing, until when, and how it died.
+
+It costs the worker a few stores a call and the supervisor nothing while a kernel is timed; a message would wake it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+_SIZE = 1 << 16
+_TABLE = 256  # where the table of buffers begins
+
+
+class Stage(IntEnum):
+    """What the worker is busy with. Kernel code runs in LOAD, PREPARE, VERIFY and TIME only."""
+
+    IDLE = 0
+    OWN = 1  # before the first call of this kernel
+    LOAD = 2
+    PREPARE = 3
+    VERIFY = 4
+    TIME = 5
+    CHECK = 6  # our own work again, after the kernel has run
+
+    @property
+    def in_kernel(self) -> bool:
+        return self in (Stage.LOAD, Stage.PREPARE, Stage.VERIFY, Stage.TIME)
+
+    @property
+    def after_load(self) -> bool:
+        """Whether code of the kernel in question may have run by now."""
+        return self.in_kernel or self is Stage.CHECK
+
+
+class Fields(ctypes.Structure):
+    """Mirrors `struct pulse` in harness.c."""
+
+    _fields_ = (
+        ("started", ctypes.c_double),
+        ("limit", ctypes.c_double),
+        ("stage", ctypes.c_int32),
+        ("who", ctypes.c_int32),
+        ("calls", ctypes.c_int32),
+        ("signal", ctypes.c_int32),
+        ("write", ctypes.c_int32),
+        ("error", ctypes.c_int32),
+        ("exited", ctypes.c_int32),
+        ("status", ctypes.c_int32),
+        ("address", ctypes.c_uint64),
+        ("stack", ctypes.c_uint64),
+    )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a buffer lies, so that an address can be told in the user's words."""
+
+    name: str
+    start: int
+    bytes: int
+    read_only: bool
+
+
+class Pulse:
+    """One side's view of the page."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = mmap.mmap(fd, _SIZE)
+        self.fields = Fields.from_buffer(self._map)
+
+    @staticmethod
+    def create() -> tuple[Pulse, int]:
+        """A fresh page and the file descriptor that a child opens it by."""
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+        os.ftruncate(fd, _SIZE)
+        return Pulse(fd), fd
+
+    def enter(self, stage: Stage, limit: float, who: int = 0) -> None:
+        """Begin a stage that must end within `limit` seconds."""
+        fields = self.fields
+        fields.started = time.monotonic()
+        fields.limit = limit
+        fields.who = who
+        fields.stage = stage
+        if stage in (Stage.VERIFY, Stage.TIME):
+            fields.calls += 1
+
+    @property
+    def stage(self) -> Stage:
+        try:
+            return Stage(self.fields.stage)
+        except ValueError:  # scribbled over by a kernel
+            return Stage.CHECK
+
+    def left(self) -> float:
+        """Seconds until the present stage is overdue."""
+        fields = self.fields
+        return float(fields.started + fields.limit - time.monotonic())
+
+    def clear(self) -> None:
+        """Before a new request."""
+        ctypes.memset(ctypes.addressof(self.fields), 0, ctypes.sizeof(Fields))
+
+    def tell(self, places: Sequence[Place]) -> None:
+        """Write the table of buffers down before a kernel runs."""
+        text = json.dumps([[p.name, p.start, p.bytes, p.read_only] for p in places]).encode()
+        if len(text) <= _SIZE - _TABLE - 4:
+            self._map[_TABLE : _TABLE + 4 + len(text)] = len(text).to_bytes(4, "little") + text
+
+    def places(self) -> list[Place]:
+        length = int.from_bytes(self._map[_TABLE : _TABLE + 4], "little")
+        try:
+            rows = json.loads(self._map[_TABLE + 4 : _TABLE + 4 + length] or b"[]")
+            return [Place(str(n), int(s), int(b), bool(r)) for n, s, b, r in rows]
+        except (ValueError, TypeError):  # scribbled over by a kernel
+            return []

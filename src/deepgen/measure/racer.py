@@ -1,0 +1,147 @@
+"""One contender at work on a bench, a kernel or a baseline: every run of it, timed or not, is checked in full."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from deepgen.measure import limits
+from deepgen.measure.base import Task
+from deepgen.measure.bench import Bench, Rejected, look_for_damage
+from deepgen.measure.buffers import Guarded
+from deepgen.measure.harness import Harness
+from deepgen.measure.native import NativeKernel, NotLoadable
+from deepgen.measure.pulse import Pulse, Stage
+from deepgen.measure.timing import Threads
+from deepgen.operators import Array
+from deepgen.vocabulary import BadInput, Kernel, Verdict, WorkspaceArg
+
+_GARBAGE = 0xFF  # fresh memory is zero here but not in a user's process: no kernel may count on it
+_SETTLE_SECONDS = 0.06  # longer than the usual thread pools spin for
+
+
+@dataclass
+class Surroundings:
+    """What all racers of one worker share."""
+
+    task: Task
+    harness: Harness
+    pulse: Pulse
+    threads: Threads
+
+
+@dataclass
+class Racer:
+    """One contender. `who` is its place in the request, so that a death can be laid at the right door."""
+
+    around: Surroundings
+    bench: Bench
+    who: int
+    run_limit: float
+    prepare: Callable[[], None] | None = None
+    run: Callable[[], None] = lambda: None
+    workspaces: list[Guarded] = field(default_factory=list)
+    scratch: list[Guarded] = field(default_factory=list)  # those that `prepare` leaves nothing in
+    error: float = 0.0
+    calls: int = 0
+    reproducible: bool = True
+    stray: bool = False  # whether its threads go on running between runs
+    _answer: dict[str, Array] = field(default_factory=dict)
+
+    def load(self, kernel: Kernel, binary: str) -> None:
+        """Load the library and give the kernel its memory."""
+        self.around.pulse.enter(Stage.LOAD, limits.LOAD_SECONDS, self.who)
+        try:
+            native = NativeKernel(kernel, binary)
+            self._enter_own()
+            bound = native.bind(self.bench.arrays, self.bench.operator.scalars(), self._allocate)
+        except (NotLoadable, BadInput) as error:
+            raise Rejected(Verdict.REFUSED, str(error)) from error
+        except MemoryError as error:
+            raise Rejected(Verdict.OUT_OF_MEMORY, str(error)) from error
+        self.scratch = [w for w in self.workspaces if w.name not in bound.prepared]
+        self.prepare = bound.prepare if kernel.plan.prepare else None
+        self.run = bound.run
+
+    def first(self) -> None:
+        """Prepare, run once and verify."""
+        self._tell_places()
+        if self.prepare is not None:
+            self._enter(Stage.PREPARE)
+            self.prepare()
+            self._enter_own()
+            look_for_damage(self._buffers())
+        self._verify()
+        self._answer = self.bench.answer()
+
+    def timed(self) -> float:
+        """Seconds of one run, which is checked like the first."""
+        around = self.around
+        if not around.task.policy.cold:
+            self._verify()
+        self.bench.reset()
+        if not self.stray and not around.threads.settle(_SETTLE_SECONDS):
+            self.stray = True
+        if around.task.policy.cold:
+            around.harness.flush([b.all for b in self._buffers()])
+        run = self.run
+        self._enter(Stage.TIME)
+        around.harness.begin()
+        started = time.perf_counter_ns()
+        run()
+        ended = time.perf_counter_ns()
+        self._enter_own()
+        self._check()
+        return (ended - started) * 1e-9
+
+    def last(self) -> None:
+        """Verify once more, with other garbage in the scratch memory."""
+        for workspace in self.scratch:
+            workspace.all.fill(_GARBAGE)
+        self._verify()
+
+    def close(self) -> None:
+        self.run = self.prepare = None  # type: ignore[assignment]
+        for workspace in self.workspaces:
+            workspace.close()
+
+    def _verify(self) -> None:
+        self.bench.reset()
+        self._enter(Stage.VERIFY)
+        self.around.harness.begin()
+        self.run()
+        self._enter_own()
+        self._check()
+
+    def _check(self) -> None:
+        self.calls += 1
+        try:
+            look_for_damage(self._buffers())
+            if self._answer and self.bench.same_as(self._answer):
+                return
+            self.reproducible = not self._answer
+            self.error = max(self.error, self.bench.judge())
+        except Rejected as rejected:
+            if self.calls > 1:
+                detail = f"right at first but not on call {self.calls}: {rejected.detail}"
+                raise Rejected(rejected.verdict, detail, rejected.error) from None
+            raise
+
+    def _buffers(self) -> list[Guarded]:
+        return [*self.bench.buffers.values(), *self.workspaces]
+
+    def _allocate(self, arg: WorkspaceArg, size: int) -> Array:
+        buffer = Guarded(f"workspace {arg.name}", max(size, 1), arg.align)
+        self.workspaces.append(buffer)
+        buffer.all.fill(_GARBAGE)
+        return buffer.all
+
+    def _tell_places(self) -> None:
+        self.around.pulse.tell([b.place() for b in self._buffers()])
+
+    def _enter(self, stage: Stage) -> None:
+        self.around.pulse.enter(stage, self.run_limit, self.who)
+
+    def _enter_own(self) -> None:
+        self.around.pulse.enter(Stage.CHECK, limits.own_seconds(self.around.task), self.who)

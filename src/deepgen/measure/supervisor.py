@@ -1,0 +1,286 @@
+"""The supervisor: kernels run in its worker, so that a bad one costs a verdict and at most one restart."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from deepgen.build import Cache, build_once, default_cache_folder
+from deepgen.measure import conditions, harness, limits
+from deepgen.measure.base import Contender, Task
+from deepgen.measure.process import Lost, WorkerProcess
+from deepgen.measure.timing import is_beaten
+from deepgen.targets import host
+from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict
+
+DEATHS = 3  # in a row: on one kernel they set the kernel aside, on different ones the device
+RECYCLE_KERNELS = 1000  # loaded libraries are never unloaded, so now and then a fresh worker takes over
+RECYCLE_BYTES = 1 << 30  # that kernels have leaked
+RECYCLE_THREADS = 128
+RETAKES = 2  # of a contaminated measurement
+TOO_FAST = 0.5  # of the time to beat: a result below this is confirmed in a fresh worker
+FLOOR = 0.8  # of the time that the machine's peak allows: below this no measurement is believed
+
+
+class DeviceSetAside(DeepgenError):
+    """The device cannot be trusted any more."""
+
+
+class Supervisor:
+    """Measures kernels on this machine's processor. One call at a time; `close` may come from another thread."""
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        cache: Path | None = None,
+        toolchains: Mapping[str, str] | None = None,
+        builds_running: Callable[[], int] = lambda: 0,
+        least_seconds: float | None = None,
+        retakes: int = RETAKES,
+    ) -> None:
+        """`least_seconds`: what one run takes at the machine's peak; anything far below it is not believed."""
+        self.task = task
+        self.starts = 0  # of workers, so far
+        self._builds_running = builds_running
+        self._least = least_seconds
+        self._retakes = retakes
+        self._scratch = tempfile.TemporaryDirectory(prefix="deepgen-measure-")
+        self._opening = self._prepare_opening(cache, toolchains)
+        self._worker: WorkerProcess | None = None
+        self._closed = False
+        self._kernels = 0  # that the present worker has loaded
+        self._resident = 0  # bytes of a fresh worker
+        self._worker_cpu = 0.0  # seconds it had used when last heard of
+        self._printed = 0  # bytes, in the last request
+        self._streak: list[str] = []  # kernels on which the worker died, without one it survived in between
+        self._deaths: Counter[str] = Counter()
+        self._verdicts: dict[str, Measurement] = {}  # of kernels on which it died
+        self._good: Mapping[str, Any] | None = None  # the request of the last kernel that was right
+
+    def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None) -> Measurement:
+        key = artifact.kernel_id
+        if self._deaths[key] >= DEATHS:
+            return self._verdicts[key]
+        request = {"do": "measure", "beat": beat, **_entry(kernel, artifact)}
+        try:
+            measured = self._settled(request, key)
+            if measured.ok and self._suspicious(measured, beat):
+                measured = self._confirmed(measured, request, key)
+        except Lost as lost:
+            return _verdict(lost)
+        if measured.ok:
+            self._good = request
+        return measured
+
+    def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str) -> Measurement:
+        key = artifact.kernel_id
+        if self._deaths[key] >= DEATHS:
+            return self._verdicts[key]
+        try:
+            request = {"do": "verify", "seed": seed, "probe": probe, **_entry(kernel, artifact)}
+            return self._take(request, [key])[0][0]
+        except Lost as lost:
+            return _verdict(lost)
+
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        entries = [_contender(c) for c in contenders]
+        keys = [c.artifact.kernel_id if c.artifact else f"baseline {c.name}" for c in contenders]
+        out = {i: self._verdicts[k] for i, k in enumerate(keys) if self._deaths[k] >= DEATHS}
+        retaken = 0
+        while racing := [i for i in range(len(entries)) if i not in out]:
+            request = {"do": "compare", "rounds": rounds, "seed": seed, "contenders": [entries[i] for i in racing]}
+            try:
+                measurements, disturbed = self._take(request, [keys[i] for i in racing])
+            except Lost as lost:  # the others race again without it
+                out[racing[lost.who]] = _verdict(lost)
+                continue
+            if disturbed and retaken < self._retakes:
+                retaken += 1
+                continue
+            out.update(zip(racing, (_noted(m, retaken=retaken) for m in measurements), strict=True))
+        return [out[i] for i in range(len(entries))]
+
+    def close(self) -> None:
+        self._closed = True
+        self._drop()
+        self._scratch.cleanup()
+
+    def _settled(self, request: Mapping[str, Any], key: str) -> Measurement:
+        """A measurement that nothing disturbed, or after some tries the last one."""
+        policy, beat = self.task.policy, request["beat"]
+        for retaken in range(self._retakes + 1):
+            [measured], disturbed = self._take(request, [key])
+            measured = _noted(measured, retaken=retaken)
+            if not measured.samples or (measured.ok and disturbed is None):
+                break
+            if beat is not None and is_beaten(measured.samples, policy, beat):
+                break  # disturbed or not, it is out
+        return measured
+
+    def _suspicious(self, measured: Measurement, beat: float | None) -> bool:
+        seconds = measured.seconds or 0.0
+        return (beat is not None and seconds < TOO_FAST * beat) or self._impossible(measured)
+
+    def _impossible(self, measured: Measurement) -> bool:
+        return self._least is not None and (measured.seconds or 0.0) < FLOOR * self._least
+
+    def _confirmed(self, measured: Measurement, request: Mapping[str, Any], key: str) -> Measurement:
+        """Too good to be taken at its word: measured again in a fresh worker, and the slower result counts."""
+        self._drop()
+        again = self._settled(request, key)
+        if not again.ok:
+            return again
+        slower = max(measured, again, key=lambda m: m.seconds or 0.0)
+        if self._impossible(slower):
+            detail = (
+                f"{slower.seconds:.3g} seconds a run is less than the {self._least:.3g} that the machine's peak allows"
+            )
+            return replace(slower, verdict=Verdict.UNSTABLE, detail=detail)
+        return _noted(slower, confirmed=True)
+
+    def _take(self, request: Mapping[str, Any], keys: Sequence[str]) -> tuple[list[Measurement], str | None]:
+        """One request: its measurements with the conditions, and what disturbed them, if anything. Raises Lost."""
+        before = conditions.read(self._our_cpu(), self._builds_running())
+        reply = self._ask(request, keys)
+        after = conditions.read(self._our_cpu(), self._builds_running())
+        # A worker that was started on the way counts its time from zero.
+        disturbed = conditions.contaminated(before, after) if after.ours >= before.ours else None
+        around = conditions.describe(before, after)
+        if disturbed:
+            around["contaminated"] = disturbed
+        if self._printed:
+            around["printed_bytes"] = self._printed
+        measurements = [Measurement.from_json(m) for m in reply["measurements"]]
+        return [replace(m, conditions={**m.conditions, **around}) for m in measurements], disturbed
+
+    def _ask(self, request: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+        for last in (False, True):
+            worker = self._ready()
+            try:
+                reply = worker.ask(request, limits.own_seconds(self.task))
+            except Lost as lost:
+                self._drop()
+                if self._closed:
+                    raise DeepgenError("the runner was closed while it measured") from lost
+                if not lost.stage.after_load:
+                    # None of these kernels had run: an earlier one may have damaged the worker.
+                    if last:
+                        raise DeepgenError(f"the measuring worker fails before any kernel runs: {lost}") from lost
+                    continue
+                self._mourn(lost, keys[lost.who])
+                raise
+            self._printed = worker.printed
+            break
+        if "error" in reply:
+            raise DeepgenError(reply["error"])
+        self._streak.clear()
+        self._worker_cpu = reply["cpu"]
+        self._kernels += len(keys)
+        if self._spent(reply):
+            self._drop()
+        return reply
+
+    def _mourn(self, lost: Lost, key: str) -> None:
+        """Remember who killed the worker, and ask whether it is the device that fails."""
+        self._deaths[key] += 1
+        self._verdicts[key] = replace(_verdict(lost), detail=f"{lost.detail} (set aside after {DEATHS} such ends)")
+        if lost.verdict is Verdict.TIMED_OUT and self._good is None:
+            return  # we ended the worker ourselves, and know nothing yet of what this device can do
+        self._streak.append(key)
+        if len(set(self._streak)) < DEATHS:
+            return
+        self._streak.clear()
+        if self._good is None or not self._survives(self._good):
+            known = "a kernel that was right before fails too" if self._good else "none has run right on it yet"
+            raise DeviceSetAside(
+                f"{self.task.target.name} is set aside: its worker died on {DEATHS} different kernels in a row, "
+                f"and {known}; the last one {lost.detail}"
+            )
+
+    def _survives(self, request: Mapping[str, Any]) -> bool:
+        try:
+            reply = self._ready().ask(request, limits.own_seconds(self.task))
+        except Lost:
+            self._drop()
+            return False
+        return all(Measurement.from_json(m).ok for m in reply["measurements"])
+
+    def _ready(self) -> WorkerProcess:
+        """The worker, started when there is none."""
+        if self._worker is not None and not self._worker.alive:
+            self._drop()
+        if self._worker is None:
+            self._worker = self._start()
+            self.starts += 1
+            self._kernels = 0
+            self._resident, self._worker_cpu = self._worker.state["resident"], self._worker.state["cpu"]
+        return self._worker
+
+    def _start(self) -> WorkerProcess:
+        for last in (False, False, True):
+            if self._closed:
+                raise DeepgenError("the runner is closed")
+            try:
+                return WorkerProcess(self._opening, Path(self._scratch.name))
+            except Lost as lost:
+                if last:
+                    what = f"its measuring worker cannot be started: {lost}"
+                    raise DeviceSetAside(f"{self.task.target.name} is set aside: {what}") from lost
+        raise AssertionError("the last try returns or raises")
+
+    def _spent(self, reply: Mapping[str, Any]) -> bool:
+        """Whether a fresh worker should take over."""
+        return (
+            self._kernels >= RECYCLE_KERNELS
+            or reply["resident"] - self._resident > RECYCLE_BYTES
+            or reply["threads"] > RECYCLE_THREADS
+            or any(m["conditions"].get("stray_threads") for m in reply["measurements"])
+        )
+
+    def _drop(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+    def _our_cpu(self) -> float:
+        return time.process_time() + self._worker_cpu
+
+    def _prepare_opening(self, cache: Path | None, toolchains: Mapping[str, str] | None) -> JsonObject:
+        try:
+            folder = Cache(cache or default_cache_folder())
+            library = build_once(harness.source(), self.task.target, paths=toolchains, cache=folder).binary
+        except DeepgenError:  # no compiler: the worker streams memory instead, and tells less of a crash
+            library = None
+        return {
+            "task": self.task.to_json(),
+            "threads": self.task.policy.threads or host.usable_cores(),
+            "scratch": self._scratch.name,
+            "harness": library,
+        }
+
+
+def _entry(kernel: Kernel, artifact: Artifact) -> JsonObject:
+    # The worker needs the launch plan, not the sources.
+    return {"kernel": replace(kernel, sources=()).to_json(), "binary": str(Path(artifact.binary).absolute())}
+
+
+def _contender(contender: Contender) -> JsonObject:
+    if contender.kernel is None or contender.artifact is None:
+        return {"name": contender.name}
+    return {"name": contender.name, **_entry(contender.kernel, contender.artifact)}
+
+
+def _verdict(lost: Lost) -> Measurement:
+    return Measurement(lost.verdict, lost.detail)
+
+
+def _noted(measured: Measurement, **notes: Json) -> Measurement:
+    """With these notes among its conditions, where they say something."""
+    told = {k: v for k, v in notes.items() if v}
+    return replace(measured, conditions={**measured.conditions, **told}) if told else measured

@@ -1,0 +1,112 @@
+"""When enough samples have been taken, and waiting until the machine is ready for the next one."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from statistics import median
+
+from deepgen.measure.base import Policy
+
+FEWEST_BEATEN = 3  # samples, all slower than the time to beat by the policy's factor, that settle that it is beaten
+HOPELESS = 10.0  # times slower than the time to beat: one sample will do
+FAST = 0.7  # a sample below this share of the median is suspect
+SPREAD = 0.5  # quartiles further apart than this share of the median tell nothing
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """A 95% confidence interval of the median from order statistics: no assumption on the noise."""
+    ordered = sorted(samples)
+    n = len(ordered)
+    reach = 0.98 * math.sqrt(n)
+    low = max(0, math.floor((n - 1) / 2 - reach))
+    high = min(n - 1, math.ceil((n - 1) / 2 + reach))
+    return ordered[low], ordered[high]
+
+
+def enough(samples: Sequence[float], policy: Policy, beat: float | None = None) -> bool:
+    """Whether another sample would tell nothing that matters."""
+    n = len(samples)
+    if beat is not None and is_beaten(samples, policy, beat):
+        return True
+    total = sum(samples)
+    if n < policy.min_samples:
+        # Few long runs tell as much as many: they average over whatever disturbs them.
+        return n >= FEWEST_BEATEN and total >= 4.0 * policy.max_seconds
+    if n >= policy.max_samples or total >= policy.max_seconds:
+        return True
+    # A suspiciously fast sample is confirmed by as many more as would have been enough without it.
+    middle = median(samples)
+    recent = samples[-policy.min_samples :]
+    if min(recent) < FAST * middle:
+        return False
+    low, high = median_interval(samples)
+    return high - low <= policy.precision * middle
+
+
+def is_beaten(samples: Sequence[float], policy: Policy, beat: float) -> bool:
+    """Whether these samples are surely slower than `beat` by the policy's factor."""
+    if not samples:
+        return False
+    best = min(samples)
+    return best > HOPELESS * beat or (len(samples) >= FEWEST_BEATEN and best > policy.give_up * beat)
+
+
+def unsettled(samples: Sequence[float]) -> bool:
+    """Whether the samples scatter so widely that their median means little."""
+    ordered = sorted(samples)
+    n = len(ordered)
+    if n < 5:
+        return False
+    return ordered[(3 * n) // 4] - ordered[n // 4] > SPREAD * ordered[n // 2]
+
+
+class Threads:
+    """Watches this process's other threads: a pool that spins after its run would slow whatever is timed next."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, int] = {}
+
+    def look(self) -> int:
+        """Find the threads that exist now; gives their number."""
+        own = str(_thread_id())
+        try:
+            present = set(os.listdir("/proc/self/task")) - {own}  # noqa: PTH208 (names, not paths; called often)
+        except OSError:
+            return 0
+        for gone in set(self._files) - present:
+            os.close(self._files.pop(gone))
+        for fresh in present - set(self._files):
+            try:
+                self._files[fresh] = os.open(f"/proc/self/task/{fresh}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                continue
+        return len(present)
+
+    def settle(self, limit: float) -> bool:
+        """Wait until all of them sleep; False when one still runs after `limit` seconds."""
+        deadline = time.monotonic() + limit
+        while self._running():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(50e-6)
+        return True
+
+    def _running(self) -> bool:
+        for file in self._files.values():
+            try:
+                text = os.pread(file, 256, 0)
+            except OSError:
+                continue
+            # The state follows the command's name, which is in parentheses and may hold anything.
+            if text[text.rfind(b")") + 2 : text.rfind(b")") + 3] == b"R":
+                return True
+        return False
+
+
+def _thread_id() -> int:
+    import threading
+
+    return threading.get_native_id()

@@ -1,0 +1,82 @@
+"""Is an answer right? Element by element against the reference, within the operator's tolerance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepgen.operators import Array, Tolerance
+from deepgen.vocabulary import DType
+from deepgen.vocabulary.dtypes import widen
+
+_CHUNK = 1 << 16  # the temporaries of one chunk stay in the cache
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How an answer compares with the reference."""
+
+    error: float  # the largest error as a share of the tolerance; infinite for a NaN, an Inf or an integer that is off
+    wrong: int  # elements out of tolerance
+    first: int | None  # flat index of the first of them
+    size: int
+
+    @property
+    def ok(self) -> bool:
+        return self.wrong == 0
+
+
+def compare(got: Array, want: Array, dtype: DType, tolerance: Tolerance) -> Comparison:
+    """NaN must stand where the reference has NaN, and Inf where it has Inf or overflows the format."""
+    flat, reference = got.reshape(-1), want.reshape(-1)
+    error, wrong, first = 0.0, 0, None
+    with np.errstate(all="ignore"):
+        for start in range(0, flat.size, _CHUNK):
+            piece = slice(start, start + _CHUNK)
+            shares = _shares(flat[piece], reference[piece], dtype, tolerance)
+            bad = ~(shares <= 1.0)
+            if bad.any():
+                wrong += int(bad.sum())
+                first = start + int(bad.argmax()) if first is None else first
+                shares = np.where(np.isnan(shares), np.inf, shares)
+            error = max(error, float(shares.max()))
+    return Comparison(error, wrong, first, flat.size)
+
+
+def explain(name: str, got: Array, want: Array, dtype: DType, found: Comparison, poison: int | None) -> str:
+    """One sentence on the first wrong element. `poison`: the byte that the output was filled with before the run."""
+    assert found.first is not None
+    index = tuple(int(i) for i in np.unravel_index(found.first, got.shape))
+    element = got.reshape(-1)[found.first : found.first + 1]
+    place = f"{name}[{', '.join(map(str, index))}]"
+    count = f"{found.wrong} of {found.size} elements wrong"
+    if poison is not None and bool((np.ascontiguousarray(element).view(np.uint8) == poison).all()):
+        return f"{place} was never written ({count})"
+    value = widen(element, dtype)[0]
+    worst = f", the largest error {found.error:.3g} times the tolerance" if np.isfinite(found.error) else ""
+    return f"{place} is {value:.9g}, should be {want.reshape(-1)[found.first]:.9g} ({count}{worst})"
+
+
+def _shares(got: Array, want: Array, dtype: DType, tolerance: Tolerance) -> Array:
+    """Each element's error as a share of its tolerance."""
+    if dtype.integer:
+        wide = widen(got, dtype)
+        return np.where(wide == want, 0.0, np.abs(wide.astype(np.float64) - want) / tolerance.absolute)
+    x = widen(got, dtype)
+    allowed = tolerance.absolute + tolerance.relative * np.abs(want)
+    off = np.abs(x - want)
+    shares: Array = off / allowed
+    odd = ~np.isfinite(shares)
+    if odd.any():
+        # Where tolerance is zero only equality is right; an Inf is right for the same Inf or for a sum that overflows.
+        same = (x == want) | (np.isnan(x) & np.isnan(want))
+        overflow = np.isinf(x) & (np.sign(x) == np.sign(want)) & (np.abs(want) + allowed >= _largest(dtype))
+        shares[odd] = np.where((same | overflow)[odd], 0.0, np.inf)
+    return shares
+
+
+def _largest(dtype: DType) -> float:
+    if dtype.name == "bf16":
+        return float(np.finfo(np.float32).max) * (1 - 2.0**-9)
+    return float(np.finfo(dtype.numpy()).max)
