@@ -7,17 +7,20 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepgen.build.base import Toolchain
+from deepgen.build.base import BuildError, BuildLimits, Toolchain
 from deepgen.build.cache import default_cache_folder
+from deepgen.build.group import Group
 from deepgen.build.toolchains.c import CCompiler, gcc_or_clang, zig
 from deepgen.build.toolchains.sim import SimToolchain
-from deepgen.targets import Target
-from deepgen.vocabulary import BadInput, Missing
+from deepgen.targets import X86, Target
+from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Missing, Source
 
+_SMALLEST = "#include <math.h>\n#include <stdint.h>\nfloat tried(float x) { return expf(x); }\n"
 _ANSWER_SECONDS = 20.0  # for a tool to tell its version
 
 
@@ -93,10 +96,19 @@ def _status(tool: Tool, given: str) -> ToolStatus:
         path = _given(tool.name, given) if given else _search(tool.name)
         if path is None:
             return ToolStatus(tool.name, tool.serves, None, None, "not found", tool.remedy)
-        version = _compiler(tool.name, path).version if tool in C_COMPILERS else _number(_ask(path, "--version"))
-    except BadInput as error:
+        version = _tried(_compiler(tool.name, path)) if tool in C_COMPILERS else _number(_ask(path, "--version"))
+    except (BadInput, BuildError) as error:
         return ToolStatus(tool.name, tool.serves, None, given or None, str(error), tool.remedy)
     return ToolStatus(tool.name, tool.serves, version, path, None, tool.remedy)
+
+
+def _tried(compiler: CCompiler) -> str:
+    """The version of a compiler that did build something: one without headers or linker tells its version too."""
+    target = X86("x86:any", model="any", isa=("sse2",), cores=1, l1d_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=8 << 20)
+    kernel = Kernel("tried", "c", (Source("tried.c", _SMALLEST),), (), LaunchPlan(()))
+    with tempfile.TemporaryDirectory() as folder, Group() as group:
+        compiler.build(kernel, target, Path(folder), BuildLimits(), group)
+    return compiler.version
 
 
 def _given(name: str, path: str) -> str:
@@ -131,11 +143,21 @@ def _with_suffix(name: str) -> Iterator[str]:
 
 def _compiler(name: str, path: str) -> CCompiler:
     if name == "zig":
-        return zig(path, _number(_ask(path, "version")), default_cache_folder() / "zig")
+        return zig(path, _number(_ask(path, "version")), _zig_cache())
     try:
         return gcc_or_clang(name, path, _ask(path, "--version"))
     except ValueError as error:
         raise BadInput(f"{path} is not a {name} that can be used: {error}") from error
+
+
+def _zig_cache() -> str:
+    """Where zig keeps the C library that it compiled, which takes seconds; where that cannot be, each build does it."""
+    try:
+        folder = default_cache_folder() / "zig"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, BadInput):
+        return "{folder}/zig-global"
+    return str(folder)
 
 
 def _ask(path: str, word: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -11,8 +12,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from pathlib import Path
 from types import TracebackType
+
+from deepgen.build import guard
+
+_MARK = "DEEPGEN_BUILD_GROUP"
 
 
 class Group:
@@ -23,6 +27,7 @@ class Group:
     """
 
     def __init__(self) -> None:
+        self.mark = {_MARK: f"{os.getpid()}-{secrets.token_hex(8)}"}  # in every compiler's environment
         self._changed = threading.Condition()
         self._leaders: set[int] = set()  # each is the leader of its own process group
         self._pauses = 0
@@ -40,10 +45,10 @@ class Group:
         """Start the leader of a new process group, now or when the pause is over."""
         with self._changed:
             self._wait_for_admission()
+            self._ensure_guard()
             # Under the lock, so that a pause which has returned is never followed by a start.
             process = spawn()
             self._leaders.add(process.pid)
-            self._tell_guard(f"+{process.pid}")
             return process
 
     def end(self, leader: int) -> None:
@@ -51,7 +56,6 @@ class Group:
         with self._changed:
             _signal(leader, signal.SIGKILL)
             self._leaders.discard(leader)
-            self._tell_guard(f"-{leader}")
 
     def pause(self) -> None:
         """Stop every compiler where it is; none starts until `resume`."""
@@ -110,61 +114,38 @@ class Group:
 
     def close(self) -> None:
         """Kill what runs and let the guard go."""
-        self.kill()
-        with self._changed:
-            guard, self._guard = self._guard, None
-        if guard is not None:
-            _dismiss(guard)
+        self._close(guard.FAREWELL)
 
     def __enter__(self) -> Group:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
+        # A Ctrl-C may have come between the start of a compiler and our knowing of it. The guard finds it.
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        self._close(b"" if interrupted else guard.FAREWELL)
+
+    def _close(self, last_word: bytes) -> None:
+        self.kill()
+        with self._changed:
+            watching, self._guard = self._guard, None
+        if watching is not None:
+            watching.communicate(last_word)
 
     def _wait_for_admission(self) -> None:
         self._changed.wait_for(lambda: self._killed or not self._pauses)
         if self._killed:
             raise CancelledError("the build was stopped")
 
-    def _tell_guard(self, line: str) -> None:
-        if self._guard is not None and _write(self._guard, line):
+    def _ensure_guard(self) -> None:
+        if self._guard is not None and self._guard.poll() is None:
             return
-        # The first start, or the guard itself was killed: a new one learns everything.
-        if self._guard is not None:
-            _dismiss(self._guard)
-            self._guard = None
-        if self._leaders:
-            with contextlib.suppress(OSError):  # too many processes: better unguarded than not at all
-                self._guard = _start_guard()
-        if self._guard is not None:
-            _write(self._guard, "\n".join(f"+{leader}" for leader in self._leaders))
-
-
-def _start_guard() -> subprocess.Popen[bytes]:
-    program = Path(__file__).with_name("guard.py")
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(program), str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def _write(guard: subprocess.Popen[bytes], line: str) -> bool:
-    assert guard.stdin is not None
-    try:
-        guard.stdin.write(line.encode() + b"\n")
-        guard.stdin.flush()
-    except OSError:
-        return False
-    return True
-
-
-def _dismiss(guard: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        guard.communicate()  # closing its input ends it
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), f"{_MARK}={self.mark[_MARK]}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
 
 def _signal(leader: int, number: signal.Signals) -> None:

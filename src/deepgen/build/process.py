@@ -48,7 +48,7 @@ def run(
     argv: Sequence[str], *, folder: Path, limits: BuildLimits, group: Group, env: Mapping[str, str] | None = None
 ) -> Finished:
     """Run a command in a folder. Raises OSError when it cannot start, CancelledError when its group was killed."""
-    process = group.start(lambda: _spawn(argv, folder, limits, env))
+    process = group.start(lambda: _spawn(argv, folder, limits, {**(env or {}), **group.mark}))
     started = group.clock()
     assert process.stdout is not None
     log = _Log(limits.log_bytes)
@@ -74,14 +74,12 @@ def run(
     )
 
 
-def _spawn(
-    argv: Sequence[str], folder: Path, limits: BuildLimits, env: Mapping[str, str] | None
-) -> subprocess.Popen[bytes]:
+def _spawn(argv: Sequence[str], folder: Path, limits: BuildLimits, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         argv,
         cwd=folder,
         # Messages are read by us, hence the C locale; what a killed compiler leaves goes away with the folder.
-        env={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder), **(env or {})},
+        env={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder), **env},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -71,7 +71,9 @@ class CCompiler:
         return (folder / _ASSEMBLY).read_text(errors="replace")
 
     def _flags(self, features: tuple[str, ...]) -> tuple[str, ...]:
-        return (*_OPTIMISE, *isa.flags(features, self.family, self.major))
+        # zig takes the processor of -mtune for the one to compile for, with instructions that the target may lack.
+        tuning = () if self.name == "zig" else isa.tuning(features, self.family, self.major)
+        return (*_OPTIMISE, *isa.flags(features, self.family, self.major), *tuning)
 
     def _compile(
         self,
@@ -100,7 +102,7 @@ class CCompiler:
         return finished
 
     def _env(self, folder: Path) -> dict[str, str]:
-        return {key: value.format(folder=folder) for key, value in self.env.items()}
+        return {key: value.replace("{folder}", str(folder)) for key, value in self.env.items()}
 
     def _judge(self, finished: process.Finished, limits: BuildLimits) -> None:
         """Raise what a build that went wrong deserves."""
@@ -149,7 +151,7 @@ def gcc_or_clang(name: str, path: str, description: str) -> CCompiler:
     return CCompiler(name, version[-1], path, (path,), family, int(numbers[-1]), first)
 
 
-def zig(path: str, version: str, cache: Path) -> CCompiler:
+def zig(path: str, version: str, cache: str) -> CCompiler:
     """The C compiler inside zig, with a libc of its own: all that a machine without a compiler needs."""
     libc = "musl" if platform.libc_ver()[0] != "glibc" else "gnu"
     return CCompiler(
@@ -163,7 +165,7 @@ def zig(path: str, version: str, cache: Path) -> CCompiler:
         major=18,  # of the oldest zig that deepgen asks for
         identity=f"zig {version}",
         # The C library, compiled once, is shared; objects are ours to keep and go away with the work folder.
-        env={"ZIG_GLOBAL_CACHE_DIR": str(cache), "ZIG_LOCAL_CACHE_DIR": "{folder}/zig-cache"},
+        env={"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": "{folder}/zig-cache"},
     )
 
 

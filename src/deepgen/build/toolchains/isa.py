@@ -39,14 +39,19 @@ _TUNE: tuple[tuple[str, str, int, int], ...] = (
 def flags(isa: Iterable[str], family: str, major: int) -> tuple[str, ...]:
     """The flags for these instruction sets that a compiler of this family and major version knows."""
     present = set(isa)
-
-    def known(gcc: int, clang: int) -> bool:
-        return major >= (gcc if family == "gcc" else clang)
-
-    chosen = [flag for name, (flag, gcc, clang) in _FLAGS.items() if name in present and known(gcc, clang)]
-    tune = next((cpu for name, cpu, gcc, clang in _TUNE if name in present and known(gcc, clang)), "generic")
-    chosen.append(f"-mtune={tune}")
-    if "-mavx512f" in chosen and known(8, 6):
-        # The tunings above would vectorise loops in 256 bits, though every target with 512 has full-width units.
+    chosen = [flag for name, (flag, *since) in _FLAGS.items() if name in present and _known(family, major, *since)]
+    if "-mavx512f" in chosen and _known(family, major, 8, 6):
+        # The tunings would vectorise loops in 256 bits, though every target with 512 has full-width units.
         chosen.append("-mprefer-vector-width=512")
     return tuple(chosen)
+
+
+def tuning(isa: Iterable[str], family: str, major: int) -> tuple[str, ...]:
+    """The flag that has instructions scheduled for the newest processor these instruction sets point to."""
+    present = set(isa)
+    known = (cpu for name, cpu, *since in _TUNE if name in present and _known(family, major, *since))
+    return (f"-mtune={next(known, 'generic')}",)
+
+
+def _known(family: str, major: int, gcc: int, clang: int) -> bool:
+    return major >= (gcc if family == "gcc" else clang)
