@@ -1,4 +1,4 @@
-"""What this machine is: the only place in targets that reads anything."""
+"""What this machine is: with host_gpu, the only place in targets that reads anything."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import os
 import platform
 from pathlib import Path
 
+from deepgen.targets.host_gpu import cuda, has_cuda, has_hip, hip
 from deepgen.targets.x86 import X86, from_facts
 from deepgen.vocabulary.errors import Missing
+
+__all__ = ["cache_sizes", "cuda", "has_cuda", "has_hip", "hip", "usable_cores", "x86"]
 
 
 def x86() -> X86:

@@ -1,0 +1,107 @@
+"""Which GPUs this machine has, asked of the CUDA driver and of Linux's topology of AMD devices: no package needed."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from deepgen.targets.cuda import Cuda, found_cuda
+from deepgen.targets.hip import Hip, found_hip
+from deepgen.vocabulary.errors import Missing
+
+_CUDA_NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvhost-ctrl-gpu"))
+_KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+_HYGON = 0x1D94  # PCI vendor
+
+# CUdevice_attribute, by the fields of a target that it fills.
+_ATTRIBUTES = {
+    "threads_per_block": 1,
+    "warp": 10,
+    "multiprocessors": 16,
+    "l2_bytes": 38,
+    "threads_per_sm": 39,
+    "shared_per_sm": 81,
+    "registers_per_sm": 82,
+    "shared_per_block": 97,
+    "blocks_per_sm": 106,
+    "shared_reserved": 111,
+}
+_CLOCK_KHZ, _MAJOR, _MINOR = 13, 75, 76
+
+
+def has_cuda() -> bool:
+    """Whether the driver finds a device. Where no device file is, not even the driver is loaded."""
+    return _driver() is not None
+
+
+def cuda(device: int = 0) -> Cuda:
+    """The card of that number."""
+    driver = _driver()
+    if driver is None:
+        raise Missing(
+            "an NVIDIA GPU",
+            blocks="the CUDA driver finds none, so CUDA kernels can be built here but not measured",
+            remedy="Name an architecture (--target cuda:sm_80) to build for it.",
+        )
+    value, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+
+    def ask(attribute: int) -> int:
+        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        return value.value
+
+    driver.cuDeviceGetName(name, len(name), device)
+    limits = {field: ask(attribute) for field, attribute in _ATTRIBUTES.items()}
+    return found_cuda(name.value.decode(), ask(_MAJOR) * 10 + ask(_MINOR), ask(_CLOCK_KHZ) // 1000, limits)
+
+
+def has_hip(nodes: Path = _KFD_NODES) -> bool:
+    return bool(_kfd(nodes))
+
+
+def hip(device: int = 0, nodes: Path = _KFD_NODES) -> Hip:
+    """The card of that number, as the kernel's driver describes it."""
+    found = _kfd(nodes)
+    if device >= len(found):
+        raise Missing(
+            "an AMD GPU or a Hygon DCU",
+            blocks="the kernel's amdkfd driver finds none, so HIP kernels can be built here but not measured",
+            remedy="Name an architecture (--target hip:gfx90a) to build for it.",
+        )
+    facts = found[device]
+    version = facts["gfx_target_version"]
+    arch = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+    vendor = "Hygon DCU" if facts.get("vendor_id") == _HYGON else "AMD GPU"
+    limits = {
+        "multiprocessors": facts["simd_count"] // facts["simd_per_cu"],
+        "warp": facts["wave_front_size"],
+        "threads_per_sm": facts["max_waves_per_simd"] * facts["simd_per_cu"] * facts["wave_front_size"],
+        "shared_per_block": facts["lds_size_in_kb"] << 10,
+    }
+    return found_hip(f"{vendor} {arch}", arch, limits)
+
+
+def _driver() -> ctypes.CDLL | None:
+    if not any(node.exists() for node in _CUDA_NODES):
+        return None
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    count = ctypes.c_int()
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return None
+    return driver if count.value > 0 else None
+
+
+def _kfd(nodes: Path) -> list[dict[str, int]]:
+    """The properties of the nodes that are GPUs; processors are nodes too, with no SIMD units."""
+    out = []
+    for node in sorted(nodes.glob("*"), key=lambda path: (len(path.name), path.name)):
+        try:
+            words = [line.split() for line in (node / "properties").read_text().splitlines()]
+        except OSError:
+            continue
+        facts = {key: int(value) for key, value in (w for w in words if len(w) == 2) if value.isdigit()}
+        if facts.get("simd_count") and facts.get("gfx_target_version"):
+            out.append(facts)
+    return out
