@@ -1,0 +1,132 @@
+"""The bounds that this machine really has, measured: arithmetic in registers, and reading memory."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+
+from deepgen.build import Cache, build_once, default_cache_folder
+from deepgen.operators import Gemm, Operator
+from deepgen.targets import X86, Target
+from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, dtype
+
+_C_TYPES = {"f32": "float", "f64": "double"}
+_ROUNDS = 40  # the best counts: a peak is what nothing disturbed
+_SECONDS = 2e-3  # of one round: longer than threads take to start, shorter than a scheduler's turn
+_READ_BYTES = 32 << 20  # by each thread
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the machine does at best on this many threads."""
+
+    gflops: float
+    gbytes_per_second: float
+
+
+def peak_gflops(
+    operator: Operator, target: Target, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
+) -> float | None:
+    """The machine's peak for this operator's arithmetic on all cores; None where it is not known how to measure it."""
+    if not isinstance(target, X86) or not isinstance(operator, Gemm) or operator.acc not in _C_TYPES:
+        return None
+    return x86_peak(target, operator.acc, target.cores, cache=cache, toolchains=toolchains)
+
+
+def x86_peak(
+    target: X86,
+    dtype: str,
+    threads: int,
+    *,
+    cache: Cache | None = None,
+    toolchains: Mapping[str, str] | None = None,
+) -> float:
+    """GFLOP/s of multiply-adds on registers alone."""
+    return x86_bounds(target, dtype, threads, cache=cache, toolchains=toolchains).gflops
+
+
+def x86_bounds(
+    target: X86,
+    dtype: str,
+    threads: int,
+    *,
+    cache: Cache | None = None,
+    toolchains: Mapping[str, str] | None = None,
+) -> Bounds:
+    """Both bounds, measured once for each machine, dtype and number of threads and kept in the cache folder."""
+    cache = cache or Cache(default_cache_folder())
+    kept = cache.folder / "peak" / f"{target.fingerprint()}-{dtype}-{threads}.json"
+    if (known := _read(kept)) is not None:
+        return known
+    artifact = build_once(_kernel(dtype), target, paths=toolchains, cache=cache)
+    bounds = _measure(ctypes.CDLL(artifact.binary), threads)
+    _write(kept, bounds)
+    return bounds
+
+
+def _kernel(name: str) -> Kernel:
+    if name not in _C_TYPES:
+        raise BadInput(f"the peak of {dtype(name)} cannot be measured", allowed="one of " + ", ".join(_C_TYPES))
+    text = resources.files("deepgen.measure").joinpath("x86_peak.c").read_text()
+    flags = ("-std=gnu11", "-ffp-contract=fast", f"-DREAL={_C_TYPES[name]}")
+    return Kernel("x86_peak", "c", (Source("x86_peak.c", text),), flags, LaunchPlan(()))
+
+
+def _measure(library: Any, threads: int) -> Bounds:
+    compute, read = library.deepgen_peak_compute, library.deepgen_peak_read
+    compute.restype = read.restype = ctypes.c_double
+    compute.argtypes, read.argtypes = (ctypes.c_int64,), (ctypes.c_void_p, ctypes.c_int64)
+    library.deepgen_peak_flops.restype = ctypes.c_int64
+    flops = library.deepgen_peak_flops()
+    few = 1000
+    turns = int(few * _SECONDS / min(compute(few) for _ in range(5)))
+    memory = np.ones(threads * _READ_BYTES + 64, np.uint8)
+    start = memory.ctypes.data + -memory.ctypes.data % 64
+    rates = _together(threads, lambda thread: flops * turns / compute(turns), _ROUNDS)
+    reads = _together(threads, lambda t: _READ_BYTES / read(start + t * _READ_BYTES, _READ_BYTES), _ROUNDS // 8)
+    return Bounds(rates * 1e-9, reads * 1e-9)
+
+
+def _together(threads: int, rate: Callable[[int], float], rounds: int) -> float:
+    """The best sum of what all threads reach at the same time. Calls into C let the other threads run."""
+    ready = Barrier(threads)
+
+    def one(thread: int) -> list[float]:
+        rates = []
+        for _ in range(rounds):
+            ready.wait()
+            rates.append(rate(thread))
+        return rates
+
+    with ThreadPoolExecutor(threads) as pool:
+        return max(map(sum, zip(*pool.map(one, range(threads)), strict=True)))
+
+
+def _read(path: Path) -> Bounds | None:
+    try:
+        data = json.loads(path.read_text())
+        return Bounds(float(data["gflops"]), float(data["gbytes_per_second"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(path: Path, bounds: Bounds) -> None:
+    """As a whole or not at all; a cache that cannot be written only costs the next one another measurement."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(vars(bounds), file)
+        os.replace(file.name, path)  # noqa: PTH105 (a plain name, not a path)
+    except OSError:
+        return
