@@ -1,8 +1,9 @@
 """Built kernels, kept by what they were built from.
 
-An entry is a folder, `ab/abcdef.../`, made elsewhere in the same file system and renamed into place: it is there as a
-whole or not at all, whoever else is writing. It holds `entry.json` and the binary; the entry tells the binary's hash,
-so a torn or altered one counts as missing. The time of `entry.json` tells when the entry was last used.
+An entry is a folder, `ab/abcdef.../`: the one in which the kernel was built, cleared up and renamed into place, so that
+it is there as a whole or not at all, whoever else is writing. It holds `entry.json` and the binary; the entry tells the
+binary's hash, so a torn or altered one counts as missing. That is also why nothing waits for the disk: what a power
+failure tears is built again. The time of `entry.json` tells when the entry was last used.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -17,7 +19,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,9 +94,8 @@ class Cache:
         return None
 
     def put(self, key: str, kernel: Kernel, toolchain: Toolchain, built: Built, seconds: float, work: Path) -> Artifact:
-        """Keep what was built in a folder that `workspace` gave."""
+        """Keep what was built in a folder that `workspace` gave; the folder becomes the entry."""
         binary = work / built.binary
-        _sync(binary)
         entry: JsonObject = {
             "sha256": hashlib.sha256(binary.read_bytes()).hexdigest(),
             "kernel_id": kernel.id,
@@ -105,20 +106,20 @@ class Cache:
             "seconds": seconds,
             "log": built.log,
         }
-        self._keep(key, entry, binary)
+        self._keep(key, entry, work, binary)
         artifact = self.get(key)
         if artifact is None:
             raise OSError("the new entry cannot be read back")
         return artifact
 
-    def put_failure(self, key: str, error: BuildError) -> None:
+    def put_failure(self, key: str, error: BuildError, work: Path) -> None:
         """Remember a build that would surely fail again."""
         if error.lasting:
-            self._keep(key, {"verdict": error.verdict.value, "detail": error.detail, "log": error.log}, None)
+            self._keep(key, {"verdict": error.verdict.value, "detail": error.detail, "log": error.log}, work, None)
 
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
-        """An empty folder to build in, in the file system where the result is to stay; gone afterwards."""
+        """An empty folder to build in, in the file system where the result is to stay. Gone afterwards, unless put."""
         above = self._roots[-1] / _WORK
         above.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(dir=above))
@@ -150,40 +151,36 @@ class Cache:
         latest = time.time() - older_than
         with contextlib.suppress(OSError):
             self._sweep(max(older_than, _ABANDONED_SECONDS))
-        return sum(self._remove(use) for use in self._uses() if use.last <= latest)
+        return self._remove(use for use in self._uses() if use.last <= latest)
 
     def trim(self, max_bytes: int | None = None) -> int:
         """Remove the entries longest unused until the rest fits. Gives the bytes freed."""
         uses = sorted(self._uses(), key=lambda use: use.last)
         excess = sum(use.bytes for use in uses) - (self.max_bytes if max_bytes is None else max_bytes)
-        freed = 0
-        for use in uses:
-            if freed >= excess:
-                break
-            freed += self._remove(use)
-        return freed
+        before = itertools.accumulate((use.bytes for use in uses), initial=0)  # freed before each one
+        return self._remove(use for use, freed in zip(uses, before, strict=False) if freed < excess)
 
-    def _keep(self, key: str, entry: JsonObject, binary: Path | None) -> None:
-        with self.workspace() as folder:
-            new = folder / key
-            new.mkdir()
-            if binary is not None:
-                binary.rename(new / binary.name)
-            (new / _ENTRY).write_text(json.dumps(entry))
-            _sync(new / _ENTRY)
-            grown = _bytes(new)
-            place = _place(self._roots[-1], key)
-            place.parent.mkdir(mode=0o700, exist_ok=True)
-            try:
-                new.rename(place)
-            except OSError:
-                if _valid(place):  # another process was faster: its entry is as good
-                    return
-                # What lies there is torn. It may be gone by now, or another process may put it right first.
-                with contextlib.suppress(FileNotFoundError):
-                    place.rename(folder / "torn")
-                with contextlib.suppress(FileExistsError):
-                    new.rename(place)
+    def _keep(self, key: str, entry: JsonObject, work: Path, binary: Path | None) -> None:
+        """Make the work folder an entry."""
+        for file in work.iterdir():
+            if file.is_dir():
+                shutil.rmtree(file)
+            elif file != binary:
+                file.unlink()
+        (work / _ENTRY).write_text(json.dumps(entry))
+        grown = _bytes(work)
+        place = _place(self._roots[-1], key)
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            work.rename(place)
+        except OSError:
+            if _valid(place):  # another process was faster: its entry is as good
+                return
+            # What lies there is torn. It may be gone by now, or another process may put it right first.
+            with self.workspace() as aside, contextlib.suppress(FileNotFoundError):
+                place.rename(aside / key)
+            with contextlib.suppress(OSError):
+                work.rename(place)
         self._count(grown)
 
     def _count(self, grown: int) -> None:
@@ -201,12 +198,15 @@ class Cache:
             with contextlib.suppress(OSError):
                 yield _Use((place / _ENTRY).stat().st_mtime, _bytes(place), place)
 
-    def _remove(self, use: _Use) -> int:
-        # Renamed first: nobody shall find half an entry.
+    def _remove(self, uses: Iterable[_Use]) -> int:
+        freed = 0
         with contextlib.suppress(OSError), self.workspace() as folder:
-            use.folder.rename(folder / "old")
-            return use.bytes
-        return 0
+            for use in uses:
+                # Renamed first: nobody shall find half an entry. Another process may have been faster.
+                with contextlib.suppress(OSError):
+                    use.folder.rename(folder / use.folder.name)
+                    freed += use.bytes
+        return freed
 
     def _sweep(self, older_than: float) -> None:
         latest = time.time() - older_than
@@ -240,8 +240,3 @@ def _valid(folder: Path) -> bool:
 
 def _bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.iterdir())
-
-
-def _sync(file: Path) -> None:
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())

@@ -50,6 +50,6 @@ def _build(
         try:
             built = toolchain.build(kernel, target, folder, limits, group)
         except BuildError as error:
-            cache.put_failure(key, error)
+            cache.put_failure(key, error, folder)
             raise
         return cache.put(key, kernel, toolchain, built, time.perf_counter() - started, folder)

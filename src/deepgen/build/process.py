@@ -12,7 +12,7 @@ import os
 import resource
 import select
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from enum import Enum
@@ -113,23 +113,36 @@ def _watch(process: subprocess.Popen[bytes], log: _Log, limits: BuildLimits, gro
     out = process.stdout.fileno()
     poll = select.poll()
     poll.register(out, select.POLLIN)
-    glance = _GLANCE
-    while not _over(process.pid):
-        left = limits.wall_seconds - (group.clock() - started)
-        if left <= 0.0 and not group.paused:
-            return End.WALL_CLOCK
-        if poll.poll(1000.0 * (glance if left <= 0.0 else min(left, glance))):
-            chunk = os.read(out, _CHUNK)
-            log.add(chunk)
-            if log.total > limits.output_bytes:
-                return End.OUTPUT
-            if not chunk:
-                # Closed, which mostly means that it is about to end: look again soon, then ever more rarely.
-                poll.unregister(out)
-                glance = 0.0005
-        elif glance < _GLANCE:
-            glance *= 2.0
+    with _exit_event(process.pid) as event:
+        if event is not None:
+            poll.register(event, select.POLLIN)
+        while not _over(process.pid):
+            left = limits.wall_seconds - (group.clock() - started)
+            if left <= 0.0 and not group.paused:
+                return End.WALL_CLOCK
+            ready = poll.poll(1000.0 * (_GLANCE if left <= 0.0 else min(left, _GLANCE)))
+            if any(fd == out for fd, _ in ready):
+                chunk = os.read(out, _CHUNK)
+                log.add(chunk)
+                if log.total > limits.output_bytes:
+                    return End.OUTPUT
+                if not chunk:
+                    poll.unregister(out)
     return End.ITSELF
+
+
+@contextlib.contextmanager
+def _exit_event(pid: int) -> Iterator[int | None]:
+    """A file descriptor that becomes readable when the process ends; None where the system has no such thing."""
+    try:
+        event = os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        yield None
+        return
+    try:
+        yield event
+    finally:
+        os.close(event)
 
 
 def _over(pid: int) -> bool:

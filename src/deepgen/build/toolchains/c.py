@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import errno
 import platform
 import re
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from deepgen.build import elf, process
-from deepgen.build.base import BuildError, BuildLimits, Built
+from deepgen.build.base import BuildLimits, Built
 from deepgen.build.group import Group
 from deepgen.build.toolchains import isa
+from deepgen.build.toolchains.judge import failed, run_judged
+from deepgen.build.toolchains.sources import write_sources
 from deepgen.targets import X86, Target
-from deepgen.vocabulary import BadInput, Json, Kernel, Verdict, digest
+from deepgen.vocabulary import BadInput, Json, Kernel, digest
 
 _OPTIMISE = ("-O3",)
 _SHARED = ("-shared", "-fPIC")
 _BINARY = "kernel.so"
 _ASSEMBLY = "kernel.s"
-
-_OUT_OF_MEMORY = re.compile(r"out of memory|memory exhausted|cannot allocate memory|bad_alloc|OutOfMemory", re.I)
-_OUT_OF_TIME = re.compile(r"CPU time limit exceeded")
-_KILLED = re.compile(r"Killed signal terminated|unable to execute command: Killed")
-_TOO_LARGE = re.compile(r"File size limit exceeded|File too large")
-_CRASHED = re.compile(
-    r"internal compiler error.*|.*signal terminated program.*|.*frontend command failed.*|PLEASE submit"
-)
-_ERROR = re.compile(r"^.*\b(?:error|undefined reference)\b.*$", re.M)
 
 
 @dataclass(frozen=True)
@@ -57,9 +48,9 @@ class CCompiler:
         try:
             code = elf.code_bytes((folder / _BINARY).read_bytes())
         except FileNotFoundError:
-            raise self._failed("reported success but wrote no shared library", finished.log) from None
+            raise failed(self.name, "reported success but wrote no shared library", finished.log) from None
         except ValueError as error:
-            raise self._failed(f"reported success but wrote {error} as shared library", finished.log) from None
+            raise failed(self.name, f"reported success but wrote {error} as shared library", finished.log) from None
         facts: dict[str, Json] = {"code_bytes": code, "cpu_seconds": round(finished.cpu_seconds, 3)}
         if (stack := _stack_bytes(folder)) is not None:
             facts["stack_bytes"] = stack
@@ -93,51 +84,10 @@ class CCompiler:
         flags = (*self._flags(target.isa), *kind)
         argv = (*self.command, *flags, "-o", output, kernel.sources[0].name, *kernel.flags)
         argv = argv if "-S" in kind else (*argv, "-lm")
-        try:
-            finished = process.run(argv, folder=folder, limits=limits, group=group, env=self._env(folder))
-        except OSError as error:
-            detail = f"{self.name} could not be started: {error.strerror or error}"
-            raise BuildError(Verdict.BUILD_FAILED, detail, transient=True) from error
-        self._judge(finished, limits)
-        return finished
+        return run_judged(self.name, argv, folder, limits, group, self._env(folder))
 
     def _env(self, folder: Path) -> dict[str, str]:
         return {key: value.replace("{folder}", str(folder)) for key, value in self.env.items()}
-
-    def _judge(self, finished: process.Finished, limits: BuildLimits) -> None:
-        """Raise what a build that went wrong deserves."""
-        log, code = finished.log, finished.code
-        if finished.end is process.End.WALL_CLOCK:
-            detail = f"{self.name} did not finish within {limits.wall_seconds:g} s"
-            raise BuildError(Verdict.BUILD_TIMEOUT, detail, log)
-        if finished.end is process.End.OUTPUT:
-            raise self._failed(f"printed more than {_size(limits.output_bytes)} and was stopped", log)
-        if code == 0:
-            return
-        if code == -signal.SIGXCPU or _OUT_OF_TIME.search(log) or finished.cpu_seconds >= limits.cpu_seconds:
-            detail = f"{self.name} used more than {limits.cpu_seconds:g} s of CPU time"
-            raise BuildError(Verdict.BUILD_TIMEOUT, detail, log)
-        if "No space left on device" in log:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        if _OUT_OF_MEMORY.search(log):
-            detail = f"{self.name} needed more than {_size(limits.memory_bytes)} of memory"
-            raise BuildError(Verdict.OUT_OF_MEMORY, detail, log)
-        if code == -signal.SIGKILL or _KILLED.search(log):
-            detail = f"{self.name} was killed from outside, most likely because the machine ran out of memory"
-            raise BuildError(Verdict.OUT_OF_MEMORY, detail, log, transient=True)
-        if code == -signal.SIGXFSZ or _TOO_LARGE.search(log):
-            raise self._failed(f"wrote a file of more than {_size(limits.file_bytes)}", log)
-        if code < 0:
-            raise self._failed(f"crashed with {_signal_name(-code)}", log)
-        if crash := _CRASHED.search(log):
-            raise self._failed(f"crashed: {crash.group().strip()}", log)
-        if error := _ERROR.search(log):
-            raise self._failed(f"refused the source: {error.group().strip()}", log)
-        said = next((line.strip() for line in log.splitlines() if line.strip()), "and printed nothing")
-        raise self._failed(f"ended with exit code {code}: {said}", log)
-
-    def _failed(self, what: str, log: str) -> BuildError:
-        return BuildError(Verdict.BUILD_FAILED, f"{self.name} {what}"[:500], log)
 
 
 def gcc_or_clang(name: str, path: str, description: str) -> CCompiler:
@@ -169,17 +119,6 @@ def zig(path: str, version: str, cache: str) -> CCompiler:
     )
 
 
-def write_sources(kernel: Kernel, folder: Path) -> None:
-    """Put a kernel's files where a compiler finds them."""
-    for source in kernel.sources:
-        name = PurePosixPath(source.name)
-        if name.is_absolute() or ".." in name.parts or source.name.startswith("-") or not name.parts:
-            raise BadInput(f"kernel {kernel.name}: source {source.name!r}", allowed="a relative name in its folder")
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source.text)
-
-
 def _stack_bytes(folder: Path) -> int | None:
     """The deepest stack frame of the kernel's functions: spilled registers show here."""
     frames = [
@@ -189,14 +128,3 @@ def _stack_bytes(folder: Path) -> int | None:
         if len(words := line.split("\t")) > 1 and words[1].isdigit()
     ]
     return max(frames, default=None)
-
-
-def _size(size: int) -> str:
-    return f"{size / (1 << 30):g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):g} MiB"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
