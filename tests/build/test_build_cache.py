@@ -57,7 +57,9 @@ def test_a_kernel_is_built_once(counting: CCompiler, target: X86, cache: Cache, 
     assert list((cache.folder / "work").iterdir()) == []
 
 
-@pytest.mark.parametrize("harm", ["truncated", "altered", "missing", "no entry", "bad entry", "empty entry"])
+@pytest.mark.parametrize(
+    "harm", ["truncated", "altered", "missing", "no entry", "bad entry", "empty entry", "strange entry"]
+)
 def test_a_damaged_entry_is_built_anew(
     counting: CCompiler, target: X86, cache: Cache, tmp_path: Path, harm: str
 ) -> None:
@@ -74,7 +76,7 @@ def test_a_damaged_entry_is_built_anew(
     elif harm == "no entry":
         entry.unlink()
     else:
-        entry.write_text("[1, 2" if harm == "bad entry" else "{}")
+        entry.write_text({"bad entry": "[1, 2", "empty entry": "{}", "strange entry": '"sha256"'}[harm])
     assert cache.get(cache_key(c_kernel(), counting, target)) is None
     assert built(c_kernel(), counting, target, cache) == replace(
         artifact, seconds=_seconds(binary), facts=_facts(binary)
@@ -184,6 +186,14 @@ def test_the_longest_unused_go_first(counting: CCompiler, target: X86, cache: Ca
     assert [Path(a.binary).exists() for a in artifacts] == [True, False, False, False]
     assert cache.clear() > 0
     assert cache.size() == 0
+
+
+def test_an_entry_half_removed_is_removed_for_good(counting: CCompiler, target: X86, cache: Cache) -> None:
+    binary = Path(built(c_kernel(), counting, target, cache).binary)
+    binary.with_name("entry.json").unlink()
+    assert cache.size() > 0
+    assert cache.clear() > 0
+    assert not binary.exists()
 
 
 def test_the_cache_keeps_itself_within_its_size(counting: CCompiler, target: X86, tmp_path: Path) -> None:

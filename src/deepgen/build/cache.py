@@ -22,7 +22,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from deepgen.build.base import BuildError, Built, Toolchain
 from deepgen.targets import X86, Target
@@ -33,6 +32,7 @@ _FORMAT = 1  # of entries; another number is another key
 _ENTRY = "entry.json"
 _WORK = "work"
 _ABANDONED_SECONDS = 86400.0  # work folders this old belong to a process that was killed
+_TORN = (OSError, ValueError, KeyError, TypeError)  # what reading a damaged entry may raise
 _log = logging.getLogger(__name__)
 
 
@@ -83,9 +83,8 @@ class Cache:
         """The artifact of that key, or None. Raises the BuildError that the build ended in, where that is known."""
         for root in self._roots:
             folder = _place(root, key)
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                entry = json.loads((folder / _ENTRY).read_text())
-                found = _read(entry, folder)
+            with contextlib.suppress(*_TORN):
+                found = _read(folder)
                 with contextlib.suppress(OSError):
                     os.utime(folder / _ENTRY)
                 if isinstance(found, BuildError):
@@ -151,14 +150,14 @@ class Cache:
         latest = time.time() - older_than
         with contextlib.suppress(OSError):
             self._sweep(max(older_than, _ABANDONED_SECONDS))
-        return self._remove(use for use in self._uses() if use.last <= latest)
+        return _remove_all(use for use in self._uses() if use.last <= latest)
 
     def trim(self, max_bytes: int | None = None) -> int:
         """Remove the entries longest unused until the rest fits. Gives the bytes freed."""
         uses = sorted(self._uses(), key=lambda use: use.last)
         excess = sum(use.bytes for use in uses) - (self.max_bytes if max_bytes is None else max_bytes)
         before = itertools.accumulate((use.bytes for use in uses), initial=0)  # freed before each one
-        return self._remove(use for use, freed in zip(uses, before, strict=False) if freed < excess)
+        return _remove_all(use for use, freed in zip(uses, before, strict=False) if freed < excess)
 
     def _keep(self, key: str, entry: JsonObject, work: Path, binary: Path | None) -> None:
         """Make the work folder an entry."""
@@ -176,11 +175,13 @@ class Cache:
         except OSError:
             if _valid(place):  # another process was faster: its entry is as good
                 return
-            # What lies there is torn. It may be gone by now, or another process may put it right first.
-            with self.workspace() as aside, contextlib.suppress(FileNotFoundError):
-                place.rename(aside / key)
-            with contextlib.suppress(OSError):
+            # What lies there is torn, and goes. Another process may put it right at the same moment.
+            _remove(place)
+            try:
                 work.rename(place)
+            except OSError:
+                if not _valid(place):
+                    raise
         self._count(grown)
 
     def _count(self, grown: int) -> None:
@@ -196,17 +197,9 @@ class Cache:
     def _uses(self) -> Iterator[_Use]:
         for place in self.folder.glob("??/*"):
             with contextlib.suppress(OSError):
-                yield _Use((place / _ENTRY).stat().st_mtime, _bytes(place), place)
-
-    def _remove(self, uses: Iterable[_Use]) -> int:
-        freed = 0
-        with contextlib.suppress(OSError), self.workspace() as folder:
-            for use in uses:
-                # Renamed first: nobody shall find half an entry. Another process may have been faster.
-                with contextlib.suppress(OSError):
-                    use.folder.rename(folder / use.folder.name)
-                    freed += use.bytes
-        return freed
+                entry = place / _ENTRY
+                last = (entry if entry.exists() else place).stat().st_mtime
+                yield _Use(last, _bytes(place), place)
 
     def _sweep(self, older_than: float) -> None:
         latest = time.time() - older_than
@@ -219,8 +212,26 @@ def _place(root: Path, key: str) -> Path:
     return root / key[:2] / key
 
 
-def _read(entry: dict[str, Any], folder: Path) -> Artifact | BuildError:
-    """What an entry holds. Raises ValueError when the binary is not the one that was put."""
+def _remove_all(uses: Iterable[_Use]) -> int:
+    freed = 0
+    for use in uses:
+        _remove(use.folder)
+        freed += 0 if use.folder.exists() else use.bytes
+    return freed
+
+
+def _remove(place: Path) -> None:
+    # The entry first: whoever looks from now on finds nothing, rather than half of it.
+    with contextlib.suppress(OSError):
+        (place / _ENTRY).unlink(missing_ok=True)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _read(folder: Path) -> Artifact | BuildError:
+    """What an entry holds. Raises one of _TORN when it is not what was put."""
+    entry = json.loads((folder / _ENTRY).read_text())
+    if not isinstance(entry, dict):
+        raise TypeError("not an entry")
     if "verdict" in entry:
         return BuildError(Verdict(entry["verdict"]), entry["detail"], entry["log"])
     expected = entry.pop("sha256")
@@ -232,8 +243,8 @@ def _read(entry: dict[str, Any], folder: Path) -> Artifact | BuildError:
 
 def _valid(folder: Path) -> bool:
     try:
-        _read(json.loads((folder / _ENTRY).read_text()), folder)
-    except (OSError, ValueError, KeyError, TypeError):
+        _read(folder)
+    except _TORN:
         return False
     return True
 
