@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deepgen.cli.output import print_json, shown
+from deepgen.tuning import Study
 from deepgen.tuning.journal import holder
 from deepgen.vocabulary.errors import DeepgenError
 
@@ -51,10 +52,21 @@ def foreground(argv: Sequence[str]) -> list[str]:
 def _wait_until_running(child: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
     """A command that fails at once must not look as if it ran."""
     deadline = time.monotonic() + _PATIENCE
-    while child.poll() is None and holder(folder) != child.pid and time.monotonic() < deadline:
+    while child.poll() is None and not _running(folder, child.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     if child.returncode:
         last = log.read_text(errors="replace").strip().splitlines()[-1:]
         raise DeepgenError(
             f"the background process ended with code {child.returncode}: {' '.join(last)} (log: {shown(log)})"
         )
+
+
+def _running(folder: Path, pid: int) -> bool:
+    """Whether the process holds the study, and the study can be read."""
+    if holder(folder) != pid:
+        return False
+    try:
+        Study.open(folder)
+    except DeepgenError:
+        return False
+    return True

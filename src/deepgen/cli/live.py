@@ -48,16 +48,18 @@ class _Lines:
 
 
 def line(progress: Progress) -> str:
-    """A moment of a run in one line."""
+    """A moment of a run in one line; a note is what matters while it stands."""
+    if progress.note and progress.phase != "done":
+        return _cut(f"{progress.phase}: {progress.note}")
     parts = [f"{progress.phase}: {progress.done}/{progress.budget} trials"]
     if failed := _failed(progress):
         parts.append(f"{failed} failed")
     if progress.best_gflops is not None:
-        parts.append(_best(progress))
+        parts.append(f"{progress.best_gflops:.1f} GFLOP/s")
+    if progress.share_of_peak is not None:
+        parts.append(f"{share_text(progress.share_of_peak)} of peak")
     if progress.phase == "searching" and progress.time_left is not None:
         parts.append(f"{clock(progress.time_left)} left")
-    if progress.note:
-        parts.append(progress.note)
     return _cut(", ".join(parts))
 
 

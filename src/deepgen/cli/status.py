@@ -39,7 +39,7 @@ def status(names: Names = None, as_json: options.AsJson = False) -> None:
 
 def _row(folder: Path) -> dict[str, Any]:
     from deepgen.cli.session import kept_run
-    from deepgen.tuning import Study
+    from deepgen.tuning import Study, journal
     from deepgen.vocabulary.errors import DeepgenError
 
     try:
@@ -47,8 +47,9 @@ def _row(folder: Path) -> dict[str, Any]:
         summary: dict[str, Any] = study.summary()
         pid, finished = study.running(), study.finals() is not None
     except DeepgenError as error:
-        # One broken folder must not hide the others.
-        return {"study": str(folder), "state": "unreadable", "why": str(error)}
+        # One broken folder must not hide the others; one that is only being made is not broken.
+        starting = journal.holder(folder) is not None
+        return {"study": str(folder), "state": "starting" if starting else "unreadable", "why": str(error)}
     return {
         "study": str(folder),
         "state": "running" if pid is not None else "finished" if finished else "stopped",
@@ -65,8 +66,8 @@ def _print(row: dict[str, Any]) -> None:
     from deepgen.cli.output import labelled, seconds_text, share_text, shown
 
     print(shown(row["study"]))
-    if row["state"] == "unreadable":
-        labelled("  state", row["why"])
+    if "why" in row:
+        labelled("  state", f"{row['state']}: {row['why']}")
         return
     pid = f" as process {row['pid']}" if row["pid"] is not None else ""
     labelled("  what", f"{row['operator']} on {row['target']}")

@@ -1,0 +1,234 @@
+"""`deepgen tune` and `deepgen resume`: the result in words and as JSON, going on, config files, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deepgen.tuning import Study
+
+SMALL = ("tune", "gemm", "MNK=64", "--target", "sim", "--trials", "12")
+SLOW = ("tune", "gemm", "MNK=64", "--target", "sim:measure_seconds=0.1", "--trials", "60")
+
+
+def _only_study(project: Path) -> Study:
+    (folder,) = (project / "deepgen-studies").iterdir()
+    return Study.open(folder)
+
+
+def _wait_for_trials(project: Path, count: int) -> Study:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if list(project.glob("deepgen-studies/*/journal.sqlite")):
+            try:
+                study = _only_study(project)
+                if len(study.trials()) >= count:
+                    return study
+            except Exception:  # the journal is only being made
+                pass
+        time.sleep(0.05)
+    raise AssertionError("the study did not start")
+
+
+def test_the_result_tells_winner_speed_folder_and_use(deepgen: Callable, project: Path) -> None:
+    said = deepgen(*SMALL)
+    assert said.code == 0
+    study = _only_study(project)
+    for part in ("winner", "GFLOP/s", "trials   12", f"deepgen-studies/{study.folder.name}", "import deepgen as dg"):
+        assert part in said.out
+    assert max(map(len, said.err.splitlines())) <= 80
+    # The line of Python is there to be copied, so it alone may be as long as the folder's name makes it.
+    assert max(len(line) for line in said.out.splitlines() if "dg.Study" not in line) <= 80
+
+
+def test_json_is_exactly_one_object(deepgen: Callable, project: Path) -> None:
+    said = deepgen(*SMALL, "--json")
+    assert (said.code, said.err) == (0, "")
+    found = said.json()
+    assert {"study", "operator", "target", "trials", "winner", "baselines"} <= set(found)
+    assert {"rank", "config", "seconds", "gflops", "share_of_peak", "verdict"} <= set(found["winner"])
+    assert sum(found["trials"].values()) == 12
+    assert found["target"] == "sim"
+    assert Study.open(found["study"]).best().trial.rank == found["winner"]["rank"]
+
+
+def test_the_same_command_again_repeats_nothing(deepgen: Callable, project: Path) -> None:
+    first = deepgen(*SMALL, "--json").json()
+    before = _only_study(project).trials()
+    assert deepgen(*SMALL, "--json").json() == first
+    assert _only_study(project).trials() == before
+
+
+def test_more_trials_go_on_with_the_same_study(deepgen: Callable, project: Path) -> None:
+    deepgen(*SMALL)
+    before = _only_study(project).trials()
+    assert deepgen("resume", "deepgen-studies", "--trials", "15").code == 0
+    after = _only_study(project).trials()
+    assert after[:12] == before
+    assert len(after) == 15
+
+
+def test_resume_keeps_to_the_budget_that_was_given(deepgen: Callable, project: Path) -> None:
+    first = deepgen(*SMALL, "--json").json()
+    assert deepgen("resume", first["study"], "--json").json() == first
+
+
+def test_options_reach_the_study(deepgen: Callable, project: Path) -> None:
+    said = deepgen(
+        *SMALL, "--dtype", "f64", "--layout", "nt", "--seed", "9", "--strategy", "exhaustive", "--keep-top", "2",
+        "--out", "elsewhere", "--jobs", "1", "--time-budget", "60", "--warm", "--json",
+    )  # fmt: skip
+    study = Study.open(said.json()["study"])
+    assert study.folder.parent == Path("elsewhere")
+    assert (study.operator.to_json()["a"], study.operator.to_json()["layout"]) == ("f64", "nt")
+    assert (study.definition["seed"], study.definition["strategy"]) == (9, "exhaustive")
+    assert study.definition["policy"]["cold"] is False
+    assert [trial.rank for trial in study.trials()][1:4] == sorted(trial.rank for trial in study.trials()[1:4])
+
+
+def test_settings_give_target_and_studies_folder(deepgen: Callable, project: Path) -> None:
+    (project / "deepgen.toml").write_text('target = "sim:seed=4"\nstudies = "kept"\n')
+    found = deepgen("tune", "gemm", "MNK=64", "t=3", "--json").json()
+    assert found["target"] == "sim:seed=4"
+    assert Path(found["study"]).parent == project / "kept"
+
+
+CONFIG = """
+operator = "gemm"
+shapes = [{ MNK = 32 }, { MN = 32, K = 64 }]
+target = "sim"
+[knobs]
+BLOCK_M = [32, 64]
+[budget]
+trials = 5
+"""
+
+
+def test_a_config_file_gives_a_study_for_each_shape(deepgen: Callable, project: Path) -> None:
+    (project / "my.toml").write_text(CONFIG)
+    found = deepgen("tune", "my.toml", "--json").json()["studies"]
+    assert [study["operator"]["k"] for study in found] == [32, 64]
+    for study in found:
+        trials = Study.open(study["study"]).trials()
+        assert len(trials) == 5
+        assert {trial.config["BLOCK_M"] for trial in trials} <= {32, 64}
+
+
+def test_options_come_before_the_config_file(deepgen: Callable, project: Path) -> None:
+    (project / "my.toml").write_text(CONFIG)
+    found = deepgen("tune", "my.toml", "--trials", "2", "--target", "sim:seed=8", "--json").json()["studies"]
+    assert [(sum(s["trials"].values()), s["target"]) for s in found] == [(2, "sim:seed=8")] * 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named", "allowed"),
+    [
+        ("BLOCK_M = [32, 64]", "BLOCK_Q = [32]", "BLOCK_Q", "BLOCK_M"),
+        ("BLOCK_M = [32, 64]", "BLOCK_M = [33]", "33", "32"),
+        ("trials = 5", "trials = 0", "budget.trials", "from 1 up"),
+    ],
+)
+def test_a_config_file_that_cannot_be_is_refused_before_any_study_starts(
+    deepgen: Callable, project: Path, old: str, new: str, named: str, allowed: str
+) -> None:
+    (project / "my.toml").write_text(CONFIG.replace(old, new))
+    said = deepgen("tune", "my.toml")
+    assert said.code == 2
+    assert "my.toml" in said.err
+    assert named in said.err
+    assert allowed in said.err
+    assert not (project / "deepgen-studies").exists()
+
+
+@pytest.mark.parametrize("extra", [["MNK=8"], ["--dtype", "f64"], ["--layout", "nt"]])
+def test_a_config_file_is_not_mixed_with_words(deepgen: Callable, project: Path, extra: list[str]) -> None:
+    (project / "my.toml").write_text(CONFIG)
+    assert deepgen("tune", "my.toml", *extra).code == 2
+
+
+def test_no_right_kernel_is_an_error_that_says_why(deepgen: Callable) -> None:
+    said = deepgen("tune", "gemm", "MNK=64", "--target", "sim:faults=1.0", "t=4")
+    assert said.code == 1
+    assert "4 trials" in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_cleanly_and_resume_goes_on(
+    start: Callable, deepgen: Callable, project: Path, signum: int, code: int
+) -> None:
+    process = start(*SLOW)
+    _wait_for_trials(project, 3)
+    # To the whole group, as a terminal sends Ctrl-C.
+    os.killpg(process.pid, signum)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert out == ""
+    study = _only_study(project)
+    assert f"deepgen resume deepgen-studies/{study.folder.name}" in err
+    kept = study.trials()
+    assert 3 <= len(kept) < 60
+    assert {str(trial.measurement.verdict) for trial in kept} == {"correct"}
+    assert study.running() is None
+    assert deepgen("resume", study.folder.name, "--trials", str(len(kept) + 2)).code == 0
+    assert study.trials()[: len(kept)] == kept
+
+
+def test_where_there_is_no_terminal_progress_is_lines_on_stderr(start: Callable) -> None:
+    out, err = start(*SMALL).communicate(timeout=60)
+    assert "winner" in out
+    assert "12/12 trials" in err
+    assert "\x1b" not in out + err
+
+
+def test_on_a_terminal_there_is_a_live_view(project: Path) -> None:
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deepgen.cli.main", *SLOW[:-1], "8"],
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
+    )
+    os.close(slave)
+    seen = b""
+    while True:
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not chunk:
+            break
+        seen += chunk
+    out, _ = process.communicate(timeout=60)
+    os.close(master)
+    assert process.returncode == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
+    assert "gemm f32 nn 64x64x64 on sim" in text
+    assert "/8 trials" in text
+    assert "GFLOP/s" in text
+    assert max(len(line) for line in re.split(r"[\r\n]+", text)) <= 80
+    assert b"\x1b" not in out
+
+
+def test_json_stays_pure_on_a_terminal(project: Path) -> None:
+    master, slave = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "deepgen.cli.main", *SMALL, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        check=True,
+        timeout=60,
+    )
+    os.close(slave)
+    os.close(master)
+    assert json.loads(done.stdout)["target"] == "sim"
