@@ -1,0 +1,65 @@
+"""Every command that the documentation shows for running does run.
+
+A block whose fence says `sh run` or `python run` is run, in the order of the page, in one temporary folder a page. A
+block that says `file=NAME` is written there as that file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FENCE = re.compile(
+    r"^```(?P<language>\w+) +(?P<what>run|file=(?P<file>\S+)) *\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Something of a page that is run or written."""
+
+    language: str
+    file: str | None
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(m["language"], m["file"], m["text"]) for m in FENCE.finditer(page.read_text())]
+
+
+PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if blocks(page)]
+
+
+def command(block: Block) -> list[str]:
+    return {"sh": ["bash", "-euo", "pipefail", "-c", block.text], "python": [sys.executable, "-c", block.text]}[
+        block.language
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_a_page(page: Path, tmp_path: Path) -> None:
+    # The commands of this very environment come first.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for block in blocks(page):
+        if block.file is not None:
+            (tmp_path / block.file).write_text(block.text)
+            continue
+        done = subprocess.run(
+            command(block), cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{page.name}:\n{block.text}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+
+
+def test_the_guide_shows_every_command() -> None:
+    shown = {
+        word for page in PAGES for b in blocks(page) for word in re.findall(r"^deepgen (\w+)", b.text, re.MULTILINE)
+    }
+    assert shown >= {"tune", "resume", "top", "show", "status", "stop", "build", "space", "doctor", "clean"}
