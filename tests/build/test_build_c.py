@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from build_helpers import Fake, c_kernel
 
-from deepgen.build import BuildError, BuildLimits, Cache, Group, build_once, toolchain_for
-from deepgen.build.find import _search
+from deepgen.build import BuildError, BuildLimits, Cache, Group, ToolStatus, build_once, survey, toolchain_for
 from deepgen.build.toolchains.c import CCompiler, gcc_or_clang
 from deepgen.targets import X86
 from deepgen.vocabulary import BadInput, Kernel, Source, Verdict
 
-HOW_TO_GET = {"gcc": "apt-get install gcc", "clang": "apt-get install clang-19", "zig": "pip install ziglang"}
+
+@functools.cache
+def surveyed() -> dict[str, ToolStatus]:
+    return {status.name: status for status in survey()}
 
 
 @pytest.fixture(params=["gcc", "clang", "zig"])
 def compiler(request: pytest.FixtureRequest, target: X86) -> CCompiler:
-    path = _search(request.param)
-    if path is None:
-        pytest.skip(f"{request.param} is not installed; `{HOW_TO_GET[request.param]}` would bring it")
-    found = toolchain_for(target, "c", {request.param: path})
+    status = surveyed()[request.param]
+    if status.path is None:
+        pytest.skip(f"{status.name} is {status.problem}. {status.remedy}")
+    found = toolchain_for(target, "c", {status.name: status.path})
     assert isinstance(found, CCompiler)
     return found
 

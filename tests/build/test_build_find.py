@@ -9,7 +9,6 @@ import pytest
 
 from deepgen import targets
 from deepgen.build import TOOLS, survey, toolchain_for
-from deepgen.build import find as find_module
 from deepgen.build.toolchains.c import CCompiler
 from deepgen.build.toolchains.sim import SimToolchain
 from deepgen.targets import X86
@@ -22,7 +21,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr(find_module.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)  # no packaged zig either
 
     def put(name: str, says: str) -> Path:
         tool = folder / name
