@@ -18,6 +18,7 @@ _DOING = {
     Stage.TIME: "in a timed run",
     Stage.CHECK: "after it had run, so it damaged the process",
 }
+_BY_THE_PROCESSOR = 128  # a protection fault that is not about a page, so that there is no address to tell
 _NEAR_STACK = 1 << 20
 _SHOWN = 160  # characters of what it printed
 
@@ -64,6 +65,11 @@ def _cause(returncode: int | None, pulse: Pulse) -> tuple[Verdict, str]:
         return Verdict.OUT_OF_MEMORY, "was killed by the system, most likely for want of memory,"
     if note.signal and note.error == errno.ENOMEM:
         return Verdict.OUT_OF_MEMORY, "was refused memory beyond its limit and went on without it"
+    if number == signal.SIGSEGV and note.signal and note.code == _BY_THE_PROCESSOR:
+        return (
+            Verdict.CRASHED,
+            "used an aligned instruction on an address that is not aligned, or an impossible address",
+        )
     if number in (signal.SIGSEGV, signal.SIGBUS) and note.signal:
         return Verdict.CRASHED, _access(note.address, note.stack, note.write, pulse.places())
     names = {

@@ -17,7 +17,7 @@
 struct pulse {
     double started, limit;
     int32_t stage, who, calls;
-    int32_t signal, write, error, exited, status;
+    int32_t signal, code, write, error, exited, status, spare;
     uint64_t address, stack;
 };
 
@@ -26,6 +26,7 @@ static char alternate[1 << 16]; /* a handler must run even when the stack is wha
 
 static void on_signal(int number, siginfo_t *info, void *context) {
     pulse->signal = number;
+    pulse->code = info->si_code;
     pulse->error = errno;
     pulse->address = (uint64_t)(uintptr_t)info->si_addr;
 #if defined(__linux__) && defined(__x86_64__)

@@ -20,6 +20,7 @@ from deepgen.measure.pulse import Pulse, Stage
 from deepgen.vocabulary import Verdict
 
 _TAIL = 2048  # bytes kept of what kernels print
+_LOOK_SECONDS = 0.1  # between looks at the pulse: seldom enough that no timed run notices
 _LINGER_SECONDS = 2.0  # for a worker whose channel is gone to end by itself
 
 
@@ -101,7 +102,7 @@ class WorkerProcess:
                 os.close(fd)
 
     def _wait(self) -> None:
-        """Until a message begins to arrive. While a kernel is timed this sleeps; it wakes for deadlines only."""
+        """Until a message begins to arrive, or a stage is overdue."""
         while True:
             left = self.pulse.left()
             if left <= 0.0:
@@ -109,7 +110,7 @@ class WorkerProcess:
                 lost = Lost(verdict, detail, self._who(), self.pulse.stage)
                 self.end()
                 raise lost
-            for key, _ in self._selector.select(left):
+            for key, _ in self._selector.select(min(left, _LOOK_SECONDS)):
                 if key.fileobj is self._channel:
                     return
                 self._drain()

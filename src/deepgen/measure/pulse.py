@@ -50,10 +50,12 @@ class Fields(ctypes.Structure):
         ("who", ctypes.c_int32),
         ("calls", ctypes.c_int32),
         ("signal", ctypes.c_int32),
+        ("code", ctypes.c_int32),
         ("write", ctypes.c_int32),
         ("error", ctypes.c_int32),
         ("exited", ctypes.c_int32),
         ("status", ctypes.c_int32),
+        ("spare", ctypes.c_int32),  # the addresses are aligned
         ("address", ctypes.c_uint64),
         ("stack", ctypes.c_uint64),
     )

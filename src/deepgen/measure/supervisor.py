@@ -14,7 +14,7 @@ from deepgen.build import Cache, build_once, default_cache_folder
 from deepgen.measure import conditions, harness, limits
 from deepgen.measure.base import Contender, Task
 from deepgen.measure.process import Lost, WorkerProcess
-from deepgen.measure.timing import is_beaten
+from deepgen.measure.timing import is_beaten, unsettled
 from deepgen.targets import host
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict
 
@@ -62,6 +62,10 @@ class Supervisor:
         self._deaths: Counter[str] = Counter()
         self._verdicts: dict[str, Measurement] = {}  # of kernels on which it died
         self._good: Mapping[str, Any] | None = None  # the request of the last kernel that was right
+
+    @property
+    def worker_pid(self) -> int | None:
+        return self._worker.pid if self._worker is not None else None
 
     def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None) -> Measurement:
         key = artifact.kernel_id
@@ -117,10 +121,14 @@ class Supervisor:
         for retaken in range(self._retakes + 1):
             [measured], disturbed = self._take(request, [key])
             measured = _noted(measured, retaken=retaken)
-            if not measured.samples or (measured.ok and disturbed is None):
-                break
-            if beat is not None and is_beaten(measured.samples, policy, beat):
-                break  # disturbed or not, it is out
+            samples = measured.samples
+            if not measured.ok or (disturbed is None and not unsettled(samples)):
+                return measured
+            if beat is not None and is_beaten(samples, policy, beat):
+                return measured  # disturbed or not, it is out
+        if unsettled(samples) and not measured.conditions["builds"]:
+            detail = f"its time could not be settled: runs took from {min(samples):.3g} to {max(samples):.3g} seconds"
+            return replace(measured, verdict=Verdict.UNSTABLE, detail=detail)
         return measured
 
     def _suspicious(self, measured: Measurement, beat: float | None) -> bool:
@@ -209,7 +217,7 @@ class Supervisor:
         except Lost:
             self._drop()
             return False
-        return all(Measurement.from_json(m).ok for m in reply["measurements"])
+        return all(m["verdict"] == Verdict.CORRECT.value for m in reply["measurements"])
 
     def _ready(self) -> WorkerProcess:
         """The worker, started when there is none."""

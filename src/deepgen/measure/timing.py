@@ -13,7 +13,7 @@ from deepgen.measure.base import Policy
 FEWEST_BEATEN = 3  # samples, all slower than the time to beat by the policy's factor, that settle that it is beaten
 HOPELESS = 10.0  # times slower than the time to beat: one sample will do
 FAST = 0.7  # a sample below this share of the median is suspect
-SPREAD = 0.5  # quartiles further apart than this share of the median tell nothing
+SPREAD = 3.0  # times: quartiles further apart than this settle nothing
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
@@ -60,7 +60,7 @@ def unsettled(samples: Sequence[float]) -> bool:
     n = len(ordered)
     if n < 5:
         return False
-    return ordered[(3 * n) // 4] - ordered[n // 4] > SPREAD * ordered[n // 2]
+    return ordered[(3 * n) // 4] > SPREAD * ordered[n // 4]
 
 
 class Threads:

@@ -29,7 +29,7 @@ from deepgen.measure.channel import Channel, Closed
 from deepgen.measure.harness import Harness
 from deepgen.measure.pulse import Pulse, Stage
 from deepgen.measure.racer import Racer, Surroundings
-from deepgen.measure.timing import Threads, enough, is_beaten, unsettled
+from deepgen.measure.timing import Threads, enough
 from deepgen.vocabulary import DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict
 
 LOST_CHANNEL = 70  # exit code: the channel to the supervisor is gone although the supervisor is not
@@ -71,10 +71,7 @@ class Worker:
             return [self._rejected(racer, rejected)]
         finally:
             racer.close()
-        if unsettled(samples) and not (beat is not None and is_beaten(samples, policy, beat)):
-            detail = f"its time could not be settled: runs took from {min(samples):.3g} to {max(samples):.3g} seconds"
-            return [self._measured(racer, Verdict.UNSTABLE, detail, samples)]
-        return [self._measured(racer, Verdict.CORRECT, "", samples)]
+        return [self._measured(racer, samples)]
 
     def verify(self, request: Mapping[str, Any]) -> list[Measurement]:
         """The verdict on other inputs, aligned no better than a user's may be."""
@@ -88,7 +85,7 @@ class Worker:
             return [self._rejected(racer, rejected)]
         finally:
             racer.close()
-        return [self._measured(racer, Verdict.CORRECT, "", [])]
+        return [self._measured(racer, [])]
 
     def compare(self, request: Mapping[str, Any]) -> list[Measurement]:
         """All contenders in an order drawn anew for each round. One that fails leaves the race; the others go on."""
@@ -123,7 +120,7 @@ class Worker:
             for who in list(racers):
                 attempt(who, Racer.last)
         for who, racer in racers.items():
-            out[who] = self._measured(racer, Verdict.CORRECT, "", samples[who])
+            out[who] = self._measured(racer, samples[who])
             racer.close()
         return [out[who] for who in range(len(entries))]
 
@@ -166,8 +163,10 @@ class Worker:
     def _rejected(self, racer: Racer, why: Rejected) -> Measurement:
         return Measurement(why.verdict, why.detail, error=why.error, conditions=self._conditions(racer))
 
-    def _measured(self, racer: Racer, verdict: Verdict, detail: str, samples: list[float]) -> Measurement:
-        return Measurement(verdict, detail, tuple(samples), racer.error, conditions=self._conditions(racer))
+    def _measured(self, racer: Racer, samples: list[float]) -> Measurement:
+        return Measurement(
+            Verdict.CORRECT, samples=tuple(samples), error=racer.error, conditions=self._conditions(racer)
+        )
 
     def _conditions(self, racer: Racer) -> JsonObject:
         cold = self.task.policy.cold
