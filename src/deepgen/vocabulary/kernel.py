@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from deepgen.vocabulary.json import Json, JsonObject, digest
@@ -92,7 +93,7 @@ class Kernel:
     flags: tuple[str, ...]
     plan: LaunchPlan
 
-    @property
+    @cached_property
     def id(self) -> str:
         return digest(self.to_json())
 
