@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import re
-import shutil
-import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from deepgen.build import find_gpu, programs
 from deepgen.build.base import BuildError, BuildLimits, Toolchain
 from deepgen.build.cache import default_cache_folder
 from deepgen.build.group import Group
+from deepgen.build.programs import Tool
 from deepgen.build.toolchains.c import CCompiler, gcc_or_clang, zig
 from deepgen.build.toolchains.sim import SimToolchain
-from deepgen.targets import X86, Target
+from deepgen.targets import X86, Gpu, Target
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Missing, Source
 
 _SMALLEST = "#include <math.h>\n#include <stdint.h>\nfloat tried(float x) { return expf(x); }\n"
-_ANSWER_SECONDS = 20.0  # for a tool to tell its version
-
-
-@dataclass(frozen=True)
-class Tool:
-    """A program that deepgen can use."""
-
-    name: str
-    serves: str  # what it is for
-    remedy: str  # how to get it
-
 
 # In the order in which they are tried. The first that is here builds C kernels.
 C_COMPILERS = (
@@ -40,7 +26,7 @@ C_COMPILERS = (
     Tool("zig", "building C kernels for x86 on a machine without a compiler", "Install it with `pip install ziglang`."),
 )
 OTHERS = (Tool("objdump", "showing a binary's instructions", "Install it with `apt-get install binutils`."),)
-TOOLS = {tool.name: tool for tool in (*C_COMPILERS, *OTHERS)}
+TOOLS = {tool.name: tool for tool in (*C_COMPILERS, *OTHERS, *find_gpu.TOOLS)}
 
 
 @dataclass(frozen=True)
@@ -66,17 +52,19 @@ def toolchain_for(target: Target, language: str, paths: Mapping[str, str] | None
     """
     if language == "sim" and target.kind == "sim":
         return SimToolchain()
+    given = {name: path for name, path in (paths or {}).items() if path}
+    if isinstance(target, Gpu) and language == target.kind:
+        return find_gpu.toolchain_for(target, given)
     if language != "c" or target.kind != "x86":
         raise Missing(
             f"a toolchain for {language} on {target.name}",
             blocks="such kernels cannot be built",
-            remedy="C kernels are built for x86 targets, sim kernels for sim targets.",
+            remedy="C is built for x86 targets, CUDA for cuda targets, HIP for hip targets, sim for sim targets.",
         )
-    given = {name: path for name, path in (paths or {}).items() if path}
     for tool in sorted(C_COMPILERS, key=lambda tool: tool.name not in given):
         if tool.name in given:
-            return _compiler(tool.name, _given(tool.name, given[tool.name]))
-        path = _search(tool.name)
+            return _compiler(tool.name, programs.named(tool.name, given[tool.name]))
+        path = programs.search(tool.name)
         if path is not None:
             return _compiler(tool.name, path)
     raise Missing(
@@ -93,10 +81,13 @@ def survey(paths: Mapping[str, str] | None = None) -> list[ToolStatus]:
 
 def _status(tool: Tool, given: str) -> ToolStatus:
     try:
-        path = _given(tool.name, given) if given else _search(tool.name)
+        if tool in find_gpu.TOOLS:
+            version, path = find_gpu.examine(tool.name, given)
+            return ToolStatus(tool.name, tool.serves, version, path, None if version else "not found", tool.remedy)
+        path = programs.named(tool.name, given) if given else programs.search(tool.name)
         if path is None:
             return ToolStatus(tool.name, tool.serves, None, None, "not found", tool.remedy)
-        version = _tried(_compiler(tool.name, path)) if tool in C_COMPILERS else _number(_ask(path, "--version"))
+        version = _tried(_compiler(tool.name, path)) if tool in C_COMPILERS else programs.version(path)
     except (BadInput, BuildError) as error:
         return ToolStatus(tool.name, tool.serves, None, given or None, str(error), tool.remedy)
     return ToolStatus(tool.name, tool.serves, version, path, None, tool.remedy)
@@ -111,41 +102,11 @@ def _tried(compiler: CCompiler) -> str:
     return compiler.version
 
 
-def _given(name: str, path: str) -> str:
-    """The executable that the user named, by path or as the shell would find it."""
-    found = shutil.which(str(Path(path).expanduser()))
-    if found is None:
-        raise BadInput(f"the path set for {name}, {path}, is not an executable", allowed="a program, or none set")
-    return str(Path(found).absolute())
-
-
-def _search(name: str) -> str | None:
-    """Where a tool lies that nobody named."""
-    if name == "zig":
-        spec = importlib.util.find_spec("ziglang")
-        for folder in (spec.submodule_search_locations or []) if spec else []:
-            packaged = shutil.which("zig", path=folder)
-            if packaged:
-                return packaged
-    return shutil.which(name) or next(_with_suffix(name), None)
-
-
-def _with_suffix(name: str) -> Iterator[str]:
-    """Versions installed beside each other, such as clang-19, newest first."""
-    found: list[tuple[int, str]] = []
-    for folder in os.get_exec_path():
-        for path in Path(folder).glob(f"{name}-*"):
-            number = path.name[len(name) + 1 :]
-            if number.isdigit() and shutil.which(str(path)):
-                found.append((int(number), str(path)))
-    yield from (path for _, path in sorted(found, key=lambda pair: -pair[0]))
-
-
 def _compiler(name: str, path: str) -> CCompiler:
     if name == "zig":
-        return zig(path, _number(_ask(path, "version")), _zig_cache())
+        return zig(path, programs.number(programs.ask(path, "version")), _zig_cache())
     try:
-        return gcc_or_clang(name, path, _ask(path, "--version"))
+        return gcc_or_clang(name, path, programs.ask(path, "--version"))
     except ValueError as error:
         raise BadInput(f"{path} is not a {name} that can be used: {error}") from error
 
@@ -158,32 +119,3 @@ def _zig_cache() -> str:
     except (OSError, BadInput):
         return "{folder}/zig-global"
     return str(folder)
-
-
-def _ask(path: str, word: str) -> str:
-    try:
-        answer = subprocess.run(
-            [path, word],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ANSWER_SECONDS,
-            check=True,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise BadInput(f"{path} does not work: {_why(error)}") from error
-    return answer.stdout.decode(errors="replace")
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, subprocess.TimeoutExpired):
-        return f"it gives no answer within {_ANSWER_SECONDS:g} s"
-    if isinstance(error, subprocess.CalledProcessError):
-        said = error.stderr.decode(errors="replace").strip().splitlines()
-        return said[0] if said else f"it ends with code {error.returncode}"
-    return str(getattr(error, "strerror", None) or error)
-
-
-def _number(text: str) -> str:
-    found = re.search(r"\d+\.\d+(\.\d+)?", text)
-    return found.group() if found else text.strip()[:40] or "unknown"

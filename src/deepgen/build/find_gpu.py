@@ -1,0 +1,122 @@
+"""Which toolchains for GPU kernels are here: NVRTC libraries, and clangs with the AMDGPU backend."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from deepgen.build import programs
+from deepgen.build.base import Toolchain
+from deepgen.build.programs import Tool
+from deepgen.build.toolchains import hip_clang, nvrtc
+from deepgen.build.toolchains.hip_clang import HipClang
+from deepgen.build.toolchains.nvrtc import Nvrtc
+from deepgen.targets import Cuda, Gpu
+from deepgen.vocabulary import BadInput, Missing
+
+TOOLS = (
+    Tool(
+        "nvrtc",
+        "compiling CUDA kernels",
+        "Install it with `pip install nvidia-cuda-nvrtc` (for sm_70: nvidia-cuda-nvrtc-cu12).",
+    ),
+    Tool("hip", "compiling HIP kernels", "Install it with `apt-get install clang-19 lld-19`, or install ROCm."),
+    Tool("nvdisasm", "showing CUDA machine code", "Install it with `pip install nvidia-cuda-nvdisasm`."),
+)
+_TOOLKITS = (Path("/usr/local/cuda"), Path("/opt/cuda"))
+_VENDORS = (Path("/opt/rocm/llvm/bin/clang++"), Path("/opt/dtk/llvm/bin/clang++"))
+
+
+def toolchain_for(target: Gpu, paths: Mapping[str, str]) -> Toolchain:
+    """The toolchain for a GPU. One whose path the user set must work."""
+    return _nvrtc_for(target, paths) if isinstance(target, Cuda) else _hip(paths.get("hip", ""))
+
+
+def examine(name: str, given: str) -> tuple[str | None, str | None]:
+    """A tool's version and path; None where it is not here. Raises BadInput when the path that was set is wrong."""
+    if name == "nvdisasm":
+        path = _nvdisasm(given)
+        return (programs.version(path), path) if path else (None, None)
+    try:
+        if name == "hip":
+            found: Toolchain = _hip(given)
+            return found.version, found.path
+        libraries = [_described(path) for path in _libraries(given)]
+        return ", ".join(lib.version for lib in libraries) or None, ", ".join(lib.path for lib in libraries) or None
+    except Missing:
+        return None, None
+
+
+def _nvrtc_for(target: Cuda, paths: Mapping[str, str]) -> Nvrtc:
+    """The newest library that compiles for the architecture."""
+    seen = []
+    for path in _libraries(paths.get("nvrtc", "")):
+        library = _described(path, _nvdisasm(paths.get("nvdisasm", "")))
+        if library.serves(target):
+            return library
+        seen.append(f"NVRTC {library.version}")
+    package = "nvidia-cuda-nvrtc-cu12" if target.sm < 75 else "nvidia-cuda-nvrtc"
+    raise Missing(
+        f"an NVRTC library that compiles for {target.arch}",
+        blocks=f"CUDA kernels for {target.name} cannot be built" + (f" ({', '.join(seen)} cannot)" if seen else ""),
+        remedy=f"Install one with `pip install {package}`, or set the path of another as toolchains.nvrtc.",
+    )
+
+
+def _described(path: str, disassembler: str | None = None) -> Nvrtc:
+    try:
+        return nvrtc.described(path, disassembler)
+    except ValueError as error:
+        raise BadInput(f"{path} is not an NVRTC that can be used: {error}") from error
+
+
+def _libraries(given: str) -> list[str]:
+    """The path that was set; otherwise every NVRTC of a Python package, then of a toolkit, each newest first."""
+    if given:
+        if not Path(given).expanduser().is_file():
+            raise BadInput(f"the path set for nvrtc, {given}, is not a library", allowed="libnvrtc.so.13 or .12")
+        return [str(Path(given).expanduser().absolute())]
+    found = [path for folder in _package_folders() for path in folder.glob("*/lib/libnvrtc.so.*[0-9]")]
+    found = sorted(found, key=_major, reverse=True)
+    toolkits = [path for folder in _TOOLKITS for path in folder.glob("lib64/libnvrtc.so.*[0-9]")]
+    return [str(path) for path in (*found, *sorted(toolkits, key=_major, reverse=True))]
+
+
+def _major(path: Path) -> int:
+    number = path.name.partition(".so.")[2].split(".")[0]
+    return int(number) if number.isdigit() else 0
+
+
+def _package_folders() -> Iterator[Path]:
+    """Where NVIDIA's Python packages put the parts of the toolkit."""
+    spec = importlib.util.find_spec("nvidia")
+    yield from map(Path, (spec.submodule_search_locations or []) if spec else [])
+
+
+def _nvdisasm(given: str) -> str | None:
+    if given:
+        return programs.named("nvdisasm", given)
+    packaged = (shutil.which("nvdisasm", path=str(f)) for p in _package_folders() for f in p.glob("*/bin"))
+    toolkits = (shutil.which("nvdisasm", path=str(folder / "bin")) for folder in _TOOLKITS)
+    return next((path for path in (*packaged, *toolkits) if path), None) or shutil.which("nvdisasm")
+
+
+def _hip(given: str) -> HipClang:
+    """The compiler that was set; otherwise a vendor's, which knows its chips best; otherwise LLVM's."""
+    if given:
+        path: str | None = programs.named("hip", given)
+    else:
+        vendors = (str(vendor) for vendor in _VENDORS if shutil.which(str(vendor)))
+        path = next(vendors, None) or shutil.which("amdclang++") or programs.search("clang")
+    if path is None:
+        raise Missing(
+            "a clang that compiles for AMD GPUs",
+            blocks="HIP kernels cannot be built",
+            remedy="Install it with `apt-get install clang-19 lld-19`, or set the path of ROCm's as toolchains.hip.",
+        )
+    try:
+        return hip_clang.described(path, programs.ask(path, "--version"))
+    except ValueError as error:
+        raise BadInput(f"{path} is not a clang that can be used for HIP: {error}") from error

@@ -1,0 +1,88 @@
+"""Programs on this machine: where they lie, and what they say of themselves."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepgen.vocabulary import BadInput
+
+_ANSWER_SECONDS = 20.0  # for a tool to tell its version
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program that deepgen can use."""
+
+    name: str
+    serves: str  # what it is for
+    remedy: str  # how to get it
+
+
+def named(name: str, path: str) -> str:
+    """The executable that the user named, by path or as the shell would find it."""
+    found = shutil.which(str(Path(path).expanduser()))
+    if found is None:
+        raise BadInput(f"the path set for {name}, {path}, is not an executable", allowed="a program, or none set")
+    return str(Path(found).absolute())
+
+
+def search(name: str) -> str | None:
+    """Where a tool lies that nobody named."""
+    if name == "zig":
+        spec = importlib.util.find_spec("ziglang")
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            packaged = shutil.which("zig", path=folder)
+            if packaged:
+                return packaged
+    return shutil.which(name) or next(_with_suffix(name), None)
+
+
+def _with_suffix(name: str) -> Iterator[str]:
+    """Versions installed beside each other, such as clang-19, newest first."""
+    found: list[tuple[int, str]] = []
+    for folder in os.get_exec_path():
+        for path in Path(folder).glob(f"{name}-*"):
+            number = path.name[len(name) + 1 :]
+            if number.isdigit() and shutil.which(str(path)):
+                found.append((int(number), str(path)))
+    yield from (path for _, path in sorted(found, key=lambda pair: -pair[0]))
+
+
+def ask(path: str, word: str) -> str:
+    try:
+        answer = subprocess.run(
+            [path, word],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWER_SECONDS,
+            check=True,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BadInput(f"{path} does not work: {_why(error)}") from error
+    return answer.stdout.decode(errors="replace")
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"it gives no answer within {_ANSWER_SECONDS:g} s"
+    if isinstance(error, subprocess.CalledProcessError):
+        said = error.stderr.decode(errors="replace").strip().splitlines()
+        return said[0] if said else f"it ends with code {error.returncode}"
+    return str(getattr(error, "strerror", None) or error)
+
+
+def version(path: str) -> str:
+    return number(ask(path, "--version"))
+
+
+def number(text: str) -> str:
+    found = re.search(r"\d+\.\d+(\.\d+)?", text)
+    return found.group() if found else text.strip()[:40] or "unknown"

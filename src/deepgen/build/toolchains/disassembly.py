@@ -1,0 +1,23 @@
+"""Machine code of GPU binaries as text, through the vendors' own tools."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from deepgen.vocabulary import DeepgenError
+
+_SECONDS = 60.0
+
+
+def sass(nvdisasm: str, cubin: Path) -> str:
+    """NVIDIA's machine code."""
+    return _output(nvdisasm, "--print-code", str(cubin))
+
+
+def _output(*argv: str) -> str:
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise DeepgenError(f"{argv[0]} cannot disassemble {argv[-1]}: {error}") from error
+    return done.stdout.decode(errors="replace")

@@ -1,0 +1,49 @@
+"""What a GPU compiler tells of a kernel, in one form for NVIDIA and AMD, with the occupancy that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import prod
+
+from deepgen.targets import Gpu
+from deepgen.targets.occupancy import blocks_resident, occupancy
+from deepgen.vocabulary import Json, Kernel, Step
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The resources of one entry point."""
+
+    registers: int  # of a thread
+    spill_bytes: int  # written and read, of a thread
+    stack_bytes: int
+    shared_bytes: int  # static
+    scalar_registers: int = 0  # of a wavefront; AMD only
+
+
+def summary(entries: Mapping[str, Usage], kernel: Kernel, target: Gpu) -> dict[str, Json]:
+    """The facts of the entry that uses most registers, which is the one that does the work, and of each by name."""
+    facts: dict[str, dict[str, Json]] = {}
+    for name, usage in entries.items():
+        own: dict[str, Json] = dict(asdict(usage))
+        step = next((s for s in (*kernel.plan.steps, *kernel.plan.prepare) if s.entry == name), None)
+        facts[name] = {**own, **(_residence(usage, step, target) if step is not None else {})}
+    if not facts:
+        return {}
+    # Helpers for a split sum or a prepacking may stand beside it: what they use says little.
+    main = max(facts, key=lambda name: entries[name].registers)
+    return {**facts[main], "entries": dict(facts)} if len(facts) > 1 else facts[main]
+
+
+def _residence(usage: Usage, step: Step, target: Gpu) -> dict[str, Json]:
+    """How many blocks fit a multiprocessor, where the launch plan gives numbers and not expressions."""
+    sizes = [size for size in step.block if isinstance(size, int)]
+    if len(sizes) < len(step.block) or not isinstance(step.shared_bytes, int):
+        return {}
+    threads, shared = prod(sizes), usage.shared_bytes + step.shared_bytes
+    return {
+        "shared_bytes": shared,
+        "blocks_per_sm": blocks_resident(target, threads, usage.registers, shared),
+        "occupancy": round(occupancy(target, threads, usage.registers, shared), 4),
+    }

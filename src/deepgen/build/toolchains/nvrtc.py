@@ -1,0 +1,126 @@
+"""CUDA kernels through NVRTC: a library from PyPI or a toolkit, and no GPU, driver or header needed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepgen.build import elf
+from deepgen.build.base import BuildLimits, Built
+from deepgen.build.group import Group
+from deepgen.build.toolchains import gpu_facts, nvrtc_program
+from deepgen.build.toolchains.disassembly import sass
+from deepgen.build.toolchains.judge import failed, run_judged
+from deepgen.build.toolchains.sources import write_sources
+from deepgen.targets import Cuda, Target
+from deepgen.vocabulary import BadInput, Kernel, digest
+
+_BINARY, _PTX = "kernel.cubin", "kernel.ptx"
+_OPTIONS = ("--std=c++17", "--include-path=.")
+_REPORT = "--ptxas-options=-v"
+_START_SECONDS = 20.0
+# One entry's paragraph of ptxas's report.
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+@dataclass(frozen=True)
+class Nvrtc:
+    """One NVRTC library. NVRTC 13 begins at sm_75; for Volta there is NVRTC 12, and both can be installed."""
+
+    version: str
+    path: str
+    archs: tuple[int, ...]  # compute capabilities, 90 for 9.0
+    disassembler: str | None = None
+    name: str = "nvrtc"
+
+    @property
+    def id(self) -> str:
+        return f"{self.name}-{self.version}-{digest([*_OPTIONS, _REPORT], 16)}"
+
+    def serves(self, target: Target) -> bool:
+        return isinstance(target, Cuda) and target.sm in self.archs
+
+    def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
+        log = self._compile(kernel, target, folder, ("CUBIN", _BINARY), limits, group)
+        assert isinstance(target, Cuda)
+        try:
+            code = elf.code_bytes((folder / _BINARY).read_bytes())
+        except (OSError, ValueError) as error:
+            raise failed(self.name, f"reported success but wrote no cubin: {error}", log) from None
+        facts = gpu_facts.summary(_entries(log), kernel, target)
+        return Built(_BINARY, "cubin", {**facts, "code_bytes": code}, _without_report(log))
+
+    def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
+        """The machine code where a disassembler is installed, PTX otherwise."""
+        with Group() as group:
+            if self.disassembler is not None:
+                self._compile(kernel, target, folder, ("CUBIN", _BINARY), BuildLimits(), group)
+                return sass(self.disassembler, folder / _BINARY)
+            self._compile(kernel, target, folder, ("PTX", _PTX), BuildLimits(), group)
+        return (folder / _PTX).read_text(errors="replace")
+
+    def _compile(
+        self, kernel: Kernel, target: Target, folder: Path, form: tuple[str, str], limits: BuildLimits, group: Group
+    ) -> str:
+        if not isinstance(target, Cuda) or not self.serves(target):
+            allowed = ", ".join(f"sm_{sm}" for sm in self.archs)
+            raise BadInput(f"NVRTC {self.version} builds no kernels for {target.name}", allowed=allowed)
+        write_sources(kernel, folder)
+        arch = f"--gpu-architecture={target.arch}"
+        argv = (
+            *_python(),
+            self.path,
+            kernel.sources[0].name,
+            *form,
+            arch,
+            *_OPTIONS,
+            _REPORT,
+            *kernel.flags,
+        )
+        return run_judged(self.name, argv, folder, limits, group).log
+
+
+def described(path: str, disassembler: str | None) -> Nvrtc:
+    """The library at a path, asked in a process of its own. Raises ValueError when it does not answer."""
+    try:
+        answer = subprocess.run(
+            (*_python(), path), stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_SECONDS, check=True
+        )
+        facts = json.loads(answer.stdout)
+        return Nvrtc(facts["version"], path, tuple(facts["archs"]), disassembler)
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
+        raise ValueError(said[-1]) from error
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _python() -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", nvrtc_program.__file__)
+
+
+def _entries(log: str) -> dict[str, gpu_facts.Usage]:
+    """What ptxas tells of each entry."""
+    out = {}
+    pieces = _ENTRY.split(log)[1:]
+    for name, text in zip(pieces[::2], pieces[1::2], strict=True):
+        stack, used, shared = _STACK.search(text), _USED.search(text), _SHARED.search(text)
+        out[name] = gpu_facts.Usage(
+            registers=int(used[1]) if used else 0,
+            spill_bytes=int(stack[2]) + int(stack[3]) if stack else 0,
+            stack_bytes=int(stack[1]) if stack else 0,
+            shared_bytes=int(shared[1]) if shared else 0,
+        )
+    return out
+
+
+def _without_report(log: str) -> str:
+    kept = [line for line in log.splitlines() if not line.startswith(("ptxas info", "ptxas         ."))]
+    return "\n".join(kept).strip()

@@ -1,0 +1,63 @@
+"""Calls NVRTC in a process of its own, so that a compiler that crashes or hangs costs a verdict. Run by nvrtc.py.
+
+It talks to the library through ctypes and is started without site-packages: that takes 20 ms, a tenth of a small
+kernel's compilation, and leaves limits, pauses and kills to the same code that runs every other compiler.
+"""
+
+import ctypes
+import json
+import sys
+
+_OUT_OF_MEMORY = 1
+
+
+def describe(library: ctypes.CDLL) -> str:
+    """Its version and the compute capabilities that it compiles for."""
+    major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+    archs = (ctypes.c_int * count.value)()
+    library.nvrtcGetSupportedArchs(archs)
+    return json.dumps({"version": f"{major.value}.{minor.value}", "archs": list(archs)})
+
+
+def build(library: ctypes.CDLL, source: str, what: str, output: str, options: list[str]) -> int:
+    """Compile to `what`, CUBIN or PTX; what the compiler says goes to stdout."""
+    program = ctypes.c_void_p()
+    with open(source, "rb") as file:  # noqa: PTH123 (pathlib takes a while to import)
+        text = file.read()
+    library.nvrtcCreateProgram(ctypes.byref(program), text, source.encode(), 0, None, None)
+    words = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+    code = library.nvrtcCompileProgram(program, len(options), words)
+    sys.stdout.buffer.write(_text(library, "ProgramLog", program))
+    sys.stdout.flush()
+    if code == _OUT_OF_MEMORY:
+        print("NVRTC: out of memory")
+    elif code != 0:
+        library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        print("NVRTC: " + library.nvrtcGetErrorString(code).decode())
+    else:
+        with open(output, "wb") as file:  # noqa: PTH123
+            file.write(_text(library, what, program))
+    return int(code)
+
+
+def _text(library: ctypes.CDLL, what: str, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    library[f"nvrtcGet{what}Size"](program, ctypes.byref(size))
+    buffer = ctypes.create_string_buffer(size.value)
+    library[f"nvrtcGet{what}"](program, buffer)
+    return buffer.raw if what == "CUBIN" else buffer.value  # text ends in one NUL byte or more
+
+
+def main() -> int:
+    library = ctypes.CDLL(sys.argv[1])
+    if len(sys.argv) == 2:
+        print(describe(library))
+        return 0
+    source, what, output, *options = sys.argv[2:]
+    return 1 if build(library, source, what, output, options) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
