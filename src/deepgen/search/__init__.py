@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 
 from deepgen.search.base import Setting, Strategy
 from deepgen.search.exhaustive import Exhaustive
+from deepgen.search.model import Model
 from deepgen.search.random import Random
 from deepgen.vocabulary import BadInput
 
-STRATEGIES: Mapping[str, Callable[[Setting], Strategy]] = {"random": Random, "exhaustive": Exhaustive}
+STRATEGIES: Mapping[str, Callable[[Setting], Strategy]] = {"random": Random, "exhaustive": Exhaustive, "model": Model}
 
 
 def make(name: str, setting: Setting) -> Strategy:

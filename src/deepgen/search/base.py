@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from deepgen.search.shuffle import Shuffle
 from deepgen.space import Space
-from deepgen.vocabulary import Trial
+from deepgen.vocabulary import BadInput, Trial
+
+
+@dataclass(frozen=True)
+class Past:
+    """An earlier study that a new one may learn from."""
+
+    name: str
+    space: Space
+    trials: Sequence[Trial]
 
 
 @dataclass(frozen=True)
@@ -18,6 +28,7 @@ class Setting:
     seed: int = 0
     starts: Sequence[Mapping[str, Any]] = ()  # valid configs to try first
     options: Mapping[str, Any] = field(default_factory=dict)
+    history: Sequence[Past] = ()
 
 
 class Strategy(Protocol):
@@ -30,3 +41,49 @@ class Strategy(Protocol):
     def tell(self, trial: Trial) -> None:
         """The trial of a config that was asked for; trials come in the order in which they were asked for."""
         ...
+
+
+class Fresh:
+    """The ranks that were not proposed yet. What a strategy takes from here never comes again."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.space = setting.space
+        self.count = setting.space.count()
+        self.taken: set[int] = set()
+        self._starts = list(dict.fromkeys(setting.space.rank(dict(c)) for c in setting.starts))
+        self._order = Shuffle(self.count, setting.seed)
+        self._position = 0
+
+    def take(self, ranks: Iterable[int]) -> list[int]:
+        """Those of the ranks that are new, each once; from now on they are not."""
+        new = [rank for rank in dict.fromkeys(ranks) if rank not in self.taken]
+        self.taken.update(new)
+        return new
+
+    def starts(self, n: int) -> list[int]:
+        """Up to n of the configs that are to be tried first."""
+        first, self._starts = self._starts[:n], self._starts[n:]
+        return self.take(first)
+
+    def random(self, n: int) -> list[int]:
+        """Up to n new ranks, uniform over those that are left."""
+        found: list[int] = []
+        while len(found) < n and self._position < self.count:
+            found += self.take([self._order[self._position]])
+            self._position += 1
+        return found
+
+    def configs(self, ranks: Iterable[int]) -> list[dict[str, Any]]:
+        return [self.space.at(rank) for rank in ranks]
+
+
+def check_options(strategy: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with the defaults filled in; an unknown name or a wrong type is refused."""
+    for name, value in given.items():
+        if name not in known:
+            raise BadInput(f"strategy {strategy} has no option {name!r}", allowed=", ".join(known) or "it has none")
+        wanted = type(known[name])
+        fits = isinstance(value, (int, float)) if wanted is float else type(value) is wanted
+        if not fits:
+            raise BadInput(f"option {name} of strategy {strategy} is {value!r}", allowed=f"{wanted.__name__}")
+    return {**known, **given}

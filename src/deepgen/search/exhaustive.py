@@ -1,27 +1,30 @@
-"""Exhaustive search: every config in rank order, from a rank on."""
+"""Exhaustive search: every config, in rank order or shuffled, from a place on."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from deepgen.search.base import Setting
+from deepgen.search.base import Setting, check_options
+from deepgen.search.shuffle import Shuffle
 from deepgen.vocabulary import BadInput, Trial
 
 
 class Exhaustive:
-    """Walks the space by rank. Option `start_from`: the first rank."""
+    """Walks the space by rank. Options: `start_from`, the first place; `shuffled`, a seeded order instead of rank's."""
 
     def __init__(self, setting: Setting) -> None:
+        options = check_options("exhaustive", setting.options, {"start_from": 0, "shuffled": False})
         self._space = setting.space
         self._count = setting.space.count()
-        self._next = int(setting.options.get("start_from", 0))
+        self._order = Shuffle(self._count, setting.seed) if options["shuffled"] else range(self._count)
+        self._next = int(options["start_from"])
         if not 0 <= self._next <= self._count:
             raise BadInput(f"start_from is {self._next}", allowed=f"a rank from 0 to {self._count - 1}")
 
     def ask(self, n: int) -> list[dict[str, Any]]:
-        ranks = range(self._next, min(self._next + n, self._count))
-        self._next = ranks.stop
-        return [self._space.at(rank) for rank in ranks]
+        places = range(self._next, min(self._next + n, self._count))
+        self._next = places.stop
+        return [self._space.at(self._order[place]) for place in places]
 
     def tell(self, trial: Trial) -> None:
         """The order does not depend on results."""

@@ -1,0 +1,90 @@
+"""The guide made of a Gaussian process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from deepgen.search.acquisition import log_improvement, standardised
+from deepgen.search.encoding import Encoding, Floats
+from deepgen.search.gaussian import Kernel, Posterior
+from deepgen.search.guides import Told
+from deepgen.search.pool import Pool
+
+_MOST = 200  # trials that are learned from; a process of n trials costs n^2 a trial
+_BEST = 120  # of which the fastest; the others are drawn from the rest
+_FIRST_STEPS, _STEPS = 60, 30
+_WORKS = 0.9  # the chance that an unknown config works
+_DOUBT = 0.1  # the noise of right and wrong
+_FLOOR = 0.02  # no config is given up entirely
+
+
+class GaussianGuide:
+    """Time and chance to work, each a Gaussian process over the same kernel."""
+
+    def __init__(self, encoding: Encoding, seed: int) -> None:
+        self._kernel = Kernel(encoding.distances)
+        self._seed = seed
+        self._fitted = 0
+
+    def renew(self, pool: Pool, told: Sequence[Told]) -> None:
+        self._pool = pool
+        rng = np.random.default_rng([self._seed, len(told)])
+        self._right = _choose([t for t in told if t.seconds is not None], rng)
+        codes = pool.columns[:, [pool.place[t.rank] for t in self._right]].T
+        self._kernel.fit(codes, self._results(), _STEPS if self._fitted else _FIRST_STEPS)
+        self._fitted += 1
+        self._time = Posterior(self._kernel, pool.columns)
+        self._time.start([pool.place[t.rank] for t in self._right])
+        self._tried = _choose(told, rng) if len(told) > len(self._right) else []
+        self._works: Posterior | None = None
+        if any(t.seconds is None for t in self._tried):
+            self._learn_failures()
+        else:
+            self._tried = list(self._right)
+        self._dreamt: list[float] = []
+
+    def hear(self, told: Told) -> None:
+        self._tried.append(told)
+        if told.seconds is not None:
+            self._right.append(told)
+            self._time.add(self._pool.place[told.rank])
+        if self._works is not None:
+            self._works.add(self._pool.place[told.rank])
+        elif told.seconds is None:
+            self._learn_failures()
+
+    def imagine(self, place: int) -> None:
+        self._dreamt.append(float(self._mean[place]))
+        self._time.add(place)
+
+    def wake(self) -> None:
+        self._dreamt.clear()
+        self._time.keep(len(self._right))
+
+    def desire(self) -> Floats:
+        results = self._results()
+        self._mean, spread = self._time.predict(np.concatenate([results, self._dreamt]))
+        desire = log_improvement(self._mean, spread, float(results.min()))
+        if self._works is not None:
+            worked = np.array([float(t.seconds is not None) for t in self._tried])
+            chance, _ = self._works.predict(worked, _WORKS)
+            desire += np.log(np.clip(chance, _FLOOR, 1.0))
+        return desire
+
+    def _results(self) -> Floats:
+        return standardised(np.array([t.seconds for t in self._right]))
+
+    def _learn_failures(self) -> None:
+        self._works = Posterior(self._kernel, self._pool.columns, _DOUBT)
+        self._works.start([self._pool.place[t.rank] for t in self._tried])
+
+
+def _choose(told: Sequence[Told], rng: np.random.Generator) -> list[Told]:
+    """All trials, or when they are many the fastest and some of the others, in the order of telling."""
+    if len(told) <= _MOST:
+        return list(told)
+    order = sorted(range(len(told)), key=lambda i: (told[i].seconds is None, told[i].seconds or 0.0))
+    others = rng.permutation(np.array(order[_BEST:]))[: _MOST - _BEST].tolist()
+    return [told[i] for i in sorted(order[:_BEST] + others)]

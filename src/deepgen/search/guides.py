@@ -1,0 +1,42 @@
+"""Guides: cost models in the form in which the `model` strategy uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from deepgen.search.encoding import Floats
+from deepgen.search.pool import Pool
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a config ended: its time, or None when it failed."""
+
+    rank: int
+    seconds: float | None
+
+
+class Guide(Protocol):
+    """Learns from trials, and says of each config in a pool how much its trial may bring."""
+
+    def renew(self, pool: Pool, told: Sequence[Told]) -> None:
+        """Learn anew from all trials, for a new pool. This may take long; it is called ever more rarely."""
+        ...
+
+    def hear(self, told: Told) -> None:
+        """One trial more; its config is in the pool. This must be quick."""
+        ...
+
+    def imagine(self, place: int) -> None:
+        """Until `wake`, take this config of the pool to have ended as predicted."""
+        ...
+
+    def wake(self) -> None:
+        """Forget what was imagined."""
+        ...
+
+    def desire(self) -> Floats:
+        """How much a trial of each config in the pool may bring, as a logarithm."""
+        ...

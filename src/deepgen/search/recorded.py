@@ -1,0 +1,101 @@
+"""Recorded spaces: every config of a real kernel with what was measured, to try strategies on without hardware."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from deepgen.search.base import Past
+from deepgen.space import Space
+from deepgen.vocabulary import BadInput, Measurement, Trial, Verdict
+
+# The hub's words for configs that gave no time. Older files write a very long time instead.
+_FAILURES = {"CompilationFailedConfig": Verdict.BUILD_FAILED, "RuntimeFailedConfig": Verdict.CRASHED}
+_NEVER = 1e20
+_MILLISECOND = 1e-3
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A space as a list of points, and the measurement of each."""
+
+    name: str
+    space: Space
+    measurements: Mapping[tuple[Any, ...], Measurement]  # by the values of the knobs, in the space's order
+
+    def measure(self, config: Mapping[str, Any]) -> Measurement:
+        return self.measurements[tuple(config.get(knob.name) for knob in self.space.knobs)]
+
+    @cached_property
+    def best(self) -> float:
+        """The shortest time in the space, in seconds."""
+        times = [m.seconds for m in self.measurements.values() if m.ok and m.seconds is not None]
+        if not times:
+            raise BadInput(f"{self.name} holds no config with a time", allowed="at least one")
+        return min(times)
+
+    @cached_property
+    def past(self) -> Past:
+        """The whole recording as an earlier study, for transfer."""
+        names = [knob.name for knob in self.space.knobs]
+        trials = []
+        for number, (values, measurement) in enumerate(self.measurements.items()):
+            config = {n: v for n, v in zip(names, values, strict=True) if v is not None}
+            trials.append(Trial(number, number, config, "", measurement))
+        return Past(self.name, self.space, trials)
+
+
+def read(path: str | Path) -> Recorded:
+    """A recording in the format of the benchmark hub: JSON with `tune_params_keys` and `cache`, packed or not."""
+    file = Path(path)
+    try:
+        raw = file.read_bytes()
+        data = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    except OSError as error:
+        raise BadInput(f"cannot read it: {error.strerror or error}", where=str(file)) from error
+    except (ValueError, EOFError) as error:
+        raise BadInput(
+            f"this is no recorded space: {error}", where=str(file), allowed="JSON, or JSON in gzip"
+        ) from error
+    if not isinstance(data, dict) or not isinstance(data.get("cache"), dict) or not data["cache"]:
+        raise BadInput("this is no recorded space", where=str(file), allowed="an object with configs under `cache`")
+    try:
+        names = list(data.get("tune_params_keys") or data["tune_params"])
+        pairs = [({n: _value(r[n]) for n in names}, _measurement(r)) for r in data["cache"].values()]
+    except (KeyError, TypeError) as error:
+        raise BadInput(f"a config of the recording lacks {error}", where=str(file)) from error
+    return _from_pairs(file.name.removesuffix(".gz").removesuffix(".json"), pairs)
+
+
+def from_trials(name: str, trials: Sequence[Trial]) -> Recorded:
+    """The trials of a study as a recording: its space is what was tried."""
+    if not trials:
+        raise BadInput(f"{name} has no ended trials to replay", allowed="a study with trials")
+    return _from_pairs(name, ((trial.config, trial.measurement) for trial in trials))
+
+
+def _from_pairs(name: str, pairs: Iterable[tuple[Mapping[str, Any], Measurement]]) -> Recorded:
+    listed = list(pairs)
+    space = Space.from_points(name, [config for config, _ in listed])
+    names = [knob.name for knob in space.knobs]
+    return Recorded(name, space, {tuple(c.get(n) for n in names): m for c, m in listed})
+
+
+def _value(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _measurement(record: Mapping[str, Any]) -> Measurement:
+    time = record["time"]
+    if isinstance(time, str):
+        return Measurement(_FAILURES.get(time, Verdict.REFUSED), time)
+    if not math.isfinite(time) or not 0.0 < time < _NEVER:
+        return Measurement(Verdict.REFUSED, f"the recorded time is {time}")
+    # One sample: the score is defined on the recorded time, not on a median of its runs.
+    return Measurement(Verdict.CORRECT, samples=(float(time) * _MILLISECOND,))
