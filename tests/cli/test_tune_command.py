@@ -181,7 +181,8 @@ def test_a_signal_ends_cleanly_and_resume_goes_on(
     assert {str(trial.measurement.verdict) for trial in kept} == {"correct"}
     assert study.running() is None
     assert deepgen("resume", study.folder.name, "--trials", str(len(kept) + 2)).code == 0
-    assert study.trials()[: len(kept)] == kept
+    after = {trial.id: trial for trial in study.trials()}
+    assert [after[trial.id] for trial in kept] == kept
 
 
 def test_where_there_is_no_terminal_progress_is_lines_on_stderr(start: Callable) -> None:

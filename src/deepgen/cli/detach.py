@@ -15,11 +15,15 @@ from deepgen.tuning.journal import holder
 from deepgen.vocabulary.errors import DeepgenError
 
 LOG = "log.txt"
+# `python -m` and `-c` look for modules in the current folder first, which the installed command does not: a file there
+# named like a package must not be imported.
+_PROGRAM = "import sys; sys.path = [p for p in sys.path if p]; from deepgen.cli.main import run; run()"
 _PATIENCE = 30.0  # seconds until the background process must have taken the study
 
 
-def start(argv: Sequence[str], folder: Path, *, as_json: bool) -> None:
-    """Start the same command in a session of its own, writing to the study's log, and say how to follow it."""
+def start(argv: Sequence[str], folders: Sequence[Path], *, as_json: bool) -> None:
+    """Start the same command in a session of its own, writing to the first study's log, and say how to follow it."""
+    folder = folders[0]
     if (pid := holder(folder)) is not None:
         raise DeepgenError(
             f"{shown(folder)} is already running as process {pid}; stop it with: deepgen stop {shown(folder)}"
@@ -28,13 +32,13 @@ def start(argv: Sequence[str], folder: Path, *, as_json: bool) -> None:
     log = folder / LOG
     with log.open("ab") as sink:
         child = subprocess.Popen(
-            [sys.executable, "-m", "deepgen.cli.main", *foreground(argv)],
+            [sys.executable, "-c", _PROGRAM, *foreground(argv)],
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
             start_new_session=True,
         )
-    _wait_until_running(child, folder, log)
+    _wait_until_running(child, folders, log)
     if as_json:
         print_json({"study": str(folder), "pid": child.pid, "log": str(log)})
         return
@@ -49,10 +53,13 @@ def foreground(argv: Sequence[str]) -> list[str]:
     return [word for word in argv if word not in ("--detach", "--json") and not re.fullmatch(r"O=\d+", word)]
 
 
-def _wait_until_running(child: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
+def _wait_until_running(child: subprocess.Popen[bytes], folders: Sequence[Path], log: Path) -> None:
     """A command that fails at once must not look as if it ran."""
     deadline = time.monotonic() + _PATIENCE
-    while child.poll() is None and not _running(folder, child.pid) and time.monotonic() < deadline:
+    while child.poll() is None and time.monotonic() < deadline:
+        # Earlier studies may be complete already, so that a later one is the first to run.
+        if any(_running(folder, child.pid) for folder in folders):
+            return
         time.sleep(0.05)
     if child.returncode:
         last = log.read_text(errors="replace").strip().splitlines()[-1:]

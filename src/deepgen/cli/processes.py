@@ -51,7 +51,10 @@ def end(pid: int, grace: float) -> End:
     family = {first.pid: first, **descendants(pid)}
     first.signal(signal.SIGTERM)
     by_itself = _wait([first], grace)
-    if not by_itself:
+    if by_itself:
+        # Helpers that notice the end of their parent need a moment to end themselves.
+        _wait(family.values(), 2.0)
+    else:
         family |= freeze(first)
     left = [member for member in family.values() if member.running]
     for member in left:

@@ -27,6 +27,6 @@ def resume(
     given = {"trials": trials, "time_budget": time_budget, "keep_top": keep_top}
     job = session.Job(requests.from_study(found, given), found.folder)
     if detach:
-        start(context.obj.argv, job.folder, as_json=as_json)
+        start(context.obj.argv, [job.folder], as_json=as_json)
     else:
         session.carry_out([job], session.engine(current, jobs), as_json=as_json)

@@ -64,6 +64,6 @@ def tune(
     wanted, words_detach = requests.from_words(words, given, current, policy)
     work = session.jobs_of(wanted)
     if detach or words_detach:
-        start(context.obj.argv, work[0].folder, as_json=as_json)
+        start(context.obj.argv, [job.folder for job in work], as_json=as_json)
     else:
         session.carry_out(work, session.engine(current, jobs), as_json=as_json)
