@@ -54,6 +54,9 @@
 #ifndef PREFETCH  // how many vectors of B ahead to prefetch; 0: leave it to the hardware
 #define PREFETCH 0
 #endif
+#ifndef AHEAD  // 1: fetch operands from memory before they are needed, all at once when small, else strip by strip of A
+#define AHEAD 1
+#endif
 #ifndef PARTITION  // what tasks divide: 0 M, 1 N, 2 both, 3 K, 4 the batch
 #define PARTITION 0
 #endif
@@ -126,6 +129,10 @@ enum {
     SLOT_FLOATS = (A_FLOATS + B_FLOATS + 15) / 16 * 16,      // scratch of one thread
 };
 
+#define AHEAD_ROWS 6                        // of B, when it is packed
+#define AHEAD_BYTES (256 << 10)             // operands up to this size are asked for at once
+#define FETCH_STRIPS (AHEAD && !PACK_A && !A_T)  // in place, each strip of A begins new streams, unknown to the hardware
+
 // Where number (i, k) of a strip of A lies.
 #if PACK_A == 2
 #define A_AT(a, lda, i, k) a[(k) * MR + (i)]
@@ -164,7 +171,8 @@ ALWAYS_INLINE void tile(int nv, int part, mask last, long rows, long kc, const f
                         long ldb, const result *r) {
     vec acc[MR][NR];
     UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int j = 0; j < nv; j++) acc[i][j] = all(0);
-    UNROLLED for (int i = 0; i < MR; i++) if (i < rows) __builtin_prefetch(r->c + i * r->ldc, 1);
+    UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int j = 0; j < nv; j++)
+        if (i < rows) __builtin_prefetch(r->c + i * r->ldc + j * VL, 1);
     long k = 0;
     for (; k + UNROLL <= kc; k += UNROLL)
         UNROLLED for (int u = 0; u < UNROLL; u++)
@@ -310,17 +318,51 @@ static void pack_a_strip(float *to, const float *a, long lda, long rows, long kc
     }
 }
 
-static void pack_b_panel(float *to, const float *b, long ldb, long cols, long kc) {
-    for (long j = 0; j < cols; j += VL) {
-        mask part = first(cols - j);
-        if (B_T)
-            pack_transposed(to + j, COLS, b + j * ldb, ldb, cols - j, kc);
-        else
-            for (long k = 0; k < kc; k++) store(to + k * COLS + j, load_part(b + k * ldb + j, part));
+static void pack_b(float *to, const float *b, long ldb, long nc, long kc) {
+    if (B_T) {
+        for (long j = 0; j < nc; j += VL)
+            pack_transposed(to + j / COLS * B_PANEL + j % COLS, COLS, b + j * ldb, ldb, nc - j, kc);
+        return;
+    }
+    // Whole rows: memory is read in order, and the panels are written a few lines at a time.
+    for (long k = 0; k < kc; k++) {
+        const float *row = b + k * ldb;
+        float *panel = to + k * COLS;
+        for (long j = 0; j < nc; j += COLS, panel += B_PANEL) {
+            if (nc - j >= COLS) {
+                UNROLLED for (int v = 0; v < NR; v++) store(panel + v * VL, load(row + j + v * VL));
+            } else {
+                for (long v = 0; v < nc - j; v += VL) store(panel + v, load_part(row + j + v, first(nc - j - v)));
+            }
+            if (AHEAD) UNROLLED for (int v = 0; v < NR; v++) __builtin_prefetch(row + AHEAD_ROWS * ldb + j + v * VL);
+        }
     }
 }
 
 // --- block -------------------------------------------------------------------------------------------------------
+
+// A part of a matrix on its way from memory: a few lines of it are asked for at a time.
+typedef struct {
+    const char *row;
+    long rows, row_bytes, step, at;
+} journey;
+
+static inline void fetch(journey *f, long lines) {
+    for (; lines > 0 && f->rows > 0; lines--) {
+        __builtin_prefetch(f->row + f->at, 0, 2);
+        f->at += 64;
+        if (f->at >= f->row_bytes) {
+            f->at = 0;
+            f->row += f->step;
+            f->rows--;
+        }
+    }
+}
+
+static void fetch_all(const float *from, long ld, long rows, long numbers) {
+    journey all = {(const char *)from, rows, numbers * 4, ld * 4, 0};
+    fetch(&all, INT64_MAX);
+}
 
 // One operand of a block: where it is, and from which strip or panel to the next.
 typedef struct {
@@ -345,13 +387,28 @@ static void one_tile(operand a, operand b, float *edge, long mc, long nc, long k
         part_tiles[(cols - 1) / VL](first((cols - 1) % VL + 1), rows, kc, strip, lda, panel, b.ld, &r);
 }
 
+static inline void fetch_strip(journey *f, operand a, long i, long mc, long kc) {
+    *f = (journey){(const char *)(a.at + i / MR * a.next), least(MR, mc - i), kc * 4, a.ld * 4, 0};
+}
+
 static void block(operand a, operand b, float *edge, long mc, long nc, long kc, result r) {
+    journey next = {0};
+    long lines = ceil_div(MR * (kc / 16 + 2), INNER_A ? 1 : ceil_div(nc, COLS));  // of a strip, shared by its tiles
 #if INNER_A
     for (long j = 0; j < nc; j += COLS)
-        for (long i = 0; i < mc; i += MR) one_tile(a, b, edge, mc, nc, kc, i, j, r);
+        for (long i = 0; i < mc; i += MR) {
+            if (FETCH_STRIPS && j == 0) fetch_strip(&next, a, i + MR, mc, kc);
+            fetch(&next, lines);
+            one_tile(a, b, edge, mc, nc, kc, i, j, r);
+        }
 #else
-    for (long i = 0; i < mc; i += MR)
-        for (long j = 0; j < nc; j += COLS) one_tile(a, b, edge, mc, nc, kc, i, j, r);
+    for (long i = 0; i < mc; i += MR) {
+        if (FETCH_STRIPS) fetch_strip(&next, a, i + MR, mc, kc);
+        for (long j = 0; j < nc; j += COLS) {
+            fetch(&next, lines);
+            one_tile(a, b, edge, mc, nc, kc, i, j, r);
+        }
+    }
 #endif
 }
 
@@ -364,8 +421,7 @@ static operand operand_a(float *scratch, const float *a, long lda, long mc, long
 
 static operand operand_b(float *scratch, const float *b, long ldb, long nc, long kc) {
     if (!PACK_B) return (operand){b, ldb, COLS};
-    for (long j = 0; j < nc; j += COLS)
-        pack_b_panel(scratch + j / COLS * B_PANEL, B_T ? b + j * ldb : b + j, ldb, least(COLS, nc - j), kc);
+    pack_b(scratch, b, ldb, nc, kc);
     return (operand){scratch, COLS, B_PANEL};
 }
 
@@ -383,6 +439,8 @@ static void serial_gemm(float *scratch, const float *A, long lda, const float *B
     long outer = OUTER_A ? m : n, outer_step = OUTER_A ? mc : nc;
     long inner = OUTER_A ? n : m, inner_step = OUTER_A ? nc : mc;
     int inner_stays = inner <= inner_step && kc == k;  // packed once for all
+    if (AHEAD && m * k * 4 <= AHEAD_BYTES) fetch_all(A, lda, A_T ? k : m, A_T ? m : k);
+    if (AHEAD && n * k * 4 <= AHEAD_BYTES) fetch_all(B, ldb, B_T ? n : k, B_T ? k : n);
     operand a = {0}, b = {0};
     for (long o = 0; o < outer; o += outer_step) {
         for (long p = 0; p < k; p += kc) {

@@ -61,6 +61,7 @@ class X86Gemm:
         inner = s.knob("INNER", ["a", "b"])
         unroll = s.knob("UNROLL", [4])
         s.knob("PREFETCH", [0, 8])
+        s.knob("AHEAD", [False, True])
         stream = s.knob("STREAM_C", [False, True] if gemm.beta == 0 and gemm.n % lanes == 0 else [False])
         threads = s.knob("THREADS", _thread_counts(cpu.cores))
         partition = s.knob("PARTITION", _partitions(gemm), when=threads > 1)
@@ -115,6 +116,7 @@ class X86Gemm:
             "PACK_B": _PACK_B[config["PACK_B"]],
             "OUTER_A": int(config["OUTER"] == "a"),
             "INNER_A": int(config["INNER"] == "a"),
+            "AHEAD": int(config["AHEAD"]),
             "STREAM_C": int(config["STREAM_C"]),
             "PARTITION": _PARTITION[config.get("PARTITION", "m")],
             "TASKS": config.get("TASKS", 1),
@@ -144,6 +146,7 @@ class X86Gemm:
             "INNER": "b",
             "UNROLL": min(4, _covering(_BLOCK_K, gemm.k)[-1]),
             "PREFETCH": 0,
+            "AHEAD": True,
             "STREAM_C": False,
         }
         threads = cpu.cores if gemm.flops() >= _WORTH_A_THREAD * cpu.cores else 1

@@ -1,0 +1,1 @@
+"""GEMM on the plain arithmetic units of GPUs, written once for CUDA and HIP."""

@@ -1,0 +1,168 @@
+// C = alpha * op(A) op(B) + beta * C on plain arithmetic units, batched, any sizes: CUDA, HIP and CPU emulation.
+//
+// A block computes BM x BN of C. It moves BK steps of K at a time through STAGES buffers of shared memory; each of its
+// threads holds TM x TN sums in registers. The knobs are macros; `simt_gemm.py` gives them all.
+#include "dialect.h"
+#include "tiles.h"
+
+// The run-time arguments, as they are passed.
+struct Problem {
+    const TYPE_A* a;
+    const TYPE_B* b;
+    TYPE_C* c;
+    TYPE_ACC* partial;  // sums that another block, or the next step, adds up
+    u32* arrived;       // counters that are zero before and after every run
+    int m, n, k, batch;
+    int lda, ldb, ldc;
+    i64 stride_a, stride_b, stride_c;
+    TYPE_SCALE alpha, beta;
+    int splits;  // of K over the grid
+};
+
+// The part of the work that a block does in one go: a tile of C, some steps of K.
+struct Work {
+    int batch, m, n;         // which matrix, and the tile's first row and column
+    int k, steps;            // the first step of K, and how many BK-steps there are
+    int tile, part;          // among all tiles of all matrices; which share of K
+};
+
+DG_DEVICE Work place(const Problem& p, int tile) {
+    int tiles_m = (p.m + BM - 1) / BM, tiles_n = (p.n + BN - 1) / BN;
+    Work w;
+    w.tile = tile;
+    w.batch = tile / (tiles_m * tiles_n);
+    int at = tile - w.batch * (tiles_m * tiles_n);
+    // Blocks run in groups of MAPPING tiles along M, so that those at work at the same time share columns of B.
+    int group = at / (MAPPING * tiles_n), first = group * MAPPING;
+    int height = tiles_m - first < MAPPING ? tiles_m - first : MAPPING;
+    int inside = at - group * (MAPPING * tiles_n);
+    w.n = inside / height;
+    w.m = (first + inside - w.n * height) * BM;
+    w.n *= BN;
+    w.k = 0;
+    w.part = 0;
+    w.steps = (p.k + BK - 1) / BK;
+    return w;
+}
+
+// The fragments of A and B that BK_GROUP steps of K need.
+struct Fragments {
+    typename TileA::Fragment a;
+    typename TileB::Fragment b;
+};
+
+// Where a thread's fragments begin in a stage.
+struct Bases {
+    u32 a, b;
+    DG_DEVICE Bases(const Lane& l)
+        : a(TileA::base(l.warp_m, l.lane_m, l.group)), b(TileA::BYTES + TileB::base(l.warp_n, l.lane_n, l.group)) {}
+};
+
+DG_DEVICE void load_fragments(Fragments& f, const Bases& bases, u32 stage, int group) {
+    f.a.load(stage + bases.a, group * SPLIT_U);
+    f.b.load(stage + bases.b, group * SPLIT_U);
+}
+
+typedef TYPE_ACC Sums[TM][TN];
+
+DG_DEVICE void multiply(Sums& sums, const Fragments& f) {
+#if DOT > 1
+    DG_UNROLL for (int k = 0; k < GROUP_K; k += DOT)
+        DG_UNROLL for (int i = 0; i < TM; ++i)
+            DG_UNROLL for (int j = 0; j < TN; ++j) sums[i][j] = dot(f.a.pack(k, i), f.b.pack(k, j), sums[i][j]);
+#else
+    DG_UNROLL for (int i = 0; i < TM; ++i)
+        DG_UNROLL for (int k = 0; k < GROUP_K; ++k) {
+            TYPE_ACC a = f.a.at(k, i);
+            DG_UNROLL for (int j = 0; j < TN; ++j) sums[i][j] = multiply_add(a, f.b.at(k, j), sums[i][j]);
+        }
+#endif
+}
+
+// All steps of one piece of work, into `sums`.
+DG_DEVICE void accumulate(Sums& sums, const Problem& p, const Work& w, const Lane& lane) {
+    DG_UNROLL for (int i = 0; i < TM; ++i)
+        DG_UNROLL for (int j = 0; j < TN; ++j) sums[i][j] = 0;
+
+    typename TileA::Loader load_a(p.a + w.batch * p.stride_a, p.lda, p.m, p.k, w.m, w.k);
+    typename TileB::Loader load_b(p.b + w.batch * p.stride_b, p.ldb, p.n, p.k, w.n, w.k);
+    constexpr u32 STAGE = TileA::BYTES + TileB::BYTES, ALL = STAGE * STAGES;
+
+#if ASYNC
+    // Copies run STAGES - 1 steps ahead of the arithmetic.
+    u32 fill = 0, stage = 0;
+    DG_UNROLL for (int s = 0; s < STAGES - 1; ++s) {
+        if (s < w.steps) {
+            load_a.copy(fill);
+            load_b.copy(fill + TileA::BYTES);
+        }
+        copy_commit();
+        fill += STAGE;
+    }
+    copy_wait<STAGES - 2>();
+    barrier();
+#else
+    u32 stage = 0;
+    if (w.steps > 0) {
+        load_a.fetch();
+        load_b.fetch();
+        load_a.put(0);
+        load_b.put(TileA::BYTES);
+    }
+    barrier();
+#endif
+
+    Fragments f[1 + PREFETCH];
+    Bases bases(lane);
+    if (PREFETCH) load_fragments(f[0], bases, 0, 0);
+    for (int step = 0; step < w.steps; ++step) {
+        u32 here = stage;
+        if (STAGES > 1) stage = stage + STAGE == ALL ? 0 : stage + STAGE;
+#if ASYNC
+        if (step + STAGES - 1 < w.steps) {
+            load_a.copy(fill);
+            load_b.copy(fill + TileA::BYTES);
+        }
+        copy_commit();
+        fill = fill + STAGE == ALL ? 0 : fill + STAGE;
+#else
+        bool more = step + 1 < w.steps;
+        if (more) {
+            load_a.fetch();
+            load_b.fetch();
+        }
+#endif
+        auto turn = [&]() {  // the next step's tiles are there for all, and this one's may be overwritten
+#if ASYNC
+            copy_wait<STAGES - 2>();
+#else
+            if (STAGES == 1) barrier();
+            if (more) {
+                load_a.put(stage);
+                load_b.put(stage + TileA::BYTES);
+            }
+#endif
+            barrier();
+        };
+        DG_NO_UNROLL for (int outer = 0; outer < GROUPS; outer += UNROLL) {
+            DG_UNROLL for (int inner = 0; inner < UNROLL; ++inner) {
+                bool last = inner == UNROLL - 1 && outer == GROUPS - UNROLL;
+                if (!PREFETCH) load_fragments(f[0], bases, here, outer + inner);
+                else if (!last) load_fragments(f[(inner + 1) % 2], bases, here, outer + inner + 1);
+                else if (STAGES > 1) {
+                    turn();
+                    load_fragments(f[(inner + 1) % 2], bases, stage, 0);
+                }
+                multiply(sums, f[PREFETCH ? inner % 2 : 0]);
+            }
+        }
+        if (!PREFETCH || STAGES == 1) turn();
+        if (PREFETCH && STAGES == 1) load_fragments(f[0], bases, 0, 0);
+    }
+#if ASYNC
+    copy_wait<0>();
+#endif
+}
+
+#include "epilogue.h"
+#include "schedule.h"

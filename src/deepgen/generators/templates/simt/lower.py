@@ -1,0 +1,140 @@
+"""From a config to what `gemm_simt.cu` is compiled with and how it is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from deepgen.operators import Gemm
+from deepgen.vocabulary import Arg, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
+from deepgen.vocabulary.dtypes import dtype
+
+FIXUPS = {"none": 0, "step": 1, "last": 2, "stream": 3}
+_WIDEST = 16  # bytes of one load or store
+_REDUCERS = 256  # threads of a block of the second step, as in schedule.h
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The macros of a config, and what follows from them."""
+
+    macros: Mapping[str, int | str]
+    threads: int
+    shared_bytes: int
+
+
+def group_k(config: Mapping[str, Any], size: int) -> int:
+    """Steps of K that a thread loads at once: as long as a load, where K is innermost in shared memory."""
+    if config["INNER_A"] != "k" and config["INNER_B"] != "k":
+        return 1
+    return gcd(_WIDEST // size, config["BK"] // config["SPLIT_U"])
+
+
+def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, int]) -> Lowered:
+    """`dots`: by dtype, how many products the chip adds up in one instruction."""
+    a, _, _, acc = gemm.dtypes
+    c = config
+    lanes_n = warp // c["LANES_M"]
+    group = group_k(c, a.bytes)
+    groups = c["BK"] // (group * c["SPLIT_U"])
+    everywhere = c["GUARD"] == "all"
+    inner = {side: int(c[f"INNER_{side}"] == "k") for side in "AB"}
+    dot = dots.get(a.name, 1) if inner["A"] and inner["B"] else 1
+    macros: dict[str, int | str] = {
+        "TYPE_A": gemm.a,
+        "TYPE_B": gemm.b,
+        "TYPE_C": gemm.c,
+        "TYPE_ACC": gemm.acc,
+        "TYPE_SCALE": scale_type(gemm),
+        "DOT": dot if group % dot == 0 else 1,
+        "A_T": int(gemm.layout[0] == "t"),
+        "B_T": int(gemm.layout[1] == "t"),
+        **{knob: c[knob] for knob in ("BM", "BN", "BK", "TM", "TN", "SPLIT_U", "STAGES", "MAPPING", "STORE")},
+        **{knob: c[knob] for knob in ("LANES_M", "LOAD_A", "LOAD_B", "PAD_A", "PAD_B", "LANE_ORDER", "MIN_BLOCKS")},
+        "LANES_N": lanes_n,
+        "WARPS_M": c["BM"] // (c["LANES_M"] * c["TM"]),
+        "WARPS_N": c["BN"] // (lanes_n * c["TN"]),
+        "WARP_SCATTER_A": c["WARP_SCATTER_A"],
+        "WARP_SCATTER_B": c["WARP_SCATTER_B"],
+        "THREAD_SCATTER_A": c["THREAD_SCATTER_A"],
+        "THREAD_SCATTER_B": c["THREAD_SCATTER_B"],
+        "LOAD_CONTINUOUS": int(c["LOAD_CONTINUOUS"]),
+        "INNER_K_A": inner["A"],
+        "INNER_K_B": inner["B"],
+        "GROUP_K": group,
+        "ASYNC": int(c["COPY"] == "async"),
+        "REG_PREFETCH": int(c["REG_PREFETCH"]),
+        "UNROLL": gcd(c["UNROLL"], groups),
+        "STAGE_ROWS": c["STAGE_ROWS"],
+        "PAD_C": lanes_n if c["THREAD_SCATTER_B"] == 1 else 0,
+        "REDUCE_CONTINUOUS": int(c["REDUCE_CONTINUOUS"]),
+        "FIXUP": FIXUPS[c["FIXUP"]],
+        "EDGE_M": int(everywhere or gemm.m % c["BM"] != 0),
+        "EDGE_N": int(everywhere or gemm.n % c["BN"] != 0),
+        "EDGE_K": int(everywhere or gemm.k % c["BK"] != 0),
+    }
+    threads = c["BM"] // c["TM"] * (c["BN"] // c["TN"]) * c["SPLIT_U"]
+    return Lowered(macros, threads, _shared_bytes(macros, a.bytes, acc.bytes))
+
+
+def scale_type(gemm: Gemm) -> str:
+    """What alpha and beta are passed as; whole numbers stay exact in f64."""
+    return "f32" if gemm.acc == "f32" else "f64"
+
+
+def _shared_bytes(m: Mapping[str, Any], size: int, acc_size: int) -> int:
+    def tile(rows: int, inner: int, pad: int) -> int:
+        lines, length = (rows, m["BK"]) if inner else (m["BK"], rows)
+        return -(-lines * (length + pad) * size // 16) * 16
+
+    stage = tile(m["BM"], m["INNER_K_A"], m["PAD_A"]) + tile(m["BN"], m["INNER_K_B"], m["PAD_B"])
+    passes = m["SPLIT_U"] * m["WARPS_M"] * m["LANES_M"] * m["STAGE_ROWS"] * (m["BN"] + m["PAD_C"]) * acc_size
+    return int(max(stage * m["STAGES"], passes))
+
+
+def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered) -> LaunchPlan:
+    """One step, or two where the parts of K are added up by a second one."""
+    c = config
+    tiles = f"ceil_div(M, {c['BM']}) * ceil_div(N, {c['BN']}) * batch"
+    slot = lowered.threads * c["TM"] * c["TN"] * dtype(gemm.acc).bytes
+    splits = c.get("SPLITS", 1)
+    grid = {
+        "none": tiles,
+        "step": f"{tiles} * {splits}",
+        "last": f"{tiles} * {splits}",
+        "stream": c.get("BLOCKS", 1),
+    }[c["FIXUP"]]
+    partial = {
+        "none": 16,
+        "step": f"{splits * dtype(gemm.acc).bytes} * M * N * batch",
+        "last": f"{tiles} * {splits * slot}",
+        "stream": c.get("BLOCKS", 1) * slot,
+    }[c["FIXUP"]]
+    counters = {"none": 16, "step": 16, "last": f"{tiles} * 4", "stream": c.get("BLOCKS", 1) * 4}[c["FIXUP"]]
+    scale = scale_type(gemm)
+    sums = WorkspaceArg("partial", partial)
+    args: tuple[Arg, ...] = (
+        *(TensorArg(name) for name in ("A", "B", "C")),
+        sums,
+        # Zero before the first run; every run leaves it so.
+        WorkspaceArg("arrived", counters, zeroed=True),
+        *(ScalarArg("i32", name) for name in ("M", "N", "K", "batch", "lda", "ldb", "ldc")),
+        *(ScalarArg("i64", name) for name in ("stride_a", "stride_b", "stride_c")),
+        *(ScalarArg(scale, name) for name in ("alpha", "beta")),
+        ScalarArg("i32", splits),
+    )
+    steps = [Step("gemm", args, (grid, 1, 1), (lowered.threads, 1, 1), shared_bytes=lowered.shared_bytes)]
+    if c["FIXUP"] == "step":
+        reduce: tuple[Arg, ...] = (
+            TensorArg("C"),
+            sums,
+            *(ScalarArg("i32", name) for name in ("M", "N", "batch", "ldc")),
+            ScalarArg("i64", "stride_c"),
+            *(ScalarArg(scale, name) for name in ("alpha", "beta")),
+            ScalarArg("i32", splits),
+        )
+        runs = f"ceil_div(batch * M * N, {_REDUCERS * c['STORE']})"
+        steps.append(Step("gemm_reduce", reduce, (runs, 1, 1), (_REDUCERS, 1, 1)))
+    return LaunchPlan(steps=tuple(steps))

@@ -1,0 +1,93 @@
+"""Kernels of the family give the right numbers, whatever the config, the layout and the sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from gemm_runs import Runs
+
+from deepgen import targets
+from deepgen.generators.templates.x86_gemm import X86Gemm
+from deepgen.operators import Gemm, gemm
+from deepgen.operators.gemm import LAYOUTS
+from deepgen.targets import X86
+
+FAMILY = X86Gemm()
+NATIVE = targets.resolve("x86:native")
+MACHINES = [
+    pytest.param(targets.resolve(name), id=name)
+    for name, needs in (("x86:avx2", "avx2"), ("x86:avx512", "avx512f"))
+    if isinstance(NATIVE, X86) and NATIVE.has(needs, "fma")
+]
+# Smaller than any tile, larger than some blocks, none a multiple of anything.
+SIZES = [(1, 1, 1), (2, 3, 5), (1, 97, 101), (61, 1, 7), (37, 70, 53), (131, 67, 259)]
+SCALES = [(1.0, 0.0), (0.5, 0.0), (1.0, 1.0), (-2.0, 0.25)]
+
+
+def complaints(runs: Runs, like: Gemm) -> list[str]:
+    cases = [replace(like, m=m, n=n, k=k) for m, n, k in SIZES]
+    cases += [replace(cases[-2], alpha=alpha, beta=beta) for alpha, beta in SCALES]
+    return [words for case in cases if (words := runs.wrong(case))]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("target", MACHINES)
+def test_sampled_configs_are_right_on_all_sizes(target: X86, layout: str) -> None:
+    operator = gemm(137, 263, 1031, layout=layout)
+    space = FAMILY.space(operator, target)
+    for config in space.sample(3, seed=LAYOUTS.index(layout)):
+        runs = Runs(FAMILY.emit(operator, target, config), target)
+        assert complaints(runs, operator) == [], config
+        assert runs.wrong(operator) == "", config
+
+
+@pytest.mark.parametrize("target", MACHINES)
+@pytest.mark.parametrize("partition", ["m", "n", "mn", "k"])
+def test_every_way_to_share_the_work_is_right(target: X86, partition: str) -> None:
+    operator = gemm(70, 131, 1500)
+    config = {**FAMILY.default(operator, target), "THREADS": 3, "PARTITION": partition, "TASKS": 2}
+    runs = Runs(FAMILY.emit(operator, target, config), target)
+    assert complaints(runs, operator) == []
+    assert runs.wrong(replace(operator, beta=1.0)) == ""
+
+
+@pytest.mark.parametrize("target", MACHINES)
+def test_a_batch_is_right_whether_threads_share_matrices_or_not(target: X86) -> None:
+    operator = gemm(19, 33, 300, batch=5, layout="nt")
+    default = FAMILY.default(operator, target)
+    for partition in ("batch", "n", "k"):
+        config = {**default, "THREADS": 2, "PARTITION": partition, "TASKS": 2}
+        runs = Runs(FAMILY.emit(operator, target, config), target)
+        assert runs.wrong(operator) == "", partition
+        assert runs.wrong(replace(operator, batch=1, beta=0.5)) == "", partition
+
+
+@pytest.mark.parametrize("probe", gemm(8, 8, 8).probes())
+@pytest.mark.parametrize("target", MACHINES)
+def test_special_numbers_come_out_as_in_the_reference(target: X86, probe: str) -> None:
+    operator = gemm(29, 45, 77)
+    for pack in ("none", "panels"):
+        config = {**FAMILY.default(operator, target), "PACK_A": pack, "PACK_B": pack}
+        assert Runs(FAMILY.emit(operator, target, config), target).wrong(operator, probe) == ""
+
+
+@pytest.mark.parametrize("target", MACHINES)
+def test_streamed_results_arrive(target: X86) -> None:
+    operator = gemm(50, 128, 64)
+    config = {**FAMILY.default(operator, target), "STREAM_C": True}
+    assert FAMILY.space(operator, target).explain(config) == []
+    runs = Runs(FAMILY.emit(operator, target, config), target)
+    assert runs.wrong(operator) == ""
+    assert runs.wrong(replace(operator, n=127)) == "", "rows that are not aligned cannot be streamed"
+    assert runs.wrong(replace(operator, beta=1.0)) == ""
+
+
+def test_a_kernel_can_be_called_again_and_from_several_threads() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    operator = gemm(64, 96, 600)
+    config = {**FAMILY.default(operator, NATIVE), "THREADS": 2, "PARTITION": "k", "TASKS": 1}
+    runs = Runs(FAMILY.emit(operator, NATIVE, config), NATIVE)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: runs.wrong(operator), range(40))) == [""] * 40

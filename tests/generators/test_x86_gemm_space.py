@@ -1,0 +1,86 @@
+"""What the family offers: where it serves, how large its space is, and that its pieces fit together."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import resources
+
+import pytest
+
+from deepgen import targets
+from deepgen.generators.templates.x86_gemm import X86Gemm
+from deepgen.operators import Gemm, gemm
+from deepgen.targets import X86
+from deepgen.vocabulary import Kernel
+
+FAMILY = X86Gemm()
+# A machine that is always the same, whatever the tests run on.
+MACHINE = X86(
+    name="x86:native",
+    model="test",
+    isa=("sse2", "avx", "f16c", "fma", "avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"),
+    cores=4,
+    l1d_bytes=48 << 10,
+    l2_bytes=2 << 20,
+    l3_bytes=64 << 20,
+)
+OLDER = replace(MACHINE, name="x86:avx2", isa=("sse2", "avx", "f16c", "fma", "avx2"), l1d_bytes=32 << 10)
+SHAPES = [(64, 64, 64), (100, 100, 100), (1000, 1000, 1000), (1, 4096, 4096), (8, 4096, 4096), (256, 256, 8192)]
+
+
+@pytest.mark.parametrize(
+    ("operator", "target", "why"),
+    [
+        (gemm(8, 8, 8), targets.resolve("sim"), "x86"),
+        (gemm(8, 8, 8), replace(MACHINE, isa=("sse2",)), "AVX2"),
+        (gemm(8, 8, 8, dtype="f64"), MACHINE, "f32"),
+        (gemm(8, 8, 8, bias=True), MACHINE, "bias"),
+    ],
+)
+def test_what_it_cannot_do_it_refuses_in_words(operator: Gemm, target: X86, why: str) -> None:
+    assert why in (FAMILY.refuses(operator, target) or "")
+
+
+@pytest.mark.parametrize("machine", [MACHINE, OLDER], ids=["avx512", "avx2"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_default_is_a_point_of_a_large_space(shape: tuple[int, int, int], machine: X86) -> None:
+    for layout in ("nn", "tt"):
+        operator = gemm(*shape, layout=layout)
+        assert FAMILY.refuses(operator, machine) is None
+        space = FAMILY.space(operator, machine)
+        assert space.explain(dict(FAMILY.default(operator, machine))) == []
+        assert space.count() > 100
+
+
+def test_a_tile_that_needs_too_many_registers_is_named() -> None:
+    operator = gemm(1024, 1024, 1024)
+    config = {**FAMILY.default(operator, MACHINE), "MR": 14, "NR": 4}
+    assert "registers" in FAMILY.space(operator, MACHINE).explain(config)[0].name
+
+
+def test_every_macro_of_the_source_has_a_default_so_that_it_compiles_alone() -> None:
+    source = resources.files("deepgen.generators.templates").joinpath("x86_gemm.c").read_text()
+    kernel = FAMILY.emit(gemm(64, 64, 64), MACHINE, FAMILY.default(gemm(64, 64, 64), MACHINE))
+    given = {flag[2:].partition("=")[0] for flag in kernel.flags if flag.startswith("-D")}
+    assert given == set(re.findall(r"^#ifndef (\w+)", source, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "machine", "changes"),
+    [
+        ("square", gemm(1024, 1024, 1024), MACHINE, {}),
+        ("older", gemm(1024, 1024, 1024), OLDER, {}),
+        ("vector", gemm(1, 4096, 4096, layout="nt"), MACHINE, {}),
+        ("deep", gemm(256, 256, 8192, layout="tn"), MACHINE, {"THREADS": 2, "PARTITION": "k", "TASKS": 2}),
+    ],
+)
+def test_the_emitted_kernel_is_the_one_we_looked_at(
+    golden: Callable[[str, str], None], name: str, operator: Gemm, machine: X86, changes: dict[str, object]
+) -> None:
+    kernel = FAMILY.emit(operator, machine, {**FAMILY.default(operator, machine), **changes})
+    assert Kernel.from_json(kernel.to_json()) == kernel
+    told = {"sources": [s.name for s in kernel.sources], "flags": kernel.flags, "plan": kernel.to_json()["plan"]}
+    golden(f"x86_gemm/{name}.json", json.dumps(told, indent=1) + "\n")
