@@ -12,7 +12,9 @@ import pytest
 import deepgen as package
 from deepgen.cli import main as entry
 
-COMMANDS = ("tune", "resume", "top", "show", "status", "stop", "build", "space", "doctor", "clean")
+COMMANDS = (
+    "tune", "resume", "top", "show", "retest", "export", "status", "stop", "build", "space", "doctor", "clean",
+)  # fmt: skip
 
 
 def test_help_names_every_command_within_80_columns(deepgen: Callable) -> None:
@@ -66,6 +68,9 @@ def test_help_loads_nothing_heavy() -> None:
         (["status", "nowhere"], "nowhere"),
         (["resume", "nowhere"], "nowhere"),
         (["clean", "nowhere"], "nowhere"),
+        (["retest", "nowhere"], "nowhere"),
+        (["export", "nowhere", "--as-space", "-o", "x.json"], "nowhere"),
+        (["export", "nowhere", "-o", "x.json"], "--as-space"),
         (["build", "gemm", "MNK=8", "--target", "sim", "-o", "b", "--config", "BLOCK_Q=1"], "BLOCK_Q"),
         (["build", "gemm", "MNK=8", "--target", "sim", "-o", "b", "--config", "BLOCK_M=7"], "BLOCK_M"),
         (["build", "gemm", "MNK=8", "--target", "sim", "-o", "b", "--rank", "999999999"], "999999999"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from deepgen.space import Space
 from deepgen.tuning import Study
 
 
@@ -38,12 +40,42 @@ def test_what_could_be_meant_is_listed(deepgen: Callable, study: Study) -> None:
 
 def test_top_tells_the_fastest_first(deepgen: Callable, study: Study) -> None:
     rows = deepgen("top", study.folder.name, "-k", "5", "--json").json()["top"]
-    assert [row["place"] for row in rows] == [1, 2, 3, 4, 5]
+    assert len(rows) == 5
     assert rows[0]["trial"] == study.best().trial.id
     assert [row["seconds"] for row in rows[1:]] == sorted(row["seconds"] for row in rows[1:])
     said = deepgen("top", study.folder.name)
     assert "GFLOP/s" in said.out
     assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_top_can_be_kept_in_a_file(deepgen: Callable, project: Path, study: Study) -> None:
+    said = deepgen("top", study.folder.name, "--save", "top.json", "--json")
+    assert json.loads((project / "top.json").read_text()) == said.json()
+    assert deepgen("top", study.folder.name, "--save", "no/such/top.json").code == 2
+
+
+def test_winners_become_a_space_of_exactly_those_points(deepgen: Callable, project: Path, study: Study) -> None:
+    assert deepgen("export", study.folder.name, "--as-space", "--top", "3", "-o", "space.json").code == 0
+    space = Space.from_json(json.loads((project / "space.json").read_text()))
+    assert space.count() == 3
+    assert space.contains(dict(study.best().trial.config))
+
+
+def test_winners_become_a_config_that_can_be_tuned(deepgen: Callable, project: Path, study: Study) -> None:
+    assert deepgen("export", study.folder.name, "--as-config", "--top", "1", "-o", "next.json").code == 0
+    found = deepgen("tune", "next.json", "t=3", "--json")
+    assert found.code == 2  # words do not follow a file
+    found = deepgen("tune", "next.json", "--trials", "4", "--out", "next", "--json").json()
+    knobs = json.loads((project / "next.json").read_text())["knobs"]
+    assert all(trial.config[name] in knobs[name] for trial in Study.open(found["study"]).trials() for name in knobs)
+
+
+def test_retest_measures_the_best_again_and_tries_nothing_new(deepgen: Callable, study: Study) -> None:
+    before = study.trials()
+    found = deepgen("retest", study.folder.name, "--top", "3", "--json").json()
+    assert found["winner"]["config"] in [dict(trial.config) for trial in before]
+    assert study.trials() == before
+    assert study.finals()["retest"] is True
 
 
 def test_show_tells_the_study_as_tune_did(deepgen: Callable, study: Study) -> None:

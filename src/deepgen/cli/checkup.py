@@ -90,7 +90,7 @@ def _package(package: Package) -> dict[str, Any]:
 
 def _missing(tools: list[dict[str, Any]], packages: list[dict[str, Any]]) -> list[dict[str, str]]:
     """What is not here, what that blocks, and how to get it."""
-    compilers = [tool for tool in tools if tool["serves"].startswith("building")]
+    compilers = [tool for tool in tools if tool["serves"].startswith("building C kernels")]
     missing = []
     for tool in tools:
         if tool["ok"]:

@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import deepgen
-from deepgen.cli import build, clean, doctor, resume, show, status, stop, top, tune
+from deepgen.cli import build, clean, doctor, export, resume, retest, show, status, stop, top, tune
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
@@ -26,6 +26,8 @@ for _name, _command in (
     ("resume", resume.resume),
     ("top", top.top),
     ("show", show.show),
+    ("retest", retest.retest),
+    ("export", export.export),
     ("status", status.status),
     ("stop", stop.stop),
     ("build", build.build),

@@ -35,6 +35,18 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """A file that the user named."""
+    from deepgen.vocabulary.errors import BadInput
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be written: {error.strerror}", allowed="a file in a folder that exists"
+        ) from error
+
+
 def shown(path: str | Path) -> str:
     """A path as short as it stays right to copy: relative where it lies below the current folder."""
     absolute = os.path.abspath(path)  # noqa: PTH100  resolve() would follow links

@@ -41,7 +41,7 @@ def from_study(study: Study, options: Mapping[str, Any]) -> Request:
         seed=definition["seed"],
         strategy=definition["strategy"],
         options=definition["options"],
-        domains=definition["domains"],
+        domains={name: config_file.values_of(values) for name, values in definition["domains"].items()},
         policy=Policy(**definition["policy"]),
         out=study.folder.parent,
         **_chosen(run, options),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,33 +11,29 @@ import typer
 from deepgen.cli import options
 
 Count = Annotated[int, typer.Option("--count", "-k", min=1, help="How many to show.")]
+Save = Annotated[Path | None, typer.Option("--save", help="Write them to this JSON file too.", show_default=False)]
 
 
-def top(study: options.StudyName, count: Count = 10, as_json: options.AsJson = False) -> None:
+def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json: options.AsJson = False) -> None:
     """Show the fastest configs of a study."""
     from deepgen import settings
     from deepgen.cli import studies
-    from deepgen.cli.output import config_text, print_json, seconds_text, table
+    from deepgen.cli.output import config_text, print_json, seconds_text, table, write_text
+    from deepgen.tuning.reuse import top_rows
     from deepgen.vocabulary.errors import DeepgenError
 
     found = studies.open_study(study, settings.load())
-    rows: list[dict[str, Any]] = []
-    for place, trial in enumerate(found.top(count), 1):
-        seconds = trial.seconds or 0.0
-        rows.append(
-            {
-                "place": place,
-                "trial": trial.id,
-                "rank": trial.rank,
-                "seconds": seconds,
-                "gflops": found.operator.flops() / seconds / 1e9,
-                "config": dict(trial.config),
-            }
-        )
+    rows: list[dict[str, Any]] = top_rows(found, count)
+    about = {
+        "study": str(found.folder),
+        "operator": found.operator.to_json(),
+        "target": found.target.name,
+        "top": rows,
+    }
+    if save is not None:
+        write_text(save, json.dumps(about, indent=2) + "\n")
     if as_json:
-        print_json(
-            {"study": str(found.folder), "operator": found.operator.to_json(), "target": found.target.name, "top": rows}
-        )
+        print_json(about)
         return
     if not rows:
         raise DeepgenError(f"{found.folder} has no right kernel yet")

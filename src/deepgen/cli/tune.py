@@ -20,7 +20,7 @@ Words = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of inputs and search. [0]", show_default=False)]
 Strategy = Annotated[
     str | None,
-    typer.Option("--strategy", help="How configs are chosen: random, exhaustive. [random]", show_default=False),
+    typer.Option("--strategy", help="How configs are chosen. [random]", show_default=False),
 ]
 Warm = Annotated[bool, typer.Option("--warm", help="Time with warm caches instead of cold ones.")]
 

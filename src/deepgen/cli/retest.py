@@ -1,0 +1,28 @@
+"""`deepgen retest`: measure the best of a study once more."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from deepgen.cli import options
+
+Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best.")]
+
+
+def retest(study: options.StudyName, top: Count = 8, as_json: options.AsJson = False) -> None:
+    """Measure the best of a study again, and nothing else."""
+    from deepgen import settings
+    from deepgen.cli import session, studies
+    from deepgen.cli.output import print_json
+    from deepgen.cli.result import print_result
+    from deepgen.tuning import reuse
+
+    current = settings.load()
+    found = studies.open_study(study, current)
+    reuse.retest(found, top, engine=session.engine(current, None))
+    if as_json:
+        print_json(found.summary())
+    else:
+        print_result(found)
