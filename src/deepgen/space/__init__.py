@@ -18,7 +18,8 @@ from deepgen.space.expr import (
     where,
 )
 from deepgen.space.parse import parse, parse_values
-from deepgen.space.space import Broken, Removal, Space
+from deepgen.space.reasons import Broken, Removal
+from deepgen.space.space import Space
 
 __all__ = [
     "Broken",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations
 from math import prod
 from threading import Lock
@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from deepgen.space.compile import DEFAULT_MEMORY, TooWide, compile_space
 from deepgen.space.definition import (
     FORMAT,
     Knob,
@@ -21,42 +22,26 @@ from deepgen.space.definition import (
     same_condition,
     value_from_json,
 )
-from deepgen.space.evaluate import ABSENT, UNDEFINED, evaluate, holds
+from deepgen.space.engine import Engine
 from deepgen.space.expr import Config, Expr, Operand, Requirement, Value, check_value, key, knob_ref, lift, points
-from deepgen.space.listed import Listed
+from deepgen.space.reasons import Broken, Removal, derived_values, explain, smallest_conflict
+from deepgen.space.rows import Rows
 from deepgen.vocabulary import BadInput, JsonObject, digest
 
 Kind = Literal["adjacent", "any", "repair"]
-_CHUNK = 4096
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A requirement that a config breaks, and the values that broke it."""
-
-    name: str
-    values: dict[str, Value]
-
-
-@dataclass(frozen=True)
-class Removal:
-    """How many points of the product a requirement removes: on its own, and that no other requirement removes."""
-
-    name: str
-    alone: int
-    only: int | None
 
 
 class Space:
     """Declare knobs and requirements, then count, sample, rank, explain. Reading is safe from several threads."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, memory: int = DEFAULT_MEMORY) -> None:
+        """`memory` bounds, in bytes, what compiling may use."""
+        self.name, self.memory = name, memory
         self._knobs: dict[str, Knob] = {}
         self._derived: dict[str, Expr] = {}
         self._requirements: list[Requirement] = []
         self._lock = Lock()
-        self._compiled: Listed | None = None
+        self._compiled: tuple[Engine, Rows] | None = None
 
     # Declaring ------------------------------------------------------------------------------------------------------
 
@@ -138,91 +123,113 @@ class Space:
 
     # Asking -----------------------------------------------------------------------------------------------------------
 
-    def _engine(self) -> Listed:
-        with self._lock:
-            if self._compiled is None:
-                self._compiled = Listed(self.knobs, self.requirements)
-            return self._compiled
+    def _ready(self) -> tuple[Engine, Rows]:
+        """The engine, built at the first question: compiled, or a solver where that would need too much memory."""
+        ready = self._compiled
+        if ready is None:
+            with self._lock:
+                ready = self._compiled
+                if ready is None:
+                    ready = self._compiled = (self._engine(), Rows(self.knobs))
+        return ready
+
+    def _engine(self) -> Engine:
+        try:
+            return compile_space(self.knobs, self.requirements, self.memory)
+        except TooWide as error:
+            from deepgen.space.solver import Solver
+
+            return Solver(self.name, self.knobs, self.requirements, str(error))
 
     @property
     def uniform(self) -> bool:
-        """Whether samples are uniform over the valid configs."""
-        return self._engine().uniform
+        """Whether samples are uniform over the valid configs: false only where a solver had to be used."""
+        return self._ready()[0].uniform
 
     def count(self) -> int:
         """How many valid configs there are, exactly."""
-        return self._engine().count()
-
-    def __len__(self) -> int:
-        return self.count()
-
-    def __bool__(self) -> bool:
-        return True
+        return self._ready()[0].count()
 
     def at(self, rank: int) -> Config:
         """The config of a rank, 0 <= rank < count()."""
-        engine = self._engine()
+        engine, rows = self._ready()
         if not 0 <= rank < engine.count():
             raise BadInput(f"rank {rank} is outside space {self.name!r}", allowed=f"0 to {engine.count() - 1}")
-        return self._config(engine.row(rank))
+        return rows.config(engine.row(rank))
 
     def rank(self, config: Mapping[str, Value]) -> int:
         """The rank of a valid config."""
-        row = self._row(config)
-        rank = None if row is None else self._engine().rank(row)
+        engine, rows = self._ready()
+        row = rows.row(config)
+        rank = None if row is None else engine.rank(row)
         if rank is None:
             reasons = "; ".join(b.name for b in self.explain(config))
             raise BadInput(f"this config is not in space {self.name!r}: {reasons}")
         return rank
 
     def contains(self, config: Mapping[str, Value]) -> bool:
-        row = self._row(config)
-        return row is not None and self._engine().rank(row) is not None
+        engine, rows = self._ready()
+        row = rows.row(config)
+        return row is not None and engine.contains(row)
 
     def __contains__(self, config: object) -> bool:
         return isinstance(config, Mapping) and self.contains(config)
 
     def sample_ranks(self, n: int, seed: int, distinct: bool = False) -> list[int]:
         """`n` ranks, uniform over the valid configs: independent draws, or all different (at most count())."""
-        engine = self._engine()
-        if engine.count() == 0 and n:
-            raise BadInput(f"space {self.name!r} is empty: {', '.join(self.why_empty())}")
+        engine, _ = self._ready()
+        self._check_not_empty(engine, n)
         rng = np.random.default_rng(seed)
         if not distinct:
-            return engine.draw(n, rng)
-        if 2 * n >= engine.count():
-            return rng.permutation(engine.count())[:n].tolist()  # type: ignore[no-any-return]
+            return engine.drawn_ranks(n, rng)
+        count = engine.count()
+        if 2 * n >= count:
+            return rng.permutation(count)[:n].tolist()  # type: ignore[no-any-return]
         seen: dict[int, None] = {}
         while len(seen) < n:
-            seen.update(dict.fromkeys(engine.draw(n - len(seen), rng)))
+            seen.update(dict.fromkeys(engine.drawn_ranks(n - len(seen), rng)))
         return list(seen)
 
     def sample(self, n: int, seed: int, distinct: bool = False) -> list[Config]:
         """`n` configs, uniform over the valid ones; the same for the same seed. With replacement unless `distinct`."""
-        return self._configs(self._engine().rows(self.sample_ranks(n, seed, distinct)))
+        engine, rows = self._ready()
+        self._check_not_empty(engine, n)
+        if distinct:
+            return rows.configs(engine.rows(self.sample_ranks(n, seed, distinct=True)))
+        return rows.configs(engine.drawn_rows(n, np.random.default_rng(seed)))
+
+    def _check_not_empty(self, engine: Engine, n: int) -> None:
+        if n and engine.empty():
+            raise BadInput(f"space {self.name!r} is empty: no config meets {'; '.join(self.why_empty())}")
 
     def __iter__(self) -> Iterator[Config]:
         return self.iterate()
 
     def iterate(self, start: int = 0) -> Iterator[Config]:
         """Valid configs in rank order, from any rank."""
-        engine = self._engine()
-        for first in range(start, engine.count(), _CHUNK):
-            yield from self._configs(engine.rows(range(first, min(first + _CHUNK, engine.count()))))
+        engine, rows = self._ready()
+        for chunk in engine.chunks(start):
+            yield from rows.configs(chunk)
 
     def neighbors(self, config: Mapping[str, Value], kind: Kind = "any") -> list[Config]:
-        """Valid configs next to this one: one knob to an adjacent value, or to any value."""
-        found = []
-        for knob in self.knobs:
-            if knob.name not in config:
-                continue
-            here = knob.values.index(config[knob.name])
-            for place, value in enumerate(knob.values):
-                if place != here and (kind != "adjacent" or abs(place - here) == 1):
-                    other = {**config, knob.name: value}
-                    if self.contains(other):
-                        found.append(other)
-        return found
+        """Valid configs next to a valid one.
+
+        `adjacent`: one knob at the value before or after; `any`: one knob at any other value; `repair`: one knob at
+        any other value that some valid config has, with as few other knobs changed as that needs. Knobs that begin or
+        cease to exist by the change are not counted.
+        """
+        engine, rows = self._ready()
+        row = rows.row(config)
+        if row is None or not engine.contains(row):
+            self.rank(config)  # says what is wrong with it
+            raise BadInput(f"this config is not in space {self.name!r}")
+        if kind not in ("adjacent", "any", "repair"):
+            raise BadInput(f"unknown kind of neighbor {kind!r}", allowed="adjacent, any or repair")
+        absent = rows.absent
+        found = engine.repaired(row, absent) if kind == "repair" else engine.one_knob_away(row, absent)
+        if kind == "adjacent":
+            found = [f for f in found if _is_adjacent(row, f, absent)]
+        return [rows.config(f) for f in found]
 
     def restrict(self, values: Mapping[str, Value | Iterable[Value]]) -> Space:
         """The part of the space in which some knobs take only these values."""
@@ -267,7 +274,7 @@ class Space:
         return both
 
     def _copy(self) -> Space:
-        copy = Space(self.name)
+        copy = Space(self.name, self.memory)
         copy._knobs = dict(self._knobs)
         copy._derived = dict(self._derived)
         copy._requirements = list(self._requirements)
@@ -277,54 +284,36 @@ class Space:
 
     def explain(self, config: Mapping[str, Value]) -> list[Broken]:
         """Every requirement that the config breaks, with the values that broke it; empty for a valid config."""
-        broken = [Broken(f"there is no knob {n}", {n: v}) for n, v in config.items() if n not in self._knobs]
-        for knob in self.knobs:
-            value = config.get(knob.name)
-            if value is not None and value not in knob.values:
-                shown = ", ".join(map(repr, knob.values))
-                broken.append(Broken(f"knob {knob.name} takes only {shown}", {knob.name: value}))
-            exists = _exists(knob, config)
-            if value is None and exists and not knob.optional:
-                broken.append(Broken(f"knob {knob.name} has no value", {}))
-            if value is not None and not exists:
-                broken.append(Broken(f"knob {knob.name} exists only when {knob.when}", {knob.name: value}))
-        if broken:
-            return broken
-        return [
-            Broken(r.name, self._values_of(r.expr, config)) for r in self._requirements if not holds(r.expr, config)
-        ]
-
-    def _values_of(self, expr: Expr, config: Mapping[str, Value]) -> dict[str, Value]:
-        used = expr.knobs()
-        values = {name: value for name, value in config.items() if name in used}
-        for name, derived in self._derived.items():
-            if _mentions(expr, name):
-                result = evaluate(derived, config)
-                if result is not ABSENT and result is not UNDEFINED:
-                    values[name] = result
-        return values
+        return explain(self.knobs, self._derived, self._requirements, config)
 
     def derived(self, config: Mapping[str, Value]) -> dict[str, Value]:
         """The derived values of a config; one that rests on an absent knob is left out."""
-        values = {name: evaluate(expr, config) for name, expr in self._derived.items()}
-        return {name: value for name, value in values.items() if value is not ABSENT and value is not UNDEFINED}
+        return derived_values(self._derived, config)
 
     def why_empty(self) -> list[str]:
         """The names of a smallest set of requirements that together leave nothing; none if the space is not empty."""
-        return [r.name for r in self._requirements] if self.count() == 0 else []
+        if not self._ready()[0].empty():
+            return []
+        own = self._requirements
+        found = smallest_conflict(
+            len(own), lambda some: not self._with([own[i] for i in sorted(some)])._ready()[0].empty()
+        )
+        return [own[i].name for i in found]
 
     def removed_by(self) -> list[Removal]:
-        """For each requirement, how many points it removes."""
-        total = self._with([]).count()
-        count = self.count()
+        """For each requirement, how many points it removes alone, and how many that all others would leave."""
+        total, count, own = self._with([]).count(), self.count(), self._requirements
         return [
-            Removal(
-                r.name,
-                total - self._with([r]).count(),
-                self._with([o for o in self._requirements if o is not r]).count() - count,
-            )
-            for r in self._requirements
+            Removal(r.name, total - self._with([r]).count(), self._with([o for o in own if o is not r])._counted(count))
+            for r in own
         ]
+
+    def _counted(self, less: int) -> int | None:
+        """How many configs more than `less` there are; None where that cannot be counted."""
+        try:
+            return compile_space(self.knobs, self.requirements, self.memory).count() - less
+        except TooWide:
+            return None
 
     def _with(self, requirements: Sequence[Requirement]) -> Space:
         other = self._copy()
@@ -334,21 +323,15 @@ class Space:
     # Columns, points and files ----------------------------------------------------------------------------------------
 
     def columns(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> dict[str, npt.NDArray[Any]]:
-        """Configs or ranks as one array a knob, for models: numbers as numbers, None where a knob is absent."""
-        configs: Sequence[Mapping[str, Value]]
-        if len(which) and not isinstance(which[0], Mapping):
-            configs = self._configs(self._engine().rows(which))  # type: ignore[arg-type]
-        else:
-            configs = which  # type: ignore[assignment]
-        columns = {}
-        for knob in self.knobs:
-            listed = [c.get(knob.name) for c in configs]
-            plain = knob.when is None and not any(isinstance(v, (str, tuple)) for v in knob.values)
-            column = np.array(listed) if plain else np.empty(len(listed), dtype=object)
-            if not plain:
-                column[:] = listed
-            columns[knob.name] = column
-        return columns
+        """Configs or ranks as one array a knob, for models: NaN (numbers) or None where a knob is absent."""
+        engine, rows = self._ready()
+        if len(which) == 0 or not isinstance(which[0], Mapping):
+            return rows.columns(engine.rows(which))  # type: ignore[arg-type]
+        listed = [rows.row(config) for config in which]  # type: ignore[arg-type]
+        for config, row in zip(which, listed, strict=True):
+            if row is None:
+                self.rank(config)  # type: ignore[arg-type]
+        return rows.columns(np.array(listed, dtype=np.int64))
 
     @staticmethod
     def from_points(name: str, configs: Iterable[Mapping[str, Value]]) -> Space:
@@ -406,39 +389,11 @@ class Space:
             raise BadInput(f"the file of space {space.name!r} was changed: its fingerprint does not fit its content")
         return space
 
-    # Rows: a config as the place of each value in its knob; an absent knob stands one past the last place
 
-    def _row(self, config: Mapping[str, Value]) -> list[int] | None:
-        row = []
-        used = 0
-        for knob in self._knobs.values():
-            if knob.name in config:
-                if config[knob.name] not in knob.values:
-                    return None
-                used += 1
-                row.append(knob.values.index(config[knob.name]))
-            elif knob.places > len(knob.values):
-                row.append(len(knob.values))
-            else:
-                return None
-        return row if used == len(config) else None
-
-    def _config(self, row: Sequence[int]) -> Config:
-        return {k.name: k.values[i] for k, i in zip(self._knobs.values(), row, strict=True) if i < len(k.values)}
-
-    def _configs(self, rows: npt.NDArray[np.int64]) -> list[Config]:
-        return [self._config(row) for row in rows.tolist()]
-
-
-def _exists(knob: Knob, config: Mapping[str, Value]) -> bool:
-    if knob.when is None:
-        return True
-    condition = evaluate(knob.when, config)
-    return condition is not ABSENT and condition is not UNDEFINED and bool(condition)
-
-
-def _mentions(expr: Expr, derived: str) -> bool:
-    return (expr.op == "named" and expr.data == derived) or any(_mentions(a, derived) for a in expr.args)
+def _is_adjacent(row: Sequence[int], other: Sequence[int], absent: Sequence[int]) -> bool:
+    """Whether the knob that differs does so by one place; knobs that came or went do not matter."""
+    moves = [abs(a - b) for a, b, gone in zip(row, other, absent, strict=True) if a != b and gone not in (a, b)]
+    return moves == [1]
 
 
 def _sorted(values: list[Value]) -> list[Value]:

@@ -1,0 +1,188 @@
+"""The compiled space: layered diagrams whose edges carry counts, and the walks over them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from deepgen.space.layers import Ints, Layer
+from deepgen.space.neighbors import deviations, repairs
+
+_SMALL = 1 << 62
+_CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One independent part of the space: its layers, from the first variable to the last, and its number of points."""
+
+    layers: tuple[Layer, ...]
+    count: int
+
+    def row(self, rank: int, row: list[int]) -> None:
+        """Write the places of a rank into `row`."""
+        state = 0
+        for layer in self.layers:
+            before = layer.before_view
+            start = layer.first_view[state]
+            rank += before[start]
+            edge = bisect_right(before, rank, start, layer.first_view[state + 1]) - 1
+            rank -= before[edge]
+            row[layer.variable] = layer.place_view[edge]
+            state = layer.child_view[edge]
+
+    def rank(self, row: Sequence[int]) -> int | None:
+        rank = state = 0
+        for layer in self.layers:
+            start, stop = layer.first_view[state], layer.first_view[state + 1]
+            place = row[layer.variable]
+            edge = bisect_left(layer.place_view, place, start, stop)
+            if edge == stop or layer.place_view[edge] != place:
+                return None
+            rank += layer.before_view[edge] - layer.before_view[start]
+            state = layer.child_view[edge]
+        return rank
+
+    def rows(self, ranks: Ints, rows: Ints) -> None:
+        """Write the places of many ranks into the columns of `rows`."""
+        states = np.zeros(len(ranks), dtype=np.int64)
+        for layer in self.layers:
+            if ranks.dtype == object and layer.before.dtype != object:
+                ranks = ranks.astype(np.int64)  # below this layer the numbers are small
+            ranks = ranks + layer.before[layer.first[states]]
+            edges = _edges(layer.before, ranks)
+            ranks = ranks - layer.before[edges]
+            rows[:, layer.variable] = layer.place[edges]
+            states = layer.child[edges]
+
+
+def _edges(before: Ints, ranks: Ints) -> Ints:
+    """The last edge with before <= rank, for each rank."""
+    if before.dtype != object:
+        return np.searchsorted(before, ranks, side="right") - 1
+    # Python's integers are slow to search among: find the edge in floating point, then correct the few misses exactly.
+    edges = np.searchsorted(before.astype(np.float64), ranks.astype(np.float64), side="right") - 1
+    edges = np.clip(edges, 0, len(before) - 2)
+    wrong = np.flatnonzero((before[edges] > ranks) | (before[edges + 1] <= ranks))
+    whole = before.tolist() if len(wrong) else []
+    for miss in wrong.tolist():
+        edges[miss] = bisect_right(whole, ranks[miss]) - 1
+    return edges
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """All parts. A rank is a number whose digits are the ranks in the parts, the last part running fastest."""
+
+    chains: tuple[Chain, ...]
+    width: int  # how many variables a row has
+    fixed: tuple[tuple[int, int], ...]  # variables that take only one place, and that place
+
+    uniform = True
+
+    def count(self) -> int:
+        return prod(c.count for c in self.chains)
+
+    def row(self, rank: int) -> list[int]:
+        row = [0] * self.width
+        for variable, place in self.fixed:
+            row[variable] = place
+        for chain in reversed(self.chains):
+            rank, digit = divmod(rank, chain.count)
+            chain.row(digit, row)
+        return row
+
+    def rank(self, row: Sequence[int]) -> int | None:
+        for variable, place in self.fixed:
+            if row[variable] != place:
+                return None
+        rank = 0
+        for chain in self.chains:
+            digit = chain.rank(row)
+            if digit is None:
+                return None
+            rank = rank * chain.count + digit
+        return rank
+
+    def rows(self, ranks: Sequence[int] | Ints) -> npt.NDArray[np.int32]:
+        """The places of many ranks, one row each."""
+        small = self.count() < _SMALL
+        left: Ints = np.array(ranks, dtype=np.int64 if small else object)
+        return self._rows(len(left), self._digits(left))
+
+    def contains(self, row: Sequence[int]) -> bool:
+        return self.rank(row) is not None
+
+    def empty(self) -> bool:
+        return self.count() == 0
+
+    def chunks(self, start: int) -> Iterator[npt.NDArray[np.int32]]:
+        """All rows in rank order from a rank on, some thousands at a time."""
+        count = self.count()
+        for first in range(max(start, 0), count, _CHUNK):
+            yield self.rows(range(first, min(first + _CHUNK, count)))
+
+    def one_knob_away(self, row: Sequence[int], absent: Sequence[int]) -> list[list[int]]:
+        return [_patched(row, changes) for c in self.chains for changes in deviations(c.layers, row, absent)]
+
+    def repaired(self, row: Sequence[int], absent: Sequence[int]) -> list[list[int]]:
+        return [_patched(row, changes) for c in self.chains for changes in repairs(c.layers, row, absent)]
+
+    def _digits(self, ranks: Ints) -> list[Ints]:
+        digits: list[Ints] = []
+        for chain in reversed(self.chains):
+            if ranks.dtype == object:
+                digit = ranks % chain.count
+                digits.append(digit.astype(np.int64) if chain.count < _SMALL else digit)
+                ranks = ranks // chain.count
+            else:
+                digits.append(ranks % chain.count)
+                ranks = ranks // chain.count
+        return digits[::-1]
+
+    def _rows(self, n: int, digits: Sequence[Ints]) -> npt.NDArray[np.int32]:
+        rows = np.zeros((n, self.width), dtype=np.int32, order="F")
+        for variable, place in self.fixed:
+            rows[:, variable] = place
+        for chain, digit in zip(self.chains, digits, strict=True):
+            chain.rows(digit, rows)
+        return rows
+
+    def draw(self, n: int, rng: np.random.Generator) -> list[Ints]:
+        """Uniform ranks, as their digits in each part."""
+        return [_uniform(n, chain.count, rng) for chain in self.chains]
+
+    def drawn_rows(self, n: int, rng: np.random.Generator) -> npt.NDArray[np.int32]:
+        return self._rows(n, self.draw(n, rng))
+
+    def drawn_ranks(self, n: int, rng: np.random.Generator) -> list[int]:
+        small = self.count() < _SMALL
+        total: Ints = np.zeros(n, dtype=np.int64 if small else object)
+        for chain, digit in zip(self.chains, self.draw(n, rng), strict=True):
+            total = total * chain.count + (digit if small else digit.astype(object))
+        return total.tolist()  # type: ignore[no-any-return]
+
+
+def _patched(row: Sequence[int], changes: dict[int, int]) -> list[int]:
+    return [changes.get(variable, place) for variable, place in enumerate(row)]
+
+
+def _uniform(n: int, count: int, rng: np.random.Generator) -> Ints:
+    """Uniform integers below `count`, of any size: bits are drawn, and what is too large is drawn again."""
+    if count < _SMALL:
+        return rng.integers(0, count, n, dtype=np.int64)
+    size = (count.bit_length() + 7) // 8
+    excess = size * 8 - count.bit_length()
+    drawn: list[int] = []
+    while len(drawn) < n:
+        raw = rng.bytes(size * (n - len(drawn)))
+        numbers = (int.from_bytes(raw[i : i + size], "little") >> excess for i in range(0, len(raw), size))
+        drawn.extend(x for x in numbers if x < count)
+    result = np.empty(n, dtype=object)
+    result[:] = drawn
+    return result

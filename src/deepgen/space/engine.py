@@ -1,0 +1,40 @@
+"""What a space asks of whatever answers for it: a compiled diagram, or a solver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Row = Sequence[int]
+
+
+class Engine(Protocol):
+    """Questions about valid rows. A row has, for each knob, the place of its value."""
+
+    @property
+    def uniform(self) -> bool: ...
+
+    def count(self) -> int: ...
+
+    def empty(self) -> bool: ...
+
+    def row(self, rank: int) -> list[int]: ...
+
+    def rank(self, row: Row) -> int | None: ...
+
+    def contains(self, row: Row) -> bool: ...
+
+    def rows(self, ranks: Sequence[int]) -> npt.NDArray[Any]: ...
+
+    def chunks(self, start: int) -> Iterator[npt.NDArray[Any]]: ...
+
+    def drawn_rows(self, n: int, rng: np.random.Generator) -> npt.NDArray[Any]: ...
+
+    def drawn_ranks(self, n: int, rng: np.random.Generator) -> list[int]: ...
+
+    def one_knob_away(self, row: Row, absent: Row) -> list[list[int]]: ...
+
+    def repaired(self, row: Row, absent: Row) -> list[list[int]]: ...

@@ -1,0 +1,353 @@
+"""Expressions made ready for compiling: shared, folded, and total.
+
+Equal sub-expressions become one node, knobs with a single value become constants, and absent or undefined operands are
+written out as conditions of their own, so that array code downstream meets neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepgen.space.definition import Knob
+from deepgen.space.evaluate import ABSENT, UNDEFINED, evaluate
+from deepgen.space.expr import Expr, Requirement, _data_key, const, walk
+from deepgen.vocabulary import BadInput
+
+Array = npt.NDArray[Any]
+Bounds = tuple[Any, Any]
+TRUE, FALSE = const(True), const(False)
+_LONG = 1 << 62  # beyond this, numbers are kept as Python's own
+_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A knob as arrays: what each of its places means. The place after the last value means absent."""
+
+    name: str
+    values: Array  # numbers where all values are numbers, objects otherwise; any value stands at the absent place
+    present: Array
+    kind: str
+
+    @property
+    def size(self) -> int:
+        return len(self.present)
+
+
+def variable(knob: Knob) -> Variable:
+    kind = join_kinds([kind_of_value(v) for v in knob.values])
+    padded = [*knob.values, *([knob.values[0]] * (knob.places - len(knob.values)))]
+    present = np.arange(len(padded)) < len(knob.values)
+    return Variable(knob.name, as_array(padded, kind), present, kind)
+
+
+def kind_of_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int"
+    return "float" if isinstance(value, float) else "object"
+
+
+def join_kinds(kinds: list[str]) -> str:
+    for widest in ("object", "float", "int"):
+        if widest in kinds:
+            return widest
+    return "bool"
+
+
+def as_array(values: list[Any], kind: str) -> Array:
+    dtype = {"bool": np.bool_, "int": np.int64, "float": np.float64}.get(kind, object)
+    if kind == "int" and any(abs(v) >= 1 << 62 for v in values):
+        dtype = object
+    array: Array = np.empty(len(values), dtype=dtype)
+    for place, value in enumerate(values):  # one by one: numpy would spread tuples over another axis
+        array[place] = value
+    return array
+
+
+class Nodes:
+    """Makes nodes that are equal exactly when they are the same object, and knows what each of them can be."""
+
+    def __init__(self, variables: Mapping[str, Variable], fixed: Mapping[str, Any]) -> None:
+        self.variables, self.fixed = variables, fixed
+        self._made: dict[Any, Expr] = {}
+        self._totals: dict[int, tuple[Expr, Expr, Expr, Expr]] = {}
+        self._facts: dict[int, tuple[str, Bounds | None]] = {}
+        self._rows: list[tuple[frozenset[str], dict[str, Array]]] = []
+        self._row_values: dict[tuple[int, int], Array] = {}
+        self._flat: dict[int, Expr] = {}
+        self._scopes: dict[int, frozenset[str]] = {}
+
+    # Making -----------------------------------------------------------------------------------------------------------
+
+    def make(self, op: str, args: tuple[Expr, ...] = (), data: Any = None) -> Expr:
+        if args and all(a.op == "const" for a in args):
+            if op == "defined":
+                op, args, data = "const", (), evaluate(data, {}) is not UNDEFINED
+            else:
+                folded = evaluate(Expr(op, args, data), {})
+                # What cannot be computed is never looked at: the condition beside it says so.
+                op, args, data = "const", (), False if folded is UNDEFINED else folded
+        identity = (op, id(data) if op == "points" else _data_key_of(op, data), *map(id, args))
+        return self._made.setdefault(identity, Expr(op, args, data))
+
+    def true(self) -> Expr:
+        return self.make("const", (), True)
+
+    def false(self) -> Expr:
+        return self.make("const", (), False)
+
+    def all(self, *conditions: Expr) -> Expr:
+        return self._join("and", conditions, deciding=False)
+
+    def any(self, *conditions: Expr) -> Expr:
+        return self._join("or", conditions, deciding=True)
+
+    def _join(self, op: str, conditions: tuple[Expr, ...], deciding: bool) -> Expr:
+        kept: dict[int, Expr] = {}
+        for condition in conditions:
+            for part in condition.args if condition.op == op else (condition,):
+                if part.op != "const":
+                    kept[id(part)] = part
+                elif bool(part.data) is deciding:
+                    return self.make("const", (), deciding)
+        if not kept:
+            return self.make("const", (), not deciding)
+        return next(iter(kept.values())) if len(kept) == 1 else self.make(op, tuple(kept.values()))
+
+    def negate(self, condition: Expr) -> Expr:
+        if condition.op == "not":
+            return condition.args[0]
+        if condition.op in _OPPOSITE:
+            return self.make(_OPPOSITE[condition.op], condition.args)
+        return self.make("not", (condition,))
+
+    def choose(self, condition: Expr, then: Expr, otherwise: Expr) -> Expr:
+        if condition.op == "const":
+            return then if condition.data else otherwise
+        return then if then is otherwise else self.make("where", (condition, then, otherwise))
+
+    # Writing absence out ----------------------------------------------------------------------------------------------
+
+    def requirement(self, expr: Expr) -> Expr:
+        """True where the requirement is met: broken if undefined, met if absent."""
+        value, absent, undefined = self.total(expr)
+        return self.all(self.negate(undefined), self.any(absent, self.truth(value)))
+
+    def condition(self, expr: Expr) -> Expr:
+        """True where the condition holds for sure."""
+        value, absent, undefined = self.total(expr)
+        return self.all(self.negate(undefined), self.negate(absent), self.truth(value))
+
+    def truth(self, value: Expr) -> Expr:
+        if value.op == "const":
+            return self.make("const", (), bool(value.data))
+        return value if self.kind(value) == "bool" else self.make("!=", (value, self.make("const", (), 0)))
+
+    def total(self, expr: Expr) -> tuple[Expr, Expr, Expr]:
+        """The value, and the conditions under which it is absent and undefined."""
+        known = self._totals.get(id(expr))
+        if known is None:
+            # The key is an address: keep the expression alive as long as the entry.
+            known = self._totals[id(expr)] = (*self._total(expr), expr)
+        return known[:3]
+
+    def _total(self, expr: Expr) -> tuple[Expr, Expr, Expr]:
+        op, no = expr.op, self.false()
+        if op == "const":
+            return self.make("const", (), expr.data), no, no
+        if op == "knob":
+            if expr.data in self.fixed:
+                return self.make("const", (), self.fixed[expr.data]), no, no
+            present = self._present(expr.data)
+            return self.make("knob", (), expr.data), self.negate(present), no
+        if op == "present":
+            return self._present(expr.data), no, no
+        if op == "points":
+            return self.make("points", (), expr.data), no, no
+        parts = [self.total(a) for a in expr.args]
+        if op == "named":
+            return parts[0]
+        if op in ("and", "or", "implies"):
+            return self._logic(op, parts)
+        if op == "where":
+            (c, c_absent, c_undefined), (a, a_absent, a_undefined), (b, b_absent, b_undefined) = parts
+            c = self.truth(c)
+            return (
+                self.choose(c, a, b),
+                self.any(c_absent, self.choose(c, a_absent, b_absent)),
+                self.any(c_undefined, self.choose(c, a_undefined, b_undefined)),
+            )
+        values = tuple(p[0] for p in parts)
+        absent = self.any(*(p[1] for p in parts))
+        undefined = self.any(*(p[2] for p in parts), self._own_undefined(op, values, expr.data))
+        if op == "not":
+            return self.negate(self.truth(values[0])), absent, undefined
+        return self.make(op, values, expr.data), absent, undefined
+
+    def _present(self, name: str) -> Expr:
+        if name in self.fixed or bool(self.variables[name].present.all()):
+            return self.true()
+        return self.make("present", (), name)
+
+    def _logic(self, op: str, parts: list[tuple[Expr, Expr, Expr]]) -> tuple[Expr, Expr, Expr]:
+        """A deciding operand wins, then undefined, then absent."""
+        truths = [self.truth(p[0]) for p in parts]
+        if op == "implies":
+            truths[0] = self.negate(truths[0])
+        deciding = op != "and"
+        sure = [  # where each operand decides the result alone
+            self.all(self.negate(absent), self.negate(undefined), truth if deciding else self.negate(truth))
+            for truth, (_, absent, undefined) in zip(truths, parts, strict=True)
+        ]
+        undecided = self.all(*(self.negate(s) for s in sure))
+        absent, undefined = self.any(*(p[1] for p in parts)), self.any(*(p[2] for p in parts))
+        value = self.any(*sure) if deciding else undecided
+        return value, self.all(undecided, absent), self.all(undecided, undefined)
+
+    def _own_undefined(self, op: str, values: tuple[Expr, ...], data: Any) -> Expr:
+        zero = self.make("const", (), 0)
+        if op in ("/", "//", "%", "ceil_div", "divides"):
+            divisor = values[0 if op == "divides" else 1]
+            return self.make("==", (divisor, zero)) if self._may_be_zero(divisor) else self.false()
+        if op == "**":
+            exponent = self.bounds(values[1])
+            if exponent is not None and exponent[0] < 0 and self._may_be_zero(values[0]):
+                return self.all(self.make("==", (values[0], zero)), self.make("<", (values[1], zero)))
+        if op in ("item", "position") or (op == "table" and data[1] is None):
+            return self.negate(self.make("defined", values, Expr(op, values, data)))
+        return self.false()
+
+    def _may_be_zero(self, expr: Expr) -> bool:
+        bounds = self.bounds(expr)
+        return bounds is None or bounds[0] <= 0 <= bounds[1]
+
+    def flattened(self, expr: Expr) -> Expr:
+        """Chains of sums, products, minima and maxima of whole numbers as one node each."""
+        if id(expr) not in self._flat:
+            done: dict[int, Expr] = {}
+            for node in walk(expr):
+                op, args, whole = node.op, tuple(done[id(a)] for a in node.args), self.kind(node) == "int"
+                if op == "-" and whole:
+                    op, args = "+", (args[0], self.make("neg", (args[1],)))
+                if op in ("+", "*", "min", "max") and whole:
+                    args = tuple(p for a in args for p in (a.args if a.op == op and self.kind(a) == "int" else (a,)))
+                done[id(node)] = self.make(op, args, node.data) if args else node
+            self._flat[id(expr)] = done[id(expr)]
+        return self._flat[id(expr)]
+
+    # Knowing ----------------------------------------------------------------------------------------------------------
+
+    def scope(self, expr: Expr) -> frozenset[str]:
+        """The knobs that it reads."""
+        known = self._scopes.get(id(expr))
+        if known is None:
+            if expr.op in ("knob", "present"):
+                known = frozenset((expr.data,))
+            elif expr.op == "points":
+                known = frozenset(n for n in expr.data[0] if n not in self.fixed)
+            else:
+                known = frozenset().union(*(self.scope(a) for a in expr.args))
+            self._scopes[id(expr)] = known
+        return known
+
+    def kind(self, expr: Expr) -> str:
+        return self.facts(expr)[0]
+
+    def bounds(self, expr: Expr) -> Bounds | None:
+        """The least and the largest number that it can be, not necessarily reached; None if not a number."""
+        return self.facts(expr)[1]
+
+    def facts(self, expr: Expr) -> tuple[str, Bounds | None]:
+        known = self._facts.get(id(expr))
+        if known is None:
+            from deepgen.space.bounds import facts_of
+
+            known = self._facts[id(expr)] = self._sharper(expr, *facts_of(self, expr))
+        return known
+
+    def sharpen(self, rows: list[tuple[frozenset[str], dict[str, Array]]]) -> None:
+        """Take bounds from now on from the combinations that requirements on few knobs leave: (knobs, their places)."""
+        self._rows = rows
+        self._row_values.clear()
+        self._facts.clear()
+
+    def _sharper(self, expr: Expr, kind: str, bounds: Bounds | None) -> tuple[str, Bounds | None]:
+        if not self._rows or kind != "int" or bounds is None or max(abs(bounds[0]), abs(bounds[1])) >= _LONG:
+            return kind, bounds
+        for part, (names, _) in enumerate(self._rows):
+            if self.scope(expr) and self.scope(expr) <= names:
+                values = self._on_rows(expr, part)
+                return kind, (int(values.min()), int(values.max()))
+        return kind, bounds
+
+    def _on_rows(self, expr: Expr, part: int) -> Array:
+        from deepgen.space.arrays import apply, constant
+
+        known = self._row_values.get((id(expr), part))
+        if known is None:
+            if expr.op == "const":
+                known = constant(expr.data)
+            elif expr.op in ("knob", "present"):
+                own = self.variables[expr.data]
+                known = (own.values if expr.op == "knob" else own.present)[self._rows[part][1][expr.data]]
+            else:
+                known = apply(self, expr, [self._on_rows(a, part) for a in expr.args])
+            self._row_values[id(expr), part] = known
+        return known
+
+    def needs_objects(self, expr: Expr) -> bool:
+        """Whether 64-bit integers could overflow somewhere inside, so that Python's own must be used."""
+        for node in walk(expr):
+            kind, bounds = self.facts(node)
+            if kind == "int" and (bounds is None or max(abs(bounds[0]), abs(bounds[1])) >= _LONG):
+                return True
+            if node.op == "**" and kind == "float" and self.kind(node.args[0]) in ("int", "bool"):
+                return True
+        return False
+
+
+def condition_parts(nodes: Nodes, knobs: Sequence[Knob], requirements: Sequence[Requirement]) -> list[Expr]:
+    """What every valid config meets, as total conditions that are as small as possible."""
+    wanted = []
+    for knob in knobs:
+        if knob.when is not None:
+            exists, there = nodes.condition(knob.when), nodes.make("present", (), knob.name)
+            wanted.append(nodes.any(nodes.all(exists, there), nodes.all(nodes.negate(exists), nodes.negate(there))))
+    wanted += [nodes.requirement(r.expr) for r in requirements]
+    parts: dict[int, Expr] = {}
+    for expr in wanted:
+        for part in expr.args if expr.op == "and" else (expr,):
+            parts[id(part)] = part
+    return list(parts.values())
+
+
+def _data_key_of(op: str, data: Any) -> Any:
+    return id(data) if op == "defined" else _data_key(data)
+
+
+Leaf = Callable[[str], Array]
+
+
+def misfit(expr: Expr, error: Exception) -> BadInput:
+    return BadInput(f"'{expr}' cannot be computed for all values of its knobs: {error}")
+
+
+__all__ = [
+    "ABSENT",
+    "Array",
+    "Bounds",
+    "Leaf",
+    "Nodes",
+    "Variable",
+    "as_array",
+    "join_kinds",
+    "kind_of_value",
+    "misfit",
+]

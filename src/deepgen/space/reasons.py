@@ -1,0 +1,97 @@
+"""Reasons: why a config is out, why a space is empty, how much a requirement removes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from deepgen.space.definition import Knob
+from deepgen.space.evaluate import ABSENT, UNDEFINED, evaluate, holds
+from deepgen.space.expr import Expr, Requirement, Value, walk
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A requirement that a config breaks, and the values that broke it."""
+
+    name: str
+    values: dict[str, Value]
+
+
+@dataclass(frozen=True)
+class Removal:
+    """How many points a requirement removes: on its own, and of those that all others leave (None: not counted)."""
+
+    name: str
+    alone: int
+    only: int | None
+
+
+def explain(
+    knobs: Sequence[Knob], derived: Mapping[str, Expr], requirements: Sequence[Requirement], config: Mapping[str, Value]
+) -> list[Broken]:
+    """What is wrong with a config: its knobs and their values first, the requirements if those are in order."""
+    known = {k.name for k in knobs}
+    broken = [Broken(f"there is no knob {n}", {n: v}) for n, v in config.items() if n not in known]
+    for knob in knobs:
+        broken.extend(_misplaced(knob, config))
+    if broken:
+        return broken
+    return [Broken(r.name, _values_of(r.expr, derived, config)) for r in requirements if not holds(r.expr, config)]
+
+
+def _misplaced(knob: Knob, config: Mapping[str, Value]) -> list[Broken]:
+    value = config.get(knob.name)
+    exists = knob.when is None or _sure(evaluate(knob.when, config))
+    if value is None:
+        return [Broken(f"knob {knob.name} has no value", {})] if exists and not knob.optional else []
+    found = []
+    if value not in knob.values:
+        found.append(Broken(f"knob {knob.name} takes only {', '.join(map(repr, knob.values))}", {knob.name: value}))
+    if not exists:
+        found.append(Broken(f"knob {knob.name} exists only when {knob.when}", {knob.name: value}))
+    return found
+
+
+def _sure(truth: object) -> bool:
+    return truth is not ABSENT and truth is not UNDEFINED and bool(truth)
+
+
+def _values_of(expr: Expr, derived: Mapping[str, Expr], config: Mapping[str, Value]) -> dict[str, Value]:
+    used = expr.knobs()
+    mentioned = {node.data for node in walk(expr) if node.op == "named"}
+    values = {name: value for name, value in config.items() if name in used}
+    return values | {n: v for n, v in derived_values(derived, config).items() if n in mentioned}
+
+
+def derived_values(derived: Mapping[str, Expr], config: Mapping[str, Value]) -> dict[str, Value]:
+    values = {name: evaluate(expr, config) for name, expr in derived.items()}
+    return {name: value for name, value in values.items() if value is not ABSENT and value is not UNDEFINED}
+
+
+def smallest_conflict(n: int, satisfiable: Callable[[frozenset[int]], bool]) -> list[int]:
+    """The smallest subset of 0..n-1 that is not satisfiable, when the whole is not.
+
+    Each satisfiable set, grown as far as it goes, leaves out a rest; every conflict must take something from each such
+    rest. So the smallest set that touches all rests found so far is tried next, until one is a conflict.
+    """
+    rests: list[frozenset[int]] = []
+    while True:
+        candidate = _smallest_hitting(rests)
+        if not satisfiable(candidate):
+            return sorted(candidate)
+        grown = candidate
+        for item in range(n):
+            if item not in grown and satisfiable(grown | {item}):
+                grown = grown | {item}
+        rests.append(frozenset(range(n)) - grown)
+
+
+def _smallest_hitting(rests: Sequence[frozenset[int]]) -> frozenset[int]:
+    items = sorted(set().union(*rests))
+    for size in range(len(items) + 1):
+        for chosen in combinations(items, size):
+            if all(not rest.isdisjoint(chosen) for rest in rests):
+                return frozenset(chosen)
+    raise AssertionError("a conflict touches every rest")
