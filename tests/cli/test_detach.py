@@ -58,6 +58,20 @@ def test_detach_status_stop_resume(deepgen: Callable, how: list[str]) -> None:
     assert [after[trial.id] for trial in kept] == kept
 
 
+def test_stop_ends_compilers_and_workers_too(deepgen: Callable) -> None:
+    started = deepgen("tune", "gemm", "MNK=64", "--target", "x86:avx2", "--seed", "77", "--detach", "--json").json()
+    deadline = time.monotonic() + 60
+    family: dict[int, processes.Process] = {}
+    while len(family) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+        family = processes.descendants(started["pid"])
+    assert len(family) >= 2
+    stopped = deepgen("stop", started["study"], "--grace", "0", "--json").json()
+    assert stopped["clean"] is False
+    assert not any(process.running for process in family.values())
+    assert Study.open(started["study"]).running() is None
+
+
 def test_detaching_tells_how_to_follow_and_stop(deepgen: Callable, project: Path) -> None:
     (project / "numpy.py").write_text("raise RuntimeError('a file of the user, not to be imported')")
     said = deepgen("tune", *SLOW, "--detach")

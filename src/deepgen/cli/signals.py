@@ -40,7 +40,7 @@ def stop_on_signals() -> Iterator[Stop]:
         if not stop.event.is_set():
             stop.signum = signum
             stop.event.set()
-            note("stopping; Ctrl-C again to stop at once")
+            note("stopping; Ctrl-C again to stop at once" if signum == signal.SIGINT else "stopping")
 
     before = {s: signal.signal(s, hear) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

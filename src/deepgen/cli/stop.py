@@ -33,4 +33,5 @@ def stop(study: options.StudyName, grace: Grace = 15.0, as_json: options.AsJson 
         print_json({"study": str(folder), "pid": pid, "clean": ended.by_itself, "killed": ended.killed})
         return
     how = "stopped" if ended.by_itself else f"did not end within {grace:g} s and was killed"
-    print(f"{shown(folder)}: {how}; go on with: deepgen resume {shown(folder)}")
+    print(f"{shown(folder)}: {how}")
+    print(f"go on    deepgen resume {shown(folder)}")
