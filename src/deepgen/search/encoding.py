@@ -26,6 +26,8 @@ class Encoding:
         self.knobs = [k for k in space.knobs if k.places > 1]
         self._places: list[dict[Any, int]] = [{v: i for i, v in enumerate(k.values)} for k in self.knobs]
         self.distances = [_distances(k.values, k.places) for k in self.knobs]
+        # Where a value stands on its knob's own scale, for trees: only the order matters to them.
+        self._scales = [_scale(k.values, k.places) for k in self.knobs]
 
     @property
     def width(self) -> int:
@@ -41,6 +43,15 @@ class Encoding:
             places, absent = self._places[i], len(knob.values)
             rows[:, i] = [places.get(value, absent) for value in columns[knob.name].tolist()]
         return rows
+
+    def features(self, codes: Ints) -> Floats:
+        """Codes as numbers in the order of the knobs' values, for models that split."""
+        return np.stack([scale[codes[:, i]] for i, scale in enumerate(self._scales)], axis=1)
+
+
+def _scale(values: Sequence[Any], places: int) -> Floats:
+    numeric = all(isinstance(v, (int, float)) for v in values)
+    return np.array([float(v) for v in values] + [-1.0] * (places - len(values)) if numeric else range(places))
 
 
 def _distances(values: Sequence[Any], places: int) -> Floats:

@@ -16,6 +16,8 @@ from deepgen.search.encoding import Encoding
 from deepgen.search.gaussian_guide import GaussianGuide
 from deepgen.search.guides import Guide, Told
 from deepgen.search.pool import Pool, draw_pool
+from deepgen.search.regressor_guide import RegressorGuide
+from deepgen.search.regressors import LIBRARIES, make_regressor
 from deepgen.vocabulary import Trial
 
 DESIGN = 8  # configs far apart, before the model speaks
@@ -28,14 +30,14 @@ DIGITS = 9  # desires that differ by less are equal, so that rounding in another
 
 
 class Model:
-    """The strategy `model`."""
+    """The strategy `model`. Option `library`: what its cost model is made with, one of LIBRARIES."""
 
     def __init__(self, setting: Setting) -> None:
-        check_options("model", setting.options, {})
+        options = check_options("model", setting.options, {"library": LIBRARIES[0]})
         self._seed = setting.seed
         self._fresh = Fresh(setting)
         self._encoding = Encoding(setting.space)
-        self._guide: Guide = GaussianGuide(self._encoding, setting.seed)
+        self._guide = _guide(options["library"], self._encoding, setting.seed)
         self._told: list[Told] = []
         self._right = 0
         self._pending: dict[int, None] = {}
@@ -126,3 +128,9 @@ class Model:
         needed = [*self._pending, *(t.rank for t in self._told)]
         seed = self._seed + len(self._told)
         return draw_pool(self._encoding, self._fresh.taken, needed, [t.rank for t in best], limit, seed)
+
+
+def _guide(library: str, encoding: Encoding, seed: int) -> Guide:
+    if library == "numpy":
+        return GaussianGuide(encoding, seed)
+    return RegressorGuide(encoding, make_regressor(library, encoding, seed))

@@ -1,0 +1,45 @@
+"""Solving: valid configs in which some knobs may take only certain values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from deepgen.search.encoding import Encoding, Ints
+from deepgen.search.pool import Pool
+
+_LISTED = 50_000  # the largest space that is held as a table
+
+
+class Solver:
+    """Draws valid configs under restrictions, each a set of the places that a knob of the encoding may take."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+        count = encoding.space.count()
+        # A table answers in a tenth of a millisecond what a restricted space takes much longer to be compiled for.
+        self._table: Ints | None = Pool(encoding, range(count), ()).columns if count <= _LISTED else None
+
+    def draw(self, restrictions: Mapping[int, Collection[int]], rng: np.random.Generator) -> int | None:
+        """The rank of one config, uniform over those that keep to the restrictions; None when there is none."""
+        if self._table is None:
+            return self._draw_restricted(restrictions, rng)
+        fits = np.ones(self._table.shape[1], dtype=np.bool_)
+        for knob, places in restrictions.items():
+            fits &= np.isin(self._table[knob], list(places))
+        found = np.flatnonzero(fits)
+        return int(found[int(rng.integers(len(found)))]) if len(found) else None
+
+    def _draw_restricted(self, restrictions: Mapping[int, Collection[int]], rng: np.random.Generator) -> int | None:
+        space = self._encoding.space
+        values = {}
+        for knob, places in restrictions.items():
+            known = self._encoding.knobs[knob]
+            listed = [known.values[place] for place in sorted(places) if place < len(known.values)]
+            if listed:  # where both parents lack the knob, there is nothing to restrict
+                values[known.name] = listed
+        part = space.restrict(values)
+        if part.count() == 0:
+            return None
+        return space.rank(part.sample(1, int(rng.integers(2**31)))[0])
