@@ -109,6 +109,15 @@ def test_a_bug_of_ours_leaves_a_log_and_no_traceback(deepgen: Callable, monkeypa
         deepgen("--debug", "doctor")
 
 
+def test_what_the_system_refuses_is_one_sentence(deepgen: Callable, project: Path) -> None:
+    (project / "taken").write_text("a file where a folder should be")
+    said = deepgen("tune", "gemm", "MNK=64", "--target", "sim", "t=2", "--out", "taken")
+    assert said.code == 1
+    assert "taken" in said.err
+    assert "bug" not in said.err
+    assert len(said.err.splitlines()) == 1
+
+
 def test_an_interrupt_gives_130(deepgen: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(settings: object) -> None:
         raise KeyboardInterrupt

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from deepgen import targets
+from deepgen.cli.studies import check_machine
+from deepgen.operators import gemm
 from deepgen.space import Space
 from deepgen.tuning import Study
+from deepgen.vocabulary import DeepgenError
 
 
 @pytest.fixture
@@ -169,3 +175,12 @@ def test_clean_deletes_studies_by_name_or_all(deepgen: Callable, project: Path, 
     assert deepgen("clean", "--studies", "--yes").code == 0
     assert not other.exists()
     assert deepgen("clean", "--studies").out == "there is nothing to delete\n"
+
+
+def test_a_study_of_another_machine_is_not_gone_on_with(project: Path) -> None:
+    operator, here = gemm(8, 8, 8), targets.resolve("x86:avx2")
+    for cores, refused in ((here.cores, False), (here.cores + 1, True)):
+        target = replace(here, cores=cores)
+        definition = {"operator": operator.to_json(), "target": target.to_json()}
+        with pytest.raises(DeepgenError, match="this machine") if refused else nullcontext():
+            check_machine(Study(project, definition))

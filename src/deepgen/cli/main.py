@@ -97,6 +97,10 @@ def _tell(error: Exception) -> int:
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):
         _say(f"{error.format_message().rstrip('.')} (see: deepgen {_command_of(error)}--help)")
         return int(error.exit_code)
+    if isinstance(error, OSError) and error.strerror:
+        # The system's refusals are the user's to mend: a full disk, a folder that may not be written.
+        _say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+        return 1
     log = _write_log(error)
     _say(f"an unexpected error, which is a bug of deepgen: {type(error).__name__}: {error} (details are in {log})")
     return 1

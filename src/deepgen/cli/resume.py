@@ -24,6 +24,7 @@ def resume(
 
     current = settings.load()
     found = studies.open_study(study, current)
+    studies.check_machine(found)
     given = {"trials": trials, "time_budget": time_budget, "keep_top": keep_top}
     job = session.Job(requests.from_study(found, given), found.folder)
     if detach:

@@ -21,6 +21,7 @@ def retest(study: options.StudyName, top: Count = 8, as_json: options.AsJson = F
 
     current = settings.load()
     found = studies.open_study(study, current)
+    studies.check_machine(found)
     reuse.retest(found, top, engine=session.engine(current, None))
     if as_json:
         print_json(found.summary())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from deepgen import targets
 from deepgen.cli.output import shown
 from deepgen.settings import Settings
+from deepgen.targets import X86
 from deepgen.tuning.journal import FILE as JOURNAL
 from deepgen.tuning.study import Study
-from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.errors import BadInput, DeepgenError
 
 
 def is_study(folder: Path) -> bool:
@@ -39,6 +41,18 @@ def find(word: str, settings: Settings) -> Path:
 
 def open_study(word: str, settings: Settings) -> Study:
     return Study.open(find(word, settings))
+
+
+def check_machine(study: Study) -> None:
+    """Refuse to mix measurements of two machines in one study."""
+    if not isinstance(study.target, X86):
+        return
+    here = targets.resolve(study.target.name)
+    if here.fingerprint() != study.target.fingerprint():
+        raise DeepgenError(
+            f"{shown(study.folder)} was measured on {study.target.describe()}; this machine is {here.describe()}. "
+            "Tune again here: that makes a study of its own"
+        )
 
 
 def _listed(folders: list[Path], most: int = 8) -> str:
