@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from deepgen.measure.base import Contender, Policy, Runner, Task
 from deepgen.operators import Operator
-from deepgen.targets import Target
+from deepgen.targets import Sim, Target
 from deepgen.vocabulary import BadInput
+
+if TYPE_CHECKING:
+    from deepgen.build import Cache
+
+# The rest is imported where it is used: the worker, which is started often, comes through here too.
 
 
 def open_runner(
@@ -40,12 +43,15 @@ def open_runner(
     raise BadInput(f"kernels for {task.target.name} cannot be measured", allowed="x86 and sim targets")
 
 
-def peak_gflops(operator: Operator, target: Target, **options: Any) -> float | None:
-    """The device's measured peak for this operator's arithmetic."""
-    if find_spec("deepgen.measure.peak") is None:
-        return None
-    peak: float | None = import_module("deepgen.measure.peak").peak_gflops(operator, target, **options)
-    return peak
+def peak_gflops(
+    operator: Operator, target: Target, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
+) -> float | None:
+    """The device's peak for this operator's arithmetic, measured once; None where it is not known how."""
+    if isinstance(target, Sim):
+        return target.peak_gflops
+    from deepgen.measure.peak import peak_gflops as measured
+
+    return measured(operator, target, cache=cache, toolchains=toolchains)
 
 
 __all__ = ["Contender", "Policy", "Runner", "Task", "open_runner", "peak_gflops"]

@@ -18,7 +18,6 @@ from deepgen.operators import Array
 from deepgen.vocabulary import BadInput, Kernel, Verdict, WorkspaceArg
 
 _GARBAGE = 0xFF  # fresh memory is zero here but not in a user's process: no kernel may count on it
-_SETTLE_SECONDS = 0.06  # longer than the usual thread pools spin for
 
 
 @dataclass
@@ -46,7 +45,6 @@ class Racer:
     error: float = 0.0
     calls: int = 0
     reproducible: bool = True
-    stray: bool = False  # whether its threads go on running between runs
     _answer: dict[str, Array] = field(default_factory=dict)
 
     def load(self, kernel: Kernel, binary: str) -> None:
@@ -81,8 +79,7 @@ class Racer:
         if not around.task.policy.cold:
             self._verify()
         self.bench.reset()
-        if not self.stray and not around.threads.settle(_SETTLE_SECONDS):
-            self.stray = True
+        around.threads.settle()
         if around.task.policy.cold:
             around.harness.flush([b.all for b in self._buffers()])
         run = self.run

@@ -40,7 +40,7 @@ def _read(folder: Path, key: str) -> dict[str, Array] | None:
                 return None
             arrays[str(name)] = array
         return arrays or None
-    except (OSError, ValueError, AttributeError):
+    except (OSError, EOFError, ValueError, AttributeError):
         return None
 
 

@@ -14,6 +14,8 @@ FEWEST_BEATEN = 3  # samples, all slower than the time to beat by the policy's f
 HOPELESS = 10.0  # times slower than the time to beat: one sample will do
 FAST = 0.7  # a sample below this share of the median is suspect
 SPREAD = 3.0  # times: quartiles further apart than this settle nothing
+SETTLE_SECONDS = 0.2  # longer than the usual thread pools spin for, even on a busy machine
+PATIENCE = 3
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
@@ -68,14 +70,16 @@ class Threads:
 
     def __init__(self) -> None:
         self._files: dict[str, int] = {}
+        self.restless = 0  # times that they were waited for in vain, since the last look
 
-    def look(self) -> int:
-        """Find the threads that exist now; gives their number."""
+    def look(self) -> None:
+        """Find the threads that exist now."""
+        self.restless = 0
         own = str(_thread_id())
         try:
             present = set(os.listdir("/proc/self/task")) - {own}  # noqa: PTH208 (names, not paths; called often)
         except OSError:
-            return 0
+            return
         for gone in set(self._files) - present:
             os.close(self._files.pop(gone))
         for fresh in present - set(self._files):
@@ -83,18 +87,19 @@ class Threads:
                 self._files[fresh] = os.open(f"/proc/self/task/{fresh}/stat", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 continue
-        return len(present)
 
-    def settle(self, limit: float) -> bool:
-        """Wait until all of them sleep; False when one still runs after `limit` seconds."""
-        deadline = time.monotonic() + limit
-        while self._running():
+    def settle(self) -> None:
+        """Wait until all of them sleep. Those that never do are not waited for again and again."""
+        if self.restless >= PATIENCE:
+            return
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while self.running():
             if time.monotonic() >= deadline:
-                return False
+                self.restless += 1
+                return
             time.sleep(50e-6)
-        return True
 
-    def _running(self) -> bool:
+    def running(self) -> bool:
         for file in self._files.values():
             try:
                 text = os.pread(file, 256, 0)

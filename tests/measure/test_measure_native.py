@@ -1,0 +1,129 @@
+"""A launch plan becomes the calls that it describes, in a user's process as in the worker."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faulty_kernels import TARGET, build, kernel
+
+from deepgen.build import build_once
+from deepgen.measure.native import NativeKernel, NotLoadable
+from deepgen.operators import Array, gemm
+from deepgen.vocabulary import (
+    Arg,
+    BadInput,
+    Kernel,
+    LaunchPlan,
+    ScalarArg,
+    Source,
+    Step,
+    TensorArg,
+    TensorMapArg,
+    WorkspaceArg,
+)
+
+_SOURCE = """
+#include <stdint.h>
+void scalars(double *out, int32_t a, int64_t b, float c, double d) { out[0] = a; out[1] = b; out[2] = c; out[3] = d; }
+void pack(const double *in, double *w, long n) { for (long i = 0; i < n; i++) w[i] = 2 * in[i]; }
+void add(double *out, const double *w, long n) { for (long i = 0; i < n; i++) out[i] += w[i]; }
+void count(double *out, double *w) { out[0] = w[0] += 1; }
+void place(double *out, char *w) { out[0] = (double)((uintptr_t)w % 256); }
+"""
+
+
+def plan(*steps: Step, prepare: tuple[Step, ...] = ()) -> Kernel:
+    return Kernel("calls", "c", (Source("calls.c", _SOURCE),), ("-O1",), LaunchPlan(steps, prepare))
+
+
+def step(entry: str, *args: Arg) -> Step:
+    return Step(entry, args)
+
+
+def load(made: Kernel) -> NativeKernel:
+    return NativeKernel(made, build_once(made, TARGET).binary)
+
+
+OUT, IN = TensorArg("out"), TensorArg("in")
+
+
+def test_scalars_arrive_in_their_types_whatever_they_are_computed_from() -> None:
+    args = (
+        ScalarArg("i32", "ceil_div(M, 4) - 9"),
+        ScalarArg("i64", 1 << 40),
+        ScalarArg("f32", 0.5),
+        ScalarArg("f64", "alpha"),
+    )
+    out = np.zeros(4)
+    load(plan(step("scalars", OUT, *args))).run({"out": out}, {"M": 13, "alpha": 0.1})
+    assert out.tolist() == [-5, 1 << 40, 0.5, 0.1]
+
+
+def test_preparation_runs_once_and_steps_share_workspaces_by_name() -> None:
+    w = WorkspaceArg("w", "8 * n")
+    n = ScalarArg("i64", "n")
+    made = plan(step("add", OUT, w, n), step("add", OUT, w, n), prepare=(step("pack", IN, w, n),))
+    out, given = np.zeros(3), np.arange(3.0)
+    bound = load(made).bind({"out": out, "in": given}, {"n": 3})
+    assert out.tolist() == [0, 0, 0], "binding runs nothing"
+    bound.prepare()
+    given += 100
+    bound.run()
+    bound.run()
+    assert out.tolist() == [0, 8, 16]
+    assert bound.prepared == {"w"}
+
+
+def test_a_zeroed_workspace_is_zero_for_every_run() -> None:
+    out = np.zeros(1)
+    native = load(plan(step("count", OUT, WorkspaceArg("w", 8, zeroed=True))))
+    for _ in range(3):
+        native.run({"out": out}, {})
+        assert out[0] == 1
+
+
+def test_workspaces_are_aligned() -> None:
+    out = np.zeros(1)
+    load(plan(step("place", OUT, WorkspaceArg("w", 100, align=256)))).run({"out": out}, {})
+    assert out[0] == 0
+
+
+def test_many_sizes_and_threads_use_one_kernel(tmp_path: Path) -> None:
+    made = kernel()
+    native = NativeKernel(made, build(made, tmp_path).binary)
+    wrong: list[int] = []
+
+    def work(size: int) -> None:
+        operator = gemm(size, size + 1, size + 2)
+        tensors: dict[str, Array] = {**operator.inputs(size), "C": np.empty((size, size + 1), np.float32)}
+        for _ in range(20):
+            native.run(tensors, operator.scalars())
+        if not np.allclose(tensors["C"], tensors["A"] @ tensors["B"], atol=1e-4):
+            wrong.append(size)
+
+    threads = [threading.Thread(target=work, args=(size,)) for size in (5, 17, 33)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_what_a_plan_cannot_mean_is_an_error_in_words(tmp_path: Path) -> None:
+    out = {"out": np.zeros(4)}
+    with pytest.raises(BadInput, match="takes a tensor 'in'"):
+        load(plan(step("pack", IN))).run(out, {})
+    with pytest.raises(BadInput, match="scalar type 'u8'"):
+        load(plan(step("pack", ScalarArg("u8", 1)))).run(out, {})
+    with pytest.raises(BadInput, match="tensor map"):
+        load(plan(step("pack", TensorMapArg("out")))).run(out, {})
+    with pytest.raises(BadInput, match="needs a value for Q"):
+        load(plan(step("pack", ScalarArg("i32", "Q + 1")))).run(out, {"M": 1})
+    with pytest.raises(NotLoadable, match="no entry 'nowhere'"):
+        load(plan(step("nowhere")))
+    with pytest.raises(NotLoadable, match="cannot be loaded"):
+        NativeKernel(replace(plan(step("pack")), name="lost"), tmp_path / "absent.so")
