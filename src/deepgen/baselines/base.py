@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
-from deepgen.operators import Array, Operator
+from deepgen.operators import Operator
 from deepgen.targets import Target
 
 
@@ -19,6 +19,10 @@ class Baseline(Protocol):
         """Why it cannot run here, in words; None when it can. Imports nothing heavy."""
         ...
 
-    def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
-        """A call that computes the outputs in place. Called in the worker only."""
+    def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
+        """A call that computes the outputs in place. Called in the worker only.
+
+        The tensors are numpy arrays; on a GPU they have the CUDA array interface, and the call enqueues its work on the
+        default stream.
+        """
         ...

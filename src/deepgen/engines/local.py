@@ -19,7 +19,7 @@ from deepgen.measure.base import Contender, Task
 from deepgen.targets import host
 from deepgen.vocabulary import Artifact, Kernel, Measurement
 
-LANGUAGES = {"x86": "c", "sim": "sim"}
+LANGUAGES = {"x86": "c", "cuda": "cuda", "hip": "hip", "sim": "sim"}
 
 
 @dataclass(frozen=True)

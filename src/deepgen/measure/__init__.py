@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from deepgen.measure.base import Contender, Policy, Runner, Task
 from deepgen.operators import Operator
-from deepgen.targets import Sim, Target
+from deepgen.targets import X86, Gpu, Sim, Target
 from deepgen.vocabulary import BadInput
 
 if TYPE_CHECKING:
@@ -30,7 +30,11 @@ def open_runner(
         from deepgen.measure.sim import SimRunner
 
         return SimRunner(task)
-    if task.target.kind == "x86":
+    if isinstance(task.target, Gpu):
+        from deepgen.measure import gpu_here
+
+        gpu_here.require(task.target)
+    if isinstance(task.target, (X86, Gpu)):
         from deepgen.measure.supervisor import Supervisor
 
         return Supervisor(
@@ -40,7 +44,7 @@ def open_runner(
             builds_running=builds_running,
             least_seconds=least_seconds,
         )
-    raise BadInput(f"kernels for {task.target.name} cannot be measured", allowed="x86 and sim targets")
+    raise BadInput(f"kernels for {task.target.name} cannot be measured", allowed="x86, cuda, hip and sim targets")
 
 
 def peak_gflops(
@@ -49,6 +53,8 @@ def peak_gflops(
     """The device's peak for this operator's arithmetic, measured once; None where it is not known how."""
     if isinstance(target, Sim):
         return target.peak_gflops
+    if isinstance(target, Gpu):
+        return target.peak(getattr(operator, "a", "f32"))  # the datasheet's
     from deepgen.measure.peak import peak_gflops as measured
 
     return measured(operator, target, cache=cache, toolchains=toolchains)

@@ -71,12 +71,13 @@ def _shares(got: Array, want: Array, dtype: DType, tolerance: Tolerance) -> Arra
     if odd.any():
         # Where tolerance is zero only equality is right; an Inf is right for the same Inf or for a sum that overflows.
         same = (x == want) | (np.isnan(x) & np.isnan(want))
-        overflow = np.isinf(x) & (np.sign(x) == np.sign(want)) & (np.abs(want) + allowed >= _largest(dtype))
+        overflow = np.isinf(x) & (np.sign(x) == np.sign(want)) & (np.abs(want) + allowed >= largest(dtype))
         shares[odd] = np.where((same | overflow)[odd], 0.0, np.inf)
     return shares
 
 
-def _largest(dtype: DType) -> float:
+def largest(dtype: DType) -> float:
+    """The largest finite number of a format."""
     if dtype.name == "bf16":
         return float(np.finfo(np.float32).max) * (1 - 2.0**-9)
     return float(np.finfo(dtype.numpy()).max)

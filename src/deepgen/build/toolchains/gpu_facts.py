@@ -32,7 +32,8 @@ def summary(entries: Mapping[str, Usage], kernel: Kernel, target: Gpu) -> dict[s
     if not facts:
         return {}
     # Helpers for a split sum or a prepacking may stand beside it: what they use says little.
-    main = max(facts, key=lambda name: entries[name].registers)
+    launched = [s.entry for s in kernel.plan.steps if s.entry in facts]
+    main = max(launched or facts, key=lambda name: entries[name].registers)
     return {**facts[main], "entries": dict(facts)} if len(facts) > 1 else facts[main]
 
 

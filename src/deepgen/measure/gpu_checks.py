@@ -1,0 +1,101 @@
+"""The worker's own kernels at work: judging answers and finding damage where the data lies."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+from importlib import resources
+
+from deepgen.measure.gpu_buffers import CANARY, GUARD, DeviceBuffer
+from deepgen.measure.gpu_driver import Driver, Launch
+from deepgen.measure.verify import largest
+from deepgen.operators import Tolerance
+from deepgen.vocabulary import DType, Kernel, LaunchPlan, Source, Step
+
+_KINDS = {"f64": 0, "f32": 1, "tf32": 1, "f16": 2, "bf16": 3, "i8": 4, "i32": 5, "i64": 6}
+_BLOCKS, _THREADS = 1024, 256
+_FOUND = struct.Struct("<QQ")
+_ENTRIES = ("dg_judge", "dg_differ", "dg_nothing")
+
+
+def source(language: str) -> Kernel:
+    """The kernels as something that deepgen.build builds and caches like any other."""
+    text = (resources.files("deepgen.measure") / "gpu_harness.cu").read_text()
+    steps = tuple(Step(entry, (), block=(_THREADS, 1, 1)) for entry in _ENTRIES)
+    return Kernel("measuring_harness", language, (Source("gpu_harness.cu", text),), (), LaunchPlan(steps))
+
+
+def known(dtype: DType) -> bool:
+    return dtype.name in _KINDS
+
+
+@dataclass(frozen=True)
+class Found:
+    """How many elements or words are off, and what goes with that."""
+
+    count: int
+    detail: int
+
+    @property
+    def error(self) -> float:
+        """Of a judgement: the largest error as a share of the tolerance."""
+        (value,) = struct.unpack("<d", struct.pack("<Q", self.detail))
+        return float(value)
+
+    @property
+    def place(self) -> int:
+        """Of a difference: the first byte."""
+        return ~self.detail & 0xFFFFFFFFFFFFFFFF
+
+
+class Checks:
+    """Runs the kernels and waits for what they find."""
+
+    def __init__(self, driver: Driver, image: bytes) -> None:
+        self._driver = driver
+        module = driver.load(image)
+        self._functions = {name: driver.function(module, name) for name in _ENTRIES}
+        self._found = driver.alloc(_FOUND.size)
+        self._canaries = driver.alloc(2 * GUARD)
+        driver.fill(self._canaries, CANARY, 2 * GUARD)
+
+    def judge(self, got: int, want: int, count: int, dtype: DType, tolerance: Tolerance) -> Found:
+        return self._run(
+            "dg_judge",
+            ctypes.c_uint64(got),
+            ctypes.c_uint64(want),
+            ctypes.c_uint64(count),
+            ctypes.c_int32(_KINDS[dtype.name]),
+            ctypes.c_double(tolerance.absolute),
+            ctypes.c_double(tolerance.relative),
+            ctypes.c_double(0.0 if dtype.integer else largest(dtype)),
+        )
+
+    def differ(self, a: int, b: int, size: int) -> Found:
+        return self._run("dg_differ", ctypes.c_uint64(a), ctypes.c_uint64(b), ctypes.c_uint64(size))
+
+    def damage(self, buffer: DeviceBuffer) -> str | None:
+        """What was written outside a buffer, in words; its canaries are made whole again."""
+        (before, size), (after, rest) = buffer.guards
+        if (found := self.differ(before, self._canaries, size)).count:
+            buffer.restore_guards()
+            return f"wrote before the start of {buffer.name} (at byte {found.place - size})"
+        if (found := self.differ(after, self._canaries, rest)).count:
+            buffer.restore_guards()
+            return f"wrote past the end of {buffer.name} (at byte {buffer.bytes + found.place} of {buffer.bytes})"
+        return None
+
+    def nothing(self) -> Launch:
+        """An empty kernel."""
+        return Launch(self._driver, self._functions["dg_nothing"], ((1, 1, 1), (32, 1, 1), (1, 1, 1), 0), ())
+
+    def _run(self, entry: str, *values: object) -> Found:
+        self._driver.fill(self._found, 0, _FOUND.size)
+        arguments = (*values, ctypes.c_uint64(self._found))
+        Launch(
+            self._driver, self._functions[entry], ((_BLOCKS, 1, 1), (_THREADS, 1, 1), (1, 1, 1), 0), arguments
+        ).fire()
+        answer = ctypes.create_string_buffer(_FOUND.size)
+        self._driver.to_host(ctypes.addressof(answer), self._found, _FOUND.size)
+        return Found(*_FOUND.unpack(answer.raw))

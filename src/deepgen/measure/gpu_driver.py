@@ -1,0 +1,292 @@
+"""The CUDA driver and the HIP runtime through ctypes: one small interface, no package needed.
+
+The two have the same shape, so a table of names is all that tells them apart. What HIP does here was never executed on
+a device; CUDA's side was. A call that fails raises DriverError, whose `sticky` says that the context is lost with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from deepgen.vocabulary import DeepgenError, Missing
+
+Stream: TypeAlias = int  # a handle; 0 is the default stream
+Triple: TypeAlias = "tuple[int, int, int]"
+Shape: TypeAlias = "tuple[Triple, Triple, Triple, int]"  # grid, block, cluster, dynamic shared bytes
+
+
+@dataclass(frozen=True)
+class Api:
+    """Where the library is and how it spells what both have."""
+
+    kind: str
+    libraries: tuple[str, ...]
+    names: Mapping[str, str]
+    dynamic_shared: int  # the function attribute that raises the limit of dynamic shared memory
+    out_of_memory: tuple[int, ...]
+    sticky: tuple[int, ...]
+    remedy: str
+
+
+CUDA = Api(
+    kind="cuda",
+    libraries=("libcuda.so.1",),
+    names={
+        "init": "cuInit",
+        "alloc": "cuMemAlloc_v2",
+        "free": "cuMemFree_v2",
+        "to_device": "cuMemcpyHtoD_v2",
+        "to_host": "cuMemcpyDtoH_v2",
+        "copy": "cuMemcpyDtoDAsync_v2",
+        "fill": "cuMemsetD8Async",
+        "event": "cuEventCreate",
+        "record": "cuEventRecord",
+        "elapsed": "cuEventElapsedTime",
+        "synchronize": "cuCtxSynchronize",
+        "load": "cuModuleLoadData",
+        "unload": "cuModuleUnload",
+        "function": "cuModuleGetFunction",
+        "set_attribute": "cuFuncSetAttribute",
+        "launch": "cuLaunchKernel",
+        "free_bytes": "cuMemGetInfo_v2",
+    },
+    dynamic_shared=8,
+    out_of_memory=(2,),
+    # Illegal address, launch timeout, assert, and the faults of hardware and code from 714 to 720.
+    sticky=(700, 702, 710, *range(714, 721), 999),
+    remedy="Install NVIDIA's driver.",
+)
+HIP = Api(
+    kind="hip",
+    libraries=("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"),
+    names={
+        "init": "hipInit",
+        "alloc": "hipMalloc",
+        "free": "hipFree",
+        "to_device": "hipMemcpyHtoD",
+        "to_host": "hipMemcpyDtoH",
+        "copy": "hipMemcpyDtoDAsync",
+        "fill": "hipMemsetD8Async",
+        "event": "hipEventCreateWithFlags",
+        "record": "hipEventRecord",
+        "elapsed": "hipEventElapsedTime",
+        "synchronize": "hipDeviceSynchronize",
+        "load": "hipModuleLoadData",
+        "unload": "hipModuleUnload",
+        "function": "hipModuleGetFunction",
+        "set_attribute": "hipFuncSetAttribute",
+        "launch": "hipModuleLaunchKernel",
+        "free_bytes": "hipMemGetInfo",
+    },
+    dynamic_shared=8,
+    out_of_memory=(2,),
+    sticky=(700, 702, 710, *range(714, 721), 999),
+    remedy="Install ROCm's runtime, or the vendor's.",
+)
+APIS = {api.kind: api for api in (CUDA, HIP)}
+
+_ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "init": (c_uint,),
+    "alloc": (c_void_p, c_size_t),
+    "free": (c_void_p,),
+    "to_device": (c_void_p, c_void_p, c_size_t),
+    "to_host": (c_void_p, c_void_p, c_size_t),
+    "copy": (c_void_p, c_void_p, c_size_t, c_void_p),
+    "fill": (c_void_p, ctypes.c_ubyte, c_size_t, c_void_p),
+    "event": (c_void_p, c_uint),
+    "record": (c_void_p, c_void_p),
+    "elapsed": (c_void_p, c_void_p, c_void_p),
+    "synchronize": (),
+    "load": (c_void_p, c_char_p),
+    "unload": (c_void_p,),
+    "function": (c_void_p, c_void_p, c_char_p),
+    "set_attribute": (c_void_p, c_int, c_int),
+    "launch": (c_void_p, *(c_uint,) * 7, c_void_p, c_void_p, c_void_p),
+    "free_bytes": (c_void_p, c_void_p),
+}
+_CLUSTER, _PORTABLE_CLUSTER, _NON_PORTABLE = 4, 8, 14
+
+
+class DriverError(DeepgenError):
+    """A call of the driver failed."""
+
+    def __init__(self, code: int, name: str, call: str, api: Api) -> None:
+        super().__init__(f"{call} failed: {name}")
+        self.code, self.name = code, name
+        self.out_of_memory = code in api.out_of_memory
+        self.sticky = code in api.sticky
+
+
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute, whose value is a union of 64 bytes."""
+
+    _fields_ = (("id", c_int), ("pad", c_int), ("value", c_uint * 16))
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", c_uint * 3),
+        ("block", c_uint * 3),
+        ("shared", c_uint),
+        ("stream", c_void_p),
+        ("attributes", c_void_p),
+        ("count", c_uint),
+    )
+
+
+class Driver:
+    """One device of one process, in its primary context, which frameworks in the same process share."""
+
+    def __init__(self, api: Api, device: int = 0) -> None:
+        self.api = api
+        self.library = _open(api)
+        self._calls = {key: self._call(key, name) for key, name in api.names.items()}
+        self._check("init", self._calls["init"](0))
+        self.device = device
+        self._enter(device)
+
+    def alloc(self, size: int) -> int:
+        pointer = c_void_p()
+        self._check("alloc", self._calls["alloc"](byref(pointer), max(size, 1)))
+        return pointer.value or 0
+
+    def free(self, pointer: int) -> None:
+        self._check("free", self._calls["free"](pointer))
+
+    def to_device(self, pointer: int, host: int, size: int) -> None:
+        self._check("to_device", self._calls["to_device"](pointer, host, size))
+
+    def to_host(self, host: int, pointer: int, size: int) -> None:
+        self._check("to_host", self._calls["to_host"](host, pointer, size))
+
+    def copy(self, to: int, source: int, size: int, stream: Stream = 0) -> None:
+        self._check("copy", self._calls["copy"](to, source, size, stream))
+
+    def fill(self, pointer: int, byte: int, size: int, stream: Stream = 0) -> None:
+        if size:
+            self._check("fill", self._calls["fill"](pointer, byte, size, stream))
+
+    def event(self) -> int:
+        handle = c_void_p()
+        self._check("event", self._calls["event"](byref(handle), 0))
+        return handle.value or 0
+
+    def record(self, event: int, stream: Stream = 0) -> None:
+        self._check("record", self._calls["record"](event, stream))
+
+    def elapsed(self, start: int, end: int) -> float:
+        """Seconds between two events that have happened."""
+        milliseconds = c_float()
+        self._check("elapsed", self._calls["elapsed"](byref(milliseconds), start, end))
+        return milliseconds.value * 1e-3
+
+    def synchronize(self) -> None:
+        """Wait for all work; a fault of a kernel shows here."""
+        self._check("synchronize", self._calls["synchronize"]())
+
+    def load(self, image: bytes) -> int:
+        module = c_void_p()
+        self._check("load", self._calls["load"](byref(module), image))
+        return module.value or 0
+
+    def unload(self, module: int) -> None:
+        self._check("unload", self._calls["unload"](module))
+
+    def function(self, module: int, name: str) -> int:
+        handle = c_void_p()
+        self._check("function", self._calls["function"](byref(handle), module, name.encode()))
+        return handle.value or 0
+
+    def allow_shared(self, function: int, size: int) -> None:
+        """Let a kernel be launched with that much dynamic shared memory."""
+        self._check("set_attribute", self._calls["set_attribute"](function, self.api.dynamic_shared, size))
+
+    def free_bytes(self) -> int:
+        free, total = c_size_t(), c_size_t()
+        self._check("free_bytes", self._calls["free_bytes"](byref(free), byref(total)))
+        return free.value
+
+    def check(self, call: str, code: int) -> None:
+        if code:
+            raise DriverError(code, self._name(code), call, self.api)
+
+    def _check(self, key: str, code: int) -> None:
+        if code:
+            raise DriverError(code, self._name(code), self.api.names[key], self.api)
+
+    def _call(self, key: str, name: str) -> Any:
+        function = getattr(self.library, name)
+        function.argtypes = _ARGUMENTS[key]
+        return function
+
+    def _enter(self, device: int) -> None:
+        if self.api is HIP:
+            self.check("hipSetDevice", self.library.hipSetDevice(device))
+            return
+        handle, context = c_int(), c_void_p()
+        self.check("cuDeviceGet", self.library.cuDeviceGet(byref(handle), device))
+        self.check("cuDevicePrimaryCtxRetain", self.library.cuDevicePrimaryCtxRetain(byref(context), handle))
+        self.check("cuCtxSetCurrent", self.library.cuCtxSetCurrent(context))
+
+    def _name(self, code: int) -> str:
+        text = c_char_p()
+        if self.api is HIP:
+            self.library.hipGetErrorString.restype = c_char_p
+            text.value = self.library.hipGetErrorString(code)
+        else:
+            self.library.cuGetErrorString(code, byref(text))
+        return f"{(text.value or b'unknown error').decode(errors='replace')} ({code})"
+
+
+class Launch:
+    """A kernel with its launch shape and arguments in place. `fire` is one call of the driver and nothing else."""
+
+    def __init__(self, driver: Driver, function: int, shape: Shape, values: Sequence[Any]) -> None:
+        """`values`: the arguments as ctypes objects, which may be changed between launches."""
+        grid, block, cluster, shared = shape
+        self._driver, self._values = driver, tuple(values)
+        params = (c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
+        if driver.api is HIP:
+            self._name, self._call = driver.api.names["launch"], driver.library[driver.api.names["launch"]]
+            numbers = [c_uint(n) for n in (*grid, *block, shared)]
+            self._stream = c_void_p(0)
+            self._arguments: tuple[Any, ...] = (c_void_p(function), *numbers, self._stream, byref(params), None)
+            return
+        # Four arguments instead of eleven: half the cost of the call from Python.
+        self._attribute = LaunchAttribute(_CLUSTER, 0, (c_uint * 16)(*cluster))
+        clustered = any(size > 1 for size in cluster)
+        self._config = LaunchConfig(
+            (c_uint * 3)(*grid), (c_uint * 3)(*block), shared, 0, ctypes.addressof(self._attribute), int(clustered)
+        )
+        if cluster[0] * cluster[1] * cluster[2] > _PORTABLE_CLUSTER:
+            code = driver.library.cuFuncSetAttribute(c_void_p(function), _NON_PORTABLE, 1)
+            driver.check("cuFuncSetAttribute", code)
+        self._name, self._call = "cuLaunchKernelEx", driver.library["cuLaunchKernelEx"]
+        self._arguments = (byref(self._config), c_void_p(function), byref(params), None)
+
+    def on(self, stream: Stream) -> None:
+        """Put the launch on another stream."""
+        if self._driver.api is HIP:
+            self._stream.value = stream
+        else:
+            self._config.stream = stream
+
+    def fire(self) -> None:
+        code = self._call(*self._arguments)
+        if code:
+            self._driver.check(self._name, code)
+
+
+def _open(api: Api) -> ctypes.CDLL:
+    for name in api.libraries:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise Missing(api.libraries[0], blocks=f"no {api.kind} kernel can run here", remedy=api.remedy)

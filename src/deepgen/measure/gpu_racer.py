@@ -1,0 +1,176 @@
+"""One contender on a device, a kernel or a baseline: timed by the device's own clock, checked after every run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from deepgen import baselines
+from deepgen.measure import limits
+from deepgen.measure.base import Task
+from deepgen.measure.bench import Rejected
+from deepgen.measure.gpu_bench import GpuBench
+from deepgen.measure.gpu_buffers import DeviceBuffer
+from deepgen.measure.gpu_checks import Checks
+from deepgen.measure.gpu_driver import Driver, DriverError
+from deepgen.measure.gpu_kernel import BoundPlan, GpuKernel
+from deepgen.measure.pulse import Pulse, Stage
+from deepgen.measure.referee import ContextLost
+from deepgen.vocabulary import DeepgenError, Kernel, Verdict, WorkspaceArg
+
+_GARBAGE = 0xFF  # fresh memory may hold zeros: no kernel may count on them
+_DOING = {
+    Stage.LOAD: "while it was loaded",
+    Stage.PREPARE: "while it prepared its data",
+    Stage.VERIFY: "in a verifying run",
+    Stage.TIME: "in a timed run",
+}
+
+
+@dataclass
+class Device:
+    """What all racers of one worker share."""
+
+    task: Task
+    driver: Driver
+    checks: Checks
+    pulse: Pulse
+    ballast: DeviceBuffer  # larger than the last-level cache
+    events: tuple[int, int]
+
+    def flush(self) -> None:
+        """Push everything out of the cache. It also keeps the device busy while the run is being enqueued, so that
+        what is timed is the run and not the host's way to it."""
+        self.driver.fill(self.ballast.start, 0, self.ballast.bytes)
+
+
+class GpuRacer:
+    """One contender. `who` is its place in the request, so that a death can be laid at the right door."""
+
+    def __init__(self, device: Device, bench: GpuBench, who: int, run_limit: float) -> None:
+        self.device, self.bench, self.who, self.run_limit = device, bench, who, run_limit
+        self.error = 0.0
+        self.calls = 0
+        self.reproducible = True
+        self._run: Callable[[], None] = lambda: None
+        self._prepare: BoundPlan | None = None
+        self._kernel: GpuKernel | None = None
+        self._workspaces: dict[str, DeviceBuffer] = {}
+        self._scratch: list[DeviceBuffer] = []
+        self._kept = False
+
+    def load(self, kernel: Kernel, binary: str) -> None:
+        """Load the module and give the kernel its memory."""
+        with self._stage(Stage.LOAD, limits.LOAD_SECONDS):
+            self._kernel = GpuKernel.read(self.device.driver, kernel, binary)
+            operator = self.bench.operator
+            shapes = {t.name: (t.shape, t.dtype.name) for t in operator.tensors()}
+            bound = self._kernel.bind(self.bench.addresses(), operator.scalars(), self._allocate, shapes)
+        self._prepare = bound.prepare if kernel.plan.prepare else None
+        self._run = bound.run.run
+        self._scratch = [w for name, w in self._workspaces.items() if name not in bound.prepared]
+
+    def load_baseline(self, name: str, threads: int) -> None:
+        with self._stage(Stage.LOAD, limits.START_SECONDS):
+            baseline = baselines.by_name(name)
+            self._run = baseline.prepare(self.bench.operator, self.bench.tensors(), threads)
+
+    def first(self) -> None:
+        """Prepare, run once and verify."""
+        if self._prepare is not None:
+            with self._stage(Stage.PREPARE, self.run_limit):
+                self._prepare.run()
+                self.device.driver.synchronize()
+            self._look_for_damage()
+        self._verify()
+        self._look_for_damage()
+        self.bench.keep()
+        self._kept = True
+
+    def timed(self) -> float:
+        """Seconds of one run, which is checked like the first."""
+        driver, run, (start, end) = self.device.driver, self._run, self.device.events
+        with self._stage(Stage.TIME, self.run_limit):
+            self.bench.reset()
+            if self.device.task.policy.cold:
+                self.device.flush()
+            else:
+                run()
+            driver.record(start)
+            run()
+            driver.record(end)
+            driver.synchronize()
+            seconds = driver.elapsed(start, end)
+        self._check()
+        return seconds
+
+    def last(self) -> None:
+        """Verify once more, with other garbage in the scratch memory; damage done by any run shows here."""
+        for workspace in self._scratch:
+            self.device.driver.fill(workspace.start, _GARBAGE, workspace.bytes)
+        self._verify()
+        self._look_for_damage()
+
+    def close(self) -> None:
+        self._run, self._prepare = (lambda: None), None
+        for workspace in self._workspaces.values():
+            workspace.close()
+        self._workspaces.clear()
+        if self._kernel is not None:
+            self._kernel.close()
+            self._kernel = None
+
+    def _verify(self) -> None:
+        with self._stage(Stage.VERIFY, self.run_limit):
+            self.bench.reset()
+            self._run()
+            self.device.driver.synchronize()
+        self._check()
+
+    def _check(self) -> None:
+        self.calls += 1
+        if self._kept and self.bench.same_as_kept():
+            return
+        self.reproducible = not self._kept
+        with self._told_which_call():
+            self.error = max(self.error, self.bench.judge())
+
+    def _look_for_damage(self) -> None:
+        with self._told_which_call():
+            self.bench.look_for_damage()
+            for workspace in self._workspaces.values():
+                if damage := self.device.checks.damage(workspace):
+                    raise Rejected(Verdict.WRONG, damage)
+
+    @contextmanager
+    def _told_which_call(self) -> Iterator[None]:
+        try:
+            yield
+        except Rejected as rejected:
+            if self.calls <= 1:
+                raise
+            detail = f"right at first but not on call {self.calls}: {rejected.detail}"
+            raise Rejected(rejected.verdict, detail, rejected.error) from None
+
+    @contextmanager
+    def _stage(self, stage: Stage, limit: float) -> Iterator[None]:
+        """Code of the contender runs: it must end in time, and its faults become verdicts."""
+        pulse = self.device.pulse
+        pulse.enter(stage, limit, self.who)
+        try:
+            yield
+        except DriverError as error:
+            if error.sticky:
+                raise ContextLost(f"{error.name} {_DOING[stage]} (call {self.calls + 1})") from error
+            verdict = Verdict.OUT_OF_MEMORY if error.out_of_memory else Verdict.REFUSED
+            raise Rejected(verdict, str(error)) from error
+        except DeepgenError as error:
+            raise Rejected(Verdict.REFUSED, str(error)) from error
+        pulse.enter(Stage.CHECK, limits.own_seconds(self.device.task), self.who)
+
+    def _allocate(self, arg: WorkspaceArg, size: int) -> int:
+        buffer = DeviceBuffer(self.device.driver, f"workspace {arg.name}", size)
+        self._workspaces[arg.name] = buffer
+        self.device.driver.fill(buffer.start, _GARBAGE, size)
+        return buffer.start

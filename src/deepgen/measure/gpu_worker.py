@@ -1,0 +1,99 @@
+"""The worker's side of measuring on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from deepgen.measure import limits
+from deepgen.measure.base import Task
+from deepgen.measure.gpu_bench import GpuBench
+from deepgen.measure.gpu_buffers import DeviceBuffer
+from deepgen.measure.gpu_checks import Checks
+from deepgen.measure.gpu_driver import APIS, Driver
+from deepgen.measure.gpu_racer import Device, GpuRacer
+from deepgen.measure.nvml import Nvml
+from deepgen.measure.pulse import Pulse
+from deepgen.measure.referee import Referee
+from deepgen.targets import Gpu
+from deepgen.vocabulary import DeepgenError, JsonObject, Kernel
+
+_BENCH_BYTES = 4 << 30  # of inputs for other seeds and probes, kept for the next finalist
+_LEAST_BALLAST = 256 << 20  # filling so much keeps a device busy for longer than enqueuing a run takes
+_LAUNCHES = 20
+
+
+class GpuWorker(Referee[GpuRacer]):
+    """One GPU, one operator, many kernels."""
+
+    def __init__(self, opening: Mapping[str, Any], pulse: Pulse) -> None:
+        self.task = Task.from_json(opening["task"])
+        target = self.task.target
+        if not isinstance(target, Gpu) or not opening["harness"]:
+            raise DeepgenError(f"the measuring kernels for {target.name} could not be built")
+        self._threads: int = opening["threads"]
+        self._scratch = Path(opening["scratch"])
+        driver = Driver(APIS[target.kind])
+        ballast = DeviceBuffer(driver, "ballast", max(_LEAST_BALLAST, 4 * target.l2_bytes))
+        checks = Checks(driver, Path(opening["harness"]).read_bytes())
+        self._device = Device(self.task, driver, checks, pulse, ballast, (driver.event(), driver.event()))
+        self._nvml = Nvml.find(driver.device) if target.kind == "cuda" else None
+        self._benches: dict[tuple[int, str], GpuBench] = {}
+        self._call_seconds = self._empty_launch()
+
+    def entrant(self, seed: int, probe: str, who: int, beat: float | None, *, tight: bool = False) -> GpuRacer:
+        # Device allocations are always aligned to 256 bytes, so a tight bench is no other bench here.
+        return GpuRacer(self._device, self._bench(seed, probe), who, limits.run_seconds(self.task, beat))
+
+    def load(self, entrant: GpuRacer, entry: Mapping[str, Any]) -> None:
+        if entry.get("kernel"):
+            entrant.load(Kernel.from_json(entry["kernel"]), entry["binary"])
+        else:
+            entrant.load_baseline(entry["name"], self._threads)
+
+    def limited(self) -> AbstractContextManager[None]:
+        # Address space is no measure here: a driver maps the whole device into it.
+        return nullcontext()
+
+    def look(self) -> None:
+        pass
+
+    def conditions(self, entrant: GpuRacer) -> JsonObject:
+        cold = self.task.policy.cold
+        return {
+            "cold": cold,
+            "flush": "fill" if cold else None,
+            "runs_checked": entrant.calls,
+            "reproducible": entrant.reproducible,
+            "call_seconds": self._call_seconds,
+            **(self._nvml.read() if self._nvml else {}),
+        }
+
+    def stray(self) -> bool:
+        return False
+
+    def _bench(self, seed: int, probe: str) -> GpuBench:
+        key = (seed, probe)
+        if key not in self._benches:
+            others = [k for k in self._benches if k != (self.task.seed, "normal")]
+            while others and sum(self._benches[k].bytes for k in others) > _BENCH_BYTES:
+                self._benches.pop(others.pop(0)).close()
+            device = self._device
+            self._benches[key] = GpuBench(device.driver, device.checks, self.task.operator, seed, probe, self._scratch)
+        return self._benches[key]
+
+    def _empty_launch(self) -> float:
+        """What an empty kernel takes by the same clock: it is part of every sample, as it is of a baseline's."""
+        device, launch = self._device, self._device.checks.nothing()
+        start, end = device.events
+        taken = []
+        for _ in range(_LAUNCHES):
+            device.flush()
+            device.driver.record(start)
+            launch.fire()
+            device.driver.record(end)
+            device.driver.synchronize()
+            taken.append(device.driver.elapsed(start, end))
+        return sorted(taken)[_LAUNCHES // 2]

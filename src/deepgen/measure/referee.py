@@ -1,0 +1,149 @@
+"""How a worker answers requests, whatever its device: verify, time, verify again; race all, in turns."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from deepgen.measure.base import Task
+from deepgen.measure.bench import Rejected
+from deepgen.measure.timing import enough
+from deepgen.vocabulary import JsonObject, Measurement, Verdict
+
+
+class ContextLost(Exception):
+    """A kernel's fault has spoilt the device for this process: only a new one gets out of it."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class Entrant(Protocol):
+    """One contender, ready to run on the task's inputs. Every run of it, timed or not, is checked."""
+
+    error: float
+    calls: int
+    reproducible: bool
+
+    def first(self) -> None: ...
+
+    def timed(self) -> float: ...
+
+    def last(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+E = TypeVar("E", bound=Entrant)
+
+
+class Referee(ABC, Generic[E]):
+    """One device, one operator, many kernels."""
+
+    task: Task
+
+    @abstractmethod
+    def entrant(self, seed: int, probe: str, who: int, beat: float | None, *, tight: bool = False) -> E:
+        """A contender with nothing loaded yet, on the inputs of that seed and probe."""
+
+    @abstractmethod
+    def load(self, entrant: E, entry: Mapping[str, Any]) -> None:
+        """Load a kernel or a baseline. Raises Rejected."""
+
+    @abstractmethod
+    def limited(self) -> AbstractContextManager[None]:
+        """While kernels run, they may not take the machine's whole memory."""
+
+    @abstractmethod
+    def look(self) -> None:
+        """Before timing begins."""
+
+    @abstractmethod
+    def conditions(self, entrant: E) -> JsonObject: ...
+
+    @abstractmethod
+    def stray(self) -> bool:
+        """Whether this process is left in a state in which nothing more should be timed."""
+
+    def measure(self, request: Mapping[str, Any]) -> list[Measurement]:
+        """Verify, time, verify again."""
+        policy, beat = self.task.policy, request["beat"]
+        entrant = self.entrant(self.task.seed, "normal", 0, beat)
+        samples: list[float] = []
+        try:
+            self.load(entrant, request)
+            with self.limited():
+                entrant.first()
+                self.look()
+                latest = time.monotonic() + 10.0 + 4.0 * policy.max_seconds
+                while not enough(samples, policy, beat) and time.monotonic() < latest:
+                    samples.append(entrant.timed())
+                entrant.last()
+        except Rejected as rejected:
+            return [self._rejected(entrant, rejected)]
+        finally:
+            entrant.close()
+        return [self._right(entrant, samples)]
+
+    def verify(self, request: Mapping[str, Any]) -> list[Measurement]:
+        """The verdict on other inputs, aligned no better than a user's may be."""
+        entrant = self.entrant(request["seed"], request["probe"], 0, None, tight=True)
+        try:
+            self.load(entrant, request)
+            with self.limited():
+                entrant.first()
+                entrant.last()
+        except Rejected as rejected:
+            return [self._rejected(entrant, rejected)]
+        finally:
+            entrant.close()
+        return [self._right(entrant, [])]
+
+    def compare(self, request: Mapping[str, Any]) -> list[Measurement]:
+        """All contenders in an order drawn anew for each round. One that fails leaves the race; the others go on."""
+        entries = request["contenders"]
+        racing: dict[int, E] = {}
+        out: dict[int, Measurement] = {}
+        samples: dict[int, list[float]] = {who: [] for who in range(len(entries))}
+
+        def attempt(who: int, work: Callable[[E], None]) -> None:
+            try:
+                work(racing[who])
+            except Rejected as rejected:
+                lost = racing.pop(who)
+                lost.close()
+                out[who] = self._rejected(lost, rejected)
+
+        def sample(who: int) -> Callable[[E], None]:
+            return lambda entrant: samples[who].append(entrant.timed())
+
+        for who in range(len(entries)):
+            racing[who] = self.entrant(self.task.seed, "normal", who, None)
+            attempt(who, partial(self.load, entry=entries[who]))
+        with self.limited():
+            for who in list(racing):
+                attempt(who, lambda entrant: entrant.first())
+            self.look()
+            for number in range(request["rounds"]):
+                for place in np.random.default_rng([request["seed"], number]).permutation(len(entries)):
+                    if int(place) in racing:
+                        attempt(int(place), sample(int(place)))
+            for who in list(racing):
+                attempt(who, lambda entrant: entrant.last())
+        for who, entrant in racing.items():
+            out[who] = self._right(entrant, samples[who])
+            entrant.close()
+        return [out[who] for who in range(len(entries))]
+
+    def _rejected(self, entrant: E, why: Rejected) -> Measurement:
+        return Measurement(why.verdict, why.detail, error=why.error, conditions=self.conditions(entrant))
+
+    def _right(self, entrant: E, samples: list[float]) -> Measurement:
+        return Measurement(Verdict.CORRECT, "", tuple(samples), entrant.error, conditions=self.conditions(entrant))
