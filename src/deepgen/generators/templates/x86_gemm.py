@@ -18,12 +18,13 @@ _PACK_A = {"none": 0, "rows": 1, "panels": 2}
 _PACK_B = {"none": 0, "panels": 1}
 _PARTITION = {"m": 0, "n": 1, "mn": 2, "k": 3, "batch": 4}
 
-_ROWS = (1, 6, 8, 12)
-_VECTORS = (1, 2, 3)
-_BLOCK_M = (64, 256)
-_BLOCK_N = (512, 2048)
-_BLOCK_K = (16, 256, 384)
-_WORTH_A_THREAD = 4e6  # flops; waking another thread takes as long as computing these
+_ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16)
+_VECTORS = (1, 2, 3, 4, 6, 8)
+_BLOCK_M = (32, 64, 128, 256, 512, 1024, 2048)
+_BLOCK_N = (64, 128, 192, 256, 384, 512, 1024, 2048, 4096)
+_BLOCK_K = (8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
+_THIN = 16  # rows of C up to which a short block of K can pay: B then streams through as fast as memory gives it
+_WORTH_A_THREAD = 1_000_000  # flops; waking another thread takes as long as computing these
 _LEAST_SLICE = 256  # steps of K; below it adding the slices up costs more than it gains
 
 
@@ -53,19 +54,19 @@ class X86Gemm:
         vectors = s.knob("NR", _up_to(_VECTORS, -(-gemm.n // lanes)))
         mc = s.knob("MC", _covering(_BLOCK_M, gemm.m))
         nc = s.knob("NC", _covering(_BLOCK_N, gemm.n))
-        kc = s.knob("KC", _covering(_BLOCK_K, gemm.k))
+        kc = s.knob("KC", _covering([v for v in _BLOCK_K if v >= 128 or gemm.m <= _THIN], gemm.k))
         # Rows of A lie in one piece only when A is M x K; B can be read in place only when its vectors run along N.
         s.knob("PACK_A", ["none", "rows", "panels"] if gemm.layout[0] == "n" else ["none", "panels"])
         s.knob("PACK_B", ["none", "panels"] if gemm.layout[1] == "n" else ["panels"])
-        s.knob("OUTER", ["b"])
+        s.knob("OUTER", ["a", "b"])
         inner = s.knob("INNER", ["a", "b"])
-        unroll = s.knob("UNROLL", [4])
-        s.knob("PREFETCH", [0, 8])
+        unroll = s.knob("UNROLL", [1, 2, 4, 8])
+        s.knob("PREFETCH", [0, 8, 16, 32])
         s.knob("AHEAD", [False, True])
         stream = s.knob("STREAM_C", [False, True] if gemm.beta == 0 and gemm.n % lanes == 0 else [False])
         threads = s.knob("THREADS", _thread_counts(cpu.cores))
         partition = s.knob("PARTITION", _partitions(gemm), when=threads > 1)
-        tasks = s.knob("TASKS", [1, 2], when=threads > 1)
+        tasks = s.knob("TASKS", [1, 2, 4, 8], when=threads > 1)
 
         columns = s.derive("tile_columns", vectors * lanes)
         strip = s.derive("a_strip_bytes", rows * kc * _FLOAT)
@@ -78,8 +79,8 @@ class X86Gemm:
             "the tile, a row of B and a number of A fit in the vector registers",
         )
         s.require(
-            (rows + vectors <= rows * vectors) | (rows * lanes > gemm.m) | (columns > gemm.n),
-            "a tile has as many multiply-adds as loads, unless the matrix is too thin",
+            rows * vectors * 2 >= max(r * v for r, v in _tiles(gemm, cpu)),
+            "the tile is at least half of the largest that the registers and the matrix allow",
         )
         s.require(mc >= rows, "a block has at least one strip of A")
         s.require(nc >= columns, "a block has at least one panel of B")
@@ -87,6 +88,7 @@ class X86Gemm:
         s.require(where(inner == "a", panel, strip) <= cpu.l1d_bytes, "what stays through the inner loop fits in L1")
         s.require(minimum(block_a, block_b) <= cpu.l2_bytes, "the smaller block fits in L2")
         s.require(maximum(block_a, block_b) <= max(cpu.l3_bytes // cpu.cores, cpu.l2_bytes), "blocks fit in L3")
+        s.require((threads == 1) | (threads * _WORTH_A_THREAD <= gemm.flops()), "every thread has enough to do")
         s.require(implies(stream, kc >= gemm.k), "C is streamed only where one block of K gives the result")
         s.require(
             implies((threads > 1) & (partition == "k"), threads * tasks * _LEAST_SLICE <= gemm.k),
@@ -133,29 +135,41 @@ class X86Gemm:
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         gemm, cpu = _served(operator, target)
         lanes = cpu.vector_bytes // _FLOAT
-        rows = _up_to(_ROWS, min(gemm.m, 12 if lanes == 16 else 6))[-1]
+        rows, vectors = min(_tiles(gemm, cpu), key=lambda tile: _tile_cost(gemm, lanes, *tile))
+        thin = gemm.m <= _THIN
+        small = gemm.n * gemm.k * _FLOAT <= cpu.l2_bytes // 4
+        in_place = (thin or small) and gemm.layout[1] == "n"
+        depth = 16 if thin and in_place else 512 if lanes == 16 else 256
         config: dict[str, Any] = {
             "MR": rows,
-            "NR": _up_to(_VECTORS, min(2, -(-gemm.n // lanes)))[-1],
+            "NR": vectors,
             "MC": _nearest(_covering(_BLOCK_M, gemm.m), 256),
-            "NC": _nearest(_covering(_BLOCK_N, gemm.n), 512),
-            "KC": _nearest(_covering(_BLOCK_K, gemm.k), 384 if lanes == 16 else 256),
-            "PACK_A": "rows" if gemm.layout[0] == "n" else "panels",
-            "PACK_B": "panels",
+            "NC": _nearest(_covering(_BLOCK_N, gemm.n), 4096 if in_place else 512),
+            "KC": _nearest(_covering([v for v in _BLOCK_K if v >= 128 or thin], gemm.k), depth),
+            "PACK_A": "none" if gemm.layout[0] == "n" else "panels",
+            "PACK_B": "none" if in_place else "panels",
             "OUTER": "b",
             "INNER": "b",
-            "UNROLL": min(4, _covering(_BLOCK_K, gemm.k)[-1]),
+            "UNROLL": 4,
             "PREFETCH": 0,
             "AHEAD": True,
             "STREAM_C": False,
         }
-        threads = cpu.cores if gemm.flops() >= _WORTH_A_THREAD * cpu.cores else 1
-        columns = config["NR"] * lanes
-        if threads > 1 and gemm.n > columns * (threads - 1):
-            return {**config, "THREADS": threads, "PARTITION": "n", "TASKS": 1}
-        if threads > 1 and gemm.m > rows * (threads - 1):
-            return {**config, "THREADS": threads, "PARTITION": "m", "TASKS": 1}
-        return {**config, "THREADS": 1}
+        return {**config, **_default_threads(gemm, cpu, rows, vectors * lanes)}
+
+
+def _default_threads(gemm: Gemm, cpu: X86, rows: int, columns: int) -> Mapping[str, Any]:
+    """All cores when there is enough to do, dividing what gives each of them most tiles."""
+    threads = cpu.cores
+    if gemm.flops() < 4 * _WORTH_A_THREAD * threads:
+        return {"THREADS": 1}
+    if gemm.batch >= threads:
+        return {"THREADS": threads, "PARTITION": "batch", "TASKS": 1}
+    if gemm.n > columns * (threads - 1) and gemm.n >= gemm.m:
+        return {"THREADS": threads, "PARTITION": "n", "TASKS": 1}
+    if gemm.m > rows * (threads - 1):
+        return {"THREADS": threads, "PARTITION": "m", "TASKS": 1}
+    return {"THREADS": 1}
 
 
 def _served(operator: Operator, target: Target) -> tuple[Gemm, X86]:
@@ -176,6 +190,27 @@ def _covering(values: Sequence[int], size: int) -> list[int]:
 
 def _nearest(values: Sequence[int], wanted: int) -> int:
     return min(values, key=lambda v: abs(v - wanted))
+
+
+def _tiles(gemm: Gemm, cpu: X86) -> list[tuple[int, int]]:
+    """The register tiles that the registers and the matrix allow: rows and vectors."""
+    lanes = cpu.vector_bytes // _FLOAT
+    rows, vectors = _up_to(_ROWS, min(gemm.m, lanes)), _up_to(_VECTORS, -(-gemm.n // lanes))
+    return [(r, v) for r in rows for v in vectors if r * v + v + 1 <= cpu.vector_registers]
+
+
+def _tile_cost(gemm: Gemm, lanes: int, rows: int, vectors: int) -> float:
+    """Cycles of one K step over all of C, as if everything lay in L1: what a tile wastes at the edges counts.
+
+    Two multiply-adds a cycle, of latency four; a load costs little beside them, but not nothing, and one of B more
+    than one of A because it brings a whole vector.
+    """
+
+    def tile(width: int) -> float:
+        return max(rows * width / 2, 4.0) + 0.1 * rows + 0.2 * width
+
+    panels, rest = divmod(-(-gemm.n // lanes), vectors)
+    return -(-gemm.m // rows) * (panels * tile(vectors) + (tile(rest) if rest else 0.0))
 
 
 def _thread_counts(cores: int) -> list[int]:
