@@ -125,6 +125,16 @@ FAULTS = {
     "closes all files": Fault(
         _RIGHT + "for (int f = 0; f < 256; f++) close(f);", Verdict.CRASHED, "worker's files", kills=True
     ),
+    "leaves a child behind and dies": Fault(
+        "if (fork() == 0) { sleep(60); _exit(0); } abort();", Verdict.CRASHED, "aborted", kills=True
+    ),
+    "dies when it is loaded": Fault(
+        _RIGHT,
+        Verdict.CRASHED,
+        "null pointer (segmentation fault) while it was loaded",
+        kills=True,
+        before="__attribute__((constructor)) static void load(void) { *(volatile int *)16 = 1; }",
+    ),
     "garbles the channel": Fault(
         _RIGHT + 'for (int f = 3; f < 64; f++) (void)!write(f, "garbage garbage garbage", 23);',
         Verdict.CRASHED,

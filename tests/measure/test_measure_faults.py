@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from faulty_kernels import FAULTS, TARGET, build, kernel
 
+from deepgen.measure import conditions
 from deepgen.measure.base import Contender, Policy, Task
 from deepgen.measure.supervisor import DeviceSetAside, Supervisor
 from deepgen.operators import gemm
@@ -173,14 +175,57 @@ def test_a_worker_that_was_killed_between_kernels_is_replaced(supervisor: Superv
     assert supervisor.measure(*good).ok
 
 
-def test_closing_from_another_thread_ends_a_measurement(supervisor: Supervisor, cache: Path) -> None:
-    import threading
-
-    threading.Timer(0.2, supervisor.close).start()
-    endless = Supervisor.measure
+@pytest.mark.parametrize("delay", [0.0, 0.1, 1.5])
+def test_closing_from_another_thread_ends_a_measurement(delay: float, cache: Path) -> None:
+    runner = Supervisor(Task(OPERATOR, TARGET, policy=Policy(timeout_seconds=60.0)), cache=cache)
+    endless = built(cache, FAULTS["infinite loop"].body)
+    closing = threading.Timer(delay, runner.close)
+    closing.start()
+    started = time.monotonic()
     with pytest.raises(DeepgenError, match="closed"):
-        while True:
-            endless(supervisor, *built(cache, FAULTS["infinite loop"].body))
+        runner.measure(*endless)
+    closing.join()
+    assert time.monotonic() - started < 30.0, "long before the kernel's own limit"
+    assert runner.worker_pid is None
+
+
+def test_a_result_too_good_to_be_true_is_confirmed_in_a_fresh_worker(supervisor: Supervisor, cache: Path) -> None:
+    good = built(cache)
+    assert "confirmed" not in supervisor.measure(*good).conditions
+    starts = supervisor.starts
+    assert supervisor.measure(*good, beat=1000.0).conditions["confirmed"] is True
+    assert supervisor.starts > starts
+
+
+def test_a_time_below_what_the_machine_can_do_is_not_believed(cache: Path) -> None:
+    runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY), cache=cache, least_seconds=100.0)
+    measured = runner.measure(*built(cache))
+    assert (measured.verdict, "machine's peak allows" in measured.detail) == (Verdict.UNSTABLE, True)
+    runner.close()
+
+
+def test_a_disturbed_measurement_is_taken_again(
+    supervisor: Supervisor, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, disturbances = built(cache), ["noise", "noise", None]
+    monkeypatch.setattr(conditions, "contaminated", lambda *_: disturbances.pop(0))
+    measured = supervisor.measure(*good)
+    assert measured.ok
+    assert (measured.conditions["retaken"], "contaminated" in measured.conditions) == (2, False)
+    assert not disturbances
+
+
+def test_on_a_machine_that_is_never_quiet_no_time_is_lost_with_retaking(
+    supervisor: Supervisor, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = built(cache)
+    monkeypatch.setattr(conditions, "contaminated", lambda *_: "noise")
+    retaken = [supervisor.measure(*good).conditions.get("retaken", 0) for _ in range(5)]
+    assert retaken == [2, 2, 2, 0, 0]
+    monkeypatch.setattr(conditions, "contaminated", lambda *_: None)
+    assert supervisor.measure(*good).ok
+    monkeypatch.setattr(conditions, "contaminated", lambda *_: "noise")
+    assert supervisor.measure(*good).conditions["contaminated"] == "noise"
 
 
 _PARENT = """
@@ -188,6 +233,7 @@ import sys
 sys.path[:0] = {path!r}
 from faulty_kernels import FAULTS, TARGET, build, kernel
 from pathlib import Path
+from deepgen.measure import conditions
 from deepgen.measure.base import Policy, Task
 from deepgen.measure.supervisor import Supervisor
 from deepgen.operators import gemm

@@ -43,6 +43,7 @@ class WorkerProcess:
         self._output, output_write = os.pipe()
         os.set_blocking(self._output, False)
         self._tail = b""
+        self._ended = False
         self._count = 1  # of contenders in the present request
         self.printed = 0  # bytes, since the last request
         fds = (theirs.fileno(), life_read, pulse_fd)
@@ -82,16 +83,24 @@ class WorkerProcess:
             self._channel.send(message)
             self._wait()
             reply: dict[str, Any] = self._channel.receive()
-        except (Closed, Garbled):
-            raise self._lost() from None
+        except Closed:
+            raise self._lost(_LINGER_SECONDS) from None
+        except Garbled:
+            raise self._lost(0.0) from None
         self._drain()
+        if "lost" in reply:  # it lives, but no kernel can run in it any more
+            lost = Lost(Verdict.CRASHED, reply["lost"], self._who(), self.pulse.stage)
+            self.end()
+            raise lost
         return reply
 
     def end(self) -> None:
-        """Kill it and everything it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        """Kill it and everything it started. May be called from another thread than the one that waits for it."""
+        if not self._ended:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._ended = True  # its number may belong to another process from now on
 
     def close(self) -> None:
         self.end()
@@ -114,6 +123,8 @@ class WorkerProcess:
                 if key.fileobj is self._channel:
                     return
                 self._drain()
+            if not self.alive:  # and a child of the kernel's holds the channel open
+                raise Closed("the worker ended")
 
     def _drain(self) -> None:
         """Take what was printed, keep its end."""
@@ -129,10 +140,10 @@ class WorkerProcess:
         """The place in the request of the kernel at work; a kernel may have scribbled over the page."""
         return min(max(0, int(self.pulse.fields.who)), self._count - 1)
 
-    def _lost(self) -> Lost:
+    def _lost(self, linger: float) -> Lost:
         who, stage = self._who(), self.pulse.stage
         try:
-            returncode: int | None = self._process.wait(_LINGER_SECONDS)
+            returncode: int | None = self._process.wait(linger)
         except subprocess.TimeoutExpired:
             returncode = None
         self.end()

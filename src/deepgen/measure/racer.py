@@ -50,6 +50,7 @@ class Racer:
     def load(self, kernel: Kernel, binary: str) -> None:
         """Load the library and give the kernel its memory."""
         self.around.pulse.enter(Stage.LOAD, limits.LOAD_SECONDS, self.who)
+        self.around.harness.begin()
         try:
             native = NativeKernel(kernel, binary)
             self._enter_own()
@@ -67,6 +68,7 @@ class Racer:
         self._tell_places()
         if self.prepare is not None:
             self._enter(Stage.PREPARE)
+            self.around.harness.begin()
             self.prepare()
             self._enter_own()
             look_for_damage(self._buffers())

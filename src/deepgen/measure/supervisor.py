@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from deepgen.measure import conditions, harness, limits
 from deepgen.measure.base import Contender, Task
 from deepgen.measure.process import Lost, WorkerProcess
 from deepgen.measure.timing import is_beaten, unsettled
-from deepgen.targets import host
+from deepgen.targets import Gpu, Target, host
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict
 
 DEATHS = 3  # in a row: on one kernel they set the kernel aside, on different ones the device
@@ -33,7 +34,7 @@ class DeviceSetAside(DeepgenError):
 
 
 class Supervisor:
-    """Measures kernels on this machine's processor. One call at a time; `close` may come from another thread."""
+    """Measures kernels on this machine's processor, one at a time. `close` may come from another thread."""
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class Supervisor:
         self._opening = self._prepare_opening(cache, toolchains)
         self._worker: WorkerProcess | None = None
         self._closed = False
+        self._device = threading.Lock()
         self._busy = 0  # measurements in a row that stayed contaminated
         self._kernels = 0  # that the present worker has loaded
         self._resident = 0  # bytes of a fresh worker
@@ -115,8 +117,15 @@ class Supervisor:
 
     def close(self) -> None:
         self._closed = True
-        self._drop()
-        self._scratch.cleanup()
+        # A measurement under way in another thread ends when its worker does.
+        while not self._device.acquire(timeout=0.05):
+            if (worker := self._worker) is not None:
+                worker.end()
+        try:
+            self._drop()
+            self._scratch.cleanup()
+        finally:
+            self._device.release()
 
     def _settled(self, request: Mapping[str, Any], key: str) -> Measurement:
         """A measurement that nothing disturbed, or after some tries the last one."""
@@ -150,7 +159,8 @@ class Supervisor:
 
     def _confirmed(self, measured: Measurement, request: Mapping[str, Any], key: str) -> Measurement:
         """Too good to be taken at its word: measured again in a fresh worker, and the slower result counts."""
-        self._drop()
+        with self._device:
+            self._drop()
         again = self._settled(request, key)
         if not again.ok:
             return again
@@ -178,6 +188,10 @@ class Supervisor:
         return [replace(m, conditions={**m.conditions, **around}) for m in measurements], disturbed
 
     def _ask(self, request: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+        with self._device:
+            return self._ask_worker(request, keys)
+
+    def _ask_worker(self, request: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
         for last in (False, True):
             worker = self._ready()
             try:
@@ -235,6 +249,8 @@ class Supervisor:
             self._drop()
         if self._worker is None:
             self._worker = self._start()
+            if self._closed:
+                raise DeepgenError("the runner is closed")
             self.starts += 1
             self._kernels = 0
             self._resident, self._worker_cpu = self._worker.state["resident"], self._worker.state["cpu"]
@@ -272,7 +288,7 @@ class Supervisor:
     def _prepare_opening(self, cache: Path | None, toolchains: Mapping[str, str] | None) -> JsonObject:
         try:
             folder = Cache(cache or default_cache_folder())
-            library = build_once(harness.source(), self.task.target, paths=toolchains, cache=folder).binary
+            library = build_once(_harness(self.task.target), self.task.target, paths=toolchains, cache=folder).binary
         except DeepgenError:  # no compiler: the worker streams memory instead, and tells less of a crash
             library = None
         return {
@@ -281,6 +297,14 @@ class Supervisor:
             "scratch": self._scratch.name,
             "harness": library,
         }
+
+
+def _harness(target: Target) -> Kernel:
+    if isinstance(target, Gpu):
+        from deepgen.measure.gpu_checks import source
+
+        return source(target.kind)
+    return harness.source()
 
 
 def _entry(kernel: Kernel, artifact: Artifact) -> JsonObject:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,10 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     resource.setrlimit(resource.RLIMIT_STACK, (_STACK if hard < 0 else min(_STACK, hard), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for fd in (channel_fd, life_fd, pulse_fd):
+        os.set_inheritable(fd, False)  # programs that a kernel starts have no part in this
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # when memory runs out, this process goes first
     try:
         serve(Channel(socket.socket(fileno=channel_fd)), Pulse(pulse_fd))
     except Closed:
