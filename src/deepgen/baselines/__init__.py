@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from deepgen.baselines.base import Baseline
+from deepgen.baselines.cublaslt import CublasLt
 from deepgen.baselines.numpy_blas import NumpyBlas
 from deepgen.baselines.torch_cpu import TorchCpu
+from deepgen.baselines.torch_gpu import TorchGpu
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput
 
-BASELINES: tuple[Baseline, ...] = (NumpyBlas(), TorchCpu())
+BASELINES: tuple[Baseline, ...] = (NumpyBlas(), TorchCpu(), TorchGpu(), CublasLt())
 
 
 def find(operator: Operator, target: Target) -> list[str]:

@@ -21,17 +21,7 @@ class TorchCpu:
     def missing(self, operator: Operator, target: Target) -> str | None:
         if target.kind != "x86":
             return f"torch on the CPU does not run on {target.name}"
-        if not isinstance(operator, Gemm):
-            return f"torch has no {operator.name} here"
-        if operator.a not in _DTYPES or not operator.a == operator.b == operator.c:
-            return "torch multiplies matrices of one floating dtype (" + ", ".join(_DTYPES) + ")"
-        if operator.scales != "none":
-            return "torch's matmul has no scales"
-        if operator.bias and (operator.beta != 0.0 or operator.alpha != 1.0):
-            return "torch has no single call for bias together with alpha or beta"
-        if (operator.bias or operator.beta != 0.0) and operator.batch > 1:
-            return "torch has no single call for a batch with bias or beta"
-        return None if find_spec("torch") else "torch is not installed (pip install torch)"
+        return unfit(operator)
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
         if not isinstance(operator, Gemm):
@@ -43,10 +33,29 @@ class TorchCpu:
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
         t = {name: _shared(torch, array, operator.a) for name, array in tensors.items()}
-        a = t["A"] if operator.layout[0] == "n" else t["A"].transpose(-1, -2)
-        b = t["B"] if operator.layout[1] == "n" else t["B"].transpose(-1, -2)
-        multiply = _product(torch, operator, a, b, t)
-        return _with_activation(torch, operator.activation, multiply, t["C"])
+        return bound(torch, operator, t)
+
+
+def unfit(operator: Operator) -> str | None:
+    """Why torch cannot compute this, wherever it runs; None when it can."""
+    if not isinstance(operator, Gemm):
+        return f"torch has no {operator.name} here"
+    if operator.a not in _DTYPES or not operator.a == operator.b == operator.c:
+        return "torch multiplies matrices of one floating dtype (" + ", ".join(_DTYPES) + ")"
+    if operator.scales != "none":
+        return "torch's matmul has no scales"
+    if operator.bias and (operator.beta != 0.0 or operator.alpha != 1.0):
+        return "torch has no single call for bias together with alpha or beta"
+    if (operator.bias or operator.beta != 0.0) and operator.batch > 1:
+        return "torch has no single call for a batch with bias or beta"
+    return None if find_spec("torch") else "torch is not installed (pip install torch)"
+
+
+def bound(torch: Any, operator: Gemm, t: Mapping[str, Any]) -> Callable[[], Any]:
+    """The call on these tensors."""
+    a = t["A"] if operator.layout[0] == "n" else t["A"].transpose(-1, -2)
+    b = t["B"] if operator.layout[1] == "n" else t["B"].transpose(-1, -2)
+    return _with_activation(torch, operator.activation, _product(torch, operator, a, b, t), t["C"])
 
 
 def _product(torch: Any, operator: Gemm, a: Any, b: Any, t: Mapping[str, Any]) -> Callable[[], Any]:

@@ -1,0 +1,48 @@
+"""PyTorch on a GPU (cuBLAS or rocBLAS underneath). Imported in the worker only, and only when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from deepgen.baselines.torch_cpu import bound, unfit
+from deepgen.operators import Gemm, Operator
+from deepgen.targets import Gpu, Target
+from deepgen.vocabulary import BadInput, Missing
+
+
+class TorchGpu:
+    """torch.matmul, or addmm where there is something to add, into the given output; f32 is never rounded to tf32."""
+
+    name = "torch-gpu"
+
+    def missing(self, operator: Operator, target: Target) -> str | None:
+        return unfit(operator) if isinstance(target, Gpu) else f"torch on a GPU does not run on {target.name}"
+
+    def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
+        if not isinstance(operator, Gemm):
+            raise BadInput(f"torch has no {operator.name} here")
+        try:
+            import torch
+        except ImportError as error:
+            raise Missing("torch", blocks="its baseline cannot run", remedy="pip install torch") from error
+        if not torch.cuda.is_available():
+            raise Missing("a torch built for GPUs", blocks="its baseline cannot run", remedy="See pytorch.org.")
+        torch.set_grad_enabled(False)
+        torch.backends.cuda.matmul.allow_tf32 = operator.a == "tf32"
+        t = {name: _shared(torch, tensor, tensor.dtype.name) for name, tensor in tensors.items()}
+        return bound(torch, operator, t)
+
+
+def _shared(torch: Any, tensor: Any, dtype: str) -> Any:
+    """The same memory as a tensor of torch's; the array interface has no bf16, so it travels as integers."""
+    if dtype != "bf16":
+        return torch.as_tensor(tensor, device="cuda")
+    return torch.as_tensor(_Words(tensor.__cuda_array_interface__), device="cuda").view(torch.bfloat16)
+
+
+class _Words:
+    """Two-byte words as torch knows them."""
+
+    def __init__(self, interface: Mapping[str, Any]) -> None:
+        self.__cuda_array_interface__ = {**interface, "typestr": "<i2"}
