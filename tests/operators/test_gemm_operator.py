@@ -106,3 +106,24 @@ def test_bf16_rounds_to_nearest_even(values: list[float]) -> None:
     finite = np.isfinite(exact) & np.isfinite(back)
     error = np.abs(back[finite] - exact[finite].astype(np.float64))
     assert (error <= np.abs(exact[finite].astype(np.float64)) * 2.0**-8 + 2.0**-134).all()
+
+
+@pytest.mark.parametrize("dtype_name", ["f32", "f64", "f16", "bf16", "i8"])
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_probes_give_finite_references_where_they_should(dtype_name: str, layout: str) -> None:
+    op = gemm(16, 8, 64, dtype=dtype_name, layout=layout)
+    for probe in op.probes():
+        given_ = op.inputs(1, probe)
+        result = op.reference(given_)["C"]
+        assert np.isfinite(result).all() or probe == "special"
+        with np.errstate(over="raise"):
+            narrow(result, op.dtypes[2]) if probe != "special" else None
+        if probe == "denormal" and dtype_name in ("f32", "f16"):
+            assert (np.abs(result[-1]) < float(np.finfo(given_["A"].dtype).tiny) * 64).all()
+            assert (np.abs(result[:-1]) > 1e-4).any()
+
+
+def test_special_inputs_hold_nan_and_both_infinities() -> None:
+    given_ = gemm(8, 8, 8).inputs(0, "special")
+    for name in ("A", "B"):
+        assert np.isnan(given_[name]).sum() == 1 and np.isinf(given_[name]).sum() == 2

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 from deepgen.engines.base import Entry, Session
 from deepgen.operators import Operator
@@ -69,7 +70,10 @@ def run_finals(
         entries = [Entry(f.name, f.kernel) for f in finalists] + [Entry(n) for n in names]
         race, lost = run_race(session, entries, [f.name for f in finalists], seed, max_seconds)
     finalists = [f for f in finalists if f.name not in lost]
-    dropped += [{"trial": name, "verdict": m.verdict.value, "detail": m.detail} for name, m in lost.items()]
+    dropped += [
+        {"trial": name.removeprefix("trial "), "verdict": m.verdict.value, "detail": f"in the race: {m.detail}"}
+        for name, m in lost.items()
+    ]
     if race is None or not finalists:
         return {"winner": None, "finalists": [], "dropped": dropped, "baselines": []}
     ties = [f for f in finalists if f.name == race.leader or race.ratios[f.name].tie]
@@ -143,6 +147,11 @@ def run_race(
         if not unsettled or time.monotonic() - started > max_seconds:
             break
     return Race(samples, ratios, leader, conditions), lost
+
+
+def dropped_reasons(finals: Mapping[str, Any]) -> list[str]:
+    """Why kernels that were right in the search did not reach the end of the finals, a line each."""
+    return [f"trial {row['trial']} is {row['verdict']} {row['detail']}" for row in finals.get("dropped", [])]
 
 
 def _finalist_row(finalist: Finalist, race: Race) -> Json:

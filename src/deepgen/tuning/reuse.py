@@ -108,6 +108,4 @@ def _hashable(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Json:
-    return list(value) if isinstance(value, tuple) else value  # type: ignore[no-any-return]
-
-
+    return list(value) if isinstance(value, tuple) else value

@@ -18,6 +18,7 @@ from deepgen.operators import Operator
 from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.tuning import journal as journals
+from deepgen.tuning.finals import dropped_reasons
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request, narrow
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial
@@ -96,6 +97,9 @@ class Study:
             finals = journal.finals()
             trial = journal.trial(winner) if winner is not None else None
             found = [trial] if trial else journal.best(1)
+        if finals is not None and winner is None:
+            reasons = dropped_reasons(finals)
+            raise DeepgenError(f"{self.folder}: no kernel survived the finals; the best one: {reasons[0]}")
         if not found:
             raise DeepgenError(f"{self.folder} has no right kernel yet")
         seconds = found[0].seconds or 0.0
@@ -144,7 +148,7 @@ class Study:
                 for row in finals.get("baselines", [])
             ],
         }
-        if verdicts.get("correct"):
+        if verdicts.get("correct") and (not finals or finals["winner"] is not None):
             best = self.best()
             gflops = self.operator.flops() / best.seconds / 1e9
             peak = finals.get("peak_gflops")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from deepgen import search
 from deepgen.engines import Engine, LocalEngine, Outcome, Session
 from deepgen.measure.base import Task
-from deepgen.tuning.finals import run_finals
+from deepgen.tuning.finals import dropped_reasons, run_finals
 from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Plan, Request, plan
@@ -119,10 +119,12 @@ class _Run:
             seed=self.request.seed,
             say=lambda text: self.say(note=text),
         )
-        for row in result["dropped"] if isinstance(result["dropped"], list) else []:
-            self.journal.note(f"dropped from the finals: {row}")
+        for reason in dropped_reasons(result):
+            self.journal.note(f"dropped from the finals: {reason}")
         keep_winner(self.plan, self.request, session, result)
         self.journal.add_finals({**result, "trials": self.state.told, "peak_gflops": self.peak})
+        if result["winner"] is None:
+            raise DeepgenError(f"no kernel survived the finals; the best one: {dropped_reasons(result)[0]}")
 
     def say(self, **changes: object) -> None:
         """Tell the watcher where we are."""
