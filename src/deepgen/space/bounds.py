@@ -98,6 +98,9 @@ SCALAR = Arithmetic(lambda *a: min(a), lambda *a: max(a), lambda lo, hi: bool(lo
 ARRAYS = Arithmetic(_fold(np.minimum), _fold(np.maximum), lambda lo, hi: bool(np.any((lo <= 0) & (hi >= 0))))
 
 
+ARITHMETIC = ("+", "-", "*", "/", "//", "%", "**", "ceil_div", "neg", "abs", "min", "max")
+
+
 def combine(op: str, bounds: list[Bounds], on: Arithmetic) -> Bounds | None:
     """The interval of an operation from those of its operands; None if nothing useful can be said."""
     if op == "where":

@@ -214,6 +214,8 @@ class _Compiler:
             starts = {s: c[first].reshape([-1] + [1] * len(left)) for s, c in a.slots.items()}
             grid = a.staged.finish(starts, a.done, places)
         roots, levels = reduce_table(np.broadcast_to(grid, (len(first), *sizes)).astype(np.bool_, copy=False))
+        # A start that can never come true has the node -1: the last row, from which nothing goes on.
+        levels[0] = np.vstack([levels[0], np.full((1, sizes[0]), -1, dtype=np.int32)])
         a.levels = [*([np.empty((0, 0))] * a.done), *levels]
         a.node, a.staged, a.slots = roots[numbers], None, {}
 

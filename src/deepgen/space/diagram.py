@@ -37,6 +37,8 @@ class Chain:
             state = layer.child_view[edge]
 
     def rank(self, row: Sequence[int]) -> int | None:
+        if self.count == 0:
+            return None
         rank = state = 0
         for layer in self.layers:
             start, stop = layer.first_view[state], layer.first_view[state + 1]

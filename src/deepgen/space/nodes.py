@@ -186,7 +186,8 @@ class Nodes:
             )
         values = tuple(p[0] for p in parts)
         absent = self.any(*(p[1] for p in parts))
-        undefined = self.any(*(p[2] for p in parts), self._own_undefined(op, values, expr.data))
+        own = self.all(self.negate(absent), self._own_undefined(op, values, expr.data))
+        undefined = self.any(*(p[2] for p in parts), own)
         if op == "not":
             return self.negate(self.truth(values[0])), absent, undefined
         return self.make(op, values, expr.data), absent, undefined
@@ -269,7 +270,8 @@ class Nodes:
         if known is None:
             from deepgen.space.bounds import facts_of
 
-            known = self._facts[id(expr)] = self._sharper(expr, *facts_of(self, expr))
+            known = self._facts[id(expr)] = facts_of(self, expr)
+            known = self._facts[id(expr)] = self._sharper(expr, *known)
         return known
 
     def sharpen(self, rows: list[tuple[frozenset[str], dict[str, Array]]]) -> None:
@@ -320,7 +322,9 @@ def condition_parts(nodes: Nodes, knobs: Sequence[Knob], requirements: Sequence[
         if knob.when is not None:
             exists, there = nodes.condition(knob.when), nodes.make("present", (), knob.name)
             wanted.append(nodes.any(nodes.all(exists, there), nodes.all(nodes.negate(exists), nodes.negate(there))))
-    wanted += [nodes.requirement(r.expr) for r in requirements]
+    # A conjunction is met exactly where each of its conditions is: taken apart first, each stays small.
+    conditions = [part for r in requirements for part in (r.expr.args if r.expr.op == "and" else (r.expr,))]
+    wanted += [nodes.requirement(c) for c in conditions]
     parts: dict[int, Expr] = {}
     for expr in wanted:
         for part in expr.args if expr.op == "and" else (expr,):

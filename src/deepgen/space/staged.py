@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from deepgen.space.arrays import apply, constant
-from deepgen.space.bounds import ARRAYS, combine
+from deepgen.space.bounds import ARITHMETIC, ARRAYS, combine
 from deepgen.space.expr import Expr
 from deepgen.space.nodes import Array, Nodes
 
@@ -141,6 +141,8 @@ class _Step:
             return np.where(verdict == _UNKNOWN, 0, verdict), np.where(verdict == _UNKNOWN, 1, verdict)
         if node.op == "where":
             return self._choice(node)
+        if node.op not in ARITHMETIC:
+            return self.of.nodes.bounds(node)
         parts = [self.interval(a) for a in self._open_args(node)]
         if any(p is None for p in parts):
             return None
