@@ -120,7 +120,7 @@ class ConstrainedGA:
         return self._solver.draw({k: {int(codes[a, k]), int(codes[b, k])} for k in keys}, rng)
 
     def _key_knobs(self) -> list[int]:
-        width = self._encoding.width
+        width = len(self._encoding.knobs)
         count = max(1, round(self._options["key_share"] * width))
         if self._options["variant"] == "random_keys":
             return [int(k) for k in self._rng.permutation(width)[:count]]

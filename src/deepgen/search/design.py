@@ -16,7 +16,7 @@ class Design:
     """Farthest-first choice among some configs of a pool; a distance is the sum of the knobs' distances."""
 
     def __init__(self, encoding: Encoding, pool: Pool) -> None:
-        self._tables = encoding.distances
+        self._tables = encoding.distances[: len(encoding.knobs)]
         self._pool = pool
         self._columns = pool.columns[:, :_CANDIDATES]
         self._nearest: Floats | None = None

@@ -1,9 +1,10 @@
-"""Configs as numbers for models: the place of each knob's value, and how far two values of a knob are apart."""
+"""Configs as numbers for models: small integers a config, and how far two of them are apart in each column."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,44 +15,81 @@ from deepgen.space import Space
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
+_ALIGNMENTS = 6  # beyond 2**6, being a multiple of a higher power of two makes no difference
+_LEVELS = 16  # of a derived value
+_SAMPLE = 512  # configs from which the levels of derived values are made
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """A column beside a knob of whole numbers: the power of two that divides the value.
+
+    48 lies between 32 and 64, but hardware treats it differently from both.
+    """
+
+    knob: int
+    levels: Ints  # of each of the knob's places
+    distances: Floats
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A column of a derived value, in levels."""
+
+    name: str
+    edges: Floats
+    distances: Floats
+
 
 class Encoding:
-    """A config becomes one small integer a knob: the place of its value, one past the last where the knob is absent.
+    """A config becomes one small integer a column: the knobs first, then what else a model should know of it.
 
-    Knobs with a single place tell nothing and are left out.
+    A knob's integer is the place of its value, one past the last where the knob is absent. Knobs with a single place
+    tell nothing and are left out.
     """
 
     def __init__(self, space: Space) -> None:
         self.space = space
         self.knobs = [k for k in space.knobs if k.places > 1]
         self._places: list[dict[Any, int]] = [{v: i for i, v in enumerate(k.values)} for k in self.knobs]
-        self.distances = [_distances(k.values, k.places) for k in self.knobs]
-        # Where a value stands on its knob's own scale, for trees: only the order matters to them.
+        self._aligned = [a for i, k in enumerate(self.knobs) if (a := _aligned(i, k.values, k.places))]
+        self._derived = _derived(space)
+        self.distances: list[Floats] = [_distances(k.values, k.places) for k in self.knobs]
+        self.distances += [a.distances for a in self._aligned] + [d.distances for d in self._derived]
         self._scales = [_scale(k.values, k.places) for k in self.knobs]
 
-    @property
-    def width(self) -> int:
-        return len(self.knobs)
-
     def codes(self, which: Sequence[int] | Sequence[Mapping[str, Any]]) -> Ints:
-        """One row a config or rank, one column a knob."""
+        """One row a config or rank, one column each of `distances`."""
+        rows = np.empty((len(which), len(self.distances)), dtype=np.int64)
         if not len(which):
-            return np.empty((0, self.width), dtype=np.int64)
+            return rows
         columns = self.space.columns(which)
-        rows = np.empty((len(which), self.width), dtype=np.int64)
         for i, knob in enumerate(self.knobs):
             places, absent = self._places[i], len(knob.values)
             rows[:, i] = [places.get(value, absent) for value in columns[knob.name].tolist()]
+        at = len(self.knobs)
+        for aligned in self._aligned:
+            rows[:, at] = aligned.levels[rows[:, aligned.knob]]
+            at += 1
+        if self._derived:
+            configs = [w if isinstance(w, Mapping) else self.space.at(w) for w in which]
+            values = [self.space.derived(config) for config in configs]
+            for derived in self._derived:
+                rows[:, at] = np.searchsorted(derived.edges, [_log(v.get(derived.name, 0)) for v in values])
+                at += 1
         return rows
 
     def features(self, codes: Ints) -> Floats:
         """Codes as numbers in the order of the knobs' values, for models that split."""
-        return np.stack([scale[codes[:, i]] for i, scale in enumerate(self._scales)], axis=1)
+        columns = [scale[codes[:, i]] for i, scale in enumerate(self._scales)]
+        return np.column_stack([*columns, codes[:, len(self.knobs) :]])
 
-
-def _scale(values: Sequence[Any], places: int) -> Floats:
-    numeric = all(isinstance(v, (int, float)) for v in values)
-    return np.array([float(v) for v in values] + [-1.0] * (places - len(values)) if numeric else range(places))
+    def of_knobs(self, shares: Floats) -> Floats:
+        """Shares of columns as shares of knobs: an alignment belongs to its knob, a derived value to none."""
+        total = shares[: len(self.knobs)].copy()
+        for i, aligned in enumerate(self._aligned):
+            total[aligned.knob] += shares[len(self.knobs) + i]
+        return np.asarray(total / max(float(total.sum()), 1e-12))
 
 
 def _distances(values: Sequence[Any], places: int) -> Floats:
@@ -59,12 +97,15 @@ def _distances(values: Sequence[Any], places: int) -> Floats:
     table = np.ones((places, places))
     n = len(values)
     if all(isinstance(v, (int, float)) for v in values):
-        at = _positions([float(v) for v in values])
-        table[:n, :n] = np.abs(at[:, None] - at[None, :])
+        table[:n, :n] = _apart(_positions([float(v) for v in values]))
     elif all(isinstance(v, tuple) for v in values):
         table[:n, :n] = [[_differing(a, b) for b in values] for a in values]
     np.fill_diagonal(table, 0.0)
     return table
+
+
+def _apart(positions: Floats) -> Floats:
+    return np.abs(positions[:, None] - positions[None, :])
 
 
 def _positions(values: list[float]) -> Floats:
@@ -80,3 +121,46 @@ def _positions(values: list[float]) -> Floats:
 def _differing(a: Sequence[Any], b: Sequence[Any]) -> float:
     longest = max(len(a), len(b), 1)
     return (abs(len(a) - len(b)) + sum(1 for x, y in zip(a, b, strict=False) if x != y)) / longest
+
+
+def _scale(values: Sequence[Any], places: int) -> Floats:
+    """Where a value stands on its knob's own scale; an absent one below all."""
+    numeric = all(isinstance(v, (int, float)) for v in values)
+    listed = [float(v) for v in values] if numeric else [float(i) for i in range(len(values))]
+    return np.array(listed + [min(listed) - 1.0] * (places - len(values)))
+
+
+def _aligned(knob: int, values: Sequence[Any], places: int) -> Aligned | None:
+    """Only for numbers that are not all powers of two: there the alignment says something that the size does not."""
+    if len(values) < 3 or not all(type(v) is int for v in values):
+        return None
+    if all(v & (v - 1) == 0 for v in values if v > 0):
+        return None
+    powers = [min((v & -v).bit_length() - 1, _ALIGNMENTS) if v else 0 for v in values]
+    known = sorted(set(powers))
+    if len(known) < 2:
+        return None
+    levels = np.array([known.index(p) for p in powers] + [0] * (places - len(values)))
+    at = np.array([(p - known[0]) / (known[-1] - known[0]) for p in known])
+    return Aligned(knob, levels, _apart(at))
+
+
+def _derived(space: Space) -> list[Derived]:
+    """The derived values that are numbers and differ, cut into levels of about equally many configs."""
+    if not space.derivations or space.count() == 0:
+        return []
+    sample = [space.derived(config) for config in space.sample(_SAMPLE, 0)]
+    found = []
+    for name in space.derivations:
+        values = [s[name] for s in sample if name in s]
+        if not all(isinstance(v, (int, float)) for v in values):
+            continue
+        logs = np.array([_log(v) for v in values])
+        edges = np.unique(np.quantile(logs, np.linspace(0.0, 1.0, _LEVELS + 1)[1:-1])) if len(logs) else logs
+        if len(edges) > 1:
+            found.append(Derived(name, edges, _apart(np.linspace(0.0, 1.0, len(edges) + 1))))
+    return found
+
+
+def _log(value: Any) -> float:
+    return math.copysign(math.log1p(abs(float(value))), float(value)) if isinstance(value, (int, float)) else 0.0

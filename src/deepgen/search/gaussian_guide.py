@@ -14,7 +14,7 @@ from deepgen.search.pool import Pool
 
 _MOST = 200  # trials that are learned from; a process of n trials costs n^2 a trial
 _BEST = 120  # of which the fastest; the others are drawn from the rest
-_FIRST_STEPS, _STEPS = 60, 30
+_FIRST_STEPS, _STEPS = 60, 12
 _WORKS = 0.9  # the chance that an unknown config works
 _DOUBT = 0.1  # the noise of right and wrong
 _FLOOR = 0.02  # no config is given up entirely

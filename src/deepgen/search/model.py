@@ -24,7 +24,7 @@ DESIGN = 8  # configs far apart, before the model speaks
 POOL = 20_000  # the largest space that is looked at whole
 LATE, LATE_POOL = 200, 4_096  # after so many trials each must be cheap: a smaller pool
 LEARN = 3  # right trials, without which there is nothing to learn from
-GROWTH = 1.15  # the model is fitted anew when the trials have grown by this factor
+GROWTH = 1.25  # the model is fitted anew when the trials have grown by this factor
 AROUND = 5  # the best configs, whose neighbours are looked at when the space is too large to be seen whole
 DIGITS = 9  # desires that differ by less are equal, so that rounding in another BLAS does not change a search
 

@@ -61,6 +61,7 @@ class GaussianRegressor:
     """The Gaussian process."""
 
     def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
         self._kernel = Kernel(encoding.distances)
 
     def fit(self, codes: Ints, y: Floats) -> None:
@@ -78,7 +79,7 @@ class GaussianRegressor:
         return self._mean + self._pull @ cross, np.sqrt(np.maximum(left, 1e-6))
 
     def importances(self) -> Floats:
-        return self._kernel.importances()
+        return self._encoding.of_knobs(self._kernel.importances())
 
 
 class Trees:
@@ -105,11 +106,8 @@ class Trees:
         return each.mean(axis=0), each.std(axis=0) + 0.1
 
     def importances(self) -> Floats:
-        width = self._encoding.width
-        total = np.zeros(width)
-        for model in self._models:
-            total += _gains(model, width)
-        return np.asarray((total + 1e-9) / (total + 1e-9).sum())
+        gains = [np.asarray(model.feature_importances_, dtype=np.float64) for model in self._models]
+        return self._encoding.of_knobs(np.mean([g / max(float(g.sum()), 1e-12) for g in gains], axis=0))
 
 
 def _lightgbm(seed: int, rows: int) -> Any:
@@ -136,8 +134,3 @@ def _sklearn(seed: int, rows: int) -> Any:
     return GradientBoostingRegressor(
         n_estimators=_TREES, learning_rate=0.15, max_depth=4, subsample=0.8, random_state=seed
     )
-
-
-def _gains(model: Any, width: int) -> Floats:
-    gains = np.asarray(model.feature_importances_, dtype=np.float64)[:width]
-    return gains / max(float(gains.sum()), 1e-12)

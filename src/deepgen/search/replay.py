@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import mean, stdev
 from typing import Any
 
 from deepgen import search
@@ -44,3 +45,23 @@ def replay(recorded: Recorded, contest: Contest, seed: int) -> list[float]:
             strategy.tell(trial)
             scores.append(found)
     return scores
+
+
+def interval(scores: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of the mean score over seeds, by Student's t."""
+    n = len(scores)
+    if n < 2:
+        return scores[0], scores[0]
+    half = _student(n - 1) * stdev(scores) / n**0.5
+    return mean(scores) - half, mean(scores) + half
+
+
+def _student(freedom: int) -> float:
+    """The 97.5% point of Student's t: exact for 1 and 2, else Cornish and Fisher's expansion from the normal one."""
+    if freedom <= 2:
+        return (12.706, 4.303)[freedom - 1]
+    z = 1.959964
+    first = (z**3 + z) / 4.0
+    second = (5.0 * z**5 + 16.0 * z**3 + 3.0 * z) / 96.0
+    third = (3.0 * z**7 + 19.0 * z**5 + 17.0 * z**3 - 15.0 * z) / 384.0
+    return z + first / freedom + second / freedom**2 + third / freedom**3

@@ -1,0 +1,88 @@
+"""`deepgen replay`: try a strategy on recorded spaces, without hardware."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepgen.cli import options
+
+if TYPE_CHECKING:
+    from deepgen.search.recorded import Recorded
+
+RecordedSpace = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RECORDED", help="A recorded space (JSON, gzip or not), or a study's folder.", show_default=False
+    ),
+]
+Strategy = Annotated[str, typer.Option("--strategy", help="The strategy to try.")]
+Budget = Annotated[int, typer.Option("--budget", min=1, help="Evaluations in a run; failed configs count.")]
+Repeats = Annotated[int, typer.Option("--repeats", min=1, help="Runs, with the seeds 0, 1, 2 ...")]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Configs asked for at a time.")]
+LearnFrom = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--learn-from", help="A recorded space or study to learn from; may be given again.", show_default=False
+    ),
+]
+StrategyOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="An option of the strategy, such as library=lightgbm.", show_default=False),
+]
+
+
+def replay(
+    recorded: RecordedSpace,
+    strategy: Strategy = "model",
+    budget: Budget = 100,
+    repeats: Repeats = 10,
+    batch: Batch = 1,
+    learn_from: LearnFrom = None,
+    option: StrategyOption = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Score a strategy on a recorded space: best possible time / best found time after the budget."""
+    from statistics import mean
+
+    from deepgen import search
+    from deepgen.cli.output import labelled, print_json
+    from deepgen.search.options import parse_options
+    from deepgen.search.replay import Contest, interval, replay
+
+    search.check(strategy)
+    space = read(recorded)
+    history = [read(path).past for path in learn_from or []]
+    contest = Contest(strategy, budget, parse_options(option or []), history, batch)
+    scores = [replay(space, contest, seed)[-1] for seed in range(repeats)]
+    if as_json:
+        print_json(
+            {
+                "recorded": str(recorded),
+                "strategy": strategy,
+                "budget": budget,
+                "options": dict(contest.options),
+                "learned_from": [past.name for past in history],
+                "scores": scores,
+                "mean": mean(scores),
+                "interval": interval(scores),
+            }
+        )
+        return
+    low, high = interval(scores)
+    labelled("space", f"{space.name}: {space.space.count()} configs, best {space.best * 1e3:.4g} ms")
+    labelled("strategy", strategy + (f", having learned from {', '.join(p.name for p in history)}" if history else ""))
+    labelled("score", f"{mean(scores):.4f} ({low:.4f} to {high:.4f}) after {budget} evaluations, {repeats} runs")
+
+
+def read(path: Path) -> Recorded:
+    """A recording, or the trials of a study."""
+    from deepgen.search import recorded
+    from deepgen.tuning.journal import FILE, Journal
+
+    if (path / FILE).exists():
+        with Journal(path) as journal:
+            return recorded.from_trials(path.name, journal.trials())
+    return recorded.read(path)
