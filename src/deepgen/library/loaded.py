@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from deepgen.build import build_once
+from deepgen.library.gpu import LoadedGpuKernel
 from deepgen.measure.native import NativeKernel
 from deepgen.operators import Array, Gemm, Operator
-from deepgen.targets import Target
+from deepgen.targets import Gpu, Target
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel
 
 
@@ -53,10 +54,15 @@ class LoadedKernel:
         return f"<deepgen kernel {self.kernel.name} for {self.operator.describe()}>"
 
 
-def load(kernel: Kernel, operator: Operator, target: Target, binary: Path | None = None) -> LoadedKernel:
+Loaded: TypeAlias = "LoadedKernel | LoadedGpuKernel"
+
+
+def load(kernel: Kernel, operator: Operator, target: Target, binary: Path | None = None) -> Loaded:
     """Load a kernel into this process, building it when there is no binary."""
-    if kernel.language != "c" or not isinstance(operator, Gemm):
+    if kernel.language not in ("c", "cuda", "hip") or not isinstance(operator, Gemm):
         raise DeepgenError(f"kernels in {kernel.language} for {target.name} cannot be called from this process")
+    if isinstance(target, Gpu):
+        return LoadedGpuKernel(kernel, operator, binary or Path(build_once(kernel, target).binary))
     return LoadedKernel(kernel, operator, binary or Path(build_once(kernel, target).binary))
 
 

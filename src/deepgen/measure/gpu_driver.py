@@ -149,7 +149,19 @@ class Driver:
         self._calls = {key: self._call(key, name) for key, name in api.names.items()}
         self._check("init", self._calls["init"](0))
         self.device = device
-        self._enter(device)
+        self._context = c_void_p()
+        self.enter()
+
+    def enter(self) -> None:
+        """Make the device's primary context the calling thread's."""
+        if self.api is HIP:
+            self.check("hipSetDevice", self.library.hipSetDevice(self.device))
+            return
+        if not self._context:
+            handle = c_int()
+            self.check("cuDeviceGet", self.library.cuDeviceGet(byref(handle), self.device))
+            self.check("cuDevicePrimaryCtxRetain", self.library.cuDevicePrimaryCtxRetain(byref(self._context), handle))
+        self.check("cuCtxSetCurrent", self.library.cuCtxSetCurrent(self._context))
 
     def alloc(self, size: int) -> int:
         pointer = c_void_p()
@@ -224,15 +236,6 @@ class Driver:
         function = getattr(self.library, name)
         function.argtypes = _ARGUMENTS[key]
         return function
-
-    def _enter(self, device: int) -> None:
-        if self.api is HIP:
-            self.check("hipSetDevice", self.library.hipSetDevice(device))
-            return
-        handle, context = c_int(), c_void_p()
-        self.check("cuDeviceGet", self.library.cuDeviceGet(byref(handle), device))
-        self.check("cuDevicePrimaryCtxRetain", self.library.cuDevicePrimaryCtxRetain(byref(context), handle))
-        self.check("cuCtxSetCurrent", self.library.cuCtxSetCurrent(context))
 
     def _name(self, code: int) -> str:
         text = c_char_p()

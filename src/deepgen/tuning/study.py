@@ -12,7 +12,7 @@ from typing import Any
 from deepgen import generators, operators, targets
 from deepgen.engines import Session
 from deepgen.generators import Generator
-from deepgen.library.loaded import LoadedKernel, load
+from deepgen.library.loaded import Loaded, load
 from deepgen.library.store import read_winner, write_winner
 from deepgen.operators import Operator
 from deepgen.space import Space
@@ -38,7 +38,7 @@ class Best:
     def kernel(self) -> Kernel:
         return self.study.kernel(self.trial)
 
-    def load(self) -> LoadedKernel:
+    def load(self) -> Loaded:
         """The winner as a function on numpy arrays."""
         stored = read_winner(self.study.folder / WINNER)
         if stored is not None and stored.kernel.id == self.trial.kernel_id:

@@ -1,0 +1,180 @@
+"""A tuned GPU kernel as a Python function on device arrays, cheap enough to be called for small work.
+
+A call sets addresses in arguments that were packed when its shape was first seen, and launches. It allocates nothing
+and waits for nothing, so it can be captured in a graph; the first call of a shape, which makes the workspace, cannot.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from deepgen.library.device_arrays import View, stream_handle, view
+from deepgen.measure.gpu_driver import APIS, Driver, DriverError
+from deepgen.measure.gpu_kernel import BoundPlan, GpuKernel
+from deepgen.operators import Gemm
+from deepgen.vocabulary import BadInput, Kernel, WorkspaceArg
+
+_ALIGN = 16  # kernels load up to this many bytes at once
+_NO_CONTEXT = 201
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A launch plan bound to one shape, strides and, where it has scratch memory, one stream."""
+
+    prepare: BoundPlan | None
+    run: BoundPlan
+
+    def fire(self, addresses: Mapping[str, int], stream: int) -> None:
+        for plan in (self.prepare, self.run):
+            if plan is not None:
+                for name, address in addresses.items():
+                    plan.point(name, address)
+                plan.run(stream)
+
+
+class LoadedGpuKernel:
+    """Call it with the operator's inputs on the GPU; sizes and strides are taken from them."""
+
+    def __init__(self, kernel: Kernel, operator: Gemm, binary: Path, device: int = 0) -> None:
+        self.kernel, self.operator = kernel, operator
+        self._driver = Driver(APIS[kernel.language], device)
+        self._loaded = GpuKernel.read(self._driver, kernel, binary)
+        self._scratch = any(
+            isinstance(a, WorkspaceArg) for s in (*kernel.plan.prepare, *kernel.plan.steps) for a in s.args
+        )
+        self._calls: dict[Any, _Call] = {}
+        self._lock = threading.Lock()
+        self._owned: list[int] = []
+
+    def __call__(
+        self, a: Any, b: Any, *, out: Any = None, bias: Any = None, scale: Any = None, stream: Any = None
+    ) -> Any:
+        """C from A and B, enqueued on `stream`: a handle, a stream object, or by default torch's current stream.
+
+        Without `out` the result is a new torch tensor. With beta, `out` must be given and holds C before and after.
+        """
+        if out is None:
+            out = self._new_output(a, b)
+        arrays = {"A": a, "B": b, "C": out}
+        if bias is not None:
+            arrays["bias"] = bias
+        if scale is not None:
+            arrays["scale"] = scale
+        handle = _current_stream(a) if stream is None else stream_handle(stream)
+        key, addresses = _look(arrays)
+        if self._scratch:
+            key = (key, handle)
+        with self._lock:
+            call = self._calls.get(key)
+            if call is None:
+                call = self._calls[key] = self._bind({name: view(array) for name, array in arrays.items()})
+            try:
+                call.fire(addresses, handle)
+            except DriverError as error:
+                if error.code != _NO_CONTEXT:
+                    raise
+                self._driver.enter()  # a thread that has not used the GPU before
+                call.fire(addresses, handle)
+        return out
+
+    def close(self) -> None:
+        """Give the workspaces back and unload the module. No call may be under way on the device."""
+        with self._lock:
+            for address in self._owned:
+                self._driver.free(address)
+            self._owned.clear()
+            self._calls.clear()
+            self._loaded.close()
+
+    def _bind(self, views: Mapping[str, View]) -> _Call:
+        """The slow way, once for each shape: everything is checked here."""
+        gemm = self._served(views)
+        for tensor in gemm.tensors():
+            if tensor.name not in views:
+                raise BadInput(f"{gemm.describe()} needs {tensor.name}", allowed=f"pass it as {tensor.name}=")
+            _check(tensor.name, views[tensor.name], tensor.shape, tensor.dtype.name)
+        shapes = {t.name: (t.shape, t.dtype.name) for t in gemm.tensors()}
+        addresses = {name: seen.address for name, seen in views.items()}
+        bound = self._loaded.bind(addresses, _scalars(gemm, views), self._allocate, shapes)
+        return _Call(bound.prepare if self.kernel.plan.prepare else None, bound.run)
+
+    def _served(self, views: Mapping[str, View]) -> Gemm:
+        a, b, op = views["A"].shape, views["B"].shape, self.operator
+        if len(a) != len(b) or len(a) not in (2, 3):
+            raise BadInput(f"A has {len(a)} and B {len(b)} dimensions", allowed="2 each, or 3 with a batch")
+        m, k = a[-2:] if op.layout[0] == "n" else a[:-3:-1]
+        kb, n = b[-2:] if op.layout[1] == "n" else b[:-3:-1]
+        if k != kb:
+            raise BadInput(f"A has K={k} and B has K={kb} in layout {op.layout}", allowed="the same K in both")
+        return replace(op, m=m, n=n, k=k, batch=a[0] if len(a) == 3 else 1)
+
+    def _new_output(self, a: Any, b: Any) -> Any:
+        if self.operator.beta != 0.0:
+            raise BadInput("this kernel adds beta * C: it needs C", allowed="pass it as out=")
+        if not hasattr(a, "new_empty"):
+            raise BadInput(f"no output given for arrays of {type(a).__name__}", allowed="pass it as out=")
+        gemm = self._served({"A": view(a), "B": view(b)})
+        c = next(t for t in gemm.tensors() if t.name == "C")
+        if gemm.c == gemm.a:
+            return a.new_empty(c.shape)
+        raise BadInput(f"the result is {gemm.c}", allowed="pass it as out=")
+
+    def _allocate(self, arg: WorkspaceArg, size: int) -> int:
+        address = self._driver.alloc(size)
+        self._owned.append(address)
+        return address
+
+    def __repr__(self) -> str:
+        return f"<deepgen kernel {self.kernel.name} for {self.operator.describe()} on {self.kernel.language}>"
+
+
+def _look(arrays: Mapping[str, Any]) -> tuple[Any, dict[str, int]]:
+    """What a call depends on, and the addresses. Tensors of torch are read without a detour: it is called most."""
+    key, addresses = [], {}
+    for name, array in arrays.items():
+        if hasattr(array, "data_ptr"):
+            address = array.data_ptr()
+            key.append((array.shape, array.stride(), array.dtype, array.get_device()))
+        else:
+            seen = view(array)
+            address = seen.address
+            key.append((seen.shape, seen.strides, seen.dtype, -1))
+        if address % _ALIGN:
+            raise BadInput(f"{name} lies at an address that is no multiple of {_ALIGN}", allowed="a copy of it")
+        addresses[name] = address
+    return tuple(key), addresses
+
+
+def _scalars(gemm: Gemm, views: Mapping[str, View]) -> dict[str, int | float]:
+    """The operator's scalars with the strides that the arrays really have."""
+    out = dict(gemm.scalars())
+    for name, letter in (("A", "a"), ("B", "b"), ("C", "c")):
+        strides = views[name].strides
+        out[f"ld{letter}"] = strides[-2]
+        if len(strides) == 3:
+            out[f"stride_{letter}"] = strides[0]
+    return out
+
+
+def _check(name: str, seen: View, shape: tuple[int, ...], dtype: str) -> None:
+    stored = "f32" if dtype == "tf32" else dtype
+    if seen.dtype != stored or seen.shape != shape:
+        raise BadInput(f"{name} is {seen.dtype} {seen.shape}", allowed=f"{stored} {shape}")
+    if seen.strides[-1] != 1 and shape[-1] > 1:
+        raise BadInput(f"{name} is not row-major: neighbours lie {seen.strides[-1]} apart", allowed="a contiguous copy")
+
+
+def _current_stream(array: Any) -> int:
+    """torch's current stream for its tensors, the default stream otherwise."""
+    if not hasattr(array, "data_ptr"):
+        return 0
+    import torch
+
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # twenty times quicker than the public way
+    index = array.get_device()
+    return int(raw(index) if raw else torch.cuda.current_stream(index).cuda_stream)
