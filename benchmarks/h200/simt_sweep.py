@@ -494,7 +494,8 @@ def report(out: Path, shapes: Iterable[Shape]) -> None:
         flops = 2.0 * shape[0] * shape[1] * shape[2] * shape[3]
         c = mine[0]["config"]
         words = f"{c['BM']}x{c['BN']}x{c['BK']} {c['TM']}x{c['TN']} u{c['SPLIT_U']} s{c['STAGES']}"
-        words += f" {c['FIXUP']}:{c['SPLITS']} b{c['MIN_BLOCKS']} {'pf ' if c['REG_PREFETCH'] else ''}{mine[0].get('log', [''])[-1][:40]}"
+        words += f" {c['FIXUP']}:{c['SPLITS']} b{c['MIN_BLOCKS']} {'pf ' if c['REG_PREFETCH'] else ''}"
+        words += mine[0].get("log", [""])[-1][:40]
         print(
             f"{shape!s:>24} {us:9.1f} {flops / us / 1e6:9.1f} {peers['cublas']:9.1f} {peers['cublaslt']:9.1f} "
             f"{other / us:9.2f}  {words}"
