@@ -42,6 +42,7 @@ def test_detach_status_stop_resume(deepgen: Callable, how: list[str]) -> None:
     assert again.code == 1
     assert f"deepgen stop deepgen-studies/{study.folder.name}" in again.err
     assert deepgen("clean", study.folder.name, "--yes").code == 1
+    assert deepgen("resume", study.folder.name, "--trials", "7").code == 1
 
     (row,) = deepgen("status", "--json").json()["studies"]
     assert (row["state"], row["pid"], row["budget"]) == ("running", pid, 500)

@@ -19,6 +19,7 @@ from deepgen.engines import LocalEngine
 from deepgen.settings import Settings
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
+from deepgen.tuning.journal import holder
 from deepgen.tuning.request import plan
 
 # What a study's own definition does not hold, because it may differ from run to run.
@@ -68,7 +69,8 @@ def carry_out(jobs: Sequence[Job], on: LocalEngine, *, as_json: bool) -> None:
 
 def _tune(job: Job, on: LocalEngine, stop: Stop, *, as_json: bool) -> Study:
     request = job.request
-    keep_run(job.folder, request)
+    if holder(job.folder) is None:  # otherwise the tuner refuses, and the run at work keeps its own budget
+        keep_run(job.folder, request)
     title = f"{request.operator.describe()} on {request.target.name}"
     with watching(title, quiet=as_json) as watch:
         return run_tuner(request, engine=on, watch=watch, stop=stop.event)

@@ -1,0 +1,174 @@
+"""`deepgen space`: the space of an operator on a target, or of a file: its knobs, requirements, size and examples."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepgen.cli import options
+
+if TYPE_CHECKING:
+    from deepgen.space import Space
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="OPERATOR SIZES... | show FILE",
+        help="Such as: gemm MNK=1024. Or: show FILE, of a space file, a T1 file or an older tuning config.",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Write the definition to this file.", show_default=False)
+]
+SpaceStrategy = Annotated[
+    int, typer.Option("--space-strategy", min=0, max=1, help="How an older tuning config becomes a space.")
+]
+SampleSize = Annotated[int, typer.Option("--sample", min=0, help="How many example configs to show.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the examples.")]
+
+
+def space(
+    words: Words,
+    output: Output = None,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    target: options.TargetName = None,
+    space_strategy: SpaceStrategy = 1,
+    sample: SampleSize = 3,
+    seed: Seed = 0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Count and describe a space: of an operator on a target, or of a file."""
+    from deepgen.cli.output import print_json
+
+    start = time.perf_counter()
+    found = _from_file(words, space_strategy) if words[0] == "show" else _of_operator(words, dtype, layout, target)
+    count = found.count() if found.uniform else None
+    seconds = time.perf_counter() - start
+    written = None if output is None else _save(found, output)
+    about = _describe(found, count, seconds, sample, seed) | ({} if written is None else {"file": written})
+    if as_json:
+        print_json(about)
+    else:
+        _print(found, about)
+
+
+def _from_file(words: list[str], strategy: int) -> Space:
+    from deepgen.space.files import read_space
+    from deepgen.vocabulary.errors import BadInput
+
+    if len(words) != 2:
+        raise BadInput("show takes one file", allowed="deepgen space show FILE")
+    path = Path(words[1])
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise BadInput(f"{path} cannot be read: {reason}", allowed="a file that describes a space") from error
+    return read_space(text, str(path), strategy)
+
+
+def _of_operator(words: list[str], dtype: str | None, layout: str | None, target: str | None) -> Space:
+    from deepgen import generators, settings, targets
+    from deepgen.cli import words as operator_words
+
+    operator, _ = operator_words.parse(words, dtype=dtype or "f32", layout=layout or "nn")
+    where = targets.resolve(target or settings.load().target)
+    return generators.find(operator, where).space(operator, where)
+
+
+def _save(found: Space, path: Path) -> str:
+    """Write the definition; a file that holds the same one already is left as it is."""
+    from deepgen.cli.output import write_text
+
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(held, dict) and held.get("fingerprint") == found.fingerprint():
+            return f"{path} (used again: it holds this space already)"
+    except (OSError, ValueError):
+        pass
+    write_text(path, json.dumps(found.to_json(), indent=1) + "\n")
+    return str(path)
+
+
+def _describe(found: Space, count: int | None, seconds: float, sample: int, seed: int) -> dict[str, Any]:
+    removed = {r.name: r for r in found.removed_by()}
+    examples = found.sample(min(sample, count) if count is not None else sample, seed) if count != 0 else []
+    return {
+        "name": found.name,
+        "fingerprint": found.fingerprint(),
+        "knobs": [
+            {"name": k.name, "values": list(k.values)} | ({} if k.when is None else {"when": str(k.when)})
+            for k in found.knobs
+        ],
+        "derived": {name: str(expr.args[0]) for name, expr in found.derivations.items()},
+        "requirements": [
+            {
+                "name": r.name,
+                "expression": str(r.expr),
+                "removes_alone": removed[r.name].alone,
+                "removes_of_the_rest": removed[r.name].only,
+            }
+            for r in found.requirements
+        ],
+        "product": found.product_size(),
+        "count": count,
+        "uniform": found.uniform,
+        "seconds": seconds,
+        "empty_because": found.why_empty() if count == 0 else [],
+        "examples": examples,
+    }
+
+
+def _print(found: Space, about: dict[str, Any]) -> None:
+    from deepgen.cli.output import table
+
+    several = [k for k in about["knobs"] if len(k["values"]) > 1 or "when" in k]
+    fixed = [f"{k['name']}={_value(k['values'][0])}" for k in about["knobs"] if k not in several]
+    rows = [
+        [k["name"], ", ".join(map(_value, k["values"])) + (f" when {k['when']}" if "when" in k else "")]
+        for k in several
+    ]
+    table(f"Space {found.name}", ["knob", "values"], rows)
+    if fixed:
+        print("Fixed: " + ", ".join(fixed))
+    if about["requirements"]:
+        print()
+        table(
+            "Requirements, and the points that each removes: alone, and of what the others leave",
+            ["alone", "of the rest", "requirement"],
+            [
+                [_number(r["removes_alone"]), _number(r["removes_of_the_rest"]), r["name"]]
+                for r in about["requirements"]
+            ],
+            right=["alone", "of the rest"],
+        )
+    print()
+    print(f"{_number(about['count'])} valid configs of {about['product']:,}, in {about['seconds']:.3f} s")
+    if not about["uniform"]:
+        print("Too wide to be counted: a solver finds its configs, and not uniformly.")
+    if about["empty_because"]:
+        print("Nothing is left by: " + "; ".join(about["empty_because"]))
+    for config in about["examples"]:
+        print(
+            "  "
+            + " ".join(f"{name}={_value(value)}" for name, value in config.items() if name not in _fixed_names(found))
+        )
+    print(f"Fingerprint {about['fingerprint'][:16]}" + (f", in {about['file']}" if "file" in about else ""))
+
+
+def _fixed_names(found: Space) -> set[str]:
+    return {k.name for k in found.knobs if k.places == 1}
+
+
+def _value(value: object) -> str:
+    return "(" + " ".join(map(_value, value)) + ")" if isinstance(value, tuple) else str(value)
+
+
+def _number(count: int | None) -> str:
+    return "not counted" if count is None else f"{count:,}"
