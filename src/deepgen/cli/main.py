@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import deepgen
-from deepgen.cli import build, clean, doctor, export, resume, retest, show, status, stop, top, tune
+from deepgen.cli import build, clean, doctor, export, resume, retest, show, space, status, stop, top, tune
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
@@ -30,6 +30,7 @@ for _name, _command in (
     ("export", export.export),
     ("status", status.status),
     ("stop", stop.stop),
+    ("space", space.space),
     ("build", build.build),
     ("doctor", doctor.doctor),
     ("clean", clean.clean),
