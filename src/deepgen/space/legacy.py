@@ -6,12 +6,12 @@ number: a digit for each key, the place of the candidate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deepgen.space.expr import Expr, all_of, divides, maximum, where
+from deepgen.space.expr import Config, Expr, Requirement, Value, all_of, divides, maximum, points, table, where
 from deepgen.space.space import Space
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, JsonObject
 
 KEYS = (
     "BLOCK_SIZE_M",
@@ -93,10 +93,9 @@ def tuning_space(data: Mapping[str, Any], strategy: int = 1, name: str = "tuning
     candidates = check_tuning_config(data, name)
     space = Space(name)
     split = Expr("knob", (), "LOCAL_SPLIT_U") > 1
-    first = sorted(candidates, key=lambda key: key in _ONLY_WHEN_SPLIT)  # their condition needs LOCAL_SPLIT_U before
     knob = {
         key: space.knob(key, candidates[key], split if strategy == 1 and key in _ONLY_WHEN_SPLIT else None)
-        for key in first
+        for key in _conditions_last(candidates)
     }
     for key in _PROBLEM:
         if len(candidates[key]) > 1:
@@ -140,7 +139,7 @@ def _ratio(a: Expr, b: Expr) -> Expr:
 
 def _filtered(space: Space, knob: Mapping[str, Expr]) -> None:
     bm, bn, bk = (knob[f"BLOCK_SIZE_{x}"] for x in "MNK")
-    size_a = _bytes_of(knob["DATATYPE_A"])
+    size_a = table(knob["DATATYPE_A"], _BYTES)
     shared = space.derive("shared_bytes", (bm + bn) * bk * size_a)
     space.require(shared < 16384, "tiles fit in shared memory")
     for axis, block in (("M", bm), ("N", bn), ("K", bk)):
@@ -160,7 +159,66 @@ def _filtered(space: Space, knob: Mapping[str, Expr]) -> None:
         space.require(divides(width * threads, rows * bk), f"loads of {side} divide a thread's share")
 
 
-def _bytes_of(code: Expr) -> Expr:
-    from deepgen.space.expr import table
+# Space files ------------------------------------------------------------------------------------------------------------
 
-    return table(code, _BYTES)
+
+def points_space(data: Mapping[str, Any], name: str = "space file") -> Space:
+    """The space of a space file: the template's knobs, and only the points that it lists."""
+    template, codes = data["template"], data["cfgs"]
+    if not isinstance(template, Mapping) or not isinstance(codes, list):
+        raise BadInput("not a space file", where=name, allowed='{"template": a tuning config, "cfgs": [numbers]}')
+    candidates = check_tuning_config(template, name)
+    space = Space(name)
+    split = Expr("knob", (), "LOCAL_SPLIT_U") > 1
+    for key in _conditions_last(candidates):
+        space.knob(key, candidates[key], split if key in _ONLY_WHEN_SPLIT else None)
+    names = [k.name for k in space.knobs]
+    rows = [tuple(config.get(n) for n in names) for config in (_decode(code, template, name) for code in codes)]
+    space.add(Requirement("is one of the file's points", points(names, dict.fromkeys(rows))))
+    return space
+
+
+def to_space_file(template: Mapping[str, Any], configs: Iterable[Mapping[str, Value]]) -> JsonObject:
+    """Points as the older tool writes them. A key with more than ten candidates does not fit into its digits."""
+    long = [key for key, candidates in template.items() if len(candidates) > _MOST_CANDIDATES]
+    if long:
+        raise BadInput(
+            f"key {long[0]!r} has {len(template[long[0]])} candidates, and the older space file has one digit a key",
+            allowed="save the space in deepgen's own form instead",
+        )
+    return {"template": dict(template), "cfgs": [_encode(config, template) for config in configs]}
+
+
+def full_config(config: Mapping[str, Value]) -> Config:
+    """A config as the older tool knows it: with zeros where a key has no meaning."""
+    return {**config, **{key: config.get(key, 0) for key in _ONLY_WHEN_SPLIT}}
+
+
+def own_config(config: Mapping[str, Value]) -> Config:
+    """A config of the older tool as a point of our space: without keys that have no meaning."""
+    unsplit = config["LOCAL_SPLIT_U"] == 1
+    return {key: value for key, value in config.items() if not (unsplit and key in _ONLY_WHEN_SPLIT)}
+
+
+def _encode(config: Mapping[str, Value], template: Mapping[str, Any]) -> int:
+    digits = [candidates.index(config[key]) if key in config else 0 for key, candidates in template.items()]
+    return int("".join(map(str, digits)))
+
+
+def _decode(code: Any, template: Mapping[str, Any], where_: str) -> Config:
+    digits = str(code).zfill(len(template)) if type(code) is int and code >= 0 else ""
+    if len(digits) != len(template):
+        raise BadInput(
+            f"point {code!r} does not fit its template", where=where_, allowed=f"up to {len(template)} digits"
+        )
+    config: Config = {"BATCH_SIZE": 1}
+    for (key, candidates), digit in zip(template.items(), digits, strict=True):
+        if int(digit) >= len(candidates):
+            raise BadInput(f"point {code}: key {key!r} has no candidate number {digit}", where=where_)
+        config[key] = candidates[int(digit)]
+    return own_config(config)
+
+
+def _conditions_last(candidates: Iterable[str]) -> list[str]:
+    """The keys in order, but those whose condition reads LOCAL_SPLIT_U after it."""
+    return sorted(candidates, key=lambda key: key in _ONLY_WHEN_SPLIT)

@@ -24,7 +24,7 @@ class Removal:
     """How many points a requirement removes: on its own, and of those that all others leave (None: not counted)."""
 
     name: str
-    alone: int
+    alone: int | None
     only: int | None
 
 

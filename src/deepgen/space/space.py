@@ -302,16 +302,22 @@ class Space:
 
     def removed_by(self) -> list[Removal]:
         """For each requirement, how many points it removes alone, and how many that all others would leave."""
-        total, count, own = self._with([]).count(), self.count(), self._requirements
+        total, count, own = self._with([])._counted(), self._counted(), self._requirements
         return [
-            Removal(r.name, total - self._with([r]).count(), self._with([o for o in own if o is not r])._counted(count))
+            Removal(
+                r.name,
+                _difference(total, self._with([r])._counted()),
+                _difference(self._with([o for o in own if o is not r])._counted(), count),
+            )
             for r in own
         ]
 
-    def _counted(self, less: int) -> int | None:
-        """How many configs more than `less` there are; None where that cannot be counted."""
+    def _counted(self) -> int | None:
+        """How many configs there are; None where that cannot be counted."""
         try:
-            return compile_space(self.knobs, self.requirements, self.memory).count() - less
+            ready = self._compiled
+            engine = ready[0] if ready else compile_space(self.knobs, self.requirements, self.memory)
+            return engine.count() if engine.uniform else None
         except TooWide:
             return None
 
@@ -388,6 +394,10 @@ class Space:
         if data.get("fingerprint", space.fingerprint()) != space.fingerprint():
             raise BadInput(f"the file of space {space.name!r} was changed: its fingerprint does not fit its content")
         return space
+
+
+def _difference(more: int | None, less: int | None) -> int | None:
+    return None if more is None or less is None else more - less
 
 
 def _is_adjacent(row: Sequence[int], other: Sequence[int], absent: Sequence[int]) -> bool:

@@ -1,0 +1,36 @@
+"""Any file that describes a space, by its content: our own, the older tool's two, and the hub's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from deepgen.space import legacy, t1
+from deepgen.space.definition import FORMAT
+from deepgen.space.space import Space
+from deepgen.vocabulary import BadInput
+
+
+def read_space(text: str, name: str, strategy: int = 1) -> Space:
+    """The space that the text of a file describes; `strategy` says how a tuning config becomes one."""
+    try:
+        data: Any = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"not JSON: {error}", where=name) from error
+    if isinstance(data, dict) and str(data.get("format", "")).startswith("deepgen.space/"):
+        try:
+            return Space.from_json(data)
+        except BadInput as error:
+            raise BadInput(str(error), where=name) from error
+    if t1.is_t1(data):
+        return t1.t1_space(data, name)
+    if legacy.is_space_file(data):
+        return legacy.points_space(data, name)
+    if legacy.is_tuning_config(data):
+        return legacy.tuning_space(data, strategy, name)
+    raise BadInput(
+        "this file describes no space",
+        where=name,
+        allowed=f"a space file ({FORMAT}), a T1 file (ConfigurationSpace), a tuning config (BLOCK_SIZE_M, ...) "
+        "or an older space file (template and cfgs)",
+    )
