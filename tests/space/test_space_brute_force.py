@@ -17,7 +17,11 @@ from deepgen.space import compile as compiler
 from deepgen.space.expr import walk
 
 QUICK = settings(
-    max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=[Phase.generate]
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
 )
 
 

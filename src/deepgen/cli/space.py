@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,8 +47,9 @@ def space(
     """Count and describe a space: of an operator on a target, or of a file."""
     from deepgen.cli.output import print_json
 
+    make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, dtype, layout, target)
     start = time.perf_counter()
-    found = _from_file(words, space_strategy) if words[0] == "show" else _of_operator(words, dtype, layout, target)
+    found = make()
     count = found.count() if found.uniform else None
     seconds = time.perf_counter() - start
     written = None if output is None else _save(found, output)
@@ -58,7 +60,7 @@ def space(
         _print(found, about)
 
 
-def _from_file(words: list[str], strategy: int) -> Space:
+def _reader(words: list[str], strategy: int) -> Callable[[], Space]:
     from deepgen.space.files import read_space
     from deepgen.vocabulary.errors import BadInput
 
@@ -70,16 +72,17 @@ def _from_file(words: list[str], strategy: int) -> Space:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise BadInput(f"{path} cannot be read: {reason}", allowed="a file that describes a space") from error
-    return read_space(text, str(path), strategy)
+    return lambda: read_space(text, str(path), strategy)
 
 
-def _of_operator(words: list[str], dtype: str | None, layout: str | None, target: str | None) -> Space:
+def _generator(words: list[str], dtype: str | None, layout: str | None, target: str | None) -> Callable[[], Space]:
     from deepgen import generators, settings, targets
     from deepgen.cli import words as operator_words
 
     operator, _ = operator_words.parse(words, dtype=dtype or "f32", layout=layout or "nn")
     where = targets.resolve(target or settings.load().target)
-    return generators.find(operator, where).space(operator, where)
+    generator = generators.find(operator, where)
+    return lambda: generator.space(operator, where)
 
 
 def _save(found: Space, path: Path) -> str:
@@ -130,11 +133,7 @@ def _print(found: Space, about: dict[str, Any]) -> None:
 
     several = [k for k in about["knobs"] if len(k["values"]) > 1 or "when" in k]
     fixed = [f"{k['name']}={_value(k['values'][0])}" for k in about["knobs"] if k not in several]
-    rows = [
-        [k["name"], ", ".join(map(_value, k["values"])) + (f" when {k['when']}" if "when" in k else "")]
-        for k in several
-    ]
-    table(f"Space {found.name}", ["knob", "values"], rows)
+    table(f"Space {found.name}", ["knob", "values"], [[k["name"], _domain(k)] for k in several])
     if fixed:
         print("Fixed: " + ", ".join(fixed))
     if about["requirements"]:
@@ -154,16 +153,15 @@ def _print(found: Space, about: dict[str, Any]) -> None:
         print("Too wide to be counted: a solver finds its configs, and not uniformly.")
     if about["empty_because"]:
         print("Nothing is left by: " + "; ".join(about["empty_because"]))
+    shown = {k["name"] for k in several}
     for config in about["examples"]:
-        print(
-            "  "
-            + " ".join(f"{name}={_value(value)}" for name, value in config.items() if name not in _fixed_names(found))
-        )
+        print("  " + " ".join(f"{name}={_value(value)}" for name, value in config.items() if name in shown))
     print(f"Fingerprint {about['fingerprint'][:16]}" + (f", in {about['file']}" if "file" in about else ""))
 
 
-def _fixed_names(found: Space) -> set[str]:
-    return {k.name for k in found.knobs if k.places == 1}
+def _domain(knob: dict[str, Any]) -> str:
+    values = ", ".join(map(_value, knob["values"]))
+    return f"{values} when {knob['when']}" if "when" in knob else values
 
 
 def _value(value: object) -> str:

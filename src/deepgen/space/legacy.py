@@ -108,7 +108,7 @@ def _pruned(space: Space, knob: Mapping[str, Expr]) -> None:
     bm, bn, bk = (knob[f"BLOCK_SIZE_{x}"] for x in "MNK")
     tm, tn = knob["THREAD_SIZE_M"], knob["THREAD_SIZE_N"]
     split = knob["LOCAL_SPLIT_U"]
-    space.require(_ratio(tm, tn) & _ratio(bm, bn), "tiles are square or up to three times as high as wide")
+    space.require(_ratio(tm, tn) & _ratio(bm, bn), "tiles are as high as wide or higher, less than three times")
     ty, tx = space.derive("threads_m", bm // tm), space.derive("threads_n", bn // tn)
     threads = space.derive("threads", ty * tx * split)
     space.require(threads <= 256, "a block has at most 256 threads")
@@ -159,7 +159,7 @@ def _filtered(space: Space, knob: Mapping[str, Expr]) -> None:
         space.require(divides(width * threads, rows * bk), f"loads of {side} divide a thread's share")
 
 
-# Space files ------------------------------------------------------------------------------------------------------------
+# Space files ----------------------------------------------------------------------------------------------------
 
 
 def points_space(data: Mapping[str, Any], name: str = "space file") -> Space:
