@@ -29,7 +29,7 @@ from deepgen.vocabulary import (
 )
 
 OPERATOR = gemm(48, 40, 32)
-POLICY = Policy(min_samples=5, max_samples=15, timeout_seconds=0.5)
+POLICY = Policy(min_samples=5, max_samples=15, timeout_seconds=1.0)
 BAD = (Verdict.WRONG, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.OUT_OF_MEMORY, Verdict.REFUSED)
 
 

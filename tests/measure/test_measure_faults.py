@@ -21,7 +21,7 @@ from deepgen.operators import gemm
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Verdict
 
 OPERATOR = gemm(37, 29, 23)  # odd sizes: the end of C lies inside a cache line
-POLICY = Policy(min_samples=5, max_samples=12, timeout_seconds=0.4)
+POLICY = Policy(min_samples=5, max_samples=12, timeout_seconds=1.0)
 
 
 @pytest.fixture(scope="module")

@@ -31,13 +31,13 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
 def enough(samples: Sequence[float], policy: Policy, beat: float | None = None) -> bool:
     """Whether another sample would tell nothing that matters."""
     n = len(samples)
-    if beat is not None and is_beaten(samples, policy, beat):
+    if n >= policy.max_samples or (beat is not None and is_beaten(samples, policy, beat)):
         return True
     total = sum(samples)
     if n < policy.min_samples:
         # Few long runs tell as much as many: they average over whatever disturbs them.
         return n >= FEWEST_BEATEN and total >= 4.0 * policy.max_seconds
-    if n >= policy.max_samples or total >= policy.max_seconds:
+    if total >= policy.max_seconds:
         return True
     # A suspiciously fast sample is confirmed by as many more as would have been enough without it.
     middle = median(samples)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import signal
 import socket
 import sys
 import threading
@@ -43,7 +44,8 @@ class CpuWorker(Referee[Racer]):
         self.task = Task.from_json(opening["task"])
         self.threads: int = opening["threads"]
         self._scratch = Path(opening["scratch"])
-        library = Path(opening["harness"]) if opening["harness"] else None
+        built = opening["harness"]
+        library = Path(built) if built and Path(built).is_file() else None  # a cache may have been cleaned meanwhile
         target = self.task.target
         caches = getattr(target, "l3_bytes", 32 << 20) + getattr(target, "cores", 1) * getattr(target, "l2_bytes", 0)
         harness = Harness(library, pulse, min(_MOST_STREAMED, caches * 5 // 4))
@@ -157,7 +159,9 @@ def main() -> None:
 def _die_with_supervisor(life_fd: int) -> None:
     while os.read(life_fd, 1):
         pass
-    os.killpg(0, 9) if os.getpgrp() == os.getpid() else os._exit(LOST_CHANNEL)
+    if os.getpgrp() == os.getpid():  # what a kernel may have started goes too
+        os.killpg(0, signal.SIGKILL)
+    os._exit(LOST_CHANNEL)
 
 
 def _state() -> JsonObject:

@@ -1,0 +1,56 @@
+"""A GPU for tests: a driver library over host memory, and kernels in C that it runs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from deepgen.vocabulary import Arg, Artifact, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
+
+HERE = Path(__file__).parent
+_GEMM = """
+int entry(void** p, const unsigned* grid, const unsigned* block) {
+    const float *A = *(float**)p[0], *B = *(float**)p[1];
+    float* C = *(float**)p[2];
+    int M = *(int*)p[3], N = *(int*)p[4], K = *(int*)p[5], lda = *(int*)p[6], ldb = *(int*)p[7], ldc = *(int*)p[8];
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            float sum = 0;
+            for (int k = 0; k < K; k++) sum += A[i * lda + k] * B[j * ldb + k];
+            C[i * ldc + j] = sum;
+        }
+    MORE
+    return 0;
+}
+"""
+ARGUMENTS: tuple[Arg, ...] = (
+    *(TensorArg(name) for name in ("A", "B", "C")),
+    *(ScalarArg("i32", size) for size in ("M", "N", "K", "lda", "ldb", "ldc")),
+)
+
+
+def build_driver(folder: Path) -> Path | None:
+    """A folder to be put on the loader's path; None where there is no compiler."""
+    return folder if _shared(HERE / "fake_cuda.c", folder / "libcuda.so.1") else None
+
+
+def kernel(folder: Path, name: str, more: str = "", **step: object) -> tuple[Kernel, Artifact]:
+    """A GEMM of layout nt, with something more to do at its end."""
+    source = folder / f"{name}.c"
+    source.write_text(_GEMM.replace("MORE", more))
+    library = folder / f"lib{name}.so"
+    assert _shared(source, library)
+    image = folder / f"{name}.cubin"
+    image.write_bytes(f"FAKE:{library}".encode() + b"\0")
+    plan = LaunchPlan((Step("entry", ARGUMENTS, **step),))  # type: ignore[arg-type]
+    made = Kernel(name, "cuda", (Source("k.cu", source.read_text()),), (), plan)
+    return made, Artifact(made.id, str(image), "cubin", "fake", {}, 0.0)
+
+
+def _shared(source: Path, library: Path) -> bool:
+    compiler = shutil.which("gcc") or shutil.which("clang") or shutil.which("clang-19")
+    if compiler is None:
+        return False
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-w", "-o", str(library), str(source), "-ldl"], check=True)
+    return True

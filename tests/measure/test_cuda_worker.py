@@ -1,0 +1,109 @@
+"""Measuring on a GPU, with a driver over host memory in place of the real one: verdicts, restarts, timing, baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_gpu import build_driver, kernel
+
+from deepgen.build import Cache, build_once
+from deepgen.measure import gpu_checks
+from deepgen.measure.base import Contender, Policy, Task
+from deepgen.measure.gpu_here import require, runs_on
+from deepgen.measure.supervisor import Supervisor
+from deepgen.operators import gemm
+from deepgen.targets import resolve
+from deepgen.targets.cuda import parse_cuda
+from deepgen.targets.hip import parse_hip
+from deepgen.vocabulary import Missing, Verdict
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("gpu")
+    if build_driver(made) is None:
+        pytest.skip("there is no C compiler to build the fake driver with")
+    return made
+
+
+@pytest.fixture
+def runner(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervisor]:
+    target = resolve("cuda:sm_90a")
+    try:
+        build_once(gpu_checks.source("cuda"), target, cache=Cache(tmp_path))
+    except Missing as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))  # not before: NVRTC itself asks a driver that it finds
+    task = Task(gemm(24, 20, 16, layout="nt"), target, policy=Policy(timeout_seconds=3.0, max_samples=8))
+    made = Supervisor(task, cache=tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_right_kernel_is_timed_and_its_conditions_told(runner: Supervisor, folder: Path) -> None:
+    measured = runner.measure(*kernel(folder, "right"))
+    assert measured.verdict is Verdict.CORRECT, measured.detail
+    assert len(measured.samples) >= 5 and measured.error is not None and measured.error < 1.0
+    assert measured.conditions["cold"] and measured.conditions["flush"] == "fill"
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "verdict", "words"),
+    [
+        ("past", "C[M * ldc + 3] = 1.f;", Verdict.WRONG, "past the end of C"),
+        ("before", "C[-2] = 1.f;", Verdict.WRONG, "before the start of C (at byte -8)"),
+        ("input", "((float*)A)[5] = 1.f;", Verdict.WRONG, "wrote to its input A (at byte 20)"),
+        ("little", "C[7] *= 1.01f;", Verdict.WRONG, "C[0, 7] is"),
+        ("later", "static int n; if (n++ > 2) C[0] += 1.f;", Verdict.WRONG, "right at first but not on call"),
+        ("address", "return 700;", Verdict.CRASHED, "illegal memory access"),
+        ("endless", 'for (;;) __asm__ volatile("");', Verdict.TIMED_OUT, "did not end within 3 seconds"),
+    ],
+)
+def test_a_faulty_kernel_has_its_verdict_and_harms_nobody(
+    runner: Supervisor, folder: Path, name: str, more: str, verdict: Verdict, words: str
+) -> None:
+    good = kernel(folder, "right")
+    assert runner.measure(*good).ok
+    measured = runner.measure(*kernel(folder, name, more))
+    assert measured.verdict is verdict
+    assert words in measured.detail
+    assert runner.measure(*good).ok
+
+
+def test_what_the_driver_refuses_is_refused(runner: Supervisor, folder: Path) -> None:
+    greedy = runner.measure(*kernel(folder, "greedy", shared_bytes=1 << 20))
+    assert greedy.verdict is Verdict.REFUSED and "invalid argument" in greedy.detail
+    made, artifact = kernel(folder, "garbled")
+    Path(artifact.binary).write_bytes(b"no cubin\0")
+    garbled = runner.measure(made, artifact)
+    assert garbled.verdict is Verdict.REFUSED and "cannot be loaded" in garbled.detail
+
+
+def test_contenders_race_in_turns_and_one_that_dies_leaves_the_others(runner: Supervisor, folder: Path) -> None:
+    names = ("right", "address")
+    built = [kernel(folder, "right"), kernel(folder, "address", "return 700;")]
+    contenders = [Contender(name, *pair) for name, pair in zip(names, built, strict=True)]
+    first, second, missing = runner.compare([*contenders, Contender("no such baseline")], rounds=4, seed=1)
+    assert first.ok and len(first.samples) == 4
+    assert second.verdict is Verdict.CRASHED
+    assert missing.verdict is Verdict.REFUSED and "unknown baseline" in missing.detail
+
+
+def test_other_inputs_are_verified(runner: Supervisor, folder: Path) -> None:
+    assert runner.verify(*kernel(folder, "right"), 5, "large").ok
+    assert runner.verify(*kernel(folder, "little", "C[7] *= 1.01f;"), 5, "normal").verdict is Verdict.WRONG
+
+
+def test_without_a_gpu_a_bundle_is_offered() -> None:
+    with pytest.raises(Missing, match="can be built but not measured here.*deepgen bundle pack"):
+        require(parse_hip("gfx906"))
+
+
+@pytest.mark.parametrize(
+    ("target", "card", "runs"),
+    [("sm_80", "sm_86", True), ("sm_86", "sm_80", False), ("sm_80", "sm_90", False), ("sm_90a", "sm_90a", True)],
+)
+def test_code_runs_on_its_own_generation(target: str, card: str, runs: bool) -> None:
+    assert runs_on(parse_cuda(target), parse_cuda(card)) is runs
