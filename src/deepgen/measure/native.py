@@ -6,7 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -100,11 +100,16 @@ class NativeKernel:
         return function
 
 
+_parsed = lru_cache(maxsize=1024)(parse)  # parsing takes longer than many a kernel runs
+
+
 def evaluate(value: int | float | str, scalars: Scalars) -> int | float:
     """A number of a launch plan: itself, or an expression over the operator's scalars."""
     if not isinstance(value, str):
         return value
-    result = parse(value).evaluate(scalars)
+    if value in scalars:
+        return scalars[value]
+    result = _parsed(value).evaluate(scalars)
     if isinstance(result, bool) or not isinstance(result, (int, float)):
         raise BadInput(f"launch plan: {value!r} gives {result!r}", allowed="a number")
     return result
