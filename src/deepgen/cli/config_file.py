@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,12 +146,7 @@ def _knobs(top: _Table) -> dict[str, list[Any]]:
     for name, values in table.items():
         if not isinstance(values, list) or not values:
             raise BadInput(f"knobs.{name} is {values!r}", where=top.where, allowed="a list of one value or more")
-    return {name: values_of(values) for name, values in table.items()}
-
-
-def values_of(values: Sequence[Any]) -> list[Any]:
-    """A knob's values as the space has them: files know no tuples, which permutations are."""
-    return [tuple(value) if isinstance(value, list) else value for value in values]
+    return dict(table)
 
 
 def _one_of(known: Collection[str]) -> Callable[[Any], str | None]:

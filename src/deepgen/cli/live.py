@@ -36,11 +36,14 @@ class _Lines:
     """One line every few seconds, and one for each new phase or note."""
 
     def __init__(self, title: str) -> None:
-        note(title)
+        self._title: str | None = title  # said with the first line: a run that cannot start has nothing to show
         self._told: tuple[str, str | None] = ("", None)
         self._next = 0.0
 
     def __call__(self, progress: Progress) -> None:
+        if self._title is not None:
+            note(self._title)
+            self._title = None
         now = time.monotonic()
         if now >= self._next or self._told != (progress.phase, progress.note):
             self._next, self._told = now + LINE_EVERY, (progress.phase, progress.note)

@@ -8,7 +8,6 @@ from typing import Any
 
 from deepgen import generators, targets
 from deepgen.cli import config_file, words
-from deepgen.cli.session import kept_run
 from deepgen.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.tuning import Request, Study
@@ -34,14 +33,14 @@ def from_words(
 
 def from_study(study: Study, options: Mapping[str, Any]) -> Request:
     """The request that goes on with a study."""
-    definition, run = study.definition, kept_run(study.folder)
+    definition, run = study.definition, study.budget()
     return Request(
         operator=study.operator,
         target=study.target,
         seed=definition["seed"],
         strategy=definition["strategy"],
         options=definition["options"],
-        domains={name: config_file.values_of(values) for name, values in definition["domains"].items()},
+        domains=definition["domains"],
         policy=Policy(**definition["policy"]),
         out=study.folder.parent,
         **_chosen(run, options),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -19,11 +17,7 @@ from deepgen.engines import LocalEngine
 from deepgen.settings import Settings
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
-from deepgen.tuning.journal import holder
 from deepgen.tuning.request import plan
-
-# What a study's own definition does not hold, because it may differ from run to run.
-RUN_FILE = "run.json"
 
 
 @dataclass(frozen=True)
@@ -69,8 +63,6 @@ def carry_out(jobs: Sequence[Job], on: LocalEngine, *, as_json: bool) -> None:
 
 def _tune(job: Job, on: LocalEngine, stop: Stop, *, as_json: bool) -> Study:
     request = job.request
-    if holder(job.folder) is None:  # otherwise the tuner refuses, and the run at work keeps its own budget
-        keep_run(job.folder, request)
     title = f"{request.operator.describe()} on {request.target.name}"
     with watching(title, quiet=as_json) as watch:
         return run_tuner(request, engine=on, watch=watch, stop=stop.event)
@@ -79,19 +71,3 @@ def _tune(job: Job, on: LocalEngine, stop: Stop, *, as_json: bool) -> Study:
 def _how_to_go_on(study: Study) -> str:
     ended = len(study.trials())
     return f"stopped after {ended} trials, all kept; go on with: deepgen resume {shown(study.folder)}"
-
-
-def keep_run(folder: Path, request: Request) -> None:
-    """Remember the budget, so that `resume` and `status` know it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    about = {"trials": request.trials, "time_budget": request.time_budget, "keep_top": request.keep_top}
-    (folder / RUN_FILE).write_text(json.dumps(about), encoding="utf-8")
-
-
-def kept_run(folder: Path) -> dict[str, Any]:
-    """What `keep_run` wrote; nothing when the study was not made from the command line."""
-    try:
-        data = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}

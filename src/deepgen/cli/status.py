@@ -38,7 +38,6 @@ def status(names: Names = None, as_json: options.AsJson = False) -> None:
 
 
 def _row(folder: Path) -> dict[str, Any]:
-    from deepgen.cli.session import kept_run
     from deepgen.tuning import Study, journal
     from deepgen.vocabulary.errors import DeepgenError
 
@@ -57,7 +56,7 @@ def _row(folder: Path) -> dict[str, Any]:
         "operator": study.operator.describe(),
         "target": study.target.name,
         "trials": summary["trials"],
-        "budget": kept_run(folder).get("trials"),
+        "budget": study.budget().get("trials"),
         "best": summary["winner"],
     }
 

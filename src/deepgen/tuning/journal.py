@@ -91,6 +91,14 @@ class Journal:
             raise JournalError(f"{self.folder}: the journal was begun but says nothing of its study; delete the folder")
         return dict(json.loads(found))
 
+    def begin_run(self, budget: JsonObject) -> None:
+        """The budget of the newest run, so that others know how far it means to go."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('run', ?)", (json.dumps(budget),))
+
+    def run(self) -> dict[str, Any]:
+        return dict(json.loads(self._meta("run") or "{}"))
+
     def _meta(self, key: str) -> str | None:
         with self._spoken():
             row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()

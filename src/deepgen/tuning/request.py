@@ -45,6 +45,10 @@ class Request:
             raise BadInput(f"time budget is {self.time_budget:g} s", allowed="more than 0 seconds")
         search.check(self.strategy)
 
+    def budget(self) -> JsonObject:
+        """What may differ from run to run of one study."""
+        return {"trials": self.trials, "time_budget": self.time_budget, "keep_top": self.keep_top}
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -87,6 +91,8 @@ def plan(request: Request) -> Plan:
 def narrow(space: Space, domains: Mapping[str, Sequence[Any]]) -> Space:
     """The space with some knobs restricted to the values given."""
     known = {knob.name: knob.values for knob in space.knobs}
+    # JSON knows no tuples: a permutation read back from a file is a list.
+    domains = {name: [tuple(v) if isinstance(v, list) else v for v in values] for name, values in domains.items()}
     for name, values in domains.items():
         if name not in known:
             raise BadInput(f"knob {name!r} is not in the space", allowed="one of " + ", ".join(known))
@@ -94,7 +100,7 @@ def narrow(space: Space, domains: Mapping[str, Sequence[Any]]) -> Space:
         if strange or not values:
             what = f"knob {name} cannot be {strange[0]!r}" if strange else f"knob {name} has no values"
             raise BadInput(what, allowed="one of " + ", ".join(map(str, known[name])))
-    return space.restrict({name: list(values) for name, values in domains.items()}) if domains else space
+    return space.restrict(domains) if domains else space
 
 
 def _safe(name: str) -> str:

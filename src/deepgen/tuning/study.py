@@ -129,6 +129,11 @@ class Study:
         with Journal(self.folder) as journal:
             return journal.notes()
 
+    def budget(self) -> dict[str, Any]:
+        """Trials, time and finalists that the newest run was given."""
+        with Journal(self.folder) as journal:
+            return journal.run()
+
     def running(self) -> int | None:
         """The process that tunes this study now, if one does."""
         return journals.holder(self.folder)

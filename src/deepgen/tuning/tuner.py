@@ -33,6 +33,7 @@ def tune(
     planned = plan(request)
     with Journal(planned.folder, write=True) as journal:
         journal.define(planned.definition)
+        journal.begin_run(request.budget())
         run = _Run(request, planned, journal, watch or (lambda progress: None), stop or threading.Event())
         if not run.complete():
             with (engine or LocalEngine()).open(_task(request)) as session:
