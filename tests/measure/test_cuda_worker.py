@@ -1,4 +1,4 @@
-"""Measuring on a GPU, with a driver over host memory in place of the real one: verdicts, restarts, timing, baselines."""
+"""Measuring on a GPU, with a driver over host memory in the real one's place: verdicts, restarts, timing."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_other_inputs_are_verified(runner: Supervisor, folder: Path) -> None:
 
 
 def test_without_a_gpu_a_bundle_is_offered() -> None:
-    with pytest.raises(Missing, match="can be built but not measured here.*deepgen bundle pack"):
+    with pytest.raises(Missing, match=r"can be built but not measured here.*deepgen bundle pack"):
         require(parse_hip("gfx906"))
 
 

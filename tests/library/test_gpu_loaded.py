@@ -1,0 +1,111 @@
+"""A GPU kernel as a function on any device array, with a driver over host memory in place of the real one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deepgen.library.device_arrays import stream_handle, view
+from deepgen.library.gpu import LoadedGpuKernel
+from deepgen.measure import gpu_driver
+from deepgen.operators import gemm
+from deepgen.vocabulary import BadInput
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))
+from fake_gpu import build_driver, kernel
+
+
+class OnDevice:
+    """A numpy array that says it lies on a device: to the fake driver it does."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self.array.__array_interface__
+
+
+class OnlyDlpack:
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self) -> Any:
+        return self.array.__dlpack__()
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoadedGpuKernel]:
+    if build_driver(tmp_path) is None:
+        pytest.skip("there is no C compiler to build the fake driver with")
+    fake = replace(gpu_driver.CUDA, libraries=(str(tmp_path / "libcuda.so.1"),))
+    monkeypatch.setitem(gpu_driver.APIS, "cuda", fake)
+    made, artifact = kernel(tmp_path, "right")
+    loaded = LoadedGpuKernel(made, gemm(8, 8, 8, layout="nt"), Path(artifact.binary))
+    yield loaded
+    loaded.close()
+
+
+def aligned(rows: int, columns: int) -> Any:
+    raw = np.random.default_rng(rows).standard_normal(rows * columns + 16).astype(np.float32)
+    skip = -raw.ctypes.data % 64 // 4
+    return raw[skip : skip + rows * columns].reshape(rows, columns)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(8, 8, 8), (3, 5, 16), (1, 33, 7)])
+def test_one_kernel_serves_many_shapes(call: LoadedGpuKernel, m: int, n: int, k: int) -> None:
+    for _ in range(2):
+        a, b, out = aligned(m, k), aligned(n, k), aligned(m, n)
+        call(OnDevice(a), OnDevice(b), out=OnDevice(out))
+        np.testing.assert_allclose(out, a @ b.T, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_may_lie_apart(call: LoadedGpuKernel) -> None:
+    wide, b, out = aligned(6, 32), aligned(4, 16), aligned(6, 4)
+    call(OnDevice(wide[:, :16]), OnDevice(b), out=OnDevice(out), stream=0)
+    np.testing.assert_allclose(out, wide[:, :16] @ b.T, rtol=1e-4, atol=1e-5)
+
+
+def test_what_does_not_fit_is_told(call: LoadedGpuKernel) -> None:
+    a, b, out = aligned(8, 16), aligned(8, 16), aligned(8, 8)
+    with pytest.raises(BadInput, match="the same K"):
+        call(OnDevice(a), OnDevice(aligned(8, 12)), out=OnDevice(out))
+    with pytest.raises(BadInput, match=r"C is f32 \(8, 16\)"):
+        call(OnDevice(a), OnDevice(b), out=OnDevice(aligned(8, 16)))
+    with pytest.raises(BadInput, match="f64"):
+        call(OnDevice(a.astype(np.float64)), OnDevice(b), out=OnDevice(out))
+    with pytest.raises(BadInput, match="not row-major"):
+        call(OnDevice(aligned(16, 8).T), OnDevice(b), out=OnDevice(out))
+    with pytest.raises(BadInput, match="multiple of 16"):
+        call(OnDevice(aligned(1, 129)[0, 1:].reshape(8, 16)), OnDevice(b), out=OnDevice(out))
+    with pytest.raises(BadInput, match="pass it as out="):
+        call(OnDevice(a), OnDevice(b))
+    with pytest.raises(BadInput, match="no device array"):
+        call([1, 2], OnDevice(b), out=OnDevice(out))
+
+
+def test_arrays_that_are_not_on_a_gpu_are_refused() -> None:
+    with pytest.raises(BadInput, match="not in GPU memory"):
+        view(OnlyDlpack(aligned(4, 4)))
+    torch = pytest.importorskip("torch")
+    with pytest.raises(BadInput, match="a tensor on cpu"):
+        view(torch.zeros(2, 2))
+
+
+def test_streams_of_any_library_are_taken() -> None:
+    class Torch:
+        cuda_stream = 17
+
+    class Standard:
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, 23
+
+    assert (stream_handle(5), stream_handle(Torch()), stream_handle(Standard())) == (5, 17, 23)
+    with pytest.raises(BadInput, match="no stream"):
+        stream_handle("main")
