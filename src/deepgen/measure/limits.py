@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from deepgen.measure.base import Task
+from deepgen.targets import Gpu
 
 # Slower than this no kernel is worth waiting for: about what plain scalar code reaches.
 _FLOPS_A_SECOND = 1e9
 _BYTES_A_SECOND = 1e8
+_GPU = 100.0  # times that, on a GPU
 _REFERENCE_FLOPS_A_SECOND = 1e8  # integers have no BLAS
 LOAD_SECONDS = 20.0
 START_SECONDS = 120.0  # a first import on a slow disk, or of a large framework
@@ -17,7 +19,8 @@ def run_seconds(task: Task, beat: float | None = None) -> float:
     if task.policy.timeout_seconds is not None:
         return task.policy.timeout_seconds
     operator = task.operator
-    limit = 2.0 + operator.flops() / _FLOPS_A_SECOND + operator.least_bytes() / _BYTES_A_SECOND
+    scale = _GPU if isinstance(task.target, Gpu) else 1.0
+    limit = 2.0 + (operator.flops() / _FLOPS_A_SECOND + operator.least_bytes() / _BYTES_A_SECOND) / scale
     return limit if beat is None else min(limit, 1.0 + 200.0 * beat)
 
 

@@ -270,6 +270,8 @@ class Supervisor:
 
     def _spent(self, reply: Mapping[str, Any]) -> bool:
         """Whether a fresh worker should take over."""
+        if isinstance(self.task.target, Gpu):  # its kernels have no hold on this process's memory and threads
+            return self._kernels >= RECYCLE_KERNELS
         return (
             self._kernels >= RECYCLE_KERNELS
             or reply["resident"] - self._resident > RECYCLE_BYTES
