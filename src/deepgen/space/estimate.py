@@ -1,13 +1,15 @@
-"""How many states a set of knobs leaves open, estimated on a sample.
+"""How many states a set of knobs leaves open, estimated from a few random configs.
 
-A few thousand random assignments are reduced to the states that the compiler would keep of them; how many of these are
-different, and how many were seen only once or twice, says how many there are.
+Knobs that a requirement on few knobs ties together form a group. Around each config one group at a time runs through
+its combinations while all else stays, and the different states that the compiler would keep of them are counted. The
+groups are nearly independent, so the product of these numbers says how many states there are, far beyond what a
+sample of configs alone could show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log2, prod
+from math import prod
 
 import numpy as np
 
@@ -17,14 +19,17 @@ from deepgen.space.nodes import Array, Nodes
 from deepgen.space.staged import Staged
 from deepgen.space.tables import merge
 
-Combinations = list[tuple[frozenset[str], dict[str, Array]]]
-_ROWS = 1024
-_STEPS = 20
+Group = dict[str, Array]  # knobs, and their places in each combination that is possible
+Combinations = list[tuple[frozenset[str], Group]]
+_CONFIGS = 4
+_WALKERS = 64
+_STEPS = 12
+_MOST_COMBINATIONS = 256
 _TABLE_CELLS = 1 << 20
 
 
 class Sample:
-    """Random assignments that meet the small requirements, and the states they fall into."""
+    """Assignments around a few random configs, and the states they fall into."""
 
     def __init__(
         self, nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr], combinations: Combinations
@@ -33,41 +38,39 @@ class Sample:
         self.constraints = list(constraints)
         self.bits = {name: 1 << i for i, name in enumerate(self.names)}
         self.scopes = [sum(self.bits[n] for n in nodes.scope(c)) for c in constraints]
-        self.places = _draw(nodes, allowed, constraints, combinations)
+        rng = np.random.default_rng(0)
+        groups = _groups(allowed, combinations)
+        configs = _walk(nodes, groups, constraints, rng)
+        self.places, self.segment = _vary(groups, configs, rng)
+        self.rows = len(self.segment)
         self._known: dict[tuple[int, int], tuple[Array | None, Array]] = {}
 
     def open(self, assigned: int) -> float:
         """The logarithm of the number of states after the knobs `assigned` (as bits) have values."""
-        columns: list[Array] = []
-        alive = np.ones(_ROWS, dtype=np.bool_)
+        columns: list[Array] = [self.segment]
+        alive = np.ones(self.rows, dtype=np.bool_)
         for index, scope in enumerate(self.scopes):
-            own = scope & assigned
-            if own:
+            if own := scope & assigned:
                 column, ok = self._state(index, own)
                 alive &= ok
                 if column is not None:
                     columns.append(column)
-        if not columns:
-            return 0.0
         rows = np.flatnonzero(alive)
-        if len(rows) == 0:
+        if len(columns) == 1 or len(rows) == 0:
             return 0.0
-        numbers, first = merge([c[rows] for c in columns], len(rows))
-        seen = np.bincount(numbers, minlength=len(first))
-        once, twice = int((seen == 1).sum()), int((seen == 2).sum())
-        # Chao's estimate of how many kinds there are in all, from those that a sample met once and twice.
-        return log2(len(first) + once * (once - 1) / (2 * (twice + 1)))
+        _, first = merge([c[rows] for c in columns], len(rows))
+        different = np.bincount(self.segment[rows[first]])
+        return float(np.log2(np.maximum(different, 1)).sum()) / _CONFIGS
 
     def _state(self, index: int, own: int) -> tuple[Array | None, Array]:
         key = (index, own)
         if key not in self._known:
-            expr = self.constraints[index]
             scope = [n for n in self.names if self.bits[n] & self.scopes[index]]
             ahead = [n for n in scope if self.bits[n] & own]
-            staged = Staged(self.nodes, expr, ahead + [n for n in scope if not self.bits[n] & own])
+            staged = Staged(self.nodes, self.constraints[index], ahead + [n for n in scope if n not in ahead])
             slots, ok = staged.advance({}, 0, len(ahead), {n: self.places[n] for n in ahead})
-            column = merge(list(slots.values()), _ROWS)[0] if slots else None
-            self._known[key] = (column, np.broadcast_to(ok, (_ROWS,)))
+            column = merge(list(slots.values()), self.rows)[0] if slots else None
+            self._known[key] = (column, np.broadcast_to(ok, (self.rows,)))
         return self._known[key]
 
 
@@ -86,35 +89,57 @@ def small_combinations(nodes: Nodes, allowed: dict[str, Array], constraints: Seq
     return found
 
 
-def _draw(
-    nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr], combinations: Combinations
-) -> dict[str, Array]:
-    """Assignments that meet all requirements, as far as a random walk finds them.
-
-    One group of knobs at a time gets new places, and an assignment keeps them where it breaks no more than before.
-    """
-    rng = np.random.default_rng(0)
-    groups: list[dict[str, Array]] = []
+def _groups(allowed: dict[str, Array], combinations: Combinations) -> list[Group]:
+    groups: list[Group] = []
     taken: set[str] = set()
     for names, rows in combinations:
         if not names & taken:
             taken |= names
-            groups.append({n: rows[n] for n in sorted(names)})
-    groups += [{name: own} for name, own in allowed.items() if name not in taken]
+            groups.append(rows)
+    return groups + [{name: own} for name, own in allowed.items() if name not in taken]
 
-    def fresh(group: dict[str, Array]) -> dict[str, Array]:
-        drawn = rng.integers(0, len(next(iter(group.values()))), _ROWS)
-        return {n: rows[drawn] for n, rows in group.items()}
+
+def _size(group: Group) -> int:
+    return len(next(iter(group.values())))
+
+
+def _walk(nodes: Nodes, groups: list[Group], constraints: Sequence[Expr], rng: np.random.Generator) -> dict[str, Array]:
+    """A few configs that meet all requirements, as far as a random walk finds them.
+
+    One group at a time gets new places, and a walker keeps them where they break no more than before.
+    """
+
+    def drawn(group: Group) -> dict[str, Array]:
+        rows = rng.integers(0, _size(group), _WALKERS)
+        return {n: places[rows] for n, places in group.items()}
 
     def broken(places: dict[str, Array]) -> Array:
-        return sum((~evaluate_arrays(nodes, c, places)).astype(np.int64) for c in constraints)  # type: ignore[return-value]
+        total: Array = np.zeros(_WALKERS, dtype=np.int64)
+        for constraint in constraints:
+            total = total + ~evaluate_arrays(nodes, constraint, places)
+        return total
 
-    places = {n: p for group in groups for n, p in fresh(group).items()}
+    places = {n: p for group in groups for n, p in drawn(group).items()}
     now = broken(places)
     for step in range(_STEPS * len(groups)):
-        moved = {**places, **fresh(groups[step % len(groups)])}
+        moved = {**places, **drawn(groups[step % len(groups)])}
         then = broken(moved)
-        better = then <= now
-        places = {n: np.where(better, moved[n], p) for n, p in places.items()}
-        now = np.where(better, then, now)
-    return places
+        places = {n: np.where(then <= now, moved[n], p) for n, p in places.items()}
+        now = np.minimum(then, now)
+    best = np.argsort(now, kind="stable")[:_CONFIGS]
+    return {n: p[best] for n, p in places.items()}
+
+
+def _vary(groups: list[Group], configs: dict[str, Array], rng: np.random.Generator) -> tuple[dict[str, Array], Array]:
+    """Around each config, each group through its combinations; and which config and group a row belongs to."""
+    columns: dict[str, list[Array]] = {n: [] for n in configs}
+    segments: list[Array] = []
+    for config in range(_CONFIGS):
+        for group in groups:
+            size = min(_size(group), _MOST_COMBINATIONS)
+            rows = rng.choice(_size(group), size, replace=False)
+            for name, places in configs.items():
+                own = group[name][rows] if name in group else np.full(size, places[config])
+                columns[name].append(own)
+            segments.append(np.full(size, len(segments)))
+    return {n: np.concatenate(c) for n, c in columns.items()}, np.concatenate(segments)

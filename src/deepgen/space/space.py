@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.space.compile import DEFAULT_MEMORY, TooWide, compile_space
+from deepgen.space.active import TooWide
+from deepgen.space.compile import DEFAULT_MEMORY, compile_space
 from deepgen.space.definition import (
     FORMAT,
     Knob,
