@@ -54,8 +54,8 @@
 #ifndef PREFETCH  // how many vectors of B ahead to prefetch; 0: leave it to the hardware
 #define PREFETCH 0
 #endif
-#ifndef AHEAD  // 1: fetch operands from memory before they are needed, all at once when small, else strip by strip of A
-#define AHEAD 1
+#ifndef AHEAD  // 1: ask for all of A and B before the work begins, where they are small
+#define AHEAD 0
 #endif
 #ifndef PARTITION  // what tasks divide: 0 M, 1 N, 2 both, 3 K, 4 the batch
 #define PARTITION 0
@@ -129,9 +129,7 @@ enum {
     SLOT_FLOATS = (A_FLOATS + B_FLOATS + 15) / 16 * 16,      // scratch of one thread
 };
 
-#define AHEAD_ROWS 6                        // of B, when it is packed
-#define AHEAD_BYTES (256 << 10)             // operands up to this size are asked for at once
-#define FETCH_STRIPS (AHEAD && !PACK_A && !A_T)  // in place, each strip of A begins new streams, unknown to the hardware
+#define AHEAD_BYTES (256 << 10)  // operands up to this size are asked for at once
 
 // Where number (i, k) of a strip of A lies.
 #if PACK_A == 2
@@ -174,7 +172,7 @@ ALWAYS_INLINE void tile(int nv, int part, mask last, long rows, long kc, const f
     UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int j = 0; j < nv; j++)
         if (i < rows) __builtin_prefetch(r->c + i * r->ldc + j * VL, 1);
     long k = 0;
-    for (; k + UNROLL <= kc; k += UNROLL)
+    for (; !part && k + UNROLL <= kc; k += UNROLL)  // parts are few: not worth the compiler's time
         UNROLLED for (int u = 0; u < UNROLL; u++)
             step(acc, nv, part, last, &A_AT(a, lda, 0, k + u), lda, b + (k + u) * ldb);
     for (; k < kc; k++) step(acc, nv, part, last, &A_AT(a, lda, 0, k), lda, b + k * ldb);
@@ -334,79 +332,47 @@ static void pack_b(float *to, const float *b, long ldb, long nc, long kc) {
             } else {
                 for (long v = 0; v < nc - j; v += VL) store(panel + v, load_part(row + j + v, first(nc - j - v)));
             }
-            if (AHEAD) UNROLLED for (int v = 0; v < NR; v++) __builtin_prefetch(row + AHEAD_ROWS * ldb + j + v * VL);
         }
     }
 }
 
 // --- block -------------------------------------------------------------------------------------------------------
 
-// A part of a matrix on its way from memory: a few lines of it are asked for at a time.
-typedef struct {
-    const char *row;
-    long rows, row_bytes, step, at;
-} journey;
-
-static inline void fetch(journey *f, long lines) {
-    for (; lines > 0 && f->rows > 0; lines--) {
-        __builtin_prefetch(f->row + f->at, 0, 2);
-        f->at += 64;
-        if (f->at >= f->row_bytes) {
-            f->at = 0;
-            f->row += f->step;
-            f->rows--;
-        }
-    }
-}
-
-static void fetch_all(const float *from, long ld, long rows, long numbers) {
-    journey all = {(const char *)from, rows, numbers * 4, ld * 4, 0};
-    fetch(&all, INT64_MAX);
-}
-
-// One operand of a block: where it is, and from which strip or panel to the next.
+// One operand of a block: where it is, the distance of its rows, and from which strip or panel to the next.
 typedef struct {
     const float *at;
     long ld, next;
 } operand;
 
-static void one_tile(operand a, operand b, float *edge, long mc, long nc, long kc, long i, long j, result r) {
-    long rows = least(MR, mc - i), cols = nc - j;
-    const float *strip = a.at + i / MR * a.next;
-    long lda = a.ld;
+static inline void one_tile(const float *strip, long lda, const float *panel, long ldb, float *edge, long rows,
+                            long cols, long kc, result *r) {
     if (!PACK_A && rows < MR) {  // in place a tile would read rows that A does not have
         pack_a_strip(edge, strip, lda, rows, kc);
         strip = edge;
         lda = A_T ? MR : A_ROW;
     }
-    const float *panel = b.at + j / COLS * b.next;
-    r.c += i * r.ldc + j;
     if (cols >= COLS)
-        whole_tile(first(VL), rows, kc, strip, lda, panel, b.ld, &r);
+        whole_tile(first(VL), rows, kc, strip, lda, panel, ldb, r);
     else
-        part_tiles[(cols - 1) / VL](first((cols - 1) % VL + 1), rows, kc, strip, lda, panel, b.ld, &r);
-}
-
-static inline void fetch_strip(journey *f, operand a, long i, long mc, long kc) {
-    *f = (journey){(const char *)(a.at + i / MR * a.next), least(MR, mc - i), kc * 4, a.ld * 4, 0};
+        part_tiles[(cols - 1) / VL](first((cols - 1) % VL + 1), rows, kc, strip, lda, panel, ldb, r);
 }
 
 static void block(operand a, operand b, float *edge, long mc, long nc, long kc, result r) {
-    journey next = {0};
-    long lines = ceil_div(MR * (kc / 16 + 2), INNER_A ? 1 : ceil_div(nc, COLS));  // of a strip, shared by its tiles
+    float *c = r.c;
 #if INNER_A
-    for (long j = 0; j < nc; j += COLS)
-        for (long i = 0; i < mc; i += MR) {
-            if (FETCH_STRIPS && j == 0) fetch_strip(&next, a, i + MR, mc, kc);
-            fetch(&next, lines);
-            one_tile(a, b, edge, mc, nc, kc, i, j, r);
+    for (long j = 0; j < nc; j += COLS, b.at += b.next) {
+        const float *strip = a.at;
+        for (long i = 0; i < mc; i += MR, strip += a.next) {
+            r.c = c + i * r.ldc + j;
+            one_tile(strip, a.ld, b.at, b.ld, edge, least(MR, mc - i), nc - j, kc, &r);
         }
+    }
 #else
-    for (long i = 0; i < mc; i += MR) {
-        if (FETCH_STRIPS) fetch_strip(&next, a, i + MR, mc, kc);
-        for (long j = 0; j < nc; j += COLS) {
-            fetch(&next, lines);
-            one_tile(a, b, edge, mc, nc, kc, i, j, r);
+    for (long i = 0; i < mc; i += MR, a.at += a.next) {
+        const float *panel = b.at;
+        for (long j = 0; j < nc; j += COLS, panel += b.next) {
+            r.c = c + i * r.ldc + j;
+            one_tile(a.at, a.ld, panel, b.ld, edge, least(MR, mc - i), nc - j, kc, &r);
         }
     }
 #endif
@@ -427,6 +393,12 @@ static operand operand_b(float *scratch, const float *b, long ldb, long nc, long
 
 // --- task --------------------------------------------------------------------------------------------------------
 
+// Asks memory for a matrix, all lines at once: what the hardware would fetch ahead by itself comes a few at a time.
+static void ask_for(const float *at, long ld, long rows, long cols) {
+    for (; rows > 0; rows--, at += ld)
+        for (long j = 0; j < cols; j += 16) __builtin_prefetch(at + j);
+}
+
 // A whole GEMM on one thread. Blocks of a dimension are of nearly equal size, none above the knob.
 static void serial_gemm(float *scratch, const float *A, long lda, const float *B, long ldb, long m, long n, long k,
                         result r) {
@@ -439,8 +411,10 @@ static void serial_gemm(float *scratch, const float *A, long lda, const float *B
     long outer = OUTER_A ? m : n, outer_step = OUTER_A ? mc : nc;
     long inner = OUTER_A ? n : m, inner_step = OUTER_A ? nc : mc;
     int inner_stays = inner <= inner_step && kc == k;  // packed once for all
-    if (AHEAD && m * k * 4 <= AHEAD_BYTES) fetch_all(A, lda, A_T ? k : m, A_T ? m : k);
-    if (AHEAD && n * k * 4 <= AHEAD_BYTES) fetch_all(B, ldb, B_T ? n : k, B_T ? k : n);
+    if (AHEAD && (m + n) * k * 4 <= AHEAD_BYTES) {
+        ask_for(A, lda, A_T ? k : m, A_T ? m : k);
+        ask_for(B, ldb, B_T ? n : k, B_T ? k : n);
+    }
     operand a = {0}, b = {0};
     for (long o = 0; o < outer; o += outer_step) {
         for (long p = 0; p < k; p += kc) {

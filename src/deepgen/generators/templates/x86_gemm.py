@@ -25,6 +25,7 @@ _BLOCK_N = (64, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 _BLOCK_K = (8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
 _THIN = 16  # rows of C up to which a short block of K can pay: B then streams through as fast as memory gives it
 _WORTH_A_THREAD = 1_000_000  # flops; waking another thread takes as long as computing these
+_AHEAD_BYTES = 256 << 10  # of A and B in a task that x86_gemm.c still asks for all at once
 _LEAST_SLICE = 256  # steps of K; below it adding the slices up costs more than it gains
 
 
@@ -62,7 +63,7 @@ class X86Gemm:
         inner = s.knob("INNER", ["a", "b"])
         unroll = s.knob("UNROLL", [1, 2, 4, 8])
         s.knob("PREFETCH", [0, 8, 16, 32])
-        s.knob("AHEAD", [False, True])
+        s.knob("AHEAD", [False, True] if _small(gemm) else [False])
         stream = s.knob("STREAM_C", [False, True] if gemm.beta == 0 and gemm.n % lanes == 0 else [False])
         threads = s.knob("THREADS", _thread_counts(cpu.cores))
         partition = s.knob("PARTITION", _partitions(gemm), when=threads > 1)
@@ -135,11 +136,14 @@ class X86Gemm:
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         gemm, cpu = _served(operator, target)
         lanes = cpu.vector_bytes // _FLOAT
-        rows, vectors = min(_tiles(gemm, cpu), key=lambda tile: _tile_cost(gemm, lanes, *tile))
         thin = gemm.m <= _THIN
         small = gemm.n * gemm.k * _FLOAT <= cpu.l2_bytes // 4
         in_place = (thin or small) and gemm.layout[1] == "n"
-        depth = 16 if thin and in_place else 512 if lanes == 16 else 256
+        # In place under a thin C, B comes straight from memory, and few long rows of it at a time come fastest.
+        streamed = thin and in_place and not small
+        tiles = [(r, v) for r, v in _tiles(gemm, cpu) if not streamed or v <= (2 if gemm.m > 4 else 4)]
+        rows, vectors = min(tiles, key=lambda tile: _tile_cost(gemm, lanes, *tile))
+        depth = (32 if gemm.m > 4 else 16) if streamed else 512 if lanes == 16 else 256
         config: dict[str, Any] = {
             "MR": rows,
             "NR": vectors,
@@ -152,7 +156,7 @@ class X86Gemm:
             "INNER": "b",
             "UNROLL": 4,
             "PREFETCH": 0,
-            "AHEAD": True,
+            "AHEAD": _small(gemm),
             "STREAM_C": False,
         }
         return {**config, **_default_threads(gemm, cpu, rows, vectors * lanes)}
@@ -175,6 +179,10 @@ def _default_threads(gemm: Gemm, cpu: X86, rows: int, columns: int) -> Mapping[s
 def _served(operator: Operator, target: Target) -> tuple[Gemm, X86]:
     assert isinstance(operator, Gemm) and isinstance(target, X86), "ask refuses() first"
     return operator, target
+
+
+def _small(gemm: Gemm) -> bool:
+    return (gemm.m + gemm.n) * gemm.k * _FLOAT <= _AHEAD_BYTES
 
 
 def _up_to(values: Sequence[int], most: int) -> list[int]:
