@@ -23,11 +23,12 @@ from deepgen import targets
 from deepgen.build import BuildError, BuildPool, Cache, toolchain_for
 from deepgen.engines import Entry, LocalEngine
 from deepgen.engines.local import LocalSession
+from deepgen.generators import find
 from deepgen.library.gpu import LoadedGpuKernel
 from deepgen.measure.base import Policy, Task
 from deepgen.operators import gemm
 from deepgen.targets import Cuda
-from deepgen.vocabulary import Kernel, Measurement
+from deepgen.vocabulary import BadInput, Kernel, Measurement
 
 ROWS: list[tuple[str, str, str]] = []
 RECORD: dict[str, Any] = {}
@@ -171,7 +172,7 @@ def _graph(call: LoadedGpuKernel, name: str) -> None:
 
     a, b = torch.randn(256, 128, device="cuda"), torch.randn(192, 128, device="cuda")
     out = torch.empty(256, 192, device="cuda")
-    side = torch.cuda.Stream()
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(side):
         call(a, b, out=out)
     side.synchronize()
@@ -242,12 +243,18 @@ def tuned(target: Cuda, cache: Path) -> None:
 
     import deepgen
 
+    operator = gemm(1024, 1024, 1024, layout="nt")
+    try:
+        find(operator, target)
+    except BadInput as error:
+        say("tune", "skipped", str(error)[:120])
+        return
     with tempfile.TemporaryDirectory() as folder:
-        study = deepgen.tune(
-            gemm(1024, 1024, 1024, layout="nt"), target=target, trials=24, out=folder, engine=LocalEngine(cache=cache)
-        )
-        best = study.best()
-        say("tune", "24 trials of 1024", f"best {best.seconds * 1e6:.2f} us" if best and best.seconds else "no winner")
+        study = deepgen.tune(operator, target=target, trials=24, out=folder, engine=LocalEngine(cache=cache))
+        RECORD["tune"] = study.summary()
+        say("tune", "24 trials of 1024", f"best {study.best().seconds * 1e6:.2f} us; {RECORD['tune']['trials']}")
+        for row in RECORD["tune"]["baselines"]:
+            say("tune", f"against {row['name']}", f"{row['seconds'] * 1e6:.2f} us, ratio {row['ratio']:.3f}")
 
 
 def main() -> int:

@@ -9,7 +9,17 @@ import pytest
 from deepgen import targets
 from deepgen.targets import Target
 
-NAMES = ["x86:native", "x86:avx2", "x86:avx512", "sim", "sim:faults=0.5"]
+NAMES = [
+    "x86:native",
+    "x86:avx2",
+    "x86:avx512",
+    "cuda:sm_90a",
+    "cuda:h200",
+    "hip:gfx906",
+    "hip:z100",
+    "sim",
+    "sim:faults=0.5",
+]
 
 
 @pytest.fixture(params=NAMES)
