@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from deepgen import search, targets
 from deepgen.generators.sim import SimTiles
@@ -18,6 +21,7 @@ from deepgen.vocabulary import BadInput, Measurement, Trial, Verdict
 SIM = Sim("sim", faults=0.2)
 
 
+@lru_cache
 def small_space() -> Space:
     space = Space("small")
     a = space.knob("A", [1, 2, 3, 4, 5])
@@ -27,8 +31,25 @@ def small_space() -> Space:
     return space
 
 
+@lru_cache
 def sim_space() -> Space:
-    return SimTiles().space(gemm(64, 64, 64), targets.resolve("sim"))
+    whole = SimTiles().space(gemm(64, 64, 64), targets.resolve("sim"))
+    return whole.restrict({"STAGES": [1, 2], "SWIZZLE": [0, 1], "BLOCK_K": [4, 8, 16]})
+
+
+@lru_cache
+def odd_space() -> Space:
+    """Knobs of every kind: words, orders, truths, and one that exists only under a condition."""
+    space = Space("odd")
+    tile = space.knob("TILE", [1, 3, 8, 48, 64])
+    space.permutation("ORDER", ("m", "n", "k"))
+    split = space.knob("SPLIT", [False, True])
+    space.knob("PARTS", [2, 4, 8], when=split)
+    space.knob("HOW", ["a", "b"])
+    space.knob("SCALE", [0.5, 1.0, 2.0])
+    space.derive("double", tile * 2)
+    space.require(tile >= 1, "a tile has elements")
+    return space
 
 
 def judge(space: Space, number: int, config: dict[str, Any]) -> Trial:
@@ -61,6 +82,13 @@ def test_proposals_are_valid_and_never_repeated(name: str) -> None:
     assert len({space.rank(c) for c in given}) == 100
 
 
+def test_knobs_of_every_kind_are_searched(name: str) -> None:
+    space = odd_space()
+    given = drive(search.make(name, Setting(space, seed=1)), space, [3] * 20)
+    assert all(space.contains(c) for c in given)
+    assert len({space.rank(c) for c in given}) == len(given) == 60
+
+
 def test_the_same_seed_gives_the_same_search(name: str) -> None:
     space = sim_space()
     runs = [drive(search.make(name, Setting(space, seed=3)), space, [8] * 6) for _ in range(2)]
@@ -76,13 +104,33 @@ def test_a_small_space_is_exhausted_and_then_nothing_more_comes(name: str) -> No
     assert strategy.ask(5) == []
 
 
-def test_replay_of_any_prefix_continues_the_same_search(name: str) -> None:
-    space = sim_space()
-    whole = drive(search.make(name, Setting(space, seed=5)), space, [4] * 10)
-    for cut in range(10):
-        strategy = search.make(name, Setting(space, seed=5))
-        prefix = drive(strategy, space, [4] * cut)
-        assert prefix + drive(strategy, space, [4] * (10 - cut), first=len(prefix)) == whole
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 9), moves=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6)), min_size=3, max_size=9))
+def test_a_search_resumed_after_any_event_goes_on_the_same(name: str, seed: int, moves: list[tuple[int, int]]) -> None:
+    """Asks and tells in any rhythm, as a study records them: any prefix of the events gives the same next proposals."""
+    space = small_space()
+    events: list[tuple[str, Any]] = []
+    strategy = search.make(name, Setting(space, seed=seed))
+    asked: list[dict[str, Any]] = []
+    told = 0
+    for wanted, ended in moves:
+        configs = strategy.ask(wanted)
+        events.append(("ask", (wanted, configs)))
+        asked += configs
+        for config in asked[told : told + ended]:
+            trial = judge(space, told, config)
+            strategy.tell(trial)
+            events.append(("tell", trial))
+            told += 1
+    ranks = [space.rank(c) for c in asked]
+    assert len(ranks) == len(set(ranks))
+    for end in range(1, len(events) + 1):
+        again = search.make(name, Setting(space, seed=seed))
+        for kind, what in events[:end]:
+            if kind == "tell":
+                again.tell(what)
+            else:
+                assert again.ask(what[0]) == what[1]
 
 
 def test_several_asks_before_any_tell(name: str) -> None:

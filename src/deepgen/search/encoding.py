@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,15 @@ class Derived:
     distances: Floats
 
 
+class Column(Protocol):
+    """A column that is made from the columns before it."""
+
+    @property
+    def distances(self) -> Floats: ...
+
+    def levels(self, codes: Ints) -> Ints: ...
+
+
 class Encoding:
     """A config becomes one small integer a column: the knobs first, then what else a model should know of it.
 
@@ -56,28 +65,47 @@ class Encoding:
         self._derived = _derived(space)
         self.distances: list[Floats] = [_distances(k.values, k.places) for k in self.knobs]
         self.distances += [a.distances for a in self._aligned] + [d.distances for d in self._derived]
+        self.names = [k.name for k in self.knobs]
+        self.names += [f"alignment of {self.knobs[a.knob].name}" for a in self._aligned]
+        self.names += [d.name for d in self._derived]
+        self._added: list[Column] = []
         self._scales = [_scale(k.values, k.places) for k in self.knobs]
 
-    def codes(self, which: Sequence[int] | Sequence[Mapping[str, Any]]) -> Ints:
-        """One row a config or rank, one column each of `distances`."""
-        rows = np.empty((len(which), len(self.distances)), dtype=np.int64)
-        if not len(which):
-            return rows
-        columns = self.space.columns(which)
-        for i, knob in enumerate(self.knobs):
-            places, absent = self._places[i], len(knob.values)
-            rows[:, i] = [places.get(value, absent) for value in columns[knob.name].tolist()]
-        at = len(self.knobs)
-        for aligned in self._aligned:
-            rows[:, at] = aligned.levels[rows[:, aligned.knob]]
-            at += 1
+    def codes(self, ranks: Sequence[int]) -> Ints:
+        """One row a rank, one column each of `distances`."""
+        if not len(ranks):
+            return np.empty((0, len(self.distances)), dtype=np.int64)
+        columns = self.space.columns(ranks)
+        rows = self.with_alignments(self._find([columns[knob.name].tolist() for knob in self.knobs]))
         if self._derived:
-            configs = [w if isinstance(w, Mapping) else self.space.at(w) for w in which]
-            values = [self.space.derived(config) for config in configs]
-            for derived in self._derived:
-                rows[:, at] = np.searchsorted(derived.edges, [_log(v.get(derived.name, 0)) for v in values])
-                at += 1
+            values = [self.space.derived(self.space.at(rank)) for rank in ranks]
+            levels = [np.searchsorted(d.edges, [_log(v.get(d.name, 0)) for v in values]) for d in self._derived]
+            rows = np.column_stack([rows, *levels])
+        for column in self._added:
+            rows = np.column_stack([rows, column.levels(rows)])
         return rows
+
+    def codes_of(self, configs: Sequence[Mapping[str, Any]]) -> Ints:
+        """One row a config, of knobs and their alignments alone; the configs may have other knobs beside."""
+        return self.with_alignments(self._find([[c.get(knob.name) for c in configs] for knob in self.knobs]))
+
+    def _find(self, columns: Sequence[Sequence[Any]]) -> Ints:
+        """The places of values, a column a knob."""
+        found = []
+        for values, known, knob in zip(columns, self._places, self.knobs, strict=True):
+            absent = len(knob.values)
+            found.append([known.get(value, absent) for value in values])
+        return np.ascontiguousarray(np.array(found, dtype=np.int64).T)
+
+    def with_alignments(self, places: Ints) -> Ints:
+        """Places of the knobs' values, and beside them their alignments."""
+        return np.column_stack([places, *(a.levels[places[:, a.knob]] for a in self._aligned)])
+
+    def add(self, name: str, column: Column) -> None:
+        """One more column, made from those before it."""
+        self._added.append(column)
+        self.distances.append(column.distances)
+        self.names.append(name)
 
     def features(self, codes: Ints) -> Floats:
         """Codes as numbers in the order of the knobs' values, for models that split."""
@@ -93,11 +121,18 @@ class Encoding:
 
 
 def _distances(values: Sequence[Any], places: int) -> Floats:
-    """How far apart the values of a knob are, from 0 to 1; an absent one is far from all."""
+    """How far apart the values of a knob are, from 0 to 1; an absent one is far from all.
+
+    These are distances between points of some flat space, without which a Gaussian process is none: numbers lie on
+    a line, words in the corners of a simplex, orders (by the root of their differing places) in those of a cube.
+    """
     table = np.ones((places, places))
     n = len(values)
     if all(isinstance(v, (int, float)) for v in values):
-        table[:n, :n] = _apart(_positions([float(v) for v in values]))
+        at = _positions([float(v) for v in values])
+        table[:n, :n] = _apart(at)
+        if places > n:  # above the middle of the line
+            table[n, :n] = table[:n, n] = np.sqrt(0.75 + (at - 0.5) ** 2)
     elif all(isinstance(v, tuple) for v in values):
         table[:n, :n] = [[_differing(a, b) for b in values] for a in values]
     np.fill_diagonal(table, 0.0)
@@ -120,7 +155,7 @@ def _positions(values: list[float]) -> Floats:
 
 def _differing(a: Sequence[Any], b: Sequence[Any]) -> float:
     longest = max(len(a), len(b), 1)
-    return (abs(len(a) - len(b)) + sum(1 for x, y in zip(a, b, strict=False) if x != y)) / longest
+    return math.sqrt((abs(len(a) - len(b)) + sum(1 for x, y in zip(a, b, strict=False) if x != y)) / longest)
 
 
 def _scale(values: Sequence[Any], places: int) -> Floats:

@@ -8,20 +8,21 @@ and the kernel of two configs is a product of look-ups.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from deepgen.search.encoding import Floats, Ints
 
 # The prior of each hyperparameter's logarithm: centre and width.
-_LENGTH = (math.log(0.7), 0.7)
-_WEIGHT = (0.0, 1.0)
+LENGTH = (math.log(0.7), 0.7)
+WEIGHT = (0.0, 1.0)
 _NOISE = (math.log(0.05), 1.0)
 # The amplitude's prior is worth this many observations of 1, as observations are standardised.
 _PRIOR_WEIGHT = 2.0
 _RATE = 0.15
 _JITTER = 1e-6
+_LEAST_NOISE = 1e-4  # of the amplitude: below it, rounding would decide
 _ROOT5 = math.sqrt(5.0)
 
 
@@ -31,11 +32,24 @@ class Kernel:
     def __init__(self, distances: Sequence[Floats]) -> None:
         self._distances = distances
         width = len(distances)
-        self._centre = np.array([_LENGTH[0]] * width + [_WEIGHT[0]] * width + [_NOISE[0]])
-        self._spread = np.array([_LENGTH[1]] * width + [_WEIGHT[1]] * width + [_NOISE[1]])
+        self._centre = np.array([LENGTH[0]] * width + [WEIGHT[0]] * width + [_NOISE[0]])
+        self._spread = np.array([LENGTH[1]] * width + [WEIGHT[1]] * width + [_NOISE[1]])
         self._logs = self._centre.copy()
         self.noise = 0.0
         self.tables: list[Floats] = []
+        self._tabulate()
+
+    def settings(self) -> list[tuple[float, float]]:
+        """The logarithms of length and weight of each column."""
+        width = len(self._distances)
+        return list(zip(self._logs[:width].tolist(), self._logs[width : 2 * width].tolist(), strict=True))
+
+    def centre(self, settings: Mapping[int, tuple[float, float]]) -> None:
+        """Expect these settings of some columns, and start from them."""
+        width = len(self._distances)
+        for column, (length, weight) in settings.items():
+            self._centre[column], self._centre[width + column] = length, weight
+        self._logs = self._centre.copy()
         self._tabulate()
 
     def importances(self) -> Floats:
@@ -50,8 +64,11 @@ class Kernel:
             result *= table[left[:, i]][:, right[i]]
         return result
 
-    def fit(self, codes: Ints, y: Floats, steps: int) -> None:
-        """Move the hyperparameters to where the observations are likeliest, from where they are (Adam's rule)."""
+    def fit(self, codes: Ints, y: Floats, steps: int) -> float:
+        """Move the hyperparameters to where the observations are likeliest, from where they are (Adam's rule).
+
+        Gives the negative logarithm of that likelihood, times the prior.
+        """
         members = [np.eye(len(d))[codes[:, i]] for i, d in enumerate(self._distances)]
         logs = self._logs.copy()
         best, kept = math.inf, logs
@@ -66,11 +83,12 @@ class Kernel:
             logs = logs - _RATE * move
         self._logs = kept
         self._tabulate()
+        return best
 
     def _tabulate(self) -> None:
         width = len(self._distances)
         lengths, weights = np.exp(self._logs[:width]), np.exp(self._logs[width : 2 * width])
-        self.noise = float(np.exp(self._logs[-1]))
+        self.noise = float(np.exp(self._logs[-1])) + _LEAST_NOISE
         self.tables = [
             (1.0 + w * _matern(d / length)) / (1.0 + w)
             for d, length, w in zip(self._distances, lengths, weights, strict=True)
@@ -79,7 +97,11 @@ class Kernel:
     def _loss(self, logs: Floats, codes: Ints, members: list[Floats], y: Floats) -> tuple[float, Floats]:
         """The negative log posterior, with mean and amplitude at their best values, and its slope."""
         width, n = len(self._distances), len(y)
-        lengths, weights, noise = np.exp(logs[:width]), np.exp(logs[width : 2 * width]), math.exp(logs[-1])
+        lengths, weights, noise = (
+            np.exp(logs[:width]),
+            np.exp(logs[width : 2 * width]),
+            math.exp(logs[-1]) + _LEAST_NOISE,
+        )
         kernel = np.ones((n, n))
         by_length, by_weight = [], []
         for i, distance in enumerate(self._distances):
@@ -89,7 +111,7 @@ class Kernel:
             by_length.append(w * _matern_slope(scaled) / (1.0 + w) / table)
             by_weight.append(w * (plain - 1.0) / (1.0 + w) ** 2 / table)
             kernel *= table[codes[:, i]][:, codes[:, i]]
-        noisy = kernel + (noise + _JITTER) * np.eye(n)
+        noisy = kernel + noise * np.eye(n)
         lower = np.linalg.cholesky(noisy)
         inverse = np.linalg.inv(noisy)
         sums = inverse.sum(axis=1)
@@ -106,7 +128,7 @@ class Kernel:
             pairs = member.T @ weighted @ member
             slope[i] += 0.5 * np.sum(pairs * by_length[i])
             slope[width + i] += 0.5 * np.sum(pairs * by_weight[i])
-        slope[-1] += 0.5 * noise * np.trace(inner)
+        slope[-1] += 0.5 * (noise - _LEAST_NOISE) * np.trace(inner)
         return float(loss), slope
 
 
@@ -118,7 +140,7 @@ class Posterior:
 
     def __init__(self, kernel: Kernel, pool: Ints, noise: float | None = None) -> None:
         self._kernel, self._pool = kernel, pool
-        self._noise = (kernel.noise if noise is None else noise) + _JITTER
+        self._noise = kernel.noise if noise is None else noise
         self._half = np.zeros((64, 64))  # the inverse of the Cholesky factor
         self._rows = np.empty((64, pool.shape[1]))
         self._explained = np.zeros(pool.shape[1])

@@ -24,25 +24,31 @@ class GaussianGuide:
     """Time and chance to work, each a Gaussian process over the same kernel."""
 
     def __init__(self, encoding: Encoding, seed: int) -> None:
-        self._kernel = Kernel(encoding.distances)
+        self.kernel = Kernel(encoding.distances)
         self._seed = seed
         self._fitted = 0
 
-    def renew(self, pool: Pool, told: Sequence[Told]) -> None:
-        self._pool = pool
+    def choose(self, told: Sequence[Told]) -> list[Told]:
+        """All, or when they are many the fastest and some of the others."""
+        if len(told) <= _MOST:
+            return list(told)
+        order = sorted(range(len(told)), key=lambda i: (told[i].seconds is None, told[i].seconds or 0.0))
         rng = np.random.default_rng([self._seed, len(told)])
-        self._right = _choose([t for t in told if t.seconds is not None], rng)
-        codes = pool.columns[:, [pool.place[t.rank] for t in self._right]].T
-        self._kernel.fit(codes, self._results(), _STEPS if self._fitted else _FIRST_STEPS)
+        others = rng.permutation(np.array(order[_BEST:]))[: _MOST - _BEST].tolist()
+        return [told[i] for i in sorted(order[:_BEST] + others)]
+
+    def renew(self, pool: Pool, chosen: Sequence[Told]) -> None:
+        self._pool = pool
+        self._tried = list(chosen)
+        self._right = [t for t in chosen if t.seconds is not None]
+        places = [pool.place[t.rank] for t in self._right]
+        self.kernel.fit(pool.columns[:, places].T, self._results(), _STEPS if self._fitted else _FIRST_STEPS)
         self._fitted += 1
-        self._time = Posterior(self._kernel, pool.columns)
-        self._time.start([pool.place[t.rank] for t in self._right])
-        self._tried = _choose(told, rng) if len(told) > len(self._right) else []
+        self._time = Posterior(self.kernel, pool.columns)
+        self._time.start(places)
         self._works: Posterior | None = None
-        if any(t.seconds is None for t in self._tried):
+        if len(self._right) < len(self._tried):
             self._learn_failures()
-        else:
-            self._tried = list(self._right)
         self._dreamt: list[float] = []
 
     def hear(self, told: Told) -> None:
@@ -77,14 +83,5 @@ class GaussianGuide:
         return standardised(np.array([t.seconds for t in self._right]))
 
     def _learn_failures(self) -> None:
-        self._works = Posterior(self._kernel, self._pool.columns, _DOUBT)
+        self._works = Posterior(self.kernel, self._pool.columns, _DOUBT)
         self._works.start([self._pool.place[t.rank] for t in self._tried])
-
-
-def _choose(told: Sequence[Told], rng: np.random.Generator) -> list[Told]:
-    """All trials, or when they are many the fastest and some of the others, in the order of telling."""
-    if len(told) <= _MOST:
-        return list(told)
-    order = sorted(range(len(told)), key=lambda i: (told[i].seconds is None, told[i].seconds or 0.0))
-    others = rng.permutation(np.array(order[_BEST:]))[: _MOST - _BEST].tolist()
-    return [told[i] for i in sorted(order[:_BEST] + others)]

@@ -21,8 +21,12 @@ class Told:
 class Guide(Protocol):
     """Learns from trials, and says of each config in a pool how much its trial may bring."""
 
-    def renew(self, pool: Pool, told: Sequence[Told]) -> None:
-        """Learn anew from all trials, for a new pool. This may take long; it is called ever more rarely."""
+    def choose(self, told: Sequence[Told]) -> list[Told]:
+        """Those of the trials that it wants to learn from, in the order of telling."""
+        ...
+
+    def renew(self, pool: Pool, chosen: Sequence[Told]) -> None:
+        """Learn anew from what it has chosen, for a pool that holds it. This may take long; it is called rarely."""
         ...
 
     def hear(self, told: Told) -> None:

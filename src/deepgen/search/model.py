@@ -2,10 +2,12 @@
 
 A few configs far apart, then always the config from which the model expects the most improvement, times the chance
 that it works at all. Trials that are still running count as if they had ended as predicted, so that a batch spreads.
+Where earlier studies have something to say, the first configs are theirs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,13 +20,19 @@ from deepgen.search.guides import Guide, Told
 from deepgen.search.pool import Pool, draw_pool
 from deepgen.search.regressor_guide import RegressorGuide
 from deepgen.search.regressors import LIBRARIES, make_regressor
+from deepgen.search.transfer import EXPECTED, Prior
 from deepgen.vocabulary import Trial
 
-DESIGN = 8  # configs far apart, before the model speaks
+DESIGN = 8  # configs far apart, before the model speaks,
+INFORMED = 6  # or so many that earlier studies like
+CORNERS = 1_000  # configs among which they are chosen: enough to reach corners, not so many that all seeds agree
+JUDGED_AT = (16, 32, 64)  # right trials
+TOP_SHARE, TOP_LEAST = 0.02, 40  # the share of the pool that they like, and the least number
+LEARN = 3  # right trials, without which there is nothing to learn from
 POOL = 20_000  # the largest space that is looked at whole
 LATE, LATE_POOL = 200, 4_096  # after so many trials each must be cheap: a smaller pool
-LEARN = 3  # right trials, without which there is nothing to learn from
-GROWTH = 1.25  # the model is fitted anew when the trials have grown by this factor
+GROWTH = 1.25  # the model is fitted anew when the trials have grown by this factor,
+LATE_FIT = 100  # or by this number
 AROUND = 5  # the best configs, whose neighbours are looked at when the space is too large to be seen whole
 DIGITS = 9  # desires that differ by less are equal, so that rounding in another BLAS does not change a search
 
@@ -34,27 +42,33 @@ class Model:
 
     def __init__(self, setting: Setting) -> None:
         options = check_options("model", setting.options, {"library": LIBRARIES[0]})
+        self._library = str(options["library"])
         self._seed = setting.seed
         self._fresh = Fresh(setting)
-        self._encoding = Encoding(setting.space)
-        self._guide = _guide(options["library"], self._encoding, setting.seed)
         self._told: list[Told] = []
         self._right = 0
         self._pending: dict[int, None] = {}
-        self._pool: Pool | None = None
-        self._design: Design | None = None
-        self._heard = 0  # trials that the guide knows
-        self._next_fit = 0
+        self._first = 0  # configs that were chosen before the model spoke
+        self._judged = 0  # how often earlier studies were judged
+        self._prior = Prior(Encoding(setting.space), setting.history)
+        self._trusts = bool(self._prior.names)  # whether configs are expected to be as fast as in earlier studies
+        self._begin()
+
+    @property
+    def learned_from(self) -> list[str]:
+        """The earlier studies that guide this search; none once they were found to mislead."""
+        return self._prior.names if self._trusts else []
 
     def ask(self, n: int) -> list[dict[str, Any]]:
         ranks: list[int] = []
         for rank in self._fresh.starts(n):
             self._took(rank, ranks)
-        while len(ranks) < n and self._blind():
-            if not self._spread_out(ranks):
+        self._judge_prior()
+        while len(ranks) < n and self._too_early():
+            if not self._take_first(ranks):
                 break
         if len(ranks) < n and self._right >= LEARN:
-            self._guided(n, ranks)
+            self._take_best(n, ranks)
         while len(ranks) < n:
             rest = self._fresh.random(1)
             if not rest:
@@ -67,33 +81,79 @@ class Model:
         self._told.append(Told(trial.rank, trial.seconds))
         self._right += trial.seconds is not None
 
+    def _begin(self) -> None:
+        self._encoding = Encoding(self._fresh.space)
+        if self._trusts:
+            self._encoding.add(EXPECTED, self._prior)
+        self._guide = self._make_guide()
+        self._pool: Pool | None = None
+        self._corners: Design | None = None
+        self._favourites: Design | None = None
+        self._heard = 0  # trials that the guide knows
+        self._next_fit = 0
+
+    def _make_guide(self) -> Guide:
+        if self._library != "numpy":
+            return RegressorGuide(self._encoding, make_regressor(self._library, self._encoding, self._seed))
+        guide = GaussianGuide(self._encoding, self._seed)
+        if self._prior.names:
+            self._prior.inform(guide.kernel, self._encoding)
+        return guide
+
     def _took(self, rank: int, ranks: list[int]) -> None:
         self._fresh.take([rank])
         self._pending[rank] = None
         ranks.append(rank)
         if self._pool is not None:
             self._pool.close(rank)
-        if self._design is not None:
-            self._design.keep_away(self._encoding.codes([rank])[0].tolist())
+        if self._corners is not None and self._favourites is not None:
+            codes = self._encoding.codes([rank])[0].tolist()
+            self._corners.keep_away(codes)
+            self._favourites.keep_away(codes)
 
-    def _blind(self) -> bool:
+    # The first configs -------------------------------------------------------------------------------------------
+
+    def _too_early(self) -> bool:
         """Whether there is too little to learn from."""
-        return len(self._fresh.taken) < DESIGN or self._right < LEARN
+        enough = INFORMED if self._trusts else DESIGN
+        return self._first < enough or self._right < LEARN
 
-    def _spread_out(self, ranks: list[int]) -> bool:
-        """Take the config that is farthest from all before it."""
-        if self._design is None:
-            self._pool = self._draw(POOL)
-            self._design = Design(self._encoding, self._pool)
+    def _take_first(self, ranks: list[int]) -> bool:
+        """Take a config that is far from all before it: one that earlier studies like, or any."""
+        if self._corners is None or self._favourites is None:
+            self._pool = self._draw(POOL, self._told)
+            self._corners = Design(self._encoding, self._pool, np.arange(min(CORNERS, len(self._pool.ranks))))
+            self._favourites = Design(self._encoding, self._pool, self._most_expected(self._pool))
             for codes in self._encoding.codes(list(self._fresh.taken)).tolist():
-                self._design.keep_away(codes)
-        place = self._design.next()
+                self._corners.keep_away(codes)
+        place = (self._favourites if self._trusts else self._corners).next()
         if place is None or self._pool is None:
             return False
+        self._first += 1
         self._took(self._pool.ranks[place], ranks)
         return True
 
-    def _guided(self, n: int, ranks: list[int]) -> None:
+    def _most_expected(self, pool: Pool) -> Any:
+        """The places from which earlier studies expect most, the best first."""
+        if not self._trusts:
+            return np.empty(0, dtype=np.int64)
+        count = max(TOP_LEAST, int(TOP_SHARE * len(pool.ranks)))
+        return np.argsort(self._prior.expected(pool.columns.T), kind="stable")[:count]
+
+    def _judge_prior(self) -> None:
+        """Drop earlier studies that mislead: judged when the trials are few, and again when there are more."""
+        if not self._trusts or self._judged == len(JUDGED_AT) or self._right < JUDGED_AT[self._judged]:
+            return
+        self._judged += 1
+        right = [t for t in self._told if t.seconds is not None]
+        codes = self._encoding.codes([t.rank for t in right])
+        if self._prior.misleads(codes, np.array([t.seconds for t in right])):
+            self._trusts = False
+            self._begin()
+
+    # The guided ones ---------------------------------------------------------------------------------------------
+
+    def _take_best(self, n: int, ranks: list[int]) -> None:
         """Take the configs from which most is expected."""
         pool = self._learn()
         for rank in self._pending:
@@ -109,28 +169,24 @@ class Model:
 
     def _learn(self) -> Pool:
         """Bring the guide up to date: a little for each trial, and from the ground up ever more rarely."""
-        self._design = None
+        self._corners = self._favourites = None
         if self._pool is None or len(self._told) >= self._next_fit or not self._pool.open.any():
-            self._pool = self._draw(POOL if len(self._told) <= LATE else LATE_POOL)
-            self._guide.renew(self._pool, self._told)
-            self._next_fit = max(len(self._told) + 2, int(len(self._told) * GROWTH))
+            n = len(self._told)
+            chosen = self._guide.choose(self._told)
+            self._pool = self._draw(POOL if n <= LATE else LATE_POOL, chosen)
+            self._guide.renew(self._pool, chosen)
+            self._next_fit = min(max(n + 2, int(n * GROWTH)), n + LATE_FIT)
         else:
             for told in self._told[self._heard :]:
                 self._guide.hear(told)
         self._heard = len(self._told)
         return self._pool
 
-    def _draw(self, limit: int) -> Pool:
+    def _draw(self, limit: int, told: Sequence[Told]) -> Pool:
         if self._pool is not None and self._fresh.count <= limit:
             return self._pool
-        told = [t for t in self._told if t.seconds is not None]
-        best = sorted(told, key=lambda t: (t.seconds, t.rank))[:AROUND]
-        needed = [*self._pending, *(t.rank for t in self._told)]
+        right = [t for t in told if t.seconds is not None]
+        best = sorted(right, key=lambda t: (t.seconds, t.rank))[:AROUND]
+        needed = [*self._pending, *(t.rank for t in told)]
         seed = self._seed + len(self._told)
         return draw_pool(self._encoding, self._fresh.taken, needed, [t.rank for t in best], limit, seed)
-
-
-def _guide(library: str, encoding: Encoding, seed: int) -> Guide:
-    if library == "numpy":
-        return GaussianGuide(encoding, seed)
-    return RegressorGuide(encoding, make_regressor(library, encoding, seed))

@@ -26,8 +26,11 @@ class RegressorGuide:
         self._desire: Floats = np.empty(0)
         self._dream: Floats = np.empty(0)
 
-    def renew(self, pool: Pool, told: Sequence[Told]) -> None:
-        self._pool, self._told = pool, list(told)
+    def choose(self, told: Sequence[Told]) -> list[Told]:
+        return list(told[-_MOST:])
+
+    def renew(self, pool: Pool, chosen: Sequence[Told]) -> None:
+        self._pool, self._told = pool, list(chosen)
         self._train()
 
     def hear(self, told: Told) -> None:
@@ -48,7 +51,7 @@ class RegressorGuide:
         return self._dream
 
     def _train(self) -> None:
-        kept = self._told[-_MOST:]
+        kept = self._told
         times = np.array([t.seconds or 0.0 for t in kept])
         worked = times > 0.0
         y = np.empty(len(kept))

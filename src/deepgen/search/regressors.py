@@ -19,7 +19,7 @@ LIBRARIES = ("numpy", "lightgbm", "sklearn")
 _PACKAGES = {"lightgbm": "lightgbm", "sklearn": "scikit-learn"}
 _MEMBERS = 4  # models in an ensemble of trees, each trained on its own draw of the trials
 _TREES = 60
-_STEPS = 40
+_STEPS = 60
 
 
 class Regressor(Protocol):
@@ -62,24 +62,24 @@ class GaussianRegressor:
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
-        self._kernel = Kernel(encoding.distances)
+        self.kernel = Kernel(encoding.distances)
 
     def fit(self, codes: Ints, y: Floats) -> None:
-        self._kernel.fit(codes, y, _STEPS)
+        self.kernel.fit(codes, y, _STEPS)
         n = len(y)
         self._codes = codes
-        inverse = np.linalg.inv(self._kernel.between(codes, codes.T) + (self._kernel.noise + 1e-6) * np.eye(n))
+        inverse = np.linalg.inv(self.kernel.between(codes, codes.T) + self.kernel.noise * np.eye(n))
         self._mean = float(inverse.sum(axis=1) @ y / inverse.sum())
         self._pull = inverse @ (y - self._mean)
         self._inverse = inverse
 
     def predict(self, codes: Ints) -> tuple[Floats, Floats]:
-        cross = self._kernel.between(self._codes, np.ascontiguousarray(codes.T))
+        cross = self.kernel.between(self._codes, np.ascontiguousarray(codes.T))
         left = 1.0 - np.einsum("ij,ij->j", cross, self._inverse @ cross)
         return self._mean + self._pull @ cross, np.sqrt(np.maximum(left, 1e-6))
 
     def importances(self) -> Floats:
-        return self._encoding.of_knobs(self._kernel.importances())
+        return self._encoding.of_knobs(self.kernel.importances())
 
 
 class Trees:
