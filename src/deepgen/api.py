@@ -9,6 +9,7 @@ from typing import Any
 
 from deepgen import targets
 from deepgen.engines import Engine
+from deepgen.generators import Generator
 from deepgen.measure.base import Policy
 from deepgen.operators import Operator
 from deepgen.targets import Target
@@ -27,6 +28,7 @@ def tune(
     strategy: str = "random",
     keep_top: int = 8,
     knobs: Mapping[str, Sequence[Any]] | None = None,
+    generator: Generator | None = None,
     policy: Policy | None = None,
     baselines: bool = True,
     out: str | Path = STUDIES,
@@ -37,7 +39,7 @@ def tune(
     """Tune an operator on a target and give its study; called again with the same words, it goes on where it stopped.
 
     `target` is a name such as "x86:native", or None for the best device here. `knobs` narrows knobs to some of their
-    values. `out` is the folder that holds studies.
+    values. `generator` is a family of kernels of your own in place of deepgen's. `out` is where studies are kept.
     """
     request = Request(
         operator=operator,
@@ -48,6 +50,7 @@ def tune(
         strategy=strategy,
         keep_top=keep_top,
         domains=knobs or {},
+        generator=generator,
         policy=policy or Policy(),
         baselines=baselines,
         out=Path(out),

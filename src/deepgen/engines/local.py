@@ -19,6 +19,7 @@ from deepgen.measure.base import Contender, Task
 from deepgen.targets import host
 from deepgen.vocabulary import Artifact, Kernel, Measurement
 
+PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only what is far above it is doubted
 LANGUAGES = {"x86": "c", "cuda": "cuda", "hip": "hip", "sim": "sim"}
 
 
@@ -44,8 +45,16 @@ class LocalSession:
         self._engine = engine
         toolchain = toolchain_for(task.target, LANGUAGES[task.target.kind], engine.toolchains)
         self._cache = Cache(engine.cache or default_cache_folder())
+        # Before the first build, so that nothing of ours disturbs it; measured once a machine, then known.
+        self._peak = peak_gflops(task.operator, task.target, cache=self._cache, toolchains=engine.toolchains)
         self._pool = BuildPool(toolchain, task.target, self._cache, self.jobs, engine.limits)
-        self._runner = open_runner(task, cache=self._cache.folder, builds_running=lambda: self._pool.running)
+        self._runner = open_runner(
+            task,
+            cache=self._cache.folder,
+            toolchains=engine.toolchains,
+            builds_running=lambda: self._pool.running,
+            least_seconds=task.operator.flops() / (PEAK_MARGIN * self._peak * 1e9) if self._peak else None,
+        )
         self._device = threading.Lock()  # one measurement at a time, whichever thread asks
         self._built: SimpleQueue[tuple[int, Kernel, Artifact] | None] = SimpleQueue()
         self._ended: SimpleQueue[Outcome | Exception] = SimpleQueue()
@@ -107,10 +116,7 @@ class LocalSession:
         return baselines.find(self.task.operator, self.task.target)
 
     def peak(self) -> float | None:
-        with self._device:
-            return peak_gflops(
-                self.task.operator, self.task.target, cache=self._cache, toolchains=self._engine.toolchains
-            )
+        return self._peak
 
     def close(self) -> None:
         if self._closing:

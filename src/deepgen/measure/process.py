@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import deepgen
 from deepgen.measure import blame
 from deepgen.measure.channel import Channel, Closed, Garbled
 from deepgen.measure.limits import START_SECONDS
@@ -22,6 +23,10 @@ from deepgen.vocabulary import Verdict
 _TAIL = 2048  # bytes kept of what kernels print
 _LOOK_SECONDS = 0.1  # between looks at the pulse: seldom enough that no timed run notices
 _LINGER_SECONDS = 2.0  # for a worker whose channel is gone to end by itself
+
+
+# Not `-m`: that would put the current folder before everything else that is imported.
+_PROGRAM = "import sys; sys.path[:] = sys.argv[4:]; from deepgen.measure.worker import main; main()"
 
 
 class Lost(Exception):
@@ -49,12 +54,12 @@ class WorkerProcess:
         fds = (theirs.fileno(), life_read, pulse_fd)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "deepgen.measure.worker", *map(str, fds)],
+                [sys.executable, "-c", _PROGRAM, *map(str, fds), *_import_path()],
                 stdin=subprocess.DEVNULL,
                 stdout=output_write,
                 stderr=output_write,
                 pass_fds=fds,
-                # A folder of our own: nothing lying about in the user's can be imported or overwritten by chance.
+                # A folder of our own: nothing lying about in the user's can be overwritten by chance.
                 cwd=scratch,
                 env=_environment(opening["threads"]),
                 start_new_session=True,
@@ -158,6 +163,11 @@ def _environment(threads: int) -> dict[str, str]:
     out = dict(os.environ)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
         out[name] = count
-    # The worker must find what this process found, although it starts in another folder.
-    out["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in sys.path if p)
     return out
+
+
+def _import_path() -> list[str]:
+    """Where this process found what it imported, but for the current folder, where anything may lie."""
+    found = [str(Path(p).absolute()) for p in sys.path if p]
+    ours = str(Path(deepgen.__file__).absolute().parents[1])
+    return found if ours in found else [*found, ours]

@@ -34,6 +34,7 @@ class Request:
     domains: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # knob values that narrow the space
     policy: Policy = field(default_factory=Policy)
     baselines: bool = True
+    generator: Generator | None = None  # None: the best of deepgen's own
     out: Path = STUDIES
 
     def __post_init__(self) -> None:
@@ -63,7 +64,7 @@ class Plan:
 
 def plan(request: Request) -> Plan:
     """Find the generator, narrow its space, and name the study. Says what is wrong before any work is done."""
-    generator = generators.find(request.operator, request.target)
+    generator = _generator(request)
     space = narrow(generator.space(request.operator, request.target), request.domains)
     if space.count() == 0:
         reasons = ", ".join(f"'{name}'" for name in space.why_empty()) or "the domains given"
@@ -86,6 +87,16 @@ def plan(request: Request) -> Plan:
     default = generator.default(request.operator, request.target)
     starts = (default,) if space.contains(dict(default)) else ()
     return Plan(generator, space, starts, {**definition, "deepgen": __version__}, request.out / name)
+
+
+def _generator(request: Request) -> Generator:
+    own = request.generator
+    if own is None:
+        return generators.find(request.operator, request.target)
+    if (reason := own.refuses(request.operator, request.target)) is not None:
+        what = f"generator {own.name} does not serve {request.operator.describe()} on {request.target.name}"
+        raise BadInput(what, allowed=reason)
+    return own
 
 
 def narrow(space: Space, domains: Mapping[str, Sequence[Any]]) -> Space:

@@ -49,21 +49,27 @@ class Best:
 class Study:
     """A study as it stands now; reading it disturbs no one who writes it."""
 
-    def __init__(self, folder: Path, definition: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, definition: Mapping[str, Any], generator: Generator | None = None) -> None:
         self.folder = folder
         self.definition = definition
         self.operator: Operator = operators.from_json(definition["operator"])
         self.target: Target = targets.from_json(definition["target"])
+        self._own_generator = generator
 
     @staticmethod
-    def open(folder: str | Path) -> Study:
+    def open(folder: str | Path, *, generator: Generator | None = None) -> Study:
+        """The study in a folder. `generator` is needed where it was tuned with one of the user's own."""
         path = Path(folder)
         with Journal(path) as journal:
-            return Study(path, journal.definition())
+            definition = journal.definition()
+        if generator is not None and generator.name != definition["generator"]:
+            what = f"{path} was tuned with generator {definition['generator']!r}"
+            raise BadInput(what, allowed=f"that one, not {generator.name!r}")
+        return Study(path, definition, generator)
 
     @cached_property
     def generator(self) -> Generator:
-        return generators.by_name(self.definition["generator"])
+        return self._own_generator or generators.by_name(self.definition["generator"])
 
     @cached_property
     def space(self) -> Space:

@@ -40,7 +40,7 @@ def tune(
                 run.search(session)
                 run.finals(session)
         run.say(phase="done")
-    return Study.open(planned.folder)
+    return Study.open(planned.folder, generator=request.generator)
 
 
 def _task(request: Request) -> Task:

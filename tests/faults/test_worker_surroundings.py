@@ -1,0 +1,49 @@
+"""The measuring worker stands alone: neither what lies in the user's folder nor an impossible time gets past it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from faulty_family import FaultyGemm
+
+import deepgen as dg
+from deepgen import targets
+from deepgen.engines import local
+from deepgen.measure.base import Policy, Task
+from deepgen.vocabulary import Verdict
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+
+OPERATOR = dg.gemm(33, 31, 29)
+
+
+def measure(cache: Path) -> dg.Measurement:
+    task = Task(OPERATOR, targets.resolve("x86:native"), policy=Policy(max_samples=5))
+    kernel = FaultyGemm().emit(OPERATOR, task.target, {"PLACE": 0, "LANE": 0})
+    with dg.LocalEngine(cache=cache).open(task) as session:
+        session.submit(0, kernel)
+        while not (outcomes := session.results(timeout=1.0)):
+            pass
+    return outcomes[0].measurement
+
+
+@pytest.mark.parametrize("name", ["numpy", "deepgen", "json", "socket"])
+def test_nothing_in_the_current_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the user was taken for a library')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    assert measure(tmp_path / "cache").ok
+
+
+def test_a_time_that_the_machine_cannot_reach_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measure(tmp_path / "cache").ok
+    monkeypatch.setattr(local, "peak_gflops", lambda *_, **__: 1e-6)
+    measured = measure(tmp_path / "cache")
+    assert (measured.verdict, "machine's peak allows" in measured.detail) == (Verdict.UNSTABLE, True)
+
+
+def test_without_a_known_peak_nothing_is_doubted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "peak_gflops", lambda *_, **__: None)
+    assert measure(tmp_path / "cache").ok
