@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from deepgen.tuning.migrations import FORMAT, SCHEMA, migrate
+from deepgen.tuning.migrations import SCHEMA, migrate, readable, version
 from deepgen.vocabulary import DeepgenError, JsonObject, Measurement, Trial
 
 FILE = "journal.sqlite"
@@ -58,9 +58,9 @@ class Journal:
             self._db = _connect(path, write)
             with self._spoken():
                 if write:
-                    migrate(self._db)
+                    migrate(self._db, folder)
                 else:
-                    self._refuse_newer()
+                    self._db = readable(self._db, folder)
         except BaseException:
             self.close()
             raise
@@ -103,11 +103,6 @@ class Journal:
         with self._spoken():
             row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row[0])
-
-    def _refuse_newer(self) -> None:
-        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-        if version > FORMAT:
-            raise JournalError(f"{self.folder}: written by a newer deepgen (format {version}, this one reads {FORMAT})")
 
     # Trials
 
@@ -273,7 +268,7 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
             db.execute("PRAGMA journal_mode = WAL")
             # FULL: a commit has reached the disk when it returns, also when the machine loses power.
             db.execute("PRAGMA synchronous = FULL")
-            if db.execute("PRAGMA user_version").fetchone()[0] == 0:
+            if version(db) == 0:
                 db.executescript(SCHEMA)
             return db
         return _connect_reader(path)

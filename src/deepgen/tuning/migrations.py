@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
 
 from deepgen.vocabulary import DeepgenError
 
@@ -32,11 +34,27 @@ COMMIT;
 STEPS: Mapping[int, str] = {}
 
 
-def migrate(db: sqlite3.Connection) -> None:
+def version(db: sqlite3.Connection) -> int:
+    """The format of a journal; 0 while its tables are not there yet."""
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def migrate(db: sqlite3.Connection, folder: Path) -> None:
     """Bring an older journal to today's format, one step at a time, each step whole or not at all."""
-    version = int(db.execute("PRAGMA user_version").fetchone()[0])
-    if version > FORMAT:
-        raise DeepgenError(f"the journal is of format {version} and this deepgen writes {FORMAT}: use a newer deepgen")
-    while version < FORMAT:
-        db.executescript(f"BEGIN; {STEPS[version]}; PRAGMA user_version = {version + 1}; COMMIT;")
-        version += 1
+    found = version(db)
+    if found > FORMAT:
+        raise DeepgenError(f"{folder}: written by a newer deepgen (journal format {found}, this one knows {FORMAT})")
+    while found < FORMAT:
+        db.executescript(f"BEGIN; {STEPS[found]}; PRAGMA user_version = {found + 1}; COMMIT;")
+        found += 1
+
+
+def readable(db: sqlite3.Connection, folder: Path) -> sqlite3.Connection:
+    """The journal for one who only reads: itself, or a copy in memory where it is of an older format."""
+    if version(db) in (0, FORMAT):
+        return db
+    copy = sqlite3.connect(":memory:", check_same_thread=False)
+    with closing(db):
+        db.backup(copy)
+    migrate(copy, folder)
+    return copy
