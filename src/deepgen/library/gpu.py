@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.library.device_arrays import View, stream_handle, view
+from deepgen.library.shapes import check_shape
 from deepgen.measure.gpu_driver import APIS, Driver, DriverError
 from deepgen.measure.gpu_kernel import BoundPlan, GpuKernel
 from deepgen.operators import Gemm
@@ -100,7 +101,9 @@ class LoadedGpuKernel:
             _check(tensor.name, views[tensor.name], tensor.shape, tensor.dtype.name)
         shapes = {t.name: (t.shape, t.dtype.name) for t in gemm.tensors()}
         addresses = {name: seen.address for name, seen in views.items()}
-        bound = self._loaded.bind(addresses, _scalars(gemm, views), self._allocate, shapes)
+        scalars = _scalars(gemm, views)
+        check_shape(self.kernel, scalars)
+        bound = self._loaded.bind(addresses, scalars, self._allocate, shapes)
         return _Call(bound.prepare if self.kernel.plan.prepare else None, bound.run)
 
     def _served(self, views: Mapping[str, View]) -> Gemm:

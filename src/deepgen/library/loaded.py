@@ -10,6 +10,7 @@ import numpy as np
 
 from deepgen.build import build_once
 from deepgen.library.gpu import LoadedGpuKernel
+from deepgen.library.shapes import check_shape
 from deepgen.measure.native import NativeKernel
 from deepgen.operators import Array, Gemm, Operator
 from deepgen.targets import Gpu, Target
@@ -23,6 +24,7 @@ class LoadedKernel:
         self.kernel = kernel
         self.operator = operator
         self._native = NativeKernel(kernel, binary)
+        self._admitted: set[tuple[int, ...]] = set()
 
     def __call__(self, a: Array, b: Array, *, out: Array | None = None) -> Array:
         """C from A and B. With beta, `out` must be given and holds C before and after."""
@@ -37,7 +39,12 @@ class LoadedKernel:
         arrays = {"A": a, "B": b, "C": out}
         for name, array in arrays.items():
             _check(name, array, tensors[name].shape, tensors[name].dtype.numpy())
-        self._native.run(arrays, operator.scalars())
+        scalars = operator.scalars()
+        shape = (operator.m, operator.n, operator.k, operator.batch)
+        if shape not in self._admitted:
+            check_shape(self.kernel, scalars)
+            self._admitted.add(shape)
+        self._native.run(arrays, scalars)
         return out
 
     def _for(self, a: Array, b: Array) -> Gemm:

@@ -81,6 +81,7 @@ class LaunchPlan:
 
     steps: tuple[Step, ...]
     prepare: tuple[Step, ...] = ()
+    requires: tuple[tuple[str, str], ...] = ()  # what a shape must satisfy, over the operator's scalars, and in words
 
 
 @dataclass(frozen=True)
@@ -103,24 +104,17 @@ class Kernel:
             "language": self.language,
             "sources": [{"name": s.name, "text": s.text} for s in self.sources],
             "flags": list(self.flags),
-            "plan": {
-                "prepare": [_step_to_json(s) for s in self.plan.prepare],
-                "steps": [_step_to_json(s) for s in self.plan.steps],
-            },
+            "plan": _plan_to_json(self.plan),
         }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Kernel:
-        plan = data["plan"]
         return Kernel(
             name=data["name"],
             language=data["language"],
             sources=tuple(Source(s["name"], s["text"]) for s in data["sources"]),
             flags=tuple(data["flags"]),
-            plan=LaunchPlan(
-                steps=tuple(_step_from_json(s) for s in plan["steps"]),
-                prepare=tuple(_step_from_json(s) for s in plan["prepare"]),
-            ),
+            plan=_plan_from_json(data["plan"]),
         )
 
 
@@ -150,6 +144,25 @@ class Artifact:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Artifact:
         return Artifact(**data)
+
+
+def _plan_to_json(plan: LaunchPlan) -> JsonObject:
+    out: JsonObject = {
+        "prepare": [_step_to_json(s) for s in plan.prepare],
+        "steps": [_step_to_json(s) for s in plan.steps],
+    }
+    # Left out when empty: a kernel that serves every shape keeps the id that it had before there were requirements.
+    if plan.requires:
+        out["requires"] = [list(pair) for pair in plan.requires]
+    return out
+
+
+def _plan_from_json(data: Mapping[str, Any]) -> LaunchPlan:
+    return LaunchPlan(
+        steps=tuple(_step_from_json(s) for s in data["steps"]),
+        prepare=tuple(_step_from_json(s) for s in data["prepare"]),
+        requires=tuple((expression, words) for expression, words in data.get("requires", ())),
+    )
 
 
 def _step_to_json(step: Step) -> JsonObject:
