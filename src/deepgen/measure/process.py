@@ -32,9 +32,10 @@ _PROGRAM = "import sys; sys.path[:] = sys.argv[4:]; from deepgen.measure.worker 
 class Lost(Exception):
     """The worker died, or had to be killed."""
 
-    def __init__(self, verdict: Verdict, detail: str, who: int, stage: Stage) -> None:
+    def __init__(self, verdict: Verdict, detail: str, who: int, stage: Stage, *, killed: bool = False) -> None:
         super().__init__(detail)
         self.verdict, self.detail, self.who, self.stage = verdict, detail, who, stage
+        self.killed = killed  # by SIGKILL, and not by us
 
 
 class WorkerProcess:
@@ -155,7 +156,7 @@ class WorkerProcess:
         with suppress(OSError):
             self._drain()
         verdict, detail = blame.death(returncode, self.pulse, blame.readable(self._tail))
-        return Lost(verdict, detail, who, stage)
+        return Lost(verdict, detail, who, stage, killed=returncode == -signal.SIGKILL)
 
 
 def _environment(threads: int) -> dict[str, str]:

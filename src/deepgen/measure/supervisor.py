@@ -19,6 +19,7 @@ from deepgen.measure.timing import is_beaten, unsettled
 from deepgen.targets import Gpu, Target, host
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict
 
+ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
 DEATHS = 3  # in a row: on one kernel they set the kernel aside, on different ones the device
 RECYCLE_KERNELS = 1000  # loaded libraries are never unloaded, so now and then a fresh worker takes over
 RECYCLE_BYTES = 1 << 30  # that kernels have leaked
@@ -192,7 +193,7 @@ class Supervisor:
             return self._ask_worker(request, keys)
 
     def _ask_worker(self, request: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-        for last in (False, True):
+        for attempt in range(ATTEMPTS):
             worker = self._ready()
             try:
                 reply = worker.ask(request, limits.own_seconds(self.task))
@@ -200,9 +201,11 @@ class Supervisor:
                 self._drop()
                 if self._closed:
                     raise DeepgenError("the runner was closed while it measured") from lost
+                if lost.killed and attempt == 0:
+                    continue  # from outside, once: most likely no fault of the kernel's
                 if not lost.stage.after_load:
                     # None of these kernels had run: an earlier one may have damaged the worker.
-                    if last:
+                    if attempt == ATTEMPTS - 1:
                         raise DeepgenError(f"the measuring worker fails before any kernel runs: {lost}") from lost
                     continue
                 self._mourn(lost, keys[lost.who])

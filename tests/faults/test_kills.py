@@ -1,0 +1,116 @@
+"""SIGKILL of the worker and of compilers in the middle of a real study: it goes on, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from faulty_family import FaultyGemm
+
+import deepgen as dg
+from deepgen import targets
+from deepgen.build import Cache, build_once
+from deepgen.cli.processes import descendants
+from deepgen.measure.base import Policy, Task
+from deepgen.measure.supervisor import Supervisor
+from deepgen.vocabulary import DeepgenError, Source, Verdict
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+
+TRIALS = 20
+COMPILERS = ("gcc", "cc1", "as", "collect2", "ld")
+
+
+def name_of(pid: int) -> str:
+    """What a process is to us: worker, the name of a compiler's program, or nothing."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    if any(b"deepgen.measure.worker" in word for word in words):
+        return "worker"
+    name = Path(os.fsdecode(words[0])).name
+    return "compiler" if any(name.startswith(c) for c in COMPILERS) else ""
+
+
+def kill_one(tuner: int, kind: str) -> bool:
+    for pid in descendants(tuner):
+        if name_of(pid) == kind:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            return True
+    return False
+
+
+def trials_ended(studies: Path) -> int:
+    """Read while the tuner writes, as `deepgen status` would."""
+    for folder in studies.glob("*"):
+        try:
+            return len(dg.Study.open(folder).trials())
+        except DeepgenError:
+            return 0
+    return 0
+
+
+@pytest.mark.slow
+def test_a_study_goes_on_when_workers_and_compilers_are_killed(tmp_path: Path) -> None:
+    (tmp_path / "deepgen.toml").write_text('cache = "cache"\n')
+    words = ["tune", "gemm", "MNK=64", "--target", "x86:native", "--trials", str(TRIALS), "--keep-top", "3", "--json"]
+    tuner = subprocess.Popen(
+        [sys.executable, "-m", "deepgen.cli.main", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    kills = {"worker": 0, "compiler": 0}
+    before = 0
+    while tuner.poll() is None:
+        time.sleep(0.02)
+        # A kernel is tried again once and a build twice: none may be hit more often than that, or it is blamed.
+        ended = trials_ended(tmp_path / "deepgen-studies")
+        kind = min(kills, key=lambda k: kills[k])
+        if ended >= before + 2 and kills[kind] < 3 and kill_one(tuner.pid, kind):
+            kills[kind] += 1
+            before = ended + 1
+    out, err = tuner.communicate()
+    assert tuner.returncode == 0, err
+    assert min(kills.values()) >= 2, kills
+    study = dg.Study.open(tmp_path / json.loads(out)["study"])
+    trials = study.trials()
+    assert [t.id for t in trials] == list(range(TRIALS))
+    assert len({t.rank for t in trials}) == TRIALS
+    assert {t.measurement.verdict.value for t in trials} <= {"correct", "unstable"}, [
+        t.measurement.detail for t in trials if not t.ok
+    ]
+    assert study.best().load() is not None
+
+
+@pytest.mark.parametrize("condition", ['open("flag", O_CREAT | O_EXCL, 0600) >= 0', "1"], ids=["once", "always"])
+def test_a_kernel_whose_worker_is_killed_is_tried_once_more(tmp_path: Path, condition: str) -> None:
+    operator, target = dg.gemm(33, 31, 29), targets.resolve("x86:native")
+    good = FaultyGemm().emit(operator, target, {"PLACE": 0, "LANE": 0})
+    [source] = good.sources
+    killing = source.text.replace("calls++;", f"if ({condition}) kill(getpid(), SIGKILL);")
+    text = f"#include <fcntl.h>\n#include <signal.h>\n#include <unistd.h>\n{killing}"
+    kernel = replace(good, sources=(Source(source.name, text),))
+    artifact = build_once(kernel, target, cache=Cache(tmp_path / "cache"))
+    runner = Supervisor(Task(operator, target, policy=Policy(max_samples=5)), cache=tmp_path / "cache")
+    measured = runner.measure(kernel, artifact)
+    starts = runner.starts
+    runner.close()
+    assert starts == 2
+    if condition == "1":
+        assert (measured.verdict, "killed by the system" in measured.detail) == (Verdict.OUT_OF_MEMORY, True)
+    else:
+        assert measured.ok, measured.detail
