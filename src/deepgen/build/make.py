@@ -8,13 +8,16 @@ from deepgen.build.base import BuildError, BuildLimits, Toolchain
 from deepgen.build.cache import Cache, cache_key
 from deepgen.build.group import Group
 from deepgen.targets import Target
-from deepgen.vocabulary import Artifact, Kernel, Verdict
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel
 
 
 def make(
     kernel: Kernel, toolchain: Toolchain, target: Target, cache: Cache, limits: BuildLimits, group: Group
 ) -> Artifact:
-    """The artifact of a kernel. Raises BuildError, or CancelledError when the group was killed."""
+    """The artifact of a kernel.
+
+    Raises BuildError, DeepgenError when there is no room to build in, CancelledError when the group was killed.
+    """
     key = cache_key(kernel, toolchain, target)
     found = cache.get(key)
     if found is not None:
@@ -38,8 +41,8 @@ def _fall_back(cache: Cache, error: OSError, last: bool) -> None:
             raise error
         cache.fall_back(error)
     except OSError as final:
-        detail = f"there is nowhere to build: {final.strerror or final}"
-        raise BuildError(Verdict.BUILD_FAILED, detail, transient=True) from final
+        # No verdict on the kernel: it was not even tried.
+        raise DeepgenError(f"there is nowhere to build: {final.strerror or final}; make room and go on") from final
 
 
 def _build(

@@ -1,0 +1,155 @@
+"""A disk that fills up and a folder that may not be written: one sentence, and nothing that was measured is lost.
+
+The disks are small ones of their own, mounted where nobody else sees them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def private(script: str, folder: Path) -> list[str]:
+    """A command that mounts a small disk on a folder, for itself alone, and runs a program."""
+    mount = f'mount -t tmpfs -o size=24m disk "{folder}" && exec "{sys.executable}" -c "$0" "{folder}"'
+    return ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, script]
+
+
+def _possible(tmp: Path) -> bool:
+    try:
+        return subprocess.run(private("", tmp), capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if not _possible(folder):
+        pytest.skip("small disks cannot be mounted here")
+    return folder
+
+
+# What the scripts share. They run inside the private mount; what they saw goes to stdout.
+_COMMON = """
+import errno, json, os, subprocess, sys, time
+from pathlib import Path
+from deepgen.tuning import Study
+from deepgen.vocabulary import DeepgenError
+disk = Path(sys.argv[1])
+os.environ["COLUMNS"] = "80"
+TUNE = ["tune", "gemm", "MNK=128", "--target", "sim:measure_seconds=0.01", "--trials", "300", "--out",
+        str(disk / "studies"), "--json"]
+def start(*words):
+    command = [sys.executable, "-m", "deepgen.cli.main", *words]
+    return subprocess.Popen(command, cwd=disk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def end(process):
+    out, err = process.communicate(timeout=120)
+    return {"code": process.returncode, "out": out, "err": err}
+def trials():
+    for folder in (disk / "studies").glob("*"):
+        try:
+            return [[t.id, t.rank, t.measurement.verdict.value] for t in Study.open(folder).trials()]
+        except DeepgenError:
+            return []
+    return []
+def fill():
+    with (disk / "ballast").open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+seen = {}
+"""
+
+FULL = (
+    _COMMON
+    + """
+if {everything}:
+    os.environ["XDG_CACHE_HOME"], os.environ["TMPDIR"] = str(disk / "cache"), str(disk)
+process = start(*TUNE)
+while process.poll() is None and len(trials()) < 20:
+    time.sleep(0.02)
+fill()
+seen["stopped"] = end(process)
+seen["kept"] = trials()
+seen["top"] = end(start("top", str(disk / "studies"), "--json"))
+seen["again"] = end(start(*TUNE))
+seen["still"] = trials()
+(disk / "ballast").unlink()
+seen["done"] = end(start(*TUNE))
+seen["trials"] = trials()
+print(json.dumps(seen))
+"""
+)
+
+READ_ONLY = (
+    _COMMON
+    + """
+seen["made"] = end(start(*TUNE[:-3], "--trials", "20", *TUNE[-3:]))
+seen["kept"] = trials()
+subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+seen["more"] = end(start(*TUNE))
+seen["other"] = end(start(*TUNE, "--seed", "5"))
+seen["top"] = end(start("top", str(disk / "studies"), "--json"))
+seen["status"] = end(start("status", str(disk / "studies"), "--json"))
+subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+seen["done"] = end(start(*TUNE))
+seen["trials"] = trials()
+print(json.dumps(seen))
+"""
+)
+
+
+def watch(script: str, disk: Path) -> dict[str, Any]:
+    done = subprocess.run(private(script, disk), capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def refused(said: dict[str, Any], *words: str) -> None:
+    """It ended with one sentence that holds these words."""
+    assert said["code"] == 1, said
+    assert said["out"] == ""
+    [sentence] = said["err"].strip().splitlines()
+    assert all(word in sentence for word in words), sentence
+
+
+def whole(seen: dict[str, Any]) -> None:
+    """The study ended well, and holds what it held before."""
+    assert seen["done"]["code"] == 0, seen["done"]["err"]
+    assert [t[0] for t in seen["trials"]] == list(range(300))
+    assert len({t[1] for t in seen["trials"]}) == 300
+    assert all(t in seen["trials"] for t in seen["kept"])
+    assert {t[2] for t in seen["trials"]} == {"correct"}, "no kernel is blamed for the disk"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("everything", [False, True], ids=["journal", "journal, cache and temporary files"])
+def test_a_disk_that_fills_up_ends_the_run_and_loses_nothing(disk: Path, everything: bool) -> None:
+    seen = watch(FULL.replace("{everything}", str(everything)), disk)
+    refused(seen["stopped"], *([] if everything else ["full", "free some space"]))
+    refused(seen["again"])
+    assert len(seen["kept"]) >= 20
+    assert seen["top"]["code"] == 0, seen["top"]["err"]
+    assert seen["still"] == seen["kept"]
+    whole(seen)
+
+
+@pytest.mark.slow
+def test_a_folder_that_may_only_be_read_is_said_and_can_be_read(disk: Path) -> None:
+    seen = watch(READ_ONLY, disk)
+    refused(seen["more"], str(disk), "Read-only", "--out")
+    refused(seen["other"], str(disk), "Read-only", "--out")
+    assert len(json.loads(seen["top"]["out"])["top"]) == 10
+    [row] = json.loads(seen["status"]["out"])["studies"]
+    assert row["state"] == "finished"
+    whole(seen)
