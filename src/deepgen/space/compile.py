@@ -14,13 +14,15 @@ from deepgen.space.diagram import Chain, Diagram
 from deepgen.space.expr import Expr, Requirement
 from deepgen.space.layers import Ints, Layer, layer
 from deepgen.space.nodes import Nodes, condition_parts, variable
-from deepgen.space.order import careful_order, quick_order
+from deepgen.space.order import careful_orders, quick_order
 from deepgen.space.tables import merge
 
-DEFAULT_MEMORY = 1 << 30
+DEFAULT_MEMORY = 2 << 30
 _QUICK_MEMORY = 1 << 24
+_PATIENCE = 6
 _LARGEST = 1 << 62
-_CHUNK = 1 << 19  # rows that are expanded at a time: their temporary arrays stay small
+_BYTES_OF_AN_EDGE = 28  # parent, place, child until it is counted; place, child and count from then on
+_CHUNK = 1 << 18  # rows that are expanded at a time: their temporary arrays stay small
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,13 @@ class _Compiler:
                 return self._chain(quick_order(self.nodes, allowed, exprs), own, min(self.memory, used + _QUICK_MEMORY))
             except TooWide:
                 self.used = used
-        return self._chain(careful_order(self.nodes, allowed, exprs), own, self.memory)
+        orders = careful_orders(self.nodes, allowed, exprs)
+        for order in orders:  # estimates err: an order that turns out wide is given up early while there are others
+            try:
+                return self._chain(order, own, used + (self.memory - used) // _PATIENCE)
+            except TooWide:
+                self.used = used
+        return self._chain(orders[0], own, self.memory)
 
     def _chain(self, order: list[str], constraints: list[Constraint], memory: int) -> Chain:
         """Knob by knob: expand every state by every place, drop what a constraint forbids, merge what is alike."""
@@ -123,7 +131,7 @@ class _Compiler:
             child, first = merge([c for a in active.values() for c in a.columns()], len(parent))
             for a in active.values():
                 a.state = a.taken(first)
-            layers.append(Edges(states, parent, place, child))
+            layers.append(Edges(states, *(e.astype(np.int32) for e in (parent, place, child))))
             states = len(first)
             if states == 0:
                 return Chain((), 0)
@@ -135,10 +143,12 @@ class _Compiler:
         """All ways to go on with one more knob that no touched constraint forbids: (state, place) of each."""
         size = len(self.allowed[name])
         step = max(1, _CHUNK // size)
-        parts = []
+        parts, rows = [], 0
         for start in range(0, states, step):
             parts.append(self._expand_some(name, slice(start, min(start + step, states)), touched, active))
-            self._account(len(parts[-1][0]), len(active), memory)
+            rows += len(parts[-1][0])
+            self._check(rows, sum(len(s) if isinstance(s, dict) else 1 for s in parts[-1][2]), memory)
+        self.used += rows * _BYTES_OF_AN_EDGE
         parent, place = (np.concatenate([p[i] for p in parts]) for i in (0, 1))
         for i, a in enumerate(active):
             a.state = _joined([p[2][i] for p in parts])
@@ -148,10 +158,10 @@ class _Compiler:
         alive = [a.state >= 0 for a in touched if not isinstance(a.state, dict)]
         dead = ~np.logical_and.reduce(alive) if alive else np.zeros(0, dtype=np.bool_)
         if dead.any():  # only a table made just now can show this
-            rows = np.flatnonzero(~dead)
-            parent, place = parent[rows], place[rows]
+            left = np.flatnonzero(~dead)
+            parent, place = parent[left], place[left]
             for a in active:
-                a.state = a.taken(rows)
+                a.state = a.taken(left)
         return parent, place
 
     def _expand_some(
@@ -181,13 +191,12 @@ class _Compiler:
             parent, place, after_all = parent[rows], place[rows], [_rows(s, rows) for s in after_all]
         return parent + some.start, place, after_all
 
-    def _account(self, edges: int, columns: int, memory: int) -> None:
-        # An edge keeps parent, place and child until it is counted, and place, child and count afterwards.
-        self.used += edges * 40
-        if self.used + edges * columns * 16 > memory:
+    def _check(self, rows: int, columns: int, memory: int) -> None:
+        """Rows of a layer under way hold two copies of each column for a while, and numbers to merge by."""
+        if self.used + rows * (_BYTES_OF_AN_EDGE + 16 * columns + 64) > memory:
             raise TooWide(
                 f"the space needs more than {memory >> 20} MiB to be compiled: "
-                f"more than {self.used // 40} partial configs have to be told apart"
+                f"more than {rows} partial configs have to be told apart at once"
             )
 
     # Counting ---------------------------------------------------------------------------------------------------------
@@ -197,7 +206,8 @@ class _Compiler:
         counts: Ints = np.ones(1, dtype=np.int64)
         number: Ints = np.zeros(1, dtype=np.int64)  # the number that each state of the layer below keeps
         layers: list[Layer] = []
-        for name, raw in zip(reversed(order), reversed(edges), strict=True):
+        for name in reversed(order):
+            raw = edges.pop()  # its room is needed for what it becomes
             parent, place, child = raw.parent, raw.place, raw.child
             keep = np.flatnonzero(counts[child])
             if len(keep) < len(child):

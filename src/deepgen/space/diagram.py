@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -17,48 +18,52 @@ _SMALL = 1 << 62
 _CHUNK = 4096
 
 
-@dataclass(frozen=True)
 class Chain:
     """One independent part of the space: its layers, from the first variable to the last, and its number of points."""
 
-    layers: tuple[Layer, ...]
-    count: int
+    def __init__(self, layers: tuple[Layer, ...], count: int) -> None:
+        self.layers, self.count = layers, count
+        # What a walk of one config reads, unpacked once: attributes would cost as much as the walk.
+        self._steps = [(y.variable, y.first_view, y.place_view, y.child_view, y.before_view) for y in layers]
 
     def row(self, rank: int, row: list[int]) -> None:
         """Write the places of a rank into `row`."""
         state = 0
-        for layer in self.layers:
-            before = layer.before_view
-            start = layer.first_view[state]
+        for variable, first, place, child, before in self._steps:
+            start = first[state]
             rank += before[start]
-            edge = bisect_right(before, rank, start, layer.first_view[state + 1]) - 1
+            edge = bisect_right(before, rank, start, first[state + 1]) - 1
             rank -= before[edge]
-            row[layer.variable] = layer.place_view[edge]
-            state = layer.child_view[edge]
+            row[variable] = place[edge]
+            state = child[edge]
 
     def rank(self, row: Sequence[int]) -> int | None:
         if self.count == 0:
             return None
         rank = state = 0
-        for layer in self.layers:
-            start, stop = layer.first_view[state], layer.first_view[state + 1]
-            place = row[layer.variable]
-            edge = bisect_left(layer.place_view, place, start, stop)
-            if edge == stop or layer.place_view[edge] != place:
+        for variable, first, places, child, before in self._steps:
+            start, stop = first[state], first[state + 1]
+            place = row[variable]
+            edge = bisect_left(places, place, start, stop)
+            if edge == stop or places[edge] != place:
                 return None
-            rank += layer.before_view[edge] - layer.before_view[start]
-            state = layer.child_view[edge]
+            rank += before[edge] - before[start]
+            state = child[edge]
         return rank
 
     def rows(self, ranks: Ints, rows: Ints) -> None:
         """Write the places of many ranks into the columns of `rows`."""
-        states = np.zeros(len(ranks), dtype=np.int64)
+        states: Ints | None = None  # None: all in the first state
         for layer in self.layers:
             if ranks.dtype == object and layer.before.dtype != object:
                 ranks = ranks.astype(np.int64)  # below this layer the numbers are small
-            ranks = ranks + layer.before[layer.first[states]]
-            edges = _edges(layer.before, ranks)
-            ranks = ranks - layer.before[edges]
+            if states is not None:
+                ranks = ranks + layer.before[layer.first[states]]
+            if layer.unit:
+                edges = ranks
+            else:
+                edges = _edges(layer.before, ranks)
+                ranks = ranks - layer.before[edges]
             rows[:, layer.variable] = layer.place[edges]
             states = layer.child[edges]
 
@@ -87,16 +92,41 @@ class Diagram:
 
     uniform = True
 
-    def count(self) -> int:
+    @cached_property
+    def total(self) -> int:
         return prod(c.count for c in self.chains)
 
-    def row(self, rank: int) -> list[int]:
-        row = [0] * self.width
-        for variable, place in self.fixed:
-            row[variable] = place
+    def count(self) -> int:
+        return self.total
+
+    @cached_property
+    def _blank(self) -> list[int]:
+        places = dict(self.fixed)
+        return [places.get(variable, 0) for variable in range(self.width)]
+
+    @cached_property
+    def _plan(self) -> list[tuple[int, int, list[int], Chain]]:
+        """The parts, last first; a part of one knob is looked up at once: (count, the knob or -1, its places, part)."""
+        plan = []
         for chain in reversed(self.chains):
-            rank, digit = divmod(rank, chain.count)
-            chain.row(digit, row)
+            alone = len(chain.layers) == 1
+            places = chain.layers[0].place.tolist() if alone else []
+            plan.append((chain.count, chain.layers[0].variable if alone else -1, places, chain))
+        return plan
+
+    @cached_property
+    def _ranking(self) -> list[tuple[int, int, dict[int, int], Chain]]:
+        """The same the other way round: the digit of each place."""
+        return [(count, v, {p: i for i, p in enumerate(places)}, c) for count, v, places, c in reversed(self._plan)]
+
+    def row(self, rank: int) -> list[int]:
+        row = self._blank.copy()
+        for count, variable, places, chain in self._plan:
+            rank, digit = divmod(rank, count)
+            if variable >= 0:
+                row[variable] = places[digit]
+            else:
+                chain.row(digit, row)
         return row
 
     def rank(self, row: Sequence[int]) -> int | None:
@@ -104,11 +134,11 @@ class Diagram:
             if row[variable] != place:
                 return None
         rank = 0
-        for chain in self.chains:
-            digit = chain.rank(row)
+        for count, variable, digits, chain in self._ranking:
+            digit = digits.get(row[variable]) if variable >= 0 else chain.rank(row)
             if digit is None:
                 return None
-            rank = rank * chain.count + digit
+            rank = rank * count + digit
         return rank
 
     def rows(self, ranks: Sequence[int] | Ints) -> npt.NDArray[np.int32]:

@@ -42,7 +42,7 @@ class Sample:
         groups = _groups(allowed, combinations)
         configs = _walk(nodes, groups, constraints, rng)
         self.places, self.segment = _vary(groups, configs, rng)
-        self.rows = len(self.segment)
+        self.rows, self.groups = len(self.segment), len(groups)
         self._known: dict[tuple[int, int], tuple[Array | None, Array]] = {}
 
     def open(self, assigned: int) -> float:
@@ -59,8 +59,9 @@ class Sample:
         if len(columns) == 1 or len(rows) == 0:
             return 0.0
         _, first = merge([c[rows] for c in columns], len(rows))
-        different = np.bincount(self.segment[rows[first]])
-        return float(np.log2(np.maximum(different, 1)).sum()) / _CONFIGS
+        different = np.bincount(self.segment[rows[first]], minlength=_CONFIGS * self.groups).reshape(_CONFIGS, -1)
+        # Where other knobs leave much room a group has more states: the roomiest config counts.
+        return float(np.log2(np.maximum(different.max(axis=0), 1)).sum())
 
     def _state(self, index: int, own: int) -> tuple[Array | None, Array]:
         key = (index, own)

@@ -24,6 +24,7 @@ class Layer:
     place: Ints  # by edge
     child: Ints  # by edge
     before: Ints  # by edge: points below earlier edges; one more entry at the end
+    unit: bool  # every edge leads to exactly one point
     first_view: Any
     place_view: Any
     child_view: Any
@@ -31,7 +32,8 @@ class Layer:
 
 
 def layer(variable: int, first: Ints, place: Ints, child: Ints, before: Ints) -> Layer:
-    return Layer(variable, first, place, child, before, _view(first), _view(place), _view(child), _view(before))
+    unit = before.dtype != object and int(before[-1]) == len(place)
+    return Layer(variable, first, place, child, before, unit, _view(first), _view(place), _view(child), _view(before))
 
 
 def _view(array: Ints) -> Any:

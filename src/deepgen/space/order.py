@@ -9,6 +9,8 @@ from deepgen.space.estimate import Sample, small_combinations
 from deepgen.space.expr import Expr
 from deepgen.space.nodes import Array, Nodes
 
+_STARTS, _TRIED = 4, 3
+
 
 def quick_order(nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr]) -> list[str]:
     """A good order at little cost: states are bounded by the combinations of the knobs still needed."""
@@ -27,14 +29,17 @@ def quick_order(nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[E
     return [names[i] for i in _Search(len(names), scopes, open_values).best()]
 
 
-def careful_order(nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr]) -> list[str]:
-    """A better order, from states counted on a sample: takes about a second."""
+def careful_orders(nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr]) -> list[list[str]]:
+    """Better orders, the best first, from states counted around random configs: takes a second or two."""
     combinations = small_combinations(nodes, allowed, constraints)
     nodes.sharpen(combinations)
     sample = Sample(nodes, allowed, constraints, combinations)
     search = _Search(len(sample.names), sample.scopes, sample.open)
-    start = [sample.names.index(n) for n in quick_order(nodes, allowed, constraints)]
-    return [sample.names[i] for i in search.improve(start)]
+    quick = [sample.names.index(n) for n in quick_order(nodes, allowed, constraints)]
+    # From one start the improvement can get stuck: of several starts the best few are tried.
+    starts = sorted([quick, *search.from_busiest(_STARTS)], key=search.cost)[:_TRIED]
+    improved = sorted((search.improve(s) for s in starts), key=search.cost)
+    return [[sample.names[i] for i in order] for order in improved]
 
 
 class _Search:
@@ -68,6 +73,12 @@ class _Search:
             if found is not None:
                 best, bound = found
         return best
+
+    def from_busiest(self, n: int) -> list[list[int]]:
+        """The greedy orders from the knobs that the most requirements read."""
+        busiest = sorted(range(self.n), key=lambda i: -self._weight[i])[:n]
+        found = [self._greedy(i, float("inf")) for i in busiest]
+        return [f[0] for f in found if f is not None]
 
     def _greedy(self, start: int, bound: float) -> tuple[list[int], float] | None:
         """Next comes the knob after which the fewest states are open; None as soon as the bound is passed."""

@@ -36,21 +36,19 @@ class Rows:
         """The row; None for a config with a foreign knob or value, or without a knob that it needs."""
         row = []
         absent = 0
-        for name, places, gone in self._places:
-            value = config.get(name)
-            if value is None:
-                if gone < 0:
+        get = config.get
+        try:
+            for name, places, gone in self._places:
+                value = get(name)
+                if value is not None:
+                    row.append(places[value])
+                elif gone >= 0:
+                    absent += 1
+                    row.append(gone)
+                else:
                     return None
-                absent += 1
-                row.append(gone)
-                continue
-            try:
-                place = places.get(value)
-            except TypeError:  # a list, say, cannot be a value
-                return None
-            if place is None:
-                return None
-            row.append(place)
+        except (KeyError, TypeError):  # no value of the knob, or a list, say, that can be none
+            return None
         return row if len(config) == len(row) - absent else None
 
     def config(self, row: Sequence[int]) -> Config:
@@ -62,7 +60,7 @@ class Rows:
             return [{} for _ in rows]
         names = [k.name for k in self.knobs]
         columns = [array[rows[:, i]].tolist() for i, array in enumerate(self._arrays)]
-        configs = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+        configs = [dict(zip(names, values, strict=False)) for values in zip(*columns, strict=False)]
         for i, (name, _, gone) in enumerate(self._places):
             if gone >= 0:
                 for n in np.flatnonzero(rows[:, i] == gone).tolist():
