@@ -24,8 +24,11 @@ def open_runner(
     toolchains: Mapping[str, str] | None = None,
     builds_running: Callable[[], int] = lambda: 0,
     least_seconds: float | None = None,
+    harness: Path | None = None,
 ) -> Runner:
-    """The runner for the task's target. `cache`: where built helpers are kept; `builds_running`: builds at work now."""
+    """The runner for the task's target. `cache`: where built helpers are kept; `builds_running`: builds at work now;
+    `harness`: the built helper itself, where it came from elsewhere.
+    """
     if task.target.kind == "sim":
         from deepgen.measure.sim import SimRunner
 
@@ -43,6 +46,7 @@ def open_runner(
             toolchains=toolchains,
             builds_running=builds_running,
             least_seconds=least_seconds,
+            harness=harness,
         )
     raise BadInput(f"kernels for {task.target.name} cannot be measured", allowed="x86, cuda, hip and sim targets")
 

@@ -6,8 +6,12 @@ from deepgen.targets import Cuda, Gpu, host
 from deepgen.vocabulary import Missing
 
 
+class Elsewhere(Missing):
+    """Kernels for the target can be built on this machine but not run."""
+
+
 def require(target: Gpu) -> None:
-    """Raises Missing, saying what this machine can do instead."""
+    """Raises Elsewhere, saying what this machine can do instead."""
     try:
         found: Gpu = host.cuda() if isinstance(target, Cuda) else host.hip()
     except Missing as error:
@@ -25,8 +29,8 @@ def runs_on(target: Gpu, found: Gpu) -> bool:
     return target.sm // 10 == found.sm // 10 and target.sm <= found.sm
 
 
-def _elsewhere(target: Gpu, why: str) -> Missing:
-    return Missing(
+def _elsewhere(target: Gpu, why: str) -> Elsewhere:
+    return Elsewhere(
         f"a GPU that runs {target.arch}",
         blocks=f"{why}, so kernels for {target.name} can be built but not measured here",
         remedy="Pack them with `deepgen bundle pack`, run the bundle where such a GPU is, and merge its results.",

@@ -46,15 +46,18 @@ class Supervisor:
         builds_running: Callable[[], int] = lambda: 0,
         least_seconds: float | None = None,
         retakes: int = RETAKES,
+        harness: Path | None = None,
     ) -> None:
-        """`least_seconds`: what one run takes at the machine's peak; anything far below it is not believed."""
+        """`least_seconds`: what one run takes at the machine's peak; anything far below it is not believed.
+        `harness`: our own code for the device, where it was built elsewhere.
+        """
         self.task = task
         self.starts = 0  # of workers, so far
         self._builds_running = builds_running
         self._least = least_seconds
         self._retakes = retakes
         self._scratch = tempfile.TemporaryDirectory(prefix="deepgen-measure-")
-        self._opening = self._prepare_opening(cache, toolchains)
+        self._opening = self._prepare_opening(harness or _built_harness(task.target, cache, toolchains))
         self._worker: WorkerProcess | None = None
         self._closed = False
         self._device = threading.Lock()
@@ -290,21 +293,25 @@ class Supervisor:
     def _our_cpu(self) -> float:
         return time.process_time() + self._worker_cpu
 
-    def _prepare_opening(self, cache: Path | None, toolchains: Mapping[str, str] | None) -> JsonObject:
-        try:
-            folder = Cache(cache or default_cache_folder())
-            library = build_once(_harness(self.task.target), self.task.target, paths=toolchains, cache=folder).binary
-        except DeepgenError:  # no compiler: the worker streams memory instead, and tells less of a crash
-            library = None
+    def _prepare_opening(self, library: Path | None) -> JsonObject:
         return {
             "task": self.task.to_json(),
             "threads": self.task.policy.threads or host.usable_cores(),
             "scratch": self._scratch.name,
-            "harness": library,
+            "harness": str(library) if library else None,
         }
 
 
-def _harness(target: Target) -> Kernel:
+def _built_harness(target: Target, cache: Path | None, toolchains: Mapping[str, str] | None) -> Path | None:
+    try:
+        folder = Cache(cache or default_cache_folder())
+        return Path(build_once(harness_for(target), target, paths=toolchains, cache=folder).binary)
+    except DeepgenError:  # no compiler: the worker streams memory instead, and tells less of a crash
+        return None
+
+
+def harness_for(target: Target) -> Kernel:
+    """Our own code that runs beside kernels on the target, to be built like any of them."""
     if isinstance(target, Gpu):
         from deepgen.measure.gpu_checks import source
 

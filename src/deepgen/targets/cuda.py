@@ -18,7 +18,7 @@ class Cuda(Gpu):
     @property
     def sm(self) -> int:
         """The compute capability as a number: 90 for sm_90a."""
-        return int(self.arch.removeprefix("sm_").removesuffix("a"))
+        return int(self.arch[len("sm_") :].rstrip("a"))
 
 
 def parse_cuda(word: str) -> Cuda:

@@ -92,7 +92,7 @@ def newest(arch: str, arches: Mapping[str, Arch]) -> str:
 
 
 def plain(arch: str) -> str:
-    return arch.removesuffix("a") if arch.startswith("sm_") else arch
+    return arch.rstrip("a") if arch.startswith("sm_") else arch
 
 
 def _rates(tera: Mapping[str, float]) -> Rates:

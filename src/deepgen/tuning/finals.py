@@ -71,7 +71,7 @@ def run_finals(
         race, lost = run_race(session, entries, [f.name for f in finalists], seed, max_seconds)
     finalists = [f for f in finalists if f.name not in lost]
     dropped += [
-        {"trial": name.removeprefix("trial "), "verdict": m.verdict.value, "detail": f"in the race: {m.detail}"}
+        {"trial": name.replace("trial ", ""), "verdict": m.verdict.value, "detail": f"in the race: {m.detail}"}
         for name, m in lost.items()
     ]
     if race is None or not finalists:
