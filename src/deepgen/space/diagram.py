@@ -60,7 +60,7 @@ class Chain:
             if states is not None:
                 ranks = ranks + layer.before[layer.first[states]]
             if layer.unit:
-                edges = ranks
+                edges, ranks = ranks, np.zeros_like(ranks)
             else:
                 edges = _edges(layer.before, ranks)
                 ranks = ranks - layer.before[edges]
