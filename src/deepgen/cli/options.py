@@ -44,3 +44,19 @@ Detach = Annotated[bool, typer.Option("--detach", help="Go on in the background,
 OutFolder = Annotated[
     Path | None, typer.Option("--out", help="The folder for studies. [deepgen-studies]", show_default=False)
 ]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of inputs and search. [0]", show_default=False)]
+Strategy = Annotated[
+    str | None,
+    typer.Option("--strategy", help="How configs are chosen. [random]", show_default=False),
+]
+SpaceStrategy = Annotated[
+    int | None,
+    typer.Option(
+        "--space-strategy",
+        min=0,
+        max=1,
+        help="For a tuning config of the older tool: 0 filters its product, 1 prunes it. [1]",
+        show_default=False,
+    ),
+]
+Warm = Annotated[bool, typer.Option("--warm", help="Time with warm caches instead of cold ones.")]

@@ -19,7 +19,7 @@ def resume(
 ) -> None:
     """Go on with a study where it stopped."""
     from deepgen import settings
-    from deepgen.cli import requests, session, studies
+    from deepgen.cli import bundle, requests, session, studies
     from deepgen.cli.detach import start
 
     current = settings.load()
@@ -30,4 +30,5 @@ def resume(
     if detach:
         start(context.obj.argv, [job.folder], as_json=as_json)
     else:
-        session.carry_out([job], session.engine(current, jobs), as_json=as_json)
+        with session.offering(bundle.command([study], given, warm=False)):
+            session.carry_out([job], session.engine(current, jobs), as_json=as_json)

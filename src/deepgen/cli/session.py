@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from deepgen.cli.output import print_json, shown
 from deepgen.cli.result import print_result
 from deepgen.cli.signals import Stop, Stopped, stop_on_signals
 from deepgen.engines import LocalEngine
+from deepgen.measure.gpu_here import Elsewhere
 from deepgen.settings import Settings
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.request import plan
+from deepgen.vocabulary.errors import Missing
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,16 @@ def carry_out(jobs: Sequence[Job], on: LocalEngine, *, as_json: bool) -> None:
         print_json(summaries[0] if len(summaries) == 1 else {"studies": summaries})
     if any(study.summary()["winner"] is None for study in studies):
         raise typer.Exit(1)
+
+
+@contextmanager
+def offering(command: str) -> Iterator[None]:
+    """Where the device is elsewhere, say so together with the command that packs the same work for it."""
+    try:
+        yield
+    except Elsewhere as error:
+        remedy = f"Pack them for a host that has one: {command}"
+        raise Missing(error.what, blocks=error.blocks, remedy=remedy) from error
 
 
 def _tune(job: Job, on: LocalEngine, stop: Stop, *, as_json: bool) -> Study:

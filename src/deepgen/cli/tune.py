@@ -13,16 +13,10 @@ Words = Annotated[
     typer.Argument(
         metavar="OPERATOR SIZES... | FILE",
         help="Such as: gemm M=1024 N=2048 K=3072, or MN=1024 K=2048, or MNK=4096; t=500 sets the trials, O=0 detaches. "
-        "Or a tuning config file: my.toml or my.json.",
+        "Or a tuning config file: my.toml or my.json, also one of the older tool.",
         show_default=False,
     ),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of inputs and search. [0]", show_default=False)]
-Strategy = Annotated[
-    str | None,
-    typer.Option("--strategy", help="How configs are chosen. [random]", show_default=False),
-]
-Warm = Annotated[bool, typer.Option("--warm", help="Time with warm caches instead of cold ones.")]
 
 
 def tune(
@@ -34,17 +28,18 @@ def tune(
     trials: options.Trials = None,
     time_budget: options.TimeBudget = None,
     jobs: options.Jobs = None,
-    seed: Seed = None,
-    strategy: Strategy = None,
+    seed: options.Seed = None,
+    strategy: options.Strategy = None,
+    space_strategy: options.SpaceStrategy = None,
     keep_top: options.KeepTop = None,
     out: options.OutFolder = None,
-    warm: Warm = False,
+    warm: options.Warm = False,
     detach: options.Detach = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Find the fastest kernel; run again, it goes on where it stopped."""
     from deepgen import settings
-    from deepgen.cli import requests, session
+    from deepgen.cli import bundle, requests, session
     from deepgen.cli.detach import start
     from deepgen.measure.base import Policy
 
@@ -58,6 +53,7 @@ def tune(
         "time_budget": time_budget,
         "seed": seed,
         "strategy": strategy,
+        "space_strategy": space_strategy,
         "keep_top": keep_top,
         "out": out,
     }
@@ -66,4 +62,5 @@ def tune(
     if detach or words_detach:
         start(context.obj.argv, [job.folder for job in work], as_json=as_json)
     else:
-        session.carry_out(work, session.engine(current, jobs), as_json=as_json)
+        with session.offering(bundle.command(words, given, warm=warm)):
+            session.carry_out(work, session.engine(current, jobs), as_json=as_json)

@@ -32,6 +32,6 @@ def runs_on(target: Gpu, found: Gpu) -> bool:
 def _elsewhere(target: Gpu, why: str) -> Elsewhere:
     return Elsewhere(
         f"a GPU that runs {target.arch}",
-        blocks=f"{why}, so kernels for {target.name} can be built but not measured here",
+        blocks=f"{why}, so this host can build kernels for {target.name} but not measure them",
         remedy="Pack them with `deepgen bundle pack`, run the bundle where such a GPU is, and merge its results.",
     )

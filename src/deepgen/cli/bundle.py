@@ -1,0 +1,177 @@
+"""`deepgen bundle`: build here, measure on a host without network or deepgen, and bring the results back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepgen.cli import options
+
+if TYPE_CHECKING:
+    from deepgen.settings import Settings
+    from deepgen.tuning import Request
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure a study on a host apart.")
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="STUDY | OPERATOR SIZES... | FILE",
+        help="A study to go on with, or what `deepgen tune` takes.",
+        show_default=False,
+    ),
+]
+Archive = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="The bundle: NAME.tar.gz or NAME.tar.zst. [STUDY.tar.gz]", show_default=False),
+]
+
+
+@app.command("pack")
+def pack(
+    words: Words,
+    output: Archive = None,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    target: options.TargetName = None,
+    trials: options.Trials = None,
+    jobs: options.Jobs = None,
+    seed: options.Seed = None,
+    strategy: options.Strategy = None,
+    space_strategy: options.SpaceStrategy = None,
+    keep_top: options.KeepTop = None,
+    out: options.OutFolder = None,
+    warm: options.Warm = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Build what a study tries next and pack it, with a runner that needs Python and numpy only."""
+    from deepgen import settings
+    from deepgen.cli import session
+    from deepgen.cli.output import note, print_json, shown
+    from deepgen.tuning import bundles
+
+    current = settings.load()
+    given = {
+        "dtype": dtype,
+        "layout": layout,
+        "target": target,
+        "trials": trials,
+        "time_budget": None,
+        "seed": seed,
+        "strategy": strategy,
+        "space_strategy": space_strategy,
+        "keep_top": keep_top,
+        "out": out,
+    }
+    request = _request(words, given, current, warm=warm)
+    [job] = session.jobs_of([request])
+    archive = output or Path(f"{job.folder.name}.tar.gz")
+    packed = bundles.pack(request, archive, engine=session.engine(current, jobs), say=note)
+    if as_json:
+        size = archive.stat().st_size
+        print_json({"bundle": str(archive), "bytes": size, "study": str(packed.study), "trials": packed.trials})
+        return
+    print(f"{shown(archive)}: {packed.trials} kernels of {packed.study.name}", end="")
+    print(f"; {packed.failed} more could not be built" if packed.failed else "")
+    for line in _what_next(archive, packed.study):
+        print(line)
+
+
+@app.command("run")
+def run(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="NAME.tar.gz or NAME.tar.zst.", show_default=False)],
+    results: Annotated[
+        Path | None,
+        typer.Option("-o", "--results", help="Where results are kept. [NAME.results.jsonl]", show_default=False),
+    ] = None,
+) -> None:
+    """Measure a bundle's kernels on this machine; run again, it goes on where it stopped.
+
+    A bundle holds programs: run only what you packed yourself or have from someone you trust.
+    """
+    import subprocess
+    import sys
+    import tempfile
+
+    from deepgen.engines import bundle_archive
+
+    where = results or Path(f"{bundle_archive.stem(bundle)}.results.jsonl")
+    with tempfile.TemporaryDirectory(prefix="deepgen-bundle-") as scratch:
+        folder = bundle_archive.unpack(bundle, Path(scratch))
+        # In a process of its own, with the code that travelled: what measures is what was packed, on every host.
+        code = subprocess.run([sys.executable, str(folder / "run.py"), "-o", str(where)], check=False).returncode
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command("merge")
+def merge(
+    study: options.StudyName,
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="What `run` left.", show_default=False)],
+    as_json: options.AsJson = False,
+) -> None:
+    """Bring a bundle's results back into their study; merging them twice changes nothing."""
+    from deepgen import settings
+    from deepgen.cli import session, studies
+    from deepgen.cli.output import print_json, shown
+    from deepgen.cli.result import print_result
+    from deepgen.tuning import Study, bundles
+
+    current = settings.load()
+    found = studies.open_study(study, current)
+    merged = bundles.merge(found, results, engine=session.engine(current, None))
+    found = Study.open(found.folder)
+    if as_json:
+        print_json({**found.summary(), "merged": merged.new, "known_before": merged.before})
+        return
+    print(f"{shown(found.folder)}: {merged.new} new trials, {merged.before} known before")
+    if found.finals() is not None and found.summary()["winner"] is not None:
+        print_result(found)
+
+
+def command(words: Sequence[str], given: Mapping[str, Any], *, warm: bool) -> str:
+    """The command that packs what `deepgen tune` was asked for, ready to be copied."""
+    import shlex
+
+    options_given = [
+        word
+        for name, value in given.items()
+        if value is not None and name != "time_budget"
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    plain = [word for word in words if not word.startswith("O=")]
+    return shlex.join(["deepgen", "bundle", "pack", *plain, *options_given, *(["--warm"] if warm else [])])
+
+
+def _request(words: list[str], given: dict[str, Any], current: Settings, *, warm: bool) -> Request:
+    from deepgen.cli import config_file, requests, studies
+    from deepgen.measure.base import Policy
+    from deepgen.vocabulary.errors import BadInput
+
+    one = words[0] if len(words) == 1 else None
+    if one is not None and "=" not in one and not config_file.is_config_file(one):
+        return requests.from_study(studies.open_study(one, current), given)
+    policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
+    wanted, _ = requests.from_words(words, given, current, policy)
+    if len(wanted) > 1:
+        raise BadInput(f"{words[0]} asks for {len(wanted)} studies", allowed="one a bundle: pack each shape by itself")
+    return wanted[0]
+
+
+def _what_next(archive: Path, study: Path) -> list[str]:
+    from deepgen.cli.output import shown
+    from deepgen.engines.bundle_archive import stem
+
+    name = stem(archive)
+    results = f"{name}.results.jsonl"
+    unpack = f"tar xf {archive.name}"
+    return [
+        "where the device is, with Python 3.8 or newer and numpy:",
+        f"  {unpack} && python3 {name}/run.py -o {results}",
+        f"  or, with deepgen there: deepgen bundle run {archive.name}",
+        "and back here:",
+        f"  deepgen bundle merge {shown(study)} {results}",
+    ]

@@ -1,0 +1,121 @@
+"""Packing a bundle: built kernels, what to measure, and the part of deepgen that measures, in one archive.
+
+The code that travels is deepgen's own, found by following imports from the runner and the worker. The packages in
+_STUBS travel with a shorter `__init__`, so that what measures does not drag in what searches.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import deepgen
+from deepgen.engines import bundle_archive
+from deepgen.measure.base import Task
+from deepgen.vocabulary import Artifact, JsonObject, Kernel, Source, Trial
+
+_ENTRIES = ("deepgen.tuning.bundle_runner", "deepgen.measure.worker")
+_STUBS = {
+    "deepgen": "from deepgen.engines.bundle_python import bring_up_to_date\n\n"
+    f"__version__ = {deepgen.__version__!r}\n\nbring_up_to_date()\n",
+    "deepgen.engines": "",
+    "deepgen.tuning": "",
+    "deepgen.space": "from deepgen.space.parse import parse\n",
+}
+START = "run.py"
+
+
+def write(
+    archive: Path,
+    task: Task,
+    *,
+    study: str,
+    name: str,
+    trials: Sequence[tuple[Trial, Kernel, Artifact]],
+    known: Sequence[tuple[Trial, Kernel, Artifact]],
+    harness: Artifact | None,
+    keep: int,
+    baselines: bool,
+) -> str:
+    """Write a bundle and give its id. `known`: trials that were measured before, for the finals."""
+    files: dict[str, bytes | Path] = {**travelling(), START: _text("bundle_start.py")}
+    for trial, _, artifact in (*trials, *known):
+        files[_binary(trial, artifact)] = Path(artifact.binary)
+    helper = f"harness.{harness.format}" if harness else None
+    if harness and helper:
+        files[helper] = Path(harness.binary)
+    manifest: JsonObject = {
+        "deepgen": deepgen.__version__,
+        "study": study,
+        "name": name,
+        "task": task.to_json(),
+        "harness": helper,
+        "trials": [_row(*entry) for entry in trials],
+        "known": [{**_row(*entry), "measurement": entry[0].measurement.to_json()} for entry in known],
+        "finals": {"keep": keep, "baselines": baselines},
+    }
+    return bundle_archive.write(archive, manifest, files)
+
+
+def travelling() -> dict[str, bytes]:
+    """The source files that go along, by their path in the bundle."""
+    root = Path(deepgen.__file__).parent
+    texts: dict[str, bytes] = {}
+    waiting = list(_ENTRIES)
+    seen: set[str] = set()
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        path = root.joinpath(*module.split(".")[1:])
+        if path.is_dir():
+            path = path / "__init__.py"
+            text = _STUBS[module].encode() if module in _STUBS else path.read_bytes()
+        elif path.with_suffix(".py").is_file():
+            path = path.with_suffix(".py")
+            text = path.read_bytes()
+        else:
+            continue  # a name inside a module
+        texts[f"deepgen/{path.relative_to(root).as_posix()}"] = text
+        waiting += _imports(text)
+    return texts
+
+
+def _imports(text: bytes) -> list[str]:
+    """The modules of deepgen that a text imports anywhere, and the packages that they lie in."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    ours = [name.split(".") for name in found if name.split(".")[0] == "deepgen"]
+    return [".".join(parts[: i + 1]) for parts in ours for i in range(len(parts))]
+
+
+def _row(trial: Trial, kernel: Kernel, artifact: Artifact) -> dict[str, Any]:
+    # Binaries are all that runs; the simulated device alone reads its source. The id keeps kernels apart.
+    sources = kernel.sources if kernel.language == "sim" else (Source("id", kernel.id),)
+    built = replace(artifact, binary=_binary(trial, artifact), log="")
+    return {
+        "id": trial.id,
+        "rank": trial.rank,
+        "config": json.loads(json.dumps(dict(trial.config))),
+        "facts": dict(trial.build_facts),
+        "kernel": replace(kernel, sources=sources).to_json(),
+        "artifact": built.to_json(),
+    }
+
+
+def _binary(trial: Trial, artifact: Artifact) -> str:
+    return f"kernels/{trial.id}.{artifact.format}"
+
+
+def _text(name: str) -> bytes:
+    return (resources.files("deepgen.engines") / name).read_bytes()

@@ -1,0 +1,209 @@
+"""The archive of a bundle: one folder as .tar.gz or .tar.zst, whose first file lists all others with their hashes.
+
+Whatever is read is checked against that list while it is unpacked: names, kinds, sizes, hashes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib
+import io
+import json
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from deepgen.vocabulary import BadInput, JsonObject, Missing
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+SUFFIXES = (".tar.gz", ".tgz", ".tar.zst")
+MOST_FILES = 200_000
+MOST_MANIFEST_BYTES = 256 << 20
+MOST_FILE_BYTES = 1 << 30
+MOST_BYTES = 16 << 30
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]*")
+_CHUNK = 1 << 20
+
+
+def stem(archive: Path) -> str:
+    """The name without its suffix, which must be one that we write."""
+    for suffix in SUFFIXES:
+        if archive.name.endswith(suffix) and archive.name != suffix:
+            return archive.name[: -len(suffix)]
+    raise BadInput(f"{archive} is not named as a bundle", allowed="a name that ends in " + " or ".join(SUFFIXES))
+
+
+def write(archive: Path, manifest: Mapping[str, Any], files: Mapping[str, bytes | Path]) -> str:
+    """Write the archive, whole or not at all, and give the bundle's id: the hash of its manifest."""
+    top = re.sub(r"[^A-Za-z0-9._=-]", "_", stem(archive)).lstrip(".=-") or "bundle"
+    listed: JsonObject = {name: _listing(content) for name, content in sorted(files.items())}
+    text = json.dumps({"format": FORMAT, **manifest, "files": listed}).encode()
+    fresh = archive.with_name(f".{archive.name}.new")
+    try:
+        with _opened(archive, fresh, "wb") as stream, tarfile.open(fileobj=stream, mode="w|") as tar:
+            _add(tar, f"{top}/{MANIFEST}", io.BytesIO(text), len(text))
+            for name, content in sorted(files.items()):
+                with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source:
+                    _add(tar, f"{top}/{name}", source, listed[name]["bytes"])  # type: ignore[index,call-overload,arg-type]
+        fresh.replace(archive)
+    except OSError as error:
+        raise BadInput(
+            f"{archive} cannot be written: {error.strerror}", allowed="a file in a folder that exists"
+        ) from error
+    finally:
+        fresh.unlink(missing_ok=True)
+    return hashlib.sha256(text).hexdigest()
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """Unpack into an existing folder and give the bundle's own folder in it. Raises BadInput, having run nothing."""
+    where = str(archive)
+    stem(archive)
+    try:
+        with _opened(archive, archive, "rb") as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+            return _unpacked(tar, folder, where)
+    except OSError as error:
+        if isinstance(error, gzip.BadGzipFile):
+            raise BadInput("is not a bundle: it is not compressed as its name says", where=where) from error
+        raise BadInput(f"cannot be read: {error.strerror or error}", where=where) from error
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise BadInput(f"is damaged: {error}", where=where, allowed="copy the bundle again") from error
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":  # of whichever of the two packages was found
+            raise
+        raise BadInput(f"is damaged: {error}", where=where, allowed="copy the bundle again") from error
+
+
+def read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
+    """The manifest of an unpacked bundle, after all files were compared with it, and the bundle's id."""
+    where = str(folder)
+    try:
+        text = (folder / MANIFEST).read_bytes()
+        manifest = _parsed(text, where)
+        for name, expected in manifest["files"].items():
+            if _listing(folder / name) != expected:
+                raise BadInput(f"{name} was changed since the bundle was packed", where=where)
+    except OSError as error:
+        raise BadInput(f"{error.filename} cannot be read: {error.strerror}", where=where) from error
+    return manifest, hashlib.sha256(text).hexdigest()
+
+
+def _unpacked(tar: tarfile.TarFile, folder: Path, where: str) -> Path:
+    first = tar.next()
+    if first is None:
+        raise BadInput("is empty", where=where)
+    top, _, name = first.name.partition("/")
+    if name != MANIFEST or not _NAME.fullmatch(top) or not first.isreg() or first.size > MOST_MANIFEST_BYTES:
+        raise BadInput(f"is not a bundle: it begins with {first.name!r}", where=where, allowed=f"NAME/{MANIFEST}")
+    text = _read(tar, first)
+    waiting = dict(_parsed(text, where)["files"])
+    (folder / top).mkdir()
+    (folder / top / MANIFEST).write_bytes(text)
+    while (member := tar.next()) is not None:
+        name = member.name[len(top) + 1 :]
+        expected = waiting.pop(name, None) if member.name.startswith(f"{top}/") else None
+        if expected is None:
+            raise BadInput(f"holds {member.name!r}, which its manifest does not list", where=where)
+        if not member.isreg():
+            raise BadInput(f"holds {member.name!r}, which is no plain file", where=where)
+        if member.size != expected["bytes"]:
+            raise BadInput(f"{name} has {member.size} bytes and not {expected['bytes']}", where=where)
+        path = folder / top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if _copied(tar, member, path) != expected["sha256"]:
+            raise BadInput(f"{name} is not what its manifest says: the hash differs", where=where)
+    if waiting:
+        raise BadInput(f"is not whole: {next(iter(waiting))} is missing", where=where, allowed="copy the bundle again")
+    return folder / top
+
+
+def _parsed(text: bytes, where: str) -> dict[str, Any]:
+    """The manifest, with a list of files that can be trusted to stay inside the folder and within bounds."""
+    try:
+        manifest = json.loads(text)
+        version, files = manifest["format"], manifest["files"]
+        sizes = [int(entry["bytes"]) for entry in files.values()]
+        good = all(set(entry) == {"bytes", "sha256"} for entry in files.values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput("its manifest cannot be read", where=where) from error
+    if version != FORMAT:
+        raise BadInput(f"is of format {version}", where=where, allowed=f"format {FORMAT}: pack it again")
+    strange = [name for name in files if not _inside(name)]
+    if strange:
+        raise BadInput(f"lists a file {strange[0]!r}", where=where, allowed="names inside its own folder")
+    few = len(files) <= MOST_FILES and sum(sizes) <= MOST_BYTES
+    if not good or not few or any(not 0 <= size <= MOST_FILE_BYTES for size in sizes):
+        raise BadInput("is larger than any bundle of ours", where=where, allowed=f"up to {MOST_BYTES >> 30} GiB")
+    return dict(manifest)
+
+
+def _inside(name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    return bool(parts) and "/".join(parts) == name and all(_NAME.fullmatch(p) for p in parts) and name != MANIFEST
+
+
+def _listing(content: bytes | Path) -> JsonObject:
+    if isinstance(content, bytes):
+        return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    total, seen = 0, hashlib.sha256()
+    with content.open("rb") as file:
+        while part := file.read(_CHUNK):
+            total += len(part)
+            seen.update(part)
+    return {"bytes": total, "sha256": seen.hexdigest()}
+
+
+def _add(tar: tarfile.TarFile, name: str, source: IO[bytes], size: int) -> None:
+    entry = tarfile.TarInfo(name)  # no time, no owner: the same kernels give the same archive
+    entry.size, entry.mode = size, 0o644
+    tar.addfile(entry, source)
+
+
+def _read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    source = tar.extractfile(member)
+    assert source is not None, "a regular file"
+    return source.read()
+
+
+def _copied(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> str:
+    source = tar.extractfile(member)
+    assert source is not None, "a regular file"
+    seen = hashlib.sha256()
+    with path.open("xb") as file:
+        while part := source.read(_CHUNK):
+            seen.update(part)
+            file.write(part)
+    return seen.hexdigest()
+
+
+@contextmanager
+def _opened(named: Path, path: Path, mode: str) -> Iterator[IO[bytes]]:
+    """The stream inside the compression that the name asks for."""
+    if named.name.endswith(".tar.zst"):
+        with _zstd().open(path, mode) as stream:
+            yield stream
+    elif mode == "wb":
+        with path.open("wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
+            yield stream  # type: ignore[misc]
+    else:
+        with gzip.open(path, "rb") as stream:
+            yield stream  # type: ignore[misc]
+
+
+def _zstd() -> Any:
+    for name in ("compression.zstd", "zstandard"):  # part of Python since 3.14; a package before
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise Missing(
+        "zstd",
+        blocks="bundles that end in .tar.zst can be neither written nor read",
+        remedy="Install it with `pip install zstandard`, or name the bundle .tar.gz, which every Python reads.",
+    )

@@ -1,0 +1,263 @@
+"""The runner that travels in a bundle: measures its kernels where it is unpacked, and holds the finals there.
+
+It needs Python and numpy, no network and no deepgen. Kernels run in a worker process as they do at home, under the same
+supervisor; what they gave is on disk before the next one starts, so that an interrupted run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from deepgen import baselines
+from deepgen.engines import bundle_archive, bundle_results
+from deepgen.engines.base import Entry, Outcome
+from deepgen.engines.bundle_results import TrialResult
+from deepgen.measure import gpu_here, open_runner
+from deepgen.measure.base import Contender, Runner, Task
+from deepgen.targets import X86, Cuda, Gpu, Target, host
+from deepgen.tuning.finals import run_finals
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Missing, Trial, Verdict
+
+INTERRUPTED = 130
+_PEAK_MARGIN = 1.2
+UNMEASURED = Measurement(Verdict.UNSTABLE, "not measured yet")
+_ALL_FINALISTS = 4  # times as many candidates as finalists: some may fail on harder inputs
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A trial of the bundle. One with a measurement was measured before and takes part in the finals only."""
+
+    trial: Trial
+    kernel: Kernel
+    artifact: Artifact
+
+
+@dataclass(frozen=True)
+class Job:
+    """An unpacked bundle."""
+
+    id: str
+    manifest: Mapping[str, Any]
+    task: Task
+    trials: tuple[Packed, ...]
+    known: tuple[Packed, ...]
+    harness: Path | None
+
+
+class _Here:
+    """What finals ask of a session, with everything built already and no build to pause."""
+
+    slots = 1
+    builds_running = 0
+
+    def __init__(self, job: Job, runner: Runner, peak: float | None) -> None:
+        self._task, self._runner, self._peak = job.task, runner, peak
+        self._artifacts = {packed.kernel.id: packed.artifact for packed in (*job.trials, *job.known)}
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        yield
+
+    def build(self, kernel: Kernel) -> Artifact:
+        return self._artifacts[kernel.id]
+
+    def verify(self, kernel: Kernel, seed: int, probe: str) -> Measurement:
+        return self._runner.verify(kernel, self.build(kernel), seed, probe)
+
+    def compare(self, entries: Sequence[Entry], rounds: int, seed: int) -> list[Measurement]:
+        contenders = [Contender(e.name, e.kernel, self.build(e.kernel) if e.kernel else None) for e in entries]
+        return self._runner.compare(contenders, rounds, seed)
+
+    def baselines(self) -> list[str]:
+        return baselines.find(self._task.operator, self._task.target)
+
+    def peak(self) -> float | None:
+        return self._peak
+
+    def submit(self, trial_id: int, kernel: Kernel) -> None:
+        raise NotImplementedError("a bundle is measured from its list")
+
+    def results(self, timeout: float) -> list[Outcome]:
+        return []
+
+    def beat(self, seconds: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> _Here:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+
+def main(folder: str, argv: Sequence[str]) -> int:
+    """`python3 run.py [-o RESULTS]`."""
+    parser = argparse.ArgumentParser(prog="run.py", description="Measure this bundle's kernels on this machine.")
+    default = f"{Path(folder).name}.results.jsonl"
+    parser.add_argument("-o", "--results", default=default, help=f"where results are kept, line by line [{default}]")
+    given = parser.parse_args(argv)
+    try:
+        return _run(read(Path(folder)), Path(given.results))
+    except DeepgenError as error:
+        _say(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say("stopped by Ctrl-C; the same command goes on where it was")
+        return INTERRUPTED
+
+
+def read(folder: Path) -> Job:
+    """An unpacked bundle, its files compared with what was packed."""
+    manifest, identity = bundle_archive.read_manifest(folder)
+    try:
+        trials, known = (tuple(_packed(row, folder) for row in manifest[key]) for key in ("trials", "known"))
+        task = Task.from_json(manifest["task"])
+        harness = folder / manifest["harness"] if manifest["harness"] else None
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput("its manifest cannot be read", where=str(folder)) from error
+    return Job(identity, manifest, task, trials, known, harness)
+
+
+def _packed(row: Mapping[str, Any], folder: Path) -> Packed:
+    artifact = Artifact.from_json({**row["artifact"], "binary": str(folder / row["artifact"]["binary"])})
+    measured = row.get("measurement")
+    measurement = Measurement.from_json(measured) if measured else UNMEASURED
+    trial = Trial(row["id"], row["rank"], row["config"], artifact.kernel_id, measurement, row["facts"])
+    return Packed(trial, Kernel.from_json(row["kernel"]), artifact)
+
+
+def _run(job: Job, path: Path) -> int:
+    device, peak = _device(job.task)
+    head = {
+        "format": bundle_archive.FORMAT,
+        "bundle": job.id,
+        "study": job.manifest["study"],
+        "device": device,
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+    writer = bundle_results.Writer(path, dict(head))
+    try:
+        done = dict(writer.so_far.trials)
+        _say(f"{job.task.operator.describe()} on {device}: {len(job.trials)} kernels, {len(done)} measured before")
+        if len(done) < len(job.trials) or writer.so_far.finals is None:
+            least = job.task.operator.flops() / (_PEAK_MARGIN * peak * 1e9) if peak else None
+            runner = open_runner(job.task, least_seconds=least, harness=_loadable(job))
+            try:
+                _measure_all(job, runner, writer, done, device)
+                _hold_finals(job, runner, writer, done, peak)
+            finally:
+                runner.close()
+    finally:
+        writer.close()
+    best = _best([r.measurement for r in done.values()])
+    right = sum(result.measurement.ok for result in done.values())
+    _say(f"{right} of {len(done)} kernels are right" + (f", the fastest takes {best:.4g} s" if best else ""))
+    _say(f"bring {path} back and merge it: deepgen bundle merge {job.manifest['name']} {path.name}")
+    return 0
+
+
+def _measure_all(
+    job: Job, runner: Runner, writer: bundle_results.Writer, done: dict[int, TrialResult], device: str
+) -> None:
+    for number, packed in enumerate(job.trials, 1):
+        trial = packed.trial
+        if trial.id in done:
+            continue
+        beat = _best([*(r.measurement for r in done.values()), *(p.trial.measurement for p in job.known)])
+        measured = runner.measure(packed.kernel, packed.artifact, beat=beat)
+        measured = replace(measured, conditions={**measured.conditions, "device": device, "bundle": job.id[:12]})
+        done[trial.id] = TrialResult(trial.id, trial.kernel_id, measured, trial.build_facts)
+        writer.append(done[trial.id].to_json())
+        took = f"{measured.seconds:.4g} s" if measured.seconds else measured.detail
+        _say(f"[{number}/{len(job.trials)}] trial {trial.id}: {measured.verdict}, {took}")
+
+
+def _hold_finals(
+    job: Job, runner: Runner, writer: bundle_results.Writer, done: Mapping[int, TrialResult], peak: float | None
+) -> None:
+    rules = job.manifest["finals"]
+    measured = [replace(p.trial, measurement=done[p.trial.id].measurement) for p in job.trials]
+    right = [t for t in (*measured, *(p.trial for p in job.known)) if t.ok]
+    right.sort(key=lambda trial: (trial.seconds, trial.rank))
+    if not right:
+        _say("no kernel was right, so there are no finals")
+        return
+    kernels = {p.trial.id: p.kernel for p in (*job.trials, *job.known)}
+    result = run_finals(
+        _Here(job, runner, peak),
+        job.task.operator,
+        right[: _ALL_FINALISTS * rules["keep"]],
+        lambda trial: kernels[trial.id],
+        keep=rules["keep"],
+        baselines=rules["baselines"],
+        seed=job.task.seed,
+        say=lambda text: _say(text.replace("builds paused: ", "")),
+    )
+    writer.append({"finals": {**result, "peak_gflops": peak}})
+
+
+def _best(measurements: Sequence[Measurement]) -> float | None:
+    return min((m.seconds for m in measurements if m.ok and m.seconds), default=None)
+
+
+def _device(task: Task) -> tuple[str, float | None]:
+    """What this machine measures on, in words, and its peak. Raises when the kernels do not run here."""
+    target = task.target
+    if isinstance(target, Gpu):
+        found = _gpu(target)
+        return found.model, found.peak(getattr(task.operator, "a", "f32"))
+    if isinstance(target, X86):
+        here = host.x86()
+        if target.name == "x86:native" and here.model != target.model:
+            raise _not_here(target, f"they were built for {target.model}, and this is {here.model}")
+        lacking = [feature for feature in target.isa if feature not in here.isa]
+        if lacking:
+            raise _not_here(target, f"{here.model} has no {lacking[0]}")
+        return here.model, None
+    return target.name, getattr(target, "peak_gflops", None)
+
+
+def _gpu(target: Gpu) -> Gpu:
+    try:
+        found: Gpu = host.cuda() if isinstance(target, Cuda) else host.hip()
+    except Missing as error:
+        raise _not_here(target, "no such GPU was found") from error
+    if not gpu_here.runs_on(target, found):
+        raise _not_here(target, f"the GPU here is {found.model} ({found.arch})")
+    return found
+
+
+def _not_here(target: Target, why: str) -> Missing:
+    arch = getattr(target, "arch", target.name)
+    return Missing(
+        f"a device that runs {arch}",
+        blocks=f"{why}, so these kernels cannot run here",
+        remedy="Run the bundle where such a device is.",
+    )
+
+
+def _loadable(job: Job) -> Path | None:
+    """The helper, unless it is a library that this system cannot load: then the worker does without."""
+    if job.harness is None or isinstance(job.task.target, Gpu):
+        return job.harness
+    with suppress(OSError):
+        ctypes.CDLL(str(job.harness))
+        return job.harness
+    return None
+
+
+def _say(text: str) -> None:
+    print(f"bundle: {text}", file=sys.stderr, flush=True)

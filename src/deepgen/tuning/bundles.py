@@ -1,0 +1,227 @@
+"""Studies that are measured elsewhere: pack what a strategy asks for next, and merge what came back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepgen import search
+from deepgen.build import BuildError, BuildPool, Cache, build_once, default_cache_folder, toolchain_for
+from deepgen.engines import LocalEngine, bundle, bundle_archive, bundle_results
+from deepgen.engines.bundle_results import Results, TrialResult
+from deepgen.engines.local import LANGUAGES
+from deepgen.library.store import write_winner
+from deepgen.measure.base import Task
+from deepgen.measure.supervisor import harness_for
+from deepgen.targets import X86, host
+from deepgen.tuning.bundle_runner import UNMEASURED
+from deepgen.tuning.journal import Journal, Proposal
+from deepgen.tuning.request import Request, plan
+from deepgen.tuning.search_state import SearchState
+from deepgen.tuning.study import WINNER, Study
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Trial, digest
+
+_KNOWN = 4  # times as many finalists as are kept: some may fail on harder inputs
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A bundle that was written."""
+
+    archive: Path
+    study: Path
+    id: str
+    trials: int
+    failed: int  # that could not be built; the study knows them
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What results brought."""
+
+    new: int
+    before: int  # that the study had already
+    finals: bool
+
+
+def pack(
+    request: Request,
+    archive: Path,
+    *,
+    engine: LocalEngine | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Packed:
+    """Ask the strategy for all that is left of the request's trials, build them here, and write them as a bundle."""
+    bundle_archive.stem(archive)  # a wrong name is told before anything is built
+    engine = engine or LocalEngine()
+    planned = plan(request)
+    with Journal(planned.folder, write=True) as journal:
+        journal.define(planned.definition)
+        journal.begin_run(request.budget())
+        setting = search.Setting(planned.space, request.seed, planned.starts, request.options)
+        state = SearchState(search.make(request.strategy, setting), planned.space, journal)
+        state.replay()
+        state.ask(2 * request.trials, request.trials)
+        waiting = sorted(state.proposals.values(), key=lambda proposal: proposal.id)
+        if not waiting:
+            raise BadInput(
+                f"{planned.folder}: all {state.told} trials have ended, so there is nothing to pack",
+                allowed=f"ask for more with --trials {2 * state.told}",
+            )
+
+        def emit(config: Mapping[str, Any]) -> Kernel:
+            return planned.generator.emit(request.operator, request.target, config)
+
+        with _Builds(engine, request) as builds:
+            say(f"building {len(waiting)} kernels")
+            built, failed = builds.all([(p, emit(p.config)) for p in waiting])
+            known = [(t, k, builds.one(k)) for t in journal.best(_KNOWN * request.keep_top) for k in [emit(t.config)]]
+            harness = None if request.target.kind == "sim" else builds.one(harness_for(request.target))
+        state.finish(failed)
+        if not built:
+            raise DeepgenError(f"none of {len(failed)} kernels could be built: {failed[0].measurement.detail}")
+        identity = bundle.write(
+            archive,
+            Task(request.operator, request.target, request.seed, request.policy),
+            study=study_id(journal),
+            name=planned.folder.name,
+            trials=built,
+            known=known,
+            harness=harness,
+            keep=request.keep_top,
+            baselines=request.baselines,
+        )
+        journal.note(f"packed {len(built)} trials into bundle {identity[:12]}")
+    return Packed(archive, planned.folder, identity, len(built), len(failed))
+
+
+def merge(study: Study, path: Path, *, engine: LocalEngine | None = None) -> Merged:
+    """Bring a bundle's results into their study. Merging the same results again changes nothing."""
+    results = bundle_results.read(path)
+    with Journal(study.folder, write=True) as journal:
+        if results.head["study"] != study_id(journal):
+            raise BadInput("holds results of another study", where=str(path), allowed=f"those of {study.folder.name}")
+        _check_device(study, journal, results, path)
+        proposals = {proposal.id: proposal for proposal in journal.proposals()}
+        trials = [_trial(study, proposals, result, path) for result in results.trials.values()]
+        ended = {trial.id for trial in journal.trials()}
+        fresh = [trial for trial in trials if trial.id not in ended]
+        journal.finish(fresh)
+        finals = _merge_finals(study, journal, results, path, engine or LocalEngine())
+        if fresh or finals:
+            journal.note(
+                f"merged {len(fresh)} trials of bundle {results.head['bundle'][:12]} from {results.head['device']}"
+            )
+    return Merged(len(fresh), len(trials) - len(fresh), finals)
+
+
+def study_id(journal: Journal) -> str:
+    """What a bundle and its results name their study by: not its folder, which may be moved."""
+    return digest(journal.definition())
+
+
+class _Builds:
+    """The build pool as packing uses it."""
+
+    def __init__(self, engine: LocalEngine, request: Request) -> None:
+        self._engine, self._target = engine, request.target
+        self._cache = Cache(engine.cache or default_cache_folder())
+        toolchain = toolchain_for(request.target, LANGUAGES[request.target.kind], engine.toolchains)
+        jobs = engine.jobs or host.usable_cores()
+        self._pool = BuildPool(toolchain, request.target, self._cache, jobs, engine.limits)
+
+    def all(
+        self, wanted: Sequence[tuple[Proposal, Kernel]]
+    ) -> tuple[list[tuple[Trial, Kernel, Artifact]], list[Trial]]:
+        """The trials whose kernels were built, and those that ended with their build."""
+        futures: list[Future[Artifact]] = [self._pool.submit(kernel) for _, kernel in wanted]
+        built: list[tuple[Trial, Kernel, Artifact]] = []
+        failed: list[Trial] = []
+        for (proposal, kernel), future in zip(wanted, futures, strict=True):
+            try:
+                artifact = future.result()
+            except BuildError as error:
+                measured = Measurement(error.verdict, error.detail)
+                failed.append(Trial(proposal.id, proposal.rank, proposal.config, kernel.id, measured))
+                continue
+            facts: dict[str, Json] = {**artifact.facts, "build_seconds": artifact.seconds}
+            built.append((_waiting(proposal, kernel, facts), kernel, artifact))
+        return built, failed
+
+    def one(self, kernel: Kernel) -> Artifact:
+        return _built(kernel, self._target, self._engine, self._cache)
+
+    def __enter__(self) -> _Builds:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._pool.close(cancel=True)
+
+
+def _waiting(proposal: Proposal, kernel: Kernel, facts: Mapping[str, Json]) -> Trial:
+    return Trial(proposal.id, proposal.rank, proposal.config, kernel.id, UNMEASURED, facts)
+
+
+def _built(kernel: Kernel, target: Any, engine: LocalEngine, cache: Cache) -> Artifact:
+    return build_once(kernel, target, paths=engine.toolchains, cache=cache, limits=engine.limits)
+
+
+def _trial(study: Study, proposals: Mapping[int, Proposal], result: TrialResult, path: Path) -> Trial:
+    """A result as a trial of the study, once its kernel is known to be the one that the study would build."""
+    proposal = proposals.get(result.trial)
+    if proposal is None:
+        raise BadInput(f"holds trial {result.trial}, which {study.folder.name} never asked for", where=str(path))
+    kernel = study.generator.emit(study.operator, study.target, proposal.config)
+    if kernel.id != result.kernel_id:
+        raise BadInput(
+            f"trial {result.trial} is of another kernel: generator {study.generator.name} was changed since",
+            where=str(path),
+            allowed="pack the study again and run that",
+        )
+    return Trial(proposal.id, proposal.rank, proposal.config, kernel.id, result.measurement, result.facts)
+
+
+def _check_device(study: Study, journal: Journal, results: Results, path: Path) -> None:
+    """One study, one device: times of two cannot be compared."""
+    at_home = study.target.model if isinstance(study.target, X86) else None
+    for trial in journal.trials():
+        if trial.measurement.samples:
+            device = trial.measurement.conditions.get("device", at_home)
+            if device is not None and device != results.head["device"]:
+                what = f"was measured on {results.head['device']}, and {study.folder.name} on {device}"
+                raise BadInput(
+                    what, where=str(path), allowed="one device a study: tune with another --seed for the other"
+                )
+            return
+
+
+def _merge_finals(study: Study, journal: Journal, results: Results, path: Path, engine: LocalEngine) -> bool:
+    """Finals that were held on all that has ended so far count; the winner is kept as after any finals."""
+    if results.finals is None:
+        return False
+    ended = {trial.id: trial for trial in journal.trials()}
+    told = next(number for number in range(len(ended) + 1) if number not in ended)
+    before = journal.finals()
+    if before is not None and before["trials"] == told:
+        return False
+    finals = {**results.finals, "trials": told, "bundle": results.head["bundle"]}
+    try:
+        rows = {row["trial"]: row for row in finals["finalists"]}
+        strange = [i for i, row in rows.items() if i not in ended or ended[i].kernel_id != row["kernel_id"]]
+        if strange or (finals["winner"] is not None and finals["winner"] not in rows):
+            raise ValueError("finalists")
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput("its finals are not of this study", where=str(path)) from error
+    winner = finals["winner"]
+    if winner is not None:
+        trial = ended[winner]
+        kernel = study.generator.emit(study.operator, study.target, trial.config)
+        artifact = _built(kernel, study.target, engine, Cache(engine.cache or default_cache_folder()))
+        about = {"operator": study.operator.to_json(), "config": dict(trial.config), "target": study.target.name}
+        write_winner(study.folder / WINNER, kernel, artifact, json.dumps(about, indent=2))
+    journal.add_finals(finals)
+    return True
