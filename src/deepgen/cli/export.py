@@ -1,4 +1,4 @@
-"""`deepgen export`: the winners of a study as a space or as a tuning config."""
+"""`deepgen export`: the winners of a study as a space, as a tuning config, or as the older tool's result file."""
 
 from __future__ import annotations
 
@@ -12,33 +12,50 @@ from deepgen.cli import options
 
 AsSpace = Annotated[bool, typer.Option("--as-space", help="A space of exactly the best configs.")]
 AsConfig = Annotated[bool, typer.Option("--as-config", help="A tuning config around them, one step wider.")]
+AsResults = Annotated[
+    str | None,
+    typer.Option(
+        "--as-results", metavar="PREFIX", help="The older tool's PREFIX_card<device>.json.", show_default=False
+    ),
+]
+Device = Annotated[int, typer.Option("--device", min=0, help="The number in the name of a result file.")]
 Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best.")]
-Output = Annotated[Path, typer.Option("-o", "--output", help="The JSON file to write.", show_default=False)]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="The JSON file to write.", show_default=False)]
 
 
 def export(
     study: options.StudyName,
-    output: Output,
+    output: Output = None,
     as_space: AsSpace = False,
     as_config: AsConfig = False,
+    as_results: AsResults = None,
+    device: Device = 0,
     top: Count = 10,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the best configs as a space or a tuning config."""
+    """Write the best configs as a space, a tuning config or a result file."""
     from deepgen import settings
     from deepgen.cli import studies
     from deepgen.cli.output import print_json, shown, write_text
-    from deepgen.tuning import reuse
+    from deepgen.tuning import legacy_results, reuse
     from deepgen.vocabulary.errors import BadInput
 
-    if as_space == as_config:
-        raise BadInput("export needs one form", allowed="--as-space or --as-config")
+    if [as_space, as_config, as_results is not None].count(True) != 1:
+        raise BadInput("export needs one form", allowed="--as-space, --as-config or --as-results PREFIX")
+    if (output is None) == (as_results is None):
+        allowed = "-o FILE with a space or a config, none with --as-results"
+        raise BadInput("the file to write is " + ("missing" if output is None else "given twice"), allowed=allowed)
     found = studies.open_study(study, settings.load())
-    data = reuse.as_space(found, top).to_json() if as_space else reuse.as_config(found, top)
-    write_text(output, json.dumps(data, indent=2) + "\n")
-    kind = "space" if as_space else "config"
+    if as_results is not None:
+        kind, output = "results", legacy_results.write_results(found, as_results, device, top)
+        use = f"deepgen import {shown(output)}"
+    else:
+        assert output is not None
+        kind = "space" if as_space else "config"
+        data = reuse.as_space(found, top).to_json() if as_space else reuse.as_config(found, top)
+        write_text(output, json.dumps(data, indent=2) + "\n")
+        use = f"deepgen space show {shown(output)}" if as_space else f"deepgen tune {shown(output)}"
     if as_json:
         print_json({"study": str(found.folder), "kind": kind, "file": str(output)})
         return
-    use = f"deepgen space show {shown(output)}" if as_space else f"deepgen tune {shown(output)}"
     print(f"{kind} written to {shown(output)}; use it with: {use}")

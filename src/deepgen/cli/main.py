@@ -16,7 +16,21 @@ from typing import Annotated, NoReturn
 import typer
 
 import deepgen
-from deepgen.cli import build, clean, doctor, export, resume, retest, show, space, status, stop, top, tune
+from deepgen.cli import (
+    build,
+    clean,
+    doctor,
+    export,
+    import_results,
+    resume,
+    retest,
+    show,
+    space,
+    status,
+    stop,
+    top,
+    tune,
+)
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
@@ -28,6 +42,7 @@ for _name, _command in (
     ("show", show.show),
     ("retest", retest.retest),
     ("export", export.export),
+    ("import", import_results.import_results),
     ("status", status.status),
     ("stop", stop.stop),
     ("space", space.space),

@@ -1,0 +1,76 @@
+"""`deepgen import`: the result files of the older tool, as a list or as a space."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepgen.cli import options
+
+if TYPE_CHECKING:
+    from deepgen.tuning.legacy_results import Result
+
+File = Annotated[Path, typer.Argument(metavar="RESULTS.json", help="A result file of the older tool.")]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Write what was read to this JSON file.", show_default=False)
+]
+AsSpace = Annotated[bool, typer.Option("--as-space", help="Write a space of exactly the configs that were right.")]
+
+
+def import_results(
+    file: File, output: Output = None, as_space: AsSpace = False, as_json: options.AsJson = False
+) -> None:
+    """Read a result file of the older tool."""
+    from deepgen.cli.output import print_json, shown, write_text
+    from deepgen.tuning.legacy_results import read_results, results_space
+    from deepgen.vocabulary.errors import BadInput
+
+    if as_space and output is None:
+        raise BadInput("--as-space writes a file", allowed="name it with -o FILE")
+    results = read_results(_text(file), str(file))
+    about = {"file": str(file), "results": [result.to_json() for result in results]}
+    if output is not None:
+        data = results_space(results, str(file)).to_json() if as_space else about
+        write_text(output, json.dumps(data, indent=2) + "\n")
+    if as_json:
+        print_json(about | ({} if output is None else {"written": str(output)}))
+        return
+    _print(results, file)
+    if output is not None:
+        use = f"; look at it with: deepgen space show {shown(output)}" if as_space else ""
+        print(f"{'space' if as_space else 'results'} written to {shown(output)}{use}")
+
+
+def _text(path: Path) -> str:
+    from deepgen.vocabulary.errors import BadInput
+
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise BadInput(f"{path} cannot be read: {reason}", allowed="a result file of the older tool") from error
+
+
+def _print(results: Sequence[Result], file: Path) -> None:
+    from deepgen.cli.output import config_text, labelled, seconds_text, table
+
+    first = results[0].config
+    same = {k: v for k, v in first.items() if all(k in r.config and r.config[k] == v for r in results)}
+    rows = []
+    for result in results:
+        own = {k: v for k, v in result.config.items() if k not in same}
+        rows.append(
+            (
+                seconds_text(result.ms * 1e-3) if result.ms is not None else "wrong",
+                f"{result.speedup:.3f}" if result.speedup is not None else "-",
+                f"{result.gflops:.1f}" if result.gflops is not None else "-",
+                config_text(own) or "-",
+            )
+        )
+    table(file.name, ("time", "over torch", "GFLOP/s", "config"), rows, right=("time", "over torch", "GFLOP/s"))
+    if same:
+        labelled("in all", config_text(same))
