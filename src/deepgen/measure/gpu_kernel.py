@@ -14,7 +14,7 @@ from deepgen.measure.native import NotLoadable, Scalars, evaluate
 from deepgen.vocabulary import BadInput, Kernel, ScalarArg, Step, TensorArg, TensorMapArg, WorkspaceArg
 
 # Gives a workspace its memory: from the argument and the number of bytes to an address.
-Allocate: TypeAlias = Callable[[WorkspaceArg, int], int]
+Allocate: TypeAlias = "Callable[[WorkspaceArg, int], int]"
 
 _CTYPES: dict[str, Any] = {
     "i32": ctypes.c_int32,

@@ -16,9 +16,9 @@ from deepgen.operators import Array
 from deepgen.space import parse
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel, ScalarArg, Step, TensorArg, WorkspaceArg
 
-Scalars: TypeAlias = Mapping[str, "int | float"]
+Scalars: TypeAlias = "Mapping[str, int | float]"
 # Gives a workspace its memory: from the argument and the number of bytes to an array of them.
-Allocate: TypeAlias = Callable[[WorkspaceArg, int], Array]
+Allocate: TypeAlias = "Callable[[WorkspaceArg, int], Array]"
 
 _CTYPES: dict[str, Any] = {
     "i32": ctypes.c_int32,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from deepgen.targets.base import Target
 from deepgen.targets.gpu_facts import Arch, Card
 from deepgen.vocabulary.errors import BadInput
 
-Rates = tuple[tuple[str, float], ...]  # (dtype, GFLOP/s) pairs: hashable, and JSON both ways
+Rates: TypeAlias = "tuple[tuple[str, float], ...]"  # (dtype, GFLOP/s) pairs: hashable, and JSON both ways
 G = TypeVar("G", bound="Gpu")
 
 

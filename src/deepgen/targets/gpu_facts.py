@@ -150,7 +150,7 @@ HIP_ARCHES: Mapping[str, Arch] = {
         1024,
         16,
         (*_DOTS, "wmma", "dot2_f32_bf16"),
-        **_RDNA | {"register_granule": 24, "registers_per_sm": 98304},
+        **{**_RDNA, "register_granule": 24, "registers_per_sm": 98304},
     ),
 }
 

@@ -4,6 +4,8 @@ It talks to the library through ctypes and is started without site-packages: tha
 kernel's compilation, and leaves limits, pauses and kills to the same code that runs every other compiler.
 """
 
+from __future__ import annotations
+
 import ctypes
 import json
 import sys
