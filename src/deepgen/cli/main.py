@@ -18,6 +18,7 @@ import typer
 import deepgen
 from deepgen.cli import (
     build,
+    bundle,
     clean,
     doctor,
     export,
@@ -51,6 +52,7 @@ for _name, _command in (
     ("clean", clean.clean),
 ):
     app.command(_name)(_command)
+app.add_typer(bundle.app, name="bundle")
 
 
 @dataclass
