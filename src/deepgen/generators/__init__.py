@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from deepgen.generators.base import Generator
 from deepgen.operators import Operator
 from deepgen.targets import Target
@@ -27,8 +30,13 @@ def find(operator: Operator, target: Target) -> Generator:
     raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed="; ".join(reasons))
 
 
-def by_name(name: str) -> Generator:
-    """The generator that a study was made with."""
+def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:
+    """The generator that a study was made with; `recipe` is what the study kept of one that is made from data."""
+    if recipe is not None:
+        from deepgen.generators.legacy import NAME, LegacyGenerator
+
+        if name == NAME:
+            return LegacyGenerator.from_recipe(recipe)
     for family in families():
         if family.name == name:
             return family

@@ -66,7 +66,8 @@ def check_tuning_config(data: Mapping[str, Any], where_: str) -> dict[str, list[
     """The candidates of every key, checked; keys that a file may leave out are filled in."""
     unknown = [k for k in data if k not in KEYS]
     if unknown:
-        raise BadInput(f"unknown key {unknown[0]!r}", where=where_, allowed="keys: " + ", ".join(KEYS))
+        what = "unknown key " if len(unknown) == 1 else "unknown keys "
+        raise BadInput(what + ", ".join(map(repr, unknown)), where=where_, allowed="keys: " + ", ".join(KEYS))
     missing = [k for k in KEYS if k not in data and k != "BATCH_SIZE"]
     if missing:
         raise BadInput(f"key {missing[0]!r} is missing", where=where_, allowed="a list of candidates")

@@ -82,6 +82,9 @@ def plan(request: Request) -> Plan:
         "seed": request.seed,
         "policy": request.policy.to_json(),
     }
+    recipe = getattr(generator, "recipe", None)
+    if recipe is not None:  # a generator that is made from data: what makes it again when the study is read back
+        definition["recipe"] = recipe
     # The version stands in the journal but not in the name: a bug-fix release goes on with the same study.
     name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
     default = generator.default(request.operator, request.target)
