@@ -124,6 +124,7 @@ def merge(
     found = studies.open_study(study, current)
     merged = bundles.merge(found, results, engine=session.engine(current, None))
     found = Study.open(found.folder)
+    session.write_older_results(found)
     if as_json:
         print_json({**found.summary(), "merged": merged.new, "known_before": merged.before})
         return

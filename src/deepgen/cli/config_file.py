@@ -13,6 +13,7 @@ from deepgen.cli import words
 from deepgen.operators import Operator
 from deepgen.operators.gemm import LAYOUTS
 from deepgen.settings import read_toml
+from deepgen.space import legacy
 from deepgen.vocabulary.dtypes import DTYPES
 from deepgen.vocabulary.errors import BadInput
 
@@ -100,6 +101,14 @@ def read(path: Path) -> TuningConfig:
         # As in the settings file, a relative path is relative to the file that names it.
         out=top.get("out", lambda v: path.parent / Path(v).expanduser() if _word(v) else None, "a folder"),
     )
+
+
+def read_older(path: Path) -> Mapping[str, Any] | None:
+    """The content of a tuning config or space file of the older tool; None for any other file."""
+    if path.suffix != ".json":
+        return None
+    data = _read_json(path)
+    return data if legacy.is_tuning_config(data) or legacy.is_space_file(data) else None
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:

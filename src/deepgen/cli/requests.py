@@ -8,6 +8,7 @@ from typing import Any
 
 from deepgen import generators, targets
 from deepgen.cli import config_file, words
+from deepgen.generators.legacy import LegacyGenerator
 from deepgen.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.tuning import Request, Study
@@ -21,6 +22,7 @@ def from_words(
     """The requests, one a study, and whether the words ask to detach. `options` holds None where nothing was given."""
     if given and config_file.is_config_file(given[0]):
         return _from_file(given, options, settings, policy), False
+    _no_space_strategy(options)
     shape = {name: options[name] for name in ("dtype", "layout") if options[name] is not None}
     operator, extras = words.parse(given, **shape)
     if extras.trials is not None and options["trials"] is not None:
@@ -42,6 +44,7 @@ def from_study(study: Study, options: Mapping[str, Any]) -> Request:
         options=definition["options"],
         domains=definition["domains"],
         policy=Policy(**definition["policy"]),
+        generator=study.generator,
         out=study.folder.parent,
         **_chosen(run, options),
     )
@@ -53,6 +56,10 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
     for name in ("dtype", "layout"):
         if options[name] is not None:
             raise BadInput(f"--{name} is given with a tuning config file", allowed=f"write {name} in {given[0]}")
+    older = config_file.read_older(Path(given[0]))
+    if older is not None:
+        return [_from_older(older, given[0], options, settings, policy)]
+    _no_space_strategy(options)
     config = config_file.read(Path(given[0]))
     target = targets.resolve(options["target"] or config.target or settings.target)
     said = {name: getattr(config, name) for name in ("trials", "time_budget", "seed", "strategy", "keep_top", "out")}
@@ -67,6 +74,22 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
         Request(operator=operator, target=target, policy=policy, domains=config.knobs, **chosen)
         for operator in config.operators
     ]
+
+
+def _from_older(
+    data: Mapping[str, Any], where: str, options: Mapping[str, Any], settings: Settings, policy: Policy
+) -> Request:
+    """The older tool's files say what to tune and over which space; the rest comes from options and settings."""
+    strategy = options.get("space_strategy")
+    generator = LegacyGenerator(data, 1 if strategy is None else strategy, where)
+    target = targets.resolve(options["target"] or settings.target)
+    chosen = {"out": settings.studies, **_chosen({}, options)}
+    return Request(operator=generator.operator, target=target, policy=policy, generator=generator, **chosen)
+
+
+def _no_space_strategy(options: Mapping[str, Any]) -> None:
+    if options.get("space_strategy") is not None:
+        raise BadInput("--space-strategy is given", allowed="only with a tuning config of the older tool")
 
 
 def _chosen(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

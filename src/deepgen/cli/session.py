@@ -15,10 +15,12 @@ from deepgen.cli.output import print_json, shown
 from deepgen.cli.result import print_result
 from deepgen.cli.signals import Stop, Stopped, stop_on_signals
 from deepgen.engines import LocalEngine
+from deepgen.generators.legacy import NAME as LEGACY
 from deepgen.measure.gpu_here import Elsewhere
 from deepgen.settings import Settings
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
+from deepgen.tuning.legacy_results import write_results
 from deepgen.tuning.request import plan
 from deepgen.vocabulary.errors import Missing
 
@@ -78,7 +80,15 @@ def _tune(job: Job, on: LocalEngine, stop: Stop, *, as_json: bool) -> Study:
     request = job.request
     title = f"{request.operator.describe()} on {request.target.name}"
     with watching(title, quiet=as_json) as watch:
-        return run_tuner(request, engine=on, watch=watch, stop=stop.event)
+        study = run_tuner(request, engine=on, watch=watch, stop=stop.event)
+    write_older_results(study)
+    return study
+
+
+def write_older_results(study: Study) -> None:
+    """For a study of the older tool's configs, its kind of result file beside the journal: results_card0.json."""
+    if study.definition["generator"] == LEGACY and study.finals() is not None:
+        write_results(study, study.folder / "results", count=study.budget().get("keep_top", 8))
 
 
 def _how_to_go_on(study: Study) -> str:
