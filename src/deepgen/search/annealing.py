@@ -11,8 +11,9 @@ from deepgen.search.base import Fresh, Setting, check_options
 from deepgen.vocabulary import Trial
 
 _OPTIONS = {
-    "temperature": 0.5,  # how much slower, in logarithm of time, a step may be at first with a chance of 1/e
-    "cooling": 0.98,  # the temperature's factor at each trial
+    "warm_up": 10,  # random configs, from the best of which the walk starts
+    "temperature": 0.2,  # how much slower, in logarithm of time, a step may be at first with a chance of 1/e
+    "cooling": 0.97,  # the temperature's factor at each trial
     "patience": 20,  # trials without a step, after which the walk goes back to the best config
 }
 
@@ -23,12 +24,13 @@ class Annealing:
     def __init__(self, setting: Setting) -> None:
         options = check_options("annealing", setting.options, _OPTIONS)
         self._temperature, self._cooling = float(options["temperature"]), float(options["cooling"])
-        self._patience = int(options["patience"])
+        self._patience, self._warm_up = int(options["patience"]), int(options["warm_up"])
         self._fresh = Fresh(setting)
         self._rng = np.random.default_rng(setting.seed)
         self._here: tuple[float, int] | None = None  # the logarithm of the time, and the rank
         self._best: tuple[float, int] | None = None
-        self._stuck = 0
+        self._told = 0
+        self._stuck = 0  # trials since the last step
 
     def ask(self, n: int) -> list[dict[str, Any]]:
         ranks = self._fresh.starts(n)
@@ -40,14 +42,18 @@ class Annealing:
         return self._fresh.configs(ranks)
 
     def tell(self, trial: Trial) -> None:
-        self._temperature *= self._cooling
-        self._stuck += 1
+        self._told += 1
+        if self._told > self._warm_up:
+            self._temperature *= self._cooling
+            self._stuck += 1
         if trial.seconds is None:
             return
         now = (math.log(trial.seconds), trial.rank)
         if self._best is None or now < self._best:
             self._best = now
-        if self._here is None or self._accepts(now[0] - self._here[0]):
+        if self._told <= self._warm_up:
+            self._here = self._best
+        elif self._here is None or self._accepts(now[0] - self._here[0]):
             self._here, self._stuck = now, 0
         elif self._stuck > self._patience:
             self._here, self._stuck = self._best, 0
@@ -57,7 +63,7 @@ class Annealing:
 
     def _step(self) -> list[int]:
         """A new neighbour of where the walk stands, or a random config where there is none."""
-        if self._here is not None:
+        if self._here is not None and len(self._fresh.taken) >= self._warm_up:
             space = self._fresh.space
             around = [space.rank(c) for c in space.neighbors(space.at(self._here[1]))]
             free = [rank for rank in around if rank not in self._fresh.taken]

@@ -33,7 +33,7 @@ _OPTIONS = {
 # What is taken away from the algorithm, to see what it was worth.
 VARIANTS = ("full", "random_keys", "free_crossover", "repair", "random")
 _LEARN = 3  # right trials, without which the model has nothing to learn from
-_MOST = 500  # trials that the model learns from: the latest
+_MOST = 250  # trials that the model learns from: the latest
 
 
 class ConstrainedGA:
@@ -102,7 +102,7 @@ class ConstrainedGA:
     def _evolve(self, population: list[int]) -> list[int]:
         """The next generation: the better a member's prediction, the more children it has."""
         codes = self._encoding.codes(population)
-        odds = _roulette(self._regressor.predict(codes)[0])
+        odds = _roulette(self._regressor.predict(codes))
         parents = self._rng.choice(len(population), size=(len(population), 2), p=odds)
         children = [self._child(population, codes, int(a), int(b)) for a, b in parents.tolist()]
         return list(dict.fromkeys([*(c for c in children if c is not None), *population]))[: len(population)]
@@ -131,7 +131,7 @@ class ConstrainedGA:
         free = [rank for rank in population if rank not in self._fresh.taken]
         chosen: list[int] = []
         if free:
-            odds = _roulette(self._regressor.predict(self._encoding.codes(free))[0])
+            odds = _roulette(self._regressor.predict(self._encoding.codes(free)))
             count = min(len(free), round(self._options["by_prediction"] * wanted))
             picked = self._rng.choice(len(free), size=count, replace=False, p=odds)
             chosen = [free[int(i)] for i in picked]

@@ -1,4 +1,4 @@
-"""The guide made of a Gaussian process."""
+"""The guide made of a Gaussian process, alone or with trees beside it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,29 @@ from deepgen.search.encoding import Encoding, Floats
 from deepgen.search.gaussian import Kernel, Posterior
 from deepgen.search.guides import Told
 from deepgen.search.pool import Pool
+from deepgen.search.regressors import Regressor
 
 _MOST = 200  # trials that are learned from; a process of n trials costs n^2 a trial
 _BEST = 120  # of which the fastest; the others are drawn from the rest
 _FIRST_STEPS, _STEPS = 60, 12
+_PART = 10  # trees are trained anew when trials have grown by one part in so many
 _WORKS = 0.9  # the chance that an unknown config works
 _DOUBT = 0.1  # the noise of right and wrong
 _FLOOR = 0.02  # no config is given up entirely
 
 
 class GaussianGuide:
-    """Time and chance to work, each a Gaussian process over the same kernel."""
+    """Time and chance to work, each a Gaussian process over the same kernel.
 
-    def __init__(self, encoding: Encoding, seed: int) -> None:
+    With `trees`, the expected time is the mean of the process's and theirs; how unsure it is, the process says.
+    """
+
+    def __init__(self, encoding: Encoding, seed: int, trees: Regressor | None = None) -> None:
         self.kernel = Kernel(encoding.distances)
         self._seed = seed
         self._fitted = 0
+        self._trees = trees
+        self._trained = 0  # trials that the trees know
 
     def choose(self, told: Sequence[Told]) -> list[Told]:
         """All, or when they are many the fastest and some of the others."""
@@ -50,6 +57,7 @@ class GaussianGuide:
         if len(self._right) < len(self._tried):
             self._learn_failures()
         self._dreamt: list[float] = []
+        self._train()
 
     def hear(self, told: Told) -> None:
         self._tried.append(told)
@@ -60,6 +68,8 @@ class GaussianGuide:
             self._works.add(self._pool.place[told.rank])
         elif told.seconds is None:
             self._learn_failures()
+        if len(self._tried) - self._trained >= max(1, len(self._tried) // _PART):
+            self._train()
 
     def imagine(self, place: int) -> None:
         self._dreamt.append(float(self._mean[place]))
@@ -72,6 +82,8 @@ class GaussianGuide:
     def desire(self) -> Floats:
         results = self._results()
         self._mean, spread = self._time.predict(np.concatenate([results, self._dreamt]))
+        if self._trees is not None:
+            self._mean = 0.5 * (self._mean + self._by_trees)
         desire = log_improvement(self._mean, spread, float(results.min()))
         if self._works is not None:
             worked = np.array([float(t.seconds is not None) for t in self._tried])
@@ -81,6 +93,13 @@ class GaussianGuide:
 
     def _results(self) -> Floats:
         return standardised(np.array([t.seconds for t in self._right]))
+
+    def _train(self) -> None:
+        self._trained = len(self._tried)
+        if self._trees is not None:
+            places = [self._pool.place[t.rank] for t in self._right]
+            self._trees.fit(self._pool.columns[:, places].T, self._results())
+            self._by_trees = self._trees.predict(self._pool.columns.T)
 
     def _learn_failures(self) -> None:
         self._works = Posterior(self.kernel, self._pool.columns, _DOUBT)

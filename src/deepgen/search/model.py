@@ -18,7 +18,6 @@ from deepgen.search.encoding import Encoding
 from deepgen.search.gaussian_guide import GaussianGuide
 from deepgen.search.guides import Guide, Told
 from deepgen.search.pool import Pool, draw_pool
-from deepgen.search.regressor_guide import RegressorGuide
 from deepgen.search.regressors import LIBRARIES, make_regressor
 from deepgen.search.transfer import EXPECTED, Prior
 from deepgen.vocabulary import Trial
@@ -93,9 +92,9 @@ class Model:
         self._next_fit = 0
 
     def _make_guide(self) -> Guide:
-        if self._library != "numpy":
-            return RegressorGuide(self._encoding, make_regressor(self._library, self._encoding, self._seed))
-        guide = GaussianGuide(self._encoding, self._seed)
+        alone = self._library == "numpy"
+        trees = None if alone else make_regressor(self._library, self._encoding, self._seed)
+        guide = GaussianGuide(self._encoding, self._seed, trees)
         if self._prior.names:
             self._prior.inform(guide.kernel, self._encoding)
         return guide

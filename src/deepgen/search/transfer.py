@@ -92,7 +92,7 @@ class _Source:
 
     def expected(self, codes: Ints) -> Floats:
         places = np.stack([m[codes[:, i]] for i, m in zip(self._columns, self._maps, strict=True)], axis=1)
-        result, _ = self._regressor.predict(self._shared.with_alignments(places))
+        result = self._regressor.predict(self._shared.with_alignments(places))
         for i, row in enumerate(places.tolist()):
             known = self._measured.get(tuple(row))
             if known is not None:

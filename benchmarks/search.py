@@ -1,0 +1,141 @@
+"""How near each strategy comes to the best config of recorded spaces: the table by which a change to search is judged.
+
+    python benchmarks/search.py FOLDER [--strategies model,random] [--seeds 20] [--out benchmarks/results/search.json]
+
+FOLDER holds recorded spaces (*.json.gz). `model+transfer` is `model` having seen the spaces of the same knobs.
+"""
+
+from __future__ import annotations
+
+import os
+
+# One thread: the figures are also of the strategy's own time.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from deepgen.search.base import Past
+from deepgen.search.options import parse_options
+from deepgen.search.recorded import Recorded, read
+from deepgen.search.replay import Contest, interval, replay
+
+BUDGETS = (25, 50, 100, 200)
+DEFAULT = (
+    "model",
+    "model+transfer",
+    "model:library=lightgbm",
+    "model:library=sklearn",
+    "constrained_ga",
+    "evolution",
+    "annealing",
+    "random",
+)
+TRANSFER = "+transfer"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _arguments(argv)
+    spaces = [read(path) for path in sorted(arguments.folder.glob("*.json.gz"))]
+    if not spaces:
+        print(f"{arguments.folder} holds no recorded spaces (*.json.gz)", file=sys.stderr)
+        return 2
+    results: dict[str, Any] = {}
+    for word in arguments.strategies.split(","):
+        results[word] = _contest(word, spaces, arguments.seeds)
+        _print(word, results[word])
+        if arguments.out is not None:
+            _write(arguments.out, arguments.seeds, results, argv)
+    return 0
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--strategies", default=",".join(DEFAULT), help="name[:option=value]... of each, with commas")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--out", type=Path, help="write the results here, keeping those of other strategies")
+    return parser.parse_args(argv)
+
+
+def _contest(word: str, spaces: Sequence[Recorded], seeds: int) -> dict[str, Any]:
+    """The curves of a strategy on all spaces, as means and 95% intervals over seeds."""
+    name, *options = word.replace(TRANSFER, "").split(":")
+    curves: dict[str, list[list[float]]] = {}
+    spent = 0.0
+    for space in spaces:
+        partners = _partners(space, spaces) if TRANSFER in word else []
+        if TRANSFER in word and not partners:
+            continue
+        contest = Contest(name, BUDGETS[-1], parse_options(options), partners)
+        space.space.count()  # compiled before the clock runs
+        started = time.process_time()
+        curves[space.name] = [replay(space, contest, seed) for seed in range(seeds)]
+        spent += time.process_time() - started
+    # A seed's score is its mean over the spaces; the interval is over seeds.
+    together = [[mean(c[seed][i] for c in curves.values()) for i in range(BUDGETS[-1])] for seed in range(seeds)]
+    return {
+        "all": _summary(together),
+        "spaces": {space: _summary(runs) for space, runs in curves.items()},
+        "curve": [_point([run[i] for run in together]) for i in range(BUDGETS[-1])],
+        "milliseconds_a_trial": 1e3 * spent / (len(curves) * seeds * BUDGETS[-1]),
+    }
+
+
+def _partners(space: Recorded, spaces: Sequence[Recorded]) -> list[Past]:
+    """The other recordings with exactly the same knobs."""
+    knobs = {k.name for k in space.space.knobs}
+    return [s.past for s in spaces if s.name != space.name and {k.name for k in s.space.knobs} == knobs]
+
+
+def _summary(runs: Sequence[Sequence[float]]) -> dict[str, list[float]]:
+    return {str(n): _point([run[n - 1] for run in runs]) for n in BUDGETS}
+
+
+def _point(scores: Sequence[float]) -> list[float]:
+    return [round(value, 5) for value in (mean(scores), *interval(scores))]
+
+
+def _print(word: str, result: dict[str, Any]) -> None:
+    print(f"{word}: {result['milliseconds_a_trial']:.1f} ms a trial")
+    for space, summary in {"all": result["all"], **result["spaces"]}.items():
+        cells = [f"{m:.3f} ({low:.3f} to {high:.3f})" for m, low, high in summary.values()]
+        print(f"  {space:<24}" + "  ".join(cells), flush=True)
+
+
+def _write(out: Path, seeds: int, results: dict[str, Any], argv: Sequence[str] | None) -> None:
+    kept = json.loads(out.read_text(encoding="utf-8"))["strategies"] if out.exists() else {}
+    about = {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": " ".join(["python", "benchmarks/search.py", "FOLDER", *(argv or sys.argv[1:])[1:]]),
+        "seeds": seeds,
+        "python": platform.python_version(),
+        "versions": _versions(),
+    }
+    strategies = {**kept, **{word: {**about, **result} for word, result in results.items()}}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps({"strategies": strategies}, indent=1) + "\n", encoding="utf-8")
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("deepgen", "numpy", "lightgbm", "scikit-learn"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

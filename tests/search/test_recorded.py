@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from recordings import made_up
+
+from deepgen.search.recorded import Recorded, from_trials, read
+from deepgen.vocabulary import BadInput, Verdict
+
+
+def test_a_recording_gives_its_configs_times_and_failures(recording: Path) -> None:
+    recorded = read(recording)
+    cache = made_up()["cache"]
+    assert recorded.space.count() == len(cache)
+    fast = min((r for r in cache.values() if not isinstance(r["time"], str)), key=lambda r: r["time"])
+    config = {k: v for k, v in fast.items() if k != "time"}
+    assert recorded.measure(config).seconds == pytest.approx(fast["time"] * 1e-3)
+    assert recorded.best == pytest.approx(fast["time"] * 1e-3)
+    broken = next(r for r in cache.values() if isinstance(r["time"], str))
+    assert recorded.measure(broken).verdict is Verdict.CRASHED
+
+
+def test_packed_recordings_are_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "packed.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(made_up()).encode()))
+    assert read(path).name == "packed"
+
+
+def test_very_long_times_of_older_files_are_failures(tmp_path: Path) -> None:
+    data = {"tune_params_keys": ["A"], "cache": {"1": {"A": 1, "time": 1e20}, "2": {"A": 2, "time": 3.0}}}
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(data))
+    recorded = read(path)
+    assert not recorded.measure({"A": 1}).ok
+    assert recorded.best == pytest.approx(3e-3)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"cache": {}}', '{"tune_params_keys": ["A"], "cache": {"1": {}}}'])
+def test_what_is_no_recording_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "odd.json"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=r"odd\.json"):
+        read(path)
+
+
+def test_a_missing_file_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="nothing"):
+        read(tmp_path / "nothing.json")
+
+
+def test_the_trials_of_a_study_are_a_recording(recorded: Recorded) -> None:
+    some = list(recorded.past.trials)[:50]
+    again = from_trials("study", some)
+    assert again.space.count() == 50
+    assert again.measure(some[7].config) == some[7].measurement
