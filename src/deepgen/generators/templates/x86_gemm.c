@@ -7,11 +7,11 @@
 //   tile    MR rows x NR vectors of C in registers; one K step loads NR vectors of B and broadcasts MR numbers of A
 //   block   MC x NC of C over KC of K: the operands of many tiles, packed or as they lie, held in L1 and L2
 //   task    a part of C (or of K) with all of its blocks: what one thread draws at a time
-#include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "x86_pool.h"
+#include "x86_vector.h"
 
 // --- knobs -------------------------------------------------------------------------------------------------------
 
@@ -73,47 +73,6 @@
 #if A_T && PACK_A == 1
 #error "rows of A do not lie in one piece when A is stored K x M"
 #endif
-
-// --- vectors -----------------------------------------------------------------------------------------------------
-
-#ifdef __AVX512F__
-#define VL 16
-typedef __m512 vec;
-typedef __mmask16 mask;
-static inline mask first(long n) { return n >= VL ? 0xffff : n <= 0 ? 0 : (1u << n) - 1; }
-static inline vec load(const float *p) { return _mm512_loadu_ps(p); }
-static inline vec load_part(const float *p, mask m) { return _mm512_maskz_loadu_ps(m, p); }
-static inline void store(float *p, vec v) { _mm512_storeu_ps(p, v); }
-static inline void store_part(float *p, mask m, vec v) { _mm512_mask_storeu_ps(p, m, v); }
-static inline void stream(float *p, vec v) { _mm512_stream_ps(p, v); }
-static inline vec madd(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
-static inline vec all(float x) { return _mm512_set1_ps(x); }
-#else
-#define VL 8
-typedef __m256 vec;
-typedef __m256i mask;
-static inline mask first(long n) {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n > VL ? VL : (int)n), lane);
-}
-static inline vec load(const float *p) { return _mm256_loadu_ps(p); }
-static inline vec load_part(const float *p, mask m) { return _mm256_maskload_ps(p, m); }
-static inline void store(float *p, vec v) { _mm256_storeu_ps(p, v); }
-static inline void store_part(float *p, mask m, vec v) { _mm256_maskstore_ps(p, m, v); }
-static inline void stream(float *p, vec v) { _mm256_stream_ps(p, v); }
-static inline vec madd(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
-static inline vec all(float x) { return _mm256_set1_ps(x); }
-#endif
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLLED _Pragma("unroll")
-#else
-#define UNROLLED _Pragma("GCC unroll 64")
-#endif
-
-static inline long least(long a, long b) { return a < b ? a : b; }
-static inline long ceil_div(long a, long b) { return (a + b - 1) / b; }
 
 // --- sizes -------------------------------------------------------------------------------------------------------
 
@@ -252,57 +211,6 @@ static const tile_kernel part_tiles[] = {
 };
 
 // --- packing -----------------------------------------------------------------------------------------------------
-
-#if VL == 16
-#define LANES(a, b, d)                                                                                              \
-    __builtin_shufflevector(a, b, d(0), d(1), d(2), d(3), d(4), d(5), d(6), d(7), d(8), d(9), d(10), d(11), d(12), \
-                            d(13), d(14), d(15))
-#else
-#define LANES(a, b, d) __builtin_shufflevector(a, b, d(0), d(1), d(2), d(3), d(4), d(5), d(6), d(7))
-#endif
-// One stage of a transposition exchanges the off-diagonal squares of size d.
-#define LOW(e, d) ((e) & (d) ? (e) - (d) + VL : (e))
-#define HIGH(e, d) ((e) & (d) ? (e) + VL : (e) + (d))
-#define LOW1(e) LOW(e, 1)
-#define LOW2(e) LOW(e, 2)
-#define LOW4(e) LOW(e, 4)
-#define LOW8(e) LOW(e, 8)
-#define HIGH1(e) HIGH(e, 1)
-#define HIGH2(e) HIGH(e, 2)
-#define HIGH4(e) HIGH(e, 4)
-#define HIGH8(e) HIGH(e, 8)
-#define STAGE(t, d)                                                                                                 \
-    UNROLLED for (int i = 0; i < VL; i++) if (!(i & d)) {                                                          \
-        vec low = LANES(t[i], t[i + d], LOW##d), high = LANES(t[i], t[i + d], HIGH##d);                             \
-        t[i] = low;                                                                                                 \
-        t[i + d] = high;                                                                                            \
-    }
-
-ALWAYS_INLINE void transpose(vec t[VL]) {
-    STAGE(t, 1)
-    STAGE(t, 2)
-    STAGE(t, 4)
-#if VL == 16
-    STAGE(t, 8)
-#endif
-}
-
-// Rows of `from` become columns of `to`: to[k * step + i] = from[i * ld + k]. Writes whole vectors: up to VL - 1
-// numbers past the last one in each row of `to`, in order, so that the next row sets them right. Missing rows are 0.
-static void pack_transposed(float *to, long step, const float *from, long ld, long rows, long kc) {
-    for (long k = 0; k < kc; k += VL) {
-        mask part = first(kc - k);
-        vec t[VL];
-        UNROLLED for (int i = 0; i < VL; i++) t[i] = i < rows ? load_part(from + i * ld + k, part) : all(0);
-        transpose(t);
-        long n = least(VL, kc - k);
-        if (n == VL) {
-            UNROLLED for (int i = 0; i < VL; i++) store(to + (k + i) * step, t[i]);
-        } else {
-            UNROLLED for (int i = 0; i < VL; i++) if (i < n) store(to + (k + i) * step, t[i]);
-        }
-    }
-}
 
 static void pack_a_strip(float *to, const float *a, long lda, long rows, long kc) {
     if (A_T) {  // K x M: numbers of one k lie side by side

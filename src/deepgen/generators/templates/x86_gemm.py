@@ -14,6 +14,7 @@ from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step,
 _FLOAT = 4
 _A_ROW_PAD = 16  # floats that x86_gemm.c adds to each packed row of A
 
+_SOURCES = ("x86_gemm.c", "x86_vector.h", "x86_pool.h")
 _PACK_A = {"none": 0, "rows": 1, "panels": 2}
 _PACK_B = {"none": 0, "panels": 1}
 _PARTITION = {"m": 0, "n": 1, "mn": 2, "k": 3, "batch": 4}
@@ -23,7 +24,8 @@ _VECTORS = (1, 2, 3, 4, 6, 8)
 _BLOCK_M = (32, 64, 128, 256, 512, 1024, 2048)
 _BLOCK_N = (64, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 _BLOCK_K = (8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
-_THIN = 16  # rows of C up to which a short block of K can pay: B then streams through as fast as memory gives it
+_THIN = 16  # rows of C up to which B is read once, as fast as memory gives it, and packing it would only cost
+_LOW = 64  # rows of C up to which a block of K may be short: the few passes over C that it takes are cheap
 _WORTH_A_THREAD = 1_000_000  # flops; waking another thread takes as long as computing these
 _AHEAD_BYTES = 256 << 10  # of A and B in a task that x86_gemm.c still asks for all at once
 _LEAST_SLICE = 256  # steps of K; below it adding the slices up costs more than it gains
@@ -55,7 +57,7 @@ class X86Gemm:
         vectors = s.knob("NR", _up_to(_VECTORS, -(-gemm.n // lanes)))
         mc = s.knob("MC", _covering(_BLOCK_M, gemm.m))
         nc = s.knob("NC", _covering(_BLOCK_N, gemm.n))
-        kc = s.knob("KC", _covering([v for v in _BLOCK_K if v >= 128 or gemm.m <= _THIN], gemm.k))
+        kc = s.knob("KC", _depths(gemm))
         # Rows of A lie in one piece only when A is M x K; B can be read in place only when its vectors run along N.
         s.knob("PACK_A", ["none", "rows", "panels"] if gemm.layout[0] == "n" else ["none", "panels"])
         s.knob("PACK_B", ["none", "panels"] if gemm.layout[1] == "n" else ["panels"])
@@ -128,7 +130,7 @@ class X86Gemm:
         return Kernel(
             name=self.name,
             language="c",
-            sources=tuple(Source(name, _source(name)) for name in ("x86_gemm.c", "x86_pool.h")),
+            sources=tuple(Source(name, _source(name)) for name in _SOURCES),
             flags=("-std=gnu11", "-pthread", *(f"-D{name}={value}" for name, value in knobs.items())),
             plan=LaunchPlan(steps=(step,)),
         )
@@ -143,13 +145,14 @@ class X86Gemm:
         streamed = thin and in_place and not small
         tiles = [(r, v) for r, v in _tiles(gemm, cpu) if not streamed or v <= (2 if gemm.m > 4 else 4)]
         rows, vectors = min(tiles, key=lambda tile: _tile_cost(gemm, lanes, *tile))
-        depth = (32 if gemm.m > 4 else 16) if streamed else 512 if lanes == 16 else 256
+        low = gemm.m <= _LOW
+        depth = (32 if gemm.m > 4 else 16) if streamed else 256 if low or lanes == 8 else 512
         config: dict[str, Any] = {
             "MR": rows,
             "NR": vectors,
             "MC": _nearest(_covering(_BLOCK_M, gemm.m), 256),
-            "NC": _nearest(_covering(_BLOCK_N, gemm.n), 4096 if in_place else 512),
-            "KC": _nearest(_covering([v for v in _BLOCK_K if v >= 128 or thin], gemm.k), depth),
+            "NC": _nearest(_covering(_BLOCK_N, gemm.n), 4096 if in_place else 1024 if low else 512),
+            "KC": _nearest(_depths(gemm), depth),
             "PACK_A": "none" if gemm.layout[0] == "n" else "panels",
             "PACK_B": "none" if in_place else "panels",
             "OUTER": "b",
@@ -198,6 +201,11 @@ def _covering(values: Sequence[int], size: int) -> list[int]:
 
 def _nearest(values: Sequence[int], wanted: int) -> int:
     return min(values, key=lambda v: abs(v - wanted))
+
+
+def _depths(gemm: Gemm) -> list[int]:
+    """Blocks of K: short ones only where C is low."""
+    return _covering([v for v in _BLOCK_K if v >= 128 or gemm.m <= _LOW], gemm.k)
 
 
 def _tiles(gemm: Gemm, cpu: X86) -> list[tuple[int, int]]:
