@@ -12,6 +12,7 @@ from faulty_family import FAULTS, FaultyGemm, broken_compiler, fault_of, passes
 
 import deepgen as dg
 from deepgen.build import BuildLimits
+from deepgen.cli.main import main
 from deepgen.measure.base import Policy
 from deepgen.vocabulary import BadInput, Verdict
 
@@ -89,7 +90,9 @@ def test_a_generator_of_ones_own_is_recorded_and_needed_again(tmp_path: Path) ->
     assert again.kernel(slower).id == slower.kernel_id
     without = dg.Study.open(study.folder)
     assert without.best().load() is not None, "the winner is kept with the study"
-    with pytest.raises(BadInput, match="faulty_gemm"):
+    with pytest.raises(BadInput, match="'faulty_gemm', which is not one of deepgen's"):
         without.kernel(slower)
+    assert main(["resume", str(study.folder), "--trials", "3"]) == 2, "it does not go on with another generator"
+    assert len(study.trials()) == 2
     with pytest.raises(BadInput, match="does not serve"):
         dg.tune(OPERATOR, generator=FaultyGemm(), out=tmp_path, **{**given, "target": "sim"})  # type: ignore[arg-type]

@@ -69,7 +69,14 @@ class Study:
 
     @cached_property
     def generator(self) -> Generator:
-        return self._own_generator or generators.by_name(self.definition["generator"])
+        if self._own_generator is not None:
+            return self._own_generator
+        name = self.definition["generator"]
+        try:
+            return generators.by_name(name, self.definition.get("recipe"))
+        except BadInput as error:
+            what = f"{self.folder} was tuned with {name!r}, which is not one of deepgen's generators"
+            raise BadInput(what, allowed="from Python: dg.Study.open(folder, generator=...)") from error
 
     @cached_property
     def space(self) -> Space:
