@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from gemm_runs import Runs
 
 from deepgen import targets
+from deepgen.build import build_once
 from deepgen.generators.templates.x86_gemm import X86Gemm
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import LAYOUTS
 from deepgen.targets import X86
+from deepgen.vocabulary import WorkspaceArg
 
 FAMILY = X86Gemm()
 NATIVE = targets.resolve("x86:native")
@@ -84,10 +89,33 @@ def test_streamed_results_arrive(target: X86) -> None:
 
 
 def test_a_kernel_can_be_called_again_and_from_several_threads() -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     operator = gemm(64, 96, 600)
     config = {**FAMILY.default(operator, NATIVE), "THREADS": 2, "PARTITION": "k", "TASKS": 1}
     runs = Runs(FAMILY.emit(operator, NATIVE, config), NATIVE)
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda _: runs.wrong(operator), range(40))) == [""] * 40
+
+
+def test_unloading_a_kernel_ends_its_threads() -> None:
+    script = """
+import ctypes, _ctypes, os, sys
+library = ctypes.CDLL(sys.argv[1])
+a = (ctypes.c_float * 40000)(*([1.0] * 40000))
+c = (ctypes.c_float * 40000)()
+work = (ctypes.c_float * int(sys.argv[2]))()
+sizes = [ctypes.c_int64(n) for n in (200, 200, 200, 1, 200, 200, 200, 0, 0, 0)]
+before = len(os.listdir("/proc/self/task"))
+library.deepgen_gemm(a, a, c, work, *sizes, ctypes.c_float(1), ctypes.c_float(0), ctypes.c_int32(3))
+during = len(os.listdir("/proc/self/task"))
+_ctypes.dlclose(library._handle)
+print(c[0], during - before, len(os.listdir("/proc/self/task")) - before)
+"""
+    operator = gemm(200, 200, 200)
+    config = {**FAMILY.default(operator, NATIVE), "THREADS": 3, "PARTITION": "n", "TASKS": 1}
+    kernel = FAMILY.emit(operator, NATIVE, config)
+    [workspace] = [arg.bytes for arg in kernel.plan.steps[0].args if isinstance(arg, WorkspaceArg)]
+    binary = build_once(kernel, NATIVE).binary
+    told = subprocess.run(
+        [sys.executable, "-c", script, binary, str(workspace)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert told.stdout.split() == ["200.0", "2", "0"]

@@ -1,0 +1,42 @@
+"""The measured bounds of this machine: there is a share of peak to show, and it is measured once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deepgen import targets
+from deepgen.build import Cache
+from deepgen.measure import peak_gflops
+from deepgen.measure.peak import x86_bounds
+from deepgen.operators import gemm
+from deepgen.targets import X86
+from deepgen.vocabulary import BadInput
+
+NATIVE = targets.resolve("x86:native")
+assert isinstance(NATIVE, X86)
+
+
+def test_both_bounds_are_found_and_kept(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    first = x86_bounds(NATIVE, "f32", 1, cache=cache)
+    assert first.gflops > 1 and first.gbytes_per_second > 0.1
+    assert x86_bounds(NATIVE, "f32", 1, cache=cache) == first, "measured again instead of read"
+    [kept] = (tmp_path / "peak").iterdir()
+    assert json.loads(kept.read_text()) == vars(first)
+
+
+def test_a_torn_file_is_measured_anew(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    x86_bounds(NATIVE, "f64", 1, cache=cache)
+    [kept] = (tmp_path / "peak").iterdir()
+    kept.write_text('{"gflops": 1')
+    assert x86_bounds(NATIVE, "f64", 1, cache=cache).gflops > 0
+
+
+def test_a_dtype_without_a_loop_is_an_error_or_no_peak(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="f32"):
+        x86_bounds(NATIVE, "bf16", 1, cache=Cache(tmp_path))
+    assert peak_gflops(gemm(8, 8, 8, dtype="i8"), NATIVE, cache=Cache(tmp_path)) is None
