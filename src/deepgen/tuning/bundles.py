@@ -11,13 +11,14 @@ from typing import Any
 
 from deepgen import search
 from deepgen.build import BuildError, BuildPool, Cache, build_once, default_cache_folder, toolchain_for
-from deepgen.engines import LocalEngine, bundle, bundle_archive, bundle_results
+from deepgen.engines import LocalEngine, bundle_archive, bundle_results
 from deepgen.engines.bundle_results import Results, TrialResult
 from deepgen.engines.local import LANGUAGES
 from deepgen.library.store import write_winner
 from deepgen.measure.base import Task
 from deepgen.measure.supervisor import harness_for
 from deepgen.targets import X86, host
+from deepgen.tuning import bundle_pack
 from deepgen.tuning.bundle_runner import UNMEASURED
 from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.request import Request, plan
@@ -84,7 +85,7 @@ def pack(
         state.finish(failed)
         if not built:
             raise DeepgenError(f"none of {len(failed)} kernels could be built: {failed[0].measurement.detail}")
-        identity = bundle.write(
+        identity = bundle_pack.write(
             archive,
             Task(request.operator, request.target, request.seed, request.policy),
             study=study_id(journal),
@@ -108,15 +109,17 @@ def merge(study: Study, path: Path, *, engine: LocalEngine | None = None) -> Mer
         _check_device(study, journal, results, path)
         proposals = {proposal.id: proposal for proposal in journal.proposals()}
         trials = [_trial(study, proposals, result, path) for result in results.trials.values()]
-        ended = {trial.id for trial in journal.trials()}
+        ended = {trial.id: trial for trial in journal.trials()}
         fresh = [trial for trial in trials if trial.id not in ended]
+        ended.update((trial.id, trial) for trial in fresh)
+        finals = _finals(results, ended, path)  # whatever is wrong is found before anything is written
         journal.finish(fresh)
-        finals = _merge_finals(study, journal, results, path, engine or LocalEngine())
-        if fresh or finals:
+        raced = finals is not None and _keep_finals(study, journal, finals, ended, engine or LocalEngine())
+        if fresh or raced:
             journal.note(
                 f"merged {len(fresh)} trials of bundle {results.head['bundle'][:12]} from {results.head['device']}"
             )
-    return Merged(len(fresh), len(trials) - len(fresh), finals)
+    return Merged(len(fresh), len(trials) - len(fresh), raced)
 
 
 def study_id(journal: Journal) -> str:
@@ -199,29 +202,35 @@ def _check_device(study: Study, journal: Journal, results: Results, path: Path) 
             return
 
 
-def _merge_finals(study: Study, journal: Journal, results: Results, path: Path, engine: LocalEngine) -> bool:
-    """Finals that were held on all that has ended so far count; the winner is kept as after any finals."""
+def _finals(results: Results, ended: Mapping[int, Trial], path: Path) -> dict[str, Any] | None:
+    """The finals that were held there, checked to be of this study's trials."""
     if results.finals is None:
-        return False
-    ended = {trial.id: trial for trial in journal.trials()}
+        return None
+    finals = dict(results.finals)
+    try:
+        rows = {row["trial"]: row["kernel_id"] for row in finals["finalists"]}
+        if any(i not in ended or ended[i].kernel_id != kernel_id for i, kernel_id in rows.items()):
+            raise ValueError("finalists")
+        if finals["winner"] is not None and finals["winner"] not in rows:
+            raise ValueError("winner")
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput("its finals are not of this study", where=str(path)) from error
+    return {**finals, "bundle": results.head["bundle"]}
+
+
+def _keep_finals(
+    study: Study, journal: Journal, finals: dict[str, Any], ended: Mapping[int, Trial], engine: LocalEngine
+) -> bool:
+    """Record finals and their winner as after any finals, unless some were held on all these trials already."""
     told = next(number for number in range(len(ended) + 1) if number not in ended)
     before = journal.finals()
     if before is not None and before["trials"] == told:
         return False
-    finals = {**results.finals, "trials": told, "bundle": results.head["bundle"]}
-    try:
-        rows = {row["trial"]: row for row in finals["finalists"]}
-        strange = [i for i, row in rows.items() if i not in ended or ended[i].kernel_id != row["kernel_id"]]
-        if strange or (finals["winner"] is not None and finals["winner"] not in rows):
-            raise ValueError("finalists")
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput("its finals are not of this study", where=str(path)) from error
-    winner = finals["winner"]
-    if winner is not None:
-        trial = ended[winner]
+    if finals["winner"] is not None:
+        trial = ended[finals["winner"]]
         kernel = study.generator.emit(study.operator, study.target, trial.config)
         artifact = _built(kernel, study.target, engine, Cache(engine.cache or default_cache_folder()))
         about = {"operator": study.operator.to_json(), "config": dict(trial.config), "target": study.target.name}
         write_winner(study.folder / WINNER, kernel, artifact, json.dumps(about, indent=2))
-    journal.add_finals(finals)
+    journal.add_finals({**finals, "trials": told})
     return True

@@ -118,4 +118,4 @@ def _binary(trial: Trial, artifact: Artifact) -> str:
 
 
 def _text(name: str) -> bytes:
-    return (resources.files("deepgen.engines") / name).read_bytes()
+    return (resources.files("deepgen.tuning") / name).read_bytes()
