@@ -1,8 +1,10 @@
 """How near each strategy comes to the best config of recorded spaces: the table by which a change to search is judged.
 
     python benchmarks/search.py FOLDER [--strategies model,random] [--seeds 20] [--out benchmarks/results/search.json]
+    python benchmarks/search.py --plot docs/search-curve.svg --out benchmarks/results/search.json
 
 FOLDER holds recorded spaces (*.json.gz). `model+transfer` is `model` having seen the spaces of the same knobs.
+The second form draws the curves of results that were written before, with matplotlib.
 """
 
 from __future__ import annotations
@@ -46,6 +48,11 @@ TRANSFER = "+transfer"
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
+    if arguments.plot is not None:
+        return _plot(arguments.plot, arguments.out)
+    if arguments.folder is None:
+        print("which FOLDER holds the recorded spaces?", file=sys.stderr)
+        return 2
     spaces = [read(path) for path in sorted(arguments.folder.glob("*.json.gz"))]
     if not spaces:
         print(f"{arguments.folder} holds no recorded spaces (*.json.gz)", file=sys.stderr)
@@ -61,10 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--strategies", default=",".join(DEFAULT), help="name[:option=value]... of each, with commas")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--out", type=Path, help="write the results here, keeping those of other strategies")
+    parser.add_argument("--plot", type=Path, help="draw the curves in --out as SVG")
     return parser.parse_args(argv)
 
 
@@ -125,6 +133,35 @@ def _write(out: Path, seeds: int, results: dict[str, Any], argv: Sequence[str] |
     strategies = {**kept, **{word: {**about, **result} for word, result in results.items()}}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"strategies": strategies}, indent=1) + "\n", encoding="utf-8")
+
+
+def _plot(picture: Path, results: Path | None) -> int:
+    """Score over evaluations, with the 95% interval over seeds as a band."""
+    import matplotlib
+
+    if results is None or not results.exists():
+        print("--plot needs --out with results that were written before", file=sys.stderr)
+        return 2
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "deepgen"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7.5, 4.2))
+    for word, result in json.loads(results.read_text(encoding="utf-8"))["strategies"].items():
+        if ":" in word:
+            continue
+        middle, low, high = zip(*result["curve"], strict=True)
+        evaluations = range(1, len(middle) + 1)
+        (line,) = axes.plot(evaluations, middle, label=word, linewidth=1.4)
+        axes.fill_between(evaluations, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set(
+        xlabel="evaluations", ylabel="best possible time / best time found", xlim=(1, BUDGETS[-1]), ylim=(0.6, 1.0)
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(picture, metadata={"Date": None})
+    return 0
 
 
 def _versions() -> dict[str, str]:

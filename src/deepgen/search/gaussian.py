@@ -59,9 +59,9 @@ class Kernel:
 
     def between(self, left: Ints, right: Ints) -> Floats:
         """The kernel of each row of codes on the left with each *column* of codes on the right."""
-        result = np.ones((len(left), right.shape[1]))
-        for i, table in enumerate(self.tables):
-            result *= table[left[:, i]][:, right[i]]
+        result: Floats = np.take(self.tables[0][left[:, 0]], right[0], axis=1)
+        for i, table in enumerate(self.tables[1:], 1):
+            result *= np.take(table[left[:, i]], right[i], axis=1)
         return result
 
     def fit(self, codes: Ints, y: Floats, steps: int) -> float:

@@ -28,8 +28,9 @@ CORNERS = 1_000  # configs among which they are chosen: enough to reach corners,
 JUDGED_AT = (16, 32, 64)  # right trials
 TOP_SHARE, TOP_LEAST = 0.02, 40  # the share of the pool that they like, and the least number
 LEARN = 3  # right trials, without which there is nothing to learn from
-POOL = 20_000  # the largest space that is looked at whole
-LATE, LATE_POOL = 200, 4_096  # after so many trials each must be cheap: a smaller pool
+WHOLE = 20_000  # the largest space that is looked at whole
+DRAWN = 4_096  # configs that are drawn of a larger one,
+LATE, LATE_DRAWN = 200, 2_048  # and of any, once there are so many trials that each must be cheap
 GROWTH = 1.25  # the model is fitted anew when the trials have grown by this factor,
 LATE_FIT = 100  # or by this number
 AROUND = 5  # the best configs, whose neighbours are looked at when the space is too large to be seen whole
@@ -120,7 +121,7 @@ class Model:
     def _take_first(self, ranks: list[int]) -> bool:
         """Take a config that is far from all before it: one that earlier studies like, or any."""
         if self._corners is None or self._favourites is None:
-            self._pool = self._draw(POOL, self._told)
+            self._pool = self._draw(self._told)
             self._corners = Design(self._encoding, self._pool, np.arange(min(CORNERS, len(self._pool.ranks))))
             self._favourites = Design(self._encoding, self._pool, self._most_expected(self._pool))
             for codes in self._encoding.codes(list(self._fresh.taken)).tolist():
@@ -172,7 +173,7 @@ class Model:
         if self._pool is None or len(self._told) >= self._next_fit or not self._pool.open.any():
             n = len(self._told)
             chosen = self._guide.choose(self._told)
-            self._pool = self._draw(POOL if n <= LATE else LATE_POOL, chosen)
+            self._pool = self._draw(chosen)
             self._guide.renew(self._pool, chosen)
             self._next_fit = min(max(n + 2, int(n * GROWTH)), n + LATE_FIT)
         else:
@@ -181,7 +182,10 @@ class Model:
         self._heard = len(self._told)
         return self._pool
 
-    def _draw(self, limit: int, told: Sequence[Told]) -> Pool:
+    def _draw(self, told: Sequence[Told]) -> Pool:
+        """The configs to look at from now on, those told among them."""
+        small = self._fresh.count <= WHOLE
+        limit = LATE_DRAWN if len(self._told) > LATE else WHOLE if small else DRAWN
         if self._pool is not None and self._fresh.count <= limit:
             return self._pool
         right = [t for t in told if t.seconds is not None]
