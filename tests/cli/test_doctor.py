@@ -35,6 +35,17 @@ def test_json_is_one_object_with_every_part(deepgen: Callable) -> None:
     assert next(s for s in found["settings"] if s["key"] == "limits.jobs")["from"] == "default"
 
 
+def test_what_was_never_executed_says_so(deepgen: Callable) -> None:
+    found = deepgen("doctor", "--json").json()
+    told = {row["target"]: row["evidence"] for row in found["targets"]}
+    never = " ".join(target for target, evidence in told.items() if evidence == checkup.NEVER_EXECUTED)
+    for arch in ("gfx906", "gfx942", "Hygon", "sm_70", "sm_80"):
+        assert arch in never
+    assert "sm_90a" not in never
+    assert {"nvrtc", "hip"} <= {tool["name"] for tool in found["toolchains"]}
+    assert checkup.NEVER_EXECUTED in " ".join(deepgen("doctor").out.split())
+
+
 def test_text_tells_the_gpu_commands_and_where_settings_came_from(deepgen: Callable, project: Path) -> None:
     (project / "deepgen.toml").write_text("[limits]\njobs = 3\n")
     said = deepgen("doctor")

@@ -15,6 +15,7 @@ from deepgen.build import survey
 from deepgen.cli import clocks, toolchain
 from deepgen.settings import Settings
 from deepgen.targets import host
+from deepgen.targets.gpu_facts import CUDA_ARCHES, HIP_ARCHES
 from deepgen.vocabulary.errors import DeepgenError
 
 
@@ -31,8 +32,14 @@ PACKAGES = (
     Package("numpy", "the reference results and the numpy baseline", "pip install numpy"),
     Package("torch", "the torch baseline, which is oneDNN on CPUs", "pip install 'deepgen[torch]'"),
     Package("ziglang", "building C kernels on a machine without a compiler", "pip install 'deepgen[zig]'"),
+    Package("zstandard", "bundles that end in .tar.zst", "pip install 'deepgen[bundle]', or name them .tar.gz"),
     Package("ortools", "sampling spaces that are too wide to be counted", "pip install 'deepgen[solver]'"),
 )
+
+
+# Architectures whose kernels have run on a device of theirs. All others are told apart, here as in docs/gpu.md.
+EXECUTED = {"x86": "executed and measured", "cuda:sm_90a": "executed and measured on an NVIDIA H200"}
+NEVER_EXECUTED = "compiled and emulated, never executed here"
 
 
 def examine(settings: Settings, root: Path = Path("/")) -> dict[str, Any]:
@@ -47,6 +54,7 @@ def examine(settings: Settings, root: Path = Path("/")) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "devices": [*_processor(), *({"kind": "cuda", **asdict(gpu)} for gpu in gpus), *_amd_devices(held)],
         "toolchains": tools,
+        "targets": _targets(),
         "packages": packages,
         "missing": _missing(tools, packages),
         "clocks": [c.to_json() for c in held],
@@ -55,6 +63,16 @@ def examine(settings: Settings, root: Path = Path("/")) -> dict[str, Any]:
             for key, value in settings.values().items()
         ],
     }
+
+
+def _targets() -> list[dict[str, str]]:
+    """What deepgen compiles for, and whether such kernels were ever run."""
+    cuda = [arch for arch in CUDA_ARCHES if arch != "sm_90a"]
+    never = {"cuda": ", ".join(cuda), "hip": ", ".join(HIP_ARCHES), "hip:z100": "the Hygon DCU, a gfx906"}
+    return [
+        *({"target": target, "evidence": evidence} for target, evidence in EXECUTED.items()),
+        *({"target": f"{kind} ({which})", "evidence": NEVER_EXECUTED} for kind, which in never.items()),
+    ]
 
 
 def _processor() -> list[dict[str, Any]]:

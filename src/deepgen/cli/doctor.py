@@ -20,6 +20,7 @@ def doctor(as_json: options.AsJson = False) -> None:
     print(f"deepgen {found['deepgen']}, Python {found['python']['version']}, {found['system']}")
     _devices(found["devices"])
     _tools(found["toolchains"], found["packages"])
+    _targets(found["targets"])
     _missing(found["missing"])
     _clocks(found["clocks"])
     _settings(found["settings"])
@@ -61,6 +62,14 @@ def _tools(tools: list[dict[str, Any]], packages: list[dict[str, Any]]) -> None:
     print("\nPython packages")
     for package in packages:
         _line(f"  {package['name']}", package["version"] or "missing")
+
+
+def _targets(targets: list[dict[str, str]]) -> None:
+    from deepgen.cli.output import labelled
+
+    print("\ntargets")
+    for row in targets:
+        labelled("", f"{row['target']}: {row['evidence']}", indent=2)
 
 
 def _tool(tool: dict[str, Any]) -> str:
