@@ -84,6 +84,23 @@ def config(tile: tuple[int, ...], bk: int, stages: int, split_u: int, fixup: str
     return made
 
 
+def with_rows_inside(c: Config, **other: Any) -> Config:
+    """The same with K outermost in shared memory: tiles are turned in registers on their way."""
+    runs = {"THREAD_SCATTER_A": gcd(c["TM"], 4), "THREAD_SCATTER_B": gcd(c["TN"], 4)}
+    steps = c["BK"] // c["SPLIT_U"]
+    registers = c["TM"] * c["TN"] + 2 * (c["TM"] + c["TN"]) + 40
+    blocks = max(1, min(8, 65536 // (min(registers, 255) * threads_of(c))))
+    made = {
+        **c, **runs, "INNER_A": "row", "INNER_B": "row", "COPY": "registers", "STAGES": 2, "UNROLL": min(8, steps),
+        "MIN_BLOCKS": blocks, **other,
+    }  # fmt: skip
+    if c["SPLIT_U"] == 1:
+        made["STORE"] = runs["THREAD_SCATTER_B"]
+    if c["FIXUP"] == "stream":
+        made["BLOCKS"] = SMS * resident(made)
+    return made
+
+
 def threads_of(c: Config) -> int:
     return int(c["BM"] // c["TM"] * (c["BN"] // c["TN"]) * c["SPLIT_U"])
 
@@ -97,8 +114,11 @@ def resident(c: Config) -> int:
 def valid(c: Config) -> bool:
     shared = (c["BM"] + c["BN"]) * (c["BK"] + 4) * 4 * c["STAGES"]
     lines = threads_of(c) % (c["BK"] // 4) == 0
-    fits = c["BK"] % (4 * c["SPLIT_U"]) == 0 and threads_of(c) <= 512 and shared <= SHARED
-    return fits and lines and c["TM"] * c["TN"] <= 128 + 64 * (c["MIN_BLOCKS"] == 1)
+    group = 4 if c["INNER_A"] == "k" else 1
+    fits = c["BK"] % (group * c["SPLIT_U"]) == 0 and threads_of(c) <= 512 and shared <= SHARED
+    lanes_n = 32 // c["LANES_M"]
+    covers = c["BM"] % (c["LANES_M"] * c["TM"]) == 0 and c["BN"] % (lanes_n * c["TN"]) == 0
+    return fits and lines and covers and c["TM"] * c["TN"] <= 128 + 64 * (c["MIN_BLOCKS"] == 1)
 
 
 def predicted(shape: Shape, c: Config) -> float:
@@ -111,7 +131,7 @@ def predicted(shape: Shape, c: Config) -> float:
     work = tiles * k / SMS if c["FIXUP"] == "stream" else ceil(blocks / SMS) * steps
     alive = min(ceil(blocks / SMS), resident(c)) * warps
     ratio = c["TM"] * c["TN"] / (c["TM"] * c["TN"] + 4.0 * (c["TM"] + c["TN"]))  # arithmetic against loads
-    speed = RATE / SMS * min(1.0, 0.55 + alive / 16) * min(1.0, 0.45 + ratio)
+    speed = RATE / SMS * min(1.0, 0.55 + alive / 16) * min(1.0, 0.45 + ratio) * (1.0 if c["INNER_A"] == "row" else 0.93)
     arithmetic = work * c["BM"] * c["BN"] * 2 / speed
     if c["SPLIT_U"] > 1:  # each block's sums go through shared memory
         arithmetic += ceil(blocks / SMS) * c["SPLIT_U"] * c["BM"] * c["BN"] * 8 / (128 * 1.7e9)
@@ -134,11 +154,15 @@ def candidates(shape: Shape, most: int) -> list[Config]:
             continue
         tiles = ceil(m / tile[0]) * ceil(n / tile[1]) * batch
         for split_u in (1, 2, 4, 8) if tiles < 3 * SMS else (1, 2):
-            for bk, stages in ((8, 4), (16, 3), (16, 4), (32, 2), (32, 3), (64, 2), (64, 3)):
+            for bk, stages in ((8, 2), (8, 4), (16, 2), (16, 3), (16, 4), (32, 2), (32, 3), (64, 2), (64, 3)):
                 for fixup, splits in splittings(tiles, k, bk):
                     c = config(tile, bk, stages, split_u, fixup, splits)
-                    if valid(c):
-                        found.append((predicted(shape, c), c))
+                    some = (
+                        [c]
+                        if stages > 2 or bk > 16
+                        else [c, with_rows_inside(c), with_rows_inside(c, REG_PREFETCH=True)]
+                    )
+                    found += [(predicted(shape, each), each) for each in some if valid(each)]
     found.sort(key=lambda pair: pair[0])
     return varied([c for _, c in found], most)
 
@@ -149,8 +173,8 @@ def varied(ranked: list[Config], most: int) -> list[Config]:
     out = []
     for c in ranked:
         tile = (c["BM"], c["BN"], c["TM"])
-        way = (*tile, c["FIXUP"], c["SPLIT_U"])
-        if seen.get(tile, 0) < 8 and seen.get(way, 0) < 2:
+        way = (*tile, c["FIXUP"], c["SPLIT_U"], c["INNER_A"])
+        if seen.get(tile, 0) < 10 and seen.get(way, 0) < 3:
             seen[tile] = seen.get(tile, 0) + 1
             seen[way] = seen.get(way, 0) + 1
             out.append(c)
@@ -173,37 +197,45 @@ def splittings(tiles: int, k: int, bk: int) -> Iterator[tuple[str, int]]:
 
 def neighbours(c: Config) -> Iterator[Config]:
     """One knob changed at a time."""
+    rows, split_u = c["INNER_A"] == "row", c["SPLIT_U"]
+    runs = (c["THREAD_SCATTER_B"],) if rows else (1, 2, 4)
     for knob, values in (
-        ("LANE_ORDER", (0, 1)), ("MAPPING", (1, 2, 4, 16, 32)), ("UNROLL", (1, 2, 8)), ("STAGES", (2, 3, 4, 5)),
-        ("THREAD_SCATTER_B", (1, 2, 4)), ("REG_PREFETCH", (False, True)), ("PAD_A", (0,)), ("BK", (8, 16, 32, 64)),
+        ("LANE_ORDER", (0, 1)), ("MAPPING", (1, 4, 16)), ("UNROLL", (2, 4, 8, 16) if rows else (1, 2, 4)),
+        ("STAGES", (1, 2) if c["COPY"] == "registers" else (2, 3, 4, 5)), ("THREAD_SCATTER_B", runs),
+        ("REG_PREFETCH", (False, True)), ("PAD_A", (0, 4)), ("PAD_B", (0, 4)), ("BK", (8, 16, 32, 64)),
         ("MIN_BLOCKS", tuple(b for b in (c["MIN_BLOCKS"] - 1, c["MIN_BLOCKS"] + 1) if b > 0)),
-        ("STAGE_ROWS", (1, 2, c["TM"])), ("SPLITS", (c["SPLITS"] - 1, c["SPLITS"] + 1, c["SPLITS"] * 2)),
-        ("WARP_SCATTER_A", (1,)), ("WARP_SCATTER_B", (c["THREAD_SCATTER_B"],)),
+        ("STAGE_ROWS", (0, 1, 2, c["TM"])), ("SPLITS", (c["SPLITS"] - 1, c["SPLITS"] + 1, c["SPLITS"] * 2)),
+        ("WARP_SCATTER_A", (c["THREAD_SCATTER_A"], c["TM"])), ("WARP_SCATTER_B", (c["THREAD_SCATTER_B"], c["TN"])),
+        ("LANES_M", (2, 4, 8)), ("FIXUP", ("none", "stream")),
     ):  # fmt: skip
         for value in values:
             other = {**c, knob: value}
-            if knob == "THREAD_SCATTER_B":
-                other["STORE"] = value if not c["STAGE_ROWS"] else c["STORE"]
+            if knob == "THREAD_SCATTER_B" and not c["STAGE_ROWS"]:
+                other["STORE"] = value
             if knob == "STAGE_ROWS":
-                other["STORE"] = 4
-            if knob == "SPLITS" and (c["SPLITS"] == 1 or value < 2):
+                other["STORE"] = c["STORE"] if value == 0 else 4
+                if (value == 0 and split_u > 1) or (split_u > 1 and value > c["STAGE_ROWS"]):
+                    continue
+            if (knob == "SPLITS" and (c["SPLITS"] == 1 or value < 2)) or (knob == "FIXUP" and c["SPLITS"] > 1):
                 continue
-            if c["SPLIT_U"] > 1 and knob == "STAGE_ROWS" and value > c["STAGE_ROWS"]:
-                continue
-            if c["FIXUP"] == "stream":
+            if other["FIXUP"] == "stream":
                 other["BLOCKS"] = SMS * resident(other)
-            scatter = c["TN"] % other["THREAD_SCATTER_B"] == 0
-            if other != c and valid(other) and scatter and c["TM"] % max(other["STAGE_ROWS"], 1) == 0:
+            if other != c and valid(other) and c["TM"] % max(other["STAGE_ROWS"], 1) == 0:
                 yield other
 
 
 def turned(c: Config) -> Iterator[Config]:
-    """Other ways to hold the tiles: K outermost, turned in registers on the way or copied element by element."""
-    if c["TM"] % 4 == 0 and c["TN"] % 4 == 0:
-        rows = {"INNER_A": "row", "INNER_B": "row", "THREAD_SCATTER_A": 4, "THREAD_SCATTER_B": 4, "UNROLL": 16}
-        yield {**c, **rows, "COPY": "registers", "STAGES": 2}
-        yield {**c, **rows, "COPY": "registers", "STAGES": 2, "REG_PREFETCH": True}
-        yield {**c, **rows, "LOAD_A": 1, "LOAD_B": 1, "PAD_A": 0, "PAD_B": 0}
+    """Other ways to hold the tiles: K innermost or outermost, turned in registers or copied element by element."""
+    if c["INNER_A"] == "k":
+        for unroll in (4, 8, 16):
+            yield with_rows_inside(c, UNROLL=unroll)
+            yield with_rows_inside(c, UNROLL=unroll, REG_PREFETCH=True)
+    else:
+        single = {"COPY": "async", "LOAD_A": 1, "LOAD_B": 1, "PAD_A": 4, "PAD_B": 4}
+        yield {**c, **single, "STAGES": 2}
+        yield {**c, **single, "STAGES": 3}
+        tile = (c["BM"], c["BN"], c["TM"], c["TN"], c["LANES_M"])
+        yield config(tile, 16, 3, c["SPLIT_U"], c["FIXUP"], c["SPLITS"])
 
 
 # On the device -------------------------------------------------------------------------------------------------------
@@ -390,10 +422,10 @@ class Sweep:
             peers[library] = statistics.median(bench.time(bench.peer, 16))
         self.note(shape=shape, torch=peers)
         self._measure(bench, some, best, latest - 0.4 * seconds)
-        for rank in (0, 1, 2):
+        for rank in (0, 1, 2, 0, 1):
             if rank < len(best):
                 chosen = best[rank][1]
-                self._measure(bench, [*neighbours(chosen), *turned(chosen)], best, latest)
+                self._measure(bench, [c for c in (*turned(chosen), *neighbours(chosen)) if valid(c)], best, latest)
         if best:
             gemm = operator(shape)
             run = Loaded(bench, gemm, best[0][1], self.builder.start(gemm, best[0][1]).result()[0])
@@ -472,6 +504,25 @@ def steady(call: Callable[[], Any]) -> dict[str, float]:
     return {"us": begin.elapsed_time(end) * 1e3 / count, **dict(zip(query.split(","), numbers, strict=False))}
 
 
+def replay(file: Path, shape: Shape) -> None:
+    """Run the best config of each tile once, and torch: for a profiler to look at."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    top = json.loads(file.read_text())["shapes"][str(list(shape))]["top"]
+    bench, seen = Bench(shape, None), set()
+    bench.peer()
+    for row in top:
+        c = row["config"]
+        tile = (c["BM"], c["BN"], c["TM"], c["TN"], c["INNER_A"])
+        if tile in seen or len(seen) == 4:
+            continue
+        seen.add(tile)
+        print(tile, row["us"], c)
+        Loaded(bench, operator(shape), c, Builder("sm_90a", 1).start(operator(shape), c).result()[0])()
+    torch.cuda.synchronize()
+
+
 def report(out: Path, shapes: Iterable[Shape]) -> None:
     rows = [json.loads(line) for line in (out / "sweep.jsonl").read_text().splitlines()]
     results = [row for row in rows if "verdict" in row]
@@ -500,7 +551,7 @@ def report(out: Path, shapes: Iterable[Shape]) -> None:
             f"{shape!s:>24} {us:9.1f} {flops / us / 1e6:9.1f} {peers['cublas']:9.1f} {peers['cublaslt']:9.1f} "
             f"{other / us:9.2f}  {words}"
         )
-        summary["shapes"][str(list(shape))] = {"us": us, "peers": peers, "top": mine[:12]}
+        summary["shapes"][str(list(shape))] = {"us": us, "peers": peers, "top": mine[:40]}
     wrong = [r for r in results if r["verdict"] != "correct"]
     print(f"{len(results)} measured, {len(wrong)} not right:")
     for row in wrong[:8]:
@@ -519,9 +570,13 @@ def main() -> None:
     parser.add_argument("--configs", type=int, default=48, help="of each shape, before the variations")
     parser.add_argument("--cores", type=int, default=16)
     parser.add_argument("--only", type=int, nargs="*", help="places in the list of shapes")
+    parser.add_argument("--replay", type=Path, help="a sweep.json: run its best configs once and end")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     shapes = SUITE if options.only is None else [SUITE[i] for i in options.only]
+    if options.replay:
+        replay(options.replay, shapes[0])
+        return
     if options.worker:
         Sweep(options.out, options.seconds, options.cores).run(shapes, options.configs)
         return

@@ -42,9 +42,28 @@ DG_DEVICE void store_shared(u32 at, const V& value) {
     *reinterpret_cast<typename Raw<sizeof(V)>::type*>(dg_shared + at) = bit_cast<typename Raw<sizeof(V)>::type>(value);
 }
 
+// Input that is read once: not kept in L1. In assembly, so that a load begins where it is written.
+#if __CUDA_ARCH__ >= 800
+#define DG_LOAD "ld.global.L1::no_allocate.L2::128B."
+#else
+#define DG_LOAD "ld.global."
+#endif
 template <typename V>
 DG_DEVICE V load_global(const void* from) {
-    return bit_cast<V>(__ldg(reinterpret_cast<const typename Raw<sizeof(V)>::type*>(from)));
+    typename Raw<sizeof(V)>::type raw;
+    if constexpr (sizeof(V) == 16)
+        asm volatile(DG_LOAD "v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(raw.x), "=r"(raw.y), "=r"(raw.z), "=r"(raw.w) : "l"(from) : "memory");
+    else if constexpr (sizeof(V) == 8)
+        asm volatile(DG_LOAD "v2.u32 {%0, %1}, [%2];" : "=r"(raw.x), "=r"(raw.y) : "l"(from) : "memory");
+    else if constexpr (sizeof(V) == 4) asm volatile(DG_LOAD "u32 %0, [%1];" : "=r"(raw) : "l"(from) : "memory");
+    else if constexpr (sizeof(V) == 2) asm volatile(DG_LOAD "u16 %0, [%1];" : "=h"(raw) : "l"(from) : "memory");
+    else {
+        u32 wide;
+        asm volatile(DG_LOAD "u8 %0, [%1];" : "=r"(wide) : "l"(from) : "memory");
+        raw = (u8)wide;
+    }
+    return bit_cast<V>(raw);
 }
 
 // For memory that this kernel or a block of it writes: past the caches that are not coherent.

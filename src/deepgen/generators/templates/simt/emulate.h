@@ -311,13 +311,31 @@ DG_DEVICE void reset(u32* counter) {
 
 DG_DEVICE f32 float_of_bits(u32 bits) { return bit_cast<f32>(bits); }
 DG_DEVICE u32 bits_of_float(f32 x) { return bit_cast<u32>(x); }
-DG_DEVICE f32 half_to_float(f16 x) { return (f32)bit_cast<_Float16>(x.bits); }
-DG_DEVICE f16 float_to_half(f32 x) { return {bit_cast<u16>((_Float16)x)}; }
+DG_DEVICE f32 half_to_float(f16 x) {
+    int exponent = x.bits >> 10 & 31, mantissa = x.bits & 1023;
+    f32 size = exponent == 31 ? (mantissa ? NAN : INFINITY)
+                              : std::ldexp((f32)(exponent ? mantissa | 1024 : mantissa), (exponent ? exponent : 1) - 25);
+    return x.bits >> 15 ? -size : size;
+}
+DG_DEVICE f16 float_to_half(f32 x) {
+    u16 sign = std::signbit(x) ? 0x8000 : 0;
+    f32 size = std::fabs(x);
+    if (std::isnan(x)) return {(u16)0x7E00};
+    if (size >= 65520.0f) return {(u16)(sign | 0x7C00)};
+    int exponent = size < 0x1p-14f ? -14 : std::ilogb(size);
+    // Rounded to even; a carry out of the mantissa goes where it belongs.
+    int mantissa = (int)std::nearbyint(std::ldexp(size, 10 - exponent));
+    return {(u16)(sign | (((exponent + 14) << 10) + mantissa))};
+}
 DG_DEVICE f32 fused(f32 a, f32 b, f32 c) { return std::fma(a, b, c); }
 DG_DEVICE f64 fused(f64 a, f64 b, f64 c) { return std::fma(a, b, c); }
 
 #define DG_DOT_I8 4
 DG_DEVICE i32 dot(Vec<i8, 4> a, Vec<i8, 4> b, i32 c) {
     for (int i = 0; i < 4; ++i) c += a.v[i] * b.v[i];
+    return c;
+}
+DG_DEVICE f32 dot(Vec<f16, 2> a, Vec<f16, 2> b, f32 c) {
+    for (int i = 0; i < 2; ++i) c += half_to_float(a.v[i]) * half_to_float(b.v[i]);
     return c;
 }

@@ -63,6 +63,8 @@ DG_DEVICE void load_fragments(Fragments& f, const Bases& bases, u32 stage, int g
     f.b.load(stage + bases.b, group * SPLIT_U);
 }
 
+constexpr int MIDDLE = UNROLL < GROUPS ? GROUPS / UNROLL / 2 * UNROLL : GROUPS / 2;  // among the groups of a step
+
 typedef TYPE_ACC Sums[TM][TN];
 
 DG_DEVICE void multiply(Sums& sums, const Fragments& f) {
@@ -71,11 +73,17 @@ DG_DEVICE void multiply(Sums& sums, const Fragments& f) {
         DG_UNROLL for (int i = 0; i < TM; ++i)
             DG_UNROLL for (int j = 0; j < TN; ++j) sums[i][j] = dot(f.a.pack(k, i), f.b.pack(k, j), sums[i][j]);
 #else
-    DG_UNROLL for (int i = 0; i < TM; ++i)
-        DG_UNROLL for (int k = 0; k < GROUP_K; ++k) {
-            TYPE_ACC a = f.a.at(k, i);
-            DG_UNROLL for (int j = 0; j < TN; ++j) sums[i][j] = multiply_add(a, f.b.at(k, j), sums[i][j]);
-        }
+    // To and fro along the shorter side: each multiply-add then shares an operand with the one before it, which the
+    // chip keeps at hand. Three operands from the register file take a cycle more than two.
+    constexpr bool ALONG_N = TN < TM;
+    constexpr int LONG = ALONG_N ? TM : TN, SHORT = ALONG_N ? TN : TM;
+    DG_UNROLL for (int outer = 0; outer < LONG; ++outer)
+        DG_UNROLL for (int k = 0; k < GROUP_K; ++k)
+            DG_UNROLL for (int along = 0; along < SHORT; ++along) {
+                int turned = (outer * GROUP_K + k) % 2 ? SHORT - 1 - along : along;
+                int i = ALONG_N ? outer : turned, j = ALONG_N ? turned : outer;
+                sums[i][j] = multiply_add(f.a.at(k, i), f.b.at(k, j), sums[i][j]);
+            }
 #endif
 }
 
@@ -109,6 +117,10 @@ DG_DEVICE void accumulate(Sums& sums, const Problem& p, const Work& w, const Lan
         load_a.put(0);
         load_b.put(TileA::BYTES);
     }
+    if (w.steps > 1) {
+        load_a.fetch();
+        load_b.fetch();
+    }
     barrier();
 #endif
 
@@ -126,20 +138,24 @@ DG_DEVICE void accumulate(Sums& sums, const Problem& p, const Work& w, const Lan
         copy_commit();
         fill = fill + STAGE == ALL ? 0 : fill + STAGE;
 #else
-        bool more = step + 1 < w.steps;
-        if (more) {
-            load_a.fetch();
-            load_b.fetch();
-        }
+        // What was loaded during the last step goes to the next stage, and the loads of the one after that begin: a
+        // whole step of arithmetic hides them. The compiler moves them down, but not past a barrier.
+        auto pass_on = [&]() {
+            load_a.put(stage);  // the last time in vain: a branch here would cut the compiler's schedule in two
+            load_b.put(stage + TileA::BYTES);
+            if (step + 2 < w.steps) {
+                load_a.fetch();
+                load_b.fetch();
+            }
+        };
 #endif
         auto turn = [&]() {  // the next step's tiles are there for all, and this one's may be overwritten
 #if ASYNC
             copy_wait<STAGES - 2>();
 #else
-            if (STAGES == 1) barrier();
-            if (more) {
-                load_a.put(stage);
-                load_b.put(stage + TileA::BYTES);
+            if (STAGES == 1) {
+                barrier();
+                pass_on();
             }
 #endif
             barrier();
@@ -147,6 +163,10 @@ DG_DEVICE void accumulate(Sums& sums, const Problem& p, const Work& w, const Lan
         DG_NO_UNROLL for (int outer = 0; outer < GROUPS; outer += UNROLL) {
             DG_UNROLL for (int inner = 0; inner < UNROLL; ++inner) {
                 bool last = inner == UNROLL - 1 && outer == GROUPS - UNROLL;
+#if !ASYNC
+                // In the middle: the stores to shared memory neither delay the barrier nor are delayed by it.
+                if (STAGES > 1 && inner == MIDDLE % UNROLL && outer + inner == MIDDLE) pass_on();
+#endif
                 if (!PREFETCH) load_fragments(f[0], bases, here, outer + inner);
                 else if (!last) load_fragments(f[(inner + 1) % 2], bases, here, outer + inner + 1);
                 else if (STAGES > 1) {

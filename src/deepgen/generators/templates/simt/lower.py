@@ -52,12 +52,14 @@ def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, i
         "A_T": int(gemm.layout[0] == "t"),
         "B_T": int(gemm.layout[1] == "t"),
         **{knob: c[knob] for knob in ("BM", "BN", "BK", "TM", "TN", "SPLIT_U", "STAGES", "MAPPING", "STORE")},
-        **{knob: c[knob] for knob in ("LANES_M", "LOAD_A", "LOAD_B", "PAD_A", "PAD_B", "LANE_ORDER", "MIN_BLOCKS")},
+        **{knob: c[knob] for knob in ("LANES_M", "LOAD_A", "LOAD_B", "LANE_ORDER", "MIN_BLOCKS")},
+        "PAD_A": c.get("PAD_A", c.get("PAD", 0)),
+        "PAD_B": c.get("PAD_B", c.get("PAD", 0)),
         "LANES_N": lanes_n,
         "WARPS_M": c["BM"] // (c["LANES_M"] * c["TM"]),
         "WARPS_N": c["BN"] // (lanes_n * c["TN"]),
-        "WARP_SCATTER_A": c["WARP_SCATTER_A"],
-        "WARP_SCATTER_B": c["WARP_SCATTER_B"],
+        "WARP_SCATTER_A": _spread(c, "A", c["TM"]),
+        "WARP_SCATTER_B": _spread(c, "B", c["TN"]),
         "THREAD_SCATTER_A": c["THREAD_SCATTER_A"],
         "THREAD_SCATTER_B": c["THREAD_SCATTER_B"],
         "LOAD_CONTINUOUS": int(c["LOAD_CONTINUOUS"]),
@@ -77,6 +79,13 @@ def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, i
     }
     threads = c["BM"] // c["TM"] * (c["BN"] // c["TN"]) * c["SPLIT_U"]
     return Lowered(macros, threads, _shared_bytes(macros, a.bytes, acc.bytes))
+
+
+def _spread(config: Mapping[str, Any], side: str, tile: int) -> int:
+    """Neighbours that a warp's lanes share out before the next warp's begin: a thread's run, its tile, or a number."""
+    words = {"thread": config[f"THREAD_SCATTER_{side}"], "tile": tile}
+    given = config[f"WARP_SCATTER_{side}"]
+    return int(words.get(given, given))
 
 
 def scale_type(gemm: Gemm) -> str:

@@ -1,0 +1,146 @@
+"""The space of the SIMT GEMM family: its knobs, and what they require of each other and of the chip."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from deepgen.operators import Gemm
+from deepgen.space import Expr, Space, divides, implies, minimum, where
+from deepgen.targets.gpu import Gpu
+from deepgen.vocabulary.dtypes import dtype
+
+WIDEST = 16  # bytes of one load or store
+_RESERVED = 24  # registers for addresses and counters
+_LEAST_SLICE = 64  # steps of K; below it adding parts up costs more than it gains
+
+
+def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
+    s = Space(name)
+    bm, bn = s.knob("BM", _tile_sizes(gemm.m)), s.knob("BN", _tile_sizes(gemm.n))
+    bk = s.knob("BK", [8, 16, 32, 64])
+    tm, tn = s.knob("TM", [2, 4, 8, 12, 16]), s.knob("TN", [2, 4, 8, 12, 16])
+    lanes_m = s.knob("LANES_M", [n for n in (1, 2, 4, 8, 16) if gpu.warp // n <= 32])
+    order = s.knob("LANE_ORDER", [0, 1])
+    split_u = s.knob("SPLIT_U", [1, 2, 4, 8])
+    min_blocks = s.knob("MIN_BLOCKS", [1, 2, 3, 4, 6])
+
+    s.require(divides(lanes_m * tm, bm), "warps cover the block's rows")
+    s.require(divides(gpu.warp // lanes_m * tn, bn), "warps cover the block's columns")
+    s.require(order * lanes_m != 1, "pairs of rows need an even number of them")
+    threads = s.derive("threads", (bm // tm) * (bn // tn) * split_u)
+    s.require(threads * min_blocks <= gpu.threads_per_sm, "so many blocks' threads fit in a multiprocessor")
+    s.require(threads <= gpu.threads_per_block, "a block has no more threads than the chip allows")
+    if gemm.m * gemm.n * gemm.batch > 1 << 20:
+        s.require(bm * bn >= 1024, "tiles are not tiny where the result is large")
+    a, _, _, acc = gemm.dtypes
+    sums = tm * tn * (acc.bytes // 4)
+    registers = s.derive("registers", sums + 2 * (tm + tn) * max(1, a.bytes // 4) + _RESERVED)
+    s.require(registers <= gpu.registers_per_thread, "sums and fragments fit in a thread's registers")
+    s.require(registers * threads * min_blocks <= gpu.registers_per_sm, "so many blocks' registers fit")
+
+    group, copy = _inner_loop(s, gemm, gpu, bk, split_u)
+    stages = s.knob("STAGES", [1, 2, 3, 4, 5])
+    s.require(implies(copy == "async", stages >= 2), "copies need a buffer to fly to")
+    s.require(implies(copy == "registers", stages <= 2), "loads through registers run one step ahead")
+    pad = s.knob("PAD", [0, WIDEST // a.bytes])
+    # An upper bound for tiles with K innermost and outermost alike.
+    shared = s.derive("shared_bytes", ((bm + bn) * (bk + pad) + 2 * pad * bk) * a.bytes * stages)
+    s.require(shared <= gpu.shared_per_block, "tiles fit in shared memory")
+    s.require((shared + gpu.shared_reserved) * min_blocks <= gpu.shared_per_sm, "so many blocks' tiles fit too")
+    for side, rows, tile in (("A", bm, tm), ("B", bn, tn)):
+        _operand(s, gemm, side, rows, tile, bk, group, copy, pad)
+    _result(s, gemm, gpu, bm, bn, tm, split_u)
+    _sharing(s, gemm, gpu, bk, min_blocks)
+    return s
+
+
+def _inner_loop(s: Space, gemm: Gemm, gpu: Gpu, bk: Expr, split_u: Expr) -> tuple[Expr, Expr]:
+    """How a thread goes through a tile, and how tiles come to it."""
+    inner_a, inner_b = s.knob("INNER_A", ["k", "row"]), s.knob("INNER_B", ["k", "row"])
+    copy = s.knob("COPY", ["async", "registers"] if gpu.has("cp_async") else ["registers"])
+    prefetch = s.knob("REG_PREFETCH", [False, True])
+    unroll = s.knob("UNROLL", [1, 2, 4, 8])
+    any_inner = (inner_a == "k") | (inner_b == "k")
+    widest = WIDEST // dtype(gemm.a).bytes
+    group = s.derive("group_k", where(any_inner, minimum(widest, bk // split_u), 1))
+    s.require(divides(split_u * group, bk), "the groups of steps divide BK")
+    s.require(unroll * group * split_u <= bk, "the unrolled loop is no longer than the tile")
+    s.require(implies(prefetch, unroll > 1), "fragments alternate in an unrolled loop")
+    s.knob("LOAD_CONTINUOUS", [True, False])
+    return group, copy
+
+
+def _operand(
+    s: Space, gemm: Gemm, side: str, rows: Expr, tile: Expr, bk: Expr, group: Expr, copy: Expr, pad: Expr
+) -> None:
+    """How A or B is loaded and which of its rows a thread owns."""
+    size = dtype(gemm.a).bytes
+    inner = Expr("knob", (), f"INNER_{side}")
+    load = s.knob(f"LOAD_{side}", _load_widths(gemm, side))
+    run = s.knob(f"THREAD_SCATTER_{side}", [1, 2, 4])
+    spread = s.knob(f"WARP_SCATTER_{side}", ["thread", "tile"])
+    s.require(divides(run, tile), f"scatter widths of {side} divide the thread's tile")
+    s.require(implies(run == tile, spread == "thread"), f"a run of {side} that is the whole tile is told one way")
+    along_k = gemm.layout[0] == "n" if side == "A" else gemm.layout[1] == "t"
+    s.require(divides(load, bk if along_k else rows), f"loads divide a line of the tile of {side}")
+    turned = inner != ("k" if along_k else "row")
+    s.require(implies((copy == "async") & turned, (load == 1) & (size >= 4)), f"copies cannot turn {side}")
+    s.require(implies(copy == "async", load * size >= 4), f"copies of {side} move at least 4 bytes")
+    s.require(implies(inner == "row", run * size <= WIDEST), f"a fragment of {side} is one load wide")
+    s.require(implies(inner == "k", divides(group, pad)), f"lines of {side} are aligned")
+
+
+def _result(s: Space, gemm: Gemm, gpu: Gpu, bm: Expr, bn: Expr, tm: Expr, split_u: Expr) -> None:
+    """How sums come from registers to memory."""
+    run = Expr("knob", (), "THREAD_SCATTER_B")
+    stage_rows = s.knob("STAGE_ROWS", [0, 1, 2, 4, 8, 16])
+    continuous = s.knob("REDUCE_CONTINUOUS", [True, False])
+    store = s.knob("STORE", _store_widths(gemm))
+    s.require(implies(split_u > 1, stage_rows > 0), "groups are added up through shared memory")
+    s.require(implies(stage_rows > 0, divides(stage_rows, tm)), "passes divide the thread's rows")
+    s.require(implies(stage_rows == 0, continuous), "the order of the sums matters only in shared memory")
+    s.require(implies(stage_rows == 0, divides(store, run)), "a store takes neighbours of one thread")
+    passes = split_u * (bm // tm) * stage_rows * (bn + gpu.warp) * gemm.dtypes[3].bytes
+    s.require(passes <= gpu.shared_per_block, "sums on their way fit in shared memory")
+
+
+def _sharing(s: Space, gemm: Gemm, gpu: Gpu, bk: Expr, min_blocks: Expr) -> None:
+    """How the work is shared out among blocks."""
+    s.knob("MAPPING", [1, 4, 8, 16])
+    fixup = s.knob("FIXUP", _fixups(gemm, gpu))
+    splits = s.knob("SPLITS", _splits(gemm, gpu), when=fixup.isin(["step", "last"]))
+    blocks = s.knob("BLOCKS", [gpu.multiprocessors * n for n in (1, 2, 3, 4)], when=fixup == "stream")
+    s.require(implies(fixup.isin(["step", "last"]), splits * bk * 2 <= gemm.k), "every part of K has two steps")
+    s.require(implies(fixup == "stream", blocks <= gpu.multiprocessors * min_blocks), "streaming blocks run at once")
+    s.knob("GUARD", ["sizes"])
+
+
+def _tile_sizes(size: int) -> list[int]:
+    """Not more than twice what there is: the rest of the tile would be idle."""
+    return [t for t in (16, 32, 64, 96, 128, 192, 256) if t < 2 * size or t == 16]
+
+
+def _load_widths(gemm: Gemm, side: str) -> list[int]:
+    """Whole loads must not cross the end of a line of memory, and lines must begin aligned."""
+    scalars = gemm.scalars()
+    line = int(scalars["lda" if side == "A" else "ldb"])
+    stride = int(scalars["stride_a" if side == "A" else "stride_b"]) if gemm.batch > 1 else line
+    most = WIDEST // dtype(gemm.a).bytes
+    return [w for w in (1, 2, 4, 8, 16) if w <= most and line % w == 0 and stride % w == 0]
+
+
+def _store_widths(gemm: Gemm) -> list[int]:
+    most = WIDEST // max(dtype(gemm.c).bytes, dtype(gemm.acc).bytes)
+    return [w for w in (1, 2, 4) if w <= most and gemm.n % w == 0]
+
+
+def _fixups(gemm: Gemm, gpu: Gpu) -> list[str]:
+    """K is divided where the tiles alone would not fill the chip a few times."""
+    few = ceil(gemm.m / 64) * ceil(gemm.n / 64) * gemm.batch < 16 * gpu.multiprocessors
+    deep = gemm.k >= 2 * _LEAST_SLICE
+    return ["none", *(["stream"] if deep else []), *(["step", "last"] if few and deep else [])]
+
+
+def _splits(gemm: Gemm, gpu: Gpu) -> list[int]:
+    most = max(2, min(gemm.k // _LEAST_SLICE, 2 * gpu.multiprocessors))
+    return [n for n in (2, 3, 4, 5, 6, 7, 8, 11, 14, 16, 22, 29, 33, 44, 66, 88, 132) if n <= most]

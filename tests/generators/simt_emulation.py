@@ -1,0 +1,123 @@
+"""Runs an emitted kernel of the SIMT family on the CPU: its own source over the emulation's side of the dialect."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepgen.operators import Gemm
+from deepgen.operators.base import Array
+from deepgen.space import parse
+from deepgen.vocabulary import Kernel, ScalarArg, TensorArg, WorkspaceArg
+from deepgen.vocabulary.dtypes import widen
+
+COMPILER = next((found for name in ("clang++-19", "clang++", "g++") if (found := shutil.which(name))), None)
+NO_COMPILER = "no C++ compiler is installed, so kernels cannot be emulated"
+_HARNESS = """
+#include "gemm_simt.cu"
+extern "C" void clear() { emulate::machine.ranges.clear(); }
+extern "C" void buffer(char* begin, i64 bytes, int writable, int once) {
+    emulate::machine.ranges.push_back({begin, bytes, writable != 0, once != 0, {}});
+}
+extern "C" const char* run_gemm(void** args, int grid, int threads, int shared) {
+    return emulate::launch(gemm, args, grid, threads, shared);
+}
+#if FIXUP == 1
+extern "C" const char* run_gemm_reduce(void** args, int grid, int threads, int shared) {
+    return emulate::launch(gemm_reduce, args, grid, threads, shared);
+}
+#endif
+"""
+_KINDS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
+_CTYPE = ctypes.c_void_p
+
+
+def build(kernel: Kernel, folder: Path, *more: str) -> ctypes.CDLL:
+    """The kernel as a library of this machine. Its own flags decide what it is."""
+    assert COMPILER is not None
+    for source in kernel.sources:
+        (folder / source.name).write_text(source.text)
+    header = resources.files("deepgen.generators.templates.simt").joinpath("emulate.h").read_text()
+    (folder / "emulate.h").write_text(header)
+    (folder / "harness.cpp").write_text(_HARNESS)
+    flags = ("-O1", "-w", "-shared", "-fPIC", "-DDG_EMULATE", *kernel.flags, *more)
+    made = subprocess.run(
+        [COMPILER, *flags, "-o", "harness.so", "harness.cpp"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr[:2000]
+    return ctypes.CDLL(str(folder / "harness.so"))
+
+
+def run(kernel: Kernel, library: ctypes.CDLL, gemm: Gemm, seed: int = 1, times: int = 1) -> tuple[str, Array, Array]:
+    """What went wrong (empty: nothing), the result and the exact one, both in f64. Only the last run's result."""
+    inputs = gemm.inputs(seed)
+    expected = gemm.reference(inputs)["C"]
+    tensors = {t.name: _tensor(t.shape, inputs.get(t.name), t.dtype) for t in gemm.tensors()}
+    spaces: dict[str, Array] = {}
+    error = ""
+    for _ in range(times):
+        if gemm.beta == 0:
+            tensors["C"].view(np.uint8).fill(0xFF)  # what is not written shows
+        else:
+            tensors["C"][...] = inputs["C"]
+        error = error or _steps(kernel, library, gemm, tensors, spaces)
+    return error, np.asarray(widen(tensors["C"], gemm.dtypes[2]), dtype=np.float64), expected
+
+
+def _tensor(shape: tuple[int, ...], values: Array | None, dtype: Any) -> Array:
+    if values is not None:
+        return np.ascontiguousarray(values).copy()
+    return np.zeros(shape, dtype=dtype.numpy())
+
+
+def _steps(
+    kernel: Kernel, library: ctypes.CDLL, gemm: Gemm, tensors: Mapping[str, Array], spaces: dict[str, Array]
+) -> str:
+    scalars = dict(gemm.scalars())
+
+    def number(size: int | float | str) -> Any:
+        return parse(size).evaluate(scalars) if isinstance(size, str) else size
+
+    for step in kernel.plan.steps:
+        library.clear()
+        values: list[Any] = []
+        for arg in step.args:
+            if isinstance(arg, TensorArg):
+                array = tensors[arg.tensor]
+                # With beta the result is read; it is still written once.
+                _declare(library, array, arg.tensor == "C", arg.tensor == "C")
+                values.append(ctypes.c_void_p(array.ctypes.data))
+            elif isinstance(arg, WorkspaceArg):
+                if arg.name not in spaces:
+                    fill = 0 if arg.zeroed else 0xFF
+                    spaces[arg.name] = np.full(int(number(arg.bytes)) + 64, fill, dtype=np.uint8)
+                start = -spaces[arg.name].ctypes.data % 64
+                array = spaces[arg.name][start : start + int(number(arg.bytes))]
+                _declare(library, array, True, False)
+                values.append(ctypes.c_void_p(array.ctypes.data))
+            else:
+                assert isinstance(arg, ScalarArg)
+                values.append(_KINDS[arg.ctype](number(arg.value)))
+        packed = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
+        entry = library[f"run_{step.entry}"]
+        entry.restype = ctypes.c_char_p
+        grid, block = int(number(step.grid[0])), int(number(step.block[0]))
+        said = entry(packed, grid, block, int(number(step.shared_bytes)))
+        if said:
+            return f"{step.entry}: {said.decode()}"
+    zeroed = [
+        name for s in kernel.plan.steps for a in s.args if isinstance(a, WorkspaceArg) and a.zeroed for name in [a.name]
+    ]
+    dirty = [name for name in zeroed if spaces[name].any()]
+    return f"workspace {dirty[0]} is not left zero" if dirty else ""
+
+
+def _declare(library: ctypes.CDLL, array: Array, writable: bool, once: bool) -> None:
+    library.buffer(ctypes.c_void_p(array.ctypes.data), ctypes.c_int64(array.nbytes), int(writable), int(once))
