@@ -51,7 +51,7 @@ class Sim(Target):
 
 def parse_sim(options: str) -> Sim:
     """The simulated device that the part of its name after the colon describes."""
-    types = {f.name: type(f.default) for f in fields(Sim) if f.name != "name"}
+    types: dict[str, Any] = {f.name: type(f.default) for f in fields(Sim) if f.name != "name"}
     values: dict[str, Any] = {}
     for word in filter(None, options.split(",")):
         key, _, value = word.partition("=")
