@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from deepgen import targets
 from deepgen.build import toolchain_for
 from deepgen.engines import bundle_archive
 from deepgen.operators import Gemm, Operator
-from deepgen.space import Space, legacy
+from deepgen.space import legacy
 from deepgen.targets import Target, host
 from deepgen.tuning import Study
 from deepgen.vocabulary import Kernel, LaunchPlan, Missing, Source, Step, TensorArg
@@ -31,8 +29,8 @@ class EmptyKernels:
 
     name = "empty"
 
-    def __init__(self, operator: Gemm, space: Space) -> None:
-        self.operator = operator
+    def __init__(self, candidates: Mapping[str, Any], strategy: int) -> None:
+        pass
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         return None
@@ -45,9 +43,7 @@ class EmptyKernels:
 
 @pytest.fixture
 def empty_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("deepgen.generators.templates.simt.legacy")
-    module.LegacySimt = EmptyKernels  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("deepgen.generators.legacy.OlderSimtGemm", EmptyKernels)
 
 
 @pytest.fixture

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from importlib import import_module
 from typing import Any
 
-from deepgen.generators.base import Generator
-from deepgen.operators import Gemm, Operator, gemm
+from deepgen.generators.templates.simt.older import OlderSimtGemm, older_operator
+from deepgen.operators import Operator
 from deepgen.space import Space, legacy
 from deepgen.targets import Gpu, Target
-from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel
+from deepgen.vocabulary import BadInput, JsonObject, Kernel
 
 NAME = "legacy_simt"
 
@@ -26,7 +25,11 @@ class LegacyGenerator:
         self._data, self._strategy, self._where = data, strategy, where
         template = data["template"] if legacy.is_space_file(data) else data
         self._candidates = legacy.check_tuning_config(template, where)
-        self.operator = operator_of(self._candidates, where)
+        self._family = OlderSimtGemm(self._candidates, strategy)
+        try:
+            self.operator = older_operator(self._candidates)
+        except BadInput as error:
+            raise BadInput(error.what, where=where, allowed=error.allowed) from error
 
     @staticmethod
     def from_recipe(recipe: Mapping[str, Any]) -> LegacyGenerator:
@@ -39,16 +42,6 @@ class LegacyGenerator:
             return legacy.points_space(self._data)
         return legacy.tuning_space(self._data, self._strategy)
 
-    @cached_property
-    def _family(self) -> Generator:
-        """Who knows which kernel a legal config is."""
-        try:
-            module = import_module("deepgen.generators.templates.simt.legacy")
-        except ModuleNotFoundError as error:
-            raise DeepgenError("this deepgen's SIMT family does not take configs of the older tool") from error
-        family: Generator = module.LegacySimt(self.operator, self._space)
-        return family
-
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if operator != self.operator:
             return f"{self._where} is of {self.operator.describe()}"
@@ -60,6 +53,9 @@ class LegacyGenerator:
         return self._family.refuses(operator, target)
 
     def space(self, operator: Operator, target: Target) -> Space:
+        assert isinstance(target, Gpu), "ask refuses() first"
+        if len(self._candidates["WARP_SIZE"]) > 1:  # a file for several kinds of GPU: those of this one
+            return self._space.restrict({"WARP_SIZE": [target.warp]})
         return self._space
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
@@ -67,23 +63,4 @@ class LegacyGenerator:
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         """Nothing is known to be good in a space that someone else chose: its first point."""
-        return self._space.at(0)
-
-
-def operator_of(candidates: Mapping[str, list[int]], where: str) -> Gemm:
-    """The problem that a tuning config is of: the first candidate of each of its keys."""
-    first = {key: values[0] for key, values in candidates.items()}
-    a, b, c = (legacy.DTYPE_CODES[first[f"DATATYPE_{x}"]] for x in "ABC")
-    try:
-        return gemm(
-            first["M_SIZE"],
-            first["N_SIZE"],
-            first["K_SIZE"],
-            dtype=a,
-            b=b,
-            c=c,
-            batch=first["BATCH_SIZE"],
-            layout="tn" if first["IS_ATRANS"] else "nn",
-        )
-    except BadInput as error:
-        raise BadInput(error.what, where=where, allowed=error.allowed) from error
+        return self.space(operator, target).at(0)
