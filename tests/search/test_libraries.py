@@ -9,7 +9,7 @@ from deepgen.search import Setting, regressors
 from deepgen.search.recorded import Recorded
 from deepgen.search.regressors import LIBRARIES
 from deepgen.search.replay import Contest, replay
-from deepgen.vocabulary import Missing
+from deepgen.vocabulary import BadInput, Missing
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -42,3 +42,12 @@ def test_a_library_that_is_missing_is_named_and_not_replaced(
     with pytest.raises(Missing, match="pip install scikit-learn"):
         search.make(strategy, Setting(recorded.space, options={"library": "sklearn"}))
     assert search.make(strategy, Setting(recorded.space)).ask(1)
+
+
+def test_a_study_records_all_options_with_the_library(recorded: Recorded) -> None:
+    assert search.settle("model", {}) == {"library": "numpy"}
+    assert search.settle("evolution", {"population": 7})["population"] == 7
+    with pytest.raises(BadInput, match="abacus"):
+        search.settle("model", {"library": "abacus"})
+    for name in search.STRATEGIES:
+        search.make(name, Setting(recorded.space, options=search.settle(name, {})))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from deepgen.search.annealing import Annealing
-from deepgen.search.base import Past, Setting, Strategy
+from deepgen.search.base import Kind, Past, Setting, Strategy, check_options
 from deepgen.search.constrained_ga import ConstrainedGA
 from deepgen.search.evolution import Evolution
 from deepgen.search.exhaustive import Exhaustive
 from deepgen.search.model import Model
 from deepgen.search.random import Random
+from deepgen.search.regressors import check_library
 from deepgen.vocabulary import BadInput
 
-STRATEGIES: Mapping[str, Callable[[Setting], Strategy]] = {
+STRATEGIES: Mapping[str, Kind] = {
     "model": Model,
     "random": Random,
     "exhaustive": Exhaustive,
@@ -36,4 +38,16 @@ def check(name: str) -> None:
         raise BadInput(f"unknown strategy {name!r}", allowed="one of " + ", ".join(STRATEGIES))
 
 
-__all__ = ["DEFAULT", "STRATEGIES", "Past", "Setting", "Strategy", "check", "make"]
+def settle(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with all defaults, to be recorded with a study: a later version's defaults do not change it.
+
+    Also says at once what is wrong: an unknown option, a value of another type, a library that is not installed.
+    """
+    check(name)
+    settled = check_options(name, options, STRATEGIES[name].OPTIONS)
+    if "library" in settled:
+        check_library(settled["library"])
+    return settled
+
+
+__all__ = ["DEFAULT", "STRATEGIES", "Past", "Setting", "Strategy", "check", "make", "settle"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,8 +22,10 @@ _OPTIONS = {
 class Annealing:
     """The strategy `annealing`."""
 
+    OPTIONS: ClassVar[Mapping[str, Any]] = _OPTIONS
+
     def __init__(self, setting: Setting) -> None:
-        options = check_options("annealing", setting.options, _OPTIONS)
+        options = check_options("annealing", setting.options, self.OPTIONS)
         self._temperature, self._cooling = float(options["temperature"]), float(options["cooling"])
         self._patience, self._warm_up = int(options["patience"]), int(options["warm_up"])
         self._fresh = Fresh(setting)

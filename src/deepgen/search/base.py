@@ -77,6 +77,15 @@ class Fresh:
         return [self.space.at(rank) for rank in ranks]
 
 
+class Kind(Protocol):
+    """A kind of strategy: what it is made by, and its options with their defaults."""
+
+    @property
+    def OPTIONS(self) -> Mapping[str, Any]: ...
+
+    def __call__(self, setting: Setting) -> Strategy: ...
+
+
 def check_options(strategy: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """The options with the defaults filled in; an unknown name or a wrong type is refused."""
     for name, value in given.items():

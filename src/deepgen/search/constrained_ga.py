@@ -7,7 +7,8 @@ A child restricts the knobs that matter most to its parents' values; a mutation 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -44,8 +45,10 @@ class ConstrainedGA:
     configs by chance.
     """
 
+    OPTIONS: ClassVar[Mapping[str, Any]] = _OPTIONS
+
     def __init__(self, setting: Setting) -> None:
-        self._options = check_options("constrained_ga", setting.options, _OPTIONS)
+        self._options = check_options("constrained_ga", setting.options, self.OPTIONS)
         if self._options["variant"] not in VARIANTS:
             raise BadInput(f"variant is {self._options['variant']!r}", allowed="one of " + ", ".join(VARIANTS))
         self._fresh = Fresh(setting)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,8 +22,10 @@ _TRIES = 20
 class Evolution:
     """The strategy `evolution`. It has no generations: each trial may enter the population at once."""
 
+    OPTIONS: ClassVar[Mapping[str, Any]] = _OPTIONS
+
     def __init__(self, setting: Setting) -> None:
-        options = check_options("evolution", setting.options, _OPTIONS)
+        options = check_options("evolution", setting.options, self.OPTIONS)
         self._size, self._draws = int(options["population"]), int(options["tournament"])
         self._mutation = float(options["mutation"])
         self._fresh = Fresh(setting)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from deepgen.search.base import Setting, check_options
 from deepgen.search.shuffle import Shuffle
@@ -12,8 +13,10 @@ from deepgen.vocabulary import BadInput, Trial
 class Exhaustive:
     """Walks the space by rank. Options: `start_from`, the first place; `shuffled`, a seeded order instead of rank's."""
 
+    OPTIONS: ClassVar[Mapping[str, Any]] = {"start_from": 0, "shuffled": False}
+
     def __init__(self, setting: Setting) -> None:
-        options = check_options("exhaustive", setting.options, {"start_from": 0, "shuffled": False})
+        options = check_options("exhaustive", setting.options, self.OPTIONS)
         self._space = setting.space
         self._count = setting.space.count()
         self._order = Shuffle(self._count, setting.seed) if options["shuffled"] else range(self._count)

@@ -7,8 +7,8 @@ Where earlier studies have something to say, the first configs are theirs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -40,8 +40,10 @@ DIGITS = 9  # desires that differ by less are equal, so that rounding in another
 class Model:
     """The strategy `model`. Option `library`: what its cost model is made with, one of LIBRARIES."""
 
+    OPTIONS: ClassVar[Mapping[str, Any]] = {"library": LIBRARIES[0]}
+
     def __init__(self, setting: Setting) -> None:
-        options = check_options("model", setting.options, {"library": LIBRARIES[0]})
+        options = check_options("model", setting.options, self.OPTIONS)
         self._library = str(options["library"])
         self._seed = setting.seed
         self._fresh = Fresh(setting)

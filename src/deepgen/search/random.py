@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from deepgen.search.base import Fresh, Setting, check_options
 from deepgen.vocabulary import Trial
@@ -11,8 +12,10 @@ from deepgen.vocabulary import Trial
 class Random:
     """Draws configs in a seeded random order of the whole space."""
 
+    OPTIONS: ClassVar[Mapping[str, Any]] = {}
+
     def __init__(self, setting: Setting) -> None:
-        check_options("random", setting.options, {})
+        check_options("random", setting.options, self.OPTIONS)
         self._fresh = Fresh(setting)
 
     def ask(self, n: int) -> list[dict[str, Any]]:
