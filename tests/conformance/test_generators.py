@@ -16,7 +16,7 @@ OPERATORS = [
     gemm(1, 512, 300, layout="tt"),
     gemm(128, 96, 64, layout="tn"),
 ]
-TARGETS = ["x86:native", "x86:avx2", "x86:avx512", "sim"]
+TARGETS = ["x86:native", "x86:avx2", "x86:avx512", "cuda:sm_80", "hip:gfx906", "sim"]
 
 CASES = [
     pytest.param(family, operator, targets.resolve(target), id=f"{family.name}-{operator.slug()}-{target}")

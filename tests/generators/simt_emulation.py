@@ -36,7 +36,6 @@ extern "C" const char* run_gemm_reduce(void** args, int grid, int threads, int s
 #endif
 """
 _KINDS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
-_CTYPE = ctypes.c_void_p
 
 
 def build(kernel: Kernel, folder: Path, *more: str) -> ctypes.CDLL:
@@ -47,7 +46,7 @@ def build(kernel: Kernel, folder: Path, *more: str) -> ctypes.CDLL:
     header = resources.files("deepgen.generators.templates.simt").joinpath("emulate.h").read_text()
     (folder / "emulate.h").write_text(header)
     (folder / "harness.cpp").write_text(_HARNESS)
-    flags = ("-O1", "-w", "-shared", "-fPIC", "-DDG_EMULATE", *kernel.flags, *more)
+    flags = ("-O0", "-w", "-shared", "-fPIC", "-DDG_EMULATE", *kernel.flags, *more)
     made = subprocess.run(
         [COMPILER, *flags, "-o", "harness.so", "harness.cpp"], cwd=folder, capture_output=True, text=True, check=False
     )

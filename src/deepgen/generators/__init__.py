@@ -14,9 +14,10 @@ from deepgen.vocabulary.errors import BadInput
 def families() -> tuple[Generator, ...]:
     """All generators, the best choice first."""
     from deepgen.generators.sim import SimTiles
+    from deepgen.generators.templates.simt.simt_gemm import SimtGemm
     from deepgen.generators.templates.x86_gemm import X86Gemm
 
-    return (X86Gemm(), SimTiles())
+    return (X86Gemm(), SimtGemm(), SimTiles())
 
 
 def find(operator: Operator, target: Target) -> Generator:

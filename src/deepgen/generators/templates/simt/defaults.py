@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from deepgen.generators.templates.simt.space import WIDEST, simt_space
 from deepgen.operators import Gemm
 from deepgen.targets.gpu import Gpu
+from deepgen.targets.hip import Hip
 from deepgen.vocabulary.dtypes import dtype
 
 
@@ -54,16 +55,22 @@ def _config(gemm: Gemm, gpu: Gpu, tile: _Tile, splits: int) -> dict[str, Any]:
     wide = max(1, gemm.dtypes[3].bytes // 4)
     threads = tile.bm // tile.tm * (tile.bn // tile.tn) * tile.split_u
     registers = tile.tm * tile.tn * wide + 2 * (tile.tm + tile.tn) * wide + 40
-    resident = min(gpu.registers_per_sm // (min(registers, 255) * threads), gpu.threads_per_sm // threads)
-    most = WIDEST // dtype(gemm.a).bytes
+    most, size = WIDEST // dtype(gemm.a).bytes, dtype(gemm.a).bytes
     bk = 8 if tile.split_u == 1 else 16 * (2 if tile.split_u > 2 else 1)
+    shared = 2 * size * ((tile.bm + tile.bn) * (bk + most) + 2 * most * bk) + gpu.shared_reserved
+    resident = min(
+        gpu.registers_per_sm // (min(registers, 255) * threads),
+        gpu.threads_per_sm // threads,
+        gpu.shared_per_sm // shared,
+    )
     loads = {side: _load(gemm, side, most) for side in "AB"}
     run = {"A": gcd(tile.tm, min(4, most)), "B": gcd(tile.tn, min(4, most))}
     store = gcd(run["B"] if tile.split_u == 1 else 4, gcd(gemm.n, WIDEST // max(gemm.dtypes[2].bytes, wide * 4)))
     config: dict[str, Any] = {
         "BM": tile.bm, "BN": tile.bn, "BK": bk, "TM": tile.tm, "TN": tile.tn,
         "LANES_M": 4 if gpu.warp == 32 else 8, "LANE_ORDER": 1, "SPLIT_U": tile.split_u,
-        "MIN_BLOCKS": max(n for n in (1, 2, 3, 4, 6) if n <= max(1, resident)),
+        # AMD's registers come in halves and thirds of a file: asking for more wavefronts makes the compiler spill.
+        "MIN_BLOCKS": 1 if isinstance(gpu, Hip) else max(n for n in (1, 2, 3, 4, 6) if n <= max(1, resident)),
         "INNER_A": "row", "INNER_B": "row", "COPY": "registers", "REG_PREFETCH": False,
         "UNROLL": min(8, bk // tile.split_u), "LOAD_CONTINUOUS": True, "STAGES": 2, "PAD": most,
         "LOAD_A": loads["A"], "LOAD_B": loads["B"],
@@ -89,7 +96,7 @@ def _seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
     splits, threads = c.get("SPLITS", 1), c["BM"] // c["TM"] * (c["BN"] // c["TN"]) * c["SPLIT_U"]
     tiles = ceil(gemm.m / c["BM"]) * ceil(gemm.n / c["BN"]) * gemm.batch
     rounds = ceil(tiles * splits / gpu.multiprocessors)
-    warps = min(rounds, c["MIN_BLOCKS"]) * threads / gpu.warp
+    warps = min(rounds, max(2, c["MIN_BLOCKS"])) * threads / gpu.warp
     share = c["TM"] * c["TN"] / (c["TM"] * c["TN"] + 2.0 * (c["TM"] + c["TN"]))  # of arithmetic among instructions
     peak = (gpu.vector_peak(gemm.a) or gpu.vector_peak("f32") or 1e4) * 1e9
     rate = peak / gpu.multiprocessors * min(1.0, 0.4 + warps / 13) * share

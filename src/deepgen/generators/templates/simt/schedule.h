@@ -81,9 +81,11 @@ gemm(const TYPE_A* a, const TYPE_B* b, TYPE_C* c, TYPE_ACC* partial, u32* arrive
         // The rest of this tile is with the blocks that follow: each has it as its first piece.
         i64 tile_end = (i64)(tile + 1) * all;
         for (int other = me + 1; at < tile_end; ++other) {
+            i64 next = total * (other + 1) / block_count();
+            if (next == at) continue;  // more blocks than steps: that one has nothing to do
             await(arrived + other);
             add(sums, partial + (i64)other * SLOT);
-            at = total * (other + 1) / block_count();
+            at = next;
         }
         store(p, w, lane, sums);
     }
