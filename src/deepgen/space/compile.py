@@ -14,12 +14,12 @@ from deepgen.space.diagram import Chain, Diagram
 from deepgen.space.expr import Expr, Requirement
 from deepgen.space.layers import Ints, Layer, layer
 from deepgen.space.nodes import Nodes, condition_parts, variable
-from deepgen.space.order import careful_orders, quick_order
+from deepgen.space.order import Planner, quick_order
 from deepgen.space.tables import merge
 
 DEFAULT_MEMORY = 2 << 30
 _QUICK_MEMORY = 1 << 24
-_PATIENCE = 6
+_ATTEMPTS, _PATIENCE = 3, 3  # wide parts: orders tried, each with this share of the memory
 _LARGEST = 1 << 62
 _BYTES_OF_AN_EDGE = 28  # parent, place, child until it is counted; place, child and count from then on
 _CHUNK = 1 << 18  # rows that are expanded at a time: their temporary arrays stay small
@@ -57,6 +57,7 @@ class _Compiler:
         self.allowed: dict[str, Ints] = {k.name: np.arange(k.places) for k in knobs if k.places > 1}
         self.on = Domains(self.nodes, {k.name: k for k in knobs}, self.allowed)
         self.used = 0
+        self.widths: list[int] = []  # of the chain under way: how many states there were after each knob
 
     def run(self, requirements: Sequence[Requirement]) -> Diagram:
         constraints = self._narrow(self._constraints(requirements))
@@ -103,19 +104,22 @@ class _Compiler:
                 return self._chain(quick_order(self.nodes, allowed, exprs), own, min(self.memory, used + _QUICK_MEMORY))
             except TooWide:
                 self.used = used
-        orders = careful_orders(self.nodes, allowed, exprs)
-        for order in orders:  # estimates err: an order that turns out wide is given up early while there are others
+        planner = Planner(self.nodes, allowed, exprs)
+        for _ in range(_ATTEMPTS):
+            order = planner.best()
             try:
                 return self._chain(order, own, used + (self.memory - used) // _PATIENCE)
             except TooWide:
                 self.used = used
-        return self._chain(orders[0], own, self.memory)
+                planner.learn(order, self.widths)
+        return self._chain(planner.best(), own, self.memory)
 
     def _chain(self, order: list[str], constraints: list[Constraint], memory: int) -> Chain:
         """Knob by knob: expand every state by every place, drop what a constraint forbids, merge what is alike."""
         position = {name: i for i, name in enumerate(order)}
         active: dict[int, Active] = {}
         layers: list[Edges] = []
+        self.widths = []
         states = 1
         for name in order:
             touched = []
@@ -133,6 +137,7 @@ class _Compiler:
                 a.state = a.taken(first)
             layers.append(Edges(states, *(e.astype(np.int32) for e in (parent, place, child))))
             states = len(first)
+            self.widths.append(states)
             if states == 0:
                 return Chain((), 0)
         return self._count(order, layers)
@@ -194,6 +199,7 @@ class _Compiler:
     def _check(self, rows: int, columns: int, memory: int) -> None:
         """Rows of a layer under way hold two copies of each column for a while, and numbers to merge by."""
         if self.used + rows * (_BYTES_OF_AN_EDGE + 16 * columns + 64) > memory:
+            self.widths.append(rows)
             raise TooWide(
                 f"the space needs more than {memory >> 20} MiB to be compiled: "
                 f"more than {rows} partial configs have to be told apart at once"

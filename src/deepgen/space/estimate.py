@@ -21,10 +21,10 @@ from deepgen.space.tables import merge
 
 Group = dict[str, Array]  # knobs, and their places in each combination that is possible
 Combinations = list[tuple[frozenset[str], Group]]
-_CONFIGS = 4
+_CONFIGS = 3
 _WALKERS = 64
 _STEPS = 12
-_MOST_COMBINATIONS = 256
+_MOST_COMBINATIONS = 512
 _TABLE_CELLS = 1 << 20
 
 
@@ -39,10 +39,10 @@ class Sample:
         self.bits = {name: 1 << i for i, name in enumerate(self.names)}
         self.scopes = [sum(self.bits[n] for n in nodes.scope(c)) for c in constraints]
         rng = np.random.default_rng(0)
-        groups = _groups(allowed, combinations)
-        configs = _walk(nodes, groups, constraints, rng)
-        self.places, self.segment = _vary(groups, configs, rng)
-        self.rows, self.groups = len(self.segment), len(groups)
+        self.groups = _groups(allowed, combinations)
+        configs = _walk(nodes, self.groups, constraints, rng)
+        self.places, self.segment = _vary(self.groups, configs, rng)
+        self.rows = len(self.segment)
         self._known: dict[tuple[int, int], tuple[Array | None, Array]] = {}
 
     def open(self, assigned: int) -> float:
@@ -59,9 +59,9 @@ class Sample:
         if len(columns) == 1 or len(rows) == 0:
             return 0.0
         _, first = merge([c[rows] for c in columns], len(rows))
-        different = np.bincount(self.segment[rows[first]], minlength=_CONFIGS * self.groups).reshape(_CONFIGS, -1)
+        different = np.bincount(self.segment[rows[first]], minlength=_CONFIGS * len(self.groups))
         # Where other knobs leave much room a group has more states: the roomiest config counts.
-        return float(np.log2(np.maximum(different.max(axis=0), 1)).sum())
+        return float(np.log2(np.maximum(different.reshape(_CONFIGS, -1).max(axis=0), 1)).sum())
 
     def _state(self, index: int, own: int) -> tuple[Array | None, Array]:
         key = (index, own)
@@ -110,6 +110,8 @@ def _walk(nodes: Nodes, groups: list[Group], constraints: Sequence[Expr], rng: n
     One group at a time gets new places, and a walker keeps them where they break no more than before.
     """
 
+    roomy: Array = np.zeros(_WALKERS)
+
     def drawn(group: Group) -> dict[str, Array]:
         rows = rng.integers(0, _size(group), _WALKERS)
         return {n: places[rows] for n, places in group.items()}
@@ -125,9 +127,11 @@ def _walk(nodes: Nodes, groups: list[Group], constraints: Sequence[Expr], rng: n
     for step in range(_STEPS * len(groups)):
         moved = {**places, **drawn(groups[step % len(groups)])}
         then = broken(moved)
+        # How often a change was possible shows how much room a walker's surroundings leave.
+        roomy = 0.9 * roomy + (then == 0)
         places = {n: np.where(then <= now, moved[n], p) for n, p in places.items()}
         now = np.minimum(then, now)
-    best = np.argsort(now, kind="stable")[:_CONFIGS]
+    best = np.lexsort((-roomy, now))[:_CONFIGS]
     return {n: p[best] for n, p in places.items()}
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import log2
+from random import Random
 
 from deepgen.space.estimate import Sample, small_combinations
 from deepgen.space.expr import Expr
 from deepgen.space.nodes import Array, Nodes
 
-_STARTS, _TRIED = 4, 3
+_SHUFFLES = 6
+_NEAR = 4  # sets of knobs that differ in fewer than this share what was learned of one of them
 
 
 def quick_order(nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr]) -> list[str]:
@@ -29,17 +32,62 @@ def quick_order(nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[E
     return [names[i] for i in _Search(len(names), scopes, open_values).best()]
 
 
-def careful_orders(nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr]) -> list[list[str]]:
-    """Better orders, the best first, from states counted around random configs: takes a second or two."""
-    combinations = small_combinations(nodes, allowed, constraints)
-    nodes.sharpen(combinations)
-    sample = Sample(nodes, allowed, constraints, combinations)
-    search = _Search(len(sample.names), sample.scopes, sample.open)
-    quick = [sample.names.index(n) for n in quick_order(nodes, allowed, constraints)]
-    # From one start the improvement can get stuck: of several starts the best few are tried.
-    starts = sorted([quick, *search.from_busiest(_STARTS)], key=search.cost)[:_TRIED]
-    improved = sorted((search.improve(s) for s in starts), key=search.cost)
-    return [[sample.names[i] for i in order] for order in improved]
+class Planner:
+    """Better orders for wide spaces, from states counted around random configs: takes a second or two.
+
+    Estimates err: when an order turns out wide after all, the numbers of states that were really met correct them,
+    and the next plan avoids what was wrong with the last.
+    """
+
+    def __init__(self, nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr]) -> None:
+        combinations = small_combinations(nodes, allowed, constraints)
+        nodes.sharpen(combinations)
+        sample = Sample(nodes, allowed, constraints, combinations)
+        self.names = sample.names
+        self._search = _Search(len(sample.names), sample.scopes, sample.open)
+        number = {name: i for i, name in enumerate(sample.names)}
+        groups = [[number[n] for n in group] for group in sample.groups]
+        blocks = _blocks(groups, sample.scopes)
+        # Knob by knob the improvement gets stuck: start from an order of whole groups, and from a greedy one.
+        starts = [self._search.by_blocks(blocks), *self._search.from_busiest(1)]
+        self._orders = [self._search.improve(s) for s in starts]
+
+    def best(self) -> list[str]:
+        """The order that looks best now."""
+        return [self.names[i] for i in min(self._orders, key=self._search.cost)]
+
+    def learn(self, order: list[str], states: list[int]) -> None:
+        """After the first knobs of an order there were really that many states."""
+        self._search.learn([self.names.index(n) for n in order], states)
+        promising = sorted(self._orders, key=self._search.cost)[:2]
+        self._orders = [*self._orders, *(self._search.improve(o) for o in promising)]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Knobs that belong together, and single knobs that are tied to these alone."""
+
+    core: list[int]
+    tied: list[int]
+
+    @property
+    def mask(self) -> int:
+        return sum(1 << i for i in (*self.core, *self.tied))
+
+
+def _blocks(groups: list[list[int]], scopes: list[int]) -> list[Block]:
+    masks = [sum(1 << i for i in group) for group in groups]
+    tied: dict[int, list[int]] = {}
+    for place, group in enumerate(groups):
+        reach = 0
+        for scope in scopes:
+            if scope & masks[place]:
+                reach |= scope
+        homes = [p for p, mask in enumerate(masks) if p != place and mask & reach]
+        if len(group) == 1 and len(homes) == 1 and len(groups[homes[0]]) > 1:
+            tied.setdefault(homes[0], []).append(group[0])
+    placed = {i for single in tied.values() for i in single}
+    return [Block(g, tied.get(p, [])) for p, g in enumerate(groups) if not (len(g) == 1 and g[0] in placed)]
 
 
 class _Search:
@@ -48,14 +96,36 @@ class _Search:
     def __init__(self, n: int, scopes: list[int], open_states: Callable[[int], float]) -> None:
         self.n, self.scopes = n, scopes
         self._open_states = open_states
+        self._estimates: dict[int, float] = {}
+        self._learned: dict[int, float] = {}  # by set of knobs, the logarithm by which its estimate was too small
         self._known: dict[int, float] = {}
         self._weight = [sum(s >> i & 1 for s in scopes) for i in range(n)]
 
     def states(self, assigned: int) -> float:
         known = self._known.get(assigned)
         if known is None:
-            known = self._known[assigned] = 2 ** self._open_states(assigned)
+            known = self._known[assigned] = 2 ** (self._estimate(assigned) + self._correction(assigned))
         return known
+
+    def _estimate(self, assigned: int) -> float:
+        if assigned not in self._estimates:
+            self._estimates[assigned] = self._open_states(assigned)
+        return self._estimates[assigned]
+
+    def _correction(self, assigned: int) -> float:
+        corrections = [
+            error * (1 - apart / _NEAR)
+            for known, error in self._learned.items()
+            if (apart := (known ^ assigned).bit_count()) < _NEAR
+        ]
+        return max(corrections, default=0.0)
+
+    def learn(self, order: list[int], states: list[int]) -> None:
+        assigned = 0
+        for knob, met in zip(order, states, strict=False):
+            assigned |= 1 << knob
+            self._learned[assigned] = log2(max(met, 1)) - self._estimate(assigned)
+        self._known.clear()
 
     def cost(self, order: list[int]) -> float:
         assigned, states = 0, 0.0
@@ -73,6 +143,32 @@ class _Search:
             if found is not None:
                 best, bound = found
         return best
+
+    def by_blocks(self, blocks: list[Block]) -> list[int]:
+        """An order that takes whole blocks: the best found by moving blocks, from several random orders of them."""
+
+        def cost(order: list[int]) -> float:
+            assigned, states = 0, 0.0
+            for place in order:
+                assigned |= blocks[place].mask
+                states += self.states(assigned)
+            return states
+
+        rng = Random(0)
+        shuffled = [rng.sample(range(len(blocks)), len(blocks)) for _ in range(_SHUFFLES)]
+        best = min((_moved_to_best(order, cost) for order in shuffled), key=cost)
+        order: list[int] = []
+        assigned = 0
+        for place in best:
+            core, tied = list(blocks[place].core), list(blocks[place].tied)
+            while core or tied:
+                # A knob that closes all its ties costs nothing. Any other tied one multiplies the states: core first.
+                closing = [i for i in tied if self.states(assigned | 1 << i) <= self.states(assigned)]
+                pick = (closing or sorted(core or tied, key=lambda i: self.states(assigned | 1 << i)))[0]
+                (core if pick in core else tied).remove(pick)
+                order.append(pick)
+                assigned |= 1 << pick
+        return order
 
     def from_busiest(self, n: int) -> list[list[int]]:
         """The greedy orders from the knobs that the most requirements read."""
@@ -100,16 +196,20 @@ class _Search:
         return order, cost
 
     def improve(self, order: list[int]) -> list[int]:
-        """Move one knob to where it costs least, again and again, while that helps."""
-        cost, improved = self.cost(order), True
-        while improved:
-            improved = False
-            for knob in list(order):
-                rest = [i for i in order if i != knob]
-                moved = min(([*rest[:p], knob, *rest[p:]] for p in range(len(order))), key=self.cost)
-                if self.cost(moved) < cost * 0.99:
-                    order, cost, improved = moved, self.cost(moved), True
-        return order
+        return _moved_to_best(order, self.cost)
+
+
+def _moved_to_best(order: list[int], cost: Callable[[list[int]], float]) -> list[int]:
+    """Move one item to where it costs least, again and again, while that helps."""
+    now, improved = cost(order), True
+    while improved:
+        improved = False
+        for item in list(order):
+            rest = [i for i in order if i != item]
+            moved = min(([*rest[:p], item, *rest[p:]] for p in range(len(order))), key=cost)
+            if cost(moved) < now * 0.99:
+                order, now, improved = moved, cost(moved), True
+    return order
 
 
 def _ones(mask: int) -> list[int]:
