@@ -6,6 +6,7 @@ template <int COUNT>
 DG_DEVICE void finish(const Problem& p, TYPE_C* to, const TYPE_ACC* sums) {
     TYPE_SCALE scaled[COUNT];
     DG_UNROLL for (int e = 0; e < COUNT; ++e) scaled[e] = p.alpha * (TYPE_SCALE)sums[e];
+#if BETA
     if (p.beta != 0) {
         Vec<TYPE_C, COUNT> old = load_fresh<Vec<TYPE_C, COUNT>>(to);
         DG_UNROLL for (int e = 0; e < COUNT; ++e) {
@@ -14,6 +15,7 @@ DG_DEVICE void finish(const Problem& p, TYPE_C* to, const TYPE_ACC* sums) {
             scaled[e] += p.beta * (TYPE_SCALE)wide;
         }
     }
+#endif
     Vec<TYPE_C, COUNT> out;
     DG_UNROLL for (int e = 0; e < COUNT; ++e) narrow((TYPE_ACC)scaled[e], out.v[e]);
     store_global(to, out);

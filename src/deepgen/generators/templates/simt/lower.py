@@ -49,6 +49,8 @@ def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, i
         "TYPE_ACC": gemm.acc,
         "TYPE_SCALE": scale_type(gemm),
         "DOT": dot if group % dot == 0 else 1,
+        # An operator without beta never reads C, and its kernel is a third shorter.
+        "BETA": int(gemm.beta != 0),
         "A_T": int(gemm.layout[0] == "t"),
         "B_T": int(gemm.layout[1] == "t"),
         **{knob: c[knob] for knob in ("BM", "BN", "BK", "TM", "TN", "SPLIT_U", "STAGES", "MAPPING", "STORE")},

@@ -10,7 +10,7 @@ from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
 
 WIDEST = 16  # bytes of one load or store
-_RESERVED = 24  # registers for addresses and counters
+_RESERVED = 40  # registers for addresses, counters and loads under way
 _LEAST_SLICE = 64  # steps of K; below it adding parts up costs more than it gains
 
 
@@ -34,11 +34,12 @@ def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
         s.require(bm * bn >= 1024, "tiles are not tiny where the result is large")
     a, _, _, acc = gemm.dtypes
     sums = tm * tn * (acc.bytes // 4)
-    registers = s.derive("registers", sums + 2 * (tm + tn) * max(1, a.bytes // 4) + _RESERVED)
+    registers = s.derive("registers", sums + 3 * (tm + tn) * max(1, a.bytes // 4) + _RESERVED)
     s.require(registers <= gpu.registers_per_thread, "sums and fragments fit in a thread's registers")
     s.require(registers * threads * min_blocks <= gpu.registers_per_sm, "so many blocks' registers fit")
 
     group, copy = _inner_loop(s, gemm, gpu, bk, split_u)
+    s.require(implies(copy == "registers", bk <= 32), "a thread's share of the next tiles fits in registers")
     stages = s.knob("STAGES", [1, 2, 3, 4, 5])
     s.require(implies(copy == "async", stages >= 2), "copies need a buffer to fly to")
     s.require(implies(copy == "registers", stages <= 2), "loads through registers run one step ahead")
@@ -46,7 +47,6 @@ def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     # An upper bound for tiles with K innermost and outermost alike.
     shared = s.derive("shared_bytes", ((bm + bn) * (bk + pad) + 2 * pad * bk) * a.bytes * stages)
     s.require(shared <= gpu.shared_per_block, "tiles fit in shared memory")
-    s.require((shared + gpu.shared_reserved) * min_blocks <= gpu.shared_per_sm, "so many blocks' tiles fit too")
     for side, rows, tile in (("A", bm, tm), ("B", bn, tn)):
         _operand(s, gemm, side, rows, tile, bk, group, copy, pad)
     _result(s, gemm, gpu, bm, bn, tm, split_u)
@@ -76,7 +76,8 @@ def _operand(
     """How A or B is loaded and which of its rows a thread owns."""
     size = dtype(gemm.a).bytes
     inner = Expr("knob", (), f"INNER_{side}")
-    load = s.knob(f"LOAD_{side}", _load_widths(gemm, side))
+    widths = _load_widths(gemm, side)
+    load = s.knob(f"LOAD_{side}", widths)
     run = s.knob(f"THREAD_SCATTER_{side}", [1, 2, 4])
     spread = s.knob(f"WARP_SCATTER_{side}", ["thread", "tile"])
     s.require(divides(run, tile), f"scatter widths of {side} divide the thread's tile")
@@ -86,6 +87,7 @@ def _operand(
     turned = inner != ("k" if along_k else "row")
     s.require(implies((copy == "async") & turned, (load == 1) & (size >= 4)), f"copies cannot turn {side}")
     s.require(implies(copy == "async", load * size >= 4), f"copies of {side} move at least 4 bytes")
+    s.require(implies(copy == "registers", load * 2 >= widths[-1]), f"loads of {side} are not narrow without need")
     s.require(implies(inner == "row", run * size <= WIDEST), f"a fragment of {side} is one load wide")
     s.require(implies(inner == "k", divides(group, pad)), f"lines of {side} are aligned")
 
