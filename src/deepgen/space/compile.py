@@ -19,7 +19,7 @@ from deepgen.space.tables import merge
 
 DEFAULT_MEMORY = 2 << 30
 _QUICK_MEMORY = 1 << 24
-_ATTEMPTS, _PATIENCE = 3, 3  # wide parts: orders tried, each with this share of the memory
+_PATIENCE = 3  # a wide part's first orders may each use this share of the memory
 _LARGEST = 1 << 62
 _BYTES_OF_AN_EDGE = 28  # parent, place, child until it is counted; place, child and count from then on
 _CHUNK = 1 << 18  # rows that are expanded at a time: their temporary arrays stay small
@@ -105,8 +105,8 @@ class _Compiler:
             except TooWide:
                 self.used = used
         planner = Planner(self.nodes, allowed, exprs)
-        for _ in range(_ATTEMPTS):
-            order = planner.best()
+        for plan in (planner.best, planner.by_blocks, planner.best):
+            order = plan()
             try:
                 return self._chain(order, own, used + (self.memory - used) // _PATIENCE)
             except TooWide:
