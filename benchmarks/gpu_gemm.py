@@ -52,7 +52,8 @@ class Tuner:
             self._builder.start(operator(shape), c)
 
     def best(self, bench: Bench, configs: list[Config], seconds: float) -> tuple[Config, int]:
-        ends, seen, found = time.monotonic() + seconds, set(), []
+        ends, seen = time.monotonic() + seconds, set[str]()
+        found: list[tuple[float, Config]] = []
         for some in (configs, None, None):
             batch = some or [c for c in self._around(found) if json.dumps(c, sort_keys=True) not in seen]
             self.start(bench.shape, batch)
@@ -96,7 +97,8 @@ def right(bench: Bench, call: Callable[[], Any]) -> bool:
 
 def interleaved(bench: Bench, calls: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
     """Microseconds of single calls, in random order within each round, each with a cold L2."""
-    torch, taken = bench.torch, {name: [] for name in calls}
+    torch = bench.torch
+    taken: dict[str, list[float]] = {name: [] for name in calls}
     order, dice = list(calls), random.Random(1)
     for _ in range(ROUNDS):
         dice.shuffle(order)
@@ -117,7 +119,7 @@ def measure(shape: Shape, tuner: Tuner, configs: list[Config], seconds: float, f
     tensors = {
         name: SimpleNamespace(address=t.data_ptr()) for name, t in zip("ABC", (bench.a, bench.b, bench.c), strict=True)
     }
-    calls = {
+    calls: dict[str, Callable[[], Any]] = {
         "ours": tuner.load(bench, config),
         "torch": bench.peer,
         "cublaslt": CublasLt().prepare(gemm, tensors, 1),

@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from deepgen.generators.templates.simt.lower import lower, plan  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.space import parse  # noqa: E402
+from deepgen.vocabulary import ScalarArg, TensorArg, WorkspaceArg  # noqa: E402
 
 Config = dict[str, Any]
 Shape = tuple[int, int, int, int]  # batch, M, N, K
@@ -143,7 +144,7 @@ def predicted(shape: Shape, c: Config) -> float:
         "last": 1.0e-6 + c["SPLITS"] * c["BM"] * c["BN"] * 4 / 120e9,
         "stream": 3e-6,
     }[c["FIXUP"]]
-    return 3e-6 + max(arithmetic, memory) + 0.2 * min(arithmetic, memory) + extra
+    return float(3e-6 + max(arithmetic, memory) + 0.2 * min(arithmetic, memory) + extra)
 
 
 def candidates(shape: Shape, most: int) -> list[Config]:
@@ -340,7 +341,10 @@ class Loaded:
         self._module = check(driver.cuModuleLoadData(code))
         lowered = lower(gemm, c, 32, {"i8": 4})
         scalars = dict(gemm.scalars())
-        size = lambda e: int(parse(e).evaluate(scalars)) if isinstance(e, str) else int(e)  # noqa: E731
+
+        def size(e: int | float | str) -> Any:
+            return parse(e).evaluate(scalars) if isinstance(e, str) else e
+
         space: dict[str, Any] = {}
         self._keep: list[Any] = []
         self._steps = []
@@ -351,16 +355,15 @@ class Loaded:
             check(driver.cuFuncSetAttribute(function, attribute, size(step.shared_bytes)))
             values: list[Any] = []
             for arg in step.args:
-                if hasattr(arg, "tensor"):
+                if isinstance(arg, TensorArg):
                     values.append(ctypes.c_void_p(tensors[arg.tensor].data_ptr()))
-                elif hasattr(arg, "bytes"):
+                elif isinstance(arg, WorkspaceArg):
                     if arg.name not in space:
                         space[arg.name] = torch.zeros(size(arg.bytes), dtype=torch.uint8, device="cuda")
                     values.append(ctypes.c_void_p(space[arg.name].data_ptr()))
-                else:
-                    kind = {"i32": ctypes.c_int, "i64": ctypes.c_longlong, "f32": ctypes.c_float}[arg.ctype]
-                    value = parse(arg.value).evaluate(scalars) if isinstance(arg.value, str) else arg.value
-                    values.append(kind(value))
+                elif isinstance(arg, ScalarArg):
+                    kind: Any = {"i32": ctypes.c_int, "i64": ctypes.c_longlong, "f32": ctypes.c_float}[arg.ctype]
+                    values.append(kind(size(arg.value)))
             packed = (ctypes.c_void_p * len(values))(*[ctypes.addressof(v) for v in values])
             self._keep += [values, packed, space]
             grid, block = [size(g) for g in step.grid], [size(b) for b in step.block]
@@ -482,7 +485,8 @@ def steady(call: Callable[[], Any]) -> dict[str, float]:
     import torch
 
     until = time.monotonic() + 1.0
-    count, begin, end = 0, torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    event: Any = torch.cuda.Event
+    count, begin, end = 0, event(enable_timing=True), event(enable_timing=True)
     begin.record()
     while time.monotonic() < until:
         for _ in range(20):
@@ -510,7 +514,8 @@ def replay(file: Path, shape: Shape) -> None:
 
     torch.backends.cuda.matmul.allow_tf32 = False
     top = json.loads(file.read_text())["shapes"][str(list(shape))]["top"]
-    bench, seen = Bench(shape, None), set()
+    bench = Bench(shape, None)
+    seen: set[tuple[Any, ...]] = set()
     bench.peer()
     for row in top:
         c = row["config"]
