@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,3 +109,64 @@ def _free(space: Space) -> None:
         space.knob(f"prefetch_{tensor}", [0, 1, 2])
     for number in range(60 - len(space.knobs)):
         space.knob(f"rewrite_{number}", [False, True])
+
+
+# The conditions of the recorded kernels as Python functions, for peers that take functions. Written with & and | so
+# that the same function serves single values and numpy arrays.
+
+
+def _shared_image(
+    use_shmem: Any,
+    block_size_x: Any,
+    tile_size_x: Any,
+    filter_width: Any,
+    block_size_y: Any,
+    tile_size_y: Any,
+    filter_height: Any,
+) -> Any:
+    width = block_size_x * tile_size_x + (filter_width - 1)
+    return (use_shmem == 0) | (width * (block_size_y * tile_size_y + (filter_height - 1)) < 12 * 1024)
+
+
+def _shared_grid(
+    block_size_x: Any, tile_size_x: Any, temporal_tiling_factor: Any, block_size_y: Any, tile_size_y: Any, sh_power: Any
+) -> Any:
+    width = block_size_x * tile_size_x + temporal_tiling_factor * 2
+    return width * (block_size_y * tile_size_y + temporal_tiling_factor * 2) * (2 + sh_power) * 4 <= 49152
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "use_padding==0 or block_size_x % 32 != 0": lambda use_padding, block_size_x: (
+        (use_padding == 0) | (block_size_x % 32 != 0)
+    ),
+    "block_size_x*block_size_y<=1024": lambda block_size_x, block_size_y: block_size_x * block_size_y <= 1024,
+    "use_padding==0 or use_shmem != 0": lambda use_padding, use_shmem: (use_padding == 0) | (use_shmem != 0),
+    "use_shmem == 0 or (((block_size_x*tile_size_x+(filter_width-1)))*((block_size_y*tile_size_y+(filter_height-1))))"
+    " < 12*1024": _shared_image,
+    "32 <= block_size_x * block_size_y <= 1024": lambda block_size_x, block_size_y: (
+        (block_size_x * block_size_y >= 32) & (block_size_x * block_size_y <= 1024)
+    ),
+    "tile_size_x > 1 or tile_stride_x == 0": lambda tile_size_x, tile_stride_x: (
+        (tile_size_x > 1) | (tile_stride_x == 0)
+    ),
+    "tile_size_y > 1 or tile_stride_y == 0": lambda tile_size_y, tile_stride_y: (
+        (tile_size_y > 1) | (tile_stride_y == 0)
+    ),
+    "KWG % KWI == 0": lambda KWG, KWI: KWG % KWI == 0,
+    "MWG % (MDIMC * VWM) == 0": lambda MWG, MDIMC, VWM: MWG % (MDIMC * VWM) == 0,
+    "NWG % (NDIMC * VWN) == 0": lambda NWG, NDIMC, VWN: NWG % (NDIMC * VWN) == 0,
+    "MWG % (MDIMA * VWM) == 0": lambda MWG, MDIMA, VWM: MWG % (MDIMA * VWM) == 0,
+    "NWG % (NDIMB * VWN) == 0": lambda NWG, NDIMB, VWN: NWG % (NDIMB * VWN) == 0,
+    "KWG % ((MDIMC * NDIMC)/MDIMA) == 0": lambda KWG, MDIMC, NDIMC, MDIMA: KWG % ((MDIMC * NDIMC) / MDIMA) == 0,
+    "KWG % ((MDIMC * NDIMC)/NDIMB) == 0": lambda KWG, MDIMC, NDIMC, NDIMB: KWG % ((MDIMC * NDIMC) / NDIMB) == 0,
+    "not (MWG == 128 and NWG == 128 and MDIMC == 8 and NDIMC == 8)": lambda MWG, NWG, MDIMC, NDIMC: (
+        (MWG != 128) | (NWG != 128) | (MDIMC != 8) | (NDIMC != 8)
+    ),
+    "block_size_x*block_size_y>= 32": lambda block_size_x, block_size_y: block_size_x * block_size_y >= 32,
+    "temporal_tiling_factor % loop_unroll_factor_t == 0": lambda temporal_tiling_factor, loop_unroll_factor_t: (
+        temporal_tiling_factor % loop_unroll_factor_t == 0
+    ),
+    "block_size_x*block_size_y <= 1024": lambda block_size_x, block_size_y: block_size_x * block_size_y <= 1024,
+    "(block_size_x*tile_size_x+ temporal_tiling_factor * 2) * (block_size_y*tile_size_y+ temporal_tiling_factor * 2) "
+    "* (2+sh_power) * 4 <= 49152": _shared_grid,
+}

@@ -85,17 +85,19 @@ class Arithmetic:
         self.least, self.most, self.any_zero = least, most, any_zero
 
 
-def _fold(pair: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _fold(pair: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def fold(first: Any, *rest: Any) -> Any:
         for other in rest:
-            first = pair(first, other)
+            # numpy would make 64-bit numbers of Python's, which later products overflow.
+            plain = not isinstance(first, np.ndarray) and not isinstance(other, np.ndarray)
+            first = scalar(first, other) if plain else pair(first, other)
         return first
 
     return fold
 
 
 SCALAR = Arithmetic(lambda *a: min(a), lambda *a: max(a), lambda lo, hi: bool(lo <= 0 <= hi))
-ARRAYS = Arithmetic(_fold(np.minimum), _fold(np.maximum), lambda lo, hi: bool(np.any((lo <= 0) & (hi >= 0))))
+ARRAYS = Arithmetic(_fold(np.minimum, min), _fold(np.maximum, max), lambda lo, hi: bool(np.any((lo <= 0) & (hi >= 0))))
 
 
 ARITHMETIC = ("+", "-", "*", "/", "//", "%", "**", "ceil_div", "neg", "abs", "min", "max")

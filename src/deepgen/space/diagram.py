@@ -58,7 +58,7 @@ class Chain:
             if ranks.dtype == object and layer.before.dtype != object:
                 ranks = ranks.astype(np.int64)  # below this layer the numbers are small
             if states is not None:
-                ranks = ranks + layer.before[layer.first[states]]
+                ranks = ranks + layer.base[states]
             if layer.unit:
                 edges, ranks = ranks, np.zeros_like(ranks)
             else:

@@ -75,9 +75,12 @@ class Sample:
         return self._known[key]
 
 
-def small_combinations(nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr]) -> Combinations:
-    """The combinations that meet each requirement on few knobs, those on the most knobs first."""
-    found = []
+def sharp_combinations(nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr]) -> Combinations:
+    """The combinations that meet each requirement on few knobs, those on the most knobs first.
+
+    From then on the nodes' bounds are taken from them.
+    """
+    found, tables = [], []
     for expr in sorted(constraints, key=lambda c: -len(nodes.scope(c))):
         names = sorted(nodes.scope(expr))
         sizes = [len(allowed[n]) for n in names]
@@ -87,6 +90,8 @@ def small_combinations(nodes: Nodes, allowed: dict[str, Array], constraints: Seq
         met = np.nonzero(np.broadcast_to(evaluate_arrays(nodes, expr, grid), sizes))
         if len(met[0]):
             found.append((nodes.scope(expr), {n: allowed[n][m] for n, m in zip(names, met, strict=True)}))
+            tables.append(expr)
+    nodes.sharpen(found, tables)
     return found
 
 

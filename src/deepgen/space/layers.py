@@ -24,6 +24,7 @@ class Layer:
     place: Ints  # by edge
     child: Ints  # by edge
     before: Ints  # by edge: points below earlier edges; one more entry at the end
+    base: Ints  # by state: `before` of its first edge
     unit: bool  # every edge leads to exactly one point
     first_view: Any
     place_view: Any
@@ -33,7 +34,10 @@ class Layer:
 
 def layer(variable: int, first: Ints, place: Ints, child: Ints, before: Ints) -> Layer:
     unit = before.dtype != object and int(before[-1]) == len(place)
-    return Layer(variable, first, place, child, before, unit, _view(first), _view(place), _view(child), _view(before))
+    base = before[first[:-1]]
+    return Layer(
+        variable, first, place, child, before, base, unit, _view(first), _view(place), _view(child), _view(before)
+    )
 
 
 def _view(array: Ints) -> Any:

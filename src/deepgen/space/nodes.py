@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,7 @@ class Nodes:
         self._totals: dict[int, tuple[Expr, Expr, Expr, Expr]] = {}
         self._facts: dict[int, tuple[str, Bounds | None]] = {}
         self._rows: list[tuple[frozenset[str], dict[str, Array]]] = []
+        self._exact: dict[int, bool] = {}
         self._row_values: dict[tuple[int, int], Array] = {}
         self._flat: dict[int, Expr] = {}
         self._scopes: dict[int, frozenset[str]] = {}
@@ -274,8 +276,12 @@ class Nodes:
             known = self._facts[id(expr)] = self._sharper(expr, *known)
         return known
 
-    def sharpen(self, rows: list[tuple[frozenset[str], dict[str, Array]]]) -> None:
-        """Take bounds from now on from the combinations that requirements on few knobs leave: (knobs, their places)."""
+    def sharpen(self, rows: list[tuple[frozenset[str], dict[str, Array]]], tables: Sequence[Expr]) -> None:
+        """Take bounds from now on from the combinations that the conditions `tables` leave: (knobs, their places).
+
+        Elsewhere numbers may overflow unseen, for there one of these conditions fails; so these must be exact.
+        """
+        self._exact = {id(expr): self.needs_objects(expr) for expr in tables}
         self._rows = rows
         self._row_values.clear()
         self._facts.clear()
@@ -306,13 +312,30 @@ class Nodes:
 
     def needs_objects(self, expr: Expr) -> bool:
         """Whether 64-bit integers could overflow somewhere inside, so that Python's own must be used."""
-        for node in walk(expr):
-            kind, bounds = self.facts(node)
-            if kind == "int" and (bounds is None or max(abs(bounds[0]), abs(bounds[1])) >= _LONG):
-                return True
-            if node.op == "**" and kind == "float" and self.kind(node.args[0]) in ("int", "bool"):
-                return True
-        return False
+        known = self._exact.get(id(expr))
+        if known is None:
+            sizes: dict[int, int] = {}
+            for node in walk(expr):
+                sizes[id(node)] = self._size(node, [sizes[id(a)] for a in node.args])
+            known = max(sizes.values()) >= _LONG
+        return known
+
+    def _size(self, node: Expr, parts: list[int]) -> int:
+        """No number met on the way to a whole-number node is larger, whatever the order of a sum or product."""
+        kind, bounds = self.facts(node)
+        if node.op == "**" and kind == "float" and self.kind(node.args[0]) in ("int", "bool"):
+            return _LONG  # whole numbers where the exponent is positive
+        if kind not in ("int", "bool"):
+            return 1
+        if bounds is None:
+            return _LONG
+        own = int(max(abs(bounds[0]), abs(bounds[1]), 1))
+        lowest = [self.facts(a)[1] for a in node.args]
+        if node.op == "*" and not all(b is not None and b[0] >= 1 for b in lowest):
+            return max(own, prod(parts))
+        if node.op in ("+", "-") and not all(b is not None and b[0] >= 0 for b in lowest):
+            return max(own, sum(parts))
+        return own
 
 
 def condition_parts(nodes: Nodes, knobs: Sequence[Knob], requirements: Sequence[Requirement]) -> list[Expr]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import log2
 from random import Random
 
-from deepgen.space.estimate import Sample, small_combinations
+from deepgen.space.estimate import Sample, sharp_combinations
 from deepgen.space.expr import Expr
 from deepgen.space.nodes import Array, Nodes
 
@@ -40,8 +40,7 @@ class Planner:
     """
 
     def __init__(self, nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr]) -> None:
-        combinations = small_combinations(nodes, allowed, constraints)
-        nodes.sharpen(combinations)
+        combinations = sharp_combinations(nodes, allowed, constraints)
         sample = Sample(nodes, allowed, constraints, combinations)
         self.names = sample.names
         self._search = _Search(len(sample.names), sample.scopes, sample.open)

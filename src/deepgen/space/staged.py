@@ -29,7 +29,7 @@ class Staged:
     def __init__(self, nodes: Nodes, expr: Expr, order: Sequence[str]) -> None:
         self.nodes, self.order = nodes, order
         self.root = nodes.flattened(expr)
-        self.objects = nodes.needs_objects(self.root)
+        self.objects = nodes.needs_objects(expr)
         place = {name: i for i, name in enumerate(order)}
         self._span: dict[int, tuple[int, int]] = {}
         self._node: dict[int, Expr] = {}

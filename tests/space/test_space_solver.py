@@ -1,0 +1,71 @@
+"""A space too wide for its memory bound: a solver answers what it can, and says what it cannot."""
+
+from __future__ import annotations
+
+import builtins
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from deepgen.space import Space, ceil_div, maximum, where
+from deepgen.space.solver import Solver, TooWideToCount
+from deepgen.vocabulary import Missing
+
+
+def wide(memory: int = 1000) -> Space:
+    space = Space("wide", memory=memory)
+    knobs = [space.knob(f"k{i}", [1, 2, 3, 5, 7, 11, 13]) for i in range(8)]
+    mode = space.knob("mode", ["a", "b"])
+    extra = space.knob("extra", [1, 2], when=mode == "b")
+    total = sum((a * b for a, b in pairwise(knobs)), start=knobs[0] * 0)
+    space.require(total + maximum(knobs[0], ceil_div(knobs[1], 2)) <= 200, "sum of products")
+    space.require(where(mode == "a", knobs[0], knobs[1]) % 2 == 1, "odd")
+    space.require(extra <= knobs[2], "extra is small")
+    return space
+
+
+def test_a_wide_space_is_answered_by_a_solver() -> None:
+    pytest.importorskip("ortools")
+    space = wide()
+    assert not space.uniform
+    configs = space.sample(4, seed=1)
+    assert configs == space.sample(4, seed=1)
+    assert all(space.explain(c) == [] and c in space for c in configs)
+    near = space.neighbors(configs[0], "any")
+    assert near
+    assert all(space.explain(c) == [] for c in near)
+    with pytest.raises(TooWideToCount, match="no exact count"):
+        space.count()
+    with pytest.raises(TooWideToCount, match="no ranks"):
+        space.sample_ranks(3, seed=0)
+    first = space.iterate()
+    assert next(first) != next(first)
+
+
+def test_the_solver_agrees_with_the_diagram() -> None:
+    pytest.importorskip("ortools")
+    space = wide(memory=1 << 30).restrict({f"k{i}": [1, 2, 5] for i in range(8)})
+    assert space.uniform
+    solver = Solver("small", space.knobs, space.requirements, "test")
+    assert len(solver.all_rows()) == space.count()
+    assert not solver.empty()
+    config = space.at(0)
+    row = solver.rows_of.row(config)
+    assert row is not None
+    repaired = solver.repaired(row, solver.rows_of.absent)
+    assert repaired
+    assert all(solver.contains(r) for r in repaired)
+
+
+def test_without_the_solver_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *rest: Any) -> Any:
+        if name.startswith("ortools"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(Missing, match=r"deepgen\[solver\]"):
+        wide().sample(1, seed=0)
