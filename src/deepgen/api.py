@@ -12,6 +12,7 @@ from deepgen.engines import Engine
 from deepgen.generators import Generator
 from deepgen.measure.base import Policy
 from deepgen.operators import Operator
+from deepgen.search import DEFAULT
 from deepgen.targets import Target
 from deepgen.tuning import Progress, Request, Study
 from deepgen.tuning import tune as run
@@ -25,7 +26,11 @@ def tune(
     trials: int = 200,
     time_budget: float | None = None,
     seed: int = 0,
-    strategy: str = "random",
+    strategy: str = DEFAULT,
+    options: Mapping[str, Any] | None = None,
+    transfer: bool = True,
+    target_speedup: float | None = None,
+    patience: int | None = None,
     keep_top: int = 8,
     knobs: Mapping[str, Sequence[Any]] | None = None,
     generator: Generator | None = None,
@@ -48,6 +53,10 @@ def tune(
         time_budget=time_budget,
         seed=seed,
         strategy=strategy,
+        options=options or {},
+        transfer=transfer,
+        target_speedup=target_speedup,
+        patience=patience,
         keep_top=keep_top,
         domains=knobs or {},
         generator=generator,

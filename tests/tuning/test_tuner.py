@@ -151,3 +151,42 @@ def test_equals_tie_and_the_choice_among_them_is_always_the_same(tmp_path: Path)
     results = [duel(tmp_path, 0.0, seed) for seed in range(100)]
     assert sum(bool(r["tie"]) for r in results) >= 90
     assert {r["chosen"] for r in results if r["tie"]} == {0}
+
+
+def test_a_new_study_learns_from_earlier_ones_and_says_so(tmp_path: Path) -> None:
+    first = tune(tmp_path, trials=60)
+    seen: list[Progress] = []
+    other = dg.gemm(256, 256, 512)
+    words = {"target": "sim:noise=0.01", "trials": 12, "out": tmp_path / "studies"}
+    study = dg.tune(other, watch=seen.append, engine=dg.LocalEngine(jobs=2, cache=tmp_path / "cache"), **words)  # type: ignore[arg-type]
+    assert any(first.folder.name in text for _, text in study.notes())
+    assert any("learning from 1 earlier studies" in (p.note or "") for p in seen)
+    alone = dg.tune(other, transfer=False, engine=dg.LocalEngine(jobs=2, cache=tmp_path / "cache"), **words)  # type: ignore[arg-type]
+    assert alone.folder != study.folder and not alone.notes()
+    assert isinstance(study.target, Sim)
+    found, unaided = (
+        min(true_seconds(study.target, other.flops(), t.config) for t in s.trials()[1:7]) for s in (study, alone)
+    )
+    assert found < unaided, "the first configs should be those that were good before"
+
+
+def test_what_was_learned_stays_the_same_when_the_teacher_goes_on(tmp_path: Path) -> None:
+    tune(tmp_path, trials=30)
+    other = dg.gemm(512, 256, 256)
+    engine = dg.LocalEngine(jobs=2, cache=tmp_path / "cache")
+    short = dg.tune(other, target="sim:noise=0.01", trials=10, out=tmp_path / "studies", engine=engine).trials()
+    tune(tmp_path, trials=60)
+    long = dg.tune(other, target="sim:noise=0.01", trials=20, out=tmp_path / "studies", engine=engine).trials()
+    assert long[:10] == short
+
+
+def test_a_search_stops_when_it_finds_nothing_better(tmp_path: Path) -> None:
+    study = tune(tmp_path, trials=5000, strategy="random", patience=15)
+    assert len(study.trials()) < 1000
+    assert study.finals() is not None
+    assert tune(tmp_path, trials=5000, strategy="random", patience=15).trials() == study.trials()
+
+
+def test_a_target_speedup_needs_a_baseline(tmp_path: Path) -> None:
+    with pytest.raises(DeepgenError, match="needs a baseline"):
+        tune(tmp_path, target_speedup=2.0)

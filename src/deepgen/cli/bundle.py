@@ -133,6 +133,10 @@ def merge(
         print_result(found)
 
 
+# Options of `tune` that say when a search ends; a bundle is packed whole.
+NOT_PACKED = ("time_budget", "options", "transfer", "target_speedup", "patience")
+
+
 def command(words: Sequence[str], given: Mapping[str, Any], *, warm: bool) -> str:
     """The command that packs what `deepgen tune` was asked for, ready to be copied."""
     import shlex
@@ -140,7 +144,7 @@ def command(words: Sequence[str], given: Mapping[str, Any], *, warm: bool) -> st
     options_given = [
         word
         for name, value in given.items()
-        if value is not None and name != "time_budget"
+        if value is not None and name not in NOT_PACKED
         for word in (f"--{name.replace('_', '-')}", str(value))
     ]
     plain = [word for word in words if not word.startswith("O=")]

@@ -47,7 +47,22 @@ OutFolder = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of inputs and search. [0]", show_default=False)]
 Strategy = Annotated[
     str | None,
-    typer.Option("--strategy", help="How configs are chosen. [random]", show_default=False),
+    typer.Option("--strategy", help="How configs are chosen. [model]", show_default=False),
+]
+StartFrom = Annotated[
+    int | None,
+    typer.Option("--start-from", min=0, help="The first rank, with --strategy exhaustive. [0]", show_default=False),
+]
+NoTransfer = Annotated[bool, typer.Option("--no-transfer", help="Learn nothing from earlier studies.")]
+TargetSpeedup = Annotated[
+    float | None,
+    typer.Option(
+        "--target-speedup", min=0.001, help="Stop once so many times faster than every baseline.", show_default=False
+    ),
+]
+Patience = Annotated[
+    int | None,
+    typer.Option("--patience", min=1, help="Stop after so many trials without a better one.", show_default=False),
 ]
 SpaceStrategy = Annotated[
     int | None,

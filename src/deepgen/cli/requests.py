@@ -15,6 +15,11 @@ from deepgen.tuning import Request, Study
 from deepgen.tuning.request import narrow
 from deepgen.vocabulary.errors import BadInput
 
+# What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
+OF_A_RUN = (
+    "trials", "time_budget", "seed", "strategy", "options", "transfer", "target_speedup", "patience", "keep_top", "out",
+)  # fmt: skip
+
 
 def from_words(
     given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
@@ -42,6 +47,7 @@ def from_study(study: Study, options: Mapping[str, Any]) -> Request:
         seed=definition["seed"],
         strategy=definition["strategy"],
         options=definition["options"],
+        transfer=definition.get("transfer", True),
         domains=definition["domains"],
         policy=Policy(**definition["policy"]),
         generator=study.generator,
@@ -94,6 +100,5 @@ def _no_space_strategy(options: Mapping[str, Any]) -> None:
 
 def _chosen(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """An option of the command line before what was said elsewhere; what nobody said is left to Request's defaults."""
-    names = ("trials", "time_budget", "seed", "strategy", "keep_top", "out")
-    both = {name: options.get(name) if options.get(name) is not None else said.get(name) for name in names}
+    both = {name: options.get(name) if options.get(name) is not None else said.get(name) for name in OF_A_RUN}
     return {name: value for name, value in both.items() if value is not None}

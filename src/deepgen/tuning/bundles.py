@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepgen import search
 from deepgen.build import BuildError, BuildPool, Cache, build_once, default_cache_folder, toolchain_for
 from deepgen.engines import LocalEngine, bundle_archive, bundle_results
 from deepgen.engines.bundle_results import Results, TrialResult
@@ -22,7 +21,7 @@ from deepgen.tuning import bundle_pack
 from deepgen.tuning.bundle_runner import UNMEASURED
 from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.request import Request, plan
-from deepgen.tuning.search_state import SearchState
+from deepgen.tuning.search_state import open_search
 from deepgen.tuning.study import WINNER, Study
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Trial, digest
 
@@ -63,15 +62,14 @@ def pack(
     with Journal(planned.folder, write=True) as journal:
         journal.define(planned.definition)
         journal.begin_run(request.budget())
-        setting = search.Setting(planned.space, request.seed, planned.starts, request.options)
-        state = SearchState(search.make(request.strategy, setting), planned.space, journal)
+        state = open_search(request, planned, journal)
         state.replay()
-        state.ask(2 * request.trials, request.trials)
+        state.advance(2 * request.trials, request.trials)
         waiting = sorted(state.proposals.values(), key=lambda proposal: proposal.id)
         if not waiting:
             raise BadInput(
-                f"{planned.folder}: all {state.told} trials have ended, so there is nothing to pack",
-                allowed=f"ask for more with --trials {2 * state.told}",
+                f"{planned.folder}: all {state.ended} trials have ended, so there is nothing to pack",
+                allowed=f"ask for more with --trials {2 * state.ended}",
             )
 
         def emit(config: Mapping[str, Any]) -> Kernel:

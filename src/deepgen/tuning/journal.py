@@ -99,6 +99,16 @@ class Journal:
     def run(self) -> dict[str, Any]:
         return dict(json.loads(self._meta("run") or "{}"))
 
+    def keep_history(self, studies: Sequence[JsonObject]) -> None:
+        """What earlier studies taught this one at its beginning."""
+        with self._transaction():
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('history', ?)", (json.dumps(studies),))
+
+    def history(self) -> list[dict[str, Any]] | None:
+        """What `keep_history` wrote; None when it was not called yet."""
+        found = self._meta("history")
+        return None if found is None else list(json.loads(found))
+
     def _meta(self, key: str) -> str | None:
         with self._spoken():
             row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()

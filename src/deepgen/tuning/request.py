@@ -28,8 +28,11 @@ class Request:
     trials: int = 200
     time_budget: float | None = None  # seconds of search in this run; None: until the trials are done
     seed: int = 0
-    strategy: str = "random"
+    strategy: str = search.DEFAULT
     options: Mapping[str, Any] = field(default_factory=dict)  # of the strategy
+    transfer: bool = True  # learn from earlier studies of the same generator in the same folder
+    target_speedup: float | None = None  # stop once this many times faster than the fastest baseline
+    patience: int | None = None  # stop after so many trials without a better one
     keep_top: int = 8
     domains: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # knob values that narrow the space
     policy: Policy = field(default_factory=Policy)
@@ -44,11 +47,21 @@ class Request:
             raise BadInput(f"keep_top is {self.keep_top}", allowed="a whole number from 1 up")
         if self.time_budget is not None and self.time_budget <= 0:
             raise BadInput(f"time budget is {self.time_budget:g} s", allowed="more than 0 seconds")
-        search.check(self.strategy)
+        if self.target_speedup is not None and self.target_speedup <= 0:
+            raise BadInput(f"target speed-up is {self.target_speedup:g}", allowed="more than 0")
+        if self.patience is not None and self.patience < 1:
+            raise BadInput(f"patience is {self.patience}", allowed="a whole number from 1 up")
+        search.settle(self.strategy, self.options)
 
     def budget(self) -> JsonObject:
         """What may differ from run to run of one study."""
-        return {"trials": self.trials, "time_budget": self.time_budget, "keep_top": self.keep_top}
+        return {
+            "trials": self.trials,
+            "time_budget": self.time_budget,
+            "keep_top": self.keep_top,
+            "target_speedup": self.target_speedup,
+            "patience": self.patience,
+        }
 
 
 @dataclass(frozen=True)
@@ -78,10 +91,12 @@ def plan(request: Request) -> Plan:
         "space": space.fingerprint(),
         "domains": {name: list(values) for name, values in request.domains.items()},
         "strategy": request.strategy,
-        "options": dict(request.options),
+        "options": search.settle(request.strategy, request.options),
         "seed": request.seed,
         "policy": request.policy.to_json(),
     }
+    if not request.transfer:
+        definition["transfer"] = False
     recipe = getattr(generator, "recipe", None)
     if recipe is not None:  # a generator that is made from data: what makes it again when the study is read back
         definition["recipe"] = recipe

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from deepgen import search
 from deepgen.search import Strategy
 from deepgen.space import Space
 from deepgen.tuning.journal import Journal, Proposal
+from deepgen.tuning.request import Plan, Request
+from deepgen.tuning.transfer import history
 from deepgen.vocabulary import DeepgenError, Trial
+
+
+def open_search(request: Request, planned: Plan, journal: Journal) -> SearchState:
+    """The search of a study, not yet driven through what its journal holds."""
+    past = history(request, planned, journal)
+    setting = search.Setting(planned.space, request.seed, planned.starts, request.options, past)
+    return SearchState(search.make(request.strategy, setting), planned.space, journal)
 
 
 class SearchState:
@@ -23,6 +33,11 @@ class SearchState:
         self.asked = 0
         self.told = 0
         self.exhausted = False
+
+    @property
+    def ended(self) -> int:
+        """Trials that have a measurement, told or not."""
+        return self.asked - len(self.proposals)
 
     def replay(self) -> list[Trial]:
         """Go through the journal's asks and tells as they happened. Gives the trials that had ended."""
@@ -44,15 +59,36 @@ class SearchState:
             self.exhausted = ask.given < ask.wanted
         self.proposals = {i: p for i, p in recorded.items() if i not in by_id}
         self._waiting = {i: t for i, t in by_id.items() if i >= self.told}
-        self._tell_ready()
         return ended
 
-    def ask(self, window: int, budget: int) -> list[Proposal]:
-        """New proposals, durable in the journal, when there is room for a fair batch of them."""
+    def advance(self, window: int, budget: int, *, more: bool = True) -> list[Proposal]:
+        """Tell what is ready and ask for more, each at its moment. Gives the new proposals, durable in the journal.
+
+        An ask is due when a batch fits into the window, and happens at exactly that many tells, however many results
+        have come in by then. Without `more` nothing is asked for.
+        """
         batch = max(1, window // 2)
-        wanted = min(batch, budget - self.asked)
-        if self.exhausted or wanted <= 0 or self.asked - self.told > window - batch:
-            return []
+        fresh: list[Proposal] = []
+        while True:
+            wanted = min(batch, budget - self.asked)
+            if more and not self.exhausted and wanted > 0 and self.asked - self.told <= window - batch:
+                fresh += self._ask(wanted)
+            elif self.told in self._waiting:
+                self.strategy.tell(self._waiting.pop(self.told))
+                self.told += 1
+            else:
+                return fresh
+
+    def finish(self, trials: list[Trial]) -> None:
+        """Trials have ended: durable now, told by the next `advance`."""
+        if not trials:
+            return
+        self._journal.finish(trials)
+        for trial in trials:
+            del self.proposals[trial.id]
+            self._waiting[trial.id] = trial
+
+    def _ask(self, wanted: int) -> list[Proposal]:
         configs = self.strategy.ask(wanted)
         self.exhausted = len(configs) < wanted
         fresh = [Proposal(self.asked + i, self._space.rank(c), c) for i, c in enumerate(configs)]
@@ -60,18 +96,3 @@ class SearchState:
         self.proposals.update({p.id: p for p in fresh})
         self.asked += len(fresh)
         return fresh
-
-    def finish(self, trials: list[Trial]) -> None:
-        """Trials have ended: durable first, then told."""
-        if not trials:
-            return
-        self._journal.finish(trials)
-        for trial in trials:
-            del self.proposals[trial.id]
-            self._waiting[trial.id] = trial
-        self._tell_ready()
-
-    def _tell_ready(self) -> None:
-        while self.told in self._waiting:
-            self.strategy.tell(self._waiting.pop(self.told))
-            self.told += 1

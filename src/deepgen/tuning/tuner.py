@@ -8,18 +8,18 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from deepgen import search
-from deepgen.engines import Engine, LocalEngine, Outcome, Session
+from deepgen.engines import Engine, Entry, LocalEngine, Outcome, Session
 from deepgen.measure.base import Task
 from deepgen.tuning.finals import dropped_reasons, run_finals
 from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Plan, Request, plan
-from deepgen.tuning.search_state import SearchState
+from deepgen.tuning.search_state import open_search
 from deepgen.tuning.study import Study, keep_winner
 from deepgen.vocabulary import DeepgenError, Kernel, Trial
 
 Watch = Callable[[Progress], None]
+BASELINE_ROUNDS = 10
 
 
 def tune(
@@ -63,9 +63,9 @@ class _Run:
         self.request, self.plan, self.journal = request, planned, journal
         self.watch, self.stop = watch, stop
         self.started = time.monotonic()
-        setting = search.Setting(planned.space, request.seed, planned.starts, request.options)
-        self.state = SearchState(search.make(request.strategy, setting), planned.space, journal)
+        self.state = open_search(request, planned, journal)
         self.best = _Best()
+        self.since_best = 0  # trials
         self.verdicts: Counter[str] = Counter()
         self.progress = Progress("preparing", budget=request.trials)
         self.kernels: dict[int, Kernel] = {}
@@ -74,24 +74,27 @@ class _Run:
             self._hear(trial)
         self.progress = replace(self.progress, resumed=len(ended))
         self.peak: float | None = None
+        self.goal: float | None = None  # seconds at which the search has reached its target speed-up
 
     def complete(self) -> bool:
         """Whether nothing is left to do: enough trials, and finals held after the last of them."""
         finals = self.journal.finals()
-        enough = self.state.told >= self.request.trials or self.state.exhausted
-        return enough and not self.state.proposals and finals is not None and finals["trials"] == self.state.told
+        enough = self.state.ended >= self.request.trials or self.state.exhausted or self._converged()
+        return enough and not self.state.proposals and finals is not None and finals["trials"] == self.state.ended
 
     def search(self, session: Session) -> None:
         self.peak = session.peak()
         if self.best.seconds is not None:
             session.beat(self.best.seconds)
-        self.say(phase="searching")
+        self.say(phase="searching", note=self._learned())
+        if self.request.target_speedup is not None:
+            self.goal = self._baseline_seconds(session) / self.request.target_speedup
         for proposal in sorted(self.state.proposals.values(), key=lambda p: p.id):
             self._submit(session, proposal)
         while not self.stop.is_set():
-            if not self._out_of_time():
-                for proposal in self.state.ask(session.slots, self.request.trials):
-                    self._submit(session, proposal)
+            more = not (self._out_of_time() or self._converged() or self._reached())
+            for proposal in self.state.advance(session.slots, self.request.trials, more=more):
+                self._submit(session, proposal)
             if not self.state.proposals:
                 break
             trials = [self._trial(outcome) for outcome in session.results(timeout=0.25)]
@@ -108,7 +111,7 @@ class _Run:
             return
         candidates = self.journal.best(4 * self.request.keep_top)
         if not candidates:
-            raise DeepgenError(f"no config was right after {self.state.told} trials: {self._failures()}")
+            raise DeepgenError(f"no config was right after {self.state.ended} trials: {self._failures()}")
         self.say(phase="finals")
         result = run_finals(
             session,
@@ -123,7 +126,7 @@ class _Run:
         for reason in dropped_reasons(result):
             self.journal.note(f"dropped from the finals: {reason}")
         keep_winner(self.plan, self.request, session, result)
-        self.journal.add_finals({**result, "trials": self.state.told, "peak_gflops": self.peak})
+        self.journal.add_finals({**result, "trials": self.state.ended, "peak_gflops": self.peak})
         if result["winner"] is None:
             raise DeepgenError(f"no kernel survived the finals; the best one: {dropped_reasons(result)[0]}")
 
@@ -160,10 +163,35 @@ class _Run:
 
     def _hear(self, trial: Trial) -> None:
         self.verdicts[trial.measurement.verdict.value] += 1
+        before = self.best.seconds
         self.best.hear(trial)
+        self.since_best = 0 if self.best.seconds != before else self.since_best + 1
         built = self.progress.built + (0 if trial.measurement.verdict.value.startswith("build_") else 1)
         failure = None if trial.ok else f"{trial.measurement.verdict}: {trial.measurement.detail}"
         self.progress = replace(self.progress, built=built, last_failure=failure or self.progress.last_failure)
+
+    def _baseline_seconds(self, session: Session) -> float:
+        """The fastest baseline's time, taken on a quiet machine before the search."""
+        names = session.baselines()
+        if not names:
+            raise DeepgenError("a target speed-up needs a baseline, and none is here: install torch, or leave it out")
+        with session.quiet():
+            measured = session.compare([Entry(name) for name in names], BASELINE_ROUNDS, self.request.seed)
+        seconds = [m.seconds for m in measured if m.ok and m.seconds is not None]
+        if not seconds:
+            raise DeepgenError(f"no baseline could be measured: {measured[0].detail}")
+        return min(seconds)
+
+    def _reached(self) -> bool:
+        return self.goal is not None and self.best.seconds is not None and self.best.seconds <= self.goal
+
+    def _converged(self) -> bool:
+        return self.request.patience is not None and self.since_best >= self.request.patience
+
+    def _learned(self) -> str | None:
+        """Which earlier studies guide the search."""
+        names = getattr(self.state.strategy, "learned_from", [])
+        return f"learning from {len(names)} earlier studies, first {names[0]}" if names else None
 
     def _out_of_time(self) -> bool:
         budget = self.request.time_budget

@@ -1,0 +1,93 @@
+"""What earlier studies can teach a new one: found in the studies' folder, and kept in the new study's journal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from deepgen import operators
+from deepgen.operators import Operator
+from deepgen.search import Past
+from deepgen.space import Space
+from deepgen.tuning.journal import FILE, Journal
+from deepgen.tuning.request import Plan, Request
+from deepgen.tuning.study import Study
+from deepgen.vocabulary import DeepgenError, Json, Measurement, Trial, Verdict
+
+STUDIES = 3  # the most alike; more add little and cost time at every ask
+TRIALS = 600  # of each
+LEAST = 20  # trials, below which a study has seen too little
+
+
+def history(request: Request, planned: Plan, journal: Journal) -> list[Past]:
+    """The earlier studies that this one learns from: chosen when it begins, the same whenever it is resumed."""
+    if not request.transfer:
+        return []
+    kept = journal.history()
+    if kept is None:
+        kept = [] if journal.asks() else [_kept(study) for study in _alike(request, planned)]
+        journal.keep_history(kept)
+        if kept:
+            names = ", ".join(str(row["name"]) for row in kept)
+            journal.note(f"the search starts from what earlier studies found: {names}")
+    return [_past(row) for row in kept]
+
+
+def _alike(request: Request, planned: Plan) -> list[Study]:
+    """Studies of the same generator, those of the most similar work first."""
+    scored = [
+        (
+            _distance(study.operator, request.operator),
+            study.target.name != request.target.name,
+            study.folder.name,
+            study,
+        )
+        for study in _neighbours(planned)
+    ]
+    return [study for *_, study in sorted(scored, key=lambda row: row[:3])[:STUDIES]]
+
+
+def _neighbours(planned: Plan) -> Iterator[Study]:
+    for folder in sorted(planned.folder.parent.iterdir()):
+        if folder == planned.folder or not (folder / FILE).is_file():
+            continue
+        try:
+            study = Study.open(folder)
+            if study.definition["generator"] == planned.definition["generator"] and len(study.trials()) >= LEAST:
+                yield study
+        except DeepgenError:
+            continue  # a study that cannot be read has nothing to teach
+
+
+def _distance(one: Operator, other: Operator) -> float:
+    """How different the work is: sizes on a logarithmic scale; another layout or dtype counts like a factor of two."""
+    mine, theirs = one.to_json(), other.to_json()
+    total = 0.0
+    for key in mine.keys() | theirs.keys():
+        a, b = mine.get(key), theirs.get(key)
+        if isinstance(a, (int, float)) and isinstance(b, (int, float)) and a > 0 and b > 0:
+            total += abs(math.log2(a / b))
+        elif a != b:
+            total += 1.0
+    return total
+
+
+def _kept(study: Study) -> dict[str, Json]:
+    """What a journal keeps of another study: later trials of that one must not change this search."""
+    trials: list[Json] = [[t.rank, t.seconds, t.measurement.verdict.value] for t in study.trials()[:TRIALS]]
+    return {
+        "name": study.folder.name,
+        "operator": study.operator.to_json(),
+        "space": study.space.to_json(),
+        "trials": trials,
+    }
+
+
+def _past(row: Mapping[str, Any]) -> Past:
+    space = Space.from_json(row["space"])
+    trials = [
+        Trial(i, rank, space.at(rank), "", Measurement(Verdict(verdict), samples=() if seconds is None else (seconds,)))
+        for i, (rank, seconds, verdict) in enumerate(row["trials"])
+    ]
+    return Past(f"{row['name']} ({operators.from_json(row['operator']).describe()})", space, trials)
