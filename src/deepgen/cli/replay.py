@@ -78,11 +78,12 @@ def replay(
 
 
 def read(path: Path) -> Recorded:
-    """A recording, or the trials of a study."""
+    """A recording, or the trials of a study, which may be named as for every other command."""
+    from deepgen import settings
+    from deepgen.cli import studies
     from deepgen.search import recorded
-    from deepgen.tuning.journal import FILE, Journal
 
-    if (path / FILE).exists():
-        with Journal(path) as journal:
-            return recorded.from_trials(path.name, journal.trials())
-    return recorded.read(path)
+    if path.is_file():
+        return recorded.read(path)
+    study = studies.open_study(str(path), settings.load())
+    return recorded.from_trials(study.folder.name, study.trials())
