@@ -16,21 +16,18 @@ import numpy as np
 
 from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.definition import Knob
+from deepgen.space.engine import TooWide
 from deepgen.space.expr import Expr, walk
+from deepgen.space.kinds import Array
 from deepgen.space.layers import Ints
-from deepgen.space.nodes import Array, Nodes
+from deepgen.space.nodes import Nodes
 from deepgen.space.staged import Slots, Staged
 from deepgen.space.tables import merge, reduce_table, trie
-from deepgen.vocabulary import DeepgenError
 
 TABLE_CELLS = 1 << 19
 _CELLS_FOR_A_ROW = 8
 
 State: TypeAlias = "Ints | Slots"  # of a table: the node in each row; of a staged constraint: its slots
-
-
-class TooWide(DeepgenError):
-    """A space that cannot be compiled within its memory bound."""
 
 
 @dataclass(frozen=True)

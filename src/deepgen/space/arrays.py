@@ -8,7 +8,8 @@ import numpy as np
 
 from deepgen.space.evaluate import STRICT, UNDEFINED, evaluate
 from deepgen.space.expr import Expr, const, walk
-from deepgen.space.nodes import Array, Leaf, Nodes, misfit
+from deepgen.space.kinds import Array
+from deepgen.space.nodes import Leaf, Nodes, misfit
 
 _NUMERIC = {
     "+": np.add,

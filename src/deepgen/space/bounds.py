@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepgen.space.expr import Expr
+from deepgen.space.kinds import join_kinds, kind_of_value
 
 if TYPE_CHECKING:
     from deepgen.space.nodes import Bounds, Nodes
@@ -33,8 +34,6 @@ _TRUTHS = (
 
 def facts_of(nodes: Nodes, expr: Expr) -> tuple[str, Bounds | None]:
     """The kind (bool, int, float, object) and the bounds of a node whose operands' facts are known."""
-    from deepgen.space.nodes import join_kinds, kind_of_value
-
     op = expr.op
     if op == "const":
         kind = kind_of_value(expr.data)
@@ -65,8 +64,6 @@ def facts_of(nodes: Nodes, expr: Expr) -> tuple[str, Bounds | None]:
 
 
 def _kind(op: str, kinds: list[str], nodes: Nodes, expr: Expr) -> str:
-    from deepgen.space.nodes import join_kinds
-
     joined = join_kinds(kinds)
     if op in ("where", "min", "max") or joined == "object":
         return joined

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepgen.space.active import Active, Domains, State, TooWide
+from deepgen.space.active import Active, Domains, State
 from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.definition import Knob
 from deepgen.space.diagram import Chain, Diagram
+from deepgen.space.engine import DEFAULT_MEMORY, TooWide
 from deepgen.space.expr import Expr, Requirement
+from deepgen.space.kinds import variable
 from deepgen.space.layers import Ints, Layer, layer
-from deepgen.space.nodes import Nodes, condition_parts, variable
+from deepgen.space.nodes import Nodes, condition_parts
 from deepgen.space.order import Planner, quick_order
 from deepgen.space.tables import merge
 
-DEFAULT_MEMORY = 2 << 30
 _QUICK_MEMORY = 1 << 24
 _PATIENCE = 3  # a wide part's first orders may each use this share of the memory
 _LARGEST = 1 << 62

@@ -8,7 +8,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from deepgen.vocabulary import DeepgenError
+
 Row = Sequence[int]
+DEFAULT_MEMORY = 2 << 30
+
+
+class TooWide(DeepgenError):
+    """A space that cannot be compiled within its memory bound."""
 
 
 class Engine(Protocol):

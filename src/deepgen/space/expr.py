@@ -188,12 +188,12 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 def key(expr: Expr) -> Any:
     """A hashable form that is equal exactly for equal structures (1, 1.0 and True are told apart)."""
-    return (expr.op, _data_key(expr.data), tuple(key(a) for a in expr.args))
+    return (expr.op, data_key(expr.data), tuple(key(a) for a in expr.args))
 
 
-def _data_key(data: Any) -> Any:
+def data_key(data: Any) -> Any:
     if isinstance(data, tuple):
-        return tuple(_data_key(d) for d in data)
+        return tuple(data_key(d) for d in data)
     return (type(data).__name__, data)
 
 

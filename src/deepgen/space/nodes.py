@@ -7,69 +7,18 @@ written out as conditions of their own, so that array code downstream meets neit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from deepgen.space.definition import Knob
-from deepgen.space.evaluate import ABSENT, UNDEFINED, evaluate
-from deepgen.space.expr import Expr, Requirement, _data_key, const, walk
+from deepgen.space.evaluate import UNDEFINED, evaluate
+from deepgen.space.expr import Expr, Requirement, data_key, walk
+from deepgen.space.kinds import Array, Variable
 from deepgen.vocabulary import BadInput
 
-Array = npt.NDArray[Any]
 Bounds = tuple[Any, Any]
-TRUE, FALSE = const(True), const(False)
 _LONG = 1 << 62  # beyond this, numbers are kept as Python's own
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A knob as arrays: what each of its places means. The place after the last value means absent."""
-
-    name: str
-    values: Array  # numbers where all values are numbers, objects otherwise; any value stands at the absent place
-    present: Array
-    kind: str
-
-    @property
-    def size(self) -> int:
-        return len(self.present)
-
-
-def variable(knob: Knob) -> Variable:
-    kind = join_kinds([kind_of_value(v) for v in knob.values])
-    padded = [*knob.values, *([knob.values[0]] * (knob.places - len(knob.values)))]
-    present = np.arange(len(padded)) < len(knob.values)
-    return Variable(knob.name, as_array(padded, kind), present, kind)
-
-
-def kind_of_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int):
-        return "int"
-    return "float" if isinstance(value, float) else "object"
-
-
-def join_kinds(kinds: list[str]) -> str:
-    for widest in ("object", "float", "int"):
-        if widest in kinds:
-            return widest
-    return "bool"
-
-
-def as_array(values: list[Any], kind: str) -> Array:
-    dtype = {"bool": np.bool_, "int": np.int64, "float": np.float64}.get(kind, object)
-    if kind == "int" and any(abs(v) >= 1 << 62 for v in values):
-        dtype = object
-    array: Array = np.empty(len(values), dtype=dtype)
-    for place, value in enumerate(values):  # one by one: numpy would spread tuples over another axis
-        array[place] = value
-    return array
 
 
 class Nodes:
@@ -356,7 +305,7 @@ def condition_parts(nodes: Nodes, knobs: Sequence[Knob], requirements: Sequence[
 
 
 def _data_key_of(op: str, data: Any) -> Any:
-    return id(data) if op == "defined" else _data_key(data)
+    return id(data) if op == "defined" else data_key(data)
 
 
 Leaf = Callable[[str], Array]
@@ -364,17 +313,3 @@ Leaf = Callable[[str], Array]
 
 def misfit(expr: Expr, error: Exception) -> BadInput:
     return BadInput(f"'{expr}' cannot be computed for all values of its knobs: {error}")
-
-
-__all__ = [
-    "ABSENT",
-    "Array",
-    "Bounds",
-    "Leaf",
-    "Nodes",
-    "Variable",
-    "as_array",
-    "join_kinds",
-    "kind_of_value",
-    "misfit",
-]

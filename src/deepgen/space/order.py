@@ -9,7 +9,8 @@ from random import Random
 
 from deepgen.space.estimate import Sample, sharp_combinations
 from deepgen.space.expr import Expr
-from deepgen.space.nodes import Array, Nodes
+from deepgen.space.kinds import Array
+from deepgen.space.nodes import Nodes
 
 _SHUFFLES = 6
 _NEAR = 4  # sets of knobs that differ in fewer than this share what was learned of one of them

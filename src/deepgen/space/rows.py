@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from deepgen.space.definition import Knob
 from deepgen.space.expr import Config, Value
-from deepgen.space.nodes import as_array, join_kinds, kind_of_value
+from deepgen.space.kinds import as_array, join_kinds, kind_of_value
 
 
 class Rows:

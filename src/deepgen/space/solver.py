@@ -17,7 +17,8 @@ from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.definition import Knob
 from deepgen.space.evaluate import holds
 from deepgen.space.expr import Expr, Requirement
-from deepgen.space.nodes import Nodes, condition_parts, variable
+from deepgen.space.kinds import variable
+from deepgen.space.nodes import Nodes, condition_parts
 from deepgen.space.rows import Rows
 from deepgen.vocabulary import DeepgenError, Missing
 

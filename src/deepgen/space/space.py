@@ -12,8 +12,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.space.active import TooWide
-from deepgen.space.compile import DEFAULT_MEMORY, compile_space
 from deepgen.space.definition import (
     FORMAT,
     Knob,
@@ -23,7 +21,7 @@ from deepgen.space.definition import (
     same_condition,
     value_from_json,
 )
-from deepgen.space.engine import Engine
+from deepgen.space.engine import DEFAULT_MEMORY, Engine, TooWide
 from deepgen.space.expr import Config, Expr, Operand, Requirement, Value, check_value, key, knob_ref, lift, points
 from deepgen.space.reasons import Broken, Removal, derived_values, explain, smallest_conflict
 from deepgen.space.rows import Rows
@@ -136,11 +134,17 @@ class Space:
 
     def _engine(self) -> Engine:
         try:
-            return compile_space(self.knobs, self.requirements, self.memory)
+            return self._compile()
         except TooWide as error:
             from deepgen.space.solver import Solver
 
             return Solver(self.name, self.knobs, self.requirements, str(error))
+
+    def _compile(self) -> Engine:
+        # Imported when first asked: declaring spaces stays quick to import.
+        from deepgen.space.compile import compile_space
+
+        return compile_space(self.knobs, self.requirements, self.memory)
 
     @property
     def uniform(self) -> bool:
@@ -317,7 +321,7 @@ class Space:
         """How many configs there are; None where that cannot be counted."""
         try:
             ready = self._compiled
-            engine = ready[0] if ready else compile_space(self.knobs, self.requirements, self.memory)
+            engine = ready[0] if ready else self._compile()
             return engine.count() if engine.uniform else None
         except TooWide:
             return None

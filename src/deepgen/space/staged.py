@@ -15,7 +15,8 @@ import numpy as np
 from deepgen.space.arrays import apply, constant
 from deepgen.space.bounds import ARITHMETIC, ARRAYS, combine
 from deepgen.space.expr import Expr
-from deepgen.space.nodes import Array, Nodes
+from deepgen.space.kinds import Array
+from deepgen.space.nodes import Nodes
 
 Slot = tuple[str, int]  # what is kept (value, total, verdict) and of which node
 Slots = dict[Slot, Array]
