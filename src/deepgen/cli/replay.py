@@ -52,10 +52,10 @@ def replay(
     from deepgen.search.options import parse_options
     from deepgen.search.replay import Contest, interval, replay
 
-    search.check(strategy)
+    settled = search.settle(strategy, parse_options(option or []))
     space = read(recorded)
     history = [read(path).past for path in learn_from or []]
-    contest = Contest(strategy, budget, parse_options(option or []), history, batch)
+    contest = Contest(strategy, budget, settled, history, batch)
     scores = [replay(space, contest, seed)[-1] for seed in range(repeats)]
     if as_json:
         print_json(

@@ -48,12 +48,12 @@ def replay(recorded: Recorded, contest: Contest, seed: int) -> list[float]:
 
 
 def interval(scores: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of the mean score over seeds, by Student's t."""
+    """The 95% interval of the mean score over seeds, by Student's t; no score lies outside 0 and 1."""
     n = len(scores)
     if n < 2:
         return scores[0], scores[0]
     half = _student(n - 1) * stdev(scores) / n**0.5
-    return mean(scores) - half, mean(scores) + half
+    return max(0.0, mean(scores) - half), min(1.0, mean(scores) + half)
 
 
 def _student(freedom: int) -> float:
