@@ -23,7 +23,6 @@ from deepgen.space.rows import Rows
 from deepgen.vocabulary import DeepgenError, Missing
 
 _TABLE_CELLS = 1 << 16
-_CHUNK = 64
 _LARGEST = 1 << 60
 _SECONDS = 30.0
 
