@@ -1,6 +1,6 @@
 """A constrained space of your own: declare knobs and requirements, then count, sample and ask why.
 
-    python examples/own_space.py
+python examples/own_space.py
 """
 
 from __future__ import annotations

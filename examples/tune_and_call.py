@@ -1,6 +1,6 @@
 """Tune a small GEMM on this machine, call the winner on numpy arrays, and look at what was tried.
 
-    python examples/tune_and_call.py
+python examples/tune_and_call.py
 """
 
 from __future__ import annotations
