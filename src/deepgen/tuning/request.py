@@ -12,6 +12,7 @@ from deepgen import __version__, generators, search
 from deepgen.generators import Generator
 from deepgen.measure.base import Policy
 from deepgen.operators import Operator
+from deepgen.search.stopping import Goals
 from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, JsonObject, digest
@@ -47,11 +48,11 @@ class Request:
             raise BadInput(f"keep_top is {self.keep_top}", allowed="a whole number from 1 up")
         if self.time_budget is not None and self.time_budget <= 0:
             raise BadInput(f"time budget is {self.time_budget:g} s", allowed="more than 0 seconds")
-        if self.target_speedup is not None and self.target_speedup <= 0:
-            raise BadInput(f"target speed-up is {self.target_speedup:g}", allowed="more than 0")
-        if self.patience is not None and self.patience < 1:
-            raise BadInput(f"patience is {self.patience}", allowed="a whole number from 1 up")
         search.settle(self.strategy, self.options)
+        self.goals()
+
+    def goals(self) -> Goals:
+        return Goals(self.target_speedup, self.patience)
 
     def budget(self) -> JsonObject:
         """What may differ from run to run of one study."""

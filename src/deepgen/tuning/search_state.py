@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from deepgen import search
 from deepgen.search import Strategy
 from deepgen.space import Space
@@ -33,6 +35,7 @@ class SearchState:
         self.asked = 0
         self.told = 0
         self.exhausted = False
+        self.listen: Callable[[Trial], None] = lambda trial: None  # hears what the strategy is told, when it is told
 
     @property
     def ended(self) -> int:
@@ -46,8 +49,7 @@ class SearchState:
         recorded = {p.id: p for p in self._journal.proposals()}
         for ask in self._journal.asks():
             while self.told < ask.told:
-                self.strategy.tell(by_id[self.told])
-                self.told += 1
+                self._tell(by_id[self.told])
             given = [self._space.rank(config) for config in self.strategy.ask(ask.wanted)]
             expected = [recorded[i].rank for i in range(ask.first, ask.first + ask.given)] if ask.given else []
             if given != expected:
@@ -61,21 +63,21 @@ class SearchState:
         self._waiting = {i: t for i, t in by_id.items() if i >= self.told}
         return ended
 
-    def advance(self, window: int, budget: int, *, more: bool = True) -> list[Proposal]:
+    def advance(self, window: int, budget: int, *, more: Callable[[], bool] = lambda: True) -> list[Proposal]:
         """Tell what is ready and ask for more, each at its moment. Gives the new proposals, durable in the journal.
 
         An ask is due when a batch fits into the window, and happens at exactly that many tells, however many results
-        have come in by then. Without `more` nothing is asked for.
+        have come in by then. Where `more` says no, nothing is asked for.
         """
         batch = max(1, window // 2)
         fresh: list[Proposal] = []
         while True:
             wanted = min(batch, budget - self.asked)
-            if more and not self.exhausted and wanted > 0 and self.asked - self.told <= window - batch:
+            room = self.asked - self.told <= window - batch
+            if room and wanted > 0 and not self.exhausted and more():
                 fresh += self._ask(wanted)
             elif self.told in self._waiting:
-                self.strategy.tell(self._waiting.pop(self.told))
-                self.told += 1
+                self._tell(self._waiting.pop(self.told))
             else:
                 return fresh
 
@@ -87,6 +89,11 @@ class SearchState:
         for trial in trials:
             del self.proposals[trial.id]
             self._waiting[trial.id] = trial
+
+    def _tell(self, trial: Trial) -> None:
+        self.strategy.tell(trial)
+        self.listen(trial)
+        self.told += 1
 
     def _ask(self, wanted: int) -> list[Proposal]:
         configs = self.strategy.ask(wanted)

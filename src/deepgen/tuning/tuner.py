@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from deepgen.engines import Engine, Entry, LocalEngine, Outcome, Session
 from deepgen.measure.base import Task
+from deepgen.search.stopping import Stopping
 from deepgen.tuning.finals import dropped_reasons, run_finals
 from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.progress import Progress
@@ -65,7 +66,6 @@ class _Run:
         self.started = time.monotonic()
         self.state = open_search(request, planned, journal)
         self.best = _Best()
-        self.since_best = 0  # trials
         self.verdicts: Counter[str] = Counter()
         self.progress = Progress("preparing", budget=request.trials)
         self.kernels: dict[int, Kernel] = {}
@@ -74,28 +74,37 @@ class _Run:
             self._hear(trial)
         self.progress = replace(self.progress, resumed=len(ended))
         self.peak: float | None = None
-        self.goal: float | None = None  # seconds at which the search has reached its target speed-up
 
     def complete(self) -> bool:
         """Whether nothing is left to do: enough trials, and finals held after the last of them."""
         finals = self.journal.finals()
-        enough = self.state.ended >= self.request.trials or self.state.exhausted or self._converged()
-        return enough and not self.state.proposals and finals is not None and finals["trials"] == self.state.ended
+        enough = (
+            self.state.ended >= self.request.trials
+            or self.state.exhausted
+            or self._stopping(None, all_ended=True).reason()
+        )
+        return bool(enough) and not self.state.proposals and finals is not None and finals["trials"] == self.state.ended
 
     def search(self, session: Session) -> None:
         self.peak = session.peak()
         if self.best.seconds is not None:
             session.beat(self.best.seconds)
         self.say(phase="searching", note=self._learned())
-        if self.request.target_speedup is not None:
-            self.goal = self._baseline_seconds(session) / self.request.target_speedup
+        wanted = self.request.target_speedup is not None
+        stopping = self._stopping(self._baseline_seconds(session) if wanted else None)
+        self.state.listen = stopping.hear
+
+        def more() -> bool:
+            return not self._out_of_time() and stopping.reason() is None
+
         for proposal in sorted(self.state.proposals.values(), key=lambda p: p.id):
             self._submit(session, proposal)
         while not self.stop.is_set():
-            more = not (self._out_of_time() or self._converged() or self._reached())
             for proposal in self.state.advance(session.slots, self.request.trials, more=more):
                 self._submit(session, proposal)
             if not self.state.proposals:
+                if why := stopping.reason():
+                    self.journal.note(f"the search ended early: {why}")
                 break
             trials = [self._trial(outcome) for outcome in session.results(timeout=0.25)]
             self.state.finish(trials)
@@ -163,9 +172,7 @@ class _Run:
 
     def _hear(self, trial: Trial) -> None:
         self.verdicts[trial.measurement.verdict.value] += 1
-        before = self.best.seconds
         self.best.hear(trial)
-        self.since_best = 0 if self.best.seconds != before else self.since_best + 1
         built = self.progress.built + (0 if trial.measurement.verdict.value.startswith("build_") else 1)
         failure = None if trial.ok else f"{trial.measurement.verdict}: {trial.measurement.detail}"
         self.progress = replace(self.progress, built=built, last_failure=failure or self.progress.last_failure)
@@ -182,11 +189,14 @@ class _Run:
             raise DeepgenError(f"no baseline could be measured: {measured[0].detail}")
         return min(seconds)
 
-    def _reached(self) -> bool:
-        return self.goal is not None and self.best.seconds is not None and self.best.seconds <= self.goal
-
-    def _converged(self) -> bool:
-        return self.request.patience is not None and self.since_best >= self.request.patience
+    def _stopping(self, reference: float | None, *, all_ended: bool = False) -> Stopping:
+        """Having heard what the strategy was told, or all. Without a reference only patience can end a search."""
+        goals = self.request.goals() if reference is not None else replace(self.request.goals(), target_speedup=None)
+        stopping = Stopping(goals, reference)
+        ended = self.journal.trials()
+        for trial in ended if all_ended else ended[: self.state.told]:
+            stopping.hear(trial)
+        return stopping
 
     def _learned(self) -> str | None:
         """Which earlier studies guide the search."""
