@@ -121,10 +121,14 @@ def _peak_mebibytes() -> float:
     return float("nan")
 
 
-def _walks(space: Space) -> dict[str, Any]:
+def _sampling_seconds(space: Space, seed: int) -> float:
     start = time.perf_counter()
-    space.sample(SAMPLES, 0)
-    sampling = time.perf_counter() - start
+    space.sample(SAMPLES, seed)
+    return time.perf_counter() - start
+
+
+def _walks(space: Space) -> dict[str, Any]:
+    sampling = statistics.median(_sampling_seconds(space, seed) for seed in range(5))
     ranks = space.sample_ranks(2000, 1)
     start = time.perf_counter()
     configs = [space.at(r) for r in ranks]
