@@ -28,28 +28,8 @@ class Entry:
     kernel: Kernel | None = None
 
 
-class Session(Protocol):
-    """An engine at work on one task."""
-
-    @property
-    def slots(self) -> int:
-        """How many trials may usefully be under way at once."""
-        ...
-
-    @property
-    def builds_running(self) -> int: ...
-
-    def submit(self, trial_id: int, kernel: Kernel) -> None:
-        """Build and measure this kernel, some time soon."""
-        ...
-
-    def results(self, timeout: float) -> list[Outcome]:
-        """What has ended since the last call; waits up to `timeout` seconds for the first."""
-        ...
-
-    def beat(self, seconds: float) -> None:
-        """The best time so far: clearly slower kernels need not be timed to the end."""
-        ...
+class Arena(Protocol):
+    """Where kernels are verified and compared: all that finals need, live or in a bundle far away."""
 
     def quiet(self) -> AbstractContextManager[None]:
         """While this is held, no build runs beside a measurement."""
@@ -71,6 +51,30 @@ class Session(Protocol):
 
     def peak(self) -> float | None:
         """The device's measured peak for this operator's arithmetic, in GFLOP/s."""
+        ...
+
+
+class Session(Arena, Protocol):
+    """An engine at work on one task."""
+
+    @property
+    def slots(self) -> int:
+        """How many trials may usefully be under way at once."""
+        ...
+
+    @property
+    def builds_running(self) -> int: ...
+
+    def submit(self, trial_id: int, kernel: Kernel) -> None:
+        """Build and measure this kernel, some time soon."""
+        ...
+
+    def results(self, timeout: float) -> list[Outcome]:
+        """What has ended since the last call; waits up to `timeout` seconds for the first."""
+        ...
+
+    def beat(self, seconds: float) -> None:
+        """The best time so far: clearly slower kernels need not be timed to the end."""
         ...
 
     def close(self) -> None:

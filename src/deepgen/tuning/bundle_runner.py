@@ -18,7 +18,7 @@ from typing import Any
 
 from deepgen import baselines
 from deepgen.engines import bundle_archive, bundle_results
-from deepgen.engines.base import Entry, Outcome
+from deepgen.engines.base import Entry
 from deepgen.engines.bundle_results import TrialResult
 from deepgen.measure import gpu_here, open_runner
 from deepgen.measure.base import Contender, Runner, Task
@@ -54,10 +54,7 @@ class Job:
 
 
 class _Here:
-    """What finals ask of a session, with everything built already and no build to pause."""
-
-    slots = 1
-    builds_running = 0
+    """The arena of the finals, with everything built already and no build to pause."""
 
     def __init__(self, job: Job, runner: Runner, peak: float | None) -> None:
         self._task, self._runner, self._peak = job.task, runner, peak
@@ -82,24 +79,6 @@ class _Here:
 
     def peak(self) -> float | None:
         return self._peak
-
-    def submit(self, trial_id: int, kernel: Kernel) -> None:
-        raise NotImplementedError("a bundle is measured from its list")
-
-    def results(self, timeout: float) -> list[Outcome]:
-        return []
-
-    def beat(self, seconds: float) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> _Here:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        pass
 
 
 def main(folder: str, argv: Sequence[str]) -> int:

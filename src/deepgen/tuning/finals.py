@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from deepgen.engines.base import Entry, Session
+from deepgen.engines.base import Arena, Entry
 from deepgen.operators import Operator
 from deepgen.tuning.statistics import Ratio, paired_ratio
 from deepgen.vocabulary import Artifact, Json, JsonObject, Kernel, Measurement, Trial, Verdict
@@ -48,7 +48,7 @@ class Race:
 
 
 def run_finals(
-    session: Session,
+    session: Arena,
     operator: Operator,
     candidates: Sequence[Trial],
     emit: Callable[[Trial], Kernel],
@@ -90,7 +90,7 @@ def run_finals(
 
 
 def qualify(
-    session: Session,
+    session: Arena,
     operator: Operator,
     candidates: Sequence[Trial],
     emit: Callable[[Trial], Kernel],
@@ -120,7 +120,7 @@ def qualify(
 
 
 def run_race(
-    session: Session, entries: Sequence[Entry], rivals: Sequence[str], seed: int, max_seconds: float
+    session: Arena, entries: Sequence[Entry], rivals: Sequence[str], seed: int, max_seconds: float
 ) -> tuple[Race | None, dict[str, Measurement]]:
     """Rounds of everyone until the rivals' order is settled or the time is up; those that failed on the way."""
     samples: dict[str, list[float]] = {e.name: [] for e in entries}
