@@ -15,7 +15,7 @@ from deepgen.measure.base import Task
 from deepgen.operators import gemm
 from deepgen.targets import Sim
 from deepgen.targets.sim import fault, true_seconds
-from deepgen.vocabulary import Kernel, Verdict
+from deepgen.vocabulary import Artifact, Kernel, Verdict
 
 OPERATOR = gemm(128, 128, 128)
 FAMILY = SimTiles()
@@ -117,3 +117,33 @@ def test_closing_with_work_under_way_ends_quickly_and_may_be_repeated(engine: En
     opened.close()
     opened.close()
     assert time.monotonic() - started < 30
+
+
+def test_a_built_trial_that_is_not_worth_running_ends_without_a_time(engine: Engine) -> None:
+    sim = targets.resolve("sim:faults=0.4")
+    assert isinstance(sim, Sim)
+    given = kernels(30)
+    seen: dict[int, str] = {}
+
+    def look(trial_id: int, artifact: Artifact) -> bool:
+        assert trial_id not in seen, "looked at twice"
+        seen[trial_id] = artifact.kernel_id
+        return trial_id % 2 == 0
+
+    with engine.open(Task(OPERATOR, sim), look) as opened:
+        for number, (_, kernel) in enumerate(given):
+            opened.submit(number, kernel)
+        outcomes = collect(opened, len(given))
+    unbuilt = {Verdict.BUILD_FAILED, Verdict.BUILD_TIMEOUT}
+    for number, (config, kernel) in enumerate(given):
+        outcome, deserved = outcomes[number], fault(sim, config) or Verdict.CORRECT
+        if deserved in unbuilt:
+            assert number not in seen, "there is nothing to look at"
+        else:
+            assert seen[number] == kernel.id
+            assert outcome.artifact is not None
+        if number % 2 == 0 or deserved in unbuilt:
+            assert outcome.measurement.verdict == deserved
+        else:
+            assert outcome.measurement.verdict is Verdict.NOT_RUN
+            assert outcome.measurement.detail and outcome.measurement.seconds is None

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from deepgen.measure.base import Task
-from deepgen.vocabulary import Artifact, Kernel, Measurement
+from deepgen.vocabulary import Artifact, Kernel, Measurement, Verdict
+
+Look = Callable[[int, Artifact], bool]
+"""Whether this built trial is worth running. A session asks once a trial, between build and measurement.
+
+It is called in the process that opened the session, from any thread of it.
+"""
+
+NOT_WORTH_IT = Measurement(Verdict.NOT_RUN, "what the build told of it shows that it is clearly slower than the best")
+"""How a trial ends that was built and is not worth running."""
 
 
 @dataclass(frozen=True)
@@ -89,4 +98,9 @@ class Session(Arena, Protocol):
 class Engine(Protocol):
     """A place where kernels are built and measured."""
 
-    def open(self, task: Task) -> Session: ...
+    def open(self, task: Task, look: Look | None = None) -> Session:
+        """At work on this task. A trial that `look` does not find worth running ends as NOT_WORTH_IT, with artifact.
+
+        What is built for finals (`build`, `verify`, `compare`) is not looked at.
+        """
+        ...

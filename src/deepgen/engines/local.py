@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 
 from deepgen import baselines
 from deepgen.build import BuildError, BuildLimits, BuildPool, Cache, build_once, default_cache_folder, toolchain_for
-from deepgen.engines.base import Entry, Outcome
+from deepgen.engines.base import NOT_WORTH_IT, Entry, Look, Outcome
 from deepgen.measure import open_runner, peak_gflops
 from deepgen.measure.base import Contender, Task
 from deepgen.targets import host
@@ -32,15 +32,16 @@ class LocalEngine:
     toolchains: Mapping[str, str] = field(default_factory=dict)  # tool -> executable
     limits: BuildLimits = field(default_factory=BuildLimits)
 
-    def open(self, task: Task) -> LocalSession:
-        return LocalSession(self, task)
+    def open(self, task: Task, look: Look | None = None) -> LocalSession:
+        return LocalSession(self, task, look)
 
 
 class LocalSession:
     """The engine at work on one task."""
 
-    def __init__(self, engine: LocalEngine, task: Task) -> None:
+    def __init__(self, engine: LocalEngine, task: Task, look: Look | None = None) -> None:
         self.task = task
+        self._look = look
         self.jobs = engine.jobs or host.usable_cores()
         self._engine = engine
         toolchain = toolchain_for(task.target, LANGUAGES[task.target.kind], engine.toolchains)
@@ -155,10 +156,15 @@ class LocalSession:
         while (item := self._built.get()) is not None and not self._closing:
             trial_id, kernel, artifact = item
             try:
-                with self._device, self._undisturbed():
-                    measured = self._runner.measure(kernel, artifact, beat=self._beat)
-                outcome: Outcome | Exception = Outcome(trial_id, artifact, measured)
+                outcome: Outcome | Exception = Outcome(trial_id, artifact, self._measured(trial_id, kernel, artifact))
             except Exception as error:  # told to the tuner, which stops with it
                 outcome = error
             if not self._closing:
                 self._ended.put(outcome)
+
+    def _measured(self, trial_id: int, kernel: Kernel, artifact: Artifact) -> Measurement:
+        # Looked at here and not when the build ends: by now more trials are known.
+        if self._look is not None and not self._look(trial_id, artifact):
+            return NOT_WORTH_IT
+        with self._device, self._undisturbed():
+            return self._runner.measure(kernel, artifact, beat=self._beat)
