@@ -13,7 +13,8 @@ demo: $(VENV)/core
 	$(BIN)/deepgen tune gemm MNK=1024 --trials 60 --time-budget 75
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not alone" -n auto --maxprocesses 8 --dist loadfile
+	$(BIN)/python -m pytest -m alone
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-GOLDEN = Path(__file__).parent / "golden"
+TESTS = Path(__file__).parent
+GOLDEN = TESTS / "golden"
+# What is timed, raced or killed here wants the machine for itself; everything else runs several files at a time.
+ALONE = ("cluster", "conformance", "engines", "faults", "library", "measure", "tuning")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew instead of comparing")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(TESTS).parts[0] in ALONE:
+            item.add_marker(pytest.mark.alone)
 
 
 @pytest.fixture
@@ -41,6 +51,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 def _shared_cache(factory: pytest.TempPathFactory) -> Path:
     # One build cache for the whole run: the same kernel is compiled once, whichever tests use it.
-    cache = factory.getbasetemp() / "cache"
+    shared = os.environ.get("PYTEST_XDIST_WORKER") is not None
+    cache = (factory.getbasetemp().parent if shared else factory.getbasetemp()) / "cache"
     cache.mkdir(exist_ok=True)
     return cache

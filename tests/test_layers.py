@@ -21,6 +21,7 @@ LAYERS = {
     "search": 5,
     "library": 6,
     "tuning": 7,
+    "cluster": 8,
     "cli": 9,
 }
 
