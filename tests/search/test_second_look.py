@@ -33,7 +33,7 @@ def test_kernels_that_spill_are_seen_to_be_hopeless_and_good_ones_are_run() -> N
     for number in order[:60].tolist():
         look.hear(trial(space, number))
     rest = order[60:].tolist()
-    hopeless = [n for n in rest if look.hopeless(n, trial(space, n).build_facts)]
+    hopeless = [n for n in rest if look.opinions([n])[0].hopeless(trial(space, n).build_facts)]
     assert all(spilled(n) for n in hopeless)
     assert len(hopeless) > 0.5 * sum(spilled(n) > 0 for n in rest)
 
@@ -43,4 +43,4 @@ def test_everything_is_run_while_little_is_known() -> None:
     look = SecondLook(space)
     for number in range(20):
         look.hear(trial(space, number))
-    assert not any(look.hopeless(n, trial(space, n).build_facts) for n in range(20, 60))
+    assert not any(look.opinions([n])[0].hopeless(trial(space, n).build_facts) for n in range(20, 60))

@@ -54,6 +54,9 @@ StartFrom = Annotated[
     typer.Option("--start-from", min=0, help="The first rank, with --strategy exhaustive. [0]", show_default=False),
 ]
 NoTransfer = Annotated[bool, typer.Option("--no-transfer", help="Learn nothing from earlier studies.")]
+NoSecondLook = Annotated[
+    bool, typer.Option("--no-second-look", help="Run every built kernel, also those that their build shows to be slow.")
+]
 TargetSpeedup = Annotated[
     float | None,
     typer.Option(

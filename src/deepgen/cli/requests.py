@@ -17,7 +17,8 @@ from deepgen.vocabulary.errors import BadInput
 
 # What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
 OF_A_RUN = (
-    "trials", "time_budget", "seed", "strategy", "options", "transfer", "target_speedup", "patience", "keep_top", "out",
+    "trials", "time_budget", "seed", "strategy", "options", "transfer", "second_look", "target_speedup", "patience",
+    "keep_top", "out",
 )  # fmt: skip
 
 
@@ -48,6 +49,7 @@ def from_study(study: Study, options: Mapping[str, Any]) -> Request:
         strategy=definition["strategy"],
         options=definition["options"],
         transfer=definition.get("transfer", True),
+        second_look=definition.get("second_look", True),
         domains=definition["domains"],
         policy=Policy(**definition["policy"]),
         generator=study.generator,

@@ -163,7 +163,6 @@ class LocalSession:
                 self._ended.put(outcome)
 
     def _measured(self, trial_id: int, kernel: Kernel, artifact: Artifact) -> Measurement:
-        # Looked at here and not when the build ends: by now more trials are known.
         if self._look is not None and not self._look(trial_id, artifact):
             return NOT_WORTH_IT
         with self._device, self._undisturbed():

@@ -16,6 +16,7 @@ from deepgen.search.acquisition import standardised
 from deepgen.search.base import Fresh, Setting, check_options
 from deepgen.search.encoding import Encoding, Floats, Ints
 from deepgen.search.evolving import mix, mutate
+from deepgen.search.lessons import Lessons, Told
 from deepgen.search.regressors import LIBRARIES, make_regressor
 from deepgen.search.solving import Solver
 from deepgen.vocabulary import BadInput, Trial
@@ -56,7 +57,8 @@ class ConstrainedGA:
         self._regressor = make_regressor(self._options["library"], self._encoding, setting.seed)
         self._solver = Solver(self._encoding)
         self._rng = np.random.default_rng(setting.seed)
-        self._told: list[tuple[int, float | None]] = []
+        self._lessons = Lessons()
+        self._told: list[Told] = []
         self._queue: list[int] = []
 
     def ask(self, n: int) -> list[dict[str, Any]]:
@@ -72,11 +74,11 @@ class ConstrainedGA:
         return self._fresh.configs(ranks)
 
     def tell(self, trial: Trial) -> None:
-        self._told.append((trial.rank, trial.seconds))
+        self._told += self._lessons.of(trial)
 
     def _next_round(self) -> list[int]:
         wanted = self._options["round"]
-        right = sum(seconds is not None for _, seconds in self._told)
+        right = sum(t.seconds is not None for t in self._told)
         if right < _LEARN or self._options["variant"] == "random":
             return self._fresh.random(wanted)
         self._learn()
@@ -87,17 +89,17 @@ class ConstrainedGA:
 
     def _learn(self) -> None:
         kept = self._told[-_MOST:]
-        times = np.array([seconds or 0.0 for _, seconds in kept])
+        times = np.array([t.seconds or 0.0 for t in kept])
         worked = times > 0.0
         if not worked.any():
             return
         y = np.empty(len(kept))
         y[worked] = standardised(times[worked])
         y[~worked] = y[worked].max()
-        self._regressor.fit(self._encoding.codes([rank for rank, _ in kept]), y)
+        self._regressor.fit(self._encoding.codes([t.rank for t in kept]), y)
 
     def _first_population(self) -> list[int]:
-        best = sorted((s, r) for r, s in self._told if s is not None)[: self._options["history"]]
+        best = sorted((t.seconds, t.rank) for t in self._told if t.seconds is not None)[: self._options["history"]]
         size = min(self._options["population"], self._fresh.count)
         drawn = self._fresh.space.sample_ranks(size, int(self._rng.integers(2**31)), distinct=True)
         return list(dict.fromkeys([*(r for _, r in best), *drawn]))[:size]

@@ -9,7 +9,7 @@ import numpy as np
 from deepgen.search.acquisition import log_improvement, standardised
 from deepgen.search.encoding import Encoding, Floats
 from deepgen.search.gaussian import Kernel, Posterior
-from deepgen.search.guides import Told
+from deepgen.search.lessons import Told
 from deepgen.search.pool import Pool
 from deepgen.search.regressors import Regressor
 

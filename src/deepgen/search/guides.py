@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from deepgen.search.encoding import Floats
+from deepgen.search.lessons import Told
 from deepgen.search.pool import Pool
-
-
-@dataclass(frozen=True)
-class Told:
-    """How a config ended: its time, or None when it failed."""
-
-    rank: int
-    seconds: float | None
 
 
 class Guide(Protocol):

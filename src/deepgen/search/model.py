@@ -16,7 +16,8 @@ from deepgen.search.base import Fresh, Setting, check_options
 from deepgen.search.design import Design
 from deepgen.search.encoding import Encoding
 from deepgen.search.gaussian_guide import GaussianGuide
-from deepgen.search.guides import Guide, Told
+from deepgen.search.guides import Guide
+from deepgen.search.lessons import Lessons, Told
 from deepgen.search.pool import Pool, draw_pool
 from deepgen.search.regressors import LIBRARIES, make_regressor
 from deepgen.search.transfer import EXPECTED, Prior
@@ -47,6 +48,7 @@ class Model:
         self._library = str(options["library"])
         self._seed = setting.seed
         self._fresh = Fresh(setting)
+        self._lessons = Lessons()
         self._told: list[Told] = []
         self._right = 0
         self._pending: dict[int, None] = {}
@@ -80,7 +82,7 @@ class Model:
 
     def tell(self, trial: Trial) -> None:
         self._pending.pop(trial.rank, None)
-        self._told.append(Told(trial.rank, trial.seconds))
+        self._told += self._lessons.of(trial)
         self._right += trial.seconds is not None
 
     def _begin(self) -> None:

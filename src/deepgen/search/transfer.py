@@ -17,7 +17,7 @@ from deepgen.search.encoding import Encoding, Floats, Ints
 from deepgen.search.gaussian import LENGTH, WEIGHT, Kernel
 from deepgen.search.regressors import GaussianRegressor
 from deepgen.space import Knob, Space
-from deepgen.vocabulary import Trial
+from deepgen.vocabulary import Trial, Verdict
 
 EXPECTED = "expected by earlier studies"  # the column's name
 _SIMILAR = 0.6  # the least similarity: the share of the two spaces' knobs that both have
@@ -88,7 +88,8 @@ class _Source:
             for i, k in zip(self._columns, self._shared.knobs, strict=True)
         ]
         self.similarity = _similarity(encoding, past)
-        self._learn([t for t in past.trials if all(k.name in t.config for k in self._shared.knobs)])
+        known = [t for t in past.trials if t.measurement.verdict is not Verdict.UNSTABLE]
+        self._learn([t for t in known if all(k.name in t.config for k in self._shared.knobs)])
 
     def expected(self, codes: Ints) -> Floats:
         places = np.stack([m[codes[:, i]] for i, m in zip(self._columns, self._maps, strict=True)], axis=1)
@@ -108,7 +109,7 @@ class _Source:
         times = np.array([t.seconds for t in ordered if t.seconds is not None])
         y = np.full(len(ordered), 0.0)
         y[: len(times)] = standardised(times)
-        y[len(times) :] = y[len(times) - 1]  # a failure is as bad as the slowest
+        y[len(times) :] = y[len(times) - 1]  # a failure is as bad as the slowest, and so is a kernel that was not run
         codes = self._shared.codes_of([t.config for t in ordered])
         self._measured = _means(codes[:, : len(self._shared.knobs)], y)
         others = np.random.default_rng(0).permutation(np.arange(_BEST, max(_BEST, len(times))))[:_OTHERS]

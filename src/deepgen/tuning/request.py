@@ -32,6 +32,7 @@ class Request:
     strategy: str = search.DEFAULT
     options: Mapping[str, Any] = field(default_factory=dict)  # of the strategy
     transfer: bool = True  # learn from earlier studies of the same generator in the same folder
+    second_look: bool = True  # kernels that their build shows to be clearly slow are not run
     target_speedup: float | None = None  # stop once this many times faster than the fastest baseline
     patience: int | None = None  # stop after so many trials without a better one
     keep_top: int = 8
@@ -50,6 +51,11 @@ class Request:
             raise BadInput(f"time budget is {self.time_budget:g} s", allowed="more than 0 seconds")
         search.settle(self.strategy, self.options)
         self.goals()
+
+    @property
+    def looks_twice(self) -> bool:
+        """Whether some built kernels may be left unrun; whoever asks for every config wants every time."""
+        return self.second_look and self.strategy != "exhaustive"
 
     def goals(self) -> Goals:
         return Goals(self.target_speedup, self.patience)
@@ -98,6 +104,8 @@ def plan(request: Request) -> Plan:
     }
     if not request.transfer:
         definition["transfer"] = False
+    if not request.second_look:
+        definition["second_look"] = False
     recipe = getattr(generator, "recipe", None)
     if recipe is not None:  # a generator that is made from data: what makes it again when the study is read back
         definition["recipe"] = recipe

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from deepgen import search
 from deepgen.search import Strategy
+from deepgen.search.second_look import Opinion, SecondLook
 from deepgen.space import Space
 from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.request import Plan, Request
@@ -13,25 +14,28 @@ from deepgen.tuning.transfer import history
 from deepgen.vocabulary import DeepgenError, Trial
 
 
-def open_search(request: Request, planned: Plan, journal: Journal) -> SearchState:
+def open_search(request: Request, planned: Plan, journal: Journal, look: SecondLook | None = None) -> SearchState:
     """The search of a study, not yet driven through what its journal holds."""
     past = history(request, planned, journal)
     setting = search.Setting(planned.space, request.seed, planned.starts, request.options, past)
-    return SearchState(search.make(request.strategy, setting), planned.space, journal)
+    return SearchState(search.make(request.strategy, setting), planned.space, journal, look)
 
 
 class SearchState:
     """Asks in a fixed rhythm and tells in the order of asking, so that a search depends on its seed and results only.
 
-    Trials end in any order; those that end early wait here until all before them were told.
+    Trials end in any order; those that end early wait here until all before them were told. What the second look
+    thinks of a config is settled when the config is asked for, by what was told until then.
     """
 
-    def __init__(self, strategy: Strategy, space: Space, journal: Journal) -> None:
+    def __init__(self, strategy: Strategy, space: Space, journal: Journal, look: SecondLook | None = None) -> None:
         self.strategy = strategy
+        self._look = look
         self._space = space
         self._journal = journal
         self._waiting: dict[int, Trial] = {}
         self.proposals: dict[int, Proposal] = {}  # asked for, not ended
+        self.opinions: dict[int, Opinion] = {}  # of the proposals, where there is a second look
         self.asked = 0
         self.told = 0
         self.exhausted = False
@@ -59,7 +63,7 @@ class SearchState:
                 )
             self.asked += ask.given
             self.exhausted = ask.given < ask.wanted
-        self.proposals = {i: p for i, p in recorded.items() if i not in by_id}
+            self._propose([recorded[i] for i in range(ask.first, ask.first + ask.given) if i not in by_id])
         self._waiting = {i: t for i, t in by_id.items() if i >= self.told}
         return ended
 
@@ -88,10 +92,13 @@ class SearchState:
         self._journal.finish(trials)
         for trial in trials:
             del self.proposals[trial.id]
+            self.opinions.pop(trial.id, None)
             self._waiting[trial.id] = trial
 
     def _tell(self, trial: Trial) -> None:
         self.strategy.tell(trial)
+        if self._look is not None:
+            self._look.hear(trial)
         self.listen(trial)
         self.told += 1
 
@@ -100,6 +107,12 @@ class SearchState:
         self.exhausted = len(configs) < wanted
         fresh = [Proposal(self.asked + i, self._space.rank(c), c) for i, c in enumerate(configs)]
         self._journal.ask(self.told, wanted, fresh)
-        self.proposals.update({p.id: p for p in fresh})
+        self._propose(fresh)
         self.asked += len(fresh)
         return fresh
+
+    def _propose(self, proposals: list[Proposal]) -> None:
+        self.proposals.update({p.id: p for p in proposals})
+        if self._look is not None and proposals:
+            opinions = self._look.opinions([p.rank for p in proposals])
+            self.opinions.update({p.id: opinion for p, opinion in zip(proposals, opinions, strict=True)})

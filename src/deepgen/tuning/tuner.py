@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from deepgen.engines import Engine, Entry, LocalEngine, Outcome, Session
+from deepgen.engines import Engine, Entry, LocalEngine, Look, Outcome, Session
 from deepgen.measure.base import Task
+from deepgen.search.second_look import SecondLook
 from deepgen.search.stopping import Stopping
 from deepgen.tuning.finals import dropped_reasons, run_finals
 from deepgen.tuning.journal import Journal, Proposal
@@ -17,7 +18,7 @@ from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Plan, Request, plan
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.study import Study, keep_winner
-from deepgen.vocabulary import DeepgenError, Kernel, Trial
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 
 Watch = Callable[[Progress], None]
 BASELINE_ROUNDS = 10
@@ -37,7 +38,7 @@ def tune(
         journal.begin_run(request.budget())
         run = _Run(request, planned, journal, watch or (lambda progress: None), stop or threading.Event())
         if not run.complete():
-            with (engine or LocalEngine()).open(_task(request)) as session:
+            with (engine or LocalEngine()).open(_task(request), run.look) as session:
                 run.search(session)
                 run.finals(session)
         run.say(phase="done")
@@ -64,7 +65,8 @@ class _Run:
         self.request, self.plan, self.journal = request, planned, journal
         self.watch, self.stop = watch, stop
         self.started = time.monotonic()
-        self.state = open_search(request, planned, journal)
+        self.look: Look | None = self._worth_running if request.looks_twice else None
+        self.state = open_search(request, planned, journal, SecondLook(planned.space) if self.look else None)
         self.best = _Best()
         self.verdicts: Counter[str] = Counter()
         self.progress = Progress("preparing", budget=request.trials)
@@ -158,6 +160,10 @@ class _Run:
         )
         self.watch(self.progress)
 
+    def _worth_running(self, trial_id: int, artifact: Artifact) -> bool:
+        """Called by the engine, in a thread of its own: what it reads was settled before the trial was submitted."""
+        return not self.state.opinions[trial_id].hopeless(artifact.facts)
+
     def _submit(self, session: Session, proposal: Proposal) -> None:
         kernel = self.plan.generator.emit(self.request.operator, self.request.target, proposal.config)
         self.kernels[proposal.id] = kernel
@@ -174,7 +180,8 @@ class _Run:
         self.verdicts[trial.measurement.verdict.value] += 1
         self.best.hear(trial)
         built = self.progress.built + (0 if trial.measurement.verdict.value.startswith("build_") else 1)
-        failure = None if trial.ok else f"{trial.measurement.verdict}: {trial.measurement.detail}"
+        slow = trial.measurement.verdict is Verdict.NOT_RUN
+        failure = None if trial.ok or slow else f"{trial.measurement.verdict}: {trial.measurement.detail}"
         self.progress = replace(self.progress, built=built, last_failure=failure or self.progress.last_failure)
 
     def _baseline_seconds(self, session: Session) -> float:
