@@ -20,6 +20,7 @@ from deepgen.cli import (
     build,
     bundle,
     clean,
+    cluster,
     doctor,
     export,
     import_results,
@@ -55,6 +56,7 @@ for _name, _command in (
 ):
     app.command(_name)(_command)
 app.add_typer(bundle.app, name="bundle")
+app.add_typer(cluster.app, name="cluster")
 
 
 @dataclass

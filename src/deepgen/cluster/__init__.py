@@ -1,0 +1,1 @@
+"""Clusters: task files, SSH, Ray nodes on hosts, and the driver that tunes on them."""

@@ -1,0 +1,129 @@
+"""What a cluster task file says: hosts, work groups and their tasks. Pure data; no secret is part of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from deepgen.vocabulary import JsonObject
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine that is reached over SSH, and the folder there in which everything of ours lies."""
+
+    address: str
+    folder: str
+    user: str
+    port: int = 22
+    python: str | None = None  # the interpreter; None: the virtual environment in the folder, or else python3
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """What makes two mentions the same place; one Ray node serves a place."""
+        return self.address, self.folder
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.address}" + (f":{self.port}" if self.port != 22 else "")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One tuning config, tuned to its end before the group's next one starts."""
+
+    config: str  # a tuning config, in the builder's folder or beside the task file
+    results: str  # prefix of <prefix>_card<device>.json
+    space: str | None = None  # a space file of the older tool, used instead of the config's space where it exists
+
+
+@dataclass(frozen=True)
+class WorkGroup:
+    """A host that builds, a host that measures, and what they do, one task after the other."""
+
+    name: str
+    target: str
+    builder: Host
+    tester: Host
+    tasks: tuple[Task, ...]
+    jobs: int = 1  # builds at a time
+    devices: tuple[int, ...] = (0,)
+    space_strategy: int = 1  # how a tuning config of the older tool becomes a space
+    samples: int | None = None  # timed runs of a kernel; None: as many as its spread asks for
+    keep_top: int = 8  # rows of a result file
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # trials, time_budget, strategy, seed, where given
+
+    @property
+    def places(self) -> tuple[Host, ...]:
+        return (self.builder,) if self.builder == self.tester else (self.builder, self.tester)
+
+    def to_json(self) -> JsonObject:
+        return {**asdict(self), "tuning": dict(self.tuning)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> WorkGroup:
+        return WorkGroup(
+            **{
+                **data,
+                "builder": Host(**data["builder"]),
+                "tester": Host(**data["tester"]),
+                "tasks": tuple(Task(**task) for task in data["tasks"]),
+                "devices": tuple(data["devices"]),
+            }
+        )
+
+
+class Secret:
+    """A password. Printing, formatting or serialising it by mistake gives stars or an error."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The real characters, for the SSH library alone."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "***"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A task file, read and checked."""
+
+    file: str  # absolute
+    groups: tuple[WorkGroup, ...]
+    head: str | None = None  # this machine's address as the hosts see it; None: found out
+    notes: tuple[str, ...] = ()  # what the user should know of the file
+    passwords: Mapping[Host, Secret] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Every place once, in the order of the file."""
+        return tuple(dict.fromkeys(host for group in self.groups for host in group.places))
+
+    def roles(self, host: Host) -> str:
+        """What a host does, such as `build wg0, measure wg0 [7]`."""
+        words = []
+        for group in self.groups:
+            if group.builder == host:
+                words.append(f"build {group.name}")
+            if group.tester == host:
+                words.append(f"measure {group.name} [{' '.join(map(str, group.devices))}]")
+        return ", ".join(words)
+
+    def to_json(self) -> JsonObject:
+        """Without passwords."""
+        return {"file": self.file, "head": self.head, "groups": [group.to_json() for group in self.groups]}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Cluster:
+        return Cluster(data["file"], tuple(WorkGroup.from_json(g) for g in data["groups"]), data["head"])
+
+
+def password_variable(host: Host) -> str:
+    """The environment variable that may hold a host's password: one a host, so that it is sent to no other."""
+    return "DEEPGEN_SSH_PASSWORD_" + re.sub(r"[^A-Za-z0-9]", "_", host.address).upper()

@@ -1,0 +1,121 @@
+"""Hosts for tests: real SSH servers on loopback addresses, each with a working folder of its own."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deepgen.cluster.model import Host
+
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+CONFIG = """
+Port {port}
+ListenAddress {address}
+HostKey {key}
+AuthorizedKeysFile {authorized}
+PidFile none
+UsePAM no
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin yes
+MaxStartups 100
+"""
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Makes hosts; `home` is the user's, with a key that they accept and their host keys known."""
+
+    home: Path
+    folder: Path
+    started: list[subprocess.Popen[bytes]]
+
+    def host(self, address: str, name: str, *, known: bool = True) -> Host:
+        """A server at a loopback address, and a working folder with a virtual environment as users have one."""
+        place = self.folder / name
+        (place / ".venv").parent.mkdir(parents=True, exist_ok=True)
+        if not (place / ".venv").exists():
+            (place / ".venv").symlink_to(Path(sys.prefix))
+        port = _free_port(address)
+        key = self.folder / f"key-{address}"
+        if not key.exists():
+            _keygen(key)
+        config = self.folder / f"sshd-{address}-{port}"
+        authorized = self.home / ".ssh/id_ed25519.pub"
+        config.write_text(CONFIG.format(port=port, address=address, key=key, authorized=authorized))
+        if os.getuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)
+        server = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", str(config)],
+            stdin=subprocess.DEVNULL,
+            stderr=config.with_suffix(".log").open("wb"),
+        )
+        self.started.append(server)
+        _wait_for(address, port)
+        if known:
+            public = key.with_name(key.name + ".pub").read_text()
+            with (self.home / ".ssh/known_hosts").open("a") as file:
+                file.write(f"[{address}]:{port} {public}")
+        return Host(address, str(place), getpass.getuser(), port)
+
+
+@pytest.fixture
+def servers(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+    home = own_home / "user"
+    (home / ".ssh").mkdir(parents=True, mode=0o700)
+    _keygen(home / ".ssh/id_ed25519")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    made = Servers(home, tmp_path / "hosts", [])
+    made.folder.mkdir()
+    yield made
+    for server in made.started:
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Callable[..., Path]:
+    """Write a task file in our TOML form: hosts by name, then groups as text."""
+
+    def write(hosts: dict[str, Host], groups: str) -> Path:
+        text = ""
+        for name, host in hosts.items():
+            text += f'[hosts.{name}]\naddress = "{host.address}"\nport = {host.port}\nfolder = "{host.folder}"\n'
+        path = tmp_path / "cluster.toml"
+        path.write_text(text + groups)
+        return path
+
+    return write
+
+
+def _keygen(path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(address: str, port: int) -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=1).close()
+            return
+        except OSError:
+            assert time.monotonic() < deadline, f"no SSH server came up at {address}:{port}"
+            time.sleep(0.05)

@@ -1,0 +1,56 @@
+"""Nodes are started and stopped over real SSH, and nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from deepgen.cluster import files, nodes, ssh
+from deepgen.cluster.agent import MARK
+from deepgen.cluster.state import State
+
+GROUP = """
+[[groups]]
+name = "one"
+target = "sim"
+build_host = "both"
+measure_host = "both"
+jobs = 2
+tasks = [{ config = "a.toml", results = "log" }]
+"""
+
+
+def test_up_status_down(servers, own_file: Callable[..., Path]) -> None:
+    both = servers.host("127.0.0.3", "both")
+    cluster = files.read(own_file({"both": both}, GROUP))
+    ask = ssh.passwords({}, prompt=False)
+    before = marked()
+    try:
+        first = nodes.up(cluster, ask)
+        assert first.fresh == (both,)
+        assert nodes.up(cluster, ask).fresh == ()
+        assert [node.up for node in nodes.status(cluster, ask)] == [True, True]
+        token = State(cluster).token()
+        assert all(token.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in marked() - before)
+    finally:
+        ended = nodes.down(cluster, ask)
+    assert all(isinstance(n, int) and n > 0 for n in ended.values())
+    assert marked() == before
+    assert nodes.down(cluster, ask) == {both: 0, None: 0}
+
+
+def marked() -> set[int]:
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}=".encode() in (entry / "environ").read_bytes():
+                found.add(int(entry.name))
+        except OSError:
+            pass
+    return found
+
+
+def is_raylet(pid: int) -> bool:
+    return Path(f"/proc/{pid}/exe").readlink().name == "raylet"
