@@ -144,6 +144,7 @@ class Posterior:
         self._half = np.zeros((64, 64))  # the inverse of the Cholesky factor
         self._rows = np.empty((64, pool.shape[1]))
         self._explained = np.zeros(pool.shape[1])
+        self._amplitude = 1.0  # as `predict` last found it
         self.size = 0
 
     def start(self, places: Sequence[int]) -> None:
@@ -170,6 +171,32 @@ class Posterior:
         self._explained += row * row
         self.size = n + 1
 
+    def add_all(self, places: Sequence[int]) -> None:
+        """Observe some more, which is quicker than one after another."""
+        n, end = self.size, self.size + len(places)
+        self._make_room(end)
+        cross = self._kernel.between(self._pool[:, places].T, self._pool)
+        known = self._rows[:n, places].T
+        corner = cross[:, places] + self._noise * np.eye(len(places)) - known @ known.T
+        inverse = np.linalg.inv(np.linalg.cholesky(corner))
+        rows = inverse @ (cross - known @ self._rows[:n])
+        self._half[n:end, :n], self._half[n:end, n:end] = -inverse @ (known @ self._half[:n, :n]), inverse
+        self._rows[n:end] = rows
+        self._explained += np.einsum("ij,ij->j", rows, rows)
+        self.size = end
+
+    def part(self, places: Ints) -> Posterior:
+        """The same of some places only, which then count from 0; it goes its own way from here."""
+        part = Posterior(self._kernel, self._pool[:, places], self._noise)
+        n = self.size
+        part._make_room(n)
+        part._half[:n, :n] = self._half[:n, :n]
+        part._rows[:n] = self._rows[:n, places]
+        part._explained = self._explained[places]
+        part._amplitude = self._amplitude
+        part.size = n
+        return part
+
     def keep(self, size: int) -> None:
         """Forget all but the first observations."""
         dropped = self._rows[size : self.size]
@@ -184,9 +211,12 @@ class Posterior:
         target = half @ y
         centre = (ones @ target) / (ones @ ones) if mean is None else mean
         pull = target - centre * ones
-        amplitude = (pull @ pull + _PRIOR_WEIGHT) / (n + _PRIOR_WEIGHT)
-        spread = np.sqrt(amplitude * np.maximum(1.0 - self._explained, _JITTER))
-        return centre + pull @ self._rows[:n], spread
+        self._amplitude = (pull @ pull + _PRIOR_WEIGHT) / (n + _PRIOR_WEIGHT)
+        return centre + pull @ self._rows[:n], self.spread()
+
+    def spread(self) -> Floats:
+        """The standard deviation over the pool, on the scale of the last prediction."""
+        return np.asarray(np.sqrt(self._amplitude * np.maximum(1.0 - self._explained, _JITTER)))
 
     def _make_room(self, n: int) -> None:
         if n <= len(self._rows):

@@ -20,6 +20,8 @@ _PART = 10  # trees are trained anew when trials have grown by one part in so ma
 _WORKS = 0.9  # the chance that an unknown config works
 _DOUBT = 0.1  # the noise of right and wrong
 _FLOOR = 0.02  # no config is given up entirely
+_SHORT = 256  # configs among which several are chosen together
+DIGITS = 9  # desires that differ by less are equal, so that rounding in another BLAS does not change a search
 
 
 class GaussianGuide:
@@ -44,13 +46,14 @@ class GaussianGuide:
         others = rng.permutation(np.array(order[_BEST:]))[: _MOST - _BEST].tolist()
         return [told[i] for i in sorted(order[:_BEST] + others)]
 
-    def renew(self, pool: Pool, chosen: Sequence[Told]) -> None:
+    def renew(self, pool: Pool, chosen: Sequence[Told], *, fit: bool = True) -> None:
         self._pool = pool
         self._tried = list(chosen)
         self._right = [t for t in chosen if t.seconds is not None]
         places = [pool.place[t.rank] for t in self._right]
-        self.kernel.fit(pool.columns[:, places].T, self._results(), _STEPS if self._fitted else _FIRST_STEPS)
-        self._fitted += 1
+        if fit:
+            self.kernel.fit(pool.columns[:, places].T, self._results(), _STEPS if self._fitted else _FIRST_STEPS)
+            self._fitted += 1
         self._time = Posterior(self.kernel, pool.columns)
         self._time.start(places)
         self._works: Posterior | None = None
@@ -59,17 +62,31 @@ class GaussianGuide:
         self._dreamt: list[float] = []
         self._train()
 
-    def hear(self, told: Told) -> None:
-        self._tried.append(told)
-        if told.seconds is not None:
-            self._right.append(told)
-            self._time.add(self._pool.place[told.rank])
+    def hear(self, told: Sequence[Told]) -> None:
+        if len(self._tried) < _MOST:
+            for one in told:
+                self._hear([one])
+        else:
+            self._hear(told)
+
+    def _hear(self, told: Sequence[Told]) -> None:
+        right = [t for t in told if t.seconds is not None]
+        self._tried += told
+        self._right += right
+        self._observe(self._time, right)
         if self._works is not None:
-            self._works.add(self._pool.place[told.rank])
-        elif told.seconds is None:
+            self._observe(self._works, told)
+        elif len(right) < len(told):
             self._learn_failures()
         if len(self._tried) - self._trained >= max(1, len(self._tried) // _PART):
             self._train()
+
+    def _observe(self, posterior: Posterior, told: Sequence[Told]) -> None:
+        places = [self._pool.place[t.rank] for t in told]
+        if len(places) == 1:
+            posterior.add(places[0])
+        elif places:
+            posterior.add_all(places)
 
     def imagine(self, place: int) -> None:
         self._dreamt.append(float(self._mean[place]))
@@ -84,12 +101,36 @@ class GaussianGuide:
         self._mean, spread = self._time.predict(np.concatenate([results, self._dreamt]))
         if self._trees is not None:
             self._mean = 0.5 * (self._mean + self._by_trees)
-        desire = log_improvement(self._mean, spread, float(results.min()))
+        self._best = float(results.min())
+        desire = log_improvement(self._mean, spread, self._best)
         if self._works is not None:
             worked = np.array([float(t.seconds is not None) for t in self._tried])
             chance, _ = self._works.predict(worked, _WORKS)
-            desire += np.log(np.clip(chance, _FLOOR, 1.0))
+            self._chance = np.log(np.clip(chance, _FLOOR, 1.0))
+            desire += self._chance
         return desire
+
+    def ahead(self, count: int, pending: Sequence[int]) -> list[int]:
+        """Of the configs that are desired most now, each in turn makes those near it less interesting.
+
+        One that has ended as predicted changes how unsure the process is, but not what it expects; so all is
+        predicted once.
+        """
+        desire = np.where(self._pool.open, np.round(self.desire(), DIGITS), -np.inf)
+        short = np.argsort(-desire, kind="stable")[:_SHORT]
+        places = np.concatenate([np.array(pending, dtype=np.int64), short[np.isfinite(desire[short])]])
+        part, mean = self._time.part(places), self._mean[places]
+        chance = self._chance[places] if self._works is not None else np.zeros(len(places))
+        for i in range(len(pending)):
+            part.add(i)
+        chosen: list[int] = []
+        for _ in range(min(count, len(places) - len(pending))):
+            wanted = np.round(log_improvement(mean, part.spread(), self._best) + chance, DIGITS)
+            wanted[: len(pending)] = -np.inf
+            wanted[chosen] = -np.inf
+            chosen.append(int(np.argmax(wanted)))
+            part.add(chosen[-1])
+        return [int(places[i]) for i in chosen]
 
     def _results(self) -> Floats:
         return standardised(np.array([t.seconds for t in self._right]))

@@ -17,12 +17,15 @@ class Guide(Protocol):
         """Those of the trials that it wants to learn from, in the order of telling."""
         ...
 
-    def renew(self, pool: Pool, chosen: Sequence[Told]) -> None:
-        """Learn anew from what it has chosen, for a pool that holds it. This may take long; it is called rarely."""
+    def renew(self, pool: Pool, chosen: Sequence[Told], *, fit: bool = True) -> None:
+        """Learn anew from what it has chosen, for a pool that holds it. This may take long; it is called rarely.
+
+        Without `fit` it keeps what it knows of the knobs in general, which takes longest to learn.
+        """
         ...
 
-    def hear(self, told: Told) -> None:
-        """One trial more; its config is in the pool. This must be quick."""
+    def hear(self, told: Sequence[Told]) -> None:
+        """Some trials more; their configs are in the pool. This must be quick."""
         ...
 
     def imagine(self, place: int) -> None:
@@ -35,4 +38,8 @@ class Guide(Protocol):
 
     def desire(self) -> Floats:
         """How much a trial of each config in the pool may bring, as a logarithm."""
+        ...
+
+    def ahead(self, count: int, pending: Sequence[int]) -> list[int]:
+        """The places of the next configs, chosen together: quicker than one at a time, and a little less informed."""
         ...

@@ -15,7 +15,7 @@ import numpy as np
 from deepgen.search.base import Fresh, Setting, check_options
 from deepgen.search.design import Design
 from deepgen.search.encoding import Encoding
-from deepgen.search.gaussian_guide import GaussianGuide
+from deepgen.search.gaussian_guide import DIGITS, GaussianGuide
 from deepgen.search.guides import Guide
 from deepgen.search.lessons import Lessons, Told
 from deepgen.search.pool import Pool, draw_pool
@@ -31,11 +31,12 @@ TOP_SHARE, TOP_LEAST = 0.02, 40  # the share of the pool that they like, and the
 LEARN = 3  # right trials, without which there is nothing to learn from
 WHOLE = 20_000  # the largest space that is looked at whole
 DRAWN = 4_096  # configs that are drawn of a larger one,
-LATE, LATE_DRAWN = 200, 2_048  # and of any, once there are so many trials that each must be cheap
-GROWTH = 1.25  # the model is fitted anew when the trials have grown by this factor,
-LATE_FIT = 100  # or by this number
+GROWTH = 1.25  # the model is fitted anew when the trials have grown by this factor
+# Once there are more trials than LATE each must be cheap:
+LATE, LATE_DRAWN = 200, 2_048  # fewer configs are looked at,
+LATE_DRAW = 100  # drawn anew after so many trials,
+AHEAD = 16  # and so many are chosen together
 AROUND = 5  # the best configs, whose neighbours are looked at when the space is too large to be seen whole
-DIGITS = 9  # desires that differ by less are equal, so that rounding in another BLAS does not change a search
 
 
 class Model:
@@ -72,7 +73,10 @@ class Model:
             if not self._take_first(ranks):
                 break
         if len(ranks) < n and self._right >= LEARN:
-            self._take_best(n, ranks)
+            if len(self._told) > LATE:
+                self._take_planned(n, ranks)
+            else:
+                self._take_best(n, ranks)
         while len(ranks) < n:
             rest = self._fresh.random(1)
             if not rest:
@@ -94,7 +98,9 @@ class Model:
         self._corners: Design | None = None
         self._favourites: Design | None = None
         self._heard = 0  # trials that the guide knows
+        self._next_renewal = 0
         self._next_fit = 0
+        self._planned: list[int] = []
 
     def _make_guide(self) -> Guide:
         alone = self._library == "numpy"
@@ -171,18 +177,30 @@ class Model:
                 self._guide.imagine(place)
         self._guide.wake()
 
+    def _take_planned(self, n: int, ranks: list[int]) -> None:
+        """Take what was chosen together, and choose again when that is used up."""
+        while len(ranks) < n:
+            if not self._planned:
+                pool = self._learn()
+                places = self._guide.ahead(AHEAD, [pool.place[rank] for rank in self._pending])
+                self._planned = [pool.ranks[place] for place in places]
+            if not self._planned:
+                return
+            self._took(self._planned.pop(0), ranks)
+
     def _learn(self) -> Pool:
         """Bring the guide up to date: a little for each trial, and from the ground up ever more rarely."""
         self._corners = self._favourites = None
-        if self._pool is None or len(self._told) >= self._next_fit or not self._pool.open.any():
+        if self._pool is None or len(self._told) >= self._next_renewal or not self._pool.open.any():
             n = len(self._told)
+            fit = n <= LATE or n >= self._next_fit
             chosen = self._guide.choose(self._told)
             self._pool = self._draw(chosen)
-            self._guide.renew(self._pool, chosen)
-            self._next_fit = min(max(n + 2, int(n * GROWTH)), n + LATE_FIT)
+            self._guide.renew(self._pool, chosen, fit=fit)
+            self._next_fit = max(n + 2, int(n * GROWTH)) if fit else self._next_fit
+            self._next_renewal = min(self._next_fit, n + LATE_DRAW)
         else:
-            for told in self._told[self._heard :]:
-                self._guide.hear(told)
+            self._guide.hear(self._told[self._heard :])
         self._heard = len(self._told)
         return self._pool
 
