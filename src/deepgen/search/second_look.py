@@ -16,7 +16,7 @@ from deepgen.space import Space
 from deepgen.vocabulary import Trial
 
 _LEARN = 40  # right trials, before which every built kernel is run
-_GROWTH = 1.25  # it learns anew when the right trials have grown by this factor
+_GROWTH = 1.5  # it learns anew when the right trials have grown by this factor
 _MOST = 200  # trials that are learned from: the latest
 _STEPS = 25
 _LEVELS = 12  # of a fact
