@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from cluster_processes import marked
+
 from deepgen.cluster import files, nodes, ssh
-from deepgen.cluster.agent import MARK
 from deepgen.cluster.state import State
 
 GROUP = """
@@ -39,18 +38,3 @@ def test_up_status_down(servers, own_file: Callable[..., Path]) -> None:
     assert all(isinstance(n, int) and n > 0 for n in ended.values())
     assert marked() == before
     assert nodes.down(cluster, ask) == {both: 0, None: 0}
-
-
-def marked() -> set[int]:
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}=".encode() in (entry / "environ").read_bytes():
-                found.add(int(entry.name))
-        except OSError:
-            pass
-    return found
-
-
-def is_raylet(pid: int) -> bool:
-    return Path(f"/proc/{pid}/exe").readlink().name == "raylet"

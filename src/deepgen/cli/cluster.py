@@ -102,6 +102,91 @@ def down(file: File, force: Force = False, as_json: options.AsJson = False) -> N
         raise typer.Exit(1)
 
 
+@app.command("run")
+def run(
+    file: File,
+    study_folder: Annotated[
+        Path | None,
+        typer.Option("--study-folder", help="Where the run is kept. [deepgen-studies/FILE]", show_default=False),
+    ] = None,
+    trials: options.Trials = None,
+    time_budget: options.TimeBudget = None,
+    strategy: options.Strategy = None,
+    seed: options.Seed = None,
+    keep_up: Annotated[bool, typer.Option("--keep-up", help="Leave the nodes up at the end.")] = False,
+    head: Head = None,
+    detach: options.Detach = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Tune every group's tasks; run again, it goes on where it stopped.
+
+    The driver works in the background: a lost connection does not end it, and `attach` finds it again.
+    """
+    from deepgen import settings
+    from deepgen.cli import cluster_run
+    from deepgen.cli.output import note, print_json, shown
+    from deepgen.cluster.folder import Definition, RunFolder
+
+    cluster, _ = _read(file)
+    current = settings.load()
+    folder = RunFolder(study_folder or current.studies / file.stem)
+    given = {"trials": trials, "time_budget": time_budget, "strategy": strategy, "seed": seed}
+    definition = Definition(cluster, {k: v for k, v in given.items() if v is not None}, head, keep_up)
+    before = folder.definition()
+    if folder.driver() is not None:
+        note(f"{shown(folder.path)} is running already; this is how far it is")
+    elif before is not None and before == definition and folder.progress().state == "done":
+        cluster_run.finish(folder.progress(), as_json=as_json)
+        return
+    else:
+        folder.define(definition)
+        cluster_run.start(folder, cluster_run.ask_passwords(cluster))
+    if not detach:
+        cluster_run.follow(folder, as_json=as_json, stops=True)
+    elif as_json:
+        print_json({"study": str(folder.path), "pid": folder.driver(), "log": str(folder.log)})
+    else:
+        print(f"running in the background as process {folder.driver()}")
+        print(f"follow   deepgen cluster attach {shown(folder.path)}")
+        print(f"stop     deepgen cluster stop {shown(folder.path)}")
+
+
+RunName = Annotated[
+    str, typer.Argument(metavar="STUDY", help="A cluster run's folder, or its name.", show_default=False)
+]
+
+
+@app.command("attach")
+def attach(study: RunName, as_json: options.AsJson = False) -> None:
+    """Look at a run again; where its driver died, go on with it."""
+    from deepgen import settings
+    from deepgen.cli import cluster_run
+
+    cluster_run.attach(cluster_run.find(study, settings.load()), as_json=as_json)
+
+
+@app.command("stop")
+def stop(study: RunName) -> None:
+    """Stop a run's driver; what it brought up goes down, what it measured is kept."""
+    from deepgen import settings
+    from deepgen.cli import cluster_run
+    from deepgen.cli.output import shown
+
+    folder = cluster_run.find(study, settings.load())
+    cluster_run.stop(folder)
+    print(f"{shown(folder.path)}: stopped")
+    print(f"go on    deepgen cluster attach {shown(folder.path)}")
+
+
+@app.command("drive", hidden=True)
+def drive(folder: Path) -> None:
+    """The background process of `run`; passwords come on stdin."""
+    from deepgen import settings
+    from deepgen.cli import cluster_run
+
+    cluster_run.driver_main(folder, settings.load())
+
+
 def _read(file: Path) -> tuple[Cluster, Ask]:
     from deepgen.cli.output import note
     from deepgen.cluster import files, ssh

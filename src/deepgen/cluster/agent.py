@@ -82,6 +82,12 @@ def facts(code: str | None = None, build: list[str] = [], measure: list[str] = [
     return found
 
 
+def probe(code: str, build: list[str], measure: list[str]) -> dict[str, Any]:
+    """How this host stands with targets, by the code that is kept here under that name."""
+    folder = str(Path.cwd() / OWN / "code" / code)
+    return dict(json.loads(_python(folder, "deepgen.cluster.probe", json.dumps([build, measure]))))
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -159,14 +165,23 @@ def _unpack(code: str, folder: Path) -> None:
 
 
 def start(
-    cluster: str, owner: str, label: str, words: list[str], ip: str, token: str, code: str | None, force: bool
-) -> dict[str, Any]:
-    """Start a Ray node, unless this cluster's is up already. `words` follow `ray start`."""
+    name: str,
+    cluster: str,
+    owner: str,
+    label: str,
+    words: list[str],
+    variables: dict[str, str],
+    ip: str,
+    token: str,
+    code: str | None,
+    force: bool,
+) -> bool:
+    """Start the Ray node of that name, unless this cluster's is up already. `words` follow `ray start`."""
     with _alone():
-        record = _record()
+        record = _records().get(name)
         if record and _leaders(record):
             if record["cluster"] == cluster:
-                return {**_shown(record), "started": False}
+                return False
             if record["owner"] != owner and not force:
                 raise Refused(
                     f"a node that {record['label']} started is up in {Path.cwd()}; another folder would do, or --force"
@@ -177,6 +192,7 @@ def start(
         short = "/tmp" if os.access("/tmp", os.W_OK) else None
         scratch = tempfile.mkdtemp(prefix="deepgen-", dir=short)
         record = {
+            "name": name,
             "cluster": cluster,
             "owner": owner,
             "label": label,
@@ -184,44 +200,43 @@ def start(
             "scratch": scratch,
             "since": time.time(),
         }
-        _write_private(_file(".json"), json.dumps(record))
+        # Before the start, so that one which is interrupted can be found and ended.
+        _write_private(_file(name, ".json"), json.dumps(record))
         _write_private(Path(scratch, "token"), token)
-        _run_ray([*words, "--node-ip-address", ip] if _is_own(ip) else words, record, code)
-        record["pids"] = sorted(_marked(record["mark"]))
-        _write_private(_file(".json"), json.dumps(record))
-        return {**_shown(record), "started": True}
+        _run_ray([*words, "--node-ip-address", ip] if _is_own(ip) else words, variables, record, code)
+        return True
 
 
-def status() -> dict[str, Any] | None:
-    """The node that was started from this folder on this host, if one was."""
-    record = _record()
-    return _shown(record) if record else None
+def status() -> dict[str, Any]:
+    """The nodes that were started from this folder on this host, by name."""
+    return {name: _shown(record) for name, record in _records().items()}
 
 
 def stop(owner: str, force: bool) -> dict[str, Any]:
-    """End the node that was started from this folder and everything that it started."""
+    """End the owner's nodes that were started from this folder, and everything that they started."""
     with _alone():
-        record = _record()
-        if record is None:
-            return {"ended": 0}
-        if record["owner"] != owner and not force:
-            raise Refused(f"the node there was started by {record['label']}; --force stops it too")
-        return {"ended": _end(record)}
+        records = _records().values()
+        ours = [record for record in records if force or record["owner"] == owner]
+        others = sorted({record["label"] for record in records if record not in ours})
+        return {"ended": sum(_end(record) for record in ours), "others": others}
 
 
-def _run_ray(words: list[str], record: dict[str, Any], code: str | None) -> None:
+def _run_ray(words: list[str], variables: dict[str, str], record: dict[str, Any], code: str | None) -> None:
     environment = {
         **os.environ,
+        **variables,
         MARK: record["mark"],
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(Path(record["scratch"], "token")),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # which cards a process sees is for deepgen to say
     }
     if code is not None:
         paths = [str(Path.cwd() / OWN / "code" / code), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--temp-dir", record["scratch"], *words]
-    with _file(".log").open("wb") as log:
+    log_file = _file(record["name"], ".log")
+    with log_file.open("wb") as log:
         child = subprocess.Popen(
             command,
             env=environment,
@@ -238,7 +253,7 @@ def _run_ray(words: list[str], record: dict[str, Any], code: str | None) -> None
             code_ = None
     if code_ == 0 and _leaders(record):
         return
-    why = [line for line in _file(".log").read_text(errors="replace").splitlines() if line.strip()]
+    why = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
     _end(record)
     shown = "; ".join(re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in why[-3:])
     raise Refused(f"ray start {'took over two minutes' if code_ is None else 'failed'}: {shown or 'it said nothing'}")
@@ -287,7 +302,7 @@ def _end(record: dict[str, Any]) -> int:
         time.sleep(_SOON)
     shutil.rmtree(record["scratch"], ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
-        _file(".json").unlink()
+        _file(record["name"], ".json").unlink()
     return len(ended)
 
 
@@ -346,18 +361,20 @@ def _executable(pid: int) -> str:
         return ""
 
 
-# The record of a node, one a host, also where several hosts share this folder over the network -----------------
+# The record of a node, under the host's name, also where several hosts share this folder over the network -----
 
 
-def _file(suffix: str) -> Path:
-    return OWN / "cluster" / f"{socket.gethostname()}{suffix}"
+def _file(name: str, suffix: str) -> Path:
+    return OWN / "cluster" / f"{socket.gethostname()}.{name}{suffix}"
 
 
-def _record() -> dict[str, Any] | None:
-    try:
-        return dict(json.loads(_file(".json").read_text()))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
+def _records() -> dict[str, dict[str, Any]]:
+    found = {}
+    for path in sorted((OWN / "cluster").glob(f"{socket.gethostname()}.*.json")):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            record = json.loads(path.read_text())
+            found[record["name"]] = record
+    return found
 
 
 def _write_private(path: Path, text: str) -> None:
@@ -369,15 +386,17 @@ def _write_private(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """One at a time starts or stops the node of this folder."""
-    _file(".lock").parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _file(".lock").open("w") as lock:
+    """One at a time starts or stops nodes of this folder."""
+    path = OWN / "cluster" / f"{socket.gethostname()}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "facts": facts,
+    "probe": probe,
     "read": read,
     "write": write,
     "install": install,

@@ -62,7 +62,9 @@ def ray_version() -> str:
     try:
         return metadata.version("ray")
     except metadata.PackageNotFoundError as error:
-        raise Missing("ray", blocks="there is no cluster without it", remedy="pip install 'deepgen[ray]'") from error
+        raise Missing(
+            "ray", blocks="there is no cluster without it", remedy="pip install 'deepgen[cluster]'"
+        ) from error
 
 
 def basic_problems(facts: Mapping[str, Any]) -> list[str]:

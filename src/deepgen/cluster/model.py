@@ -97,7 +97,7 @@ class Cluster:
     file: str  # absolute
     groups: tuple[WorkGroup, ...]
     head: str | None = None  # this machine's address as the hosts see it; None: found out
-    notes: tuple[str, ...] = ()  # what the user should know of the file
+    notes: tuple[str, ...] = field(default=(), compare=False)  # what the user should know of the file
     passwords: Mapping[Host, Secret] = field(default_factory=dict, repr=False, compare=False)
 
     @property

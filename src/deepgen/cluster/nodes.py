@@ -9,7 +9,7 @@ import asyncio
 import json
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,55 @@ from deepgen.cluster.machines import Here, Remote, on_each, raise_errors
 from deepgen.cluster.model import Cluster, Host
 from deepgen.cluster.ssh import Ask, HostError
 from deepgen.cluster.state import State, Up
+from deepgen.engines.ray import roles
 
 # Artifacts are small; Ray would otherwise take a third of the memory of machines that others use too.
 _STORE_BYTES = 256 << 20
-_ALWAYS = ("--disable-usage-stats", "--num-gpus", "0", "--object-store-memory", str(_STORE_BYTES))
+_HEAD = "head"
+# All that runs asks for roles, not for processors, for each of which Ray would start a process.
+_ALWAYS = ("--disable-usage-stats", "--num-cpus", "0", "--object-store-memory", str(_STORE_BYTES))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A node to be: what a host does for one group. Groups that share a host have a node each, with its own devices."""
+
+    name: str  # of the group
+    builds: int
+    devices: tuple[int, ...]
+    gpus: bool
+
+    @property
+    def resources(self) -> dict[str, float]:
+        return roles.of_node(self.builds, len(self.devices), [self.name])
+
+    def roles(self) -> str:
+        """In words."""
+        devices = f"measure {self.name} [{' '.join(map(str, self.devices))}]" if self.devices else ""
+        return ", ".join(filter(None, [f"build {self.name}" if self.builds else "", devices]))
+
+    def words(self) -> list[str]:
+        gpus = len(self.devices) if self.gpus else 0
+        return ["--resources", json.dumps(self.resources), "--num-gpus", str(gpus)]
+
+    def variables(self) -> dict[str, str]:
+        """Which cards the node has: it gives each measuring process one of them."""
+        shown = ",".join(map(str, self.devices))
+        return {"CUDA_VISIBLE_DEVICES": shown, "HIP_VISIBLE_DEVICES": shown} if self.gpus and self.devices else {}
+
+
+def wanted(cluster: Cluster, host: Host) -> list[Wanted]:
+    """The nodes of a host."""
+    return [
+        Wanted(
+            group.name,
+            group.jobs if group.builder == host else 0,
+            group.devices if group.tester == host else (),
+            group.target.startswith(("cuda", "hip")) and group.tester == host,
+        )
+        for group in cluster.groups
+        if host in group.places
+    ]
 
 
 @dataclass(frozen=True)
@@ -45,10 +90,20 @@ class Started:
     fresh: tuple[Host, ...]  # hosts whose node was not up before
 
 
-def up(cluster: Cluster, password: Ask, *, head: str | None = None, force: bool = False) -> Started:
-    """Bring every node up that is not; all hosts are asked first, so that nothing starts where one cannot."""
+def up(
+    cluster: Cluster,
+    password: Ask,
+    *,
+    head: str | None = None,
+    force: bool = False,
+    hosts: Sequence[Host] | None = None,
+) -> Started:
+    """Bring every node up that is not, or only those of some hosts.
+
+    All are asked before anything is started, so that nothing starts where one of them cannot.
+    """
     ray_version()
-    return asyncio.run(_up(cluster, password, head or cluster.head, force))
+    return asyncio.run(_up(cluster, password, head or cluster.head, force, tuple(hosts or cluster.hosts)))
 
 
 def status(cluster: Cluster, password: Ask) -> list[Node]:
@@ -64,7 +119,23 @@ def down(cluster: Cluster, password: Ask, *, force: bool = False) -> dict[Host |
     return asyncio.run(_down(cluster, password, force))
 
 
-async def _up(cluster: Cluster, password: Ask, head: str | None, force: bool) -> Started:
+def lost(cluster: Cluster) -> list[Host]:
+    """Hosts whose roles are missing in the cluster that this process is connected to."""
+    import ray
+
+    if not ray.is_initialized():
+        return []
+    alive: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    missing = [
+        host
+        for host in cluster.hosts
+        for node in wanted(cluster, host)
+        if any(alive.get(name, 0.0) < amount for name, amount in node.resources.items() if ":" in name)
+    ]
+    return list(dict.fromkeys(missing))
+
+
+async def _up(cluster: Cluster, password: Ask, head: str | None, force: bool, hosts: tuple[Host, ...]) -> Started:
     state, code = State(cluster), own_code()
 
     async def prepare(machine: Remote) -> str:
@@ -74,34 +145,38 @@ async def _up(cluster: Cluster, password: Ask, head: str | None, force: bool) ->
             await machine.call("install", name=code.name, code=code.archive)
         return machine.seen_from
 
-    seen = raise_errors(await on_each(cluster.hosts, password, prepare))
-    now = await _head(state, head or _address(seen), cluster.hosts)
+    seen = raise_errors(await on_each(hosts, password, prepare))
+    now = await _head(state, head or _address(seen), cluster)
     token = state.token()
 
     async def start(machine: Remote) -> bool:
-        answer = await machine.call(
-            "start",
-            cluster=now.cluster,
-            owner=state.owner,
-            label=state.label,
-            words=["--address", now.address, "--resources", json.dumps(resources(cluster, machine.host)), *_ALWAYS],
-            ip=_ip(machine.host),
-            token=token,
-            code=code.name,
-            force=force,
-        )
-        return bool(answer["started"])
+        fresh = False
+        for node in wanted(cluster, machine.host):
+            fresh |= await machine.call(
+                "start",
+                name=node.name,
+                cluster=now.cluster,
+                owner=state.owner,
+                label=state.label,
+                words=["--address", now.address, *node.words(), *_ALWAYS],
+                variables=node.variables(),
+                ip=_ip(machine.host),
+                token=token,
+                code=code.name,
+                force=force,
+            )
+        return fresh
 
-    started = raise_errors(await on_each(cluster.hosts, password, start))
+    started = raise_errors(await on_each(hosts, password, start))
     return Started(now, tuple(host for host, fresh in started.items() if fresh))
 
 
-async def _head(state: State, ip: str, hosts: tuple[Host, ...]) -> Up:
+async def _head(state: State, ip: str, cluster: Cluster) -> Up:
     """The head that is up, or a new one, to which nodes of an older one do not belong any more."""
     here = Here(state.folder)
-    before, found = state.read(), await here.call("status")
+    before, found = state.read(), (await here.call("status")).get(_HEAD)
     # Hosts that an earlier form of the file named are kept until they were stopped.
-    known = tuple(dict.fromkeys((*(before.hosts if before else ()), *hosts)))
+    known = tuple(dict.fromkeys((*(before.hosts if before else ()), *cluster.hosts)))
     if before and found and found["up"] and found["cluster"] == before.cluster:
         now = Up(before.cluster, before.address, known)
         state.write(now)
@@ -109,13 +184,19 @@ async def _head(state: State, ip: str, hosts: tuple[Host, ...]) -> Up:
     now = Up(secrets.token_hex(8), f"{ip}:{_free_port()}", known)
     # Remembered before anything starts: whatever happens next, `down` knows where to look.
     state.write(now)
-    words = ["--head", "--port", now.address.rpartition(":")[2], "--num-cpus", "0", "--include-dashboard", "false"]
+    most = max(node.builds + len(node.devices) for host in cluster.hosts for node in wanted(cluster, host))
+    # Every node may keep as many idle processes as it has work for; none is started before there is work.
+    manners = json.dumps({"enable_worker_prestart": False, "num_workers_soft_limit": most})
+    words = ["--head", "--port", now.address.rpartition(":")[2], "--include-dashboard", "false"]
+    words += ["--system-config", manners]
     await here.call(
         "start",
+        name=_HEAD,
         cluster=now.cluster,
         owner=state.owner,
         label=state.label,
-        words=[*words, *_ALWAYS],
+        words=[*words, "--num-gpus", "0", *_ALWAYS],
+        variables={},
         ip=ip,
         token=state.new_token(),
         code=None,
@@ -125,17 +206,16 @@ async def _head(state: State, ip: str, hosts: tuple[Host, ...]) -> Up:
 
 
 async def _status(cluster: Cluster, password: Ask) -> list[Node]:
-    async def ask(machine: Remote) -> Any:
-        return await machine.call("status")
+    async def ask(machine: Remote) -> dict[str, Any]:
+        return dict(await machine.call("status"))
 
-    state = State(cluster)
-    head = await Here(state.folder).call("status")
-    nodes = [_node(None, "head", head)]
+    head = await Here(State(cluster).folder).call("status")
+    nodes = [_node(None, _HEAD, head.get(_HEAD))]
     for host, outcome in (await on_each(cluster.hosts, password, ask)).items():
         if isinstance(outcome, HostError):
             nodes.append(Node(host, cluster.roles(host), up=False, problem=outcome.what))
         else:
-            nodes.append(_node(host, cluster.roles(host), outcome))
+            nodes += [_node(host, node.roles(), outcome.get(node.name)) for node in wanted(cluster, host)]
     return nodes
 
 
@@ -145,24 +225,19 @@ async def _down(cluster: Cluster, password: Ask, force: bool) -> dict[Host | Non
     hosts = tuple(dict.fromkeys((*cluster.hosts, *(before.hosts if before else ()))))
 
     async def stop(machine: Remote) -> int:
-        return int((await machine.call("stop", owner=state.owner, force=force))["ended"])
+        answer = await machine.call("stop", owner=state.owner, force=force)
+        if answer["others"] and not answer["ended"]:
+            who = ", ".join(answer["others"])
+            raise HostError(machine.host, f"the node there was started by {who}; --force stops it too")
+        return int(answer["ended"])
 
-    ended: dict[Host | None, int | HostError] = {**await on_each(hosts, password, stop)}
+    ended: dict[Host | None, int | HostError] = {}
+    for host, outcome in (await on_each(hosts, password, stop)).items():
+        ended[host] = outcome
     ended[None] = int((await Here(state.folder).call("stop", owner=state.owner, force=True))["ended"])
     if not any(isinstance(outcome, HostError) for outcome in ended.values()):
         state.forget()
     return ended
-
-
-def resources(cluster: Cluster, host: Host) -> dict[str, int]:
-    """The roles of a host as Ray schedules by them."""
-    found: dict[str, int] = {}
-    for group in cluster.groups:
-        for role, at, amount in (("build", group.builder, group.jobs), ("measure", group.tester, len(group.devices))):
-            if at == host:
-                found[role] = found.get(role, 0) + amount
-                found[f"{role}:{group.name}"] = amount
-    return found
 
 
 def _node(host: Host | None, roles: str, said: Mapping[str, Any] | None) -> Node:

@@ -9,7 +9,7 @@ import asyncio
 import getpass
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from deepgen.cluster.model import Host, Secret, password_variable
@@ -54,6 +54,25 @@ def passwords(known: Mapping[Host, Secret], *, prompt: bool = True) -> Ask:
         return asked.get(host)
 
     return ask
+
+
+def wanting_passwords(hosts: Sequence[Host]) -> list[Host]:
+    """Those of the hosts that refuse every key; whatever else is wrong shows when they are needed."""
+    import asyncssh
+
+    async def refuses(host: Host) -> bool:
+        try:
+            (await _connect(host, None)).close()
+        except asyncssh.PermissionDenied:
+            return True
+        except HostError:
+            pass
+        return False
+
+    async def ask() -> list[bool]:
+        return list(await asyncio.gather(*map(refuses, hosts)))
+
+    return [host for host, wants in zip(hosts, asyncio.run(ask()), strict=True) if wants]
 
 
 async def connect(host: Host, password: Ask) -> asyncssh.SSHClientConnection:

@@ -1,0 +1,166 @@
+"""A cluster run as a person sees it: started in the background, followed, found again, stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import typer
+
+from deepgen.cli import live, toolchain
+from deepgen.cli.cluster_requests import requests_of
+from deepgen.cli.cluster_view import print_results, print_results_json, watching
+from deepgen.cli.output import note, shown
+from deepgen.cli.signals import Stopped, stop_on_signals
+from deepgen.cluster import files, ssh
+from deepgen.cluster.drive import Means, drive
+from deepgen.cluster.folder import ENDED, RunFolder, RunProgress
+from deepgen.cluster.model import Cluster, Host, Secret, password_variable
+from deepgen.settings import Settings
+from deepgen.vocabulary import BadInput, DeepgenError
+
+# Not with the current folder on its path: a file there named like a package must not be imported.
+_PROGRAM = "import sys; sys.path = [p for p in sys.path if p]; from deepgen.cli.main import run; run()"
+_GLANCE = 0.2
+_PATIENCE = 60.0  # seconds that a stop may take before it is said how to force it
+
+
+def find(word: str, settings: Settings) -> RunFolder:
+    """The folder of the run that is meant."""
+    for path in (Path(word), settings.studies / word):
+        folder = RunFolder(path)
+        if folder.definition() is not None:
+            return folder
+    runs = [p.name for p in settings.studies.glob("*") if RunFolder(p).definition() is not None]
+    known = ", ".join(sorted(runs)) or f"none in {shown(settings.studies)}"
+    raise BadInput(f"no cluster run {word!r}", allowed=f"runs: {known}")
+
+
+def start(folder: RunFolder, passwords: Mapping[Host, Secret]) -> None:
+    """Start a driver in a session of its own. Passwords go to it through a pipe, and nowhere else."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.tell(RunProgress())
+    with folder.log.open("ab") as sink:
+        child = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, "cluster", "drive", str(folder.path.absolute())],
+            stdin=subprocess.PIPE,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+        )
+    assert child.stdin is not None
+    known = [[vars(host), secret.reveal()] for host, secret in passwords.items()]
+    with child.stdin:
+        child.stdin.write(json.dumps(known).encode())
+    while folder.driver() is None:
+        if child.poll() is not None and folder.progress().state not in ENDED:
+            last = folder.log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise DeepgenError(f"the driver ended at once: {' '.join(last)} (log: {shown(folder.log)})")
+        if child.poll() is not None:
+            return
+        time.sleep(0.05)
+
+
+def driver_main(path: Path, settings: Settings) -> None:
+    """What the background process does."""
+    given = json.loads(sys.stdin.read() or "[]")
+    passwords = {Host(**host): Secret(word) for host, word in given}
+    folder = RunFolder(path)
+    definition = folder.definition()
+    options = definition.options if definition else {}
+    means = Means(
+        password=ssh.passwords(passwords, prompt=False),
+        requests=lambda group, fetched, out: requests_of(group, fetched, out, options, settings),
+        line=live.line,
+        say=lambda text: print(time.strftime("%H:%M:%S"), text, flush=True),
+        limits=toolchain.limits(settings),
+    )
+    with stop_on_signals() as stop:
+        ended = drive(folder, means, stop.event)
+    if ended.state != "done":
+        raise typer.Exit(1)
+
+
+def follow(folder: RunFolder, *, as_json: bool, stops: bool) -> None:
+    """Show a run until it ends. Ctrl-C stops the run, or, without `stops`, only the looking."""
+    with stop_on_signals() as asked, watching(quiet=as_json) as show:
+        told = False
+        while (pid := folder.driver()) is not None:
+            show(folder.progress())
+            time.sleep(_GLANCE)
+            if asked.event.is_set() and not stops:
+                raise Stopped(f"the run goes on; look again with: deepgen cluster attach {shown(folder.path)}", 2)
+            if asked.event.is_set() and not told and pid:
+                os.kill(pid, signal.SIGTERM)
+                told = True
+        progress = folder.progress()
+        show(progress)
+    if progress.state not in ENDED:
+        raise DeepgenError(
+            f"the driver died; nothing recorded is lost. Go on with: deepgen cluster attach {shown(folder.path)}"
+        )
+    if progress.state == "stopped":
+        raise Stopped(f"stopped, all kept; go on with: deepgen cluster attach {shown(folder.path)}", asked.signum or 15)
+    finish(progress, as_json=as_json)
+
+
+def finish(progress: RunProgress, *, as_json: bool) -> None:
+    """The results, and what went wrong."""
+    (print_results_json if as_json else print_results)(progress)
+    problems = [f"group {name}: {group.problem}" for name, group in progress.groups.items() if group.problem]
+    if progress.state == "failed" and not problems:
+        problems = [progress.note]
+    if problems:
+        raise DeepgenError("; ".join(problems))
+
+
+def attach(folder: RunFolder, *, as_json: bool) -> None:
+    """Look at a run, and go on with it where its driver is gone."""
+    progress = folder.progress()
+    if folder.driver() is not None:
+        follow(folder, as_json=as_json, stops=False)
+        return
+    if progress.state == "done":
+        finish(progress, as_json=as_json)
+        return
+    definition = folder.definition()
+    assert definition is not None
+    note("no driver is at work; starting one that goes on")
+    start(folder, ask_passwords(definition.cluster))
+    follow(folder, as_json=as_json, stops=False)
+
+
+def ask_passwords(cluster: Cluster) -> dict[Host, Secret]:
+    """Passwords of the hosts that want one: those of the task file as it is now, then those a person can give.
+
+    The background process has no terminal, so whatever a person must type is asked for here.
+    """
+    known = dict(cluster.passwords)
+    if not known and Path(cluster.file).is_file():
+        known = dict(files.read(Path(cluster.file)).passwords)
+    missing = [host for host in cluster.hosts if host not in known and password_variable(host) not in os.environ]
+    if sys.stdin is not None and sys.stdin.isatty():
+        ask = ssh.passwords(known)
+        for host in ssh.wanting_passwords(missing):
+            if (secret := ask(host)) is not None:
+                known[host] = secret
+    return known
+
+
+def stop(folder: RunFolder) -> None:
+    """Ask the driver to end; it takes down what it brought up."""
+    pid = folder.driver()
+    if not pid:
+        raise DeepgenError(f"{shown(folder.path)} is not running")
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + _PATIENCE
+    while folder.driver() == pid:
+        if time.monotonic() > deadline:
+            raise DeepgenError(f"process {pid} has not ended yet; kill -9 {pid} would lose nothing that is recorded")
+        time.sleep(_GLANCE)

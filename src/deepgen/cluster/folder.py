@@ -1,0 +1,163 @@
+"""The folder of a cluster run: what it is, who drives it, how far it is. No secret is ever written there."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from deepgen.cluster.model import Cluster
+from deepgen.vocabulary import DeepgenError, JsonObject
+
+DEFINITION = "cluster.json"
+LOG = "log.txt"
+_LOCK, _PROGRESS, _UP = "driver.lock", "progress.json", "up"
+ENDED = ("done", "stopped", "failed")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Everything that a driver needs beside passwords."""
+
+    cluster: Cluster
+    options: Mapping[str, Any] = field(default_factory=dict)  # of every study, before what the groups say
+    head: str | None = None
+    keep_up: bool = False
+
+    def to_json(self) -> JsonObject:
+        return {**vars(self), "cluster": self.cluster.to_json(), "options": dict(self.options)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Definition:
+        return Definition(**{**data, "cluster": Cluster.from_json(data["cluster"])})
+
+
+@dataclass(frozen=True)
+class GroupProgress:
+    """Where a work group is."""
+
+    task: int = 0  # the running one, from 1
+    tasks: int = 0
+    what: str = ""  # operator and target
+    line: str = "waiting"
+    ended: bool = False
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A result: one task's winner, and where its files are."""
+
+    group: str
+    what: str
+    study: str
+    trials: int
+    winner: Mapping[str, Any] | None
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """A moment of a cluster run."""
+
+    state: str = "starting"  # then running, and one of ENDED
+    note: str = ""
+    groups: Mapping[str, GroupProgress] = field(default_factory=dict)
+    results: tuple[Row, ...] = ()
+
+    def to_json(self) -> JsonObject:
+        groups = {name: asdict(group) for name, group in self.groups.items()}
+        return {**vars(self), "groups": groups, "results": [asdict(row) for row in self.results]}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> RunProgress:
+        return RunProgress(
+            data["state"],
+            data["note"],
+            {name: GroupProgress(**group) for name, group in data["groups"].items()},
+            tuple(Row(**{**row, "files": tuple(row["files"])}) for row in data["results"]),
+        )
+
+
+class RunFolder:
+    """Reads for anyone; the driver writes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def log(self) -> Path:
+        return self.path / LOG
+
+    def definition(self) -> Definition | None:
+        data = _read(self.path / DEFINITION)
+        return None if data is None else Definition.from_json(data)
+
+    def define(self, definition: Definition) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        _write(self.path / DEFINITION, definition.to_json())
+
+    def progress(self) -> RunProgress:
+        data = _read(self.path / _PROGRESS)
+        return RunProgress() if data is None else RunProgress.from_json(data)
+
+    def tell(self, progress: RunProgress) -> None:
+        _write(self.path / _PROGRESS, progress.to_json())
+
+    def brought_up(self) -> str | None:
+        """The cluster that this run itself brought up and has not taken down."""
+        data = _read(self.path / _UP)
+        return None if data is None else str(data["cluster"])
+
+    def remember_up(self, cluster: str | None) -> None:
+        if cluster is None:
+            (self.path / _UP).unlink(missing_ok=True)
+        else:
+            _write(self.path / _UP, {"cluster": cluster})
+
+    def driver(self) -> int | None:
+        """The process that drives this run now, if one does."""
+        try:
+            with (self.path / _LOCK).open("r") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    text = file.read().strip()
+                    return int(text) if text.isdigit() else 0
+        except OSError:
+            return None
+        return None
+
+    def take(self) -> IO[str]:
+        """The driver's lock, for as long as the file is open."""
+        file = (self.path / _LOCK).open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise DeepgenError(f"{self.path} is driven by process {self.driver()} already") from None
+        file.seek(0)
+        file.truncate()
+        file.write(str(os.getpid()))
+        file.flush()
+        return file
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DeepgenError(f"{path} cannot be read: {error}; delete it and run again") from error
+
+
+def _write(path: Path, data: JsonObject) -> None:
+    """Whole or not at all: someone may be reading."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(json.dumps(data, indent=2) + "\n")
+    fresh.replace(path)

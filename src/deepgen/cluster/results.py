@@ -1,0 +1,53 @@
+"""Result files of a task, one a device as the older tool writes them, here and on the host that built."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from pathlib import Path
+
+from deepgen.cluster.machines import reach
+from deepgen.cluster.model import WorkGroup
+from deepgen.cluster.ssh import Ask, HostError
+from deepgen.tuning import Study
+from deepgen.tuning.legacy_results import write_results
+from deepgen.vocabulary import Trial
+
+ON_BUILDER = "_cluster_run"  # where the older tool put them, in the builder's folder
+
+
+class OnDevice(Study):
+    """A study as one of its group's devices saw it."""
+
+    def __init__(self, study: Study, slot: int) -> None:
+        super().__init__(study.folder, study.definition, study.generator)
+        self._slot = slot
+
+    def top(self, count: int = 10) -> list[Trial]:
+        everything = super().top(len(self.trials()) or 1)
+        return [trial for trial in everything if trial.measurement.conditions.get("slot") == self._slot][:count]
+
+
+def write_all(study: Study, group: WorkGroup, prefix: Path) -> list[Path]:
+    """A file for each device that has a right kernel; the best `keep_top` in each."""
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    if len(group.devices) == 1:
+        return [write_results(study, prefix, group.devices[0], group.keep_top)]
+    views = [(device, OnDevice(study, slot)) for slot, device in enumerate(group.devices)]
+    return [write_results(view, prefix, device, group.keep_top) for device, view in views if view.top(1)]
+
+
+def copy_to_builder(files: list[Path], group: WorkGroup, password: Ask) -> str | None:
+    """Copy result files to the host that built; gives what went wrong, if anything did."""
+
+    async def copy() -> None:
+        async with reach(group.builder, password) as machine:
+            for file in files:
+                content = base64.b64encode(file.read_bytes()).decode()
+                await machine.call("write", path=f"{ON_BUILDER}/{file.name}", content=content)
+
+    try:
+        asyncio.run(copy())
+    except HostError as error:
+        return f"the results are here but were not copied to the builder: {error}"
+    return None

@@ -1,0 +1,206 @@
+"""A whole run on three hosts over real SSH: processes are killed all along, nothing is lost or measured twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster_processes import marked, of_node
+
+from deepgen.cluster.folder import RunFolder
+from deepgen.cluster.model import Host
+from deepgen.tuning import Study
+
+TRIALS = 60
+TASK = """
+operator = "gemm"
+shapes = { MNK = %d }
+[budget]
+trials = 60
+"""
+GROUPS = """
+[[groups]]
+name = "one"
+target = "sim:build_seconds=0.02,measure_seconds=0.2"
+build_host = "builder"
+measure_host = "tester"
+jobs = 2
+devices = [4, 7]
+strategy = "random"
+tasks = [{ config = "tasks/first.toml", results = "first" }]
+
+[[groups]]
+name = "two"
+target = "sim:build_seconds=0.02,measure_seconds=0.1"
+build_host = "both"
+measure_host = "both"
+jobs = 2
+devices = [3]
+strategy = "random"
+tasks = [{ config = "a.toml", results = "a" }, { config = "b.toml", results = "b" }]
+"""
+
+pytestmark = pytest.mark.alone
+
+
+@pytest.fixture
+def hosts(servers) -> dict[str, Host]:
+    made = {name: servers.host(f"127.0.0.{n}", name) for n, name in ((2, "builder"), (3, "tester"), (4, "both"))}
+    for host in made.values():
+        count_measurements(Path(host.folder))
+    return made
+
+
+@pytest.fixture
+def deepgen(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """The command line as a process of its own."""
+    ran: list[str] = []
+
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "deepgen.cli.main", "cluster", *argv]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False)
+        ran.append(f"{' '.join(argv)} -> {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
+
+    yield run
+    print("\n".join(ran))
+
+
+def test_a_run_survives_what_happens_to_clusters(hosts, own_file, deepgen, tmp_path: Path) -> None:
+    tasks = Path(hosts["builder"].folder) / "tasks"
+    tasks.mkdir()
+    (tasks / "first.toml").write_text(TASK % 64)
+    for size, name in ((64, "a.toml"), (128, "b.toml")):
+        (Path(hosts["both"].folder) / name).write_text(TASK % size)
+    file = own_file(hosts, GROUPS)
+    folder = RunFolder(tmp_path / "run")
+    before = marked()
+    try:
+        started = deepgen("run", str(file), "--study-folder", str(folder.path), "--detach", "--json")
+        assert started.returncode == 0, started.stderr
+        driver = json.loads(started.stdout)["pid"]
+
+        wait_until(lambda: ended(folder, "one") >= 8, folder)
+        (tester, *_) = [pid for pid in of_node(hosts["tester"], "one") if b"Tester" in cmdline(pid)]
+        os.kill(tester, signal.SIGKILL)
+
+        wait_until(lambda: ended(folder, "two") >= 8, folder)
+        for pid in of_node(hosts["both"], "two"):
+            os.kill(pid, signal.SIGKILL)
+        at = ended(folder, "two")
+        wait_until(lambda: ended(folder, "two") > at + 3, folder)
+        assert "is back" in folder.log.read_text()
+
+        os.kill(driver, signal.SIGKILL)
+        wait_until(lambda: folder.driver() is None, folder)
+        kept = {study.folder: study.trials() for study in studies(folder)}
+        assert sum(map(len, kept.values())) < 3 * TRIALS, "the driver was killed too late to show anything"
+
+        again = deepgen("attach", str(folder.path), "--json")
+        assert again.returncode == 0, again.stdout + again.stderr + folder.log.read_text()
+    finally:
+        down = deepgen("down", str(file))
+        shutil.copy(folder.log, tmp_path / "log.txt")
+    print(folder.log.read_text())
+    assert down.returncode == 0
+    assert marked() == before
+    assert json.loads(again.stdout)["state"] == "done"
+    finished = studies(folder)
+    assert len(finished) == 3
+    for study in finished:
+        trials = study.trials()
+        assert [trial.id for trial in trials] == list(range(TRIALS))
+        assert len({trial.rank for trial in trials}) == TRIALS
+        was = kept.get(study.folder, [])
+        assert [trials[trial.id] for trial in was] == was
+    check_measured_once(finished, [Path(host.folder) for host in hosts.values()])
+    check_results(folder, hosts)
+
+
+def check_measured_once(finished: list[Study], places: list[Path]) -> None:
+    """No device began to measure what was recorded, and only what was in flight at a kill was begun twice."""
+    begun = [json.loads(line) for place in places for line in log_of(place)]
+    recorded = [row for study in finished for row in rows_of(study)]
+    last: dict[str, float] = {}
+    for entry in begun:
+        key = json.dumps(entry["config"], sort_keys=True)
+        last[key] = max(last.get(key, 0.0), entry["at"])
+    assert len(begun) >= len(recorded)
+    assert len(begun) - len(recorded) <= 16
+    ends: dict[str, float] = {}
+    for config, done_at in recorded:
+        ends[config] = max(ends.get(config, 0.0), done_at)
+    assert all(last[config] <= at for config, at in ends.items())
+
+
+def check_results(folder: RunFolder, hosts: dict[str, Host]) -> None:
+    names = {
+        "builder": ("one", ["first_card4.json", "first_card7.json"]),
+        "both": ("two", ["a_card3.json", "b_card3.json"]),
+    }
+    for host, (group, files) in names.items():
+        for name in files:
+            text = (folder.path / group / name).read_text()
+            assert json.loads(text)["results"][0]["correct"] is True
+            assert (Path(hosts[host].folder) / "_cluster_run" / name).read_text() == text
+
+
+def count_measurements(place: Path) -> None:
+    """A Python in the host's folder that has the hook on its path."""
+    (place / ".venv").unlink()
+    hook, python = place / "hook/sitecustomize.py", place / ".venv/bin/python"
+    hook.parent.mkdir()
+    python.parent.mkdir(parents=True)
+    shutil.copy(Path(__file__).with_name("measure_log.py"), hook)
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={hook.parent} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+
+
+def log_of(place: Path) -> list[str]:
+    log = place / "hook/measured.jsonl"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def rows_of(study: Study) -> list[tuple[str, float]]:
+    with sqlite3.connect(study.folder / "journal.sqlite") as journal:
+        rows = journal.execute("SELECT config, done_at FROM trials").fetchall()
+    return [(json.dumps(json.loads(config), sort_keys=True), at) for config, at in rows]
+
+
+def studies(folder: RunFolder) -> list[Study]:
+    return [Study.open(path.parent) for path in sorted(folder.path.glob("*/*/journal.sqlite"))]
+
+
+def ended(folder: RunFolder, group: str) -> int:
+    count = 0
+    for path in folder.path.glob(f"{group}/*/journal.sqlite"):
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as journal:
+            try:
+                count += journal.execute("SELECT COUNT(*) FROM trials WHERE verdict IS NOT NULL").fetchone()[0]
+            except sqlite3.OperationalError:
+                continue
+    return count
+
+
+def wait_until(true: Callable[[], bool], folder: RunFolder, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        text = folder.log.read_text() if folder.log.exists() else ""
+        assert time.monotonic() < deadline, f"it did not happen; the log:\n{text}"
+        time.sleep(0.1)
+
+
+def cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
