@@ -74,3 +74,25 @@ def test_standardised_times_keep_their_order_and_do_not_mind_equal_ones() -> Non
     seconds = np.array([3.0, 1.0, 100.0, 1.5])
     assert np.argsort(standardised(seconds)).tolist() == np.argsort(seconds).tolist()
     assert np.isfinite(standardised(np.ones(5))).all()
+
+
+def test_observing_several_at_once_or_one_by_one_is_the_same() -> None:
+    rng = np.random.default_rng(3)
+    at = np.linspace(0.0, 1.0, 6)
+    kernel = Kernel([np.abs(at[:, None] - at[None, :])] * 3)
+    pool = rng.integers(0, 6, (3, 50))
+    one, many = Posterior(kernel, pool), Posterior(kernel, pool)
+    for posterior in (one, many):
+        posterior.start([0, 1, 2])
+    for place in (5, 9, 14):
+        one.add(place)
+    many.add_all([5, 9, 14])
+    y = rng.normal(size=6)
+    for a, b in zip(one.predict(y), many.predict(y), strict=True):
+        assert a == pytest.approx(b, rel=1e-9)
+    places = np.array([4, 14, 30])
+    part = many.part(places)
+    assert part.spread() == pytest.approx(many.spread()[places])
+    part.add(2)
+    many.add(30)
+    assert part.spread() == pytest.approx(many.spread()[places])

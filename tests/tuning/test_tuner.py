@@ -13,7 +13,7 @@ from deepgen.targets import Sim
 from deepgen.targets.sim import fault, true_seconds
 from deepgen.tuning import Progress
 from deepgen.tuning.journal import Journal
-from deepgen.vocabulary import BadInput, DeepgenError
+from deepgen.vocabulary import BadInput, DeepgenError, Verdict
 
 OPERATOR = dg.gemm(256, 256, 256)
 
@@ -75,6 +75,42 @@ def test_an_interrupted_search_is_the_uninterrupted_one(tmp_path: Path) -> None:
     cut = tune(tmp_path / "cut", target="sim:faults=0.2")
     assert sequence(cut) == sequence(whole)
     assert cut.best().trial.id == whole.best().trial.id
+
+
+@pytest.fixture
+def bold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second look that judges early and easily, so that a short study has trials that were not run."""
+    monkeypatch.setattr("deepgen.search.second_look._LEARN", 15)
+    monkeypatch.setattr("deepgen.search.second_look._SURE", 0.5)
+    monkeypatch.setattr("deepgen.search.second_look.CLEARLY_SLOWER", 1.4)
+
+
+def test_kernels_that_were_not_run_stay_so_wherever_the_search_is_cut(tmp_path: Path, bold: None) -> None:
+    words = {"target": "sim:noise=0.01,faults=0.1", "strategy": "random", "trials": 90}
+    whole = tune(tmp_path / "whole", **words)
+    counts = whole.summary()["trials"]
+    assert isinstance(counts, dict) and sum(counts.values()) == 90, "a trial that is not run counts"  # type: ignore[arg-type]
+    skipped = [t for t in whole.trials() if t.measurement.verdict is Verdict.NOT_RUN]
+    assert len(skipped) == counts["not_run"] >= 5  # type: ignore[operator]
+    assert all(t.seconds is None and t.measurement.detail and t.build_facts["code_bytes"] for t in skipped)
+    finals = whole.finals()
+    assert finals is not None and not {t.id for t in skipped} & {row["trial"] for row in finals["finalists"]}
+    for count in (skipped[0].id - 1, skipped[0].id, skipped[1].id, 70):
+        stop = threading.Event()
+        tune(tmp_path / "cut", watch=stop_after(count, stop), stop=stop, **words)
+    assert sequence(tune(tmp_path / "cut", **words)) == sequence(whole)
+
+
+def test_every_kernel_is_run_where_the_user_wants_that(tmp_path: Path, bold: None) -> None:
+    seen: list[Progress] = []
+    study = tune(tmp_path, strategy="random", trials=60, second_look=False)
+    assert study.summary()["trials"] == {"correct": 60}
+    looked = tune(tmp_path, strategy="random", trials=60, watch=seen.append)
+    assert looked.folder != study.folder
+    assert looked.summary()["trials"]["not_run"] == seen[-1].verdicts["not_run"] > 0  # type: ignore[index, call-overload]
+    assert seen[-1].last_failure is None, "not to be run is no failure"
+    whole = tune(tmp_path, strategy="exhaustive", trials=60)
+    assert whole.summary()["trials"] == {"correct": 60}
 
 
 def test_faults_are_counted_by_name_and_do_not_stop_the_study(tmp_path: Path) -> None:
