@@ -195,7 +195,8 @@ def wait_until(true: Callable[[], bool], folder: RunFolder, seconds: float = 90)
     deadline = time.monotonic() + seconds
     while not true():
         text = folder.log.read_text() if folder.log.exists() else ""
-        assert time.monotonic() < deadline, f"it did not happen; the log:\n{text}"
+        alive = time.monotonic() < deadline and folder.progress().state in ("starting", "running")
+        assert alive, f"it did not happen; the log:\n{text}"
         time.sleep(0.1)
 
 
