@@ -1,0 +1,201 @@
+"""This process's connection to a Ray cluster, and the small cluster that is started where none is named.
+
+Ray has one connection a process, so it is counted here: the first session opens it and the last one closes it. One
+that the program has opened itself is used, and left open.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepgen.engines.ray import roles
+from deepgen.vocabulary import DeepgenError, Missing
+
+NAMESPACE = "deepgen"
+STORE_BYTES = 256 << 20  # binaries are small, and few of them are on their way at a time
+_LONGEST = 40  # of a temporary folder's name: below it Ray makes sockets, whose names the system cuts off at 107
+
+# Ray takes these from the environment of its process alone, and some of them only when it is imported.
+_MANNERS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+
+
+@dataclass(frozen=True)
+class Local:
+    """A cluster of one node that lives as long as its sessions."""
+
+    build_slots: int
+    testers: int
+
+
+class _Held:
+    """The one connection."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.sessions = 0
+        self.to: str | Local | None = None
+        self.folder: Path | None = None  # of the local cluster
+        self.before: dict[str, str | None] = {}  # the environment as it was
+
+
+_held = _Held()
+
+
+def connect(to: str | Local, token: Path | None = None) -> Any:
+    """Ray's module, connected. To be followed by `disconnect`."""
+    with _held.lock:
+        if _held.sessions == 0:
+            _open(to, token)
+        elif _held.to != to and _held.to is not None:
+            raise DeepgenError(
+                f"this process is connected to the Ray cluster {_name(_held.to)} and cannot use {_name(to)} at the "
+                "same time; run it in a process of its own"
+            )
+        _held.sessions += 1
+    return imported()
+
+
+def disconnect() -> None:
+    """A session has ended."""
+    with _held.lock:
+        _held.sessions -= 1
+        if _held.sessions == 0 and _held.to is not None:
+            _close()
+
+
+def imported() -> Any:
+    """Ray's module."""
+    try:
+        import ray
+    except ImportError as error:
+        raise Missing(
+            "Ray", blocks="nothing can run on a Ray cluster", remedy="Install it with `pip install 'deepgen[ray]'`."
+        ) from error
+    return ray
+
+
+def _name(cluster: str | Local) -> str:
+    return "of its own" if isinstance(cluster, Local) else cluster
+
+
+def _open(to: str | Local, token: Path | None) -> None:
+    if "ray" in sys.modules and imported().is_initialized():
+        _held.to = None  # the program's own, and its to close
+        return
+    _held.before = {}
+    _set(_MANNERS)
+    try:
+        _connect(to, token)
+    except BaseException:
+        _close()
+        raise
+    _held.to = to
+
+
+def _connect(to: str | Local, token: Path | None) -> None:
+    options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.CRITICAL}
+    if isinstance(to, Local):
+        _held.folder = Path(tempfile.mkdtemp(prefix="deepgen-ray-", dir=_short_folder()))
+        token = _new_token(_held.folder)
+        options |= {
+            "address": "local",
+            "num_cpus": 0,  # all that we run asks for roles instead, and for each of these Ray would start a process
+            "resources": roles.of_node(to.build_slots, to.testers),
+            "object_store_memory": STORE_BYTES,
+            "include_dashboard": False,
+            "_temp_dir": str(_held.folder),
+            "_system_config": {"enable_worker_prestart": False, "num_workers_soft_limit": to.build_slots + to.testers},
+        }
+    else:
+        options["address"] = to
+    if token is not None:
+        _set({_MODE: "token", _TOKEN_PATH: str(token), _TOKEN: None})
+    ray = imported()
+    if token is not None:
+        _take_token(ray)
+    try:
+        with _own_signals():
+            ray.init(**options)
+    except ray.exceptions.AuthenticationError as error:
+        raise DeepgenError(f"the Ray cluster at {_name(to)} does not accept our token; {_HOW_TOKENS}") from error
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        what = "no Ray cluster can be started here" if isinstance(to, Local) else f"no Ray cluster answers at {to}"
+        raise DeepgenError(f"{what}: {_first_line(error)}") from error
+
+
+_HOW_TOKENS = "Ray reads it from the file that RAY_AUTH_TOKEN_PATH names, with RAY_AUTH_MODE=token"
+
+
+def _close() -> None:
+    ray = imported()
+    if ray.is_initialized():
+        with _own_signals():
+            ray.shutdown()
+    _set(_held.before)
+    _held.before, _held.to = {}, None
+    folder, _held.folder = _held.folder, None
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _set(variables: dict[str, Any]) -> None:
+    """Into this process's environment; None takes one out."""
+    for name, value in variables.items():
+        _held.before.setdefault(name, os.environ.get(name))
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _new_token(folder: Path) -> Path:
+    path = folder / "token"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(secrets.token_hex(32))
+    return path
+
+
+def _take_token(ray: Any) -> None:
+    """Ray decides when it is imported whether there are tokens at all, and keeps the first that it read."""
+    if ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN:
+        raise DeepgenError(
+            "Ray was imported before deepgen's engine was opened, and without token authentication: set "
+            "RAY_AUTH_MODE=token in the environment first, or connect with ray.init() yourself"
+        )
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray puts a SIGTERM handler of its own in place of the one that keeps a study's journal in order."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _short_folder() -> str:
+    usual = tempfile.gettempdir()
+    return usual if len(usual) <= _LONGEST else "/tmp"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

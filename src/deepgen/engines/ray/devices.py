@@ -1,0 +1,83 @@
+"""What a measuring process found on its node, and which of the devices of a cluster a study uses."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import deepgen
+from deepgen import targets
+from deepgen.measure.gpu_here import runs_on
+from deepgen.targets import X86, Gpu, Target, host
+from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject
+
+
+@dataclass(frozen=True)
+class Device:
+    """One place where kernels are measured: the `slot`-th of its node, as found by looking, not by its labels."""
+
+    host: str
+    slot: int
+    version: str  # of deepgen, on that node
+    found: tuple[Target, ...]
+
+    def kind(self, target: Target) -> str | None:
+        """What kind of device it is for kernels of this target; None where they cannot be measured here."""
+        if self.version != deepgen.__version__:
+            return None
+        if target.kind == "sim":
+            return "simulated device"
+        for one in self.found:
+            # A node has one processor, however many cards it has.
+            if isinstance(target, X86) and isinstance(one, X86) and set(target.isa) <= set(one.isa) and self.slot == 0:
+                return f"{one.model}, {one.cores} cores"
+            if isinstance(target, Gpu) and isinstance(one, Gpu) and runs_on(target, one):
+                return one.model
+        return None
+
+    def describe(self) -> str:
+        """One line for people."""
+        has = ", ".join(one.describe().partition(": ")[2] for one in self.found) or "no device that deepgen knows"
+        other = "" if self.version == deepgen.__version__ else f" with deepgen {self.version}"
+        return f"{self.host} slot {self.slot}{other}: {has}"
+
+    def to_json(self) -> JsonObject:
+        found: list[Json] = [one.to_json() for one in self.found]
+        return {"host": self.host, "slot": self.slot, "version": self.version, "found": found}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Device:
+        if data["version"] != deepgen.__version__:  # it may describe its targets in another way
+            return Device(data["host"], data["slot"], data["version"], ())
+        return Device(data["host"], data["slot"], data["version"], tuple(map(targets.from_json, data["found"])))
+
+
+def probe(slot: int) -> Device:
+    """What this process can measure on. Ray shows it no other card than its own."""
+    found: list[Target] = []
+    for look in (host.x86, host.cuda, host.hip):
+        try:
+            found.append(look())
+        except DeepgenError:  # not of that kind, or a card that no table knows
+            continue
+    return Device(platform.node(), slot, deepgen.__version__, tuple(found))
+
+
+def choose_kind(target: Target, devices: Sequence[Device], wanted: str | None) -> str:
+    """The kind of device that a study is measured on: times of different kinds do not belong in one study."""
+    kinds = sorted({kind for device in devices if (kind := device.kind(target)) is not None})
+    told = "; ".join(device.describe() for device in devices)
+    if not kinds:
+        raise DeepgenError(f"no node of the Ray cluster can measure kernels for {target.name} ({told})")
+    if wanted is not None:
+        kinds = [kind for kind in kinds if wanted.lower() in kind.lower()]
+        if len(kinds) != 1:
+            raise BadInput(f"{wanted!r} names {len(kinds)} kinds of device", allowed=told)
+    model = getattr(target, "model", None)
+    same = [kind for kind in kinds if model is not None and kind.startswith(model)]
+    if len(kinds) > 1 and len(same) != 1:
+        what = f"kernels for {target.name} could be measured on {' or '.join(kinds)}"
+        raise BadInput(what, allowed="one kind a study: name a card as target, or a work group with one kind")
+    return same[0] if len(kinds) > 1 else kinds[0]

@@ -1,0 +1,279 @@
+"""Trials on their way through a cluster: from build slots anywhere to the devices that fit.
+
+One thread follows all that is under way. Whatever is lost with a process or a node is tried again elsewhere, by the
+rules below and not by Ray's own, so that every trial is reported once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from deepgen.build import BuildError
+from deepgen.engines.base import NOT_WORTH_IT, Look, Outcome
+from deepgen.engines.ray import builder, roles
+from deepgen.engines.ray.crew import Crew, Member
+from deepgen.engines.ray.shop import TRIES, Shop
+from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Measurement, Verdict
+
+BUFFER = 4  # trials built or being measured for each device, so that uneven build times leave no device waiting
+REFRESH_SECONDS = 1.0
+TICK_SECONDS = 0.02
+
+
+@dataclass(eq=False)
+class _Trial:
+    """A trial under way. Its kernel stays at hand until it ends: it may have to be built again."""
+
+    id: int
+    kernel: str  # JSON
+    told: str = ""  # the artifact, JSON
+    artifact: Artifact | None = None
+    binary: Any = None
+    deaths: int = 0
+
+
+class Flow:
+    """The trials of one session, and the thread that follows them."""
+
+    def __init__(
+        self,
+        ray: Any,
+        shop: Shop,
+        look: Look | None,
+        *,
+        group: str | None,
+        build_slots: int | None,
+        wait_seconds: float,
+    ) -> None:
+        self._ray, self._shop, self._look = ray, shop, look
+        self._group, self._most_slots, self._wait_seconds = group, build_slots, wait_seconds
+        self._calls: dict[Any, Callable[[Any], None]] = {}
+        self._waiting: deque[_Trial] = deque()
+        self._built: deque[_Trial] = deque()
+        self._under_way = 0
+        self._slots = 1  # of all nodes that build
+        self._closing = False
+        self._alone_since: float | None = None
+        self._next_refresh = 0.0
+        self._crew: Crew
+        self._thread = threading.Thread(target=self._follow, name="deepgen-ray", daemon=True)
+        self.lock = threading.RLock()
+        self.ended: SimpleQueue[Outcome | Exception] = SimpleQueue()
+        self.beat: float | None = None
+        self.building = 0
+
+    def start(self, crew: Crew) -> None:
+        self._crew = crew
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def build_slots(self) -> int:
+        return self._slots
+
+    @property
+    def window(self) -> int:
+        """Trials that may be under way: one in each build slot, and a few for each device."""
+        return self._slots + BUFFER * max(1, len(self._crew.ready))
+
+    def submit(self, trial_id: int, kernel: str) -> None:
+        with self.lock:
+            self._waiting.append(_Trial(trial_id, kernel))
+            self._feed()
+
+    def stop(self, seconds: float) -> None:
+        """Follow nothing any more, and call off what is under way: others may have the slots."""
+        self._closing = True
+        if self._thread.is_alive():
+            self._thread.join(timeout=seconds)
+        for ref in self._calls:
+            try:
+                self._ray.cancel(ref, force=False)
+            except (TypeError, ValueError, self._ray.exceptions.RayError):  # what has ended meanwhile
+                continue
+        self._calls.clear()
+
+    def call(self, ref: Any, heard: Callable[[Any], None]) -> None:
+        """Have `heard(ref)` called when ref is there."""
+        self._calls[ref] = heard
+
+    def take_back(self, member: Member) -> None:
+        """A device is lost: the trial at work there may have done it, those behind it did not."""
+        for place, trial in reversed(list(enumerate(member.trials))):
+            self._again(trial, at_work=place == 0)
+        member.trials.clear()
+
+    def _follow(self) -> None:
+        try:
+            while not self._closing:
+                with self.lock:
+                    if time.monotonic() >= self._next_refresh:
+                        self._refresh()
+                        self._next_refresh = time.monotonic() + REFRESH_SECONDS
+                    pending = list(self._calls)
+                for ref in self._arrived(pending):
+                    with self.lock:
+                        heard = self._calls.pop(ref, None)
+                        if heard is not None and not self._closing:
+                            heard(ref)
+        except Exception as error:  # a fault of ours must reach the tuner, not die in this thread
+            self.ended.put(error)
+
+    def _arrived(self, pending: list[Any]) -> list[Any]:
+        if not pending:
+            time.sleep(TICK_SECONDS)
+            return []
+        some, _ = self._ray.wait(pending, num_returns=1, timeout=TICK_SECONDS)
+        return list(self._ray.wait(pending, num_returns=len(pending), timeout=0)[0]) if some else []
+
+    def _refresh(self) -> None:
+        nodes = roles.living(self._ray.nodes())
+        self._slots = max(1, sum(node.count(roles.BUILD, self._group) for node in nodes))
+        if self._most_slots is not None:
+            self._slots = min(self._slots, self._most_slots)
+        self._crew.refresh(nodes)
+        self._despair()
+        self._feed()
+
+    def _despair(self) -> None:
+        """Devices may come back; a study that has had none for long ends, and can go on later."""
+        if self._crew.ready:
+            self._alone_since = None
+            return
+        if (why := self._crew.hopeless()) is not None:
+            raise DeepgenError(f"no device of the Ray cluster can be used for this study: {why}")
+        self._alone_since = self._alone_since or time.monotonic()
+        if time.monotonic() - self._alone_since > self._wait_seconds:
+            raise DeepgenError(
+                f"no device of the Ray cluster has answered for {self._wait_seconds:g} seconds; all that ended is kept: "
+                "bring a node that measures back and give the same command again"
+            )
+
+    def _feed(self) -> None:
+        """Give devices what is built, and build slots what waits, but never far ahead of the devices."""
+        while self._built and (free := [m for m in self._crew.ready if m.free > 0]):
+            self._measure(self._built.popleft(), max(free, key=lambda member: member.free))
+        ahead = math.ceil(self._slots / 4)  # handed to Ray early, so that no slot waits for us
+        while self._waiting and self.building < self._slots + ahead and self._under_way < self.window + ahead:
+            self._under_way += 1
+            self._build(self._waiting.popleft())
+
+    def _build(self, trial: _Trial) -> None:
+        told, trial.binary = self._shop.start(trial.kernel)
+        self.building += 1
+        self.call(told, partial(self._hear_build, trial))
+
+    def _hear_build(self, trial: _Trial, ref: Any) -> None:
+        self.building -= 1
+        try:
+            trial.artifact = builder.read(self._ray.get(ref))
+            trial.told = json.dumps(trial.artifact.to_json())
+        except BuildError as error:
+            self._end(trial, Measurement(error.verdict, error.detail))
+        except DeepgenError as error:
+            self.ended.put(error)
+        except self._ray.exceptions.RayTaskError as error:
+            self.ended.put(DeepgenError(f"a build on the Ray cluster went wrong: {error}"))
+        except self._ray.exceptions.RayError as error:
+            self._rebuild(trial, error)
+        else:
+            self._built.append(trial)
+        self._feed()
+
+    def _rebuild(self, trial: _Trial, why: Exception) -> None:
+        """Its process or node is gone. A node takes builds with it that did no harm; a process may have died of one."""
+        errors = self._ray.exceptions
+        trial.deaths += isinstance(why, (errors.WorkerCrashedError, errors.OutOfMemoryError))
+        if trial.deaths >= TRIES:
+            self._end(trial, Measurement(Verdict.BUILD_FAILED, f"the process that built it died {TRIES} times"))
+        else:
+            self._build(trial)
+
+    def _measure(self, trial: _Trial, member: Member) -> None:
+        assert trial.artifact is not None
+        try:
+            if self._look is not None and not self._look(trial.id, trial.artifact):
+                self._end(trial, NOT_WORTH_IT)
+                return
+        except Exception as error:  # the caller's code: told to the caller
+            self.ended.put(error)
+            return
+        kernel = _without_sources(trial.kernel)
+        ref = member.handle.measure.remote(self._crew.session, kernel, trial.told, self.beat, trial.binary)
+        member.trials.append(trial)
+        self.call(ref, partial(self._hear_measurement, trial, member))
+
+    def _hear_measurement(self, trial: _Trial, member: Member, ref: Any) -> None:
+        if trial not in member.trials:
+            return  # given back already, and on its way elsewhere
+        errors = self._ray.exceptions
+        try:
+            reply = json.loads(self._ray.get(ref))
+        except errors.RayActorError:
+            self._crew.lose(member)  # which gives back all that it had
+        except errors.RayError as error:
+            member.trials.remove(trial)
+            if lost_object(errors, error):
+                self._build(trial)  # the node that built it is gone, and the binary with it
+            else:
+                self.ended.put(DeepgenError(f"a measurement on the Ray cluster went wrong: {error}"))
+        else:
+            member.trials.remove(trial)
+            self._hear_reply(trial, member, reply)
+        self._feed()
+
+    def _hear_reply(self, trial: _Trial, member: Member, reply: dict[str, Any]) -> None:
+        if "measurements" in reply:
+            self._end(trial, placed(Measurement.from_json(reply["measurements"][0]), member))
+        elif "unopened" in reply:
+            self._built.appendleft(trial)
+            if member.ready:
+                self._crew.reopen(member)
+        elif "set_aside" in reply:
+            self._built.appendleft(trial)
+            self._crew.set_aside(member, reply["set_aside"])
+        else:
+            self.ended.put(DeepgenError(reply["error"]))
+
+    def _again(self, trial: _Trial, *, at_work: bool) -> None:
+        trial.deaths += at_work
+        if trial.deaths >= TRIES:
+            self._end(trial, Measurement(Verdict.CRASHED, f"the process that measured it was lost {TRIES} times"))
+        else:
+            self._built.appendleft(trial)
+
+    def _end(self, trial: _Trial, measurement: Measurement) -> None:
+        self._under_way -= 1
+        self.ended.put(Outcome(trial.id, trial.artifact, measurement))
+
+
+def placed(measured: Measurement, member: Member) -> Measurement:
+    """With the host and the device that it was taken on."""
+    device = member.device
+    where: JsonObject = {"host": device.host, "slot": device.slot} if device else {}
+    return replace(measured, conditions={**measured.conditions, **where})
+
+
+def lost_object(errors: Any, error: Exception) -> bool:
+    """Whether what a call needed went down with its node."""
+    return isinstance(error, errors.ObjectLostError) or isinstance(
+        getattr(error, "cause", None), errors.ObjectLostError
+    )
+
+
+def _without_sources(kernel: str) -> str:
+    """A device needs the launch plan; only the simulated one reads the source."""
+    data: dict[str, Any] = json.loads(kernel)
+    return kernel if data["language"] == "sim" else json.dumps({**data, "sources": []})

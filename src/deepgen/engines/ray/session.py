@@ -1,0 +1,223 @@
+"""The Ray engine at work on one task."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+
+from deepgen.engines.base import Entry, Look, Outcome
+from deepgen.engines.ray import builder, connection, roles
+from deepgen.engines.ray.crew import Crew, Member, Opening
+from deepgen.engines.ray.flow import TICK_SECONDS, Flow, lost_object, placed
+from deepgen.engines.ray.shop import TRIES, Shop
+from deepgen.measure.base import Task
+from deepgen.measure.supervisor import harness_for
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement
+
+if TYPE_CHECKING:
+    from deepgen.engines.ray.engine import RayEngine
+
+CLOSE_SECONDS = 10.0
+Ask = Callable[[Member], Any]
+
+
+class RaySession:
+    """Trials flow through the cluster; finals stay on one device."""
+
+    def __init__(self, engine: RayEngine, task: Task, look: Look | None = None) -> None:
+        self.task = task
+        self._patience = engine.wait_seconds
+        self._finalists: dict[str, tuple[Artifact, str, Any]] = {}
+        self._home: Member | None = None
+        with ExitStack() as undo:
+            self._ray = connection.connect(engine.cluster(), engine.token)
+            undo.callback(connection.disconnect)
+            self._scratch = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="deepgen-ray-session-")))
+            roles.require(roles.living(self._ray.nodes()), engine.group)
+            ordered = builder.order(task.target, engine.toolchains, engine.limits, engine.cache)
+            self._shop = Shop(self._ray, engine.group, ordered)
+            self._flow = Flow(
+                self._ray,
+                self._shop,
+                look,
+                group=engine.group,
+                build_slots=engine.build_slots,
+                wait_seconds=engine.wait_seconds,
+            )
+            cache = str(engine.cache) if engine.cache else None
+            setting = json.dumps({"cache": cache, "toolchains": dict(engine.toolchains)})
+            self._crew = Crew(
+                self._ray,
+                Opening(f"session-{secrets.token_hex(8)}", task, setting, self._harness()),
+                self._flow.call,
+                group=engine.group,
+                most=engine.testers,
+                wanted=engine.devices,
+                give_back=self._flow.take_back,
+            )
+            undo.callback(self._stop)
+            self._flow.start(self._crew)
+            self._peak = self._device().peak
+            self._undo = undo.pop_all()
+
+    @property
+    def slots(self) -> int:
+        return self._flow.window
+
+    @property
+    def builds_running(self) -> int:
+        return min(self._flow.building, self._flow.build_slots)
+
+    def submit(self, trial_id: int, kernel: Kernel) -> None:
+        self._flow.submit(trial_id, json.dumps(kernel.to_json()))
+
+    def results(self, timeout: float) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        try:
+            first = self._flow.ended.get(timeout=timeout)
+            while True:
+                if isinstance(first, Exception):
+                    raise first
+                outcomes.append(first)
+                first = self._flow.ended.get_nowait()
+        except Empty:
+            return outcomes
+
+    def beat(self, seconds: float) -> None:
+        self._flow.beat = seconds
+
+    def quiet(self) -> AbstractContextManager[None]:
+        # Nothing to do here: what finals ask for is timed while all builds on that device's host stand still, those of
+        # other studies too. Builds on other hosts disturb nobody.
+        return nullcontext()
+
+    def build(self, kernel: Kernel) -> Artifact:
+        for _ in range(TRIES):
+            artifact, _, binary = self._finalist(kernel)
+            path = self._scratch / f"{artifact.kernel_id}.{artifact.format}"
+            try:
+                if not path.exists():
+                    path.write_bytes(self._ray.get(binary))
+                return replace(artifact, binary=str(path))
+            except self._ray.exceptions.ObjectLostError:
+                self._finalists.clear()
+        raise DeepgenError(f"the nodes that built {kernel.name} were lost {TRIES} times in a row")
+
+    def verify(self, kernel: Kernel, seed: int, probe: str) -> Measurement:
+        def ask(member: Member) -> Any:
+            _, told, binary = self._finalist(kernel)
+            text = json.dumps(kernel.to_json())
+            return member.handle.verify.remote(self._crew.session, text, told, seed, probe, binary)
+
+        return self._measured(ask)[0]
+
+    def compare(self, entries: Sequence[Entry], rounds: int, seed: int) -> list[Measurement]:
+        def ask(member: Member) -> Any:
+            rows, binaries = [], []
+            for entry in entries:
+                row: dict[str, Any] = {"name": entry.name, "kernel": None}
+                if entry.kernel is not None:
+                    _, told, binary = self._finalist(entry.kernel)
+                    row |= {"kernel": json.dumps(entry.kernel.to_json()), "artifact": told}
+                    binaries.append(binary)
+                rows.append(row)
+            return member.handle.compare.remote(self._crew.session, json.dumps(rows), rounds, seed, *binaries)
+
+        return self._measured(ask)
+
+    def baselines(self) -> list[str]:
+        reply, _ = self._asked(lambda member: member.handle.baselines.remote(self._crew.session))
+        return [str(name) for name in reply["baselines"]]
+
+    def peak(self) -> float | None:
+        return self._peak
+
+    def close(self) -> None:
+        self._undo.close()
+
+    def __enter__(self) -> RaySession:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _stop(self) -> None:
+        """Builds and kernels of this study end, so that others have the slots and the devices."""
+        self._flow.stop(CLOSE_SECONDS)
+        if waited := self._crew.dismiss():
+            self._ray.wait(waited, num_returns=len(waited), timeout=CLOSE_SECONDS)
+        # Actors and objects are kept alive by whoever can still name them.
+        self._crew.members.clear()
+        self._finalists.clear()
+        self._home = None
+
+    def _device(self) -> Member:
+        """The device of the finals, the same one while it lasts."""
+        until = time.monotonic() + self._patience
+        while time.monotonic() < until:
+            with self._flow.lock:
+                ready = self._crew.ready
+                if self._home not in ready:
+                    self._home = ready[0] if ready else None
+                if self._home is not None:
+                    return self._home
+            if not self._flow.alive:
+                self.results(timeout=0.0)  # raises what it died of
+                raise DeepgenError("the Ray session has ended")
+            time.sleep(TICK_SECONDS)
+        raise DeepgenError(f"no device of the Ray cluster has answered for {self._patience:g} seconds")
+
+    def _measured(self, ask: Ask) -> list[Measurement]:
+        reply, member = self._asked(ask)
+        return [placed(Measurement.from_json(m), member) for m in reply["measurements"]]
+
+    def _asked(self, ask: Ask) -> tuple[dict[str, Any], Member]:
+        """The answer of the finals' device, or of another one where it is lost on the way."""
+        errors = self._ray.exceptions
+        for _ in range(TRIES):
+            member = self._device()
+            try:
+                reply: dict[str, Any] = json.loads(self._ray.get(ask(member)))
+            except errors.RayActorError:
+                with self._flow.lock:
+                    self._crew.lose(member)
+                continue
+            except errors.RayError as error:
+                if not lost_object(errors, error):
+                    raise DeepgenError(f"a measurement on the Ray cluster went wrong: {error}") from error
+                self._finalists.clear()
+                continue
+            if "error" in reply:
+                raise DeepgenError(reply["error"])
+            if "unopened" not in reply and "set_aside" not in reply:
+                return reply, member
+            with self._flow.lock:
+                if "set_aside" in reply:
+                    self._crew.set_aside(member, reply["set_aside"])
+                elif member.ready:
+                    self._crew.reopen(member)
+        raise DeepgenError(f"the devices of the Ray cluster were lost {TRIES} times in a row")
+
+    def _finalist(self, kernel: Kernel) -> tuple[Artifact, str, Any]:
+        """Its artifact, the same as JSON, and its binary in Ray's store, where it stays until the session ends."""
+        if kernel.id not in self._finalists:
+            artifact, binary = self._shop.now(kernel)
+            self._finalists[kernel.id] = artifact, json.dumps(artifact.to_json()), binary
+        return self._finalists[kernel.id]
+
+    def _harness(self) -> Any:
+        """Our own code for the device, built where there are compilers: hosts that only measure may have none."""
+        if self.task.target.kind == "sim":
+            return None
+        try:
+            return self._shop.now(harness_for(self.task.target))[1]
+        except DeepgenError:  # the device's own host may know better
+            return None

@@ -1,0 +1,184 @@
+"""The actor that measures: one for each device, holding the same supervised runners as the local engine.
+
+It is shared by all studies on the cluster, each under the name of its session, and answers one call after the other in
+the order in which they came: that is how studies take turns. Replies are JSON. Control calls have a thread of their
+own, so that they are answered while a kernel runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepgen import baselines
+from deepgen.build import Cache, default_cache_folder
+from deepgen.engines.local import PEAK_MARGIN
+from deepgen.engines.ray import devices, undisturbed
+from deepgen.measure import open_runner, peak_gflops
+from deepgen.measure.base import Contender, Runner, Task
+from deepgen.measure.supervisor import DeviceSetAside
+from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Kernel, Measurement
+
+MOST_OPEN = 8  # studies whose runners are kept: the one that was idle longest makes room
+IDLE_SECONDS = 600.0  # after which a runner goes when another study comes: its driver may be gone
+CONTROL = "control"  # the concurrency group
+
+
+@dataclass
+class _Bench:
+    """A study's runner, and what it needs beside it."""
+
+    task: Task
+    runner: Runner
+    peak: float | None
+    folder: Path
+    used: float
+    good: Path | None = None  # the last right kernel's binary, which the supervisor may want again
+
+
+class Tester:
+    """Measures on one device. A bad kernel costs the runner's child at most, never this process."""
+
+    def __init__(self, slot: int) -> None:
+        self._slot = slot
+        self._benches: dict[str, _Bench] = {}
+
+    def describe(self) -> str:
+        return json.dumps({**devices.probe(self._slot).to_json(), "pid": os.getpid()})
+
+    def open(self, session: str, task: str, setting: str, harness: bytes | None) -> str:
+        """Make ready for a study, unless it is; gives the device's peak."""
+        try:
+            bench = self._benches.get(session) or self._opened(session, task, json.loads(setting), harness)
+        except DeepgenError as error:
+            return json.dumps({"error": str(error)})
+        return json.dumps({"peak": bench.peak})
+
+    def measure(self, session: str, kernel: str, artifact: str, beat: float | None, binary: bytes) -> str:
+        def work(bench: _Bench) -> list[Measurement]:
+            built, path = _placed(bench, artifact, binary)
+            with self._alone(bench.task):
+                measured = bench.runner.measure(_kernel(kernel), built, beat=beat)
+            kept = path if measured.ok else bench.good
+            for outdated in (bench.good, path):
+                if outdated is not None and outdated != kept:
+                    outdated.unlink(missing_ok=True)
+            bench.good = kept
+            return [measured]
+
+        return self._answer(session, work)
+
+    def verify(self, session: str, kernel: str, artifact: str, seed: int, probe: str, binary: bytes) -> str:
+        def work(bench: _Bench) -> list[Measurement]:
+            with self._alone(bench.task, finals=True):
+                return [bench.runner.verify(_kernel(kernel), _placed(bench, artifact, binary)[0], seed, probe)]
+
+        return self._answer(session, work)
+
+    def compare(self, session: str, entries: str, rounds: int, seed: int, *binaries: bytes) -> str:
+        """`entries` without a kernel are baselines; the binaries are those of the others, in their order."""
+
+        def work(bench: _Bench) -> list[Measurement]:
+            contenders = list(_contenders(bench, json.loads(entries), binaries))
+            with self._alone(bench.task, finals=True):
+                return bench.runner.compare(contenders, rounds, seed)
+
+        return self._answer(session, work)
+
+    def baselines(self, session: str) -> str:
+        bench = self._benches.get(session)
+        if bench is None:
+            return json.dumps({"unopened": True})
+        return json.dumps({"baselines": baselines.find(bench.task.operator, bench.task.target)})
+
+    def close(self, session: str) -> None:
+        """A study has ended: its kernel, should one still run, ends too."""
+        bench = self._benches.pop(session, None)
+        if bench is not None:
+            with suppress(DeepgenError):
+                bench.runner.close()
+            shutil.rmtree(bench.folder, ignore_errors=True)
+
+    def _opened(self, session: str, given: str, setting: dict[str, Any], harness: bytes | None) -> _Bench:
+        self._make_room()
+        task = Task.from_json(json.loads(given))
+        cache = Cache(setting["cache"] or default_cache_folder())
+        toolchains: dict[str, str] = setting["toolchains"]
+        folder = Path(tempfile.mkdtemp(prefix="deepgen-tester-"))
+        with self._alone(task):
+            peak = _peak(task, cache, toolchains)
+        runner = open_runner(
+            task,
+            cache=cache.folder,
+            toolchains=toolchains,
+            least_seconds=task.operator.flops() / (PEAK_MARGIN * peak * 1e9) if peak else None,
+            harness=_kept(folder / "harness", harness) if harness else None,
+        )
+        self._benches[session] = _Bench(task, runner, peak, folder, time.monotonic())
+        return self._benches[session]
+
+    def _make_room(self) -> None:
+        oldest = sorted(self._benches, key=lambda name: self._benches[name].used)
+        idle = [name for name in oldest if time.monotonic() - self._benches[name].used > IDLE_SECONDS]
+        for name in {*idle, *oldest[: max(0, len(oldest) + 1 - MOST_OPEN)]}:
+            self.close(name)
+
+    def _answer(self, session: str, work: Callable[[_Bench], list[Measurement]]) -> str:
+        bench = self._benches.get(session)
+        if bench is None:  # this process is new, or had to make room
+            return json.dumps({"unopened": True})
+        bench.used = time.monotonic()
+        try:
+            return json.dumps({"measurements": [m.to_json() for m in work(bench)]})
+        except DeviceSetAside as error:
+            return json.dumps({"set_aside": str(error)})
+        except DeepgenError as error:
+            return json.dumps({"error": str(error)})
+
+    @contextmanager
+    def _alone(self, task: Task, *, finals: bool = False) -> Iterator[None]:
+        """A processor's kernels run on the very cores that compilers use; a GPU is another device, but for finals."""
+        kind = task.target.kind
+        with undisturbed.timing() if kind == "x86" or (finals and kind != "sim") else nullcontext():
+            yield
+
+
+def _peak(task: Task, cache: Cache, toolchains: dict[str, str]) -> float | None:
+    try:
+        return peak_gflops(task.operator, task.target, cache=cache, toolchains=toolchains)
+    except DeepgenError:  # measuring it takes a compiler, which a host that only measures need not have
+        return None
+
+
+def _kernel(text: str) -> Kernel:
+    return Kernel.from_json(json.loads(text))
+
+
+def _placed(bench: _Bench, artifact: str, binary: bytes) -> tuple[Artifact, Path]:
+    """The artifact with its binary on this host."""
+    told: JsonObject = json.loads(artifact)
+    path = _kept(bench.folder / f"{told['kernel_id']}.{told['format']}", binary)
+    return Artifact.from_json({**told, "binary": str(path)}), path
+
+
+def _contenders(bench: _Bench, entries: list[dict[str, Any]], binaries: Sequence[bytes]) -> Iterator[Contender]:
+    rest = iter(binaries)
+    for entry in entries:
+        if entry["kernel"] is None:
+            yield Contender(entry["name"])
+        else:
+            yield Contender(entry["name"], _kernel(entry["kernel"]), _placed(bench, entry["artifact"], next(rest))[0])
+
+
+def _kept(path: Path, content: bytes) -> Path:
+    if not path.exists():
+        path.write_bytes(content)
+    return path
