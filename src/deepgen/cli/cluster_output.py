@@ -9,6 +9,7 @@ from typing import Any
 from deepgen.cli.live import clock
 from deepgen.cli.output import bytes_text, labelled, table
 from deepgen.cluster.check import Report
+from deepgen.cluster.model import Host
 from deepgen.cluster.nodes import Node
 
 
@@ -20,10 +21,13 @@ def print_reports(reports: Sequence[Report]) -> None:
         packages = facts.get("packages", {})
         free = bytes_text(facts["free_bytes"]) if facts else "-"
         verdict = "ok" if report.ok else f"{len(report.problems)} problem{'s' if len(report.problems) > 1 else ''}"
-        rows.append([_name(report), facts.get("python", "-"), packages.get("ray") or "-", free, verdict, report.roles])
+        rows.append(
+            [_name(report.host), facts.get("python", "-"), packages.get("ray") or "-", free, verdict, report.roles]
+        )
     table(None, ["host", "python", "ray", "free", "state", "role"], rows)
     for report in reports:
-        print(f"{report.host}  {report.host.folder}")
+        print(report.host)
+        labelled("  folder", report.host.folder, indent=12)
         if report.facts and report.facts["doctor"]:
             _print_doctor(report.facts["doctor"])
         for problem in report.problems:
@@ -35,7 +39,15 @@ def print_nodes(nodes: Sequence[Node]) -> None:
     for node in nodes:
         state = "up" if node.up else "unreachable" if node.problem and not node.since else "down"
         age = clock(time.time() - node.since) if node.up and node.since else "-"
-        rows.append([str(node.host or "head, here"), state, age, str(node.processes), node.problem or node.roles])
+        rows.append(
+            [
+                _name(node.host) if node.host else "head, here",
+                state,
+                age,
+                str(node.processes),
+                node.problem or node.roles,
+            ]
+        )
     table(None, ["host", "node", "for", "processes", "role"], rows, right=["for", "processes"])
 
 
@@ -51,8 +63,8 @@ def node_json(node: Node) -> dict[str, Any]:
     }
 
 
-def _name(report: Report) -> str:
-    return str(report.host) if len(str(report.host)) <= 24 else report.host.address[:24]
+def _name(host: Host) -> str:
+    return str(host) if len(str(host)) <= 24 else host.address[:24]
 
 
 def _print_doctor(doctor: Mapping[str, Any]) -> None:

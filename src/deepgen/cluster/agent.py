@@ -176,11 +176,14 @@ def start(
     code: str | None,
     force: bool,
 ) -> bool:
-    """Start the Ray node of that name, unless this cluster's is up already. `words` follow `ray start`."""
+    """Start the Ray node of that name, unless this cluster's is up already, with this very code.
+
+    `words` follow `ray start`; `code` is the name under which `install` keeps it.
+    """
     with _alone():
         record = _records().get(name)
         if record and _leaders(record):
-            if record["cluster"] == cluster:
+            if record["cluster"] == cluster and record["code"] == code:
                 return False
             if record["owner"] != owner and not force:
                 raise Refused(
@@ -196,6 +199,7 @@ def start(
             "cluster": cluster,
             "owner": owner,
             "label": label,
+            "code": code,
             "mark": secrets.token_hex(16),
             "scratch": scratch,
             "since": time.time(),
