@@ -4,6 +4,7 @@
     python benchmarks/search.py --plot docs/search-curve.svg --out benchmarks/results/search.json
 
 FOLDER holds recorded spaces (*.json.gz). `model+transfer` is `model` having seen the spaces of the same knobs.
+With --kept, runs that ended are kept in a folder, and the same command goes on after an interruption.
 The second form draws the curves of results that were written before, with matplotlib.
 """
 
@@ -59,10 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     results: dict[str, Any] = {}
     for word in arguments.strategies.split(","):
-        results[word] = _contest(word, spaces, arguments.seeds)
+        results[word] = _contest(word, spaces, arguments.seeds, arguments.kept)
         _print(word, results[word])
         if arguments.out is not None:
-            _write(arguments.out, arguments.seeds, results, argv)
+            _write(arguments.out, arguments.seeds, results)
     return 0
 
 
@@ -72,11 +73,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--strategies", default=",".join(DEFAULT), help="name[:option=value]... of each, with commas")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--out", type=Path, help="write the results here, keeping those of other strategies")
+    parser.add_argument("--kept", type=Path, help="a folder for the runs that ended; those in it are not run again")
     parser.add_argument("--plot", type=Path, help="draw the curves in --out as SVG")
     return parser.parse_args(argv)
 
 
-def _contest(word: str, spaces: Sequence[Recorded], seeds: int) -> dict[str, Any]:
+def _contest(word: str, spaces: Sequence[Recorded], seeds: int, kept: Path | None = None) -> dict[str, Any]:
     """The curves of a strategy on all spaces, as means and 95% intervals over seeds."""
     name, *options = word.replace(TRANSFER, "").split(":")
     curves: dict[str, list[list[float]]] = {}
@@ -87,9 +89,12 @@ def _contest(word: str, spaces: Sequence[Recorded], seeds: int) -> dict[str, Any
             continue
         contest = Contest(name, BUDGETS[-1], parse_options(options), partners)
         space.space.count()  # compiled before the clock runs
-        started = time.process_time()
-        curves[space.name] = [replay(space, contest, seed) for seed in range(seeds)]
-        spent += time.process_time() - started
+        runs = [
+            _run(space, contest, seed, kept / f"{word}-{space.name}-{seed}.json" if kept else None)
+            for seed in range(seeds)
+        ]
+        curves[space.name] = [scores for scores, _ in runs]
+        spent += sum(seconds for _, seconds in runs)
     # A seed's score is its mean over the spaces; the interval is over seeds.
     together = [[mean(c[seed][i] for c in curves.values()) for i in range(BUDGETS[-1])] for seed in range(seeds)]
     return {
@@ -98,6 +103,22 @@ def _contest(word: str, spaces: Sequence[Recorded], seeds: int) -> dict[str, Any
         "curve": [_point([run[i] for run in together]) for i in range(BUDGETS[-1])],
         "milliseconds_a_trial": 1e3 * spent / (len(curves) * seeds * BUDGETS[-1]),
     }
+
+
+def _run(space: Recorded, contest: Contest, seed: int, kept: Path | None) -> tuple[list[float], float]:
+    """The scores of one run, and the processor time that it took."""
+    if kept is not None and kept.exists():
+        known = json.loads(kept.read_text(encoding="utf-8"))
+        return known["scores"], known["seconds"]
+    started = time.process_time()
+    scores = replay(space, contest, seed)
+    seconds = time.process_time() - started
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        fresh = kept.with_suffix(".new")
+        fresh.write_text(json.dumps({"scores": scores, "seconds": seconds}), encoding="utf-8")
+        fresh.replace(kept)
+    return scores, seconds
 
 
 def _partners(space: Recorded, spaces: Sequence[Recorded]) -> list[Past]:
@@ -121,18 +142,24 @@ def _print(word: str, result: dict[str, Any]) -> None:
         print(f"  {space:<24}" + "  ".join(cells), flush=True)
 
 
-def _write(out: Path, seeds: int, results: dict[str, Any], argv: Sequence[str] | None) -> None:
+def _write(out: Path, seeds: int, results: dict[str, Any]) -> None:
     kept = json.loads(out.read_text(encoding="utf-8"))["strategies"] if out.exists() else {}
     about = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(["python", "benchmarks/search.py", "FOLDER", *(argv or sys.argv[1:])[1:]]),
         "seeds": seeds,
         "python": platform.python_version(),
         "versions": _versions(),
     }
-    strategies = {**kept, **{word: {**about, **result} for word, result in results.items()}}
+    strategies = {
+        **kept,
+        **{word: {**about, "command": _command(word, seeds), **result} for word, result in results.items()},
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"strategies": strategies}, indent=1) + "\n", encoding="utf-8")
+
+
+def _command(word: str, seeds: int) -> str:
+    return f"python benchmarks/search.py FOLDER --strategies {word} --seeds {seeds}"
 
 
 def _plot(picture: Path, results: Path | None) -> int:
