@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from deepgen import targets
 from deepgen.engines import Engine, Entry, LocalEngine, Outcome, Session
+from deepgen.engines.ray import RayEngine
 from deepgen.generators.sim import SimTiles
 from deepgen.measure.base import Task
 from deepgen.operators import gemm
@@ -21,12 +23,23 @@ OPERATOR = gemm(128, 128, 128)
 FAMILY = SimTiles()
 
 # A new engine is added here and passes everything below.
-ENGINES: dict[str, Callable[[Path], Engine]] = {"local": lambda folder: LocalEngine(jobs=2, cache=folder)}
+ENGINES: dict[str, Callable[[Path], Engine]] = {
+    "local": lambda folder: LocalEngine(jobs=2, cache=folder),
+    "ray": lambda folder: RayEngine(build_slots=2, testers=1, cache=folder),
+}
 
 
-@pytest.fixture(params=sorted(ENGINES))
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
-    return ENGINES[request.param](tmp_path / "cache")
+@pytest.fixture(scope="module", params=sorted(ENGINES))
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], Engine]]:
+    """One Ray cluster for all tests: starting it takes seconds."""
+    connected = RayEngine(build_slots=2, testers=1).connected() if request.param == "ray" else nullcontext()
+    with connected:
+        yield ENGINES[request.param]
+
+
+@pytest.fixture
+def engine(make: Callable[[Path], Engine], tmp_path: Path) -> Engine:
+    return make(tmp_path / "cache")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from deepgen.cli.live import watching
 from deepgen.cli.output import print_json, shown
 from deepgen.cli.result import print_result
 from deepgen.cli.signals import Stop, Stopped, stop_on_signals
-from deepgen.engines import LocalEngine
+from deepgen.engines import Engine, LocalEngine
 from deepgen.generators.legacy import NAME as LEGACY
 from deepgen.measure.gpu_here import Elsewhere
 from deepgen.settings import Settings
@@ -49,7 +49,7 @@ def engine(settings: Settings, jobs: int | None) -> LocalEngine:
     )
 
 
-def carry_out(jobs: Sequence[Job], on: LocalEngine, *, as_json: bool) -> None:
+def carry_out(jobs: Sequence[Job], on: Engine, *, as_json: bool) -> None:
     """Tune one study after the other and print what came out."""
     studies = []
     with stop_on_signals() as stop:
@@ -76,7 +76,7 @@ def offering(command: str) -> Iterator[None]:
         raise Missing(error.what, blocks=error.blocks, remedy=remedy) from error
 
 
-def _tune(job: Job, on: LocalEngine, stop: Stop, *, as_json: bool) -> Study:
+def _tune(job: Job, on: Engine, stop: Stop, *, as_json: bool) -> Study:
     request = job.request
     title = f"{request.operator.describe()} on {request.target.name}"
     with watching(title, quiet=as_json) as watch:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from deepgen.build import BuildLimits
 from deepgen.engines.base import Look
+from deepgen.engines.ray import connection
 from deepgen.engines.ray.connection import Local
 from deepgen.engines.ray.session import RaySession
 from deepgen.measure.base import Task
@@ -31,6 +33,15 @@ class RayEngine:
 
     def open(self, task: Task, look: Look | None = None) -> RaySession:
         return RaySession(self, task, look)
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """While this is held, the connection stays, and so does a cluster on this machine, from study to study."""
+        connection.connect(self.cluster(), self.token)
+        try:
+            yield
+        finally:
+            connection.disconnect()
 
     def cluster(self) -> str | Local:
         if self.address is not None:

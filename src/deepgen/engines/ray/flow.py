@@ -157,8 +157,8 @@ class Flow:
         self._alone_since = self._alone_since or time.monotonic()
         if time.monotonic() - self._alone_since > self._wait_seconds:
             raise DeepgenError(
-                f"no device of the Ray cluster has answered for {self._wait_seconds:g} seconds; all that ended is kept: "
-                "bring a node that measures back and give the same command again"
+                f"no device of the Ray cluster has answered for {self._wait_seconds:g} seconds; all that ended is "
+                "kept: bring a node that measures back and give the same command again"
             )
 
     def _feed(self) -> None:
@@ -268,9 +268,7 @@ def placed(measured: Measurement, member: Member) -> Measurement:
 
 def lost_object(errors: Any, error: Exception) -> bool:
     """Whether what a call needed went down with its node."""
-    return isinstance(error, errors.ObjectLostError) or isinstance(
-        getattr(error, "cause", None), errors.ObjectLostError
-    )
+    return any(isinstance(one, errors.ObjectLostError) for one in (error, getattr(error, "cause", None)))
 
 
 def _without_sources(kernel: str) -> str:
