@@ -20,7 +20,7 @@ _GROWTH = 1.5  # it learns anew when the right trials have grown by this factor
 _MOST = 200  # trials that are learned from: the latest
 _STEPS = 25
 _LEVELS = 12  # of a fact
-_SURE = 3.0  # standard deviations
+_SURE = 4.0  # standard deviations
 
 Facts = Mapping[str, Any]
 
