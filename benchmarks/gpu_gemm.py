@@ -1,11 +1,12 @@
-"""f32 GEMM by multiply-adds on an NVIDIA GPU: ours, torch, and the best of cuBLASLt, interleaved and with a cold L2.
+"""GEMM on an NVIDIA GPU: a family of ours, torch, and the best of cuBLASLt, interleaved and with a cold L2.
 
 The shapes are the 21 GEMM and 5 batched ones of data/suites.json, layout nt, standard-normal inputs. Ours starts from
-the configs in h200/simt_configs.json and is tuned around them for `--tune` seconds in all. cuBLASLt is given 64 MiB and
-the fastest of all algorithms that its heuristic returns for 64 requested. Every result is checked against float64,
-before timing and after. Needs torch, numpy and cuda-bindings; no installation of deepgen.
+known configs (`h200/<family>_<dtype>_configs.json`, or none) and is tuned for `--tune` seconds in all. cuBLASLt is
+given 64 MiB and is the fastest of all algorithms that its heuristic returns for 64 requested. Every result is checked
+against float64, before timing and after. Needs torch, numpy and cuda-bindings; no installation of deepgen.
 
     python benchmarks/gpu_gemm.py --tune 130 --out benchmarks/h200
+    python benchmarks/gpu_gemm.py --family sm90_gemm --dtype bf16 --tune 130 --out benchmarks/h200
 """
 
 from __future__ import annotations
@@ -17,23 +18,28 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE / "h200"), str(HERE.parent / "src")]
+sys.path[:0] = [str(HERE), str(HERE / "h200"), str(HERE.parent / "src")]
 
-from simt_sweep import Bench, Builder, Config, Loaded, Shape, neighbours, operator, turned, valid  # noqa: E402
+import simt_candidates as simt  # noqa: E402
 
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
+from deepgen.generators import by_name  # noqa: E402
+from deepgen.generators.base import Generator  # noqa: E402
+from deepgen.measure.gpu_driver import Driver  # noqa: E402
+from deepgen.operators import Gemm  # noqa: E402
+from deepgen.targets import Cuda  # noqa: E402
+from deepgen.vocabulary import DeepgenError, Kernel  # noqa: E402
+from gpu_bench import DTYPES, FLUSH_BYTES, Bench, Builder, Config, Loaded, Shape, key_of, open_device, operator  # noqa: E402
 
-CONFIGS = HERE / "h200/simt_configs.json"
 SUITES = HERE.parent / "data/suites.json"
 ROUNDS, LEAST_GEOMEAN, LEAST = 31, 1.10, 0.95
-TOLERANCE = 1e-5  # of the norm of the difference from float64, over the norm; f32 lands below 2e-6
-FLUSH_BYTES = 256 << 20
+FINALISTS = 4
 
 
 def shapes() -> list[Shape]:
@@ -42,57 +48,74 @@ def shapes() -> list[Shape]:
 
 
 class Tuner:
-    """Finds our best kernel for a shape: the known configs, then all that differ from the best by one knob."""
+    """Finds our best kernel for a shape: known configs, then what a model or chance proposes, then around the best."""
 
-    def __init__(self, builder: Builder) -> None:
-        self._builder = builder
+    def __init__(self, family: Generator, builder: Builder, target: Cuda, driver: Driver) -> None:
+        self.family, self._builder, self._target, self._driver = family, builder, target, driver
 
-    def start(self, shape: Shape, configs: list[Config]) -> None:
-        for c in configs:
-            self._builder.start(operator(shape), c)
+    def kernel(self, problem: Gemm, config: Config) -> Kernel:
+        return self.family.emit(problem, self._target, config)
 
-    def best(self, bench: Bench, configs: list[Config], seconds: float) -> tuple[Config, int]:
+    def start(self, problem: Gemm, config: Config) -> Future[bytes]:
+        return self._builder.start(self.kernel(problem, config))
+
+    def proposed(self, shape: Shape, problem: Gemm, known: list[Config], most: int) -> list[Config]:
+        if self.family.name == "simt_gemm":
+            found = simt.candidates(shape, most)
+        else:
+            space = self.family.space(problem, self._target)
+            found = [dict(c) for c in (self.family.default(problem, self._target), *space.sample(most, 1))]
+        return list({key_of(c): c for c in (*known, *found)}.values())
+
+    def around(self, problem: Gemm, config: Config) -> list[Config]:
+        if self.family.name == "simt_gemm":
+            return [c for c in (*simt.turned(config), *simt.neighbours(config)) if simt.valid(c)]
+        return [dict(c) for c in self.family.space(problem, self._target).neighbors(config)]
+
+    def best(self, bench: Bench, first: list[Config], seconds: float) -> tuple[list[tuple[float, Config]], int]:
+        """The best configs with their microseconds, and how many were tried."""
         ends, seen = time.monotonic() + seconds, set[str]()
         found: list[tuple[float, Config]] = []
-        for some in (configs, None, None):
-            batch = some or [c for c in self._around(found) if json.dumps(c, sort_keys=True) not in seen]
-            self.start(bench.shape, batch)
+        least = min(len(first), FINALISTS)
+        batch = first
+        while batch:
             for c in batch:
-                if some is None and time.monotonic() > ends:
+                self.start(bench.problem, c)
+            for c in batch:
+                if len(seen) >= least and time.monotonic() > ends:
+                    batch = []
                     break
-                seen.add(json.dumps(c, sort_keys=True))
+                seen.add(key_of(c))
                 us = self._microseconds(bench, c, found[0][0] if found else 0.0)
                 if us is not None:
                     found.append((us, c))
                     found.sort(key=lambda pair: pair[0])
-        finals = [(statistics.median(bench.time(self.load(bench, c), 20)), i) for i, (_, c) in enumerate(found[:3])]
-        return found[min(finals)[1]][1], len(seen)
+            else:
+                near = {key_of(c): c for _, good in found[:3] for c in self.around(bench.problem, good)}
+                batch = [c for key, c in near.items() if key not in seen][:40]
+        finals = []
+        for _, c in found[:FINALISTS]:
+            run = self.load(bench, c)
+            finals.append((statistics.median(bench.time(run, 20)), c))
+            run.close()
+        return sorted(finals, key=lambda pair: pair[0]) + found[FINALISTS:12], len(seen)
 
-    @staticmethod
-    def _around(found: list[tuple[float, Config]]) -> list[Config]:
-        return [c for _, best in found[:2] for c in (*turned(best), *neighbours(best)) if valid(c)]
-
-    def load(self, bench: Bench, c: Config) -> Loaded:
-        gemm = operator(bench.shape)
-        return Loaded(bench, gemm, c, self._builder.start(gemm, c).result()[0])
+    def load(self, bench: Bench, config: Config) -> Loaded:
+        kernel = self.kernel(bench.problem, config)
+        return Loaded(bench, kernel, self._builder.start(kernel).result(), self._driver)
 
     def _microseconds(self, bench: Bench, c: Config, beat: float) -> float | None:
         try:
             run = self.load(bench, c)
-        except RuntimeError:
+        except (RuntimeError, DeepgenError) as error:
+            print("not built:", bench.shape, str(error)[:100])
             return None
-        if not right(bench, run):
+        if not bench.right(run):
             print("wrong result:", bench.shape, c)
             return None
         us = statistics.median(bench.time(run, 12, beat))
         run.close()
         return us
-
-
-def right(bench: Bench, call: Callable[[], Any]) -> bool:
-    bench.c.fill_(float("nan"))
-    call()
-    return bench.error() < TOLERANCE
 
 
 def interleaved(bench: Bench, calls: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
@@ -113,31 +136,32 @@ def interleaved(bench: Bench, calls: dict[str, Callable[[], Any]]) -> dict[str, 
     return taken
 
 
-def measure(shape: Shape, tuner: Tuner, configs: list[Config], seconds: float, flush: Any) -> dict[str, Any]:
-    bench, gemm = Bench(shape, flush), operator(shape)
-    config, tried = tuner.best(bench, configs, seconds)
-    tensors = {
-        name: SimpleNamespace(address=t.data_ptr()) for name, t in zip("ABC", (bench.a, bench.b, bench.c), strict=True)
-    }
+def measure(bench: Bench, tuner: Tuner, first: list[Config], seconds: float) -> dict[str, Any]:
+    problem = bench.problem
+    found, tried = tuner.best(bench, first, seconds)
+    config = found[0][1]
     calls: dict[str, Callable[[], Any]] = {
         "ours": tuner.load(bench, config),
         "torch": bench.peer,
-        "cublaslt": CublasLt().prepare(gemm, tensors, 1),
+        "cublaslt": CublasLt().prepare(problem, bench.places, 1),
     }
-    before = {name: right(bench, call) for name, call in calls.items()}
+    if problem.a.startswith("f8") or problem.a == "i8":
+        del calls["torch"]  # its products of eight bits are other ones
+    before = {name: bench.right(call) for name, call in calls.items()}
     taken = interleaved(bench, calls)
-    after = {name: right(bench, call) for name, call in calls.items()}
+    after = {name: bench.right(call) for name, call in calls.items()}
     us = {name: statistics.median(samples) for name, samples in taken.items()}
     return {
-        "shape": list(shape),
+        "shape": list(bench.shape),
         "us": us,
         "low": {name: min(samples) for name, samples in taken.items()},
-        "tflops": {name: gemm.flops() / value / 1e6 for name, value in us.items()},
+        "tflops": {name: problem.flops() / value / 1e6 for name, value in us.items()},
         "ratio": us["cublaslt"] / us["ours"],
-        "ratio_torch": us["torch"] / us["ours"],
+        "ratio_torch": us.get("torch", us["cublaslt"]) / us["ours"],
         "correct": {name: before[name] and after[name] for name in calls},
         "config": config,
         "tried": tried,
+        "next": [{"us": us, "config": c} for us, c in found[1:]],
     }
 
 
@@ -149,7 +173,7 @@ def conditions(torch: Any) -> dict[str, Any]:
 
 
 def show(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    names = ("ours", "torch", "cublaslt")
+    names = tuple(rows[0]["us"])
     print(f"{'(batch, M, N, K)':>26} " + " ".join(f"{n + ' us':>12}" for n in names) + "  TFLOP/s   ratio")
     for row in rows:
         times = " ".join(f"{row['us'][n]:12.1f}" for n in names)
@@ -171,33 +195,59 @@ def show(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return summary
 
 
+def known_configs(file: Path, todo: Iterable[Shape]) -> dict[Shape, list[Config]]:
+    known = json.loads(file.read_text()) if file.exists() else {}
+    return {shape: known.get(str(list(shape)), []) for shape in todo}
+
+
 def main() -> None:
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--family", default="simt_gemm")
+    parser.add_argument("--dtype", default="f32", choices=DTYPES)
+    parser.add_argument("--c", help="dtype of the result, where it is another")
     parser.add_argument("--out", type=Path, default=HERE / "h200")
     parser.add_argument("--tune", type=float, default=130.0, help="seconds for all shapes; 0: the known configs only")
+    parser.add_argument("--proposals", type=int, default=30, help="configs added to the known ones")
+    parser.add_argument("--search", action="store_true", help="only look for configs, and write those down")
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of shapes in the suite's order, from 0")
     parser.add_argument("--cores", type=int, default=16)
     options = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = False
-    major, minor = torch.cuda.get_device_capability()
-    tuner = Tuner(Builder(f"sm_{major}{minor}" + ("a" if major >= 9 else ""), options.cores))
+    builder, target, driver = open_device(options.cores)
+    tuner = Tuner(by_name(options.family), builder, target, driver)
     flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    known = json.loads(CONFIGS.read_text())
-    todo = shapes()
+    name = options.family if options.dtype == "f32" else f"{options.family}_{options.dtype}"
+    todo = [s for i, s in enumerate(shapes()) if options.only is None or i in options.only]
+    problems = {shape: operator(shape, options.dtype, options.c) for shape in todo}
+    known = known_configs(HERE / f"h200/{name}_configs.json", todo)
+    proposals = options.proposals if options.tune else 0
+    first = {s: tuner.proposed(s, problems[s], known[s], proposals) for s in todo}
     for shape in todo:
-        tuner.start(shape, known[str(list(shape))])
-    seen = {"begin": conditions(torch)}
-    rows = []
+        for config in first[shape]:
+            tuner.start(problems[shape], config)
+    if options.search:
+        found = {}
+        for shape in todo:
+            bench = Bench(shape, problems[shape], flush)
+            best, tried = tuner.best(bench, first[shape], options.tune / len(todo))
+            found[str(list(shape))] = best
+            print(shape, tried, " ".join(f"{us:.1f}" for us, _ in best[:4]), flush=True)
+            options.out.mkdir(parents=True, exist_ok=True)
+            (options.out / f"{name}_search.json").write_text(json.dumps(found))
+        return
+    seen, rows = {"begin": conditions(torch)}, []
     for shape in todo:
-        rows.append(measure(shape, tuner, known[str(list(shape))], options.tune / len(todo), flush))
-        print(shape, f"{rows[-1]['ratio']:.3f}", flush=True)
+        bench = Bench(shape, problems[shape], flush)
+        rows.append(measure(bench, tuner, first[shape], options.tune / len(todo)))
+        print(shape, f"{rows[-1]['ratio']:.3f}", rows[-1]["tried"], flush=True)
+        del bench
         torch.cuda.empty_cache()
     seen["end"] = conditions(torch)
     summary = show(rows)
     told = {"command": " ".join(sys.argv), "conditions": seen, "summary": summary, "rows": rows}
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "simt_gemm.json").write_text(json.dumps(told, indent=1) + "\n")
+    (options.out / f"{name}.json").write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":

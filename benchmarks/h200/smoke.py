@@ -28,7 +28,7 @@ from deepgen.library.gpu import LoadedGpuKernel
 from deepgen.measure.base import Policy, Task
 from deepgen.operators import gemm
 from deepgen.targets import Cuda
-from deepgen.vocabulary import BadInput, Kernel, Measurement
+from deepgen.vocabulary import BadInput, Kernel, Measurement, WorkspaceArg
 
 ROWS: list[tuple[str, str, str]] = []
 RECORD: dict[str, Any] = {}
@@ -208,14 +208,21 @@ def _interfaces(call: LoadedGpuKernel) -> None:
         _agree(kind.__name__, out, a, b)
 
 
+_SMALL = gemm(32, 32, 32, layout="nt").scalars()
+
+
+def _none(arg: WorkspaceArg, size: int) -> int:
+    raise AssertionError(f"the tiled kernel has no workspace, not even {arg.name} of {size} bytes")
+
+
 def _overhead(call: LoadedGpuKernel) -> None:
     import torch
 
     a, b = torch.randn(32, 32, device="cuda"), torch.randn(32, 32, device="cuda")
     out = torch.empty(32, 32, device="cuda")
     call(a, b, out=out)
-    plan = next(iter(call._calls.values())).run
-    launch = plan._launches[0]
+    bound = call._loaded.bind({n: t.data_ptr() for n, t in zip("ABC", (a, b, out), strict=True)}, _SMALL, _none)
+    launch = bound.run._launches[0]
 
     def each(work: Callable[[], Any]) -> float:
         taken = []

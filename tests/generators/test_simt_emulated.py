@@ -87,7 +87,7 @@ def test_one_binary_serves_other_sizes_where_its_guards_are_general(tmp_path: Pa
     [
         ("async", "copy_wait<STAGES - 2>();", "", "before its copy has landed"),
         ("registers", "#endif\n            barrier();", "#endif", "race"),
-        ("registers", "load_b.put(stage + TileA::BYTES);", "load_b.put(stage + ALL);", "shared memory at byte"),
+        ("registers", "load_b.put(stage + TileA::BYTES);", "load_b.put(end);", "shared memory at byte"),
         ("registers", "typename TileA::Loader load_a(p.a +", "typename TileA::Loader load_a(p.a + 4 +", "outside"),
     ],
 )

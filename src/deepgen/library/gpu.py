@@ -7,8 +7,8 @@ and waits for nothing, so it can be captured in a graph; the first call of a sha
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +19,24 @@ from deepgen.measure.gpu_kernel import BoundPlan, GpuKernel
 from deepgen.operators import Gemm
 from deepgen.vocabulary import BadInput, Kernel, WorkspaceArg
 
+_NAMES = ("A", "B", "C")
 _ALIGN = 16  # kernels load up to this many bytes at once
 _NO_CONTEXT = 201
 
 
-@dataclass(frozen=True)
 class _Call:
     """A launch plan bound to one shape, strides and, where it has scratch memory, one stream."""
 
-    prepare: BoundPlan | None
-    run: BoundPlan
+    def __init__(self, plans: Sequence[BoundPlan], names: Sequence[str]) -> None:
+        slots = [(slot, i) for plan in plans for i, name in enumerate(names) for slot in plan.slots(name)]
+        self._slots = tuple(slots)
+        self._runs = tuple(plan.run for plan in plans)
 
-    def fire(self, addresses: Mapping[str, int], stream: int) -> None:
-        for plan in (self.prepare, self.run):
-            if plan is not None:
-                for name, address in addresses.items():
-                    plan.point(name, address)
-                plan.run(stream)
+    def fire(self, addresses: Sequence[int], stream: int) -> None:
+        for slot, i in self._slots:
+            slot.value = addresses[i]
+        for run in self._runs:
+            run(stream)
 
 
 class LoadedGpuKernel:
@@ -51,6 +52,7 @@ class LoadedGpuKernel:
         self._calls: dict[Any, _Call] = {}
         self._lock = threading.Lock()
         self._owned: list[int] = []
+        self._streams: Callable[[int], int] | None = None
 
     def __call__(
         self, a: Any, b: Any, *, out: Any = None, bias: Any = None, scale: Any = None, stream: Any = None
@@ -61,19 +63,31 @@ class LoadedGpuKernel:
         """
         if out is None:
             out = self._new_output(a, b)
-        arrays = {"A": a, "B": b, "C": out}
-        if bias is not None:
-            arrays["bias"] = bias
-        if scale is not None:
-            arrays["scale"] = scale
-        handle = _current_stream(a) if stream is None else stream_handle(stream)
-        key, addresses = _look(arrays)
-        if self._scratch:
-            key = (key, handle)
+        handle = self._current_stream(a) if stream is None else stream_handle(stream)
+        names: tuple[str, ...] = _NAMES
+        arrays: tuple[Any, ...] = (a, b, out)
+        if bias is not None or scale is not None:
+            more = {name: array for name, array in (("bias", bias), ("scale", scale)) if array is not None}
+            names, arrays = (*names, *more), (*arrays, *more.values())
+            key, addresses = self._look(names, arrays, handle)
+        else:
+            try:  # Three tensors of torch are what is called most: no loop, no detour.
+                addresses = (a.data_ptr(), b.data_ptr(), out.data_ptr())
+                key = (
+                    a.shape, a.stride(), a.dtype, a.get_device(), b.shape, b.stride(), b.dtype, b.get_device(),
+                    out.shape, out.stride(), out.dtype, out.get_device(), handle if self._scratch else None,
+                )  # fmt: skip
+            except AttributeError:
+                key, addresses = self._look(names, arrays, handle)
+        for address in addresses:
+            if address % _ALIGN:
+                name = names[addresses.index(address)]
+                raise BadInput(f"{name} lies at an address that is no multiple of {_ALIGN}", allowed="a copy of it")
         with self._lock:
             call = self._calls.get(key)
             if call is None:
-                call = self._calls[key] = self._bind({name: view(array) for name, array in arrays.items()})
+                views = {name: view(array) for name, array in zip(names, arrays, strict=True)}
+                call = self._calls[key] = self._bind(views)
             try:
                 call.fire(addresses, handle)
             except DriverError as error:
@@ -104,7 +118,7 @@ class LoadedGpuKernel:
         scalars = _scalars(gemm, views)
         check_shape(self.kernel, scalars)
         bound = self._loaded.bind(addresses, scalars, self._allocate, shapes)
-        return _Call(bound.prepare if self.kernel.plan.prepare else None, bound.run)
+        return _Call((bound.prepare, bound.run) if self.kernel.plan.prepare else (bound.run,), tuple(views))
 
     def _served(self, views: Mapping[str, View]) -> Gemm:
         a, b, op = views["A"].shape, views["B"].shape, self.operator
@@ -127,6 +141,20 @@ class LoadedGpuKernel:
             return a.new_empty(c.shape)
         raise BadInput(f"the result is {gemm.c}", allowed="pass it as out=")
 
+    def _look(self, names: tuple[str, ...], arrays: tuple[Any, ...], handle: int) -> tuple[Any, tuple[int, ...]]:
+        """What a call with these arrays depends on, and their addresses."""
+        views = [view(array) for array in arrays]
+        told = tuple((seen.shape, seen.strides, seen.dtype) for seen in views)
+        return (names, told, handle if self._scratch else None), tuple(seen.address for seen in views)
+
+    def _current_stream(self, array: Any) -> int:
+        """torch's current stream for its tensors, the default stream otherwise."""
+        if not hasattr(array, "data_ptr"):
+            return 0
+        if self._streams is None:
+            self._streams = _torch_stream()
+        return self._streams(array.get_device())
+
     def _allocate(self, arg: WorkspaceArg, size: int) -> int:
         address = self._driver.alloc(size)
         self._owned.append(address)
@@ -134,23 +162,6 @@ class LoadedGpuKernel:
 
     def __repr__(self) -> str:
         return f"<deepgen kernel {self.kernel.name} for {self.operator.describe()} on {self.kernel.language}>"
-
-
-def _look(arrays: Mapping[str, Any]) -> tuple[Any, dict[str, int]]:
-    """What a call depends on, and the addresses. Tensors of torch are read without a detour: it is called most."""
-    key, addresses = [], {}
-    for name, array in arrays.items():
-        if hasattr(array, "data_ptr"):
-            address = array.data_ptr()
-            key.append((array.shape, array.stride(), array.dtype, array.get_device()))
-        else:
-            seen = view(array)
-            address = seen.address
-            key.append((seen.shape, seen.strides, seen.dtype, -1))
-        if address % _ALIGN:
-            raise BadInput(f"{name} lies at an address that is no multiple of {_ALIGN}", allowed="a copy of it")
-        addresses[name] = address
-    return tuple(key), addresses
 
 
 def _scalars(gemm: Gemm, views: Mapping[str, View]) -> dict[str, int | float]:
@@ -172,12 +183,9 @@ def _check(name: str, seen: View, shape: tuple[int, ...], dtype: str) -> None:
         raise BadInput(f"{name} is not row-major: neighbours lie {seen.strides[-1]} apart", allowed="a contiguous copy")
 
 
-def _current_stream(array: Any) -> int:
-    """torch's current stream for its tensors, the default stream otherwise."""
-    if not hasattr(array, "data_ptr"):
-        return 0
+def _torch_stream() -> Callable[[int], int]:
+    """From the number of a device to the handle of torch's current stream."""
     import torch
 
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # twenty times quicker than the public way
-    index = array.get_device()
-    return int(raw(index) if raw else torch.cuda.current_stream(index).cuda_stream)
+    return raw or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))

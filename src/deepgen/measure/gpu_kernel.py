@@ -48,6 +48,10 @@ class BoundPlan:
         for slot in self._slots.get(tensor, ()):
             slot.value = address
 
+    def slots(self, tensor: str) -> tuple[Any, ...]:
+        """Where a tensor's address stands: objects whose `value` it is."""
+        return tuple(self._slots.get(tensor, ()))
+
     def run(self, stream: Stream = 0) -> None:
         """Enqueue all of it. Allocates nothing and waits for nothing."""
         if stream != self._stream:

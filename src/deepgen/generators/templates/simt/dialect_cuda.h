@@ -32,14 +32,19 @@ DG_DEVICE T bit_cast(const F& from) {
     return both.t;
 }
 
+// Where shared memory begins. Hidden from the compiler: it would add this to the constant part of every address, and
+// need an instruction for each that the load could have done.
+DG_DEVICE u32 shared_begin() { return opaque(static_cast<u32>(__cvta_generic_to_shared(dg_shared))); }
+
 template <typename V>
 DG_DEVICE V load_shared(u32 at) {
-    return bit_cast<V>(*reinterpret_cast<const typename Raw<sizeof(V)>::type*>(dg_shared + at));
+    return bit_cast<V>(*static_cast<const typename Raw<sizeof(V)>::type*>(__cvta_shared_to_generic(at)));
 }
 
 template <typename V>
 DG_DEVICE void store_shared(u32 at, const V& value) {
-    *reinterpret_cast<typename Raw<sizeof(V)>::type*>(dg_shared + at) = bit_cast<typename Raw<sizeof(V)>::type>(value);
+    *static_cast<typename Raw<sizeof(V)>::type*>(__cvta_shared_to_generic(at)) =
+        bit_cast<typename Raw<sizeof(V)>::type>(value);
 }
 
 // Input that is read once: not kept in L1. In assembly, so that a load begins where it is written.
@@ -81,16 +86,14 @@ DG_DEVICE void store_global(void* to, const V& value) {
 // zeros land.
 #if __CUDA_ARCH__ >= 800
 template <int BYTES>
-DG_DEVICE void copy_async(u32 at, const void* from) {
-    u32 to = static_cast<u32>(__cvta_generic_to_shared(dg_shared)) + at;
+DG_DEVICE void copy_async(u32 to, const void* from) {
     if constexpr (BYTES == 16)
         asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES) : "memory");
 }
 template <int BYTES>
-DG_DEVICE void copy_async_or_zero(u32 at, const void* from, bool real) {
-    u32 to = static_cast<u32>(__cvta_generic_to_shared(dg_shared)) + at;
+DG_DEVICE void copy_async_or_zero(u32 to, const void* from, bool real) {
     int bytes = real ? BYTES : 0;
     if constexpr (BYTES == 16)
         asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
@@ -108,14 +111,14 @@ DG_DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDIN
 DG_DEVICE u32 arrive(u32* counter) {
     __threadfence();
     __syncthreads();
-    u32 before = 0;
+    u32 before = 0, note = shared_begin();
     if (threadIdx.x == 0) {
         before = atomicAdd(counter, 1u);
         __threadfence();
-        store_shared<u32>(0, before);
+        store_shared<u32>(note, before);
     }
     __syncthreads();
-    before = load_shared<u32>(0);
+    before = load_shared<u32>(note);
     __syncthreads();
     return before;
 }

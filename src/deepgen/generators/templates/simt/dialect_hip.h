@@ -38,6 +38,8 @@ DG_DEVICE T bit_cast(const F& from) {
     return __builtin_bit_cast(T, from);
 }
 
+DG_DEVICE u32 shared_begin() { return 0; }
+
 template <typename V>
 DG_DEVICE V load_shared(u32 at) {
     return bit_cast<V>(*reinterpret_cast<const typename Raw<sizeof(V)>::type*>(dg_shared + at));

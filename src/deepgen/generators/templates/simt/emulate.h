@@ -217,6 +217,8 @@ DG_DEVICE T bit_cast(const F& from) {
     return to;
 }
 
+DG_DEVICE u32 shared_begin() { return 0; }
+
 template <typename V>
 DG_DEVICE V load_shared(u32 at) {
     emulate::note_read(at, sizeof(V));

@@ -42,6 +42,7 @@ constexpr u32 C_BYTES = C_ROWS * C_PITCH * sizeof(TYPE_ACC);
 DG_DEVICE void store(const Problem& p, const Work& w, const Lane& lane, Sums& sums) {
     static_assert(TM % STAGE_ROWS == 0, "passes divide the thread's rows");
     constexpr int RUN = THREAD_SCATTER_B;
+    const u32 first = shared_begin();
     constexpr int ALL = C_ROWS * BN / STORE, EACH = (ALL + THREADS - 1) / THREADS;
     DG_UNROLL for (int pass = 0; pass < TM; pass += STAGE_ROWS) {
         barrier();
@@ -51,7 +52,7 @@ DG_DEVICE void store(const Problem& p, const Work& w, const Lane& lane, Sums& su
                 DG_UNROLL for (int e = 0; e < RUN; ++e) run.v[e] = sums[pass + i][j + e];
                 int row = (lane.warp_m * LANES_M + lane.lane_m) * STAGE_ROWS + i;
                 int column = ScatterB::first(lane.warp_n, lane.lane_n) + ScatterB::row(j);
-                store_shared(lane.group * C_BYTES + (row * C_PITCH + column) * sizeof(TYPE_ACC), run);
+                store_shared(first + lane.group * C_BYTES + (row * C_PITCH + column) * sizeof(TYPE_ACC), run);
             }
         barrier();
         DG_NO_UNROLL for (int i = 0; i < EACH; ++i) {
@@ -60,7 +61,7 @@ DG_DEVICE void store(const Problem& p, const Work& w, const Lane& lane, Sums& su
             int line = at / (BN / STORE), column = at % (BN / STORE) * STORE;
             TYPE_ACC total[STORE] = {};
             DG_UNROLL for (int u = 0; u < SPLIT_U; ++u) {
-                u32 from = u * C_BYTES + (line * C_PITCH + column) * sizeof(TYPE_ACC);
+                u32 from = first + u * C_BYTES + (line * C_PITCH + column) * sizeof(TYPE_ACC);
                 Vec<TYPE_ACC, STORE> part = load_shared<Vec<TYPE_ACC, STORE>>(from);
                 DG_UNROLL for (int e = 0; e < STORE; ++e) total[e] += part.v[e];
             }

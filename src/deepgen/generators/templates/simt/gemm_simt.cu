@@ -94,11 +94,12 @@ DG_DEVICE void accumulate(Sums& sums, const Problem& p, const Work& w, const Lan
 
     typename TileA::Loader load_a(p.a + w.batch * p.stride_a, p.lda, p.m, p.k, w.m, w.k);
     typename TileB::Loader load_b(p.b + w.batch * p.stride_b, p.ldb, p.n, p.k, w.n, w.k);
-    constexpr u32 STAGE = TileA::BYTES + TileB::BYTES, ALL = STAGE * STAGES;
+    constexpr u32 STAGE = TileA::BYTES + TileB::BYTES;
+    const u32 first = shared_begin(), end = first + STAGE * STAGES;
 
 #if ASYNC
     // Copies run STAGES - 1 steps ahead of the arithmetic.
-    u32 fill = 0, stage = 0;
+    u32 fill = first, stage = first;
     DG_UNROLL for (int s = 0; s < STAGES - 1; ++s) {
         if (s < w.steps) {
             load_a.copy(fill);
@@ -110,12 +111,12 @@ DG_DEVICE void accumulate(Sums& sums, const Problem& p, const Work& w, const Lan
     copy_wait<STAGES - 2>();
     barrier();
 #else
-    u32 stage = 0;
+    u32 stage = first;
     if (w.steps > 0) {
         load_a.fetch();
         load_b.fetch();
-        load_a.put(0);
-        load_b.put(TileA::BYTES);
+        load_a.put(first);
+        load_b.put(first + TileA::BYTES);
     }
     if (w.steps > 1) {
         load_a.fetch();
@@ -126,17 +127,17 @@ DG_DEVICE void accumulate(Sums& sums, const Problem& p, const Work& w, const Lan
 
     Fragments f[1 + PREFETCH];
     Bases bases(lane);
-    if (PREFETCH) load_fragments(f[0], bases, 0, 0);
+    if (PREFETCH) load_fragments(f[0], bases, first, 0);
     for (int step = 0; step < w.steps; ++step) {
         u32 here = stage;
-        if (STAGES > 1) stage = stage + STAGE == ALL ? 0 : stage + STAGE;
+        if (STAGES > 1) stage = stage + STAGE == end ? first : stage + STAGE;
 #if ASYNC
         if (step + STAGES - 1 < w.steps) {
             load_a.copy(fill);
             load_b.copy(fill + TileA::BYTES);
         }
         copy_commit();
-        fill = fill + STAGE == ALL ? 0 : fill + STAGE;
+        fill = fill + STAGE == end ? first : fill + STAGE;
 #else
         // What was loaded during the last step goes to the next stage, and the loads of the one after that begin: a
         // whole step of arithmetic hides them. The compiler moves them down, but not past a barrier.
@@ -177,7 +178,7 @@ DG_DEVICE void accumulate(Sums& sums, const Problem& p, const Work& w, const Lan
             }
         }
         if (!PREFETCH || STAGES == 1) turn();
-        if (PREFETCH && STAGES == 1) load_fragments(f[0], bases, 0, 0);
+        if (PREFETCH && STAGES == 1) load_fragments(f[0], bases, first, 0);
     }
 #if ASYNC
     copy_wait<0>();

@@ -118,19 +118,20 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered) -> LaunchPlan:
         "stream": c.get("BLOCKS", 1),
     }[c["FIXUP"]]
     partial = {
-        "none": 16,
         "step": f"{splits * dtype(gemm.acc).bytes} * M * N * batch",
         "last": f"{tiles} * {splits * slot}",
         "stream": c.get("BLOCKS", 1) * slot,
-    }[c["FIXUP"]]
-    counters = {"none": 16, "step": 16, "last": f"{tiles} * 4", "stream": c.get("BLOCKS", 1) * 4}[c["FIXUP"]]
+    }.get(c["FIXUP"])
+    counters = {"last": f"{tiles} * 4", "stream": c.get("BLOCKS", 1) * 4}.get(c["FIXUP"])
     scale = scale_type(gemm)
-    sums = WorkspaceArg("partial", partial)
+    nowhere = ScalarArg("i64", 0)
+    sums = WorkspaceArg("partial", partial) if partial else nowhere
+    # Zero before the first run; every run leaves it so.
+    arrived = WorkspaceArg("arrived", counters, zeroed=True) if counters else nowhere
     args: tuple[Arg, ...] = (
         *(TensorArg(name) for name in ("A", "B", "C")),
         sums,
-        # Zero before the first run; every run leaves it so.
-        WorkspaceArg("arrived", counters, zeroed=True),
+        arrived,
         *(ScalarArg("i32", name) for name in ("M", "N", "K", "batch", "lda", "ldb", "ldc")),
         *(ScalarArg("i64", name) for name in ("stride_a", "stride_b", "stride_c")),
         *(ScalarArg(scale, name) for name in ("alpha", "beta")),
