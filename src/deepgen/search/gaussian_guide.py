@@ -63,11 +63,13 @@ class GaussianGuide:
         self._train()
 
     def hear(self, told: Sequence[Told]) -> None:
-        if len(self._tried) < _MOST:
-            for one in told:
-                self._hear([one])
-        else:
-            self._hear(told)
+        if len(self._tried) >= _MOST:
+            self._hear(told)  # the trees learn of it when all is renewed
+            return
+        for one in told:
+            self._hear([one])
+            if len(self._tried) - self._trained >= max(1, len(self._tried) // _PART):
+                self._train()
 
     def _hear(self, told: Sequence[Told]) -> None:
         right = [t for t in told if t.seconds is not None]
@@ -78,8 +80,6 @@ class GaussianGuide:
             self._observe(self._works, told)
         elif len(right) < len(told):
             self._learn_failures()
-        if len(self._tried) - self._trained >= max(1, len(self._tried) // _PART):
-            self._train()
 
     def _observe(self, posterior: Posterior, told: Sequence[Told]) -> None:
         places = [self._pool.place[t.rank] for t in told]
