@@ -38,7 +38,9 @@ class Runs:
             memory.all.fill(_NAN)
             return memory.all
 
-        self.native.bind(arrays, operator.scalars(), workspace).run()
+        bound = self.native.bind(arrays, operator.scalars(), workspace)
+        bound.prepare()
+        bound.run()
         found = compare(
             arrays["C"].copy(), operator.reference(inputs)["C"], operator.dtypes[2], operator.tolerance(probe)
         )

@@ -12,7 +12,7 @@ from gemm_runs import Runs
 
 from deepgen import targets
 from deepgen.build import build_once
-from deepgen.generators.templates.x86_gemm import X86Gemm
+from deepgen.generators.templates.x86_gemm import X86Gemm, X86GemmConstant
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import LAYOUTS
 from deepgen.targets import X86
@@ -65,6 +65,7 @@ def test_a_batch_is_right_whether_threads_share_matrices_or_not(target: X86) -> 
         config = {**default, "THREADS": 2, "PARTITION": partition, "TASKS": 2}
         runs = Runs(FAMILY.emit(operator, target, config), target)
         assert runs.wrong(operator) == "", partition
+        assert runs.wrong(replace(operator, batch=1, m=3)) == "", partition
         assert runs.wrong(replace(operator, batch=1, beta=0.5)) == "", partition
 
 
@@ -72,9 +73,64 @@ def test_a_batch_is_right_whether_threads_share_matrices_or_not(target: X86) -> 
 @pytest.mark.parametrize("target", MACHINES)
 def test_special_numbers_come_out_as_in_the_reference(target: X86, probe: str) -> None:
     operator = gemm(29, 45, 77)
-    for pack in ("none", "panels"):
-        config = {**FAMILY.default(operator, target), "PACK_A": pack, "PACK_B": pack}
+    for packed in (False, True):
+        packing = {"PACK_A": "panels", "PACK_B": "block"} if packed else {"PACK_A": "none", "PACK_B": "none"}
+        config = {**FAMILY.default(operator, target), **packing, "INNER": "b"}
         assert Runs(FAMILY.emit(operator, target, config), target).wrong(operator, probe) == ""
+
+
+@pytest.mark.parametrize("activation", ["gelu", "silu"])
+@pytest.mark.parametrize("target", MACHINES)
+def test_bias_and_activation_follow_the_last_block_of_k(target: X86, activation: str) -> None:
+    operator = gemm(37, 70, 300, layout="nt", bias=True, activation=activation, alpha=0.5)
+    default = {**FAMILY.default(operator, target), "KC": 128}
+    for how in ({}, {"SWAP": True, "THREADS": 2, "PARTITION": "k", "TASKS": 1}):
+        config = {**default, **how}
+        runs = Runs(FAMILY.emit(operator, target, config), target)
+        wrong = [runs.wrong(replace(operator, beta=beta)) for beta in (0.0, 1.0)]
+        wrong += [runs.wrong(replace(operator, alpha=1.0), probe) for probe in operator.probes()]
+        assert wrong == [""] * len(wrong), how
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_turned_product_is_the_same(layout: str) -> None:
+    operator = gemm(45, 131, 300, layout=layout)
+    turned = {"SWAP": True, "PACK_A": "panels", "PACK_B": "block", "THREADS": 2, "PARTITION": "mn", "TASKS": 2}
+    runs = Runs(FAMILY.emit(operator, NATIVE, {**FAMILY.default(operator, NATIVE), **turned}), NATIVE)
+    assert complaints(runs, operator) == []
+
+
+@pytest.mark.parametrize("target", MACHINES)
+def test_sums_along_k_are_right_on_all_sizes(target: X86) -> None:
+    operator = gemm(8, 500, 1000, layout="nt", bias=True, activation="relu")
+    config = FAMILY.default(operator, target)
+    assert config["KIND"] == "dot"
+    runs = Runs(FAMILY.emit(operator, target, config), target)
+    assert complaints(runs, operator) == []
+    assert [runs.wrong(operator, probe) for probe in operator.probes()] == [""] * len(operator.probes())
+
+
+def test_tasks_on_a_curve_cover_all_of_c() -> None:
+    operator = gemm(200, 300, 64)
+    config = {**FAMILY.default(operator, NATIVE), "THREADS": 2, "PARTITION": "mn", "TASKS": 8, "CURVE": True}
+    runs = Runs(FAMILY.emit(operator, NATIVE, config), NATIVE)
+    assert complaints(runs, operator) == [] and runs.wrong(operator) == ""
+
+
+def test_packed_operands_in_huge_pages_are_right() -> None:
+    operator = gemm(200, 300, 900, layout="nt")
+    config = {**FAMILY.default(operator, NATIVE), "THREADS": 2, "PARTITION": "k", "TASKS": 1, "HUGE_PAGES": True}
+    runs = Runs(FAMILY.emit(operator, NATIVE, config), NATIVE)
+    assert runs.wrong(operator) == "" and complaints(runs, operator) == []
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_a_constant_b_packed_ahead_gives_the_same(layout: str) -> None:
+    family = X86GemmConstant()
+    operator = gemm(37, 131, 300, batch=3, layout=layout)
+    config = {**family.default(operator, NATIVE), "KC": 128, "THREADS": 2, "PARTITION": "n", "TASKS": 1}
+    runs = Runs(family.emit(operator, NATIVE, config), NATIVE)
+    assert [runs.wrong(case) for case in (operator, replace(operator, batch=1, beta=1.0))] == ["", ""]
 
 
 @pytest.mark.parametrize("target", MACHINES)
@@ -105,7 +161,7 @@ c = (ctypes.c_float * 40000)()
 work = (ctypes.c_float * int(sys.argv[2]))()
 sizes = [ctypes.c_int64(n) for n in (200, 200, 200, 1, 200, 200, 200, 0, 0, 0)]
 before = len(os.listdir("/proc/self/task"))
-library.deepgen_gemm(a, a, c, work, *sizes, ctypes.c_float(1), ctypes.c_float(0), ctypes.c_int32(3))
+library.deepgen_gemm(a, a, None, c, work, *sizes, ctypes.c_float(1), ctypes.c_float(0), ctypes.c_int32(3))
 during = len(os.listdir("/proc/self/task"))
 _ctypes.dlclose(library._handle)
 print(c[0], during - before, len(os.listdir("/proc/self/task")) - before)

@@ -11,12 +11,14 @@ from importlib import resources
 import pytest
 
 from deepgen import targets
-from deepgen.generators.templates.x86_gemm import X86Gemm
+from deepgen.generators.templates.x86_gemm import X86Gemm, X86GemmConstant
 from deepgen.operators import Gemm, gemm
+from deepgen.operators.gemm import LAYOUTS
 from deepgen.targets import X86
-from deepgen.vocabulary import Kernel
+from deepgen.vocabulary import Kernel, TensorArg
 
 FAMILY = X86Gemm()
+CONSTANT = X86GemmConstant()
 # A machine that is always the same, whatever the tests run on.
 MACHINE = X86(
     name="x86:native",
@@ -37,7 +39,7 @@ SHAPES = [(64, 64, 64), (100, 100, 100), (1000, 1000, 1000), (1, 4096, 4096), (8
         (gemm(8, 8, 8), targets.resolve("sim"), "x86"),
         (gemm(8, 8, 8), replace(MACHINE, isa=("sse2",)), "AVX2"),
         (gemm(8, 8, 8, dtype="f64"), MACHINE, "f32"),
-        (gemm(8, 8, 8, bias=True), MACHINE, "bias"),
+        (gemm(8, 8, 8, scales="row"), MACHINE, "scales"),
     ],
 )
 def test_what_it_cannot_do_it_refuses_in_words(operator: Gemm, target: X86, why: str) -> None:
@@ -47,12 +49,26 @@ def test_what_it_cannot_do_it_refuses_in_words(operator: Gemm, target: X86, why:
 @pytest.mark.parametrize("machine", [MACHINE, OLDER], ids=["avx512", "avx2"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_default_is_a_point_of_a_large_space(shape: tuple[int, int, int], machine: X86) -> None:
-    for layout in ("nn", "tt"):
+    for layout in LAYOUTS:
         operator = gemm(*shape, layout=layout)
-        assert FAMILY.refuses(operator, machine) is None
-        space = FAMILY.space(operator, machine)
-        assert space.explain(dict(FAMILY.default(operator, machine))) == []
-        assert space.count() > 1000
+        for family in (FAMILY, CONSTANT):
+            assert family.refuses(operator, machine) is None
+            space = family.space(operator, machine)
+            assert space.explain(dict(family.default(operator, machine))) == []
+            assert space.count() > 1000
+
+
+def test_a_batch_of_small_matrices_is_shared_by_matrices() -> None:
+    operator = gemm(128, 128, 64, batch=96, layout="nt")
+    config = FAMILY.default(operator, MACHINE)
+    assert FAMILY.space(operator, MACHINE).explain(dict(config)) == []
+    assert (config["THREADS"], config["PARTITION"]) == (4, "batch")
+
+
+def test_few_rows_of_c_read_b_in_place_and_once() -> None:
+    assert FAMILY.default(gemm(1, 4096, 4096, layout="nt"), MACHINE)["KIND"] == "dot"
+    turned = FAMILY.default(gemm(64, 4096, 1024, layout="nt"), MACHINE)
+    assert turned["SWAP"] and turned["PACK_A"] == "none"
 
 
 def test_a_tile_that_needs_too_many_registers_is_named() -> None:
@@ -62,10 +78,17 @@ def test_a_tile_that_needs_too_many_registers_is_named() -> None:
 
 
 def test_every_macro_of_the_source_has_a_default_so_that_it_compiles_alone() -> None:
-    source = resources.files("deepgen.generators.templates").joinpath("x86_gemm.c").read_text()
+    source = resources.files("deepgen.generators.templates").joinpath("x86_gemm_knobs.h").read_text()
     kernel = FAMILY.emit(gemm(64, 64, 64), MACHINE, FAMILY.default(gemm(64, 64, 64), MACHINE))
     given = {flag[2:].partition("=")[0] for flag in kernel.flags if flag.startswith("-D")}
     assert given == set(re.findall(r"^#ifndef (\w+)", source, re.MULTILINE))
+
+
+def test_a_constant_b_is_packed_in_a_step_of_its_own() -> None:
+    operator = gemm(256, 512, 1024, layout="nt")
+    kernel = CONSTANT.emit(operator, MACHINE, CONSTANT.default(operator, MACHINE))
+    assert [step.entry for step in kernel.plan.prepare] == ["deepgen_gemm_pack"]
+    assert TensorArg("B") not in kernel.plan.steps[0].args
 
 
 @pytest.mark.parametrize(
@@ -74,6 +97,7 @@ def test_every_macro_of_the_source_has_a_default_so_that_it_compiles_alone() -> 
         ("square", gemm(1024, 1024, 1024), MACHINE, {}),
         ("older", gemm(1024, 1024, 1024), OLDER, {}),
         ("vector", gemm(1, 4096, 4096, layout="nt"), MACHINE, {}),
+        ("turned", gemm(64, 4096, 1024, layout="nt", bias=True, activation="gelu"), MACHINE, {}),
         ("deep", gemm(256, 256, 8192, layout="tn"), MACHINE, {"THREADS": 2, "PARTITION": "k", "TASKS": 2}),
     ],
 )

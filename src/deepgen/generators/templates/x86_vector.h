@@ -80,19 +80,52 @@ ALWAYS_INLINE void transpose(vec t[VL]) {
 #endif
 }
 
+// A whole square of rows, turned. The pieces of four numbers come to their places as they are loaded, which spares half
+// of the shuffles: 40 cycles a square instead of 64.
+#if VL == 16
+ALWAYS_INLINE void load_turned(vec t[VL], const float *from, long ld) {
+    UNROLLED for (int p = 0; p < 4; p++) {
+        vec x[4], y[4];
+        UNROLLED for (int i = 0; i < 4; i++) {
+            const float *at = from + i * ld + 4 * p;
+            x[i] = _mm512_castps128_ps512(_mm_loadu_ps(at));
+            x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps(at + 4 * ld), 1);
+            x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps(at + 8 * ld), 2);
+            x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps(at + 12 * ld), 3);
+        }
+        y[0] = _mm512_unpacklo_ps(x[0], x[1]), y[1] = _mm512_unpackhi_ps(x[0], x[1]);
+        y[2] = _mm512_unpacklo_ps(x[2], x[3]), y[3] = _mm512_unpackhi_ps(x[2], x[3]);
+#define PAIRS(f, a, b) _mm512_castpd_ps(f(_mm512_castps_pd(a), _mm512_castps_pd(b)))
+        t[4 * p] = PAIRS(_mm512_unpacklo_pd, y[0], y[2]);
+        t[4 * p + 1] = PAIRS(_mm512_unpackhi_pd, y[0], y[2]);
+        t[4 * p + 2] = PAIRS(_mm512_unpacklo_pd, y[1], y[3]);
+        t[4 * p + 3] = PAIRS(_mm512_unpackhi_pd, y[1], y[3]);
+    }
+}
+#else
+ALWAYS_INLINE void load_turned(vec t[VL], const float *from, long ld) {
+    UNROLLED for (int i = 0; i < VL; i++) t[i] = load(from + i * ld);
+    transpose(t);
+}
+#endif
+
 // Rows of `from` become columns of `to`: to[k * step + i] = from[i * ld + k]. Writes whole vectors: up to VL - 1
 // numbers past the last one in each row of `to`, in order, so that the next row sets them right. Missing rows are 0.
-static void pack_transposed(float *to, long step, const float *from, long ld, long rows, long kc) {
-    for (long k = 0; k < kc; k += VL) {
+// With `ahead` the same numbers of the next VL rows are asked for: rows are often a page, past which no hardware looks.
+ALWAYS_INLINE void pack_transposed(float *to, long step, const float *from, long ld, long rows, long kc, int ahead) {
+    long k = 0;
+    vec t[VL];
+    for (; rows >= VL && k + VL <= kc; k += VL) {
+        if (ahead)
+            UNROLLED for (int i = 0; i < VL; i++) __builtin_prefetch(from + (i + VL) * ld + k, 0, 2);
+        load_turned(t, from + k, ld);
+        UNROLLED for (int i = 0; i < VL; i++) store(to + (k + i) * step, t[i]);
+    }
+    for (; k < kc; k += VL) {
         mask part = first(kc - k);
-        vec t[VL];
         UNROLLED for (int i = 0; i < VL; i++) t[i] = i < rows ? load_part(from + i * ld + k, part) : all(0);
         transpose(t);
         long n = least(VL, kc - k);
-        if (n == VL) {
-            UNROLLED for (int i = 0; i < VL; i++) store(to + (k + i) * step, t[i]);
-        } else {
-            UNROLLED for (int i = 0; i < VL; i++) if (i < n) store(to + (k + i) * step, t[i]);
-        }
+        UNROLLED for (int i = 0; i < VL; i++) if (i < n) store(to + (k + i) * step, t[i]);
     }
 }

@@ -1,0 +1,125 @@
+"""The config of the f32 GEMM on x86 that a search starts from. Each choice was measured: docs/kernels/x86_gemm.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepgen.generators.templates.x86_gemm_sizes import (
+    BLOCK_M,
+    BLOCK_N,
+    FLOAT,
+    WORTH_A_THREAD,
+    along_k,
+    along_n,
+    covering,
+    depths,
+    nearest,
+    small,
+    tiles,
+)
+from deepgen.operators import Gemm
+from deepgen.targets import X86
+
+_THIN = 16  # rows of C up to which B is read once, as fast as memory gives it
+_ROWS = 8  # of a tile; each is a stream of its own where A is read in place
+_LOW = 64  # rows of C up to which a short block of K is worth its passes over C
+
+
+def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping[str, Any]:
+    """A good config without any search; a constant B is packed before all runs."""
+    if gemm.layout == "nt" and gemm.m <= _THIN and not constant_b:
+        return _sums_along_k(gemm, cpu)
+    # Turned, the few rows of the caller's A are packed and B, much larger, is read in place.
+    swap = not constant_b and gemm.layout[1] == "t" and 4 * gemm.m <= gemm.n
+    height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
+    rows, vectors = _tile(gemm, cpu, height, width)
+    lanes = cpu.vector_bytes // FLOAT
+    a_in_place, b_in_place = along_k(gemm)[not swap], along_n(gemm)[not swap]
+    bytes_b = width * gemm.k * FLOAT
+    little = bytes_b <= cpu.l2_bytes // 4
+    small_a = height * gemm.k * FLOAT <= cpu.l2_bytes // 4
+    streamed = gemm.m <= _THIN and b_in_place and not little  # B straight from memory, a few long rows at a time
+    narrow = width <= 8 * lanes
+    low = gemm.m <= _LOW and not swap
+    one_panel = little and small_a and not (constant_b or b_in_place)
+    depth = (32 if gemm.m > 4 else 16) if streamed else 1024 if narrow else 256 if low or lanes == 8 else 512
+    # What stays in L1 through the inner loop: the panel where each is packed in turn, else the strip of A.
+    stays = FLOAT * (vectors * lanes if one_panel else rows)
+    depth = min(depth, max(d for d in depths(gemm) if d == depths(gemm)[0] or d * stays <= cpu.l1d_bytes))
+    config: dict[str, Any] = {
+        "KIND": "tiles",
+        "SWAP": swap,
+        "MR": rows,
+        "NR": vectors,
+        "MC": nearest(covering(BLOCK_M, height), 256),
+        "NC": nearest(covering(BLOCK_N, width), 4096 if streamed else 1024 if low else 512),
+        "KC": nearest(depths(gemm), depth),
+        "PACK_A": "none" if a_in_place else "panels",
+        "PACK_B": "ahead" if constant_b else "none" if b_in_place and (little or streamed) else _packing(one_panel),
+        "OUTER": "b",
+        "INNER": "a" if one_panel else "b",
+        "UNROLL": 8 if one_panel or swap else 4,
+        "PREFETCH": 0,
+        "PREFETCH_A": 64 if a_in_place and not small_a else 0,
+        "AHEAD": gemm.batch == 1 and small(gemm) and (gemm.m + gemm.n) * gemm.k * FLOAT <= cpu.l1d_bytes,
+        "PACK_FETCH": False,
+        "NEXT": "none" if gemm.batch == 1 else "l1" if 2 * gemm.least_bytes() // gemm.batch <= cpu.l1d_bytes else "l2",
+        "STREAM_C": False,
+        "HUGE_PAGES": False,
+    }
+    return {**config, **_threads(gemm, cpu, height, width, rows, vectors * lanes)}
+
+
+def _packing(one_panel: bool) -> str:
+    return "panel" if one_panel else "block"
+
+
+def _sums_along_k(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
+    rows = min(gemm.m, 8)
+    most = [v for v in (1, 2, 3, 4, 6, 8) if rows * v + v + 1 <= cpu.vector_registers and v <= gemm.n]
+    config = {"KIND": "dot", "MR": rows, "NR": most[-1], "PREFETCH": 16 if rows > 4 else 0}
+    return {**config, **_threads(gemm, cpu, gemm.m, gemm.n, rows, most[-1])}
+
+
+def _threads(gemm: Gemm, cpu: X86, height: int, width: int, rows: int, columns: int) -> Mapping[str, Any]:
+    """All cores when there is enough to do, dividing what gives each of them most tiles.
+
+    A helper wakes late: the first thread should find more to draw meanwhile, but no more than that.
+    """
+    threads = cpu.cores
+    if gemm.flops() < 4 * WORTH_A_THREAD * threads:
+        return {"THREADS": 1}
+    if gemm.batch >= threads:
+        tasks = max(t for t in (1, 2, 4) if t * threads <= gemm.batch)
+        return {"THREADS": threads, "PARTITION": "batch", "TASKS": tasks}
+    wide = width > columns * (threads - 1) and width >= height
+    if not wide and height <= rows * (threads - 1):
+        return {"THREADS": 1}
+    tiles_across = width // columns if wide else height // rows
+    config: dict[str, Any] = {"THREADS": threads, "PARTITION": "n" if wide else "m"}
+    return {**config, "TASKS": max(t for t in (1, 2, 4) if t == 1 or 8 * t * threads <= tiles_across)}
+
+
+def _tile(gemm: Gemm, cpu: X86, height: int, width: int) -> tuple[int, int]:
+    lanes = cpu.vector_bytes // FLOAT
+    streamed = gemm.m <= _THIN and gemm.layout[1] == "n" and gemm.n * gemm.k * FLOAT > cpu.l2_bytes // 4
+    most = 8 if not streamed else 2 if gemm.m > 4 else 4
+    allowed = [(r, v) for r, v in tiles(cpu, height, width) if r <= _ROWS and v <= most]
+    return min(allowed, key=lambda tile: _tile_cost(height, width, lanes, *tile))
+
+
+def _tile_cost(height: int, width: int, lanes: int, rows: int, vectors: int) -> float:
+    """Cycles of one K step over all of C, as if everything lay in L1: what a tile wastes at the edges counts.
+
+    Two multiply-adds a cycle, of latency four; a load costs little beside them, but not nothing, and one of B more
+    than one of A because it brings a whole vector. Rows that do not fill a strip are copied first, and a narrower
+    last panel takes code of its own.
+    """
+
+    def tile(across: int) -> float:
+        return max(rows * across / 2, 4.0) + 0.12 * rows + 0.2 * across
+
+    panels, rest = divmod(-(-width // lanes), vectors)
+    strips = height // rows + (1.5 if height % rows else 0.0)
+    return strips * (panels * tile(vectors) + (1.1 * tile(rest) if rest else 0.0))

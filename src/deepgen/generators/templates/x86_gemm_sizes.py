@@ -1,0 +1,71 @@
+"""The values that knobs of the f32 GEMM on x86 may have, and what they follow from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from deepgen.operators import Gemm
+from deepgen.targets import X86
+
+FLOAT = 4  # bytes
+ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16)
+VECTORS = (1, 2, 3, 4, 6, 8)
+BLOCK_M = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+BLOCK_N = (64, 128, 192, 256, 384, 512, 1024, 2048, 4096)
+_BLOCK_K = (8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
+NEXT = ("none", "l2", "l1")  # where the next matrix of a batch is asked into; places are the numbers of the macro
+WORTH_A_THREAD = 1_000_000  # flops; waking another thread takes as long as computing these
+_LOW = 64  # rows of C up to which a block of K may be short: the few passes over C that it takes are cheap
+_AHEAD_BYTES = 256 << 10  # of A and B in a task that x86_gemm.c still asks for all at once
+
+
+def along_k(gemm: Gemm) -> tuple[bool, bool]:
+    """Whether the left operand runs along K: turned by SWAP, and as given."""
+    return gemm.layout[1] == "t", gemm.layout[0] == "n"
+
+
+def along_n(gemm: Gemm) -> tuple[bool, bool]:
+    """Whether the right operand runs along the columns of C: turned by SWAP, and as given."""
+    return gemm.layout[0] == "t", gemm.layout[1] == "n"
+
+
+def small(gemm: Gemm) -> bool:
+    return (gemm.m + gemm.n) * gemm.k * FLOAT <= _AHEAD_BYTES
+
+
+def up_to(values: Sequence[int], most: int) -> list[int]:
+    """The values that are not above the size they divide."""
+    return [v for v in values if v <= most]
+
+
+def covering(values: Sequence[int], size: int) -> list[int]:
+    """The values below a size and the first that covers it: larger ones would give the same kernel."""
+    below = [v for v in values if v < size]
+    return [*below, *[v for v in values if v >= size][:1]]
+
+
+def nearest(values: Sequence[int], wanted: int) -> int:
+    return min(values, key=lambda v: abs(v - wanted))
+
+
+def depths(gemm: Gemm) -> list[int]:
+    """Blocks of K: short ones only where C is low."""
+    return covering([v for v in _BLOCK_K if v >= 128 or gemm.m <= _LOW], gemm.k)
+
+
+def tiles(cpu: X86, height: int, width: int) -> list[tuple[int, int]]:
+    """The register tiles that the registers and a matrix of this size allow: rows and vectors."""
+    lanes = cpu.vector_bytes // FLOAT
+    rows, vectors = up_to(ROWS, min(height, lanes)), up_to(VECTORS, -(-width // lanes))
+    return [(r, v) for r in rows for v in vectors if r * v + v + 1 <= cpu.vector_registers]
+
+
+def thread_counts(cores: int) -> list[int]:
+    doubled = [1 << i for i in range(cores.bit_length()) if 1 << i < cores]
+    return [*doubled, cores]
+
+
+def partitions(gemm: Gemm) -> list[str]:
+    both = ["mn"] if min(gemm.m, gemm.n) > 1 else []
+    by_matrices = ["batch"] if gemm.batch > 1 else []
+    return ["m", *both, "n", "k", *by_matrices]
