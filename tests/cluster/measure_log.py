@@ -28,7 +28,8 @@ class Hook(importlib.abc.MetaPathFinder):
             measure = module.SimRunner.measure
 
             def counted(self, kernel, artifact, *, beat=None):
-                line = json.dumps({"at": time.time(), "pid": os.getpid(), "config": module._config(kernel)})
+                what = [self.task.target.name, self.task.operator.to_json(), module._config(kernel)]
+                line = json.dumps({"at": time.time(), "pid": os.getpid(), "what": what}, sort_keys=True)
                 with LOG.open("a") as file:
                     file.write(line + "\n")
                 return measure(self, kernel, artifact, beat=beat)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,8 +20,10 @@ from cluster_processes import marked, of_node
 from deepgen.cluster.folder import RunFolder
 from deepgen.cluster.model import Host
 from deepgen.tuning import Study
+from deepgen.vocabulary import Trial
 
 TRIALS = 60
+IN_FLIGHT = 12  # two calls a device, three devices: lost with the driver, or with a device
 TASK = """
 operator = "gemm"
 shapes = { MNK = %d }
@@ -75,42 +78,65 @@ def deepgen(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
     print("\n".join(ran))
 
 
-def test_a_run_survives_what_happens_to_clusters(hosts, own_file, deepgen, tmp_path: Path) -> None:
-    tasks = Path(hosts["builder"].folder) / "tasks"
-    tasks.mkdir()
-    (tasks / "first.toml").write_text(TASK % 64)
-    for size, name in ((64, "a.toml"), (128, "b.toml")):
-        (Path(hosts["both"].folder) / name).write_text(TASK % size)
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """The command line in the foreground, as in a terminal of its own."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*argv: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "deepgen.cli.main", "cluster", *argv]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_run_survives_what_happens_to_clusters(hosts, own_file, deepgen, start, tmp_path: Path) -> None:
+    write_tasks(hosts)
     file = own_file(hosts, GROUPS)
     folder = RunFolder(tmp_path / "run")
+    command = ("run", str(file), "--study-folder", str(folder.path), "--keep-up")
     before = marked()
     try:
-        started = deepgen("run", str(file), "--study-folder", str(folder.path), "--detach", "--json")
-        assert started.returncode == 0, started.stderr
-        driver = json.loads(started.stdout)["pid"]
-
-        wait_until(lambda: ended(folder, "one") >= 8, folder)
+        viewer = start(*command)
+        wait_until(lambda: ended(folder, "one") >= 8 and ended(folder, "two") >= 8, folder)
+        kill(viewer.pid)  # as when the connection is lost: the driver goes on
+        driver = folder.driver()
+        assert driver is not None
         (tester, *_) = [pid for pid in of_node(hosts["tester"], "one") if b"Tester" in cmdline(pid)]
-        os.kill(tester, signal.SIGKILL)
-
-        wait_until(lambda: ended(folder, "two") >= 8, folder)
+        kill(tester)
         for pid in of_node(hosts["both"], "two"):
-            os.kill(pid, signal.SIGKILL)
+            kill(pid)
         at = ended(folder, "two")
         wait_until(lambda: ended(folder, "two") > at + 3, folder)
         assert "is back" in folder.log.read_text()
 
-        os.kill(driver, signal.SIGKILL)
+        in_the_way = deepgen("down", str(file))
+        assert in_the_way.returncode == 1 and "deepgen cluster stop run" in in_the_way.stderr
+        kill(driver)
         wait_until(lambda: folder.driver() is None, folder)
+        killed = {study.folder: study.trials() for study in studies(folder)}
+        assert sum(map(len, killed.values())) < 3 * TRIALS, "the driver was killed too late to show anything"
+
+        stopped = start(*command)
+        wait_until(lambda: ended(folder, "two") > len_of(killed, "two") + 3, folder)
+        stopped.send_signal(signal.SIGINT)  # Ctrl-C
+        err = stopped.communicate(timeout=60)[1]
+        assert stopped.returncode == 130 and "go on with: deepgen cluster attach run" in err, err
+        assert folder.driver() is None and folder.progress().state == "stopped"
         kept = {study.folder: study.trials() for study in studies(folder)}
-        assert sum(map(len, kept.values())) < 3 * TRIALS, "the driver was killed too late to show anything"
 
         again = deepgen("attach", str(folder.path), "--json")
         assert again.returncode == 0, again.stdout + again.stderr + folder.log.read_text()
     finally:
+        if pid := folder.driver():
+            kill(pid)
         down = deepgen("down", str(file))
-        shutil.copy(folder.log, tmp_path / "log.txt")
-    print(folder.log.read_text())
     assert down.returncode == 0
     assert marked() == before
     assert json.loads(again.stdout)["state"] == "done"
@@ -120,10 +146,25 @@ def test_a_run_survives_what_happens_to_clusters(hosts, own_file, deepgen, tmp_p
         trials = study.trials()
         assert [trial.id for trial in trials] == list(range(TRIALS))
         assert len({trial.rank for trial in trials}) == TRIALS
-        was = kept.get(study.folder, [])
-        assert [trials[trial.id] for trial in was] == was
+    for moment in (killed, kept):
+        check_kept(moment, finished)
     check_measured_once(finished, [Path(host.folder) for host in hosts.values()])
     check_results(folder, hosts)
+
+
+def write_tasks(hosts: dict[str, Host]) -> None:
+    tasks = Path(hosts["builder"].folder) / "tasks"
+    tasks.mkdir()
+    (tasks / "first.toml").write_text(TASK % 64)
+    for size, name in ((64, "a.toml"), (128, "b.toml")):
+        (Path(hosts["both"].folder) / name).write_text(TASK % size)
+
+
+def check_kept(kept: dict[Path, list[Trial]], now: list[Study]) -> None:
+    """What was recorded at some moment is there, as it was."""
+    later = {study.folder: study.trials() for study in now}
+    for folder, trials in kept.items():
+        assert [later[folder][trial.id] for trial in trials] == trials
 
 
 def check_measured_once(finished: list[Study], places: list[Path]) -> None:
@@ -132,14 +173,11 @@ def check_measured_once(finished: list[Study], places: list[Path]) -> None:
     recorded = [row for study in finished for row in rows_of(study)]
     last: dict[str, float] = {}
     for entry in begun:
-        key = json.dumps(entry["config"], sort_keys=True)
-        last[key] = max(last.get(key, 0.0), entry["at"])
-    assert len(begun) >= len(recorded)
-    assert len(begun) - len(recorded) <= 16
-    ends: dict[str, float] = {}
-    for config, done_at in recorded:
-        ends[config] = max(ends.get(config, 0.0), done_at)
-    assert all(last[config] <= at for config, at in ends.items())
+        what = json.dumps(entry["what"], sort_keys=True)
+        last[what] = max(last.get(what, 0.0), entry["at"])
+    assert set(last) == {what for what, _ in recorded}
+    assert all(last[what] <= done_at for what, done_at in recorded)
+    assert 0 <= len(begun) - len(recorded) <= IN_FLIGHT
 
 
 def check_results(folder: RunFolder, hosts: dict[str, Host]) -> None:
@@ -173,7 +211,8 @@ def log_of(place: Path) -> list[str]:
 def rows_of(study: Study) -> list[tuple[str, float]]:
     with sqlite3.connect(study.folder / "journal.sqlite") as journal:
         rows = journal.execute("SELECT config, done_at FROM trials").fetchall()
-    return [(json.dumps(json.loads(config), sort_keys=True), at) for config, at in rows]
+    about = [study.target.name, study.operator.to_json()]
+    return [(json.dumps([*about, json.loads(config)], sort_keys=True), at) for config, at in rows]
 
 
 def studies(folder: RunFolder) -> list[Study]:
@@ -198,6 +237,15 @@ def wait_until(true: Callable[[], bool], folder: RunFolder, seconds: float = 90)
         alive = time.monotonic() < deadline and folder.progress().state in ("starting", "running")
         assert alive, f"it did not happen; the log:\n{text}"
         time.sleep(0.1)
+
+
+def len_of(kept: dict[Path, list[Trial]], group: str) -> int:
+    return sum(len(trials) for path, trials in kept.items() if path.parent.name == group)
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def cmdline(pid: int) -> bytes:

@@ -87,6 +87,7 @@ def down(file: File, force: Force = False, as_json: options.AsJson = False) -> N
     from deepgen.cluster.ssh import HostError
 
     cluster, password = _read(file)
+    _no_driver(cluster)
     ended = nodes.down(cluster, password, force=force)
     failed = {host: outcome for host, outcome in ended.items() if isinstance(outcome, HostError)}
     if as_json:
@@ -185,6 +186,20 @@ def drive(folder: Path) -> None:
     from deepgen.cli import cluster_run
 
     cluster_run.driver_main(folder, settings.load())
+
+
+def _no_driver(cluster: Cluster) -> None:
+    """A driver at work would only bring the nodes back."""
+    from deepgen.cli.output import shown
+    from deepgen.cluster.folder import RunFolder
+    from deepgen.cluster.state import State
+    from deepgen.vocabulary import DeepgenError
+
+    path = State(cluster).run_folder()
+    if path is not None and (pid := RunFolder(path).driver()) is not None:
+        raise DeepgenError(
+            f"process {pid} is at work on this cluster; stop it first: deepgen cluster stop {shown(path)}"
+        )
 
 
 def _read(file: Path) -> tuple[Cluster, Ask]:

@@ -66,6 +66,7 @@ def facts(code: str | None = None, build: list[str] = [], measure: list[str] = [
         "python": platform.python_version(),
         "executable": sys.executable,
         "packages": {name: _version(name) for name in PACKAGES},
+        "nodes": status(),
         "doctor": None,
         "targets": None,
         "problem": None,
@@ -174,7 +175,6 @@ def start(
     ip: str,
     token: str,
     code: str | None,
-    force: bool,
 ) -> bool:
     """Start the Ray node of that name, unless this cluster's is up already, with this very code.
 
@@ -182,13 +182,8 @@ def start(
     """
     with _alone():
         record = _records().get(name)
-        if record and _leaders(record):
-            if record["cluster"] == cluster and record["code"] == code:
-                return False
-            if record["owner"] != owner and not force:
-                raise Refused(
-                    f"a node that {record['label']} started is up in {Path.cwd()}; another folder would do, or --force"
-                )
+        if record and record["cluster"] == cluster and record["code"] == code and _leaders(record):
+            return False
         if record:
             _end(record)
         # Ray's sockets lie there, whose names may not be long: not below this folder, whose path may be.
@@ -277,6 +272,7 @@ def _shown(record: dict[str, Any]) -> dict[str, Any]:
     members = _marked(record["mark"])
     return {
         "cluster": record["cluster"],
+        "owner": record["owner"],
         "label": record["label"],
         "since": record["since"],
         "up": bool(_leaders(record)),

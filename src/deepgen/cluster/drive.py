@@ -101,7 +101,9 @@ class _Run:
     def up(self) -> Up:
         """All nodes; those of an earlier driver of this run are used on."""
         self.board.change(note=f"bringing {len(self.cluster.hosts)} hosts up")
-        before = State(self.cluster).read()
+        state = State(self.cluster)
+        state.remember_run(self.folder.path)
+        before = state.read()
         started = nodes.up(self.cluster, self.means.password, head=self.definition.head)
         # A new head is this run's own; so is one that this run brought up before it was interrupted.
         if before is None or before.cluster != started.up.cluster:

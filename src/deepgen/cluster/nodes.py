@@ -139,7 +139,9 @@ async def _up(cluster: Cluster, password: Ask, head: str | None, force: bool, ho
     state, code = State(cluster), own_code()
 
     async def prepare(machine: Remote) -> str:
-        if problems := basic_problems(await machine.call("facts")):
+        facts = await machine.call("facts")
+        problems = basic_problems(facts) + ([] if force else _foreign(facts["nodes"], cluster, machine.host, state))
+        if problems:
             raise HostError(machine.host, "; ".join(problems))
         if not await machine.call("install", name=code.name):
             await machine.call("install", name=code.name, code=code.archive)
@@ -163,7 +165,6 @@ async def _up(cluster: Cluster, password: Ask, head: str | None, force: bool, ho
                 ip=_ip(machine.host),
                 token=token,
                 code=code.name,
-                force=force,
             )
         return fresh
 
@@ -205,7 +206,6 @@ async def _head(state: State, ip: str, cluster: Cluster) -> Up:
         ip=ip,
         token=state.new_token(),
         code=None,
-        force=True,
     )
     return now
 
@@ -243,6 +243,17 @@ async def _down(cluster: Cluster, password: Ask, force: bool) -> dict[Host | Non
     if not any(isinstance(outcome, HostError) for outcome in ended.values()):
         state.forget()
     return ended
+
+
+def _foreign(found: Mapping[str, Any], cluster: Cluster, host: Host, state: State) -> list[str]:
+    """Nodes that are in the way and not ours."""
+    ours = [node.name for node in wanted(cluster, host)]
+    others = [
+        said["label"] for name, said in found.items() if name in ours and said["owner"] != state.owner and said["up"]
+    ]
+    return [
+        f"a node that {label} started is up in {host.folder}; another folder would do, or --force" for label in others
+    ]
 
 
 def _node(host: Host | None, roles: str, said: Mapping[str, Any] | None) -> Node:

@@ -56,8 +56,18 @@ class State:
     def token(self) -> str:
         return self.token_file.read_text()
 
+    def run_folder(self) -> Path | None:
+        """Of the run that last used this cluster."""
+        try:
+            return Path((self.folder / "run").read_text())
+        except OSError:
+            return None
+
+    def remember_run(self, folder: Path) -> None:
+        self._private("run", str(folder.absolute()))
+
     def forget(self) -> None:
-        for name in ("up.json", "token"):
+        for name in ("up.json", "token", "run"):
             (self.folder / name).unlink(missing_ok=True)
 
     def _private(self, name: str, text: str) -> None:
