@@ -6,6 +6,7 @@ that the program has opened itself is used, and left open.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
@@ -125,7 +126,7 @@ def _connect(to: str | Local, token: Path | None) -> None:
         _set({_MODE: "token", _TOKEN_PATH: str(token), _TOKEN: None})
     ray = imported()
     if token is not None:
-        _take_token(ray)
+        _heed_environment(ray)
     try:
         with _own_signals():
             ray.init(**options)
@@ -144,7 +145,10 @@ def _close() -> None:
     if ray.is_initialized():
         with _own_signals():
             ray.shutdown()
+    tokens_were = _MODE in _held.before
     _set(_held.before)
+    if tokens_were:
+        _heed_environment(ray)
     _held.before, _held.to = {}, None
     folder, _held.folder = _held.folder, None
     if folder is not None:
@@ -169,14 +173,16 @@ def _new_token(folder: Path) -> Path:
     return path
 
 
-def _take_token(ray: Any) -> None:
+def _heed_environment(ray: Any) -> None:
     """Ray decides when it is imported whether there are tokens at all, and keeps the first that it read."""
-    if ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN:
-        raise DeepgenError(
-            "Ray was imported before deepgen's engine was opened, and without token authentication: set "
-            "RAY_AUTH_MODE=token in the environment first, or connect with ray.init() yourself"
-        )
+    mode = os.environ.get(_MODE, "disabled")
+    ray._raylet.Config.initialize(json.dumps({"AUTH_MODE": mode}))
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+    if mode == "token" and ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN:
+        raise DeepgenError(
+            "Ray was imported without token authentication and cannot change its mind: set RAY_AUTH_MODE=token in the "
+            "environment first, or connect with ray.init() yourself"
+        )
 
 
 @contextmanager
