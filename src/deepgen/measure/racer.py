@@ -83,7 +83,7 @@ class Racer:
         self.bench.reset()
         around.threads.settle()
         if around.task.policy.cold:
-            around.harness.flush([b.all for b in self._buffers()])
+            around.harness.flush([b.all for b in self._cold()])
         run = self.run
         self._enter(Stage.TIME)
         around.harness.begin()
@@ -126,6 +126,14 @@ class Racer:
                 detail = f"right at first but not on call {self.calls}: {rejected.detail}"
                 raise Rejected(rejected.verdict, detail, rejected.error) from None
             raise
+
+    def _cold(self) -> list[Guarded]:
+        """What a cold run finds in memory only: tensors, and what was made of them ahead of time.
+
+        Scratch memory stays as the last run left it, because a baseline's, which nobody can flush, does too.
+        """
+        scratch = {id(buffer) for buffer in self.scratch}
+        return [buffer for buffer in self._buffers() if id(buffer) not in scratch]
 
     def _buffers(self) -> list[Guarded]:
         return [*self.bench.buffers.values(), *self.workspaces]
