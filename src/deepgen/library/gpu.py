@@ -6,10 +6,10 @@ and waits for nothing, so it can be captured in a graph; the first call of a sha
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock, get_ident
 from typing import Any
 
 from deepgen.library.device_arrays import View, stream_handle, view
@@ -25,7 +25,10 @@ _NO_CONTEXT = 201
 
 
 class _Call:
-    """A launch plan bound to one shape, strides and, where it has scratch memory, one stream."""
+    """A launch plan bound to one shape, strides, thread and, where it has scratch memory, one stream.
+
+    Threads have bindings of their own: one may set addresses while another launches.
+    """
 
     def __init__(self, plans: Sequence[BoundPlan], names: Sequence[str]) -> None:
         slots = [(slot, i) for plan in plans for i, name in enumerate(names) for slot in plan.slots(name)]
@@ -50,9 +53,9 @@ class LoadedGpuKernel:
             isinstance(a, WorkspaceArg) for s in (*kernel.plan.prepare, *kernel.plan.steps) for a in s.args
         )
         self._calls: dict[Any, _Call] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._owned: list[int] = []
-        self._streams: Callable[[int], int] | None = None
+        self._torch_stream: Callable[[int], int] = self._find_torch_stream
 
     def __call__(
         self, a: Any, b: Any, *, out: Any = None, bias: Any = None, scale: Any = None, stream: Any = None
@@ -63,38 +66,38 @@ class LoadedGpuKernel:
         """
         if out is None:
             out = self._new_output(a, b)
-        handle = self._current_stream(a) if stream is None else stream_handle(stream)
         names: tuple[str, ...] = _NAMES
         arrays: tuple[Any, ...] = (a, b, out)
+        try:  # Tensors of torch are what is called most: no loop, no detour.
+            device = a.get_device()
+            handle = self._torch_stream(device) if stream is None else stream_handle(stream)
+            at_a, at_b, at_c = a.data_ptr(), b.data_ptr(), out.data_ptr()
+            if (at_a | at_b | at_c) % _ALIGN:
+                _refuse(names, (at_a, at_b, at_c))
+            addresses: tuple[int, ...] = (at_a, at_b, at_c)
+            key: Any = (
+                a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype, out.shape, out.stride(), out.dtype,
+                device, b.get_device(), out.get_device(), handle if self._scratch else None, get_ident(),
+            )  # fmt: skip
+        except AttributeError:
+            handle = 0 if stream is None else stream_handle(stream)
+            key, addresses = self._look(names, arrays, handle)
         if bias is not None or scale is not None:
             more = {name: array for name, array in (("bias", bias), ("scale", scale)) if array is not None}
             names, arrays = (*names, *more), (*arrays, *more.values())
             key, addresses = self._look(names, arrays, handle)
-        else:
-            try:  # Three tensors of torch are what is called most: no loop, no detour.
-                addresses = (a.data_ptr(), b.data_ptr(), out.data_ptr())
-                key = (
-                    a.shape, a.stride(), a.dtype, a.get_device(), b.shape, b.stride(), b.dtype, b.get_device(),
-                    out.shape, out.stride(), out.dtype, out.get_device(), handle if self._scratch else None,
-                )  # fmt: skip
-            except AttributeError:
-                key, addresses = self._look(names, arrays, handle)
-        for address in addresses:
-            if address % _ALIGN:
-                name = names[addresses.index(address)]
-                raise BadInput(f"{name} lies at an address that is no multiple of {_ALIGN}", allowed="a copy of it")
-        with self._lock:
-            call = self._calls.get(key)
-            if call is None:
+        call = self._calls.get(key)
+        if call is None:
+            with self._lock:
                 views = {name: view(array) for name, array in zip(names, arrays, strict=True)}
                 call = self._calls[key] = self._bind(views)
-            try:
-                call.fire(addresses, handle)
-            except DriverError as error:
-                if error.code != _NO_CONTEXT:
-                    raise
-                self._driver.enter()  # a thread that has not used the GPU before
-                call.fire(addresses, handle)
+        try:
+            call.fire(addresses, handle)
+        except DriverError as error:
+            if error.code != _NO_CONTEXT:
+                raise
+            self._driver.enter()  # a thread that has not used the GPU before
+            call.fire(addresses, handle)
         return out
 
     def close(self) -> None:
@@ -145,15 +148,13 @@ class LoadedGpuKernel:
         """What a call with these arrays depends on, and their addresses."""
         views = [view(array) for array in arrays]
         told = tuple((seen.shape, seen.strides, seen.dtype) for seen in views)
-        return (names, told, handle if self._scratch else None), tuple(seen.address for seen in views)
+        _refuse(names, [seen.address for seen in views])
+        return (names, told, handle if self._scratch else None, get_ident()), tuple(seen.address for seen in views)
 
-    def _current_stream(self, array: Any) -> int:
-        """torch's current stream for its tensors, the default stream otherwise."""
-        if not hasattr(array, "data_ptr"):
-            return 0
-        if self._streams is None:
-            self._streams = _torch_stream()
-        return self._streams(array.get_device())
+    def _find_torch_stream(self, device: int) -> int:
+        """torch's current stream; from the second call on without this detour."""
+        self._torch_stream = _torch_stream()
+        return self._torch_stream(device)
 
     def _allocate(self, arg: WorkspaceArg, size: int) -> int:
         address = self._driver.alloc(size)
@@ -162,6 +163,13 @@ class LoadedGpuKernel:
 
     def __repr__(self) -> str:
         return f"<deepgen kernel {self.kernel.name} for {self.operator.describe()} on {self.kernel.language}>"
+
+
+def _refuse(names: Sequence[str], addresses: Sequence[int]) -> None:
+    """Raises when one of the arrays is not aligned."""
+    for name, address in zip(names, addresses, strict=True):
+        if address % _ALIGN:
+            raise BadInput(f"{name} lies at an address that is no multiple of {_ALIGN}", allowed="a copy of it")
 
 
 def _scalars(gemm: Gemm, views: Mapping[str, View]) -> dict[str, int | float]:
