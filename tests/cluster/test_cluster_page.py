@@ -43,6 +43,17 @@ def translated(text: str, hosts: list[Host]) -> str:
 
 def test_the_page_from_two_hosts_to_results(hosts: list[Host], tmp_path: Path) -> None:
     before = marked()
+    try:
+        walk(hosts, tmp_path, before)
+    finally:
+        if (tmp_path / "cluster.toml").exists():
+            run("deepgen cluster down cluster.toml", tmp_path)
+    assert marked() == before
+    for place in (Path(host.folder) for host in hosts):
+        assert list(place.glob(".deepgen/cluster/*.json")) == []
+
+
+def walk(hosts: list[Host], tmp_path: Path, before: set[int]) -> None:
     ran = []
     for block in FENCE.finditer(PAGE.read_text()):
         text = block["text"]

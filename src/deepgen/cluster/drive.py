@@ -22,7 +22,7 @@ from deepgen.vocabulary import DeepgenError
 # From what was fetched for a task to its requests; what a file means is known further up.
 Requests = Callable[[WorkGroup, Fetched, Path], Sequence[Request]]
 _TELL_EVERY = 0.25  # seconds
-_LOOK_EVERY = 5.0
+_LOOK_EVERY = 2.0
 
 
 @dataclass(frozen=True)
