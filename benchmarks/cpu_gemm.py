@@ -52,7 +52,7 @@ RESULTS = HERE / "results" / "cpu_gemm.json"
 ENOUGH = 0.90  # of the bound: a shape that reaches it meets its floor whatever the ratio
 GOALS = {"gemm": (1.10, 0.97), "batched": (1.5, 1.0)}  # geometric mean, least ratio
 RACE_SECONDS = 4.0
-FEWEST_ROUNDS, MOST_ROUNDS = 11, 101
+FEWEST_ROUNDS, MOST_ROUNDS = 11, 41
 
 
 @dataclass(frozen=True)

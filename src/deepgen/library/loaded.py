@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,6 +18,14 @@ from deepgen.targets import Gpu, Target
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel
 
 
+@dataclass(frozen=True)
+class _Admitted:
+    """What is worked out once for each shape: a call takes microseconds, and so must all that is around it."""
+
+    tensors: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+    scalars: Mapping[str, int | float]
+
+
 class LoadedKernel:
     """Call it with the operator's inputs; sizes are taken from the arrays, so one kernel serves many shapes."""
 
@@ -24,28 +33,32 @@ class LoadedKernel:
         self.kernel = kernel
         self.operator = operator
         self._native = NativeKernel(kernel, binary)
-        self._admitted: set[tuple[int, ...]] = set()
+        self._admitted: dict[tuple[tuple[int, ...], tuple[int, ...]], _Admitted] = {}
 
-    def __call__(self, a: Array, b: Array, *, out: Array | None = None) -> Array:
-        """C from A and B. With beta, `out` must be given and holds C before and after."""
-        operator = self._for(a, b)
-        tensors = {t.name: t for t in operator.tensors()}
-        if set(tensors) != {"A", "B", "C"}:
-            raise BadInput(f"{operator.describe()} takes more inputs than A and B", allowed="a plain GEMM")
+    def __call__(self, a: Array, b: Array, *, bias: Array | None = None, out: Array | None = None) -> Array:
+        """C from A and B, and bias where the kernel adds one. With beta, `out` must hold C; it does so afterwards."""
+        admitted = self._admitted.get((a.shape, b.shape)) or self._admit(a, b)
         if out is None:
-            if operator.beta != 0.0:
+            if self.operator.beta != 0.0:
                 raise BadInput("this kernel adds beta * C: it needs C", allowed="pass it as out=")
-            out = tensors["C"].empty()
+            out = np.empty(*admitted.tensors["C"])
         arrays = {"A": a, "B": b, "C": out}
+        if bias is not None:
+            arrays["bias"] = bias
+        if arrays.keys() != admitted.tensors.keys():
+            wanted = ", ".join(sorted(admitted.tensors))
+            raise BadInput(f"this kernel was given {', '.join(sorted(arrays))}", allowed=f"exactly {wanted}")
         for name, array in arrays.items():
-            _check(name, array, tensors[name].shape, tensors[name].dtype.numpy())
-        scalars = operator.scalars()
-        shape = (operator.m, operator.n, operator.k, operator.batch)
-        if shape not in self._admitted:
-            check_shape(self.kernel, scalars)
-            self._admitted.add(shape)
-        self._native.run(arrays, scalars)
+            _check(name, array, *admitted.tensors[name])
+        self._native.run(arrays, admitted.scalars)
         return out
+
+    def _admit(self, a: Array, b: Array) -> _Admitted:
+        operator = self._for(a, b)
+        scalars = operator.scalars()
+        check_shape(self.kernel, scalars)
+        tensors = {t.name: (t.shape, t.dtype.numpy()) for t in operator.tensors()}
+        return self._admitted.setdefault((a.shape, b.shape), _Admitted(tensors, scalars))
 
     def _for(self, a: Array, b: Array) -> Gemm:
         op = self.operator
