@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.engines.ray import roles
+from deepgen.targets import host
 from deepgen.vocabulary import DeepgenError, Missing
 
 NAMESPACE = "deepgen"
@@ -118,7 +119,11 @@ def _connect(to: str | Local, token: Path | None) -> None:
             "object_store_memory": STORE_BYTES,
             "include_dashboard": False,
             "_temp_dir": str(_held.folder),
-            "_system_config": {"enable_worker_prestart": False, "num_workers_soft_limit": to.build_slots + to.testers},
+            "_system_config": {
+                "enable_worker_prestart": False,
+                "worker_maximum_startup_concurrency": host.usable_cores(),
+                "num_workers_soft_limit": to.build_slots + to.testers,  # kept while they are idle
+            },
         }
     else:
         options["address"] = to
@@ -127,6 +132,7 @@ def _connect(to: str | Local, token: Path | None) -> None:
     ray = imported()
     if token is not None:
         _heed_environment(ray)
+    _hush(ray)
     try:
         with _own_signals():
             ray.init(**options)
@@ -183,6 +189,11 @@ def _heed_environment(ray: Any) -> None:
             "Ray was imported without token authentication and cannot change its mind: set RAY_AUTH_MODE=token in the "
             "environment first, or connect with ray.init() yourself"
         )
+
+
+def _hush(ray: Any) -> None:
+    """Whatever raylets report to all drivers is printed, asked for or not. What matters reaches us as an exception."""
+    ray._private.worker.print_to_stdstream = lambda data, ignore_prefix: None
 
 
 @contextmanager
