@@ -106,7 +106,7 @@ def _best(progress: Progress) -> str:
 
 
 def _failed(progress: Progress) -> int:
-    return sum(n for verdict, n in progress.verdicts.items() if verdict != "correct")
+    return sum(n for verdict, n in progress.verdicts.items() if verdict not in ("correct", "not_run"))
 
 
 def _cut(text: str) -> str:
