@@ -1,8 +1,8 @@
 """How much of a cluster's build slots and devices the Ray engine uses, and what it costs a trial.
 
 Builds of 1 s and measurements of 0.25 s on average, both lognormal, on the simulated device: they sleep, so a small
-machine stands for many. The ideal is the same queue with the very same times and nothing else: every build slot takes the
-next kernel as soon as it is free, every device the next built one, and nothing takes time in between.
+machine stands for many. The ideal is the same queue with the very same times and nothing else: every build slot takes
+the next kernel as soon as it is free, every device the next built one, and nothing takes time in between.
 
     python benchmarks/cluster_scaling.py                        all points, then the zero-length trials
     python benchmarks/cluster_scaling.py --slots 8 --testers 2  one point, merged into the results
@@ -180,9 +180,8 @@ def show(results: dict[str, Any]) -> None:
         print(f"worst {worst:.3f} of the ideal, over {len(results['points'])} points (bar: {BAR:g})")
     if results["zero"]:
         row = results["zero"]
-        print(
-            f"{row['trials']} zero-length trials: {row['ms']:.2f} ms each; the driver grew by {row['grown_mib']:.1f} MiB"
-        )
+        grown = f"the driver grew by {row['grown_mib']:.1f} MiB"
+        print(f"{row['trials']} zero-length trials: {row['ms']:.2f} ms each; {grown}")
 
 
 def earlier(path: Path) -> dict[str, Any]:
