@@ -1,0 +1,96 @@
+// Packing. A group is the 4 bytes along K that dot products take at once: 2 numbers in bf16, 4 in 8 bits.
+//
+// A matrix lies in memory either along K (a row of it is one piece, and so are its groups) or across (the numbers of
+// one k are a piece, and groups must be interleaved from GROUP of them). Squares of 16 x 16 groups are read from
+// either, and written by rows (the left operand) or by groups (the right operand): one of the two is transposed.
+#define GROUP (4 / ES)          // numbers in a group
+#define DEPTH (64 / ES)         // numbers along K in a square: one line of a row
+typedef uint32_t square[16][16] __attribute__((aligned(64)));
+
+#if defined(__AVX512BW__)
+typedef __m512i line;
+ALWAYS_INLINE line line_part(const void *from, long bytes) {
+    return _mm512_maskz_loadu_epi8(bytes >= 64 ? ~0ull : bytes <= 0 ? 0 : (1ull << bytes) - 1, from);
+}
+ALWAYS_INLINE line line_whole(const void *from) { return _mm512_loadu_si512(from); }
+ALWAYS_INLINE void line_put(void *to, line x) { _mm512_storeu_si512(to, x); }
+
+ALWAYS_INLINE void turn(line t[16]) {
+    vec v[16];
+    UNROLLED for (int i = 0; i < 16; i++) v[i] = _mm512_castsi512_ps(t[i]);
+    transpose(v);
+    UNROLLED for (int i = 0; i < 16; i++) t[i] = _mm512_castps_si512(v[i]);
+}
+
+// The groups of 16 columns from GROUP lines of numbers that lie across: 16 numbers of each.
+#if ES == 2
+#define NUMBERS __m256i
+#define WIDE(x) _mm512_cvtepu16_epi32(x)
+#define GET(from) _mm256_loadu_si256((const __m256i *)(from))
+#define GET_PART(mask, from) _mm256_maskz_loadu_epi16(mask, from)
+#else
+#define NUMBERS __m128i
+#define WIDE(x) _mm512_cvtepu8_epi32(x)
+#define GET(from) _mm_loadu_si128((const __m128i *)(from))
+#define GET_PART(mask, from) _mm_maskz_loadu_epi8(mask, from)
+#endif
+ALWAYS_INLINE line interleave(int whole, const char *from, long ld, long columns, long k) {
+    const __mmask16 some = columns >= 16 ? 0xffff : (1u << columns) - 1;
+    line x = _mm512_setzero_si512();
+    UNROLLED for (int e = 0; e < GROUP; e++) {
+        if (!whole && e >= k) break;
+        NUMBERS n = whole ? GET(from + e * ld) : GET_PART(some, from + e * ld);
+        x = _mm512_or_si512(x, _mm512_slli_epi32(WIDE(n), 8 * ES * e));
+    }
+    return x;
+}
+#else
+typedef struct {
+    uint32_t at[16];
+} line;
+ALWAYS_INLINE line line_part(const void *from, long bytes) {
+    line x = {{0}};
+    if (bytes > 0) memcpy(&x, from, bytes < 64 ? bytes : 64);
+    return x;
+}
+ALWAYS_INLINE line line_whole(const void *from) { return line_part(from, 64); }
+ALWAYS_INLINE void line_put(void *to, line x) { memcpy(to, &x, 64); }
+
+static void turn(line t[16]) {
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < i; j++) {
+            uint32_t x = t[i].at[j];
+            t[i].at[j] = t[j].at[i];
+            t[j].at[i] = x;
+        }
+}
+
+static line interleave(int whole, const char *from, long ld, long columns, long k) {
+    (void)whole;
+    line x = {{0}};
+    for (long j = 0; j < columns && j < 16; j++)
+        for (long e = 0; e < GROUP && e < k; e++)
+            memcpy((char *)&x.at[j] + e * ES, from + e * ld + j * ES, ES);
+    return x;
+}
+#endif
+
+// Reads a square: 16 rows along K, or 16 columns across DEPTH lines. What lies outside the matrix is 0.
+ALWAYS_INLINE void read_square(line t[16], int across, const char *from, long ld, long rows, long k) {
+    if (across && rows >= 16 && k >= DEPTH) {
+        UNROLLED for (int g = 0; g < 16; g++) t[g] = interleave(1, from + g * GROUP * ld, ld, 16, GROUP);
+    } else if (across) {
+        UNROLLED for (int g = 0; g < 16; g++) t[g] = interleave(0, from + g * GROUP * ld, ld, rows, k - g * GROUP);
+    } else if (rows >= 16 && k >= DEPTH) {
+        UNROLLED for (int i = 0; i < 16; i++) t[i] = line_whole(from + i * ld);
+    } else {
+        UNROLLED for (int i = 0; i < 16; i++) t[i] = line_part(from + (i < rows ? i * ld : 0), i < rows ? k * ES : 0);
+    }
+}
+
+ALWAYS_INLINE void copy_square(char *to, int across, int by_groups, const char *from, long ld, long rows, long k) {
+    line t[16];
+    read_square(t, across, from, ld, rows, k);
+    if (across != by_groups) turn(t);
+    UNROLLED for (int i = 0; i < 16; i++) line_put(to + i * 64, t[i]);
+}
