@@ -106,19 +106,20 @@ def _tile(gemm: Gemm, cpu: X86, height: int, width: int) -> tuple[int, int]:
     streamed = gemm.m <= _THIN and gemm.layout[1] == "n" and gemm.n * gemm.k * FLOAT > cpu.l2_bytes // 4
     most = 8 if not streamed else 2 if gemm.m > 4 else 4
     allowed = [(r, v) for r, v in tiles(cpu, height, width) if r <= _ROWS and v <= most]
-    return min(allowed, key=lambda tile: _tile_cost(height, width, lanes, *tile))
+    from_l2 = width * gemm.k * FLOAT > cpu.l2_bytes // 4
+    return min(allowed, key=lambda tile: _tile_cost(height, width, lanes, *tile, 0.35 if from_l2 else 0.2))
 
 
-def _tile_cost(height: int, width: int, lanes: int, rows: int, vectors: int) -> float:
-    """Cycles of one K step over all of C, as if everything lay in L1: what a tile wastes at the edges counts.
+def _tile_cost(height: int, width: int, lanes: int, rows: int, vectors: int, load_b: float) -> float:
+    """Cycles of one K step over all of C: what a tile wastes at the edges counts.
 
     Two multiply-adds a cycle, of latency four; a load costs little beside them, but not nothing, and one of B more
-    than one of A because it brings a whole vector. Rows that do not fill a strip are copied first, and a narrower
-    last panel takes code of its own.
+    than one of A because it brings a whole vector, from L2 where B is large. Rows that do not fill a strip are copied
+    first, and a narrower last panel takes code of its own.
     """
 
     def tile(across: int) -> float:
-        return max(rows * across / 2, 4.0) + 0.12 * rows + 0.2 * across
+        return max(rows * across / 2, 4.0) + 0.12 * rows + load_b * across
 
     panels, rest = divmod(-(-width // lanes), vectors)
     strips = height // rows + (1.5 if height % rows else 0.0)
