@@ -91,6 +91,8 @@ class Tuner:
                     found.append((us, c))
                     found.sort(key=lambda pair: pair[0])
             else:
+                if time.monotonic() > ends:
+                    break
                 near = {key_of(c): c for _, good in found[:3] for c in self.around(bench.problem, good)}
                 batch = [c for key, c in near.items() if key not in seen][:40]
         finals = []
@@ -210,6 +212,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "h200")
     parser.add_argument("--tune", type=float, default=130.0, help="seconds for all shapes; 0: the known configs only")
     parser.add_argument("--proposals", type=int, default=30, help="configs added to the known ones")
+    parser.add_argument("--default", action="store_true", help="ours is what the family takes without search")
     parser.add_argument("--search", action="store_true", help="only look for configs, and write those down")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of shapes in the suite's order, from 0")
     parser.add_argument("--cores", type=int, default=16)
@@ -223,6 +226,9 @@ def main() -> None:
     known = known_configs(HERE / f"h200/{name}_configs.json", todo)
     proposals = options.proposals if options.tune else 0
     first = {s: tuner.proposed(s, problems[s], known[s], proposals) for s in todo}
+    if options.default:
+        first = {s: [dict(tuner.family.default(problems[s], target))] for s in todo}
+        options.tune = 0.0
     for shape in todo:
         for config in first[shape]:
             tuner.start(problems[shape], config)

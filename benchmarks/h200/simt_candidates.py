@@ -201,4 +201,4 @@ def turned(c: Config) -> Iterator[Config]:
         yield {**c, **single, "STAGES": 2}
         yield {**c, **single, "STAGES": 3}
         tile = (c["BM"], c["BN"], c["TM"], c["TN"], c["LANES_M"])
-        yield config(tile, 16, 3, c["SPLIT_U"], c["FIXUP"], c["SPLITS"])
+        yield config(tile, 16, 3, c["SPLIT_U"], c["FIXUP"], c.get("SPLITS", 1))

@@ -10,7 +10,10 @@ import pytest
 import simt_emulation as emulation
 
 from deepgen import targets
-from deepgen.generators.templates.simt.older import OlderSimtGemm, older_operator
+from deepgen.generators.templates.simt.lower import lower
+from deepgen.generators.templates.simt.older import OlderSimtGemm, older_operator, own_config
+from deepgen.generators.templates.simt.simt_gemm import dots
+from deepgen.targets import Gpu
 from deepgen.vocabulary import BadInput
 
 FILES = Path(__file__).parents[2] / "data/deepgen/TuningConfigs"
@@ -35,6 +38,41 @@ def test_a_legal_config_is_a_kernel_that_is_right(name: str, seed: int, transpos
     assert family.refuses(operator, chip) is None
     (config,) = family.space(operator, chip).sample(1, seed)
     kernel = family.emit(operator, chip, config)
+    error, got, wanted = emulation.run(kernel, emulation.build(kernel, tmp_path), operator)
+    assert error == ""
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=operator.tolerance().absolute)
+
+
+@pytest.mark.parametrize("strategy", [0, 1])
+@pytest.mark.parametrize("name", sorted(path.name for path in FILES.glob("*.json")))
+def test_every_config_of_their_files_maps(name: str, strategy: int) -> None:
+    """A config that cannot be mapped would end a tuning run in its middle. Large spaces at equal steps of rank."""
+    candidates = read(name)
+    operator = older_operator(candidates)
+    chip = targets.resolve({32: "cuda:sm_80", 64: "hip:gfx906"}[candidates["WARP_SIZE"][0]])
+    assert isinstance(chip, Gpu)
+    space = OlderSimtGemm(candidates, strategy).space(operator, chip)
+    count = space.count()
+    for rank in range(0, count, max(1, count // 400)):
+        config = space.at(rank)
+        made = lower(operator, own_config(config, operator, chip), chip.warp, dots(chip))
+        assert made.threads == chip.warp * (
+            config["BLOCK_LAYOUT_M"] * config["BLOCK_LAYOUT_N"] * config["LOCAL_SPLIT_U"]
+        )
+
+
+@pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
+def test_more_groups_than_steps_of_k_in_a_tile(tmp_path: Path) -> None:
+    """Their rules allow it: the tile gets a step for each group."""
+    one = {
+        "BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 2, "THREAD_SIZE_M": 4, "THREAD_SIZE_N": 4,
+        "BLOCK_LAYOUT_M": 1, "BLOCK_LAYOUT_N": 2, "WARP_LAYOUT_M": 8, "WARP_LAYOUT_N": 4, "LOCAL_SPLIT_U": 4,
+        "GLOB_LOAD_WIDTH_A": 1, "GLOB_LOAD_WIDTH_B": 1, "GLOB_STORE_WIDTH": 4, "BLOCK_MAPPING": 1,
+    }  # fmt: skip
+    candidates = {**read("GEMM_cfg_32.json"), **{key: [value] for key, value in one.items()}}
+    operator, chip = older_operator(candidates), targets.resolve("cuda:sm_80")
+    config = {**{key: values[0] for key, values in candidates.items()}, "REDUCE_C_CONTINUOUS": 1}
+    kernel = OlderSimtGemm(candidates).emit(operator, chip, config)
     error, got, wanted = emulation.run(kernel, emulation.build(kernel, tmp_path), operator)
     assert error == ""
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=operator.tolerance().absolute)

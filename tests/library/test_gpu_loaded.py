@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import timeit
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deepgen.library.device_arrays import stream_handle, view
+from deepgen.library import gpu
+from deepgen.library.device_arrays import View, stream_handle, view
 from deepgen.library.gpu import LoadedGpuKernel
 from deepgen.measure import gpu_driver
 from deepgen.operators import gemm
@@ -88,6 +90,20 @@ def test_what_does_not_fit_is_told(call: LoadedGpuKernel) -> None:
         call(OnDevice(a), OnDevice(b))
     with pytest.raises(BadInput, match="no device array"):
         call([1, 2], OnDevice(b), out=OnDevice(out))
+
+
+def test_a_call_costs_little_more_than_its_launch(call: LoadedGpuKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through torch's tensors: a few microseconds. Against a workload of Python's own, so that any machine will do."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(gpu, "view", lambda t: View(t.data_ptr(), tuple(t.shape), tuple(t.stride()), "f32"))
+    a, b, out = (torch.zeros(1, 1) for _ in range(3))
+
+    def each(work: Callable[[], Any]) -> float:
+        return min(timeit.repeat(work, number=500, repeat=5)) / 500
+
+    taken = each(lambda: call(a, b, out=out, stream=0))
+    attributes = each(lambda: [(t.shape, t.stride(), t.dtype, t.get_device(), t.data_ptr()) for t in (a, b, out)])
+    assert taken < 8 * attributes, "about twice what asking the tensors takes; it was four times that with loops"
 
 
 def test_arrays_that_are_not_on_a_gpu_are_refused() -> None:

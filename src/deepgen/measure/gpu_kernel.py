@@ -52,6 +52,11 @@ class BoundPlan:
         """Where a tensor's address stands: objects whose `value` it is."""
         return tuple(self._slots.get(tensor, ()))
 
+    @property
+    def single(self) -> Launch | None:
+        """The one launch that is all there is to do; None where there is more."""
+        return self._launches[0] if len(self._launches) == 1 and not self._zeros else None
+
     def run(self, stream: Stream = 0) -> None:
         """Enqueue all of it. Allocates nothing and waits for nothing."""
         if stream != self._stream:

@@ -6,6 +6,11 @@ user guide for the AMDGPU backend, AMD's ISA documents and ROCm's table of accel
 Cards are as the vendors' datasheets and whitepapers give them: dense rates, boost clocks. For the Hygon DCU Z100 the
 vendor publishes little: 64 compute units, 32 GB at 1024 GB/s and clocks of up to 1.7 GHz (f32) and 1.5 GHz (f64), from
 its prospectus; its rates follow from these and the instruction set, which is that of gfx906.
+
+Compared with: https://nvidia.github.io/cccl (arch_traits: sm_70 to sm_90); an H200 itself (L2, shared memory,
+registers, multiprocessors); https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html (compute units,
+LDS, L2 and register files of all Instincts here); https://hmc-tech.com (V100, A100, H100, H200, B200: multiprocessors,
+clocks, rates, bandwidth). Rates of the others were not found a second time.
 """
 
 from __future__ import annotations
@@ -111,7 +116,7 @@ CUDA_CARDS: Mapping[str, Card] = {
                  {"f64": 33.5, "f32": 66.9, "f16": 133.8, "bf16": 133.8, "i8": 133.8},
                  {"f64": 66.9, "tf32": 494.7, "f16": 989.4, "bf16": 989.4,
                   "f8e4m3": 1978.9, "f8e5m2": 1978.9, "i8": 1978.9}),
-    "h200": Card("sm_90", "NVIDIA H200", 132, 1980, 50 * _MIB, 4800.0,
+    "h200": Card("sm_90", "NVIDIA H200", 132, 1980, 60 * _MIB, 4800.0,
                  {"f64": 33.5, "f32": 66.9, "f16": 133.8, "bf16": 133.8, "i8": 133.8},
                  {"f64": 66.9, "tf32": 494.7, "f16": 989.4, "bf16": 989.4,
                   "f8e4m3": 1978.9, "f8e5m2": 1978.9, "i8": 1978.9}),
@@ -167,6 +172,9 @@ HIP_CARDS: Mapping[str, Card] = {
     "mi250x": Card("gfx90a", "AMD Instinct MI250X (one die)", 110, 1700, 8 * _MIB, 1638.4,
                    {"f64": 23.9, "f32": 47.9, "f16": 47.9, "i8": 95.7},
                    {"f64": 47.9, "f32": 47.9, "f16": 191.5, "bf16": 191.5, "i8": 191.5}),
+    "mi210": Card("gfx90a", "AMD Instinct MI210", 104, 1700, 8 * _MIB, 1638.4,
+                  {"f64": 22.6, "f32": 45.3, "f16": 45.3, "i8": 90.5},
+                  {"f64": 45.3, "f32": 45.3, "f16": 181.0, "bf16": 181.0, "i8": 181.0}),
     "mi300x": Card("gfx942", "AMD Instinct MI300X", 304, 2100, 32 * _MIB, 5300.0,
                    {"f64": 81.7, "f32": 163.4, "f16": 163.4, "i8": 326.9},
                    {"f64": 163.4, "f32": 163.4, "tf32": 653.7, "f16": 1307.4, "bf16": 1307.4,

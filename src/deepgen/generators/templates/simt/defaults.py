@@ -21,8 +21,9 @@ class _Tile(NamedTuple):
     split_u: int = 1
 
 
-# Warps of 32 lanes lie 4 x 8, of 64 lanes 8 x 8. On an H200 the first of these come within 5 % of the tuned kernel.
+# Warps of 32 lanes lie 4 x 8, of 64 lanes 8 x 8.
 _TILES_32 = (
+    _Tile(256, 128, 16, 8),
     _Tile(128, 128, 16, 8), _Tile(128, 64, 16, 8), _Tile(128, 64, 8, 8), _Tile(64, 64, 8, 8), _Tile(64, 64, 8, 8, 2),
     _Tile(32, 64, 8, 4), _Tile(32, 64, 8, 4, 4), _Tile(16, 64, 4, 4), _Tile(16, 64, 4, 4, 4), _Tile(16, 32, 4, 4, 4),
     _Tile(16, 32, 2, 4), _Tile(16, 16, 2, 2),
@@ -52,9 +53,10 @@ def _candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
 
 def _config(gemm: Gemm, gpu: Gpu, tile: _Tile, splits: int) -> dict[str, Any]:
     """K outermost in shared memory, through registers: the arithmetic then reads its operands from different banks."""
+    cuda = not isinstance(gpu, Hip)
     wide = max(1, gemm.dtypes[3].bytes // 4)
     threads = tile.bm // tile.tm * (tile.bn // tile.tn) * tile.split_u
-    registers = tile.tm * tile.tn * wide + 2 * (tile.tm + tile.tn) * wide + 40
+    registers = tile.tm * tile.tn * wide + 3 * (tile.tm + tile.tn) * wide + 40
     most, size = WIDEST // dtype(gemm.a).bytes, dtype(gemm.a).bytes
     bk = 8 if tile.split_u == 1 else 16 * (2 if tile.split_u > 2 else 1)
     shared = 2 * size * ((tile.bm + tile.bn) * (bk + most) + 2 * most * bk) + gpu.shared_reserved
@@ -70,8 +72,8 @@ def _config(gemm: Gemm, gpu: Gpu, tile: _Tile, splits: int) -> dict[str, Any]:
         "BM": tile.bm, "BN": tile.bn, "BK": bk, "TM": tile.tm, "TN": tile.tn,
         "LANES_M": 4 if gpu.warp == 32 else 8, "LANE_ORDER": 1, "SPLIT_U": tile.split_u,
         # AMD's registers come in halves and thirds of a file: asking for more wavefronts makes the compiler spill.
-        "MIN_BLOCKS": 1 if isinstance(gpu, Hip) else max(n for n in (1, 2, 3, 4, 6) if n <= max(1, resident)),
-        "INNER_A": "row", "INNER_B": "row", "COPY": "registers", "REG_PREFETCH": False,
+        "MIN_BLOCKS": max(n for n in (1, 2, 3, 4, 6) if n <= max(1, resident)) if cuda else 1,
+        "INNER_A": "row", "INNER_B": "row", "COPY": "registers", "REG_PREFETCH": cuda and wide == 1,
         "UNROLL": min(8, bk // tile.split_u), "LOAD_CONTINUOUS": True, "STAGES": 2, "PAD": most,
         "LOAD_A": loads["A"], "LOAD_B": loads["B"],
         "THREAD_SCATTER_A": run["A"], "THREAD_SCATTER_B": run["B"],
@@ -97,7 +99,8 @@ def _seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
     tiles = ceil(gemm.m / c["BM"]) * ceil(gemm.n / c["BN"]) * gemm.batch
     rounds = ceil(tiles * splits / gpu.multiprocessors)
     warps = min(rounds, max(2, c["MIN_BLOCKS"])) * threads / gpu.warp
-    share = c["TM"] * c["TN"] / (c["TM"] * c["TN"] + 2.0 * (c["TM"] + c["TN"]))  # of arithmetic among instructions
+    moved = 2.0 * (c["TM"] + c["TN"]) + 10.0 * (c["BM"] + c["BN"]) / threads  # from and to shared memory, by trial
+    share = c["TM"] * c["TN"] / (c["TM"] * c["TN"] + moved)  # of arithmetic among instructions
     peak = (gpu.vector_peak(gemm.a) or gpu.vector_peak("f32") or 1e4) * 1e9
     rate = peak / gpu.multiprocessors * min(1.0, 0.4 + warps / 13) * share
     arithmetic = rounds * ceil(gemm.k / splits) * c["BM"] * c["BN"] * 2 / rate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd
+from math import gcd, lcm
 from typing import Any
 
 from deepgen.generators.templates.simt.simt_gemm import SimtGemm
@@ -52,19 +52,21 @@ class OlderSimtGemm:
 
 
 def own_config(config: Mapping[str, Any], gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
-    """Our knobs for theirs. Widths that a chip or a size does not allow become the widest that they do."""
+    """Our knobs for theirs. Widths that a chip or a size does not allow become the widest that they do.
+
+    Their rules let groups share a tile that has no step of K for each: it gets as many as it takes.
+    """
     c = config
     if c["WARP_SIZE"] != gpu.warp:
         raise BadInput(f"WARP_SIZE is {c['WARP_SIZE']} on {gpu.name}", allowed=str(gpu.warp))
-    if c["BLOCK_SIZE_K"] % c["LOCAL_SPLIT_U"]:
-        raise BadInput(f"LOCAL_SPLIT_U {c['LOCAL_SPLIT_U']} does not divide BLOCK_SIZE_K {c['BLOCK_SIZE_K']}")
     size, split_u = gemm.dtypes[0].bytes, c["LOCAL_SPLIT_U"]
     wide_c = WIDEST // max(gemm.dtypes[2].bytes, gemm.dtypes[3].bytes)
     tile = {"A": c["THREAD_SIZE_M"], "B": c["THREAD_SIZE_N"]}
     run = {side: gcd(c[f"THREAD_SCATTER_WIDTH_{side}"], gcd(tile[side], WIDEST // size)) for side in "AB"}
     store = c["GLOB_STORE_WIDTH"] if split_u > 1 else run["B"]
     return {
-        "BM": c["BLOCK_SIZE_M"], "BN": c["BLOCK_SIZE_N"], "BK": c["BLOCK_SIZE_K"], "TM": tile["A"], "TN": tile["B"],
+        "BM": c["BLOCK_SIZE_M"], "BN": c["BLOCK_SIZE_N"], "BK": lcm(c["BLOCK_SIZE_K"], split_u),
+        "TM": tile["A"], "TN": tile["B"],
         "LANES_M": c["WARP_LAYOUT_M"], "LANE_ORDER": 0, "SPLIT_U": split_u, "MIN_BLOCKS": 1,
         "INNER_A": "row", "INNER_B": "row", "COPY": "registers", "PAD": 0,
         "REG_PREFETCH": bool(c["REG_PREFETCH"]), "STAGES": 2 if c["SHARED_PREFETCH"] else 1,

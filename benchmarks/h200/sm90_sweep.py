@@ -1,0 +1,580 @@
+"""The Hopper GEMM family on a device: every feature checked against float64, then configs of many shapes timed.
+
+Needs torch, numpy and NVRTC on a host with a Hopper GPU; no installation of deepgen. `--check` tries layouts, formats,
+epilogues, edges and ways to share out K on small odd shapes. The sweep takes, for each shape, configs that a model
+ranks first (or those of `--configs`, a file of an earlier run), checks and times them with a cold L2, varies the best
+knob by knob, and times the winner against the best of cuBLASLt, interleaved. Builds run on all cores; the device is
+used by a worker process that is killed when it hangs, at the cost of the one config it was at.
+
+    PYTHONPATH=src python benchmarks/h200/sm90_sweep.py --check --seconds 120 --out $OUT
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from math import ceil, isfinite
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "src"))
+
+from deepgen import targets  # noqa: E402
+from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
+from deepgen.build import BuildError, BuildLimits, Group, toolchain_for  # noqa: E402
+from deepgen.generators.templates.sm90.defaults import _seconds as predicted  # noqa: E402
+from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm  # noqa: E402
+from deepgen.measure.gpu_driver import CUDA, Driver  # noqa: E402
+from deepgen.measure.gpu_kernel import GpuKernel  # noqa: E402
+from deepgen.operators import Gemm, gemm  # noqa: E402
+from deepgen.space import Space  # noqa: E402
+from deepgen.vocabulary import DeepgenError  # noqa: E402
+
+Config = dict[str, Any]
+FAMILY, TARGET = Sm90Gemm(), targets.resolve("cuda:h200")
+SUITES = ROOT / "data/suites.json"
+HANG_SECONDS = 12.0
+FLUSH_BYTES = 256 << 20
+ROUNDS = 25
+
+# (consumers, tiles_m, BN, schedule)
+TILES = [
+    (2, 1, 256, "c"), (2, 2, 128, "c"), (2, 1, 192, "c"), (2, 1, 128, "c"), (3, 1, 192, "c"), (3, 1, 128, "c"),
+    (3, 1, 96, "c"), (2, 1, 224, "c"), (2, 1, 160, "c"), (2, 2, 96, "c"), (2, 1, 96, "c"), (2, 1, 64, "c"),
+    (1, 1, 256, "c"), (1, 1, 192, "c"), (1, 1, 128, "c"), (1, 1, 96, "c"), (1, 1, 64, "c"), (1, 1, 32, "c"),
+    (1, 1, 48, "c"), (1, 2, 64, "c"), (1, 2, 128, "c"), (1, 1, 16, "c"),
+    (2, 2, 128, "p"), (2, 1, 256, "p"), (2, 1, 192, "p"), (2, 1, 128, "p"), (2, 1, 64, "p"),
+]  # fmt: skip
+STAGES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
+
+
+def shapes() -> list[tuple[int, int, int, int]]:
+    suite = json.loads(SUITES.read_text())["gpu"]
+    return [(1, m, n, k) for m, n, k in suite["gemm"]] + [tuple(s) for s in suite["batched_gemm"]]
+
+
+def config(op: Gemm, space: Space, tile: tuple[int, int, int, str], **other: Any) -> Config | None:
+    """The config with as many stages as fit, or none when the space has no such point."""
+    consumers, tiles_m, bn, schedule = tile
+    copy = op.c in ("bf16", "f16") and op.n % 8 == 0 and bn % 64 == 0 and other.get("FIXUP", "none") != "split"
+    made: Config = {
+        "SCHEDULE": "ping-pong" if schedule == "p" else "cooperative", "CONSUMERS": consumers, "TILES_M": tiles_m,
+        "BN": bn, "ATOMS": 1, "STAGES": 4, "REGISTERS": consumers > 1 and tiles_m * bn >= 192, "MIN_BLOCKS": 1,
+        "CLUSTER_M": 1, "CLUSTER_N": 1, "STORE": "copy" if copy else "straight", "BUFFERS": 2, "FIXUP": "none",
+        "PERSISTENT": True, "GROUP": 8, "ALONG": "M", **other,
+    }  # fmt: skip
+    if made["STORE"] != "copy":
+        made.pop("BUFFERS", None)
+    if made["FIXUP"] != "none":
+        made.pop("PERSISTENT")
+    most = other.get("STAGES")
+    for stages in [most] if most else reversed(STAGES):
+        made["STAGES"] = stages
+        if not space.explain(made):
+            return made
+    return None
+
+
+def candidates(op: Gemm, most: int) -> list[Config]:
+    space = FAMILY.space(op, TARGET)
+    found: list[tuple[float, Config]] = []
+    steps = ceil(op.k / 64)
+    for tile in TILES:
+        bm = 64 * tile[1] * (1 if tile[3] == "p" else tile[0])
+        tiles = ceil(op.m / bm) * ceil(op.n / tile[2]) * op.batch
+        some: list[Config | None] = []
+        for cluster in ({}, {"CLUSTER_M": 2}, {"CLUSTER_N": 2}):
+            some.append(config(op, space, tile, **cluster))
+            if tile[3] == "c" and tiles <= 4 * 132:
+                some.append(config(op, space, tile, PERSISTENT=False, **cluster))
+        if tile[3] == "c":
+            for blocks in (2, 3, 4):
+                some.append(config(op, space, tile, PERSISTENT=False, MIN_BLOCKS=blocks))
+            if steps > 4 and tiles % 132 and tiles < 8 * 132:
+                some.append(config(op, space, tile, FIXUP="stream"))
+            most_splits = min(steps, 132 // tiles) if tiles else 0
+            for cluster_k in (1, 2, 3, 4, 5, 6, 7, 8, 16):
+                for parts in {1, most_splits // cluster_k}:
+                    if 1 < cluster_k * parts <= most_splits:
+                        split = {"FIXUP": "split", "CLUSTER_K": cluster_k, "PARTS": parts}
+                        some.append(config(op, space, tile, **split))
+        found += [(predicted(op, TARGET, c), c) for c in some if c is not None]
+    found.sort(key=lambda pair: pair[0])
+    return varied([c for _, c in found], most)
+
+
+def varied(ranked: list[Config], most: int) -> list[Config]:
+    """The best, but no more than a few of one tile and of one way to share out: the model is not that good."""
+    seen: dict[Any, int] = {}
+    out: list[Config] = []
+    for c in ranked:
+        tile = (c["CONSUMERS"], c["TILES_M"], c["BN"])
+        way = (*tile, c["SCHEDULE"], c["FIXUP"], c["MIN_BLOCKS"], c["CLUSTER_M"], c["CLUSTER_N"])
+        if c not in out and seen.get(tile, 0) < 7 and seen.get(way, 0) < (2 if c["FIXUP"] == "split" else 1):
+            seen[tile], seen[way] = seen.get(tile, 0) + 1, seen.get(way, 0) + 1
+            out.append(c)
+        if len(out) == most:
+            break
+    return out
+
+
+def neighbours(op: Gemm, c: Config) -> Iterator[Config]:
+    """One knob changed at a time, and the stages refitted."""
+    space = FAMILY.space(op, TARGET)
+    for knob, values in (
+        ("GROUP", (1, 2, 4, 8, 16)), ("ALONG", ("M", "N")), ("ATOMS", (1, 2)), ("BUFFERS", (1, 2, 4)),
+        ("STORE", ("straight", "copy")), ("PERSISTENT", (True, False)), ("MIN_BLOCKS", (1, 2, 3, 4)),
+        ("CLUSTER_M", (1, 2)), ("CLUSTER_N", (1, 2)), ("REGISTERS", (True, False)),
+        ("BN", (c["BN"] - 32, c["BN"] - 16, c["BN"] + 16, c["BN"] + 32)),
+        ("PARTS", (c.get("PARTS", 1) - 1, c.get("PARTS", 1) + 1)), ("CLUSTER_K", (1, 2, 3, 4, 6, 8, 16)),
+        ("STAGES", (c["STAGES"] - 2, c["STAGES"] - 1)),
+    ):  # fmt: skip
+        for value in values:
+            if c.get(knob) in (None, value) and knob != "BUFFERS":
+                continue
+            other = {**c, knob: value}
+            if other["STORE"] == "copy":
+                other.setdefault("BUFFERS", 2)
+            else:
+                other.pop("BUFFERS", None)
+            for stages in (other["STAGES"],) if knob == "STAGES" else reversed(STAGES):
+                if other != c and not space.explain({**other, "STAGES": stages}):
+                    yield {**other, "STAGES": stages}
+                    break
+
+
+def checks() -> list[tuple[Gemm, Config]]:
+    """Small odd problems that try each feature at least once."""
+    out: list[tuple[Gemm, Config]] = []
+
+    def add(op: Gemm, tile: tuple[int, int, int, str], **other: Any) -> None:
+        space = FAMILY.space(op, TARGET)
+        made = config(op, space, tile, **other)
+        if made is None:
+            print("no such config:", op.describe(), tile, other)
+        else:
+            out.append((op, made))
+
+    base = gemm(1000, 776, 520, dtype="bf16", layout="nt")
+    coop, ping, one, three, tall = (
+        (2, 1, 256, "c"),
+        (2, 2, 128, "p"),
+        (1, 1, 64, "c"),
+        (3, 1, 192, "c"),
+        (2, 2, 128, "c"),
+    )
+    for tile in (coop, ping, one, three, tall, (1, 1, 48, "c"), (2, 1, 64, "p")):
+        add(base, tile)
+    add(base, coop, STORE="straight")
+    add(base, coop, PERSISTENT=False)
+    add(base, coop, ATOMS=2)
+    for cluster in ({"CLUSTER_M": 2}, {"CLUSTER_N": 2}, {"CLUSTER_M": 2, "CLUSTER_N": 2}, {"CLUSTER_M": 4}):
+        add(base, (2, 1, 128, "c"), **cluster)
+    add(base, (2, 1, 128, "p"), CLUSTER_M=2)
+    for split in ((2, 1), (4, 1), (8, 1), (16, 1), (1, 3), (2, 4), (3, 2)):
+        add(
+            replace(base, k=2056),
+            (1, 1, 96 if split[0] == 3 else 128, "c"),
+            FIXUP="split",
+            CLUSTER_K=split[0],
+            PARTS=split[1],
+        )
+    add(replace(base, k=2056), (2, 1, 128, "c"), FIXUP="split", CLUSTER_K=4, PARTS=2)
+    for shape in ((1000, 776, 520), (3000, 2048, 1032), (100, 72, 16384)):
+        add(gemm(*shape, dtype="bf16", layout="nt"), (2, 1, 128, "c"), FIXUP="stream")
+    add(base, one, FIXUP="stream", MIN_BLOCKS=3)
+    for layout in ("nn", "tn", "tt"):
+        op = replace(base, layout=layout)
+        add(op, coop)
+        add(op, (2, 1, 128, "c"))
+        add(replace(op, n=768), (2, 1, 128, "c"), CLUSTER_M=2)
+        add(op, (2, 1, 128, "c"), CLUSTER_M=2)
+        add(op, (2, 1, 256, "c"), CLUSTER_M=2)
+        add(op, tall, CLUSTER_N=2)
+        add(op, one, ATOMS=2)
+    add(replace(base, a="f16", b="f16", c="f16"), coop)
+    add(replace(base, c="f32"), coop)
+    add(replace(base, n=777), coop)
+    add(replace(base, batch=5, m=200, n=136), (2, 1, 128, "c"))
+    add(replace(base, batch=5, m=200, n=136), (2, 1, 128, "p"))
+    add(replace(base, batch=3, m=200, n=136), one, FIXUP="split", CLUSTER_K=2, PARTS=2)
+    full = {"alpha": 0.5, "beta": 2.0, "bias": True, "activation": "gelu", "scales": "row"}
+    add(replace(base, **full), coop)
+    add(replace(base, **full), coop, STORE="straight")
+    add(replace(base, bias=True, activation="silu", scales="column"), coop)
+    add(replace(base, activation="relu", scales="tensor"), (2, 1, 128, "p"))
+    add(gemm(1000, 776, 520, dtype="tf32", layout="nt"), coop)
+    add(gemm(1000, 776, 528, dtype="i8", layout="nt"), coop)
+    add(
+        gemm(1000, 776, 2064, dtype="i8", layout="nt", alpha=3.0, beta=2.0),
+        (1, 1, 128, "c"),
+        FIXUP="split",
+        CLUSTER_K=2,
+        PARTS=2,
+    )
+    for eight in ("f8e4m3", "f8e5m2"):
+        add(gemm(1000, 776, 528, dtype=eight, layout="nt", c="bf16"), coop)
+    return out
+
+
+# Building ------------------------------------------------------------------------------------------------------------
+
+
+class Builder:
+    """Builds in processes of NVRTC, as many at once as there are cores; results lie in a folder."""
+
+    def __init__(self, cores: int) -> None:
+        self._pool, self._folder = ThreadPoolExecutor(cores), Path(tempfile.mkdtemp())
+        self._toolchain = toolchain_for(TARGET, "cuda")
+        self._built: dict[str, Future[tuple[Any, bytes, dict[str, Any]]]] = {}
+
+    def start(self, op: Gemm, c: Config) -> Future[tuple[Any, bytes, dict[str, Any]]]:
+        kernel = FAMILY.emit(op, TARGET, c)
+        if kernel.id not in self._built:
+            self._built[kernel.id] = self._pool.submit(self._build, kernel)
+        return self._built[kernel.id]
+
+    def _build(self, kernel: Any) -> tuple[Any, bytes, dict[str, Any]]:
+        folder = self._folder / kernel.id
+        folder.mkdir(exist_ok=True)
+        with Group() as group:
+            built = self._toolchain.build(kernel, TARGET, folder, BuildLimits(), group)
+        return kernel, (folder / built.binary).read_bytes(), dict(built.facts)
+
+
+# On the device -------------------------------------------------------------------------------------------------------
+
+
+class Bench:
+    """The tensors of one problem, the right answer, and how a call on them is timed."""
+
+    def __init__(self, op: Gemm, flush: Any) -> None:
+        import torch
+
+        self.op, self.torch, self.flush, self.driver = op, torch, flush, Driver(CUDA)
+        dice = torch.Generator(device="cuda").manual_seed(1)
+        kinds = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "tf32": torch.float32,
+                 "i8": torch.int8, "i32": torch.int32, "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}  # fmt: skip
+        self.tensors: dict[str, Any] = {}
+        for t in op.tensors():
+            if t.dtype.integer:
+                made = torch.randint(-8, 8, t.shape, device="cuda", generator=dice, dtype=torch.int32)
+            else:
+                made = torch.randn(t.shape, device="cuda", generator=dice)
+            self.tensors[t.name] = made.to(kinds[t.dtype.name])
+        self.before = self.tensors["C"].clone()
+        self.want = self._reference()
+        self.scale = max(self.want.norm().item(), 1e-30)
+        self.told = ""
+
+    def _reference(self) -> Any:
+        torch, op = self.torch, self.op
+        wide = {n: t.double() for n, t in self.tensors.items() if n != "C"}
+        a = wide["A"] if op.layout[0] == "n" else wide["A"].transpose(-1, -2)
+        b = wide["B"] if op.layout[1] == "n" else wide["B"].transpose(-1, -2)
+        x = op.alpha * (a @ b)
+        if op.scales != "none":
+            x = x * (wide["scale"][:, None] if op.scales == "row" else wide["scale"])
+        if op.beta:
+            x = x + op.beta * self.before.double()
+        if op.bias:
+            x = x + wide["bias"]
+        function = {"relu": torch.relu, "silu": torch.nn.functional.silu}.get(op.activation)
+        if op.activation == "gelu":
+            return torch.nn.functional.gelu(x, approximate="tanh")
+        return function(x) if function else x
+
+    def right(self, call: Callable[[], Any]) -> float:
+        """The norm of the error over the norm of the answer, and infinity where a single element is far off."""
+        c = self.tensors["C"]
+        if self.op.beta:
+            c.copy_(self.before)
+        elif c.dtype.is_floating_point:
+            c.fill_(float("nan"))
+        else:
+            c.fill_(-77777)
+        call()
+        self.torch.cuda.synchronize()
+        off = c.double() - self.want
+        error = (off.norm() / self.scale).item()
+        worst = (off.abs() / (self.want.abs() + self.scale / self.want.numel() ** 0.5)).max().item()
+        if isfinite(error) and worst < 20 * self.tolerance():
+            return error
+        bad = ~(off.abs() <= 20 * self.tolerance() * (self.want.abs() + self.scale / self.want.numel() ** 0.5))
+        places = bad.nonzero()
+        low, high = places.min(dim=0).values.tolist(), places.max(dim=0).values.tolist()
+        columns = bad.reshape(-1, bad.shape[-1]).any(dim=0).nonzero().flatten().tolist()
+        self.told = f"{len(places)} of {bad.numel()} off, {int(off.isnan().sum())} NaN, from {low} to {high}"
+        self.told += f", columns {columns[:6]}...{columns[-3:]} ({len(columns)})"
+        return float("inf")
+
+    def tolerance(self) -> float:
+        op = self.op
+        if op.acc == "i32":
+            return 1e-12
+        return max(
+            {"bf16": 4e-3, "f16": 6e-4}.get(op.c, 1e-5), {"tf32": 2e-3, "f8e4m3": 4e-3, "f8e5m2": 4e-3}.get(op.a, 0)
+        )
+
+    def time(self, calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+        """Microseconds of single calls, in random order within each round, each with a cold L2."""
+        torch = self.torch
+        taken: dict[str, list[float]] = {name: [] for name in calls}
+        order, dice = list(calls), random.Random(1)
+        for _ in range(rounds):
+            dice.shuffle(order)
+            events = []
+            for name in order:
+                self.flush.zero_()
+                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                begin.record()
+                calls[name]()
+                end.record()
+                events.append((name, begin, end))
+            torch.cuda.synchronize()
+            for name, begin, end in events:
+                taken[name].append(begin.elapsed_time(end) * 1e3)
+        return taken
+
+    def load(self, kernel: Any, image: bytes) -> Callable[[], None]:
+        op = self.op
+        loaded = GpuKernel(self.driver, kernel, image)
+        addresses = {name: t.data_ptr() for name, t in self.tensors.items()}
+        described = {t.name: (t.shape, t.dtype.name) for t in op.tensors()}
+        bound = loaded.bind(addresses, op.scalars(), self._allocate, described)
+        return bound.run.run
+
+    def _allocate(self, arg: Any, size: int) -> int:
+        made = self.torch.full((size + 256,), 255, dtype=self.torch.uint8, device="cuda")
+        self.kept = [*getattr(self, "kept", []), made]
+        return int(made.data_ptr())
+
+
+class Worker:
+    """Runs what the parent lists, one line of a journal for each thing done."""
+
+    def __init__(self, out: Path, seconds: float, cores: int) -> None:
+        import torch
+
+        self.journal, self.ends = out / "sweep.jsonl", time.monotonic() + seconds
+        self.builder = Builder(cores)
+        self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        self.torch = torch
+        lines = self.journal.read_text().splitlines() if self.journal.exists() else []
+        self.done = {row["key"]: row for row in map(json.loads, lines)}
+
+    def say(self, row: dict[str, Any]) -> dict[str, Any]:
+        with self.journal.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        self.done[row["key"]] = row
+        return row
+
+    def alive(self) -> None:
+        """Told to whoever watches: it is not the device that takes so long."""
+        (self.journal.parent / "alive").write_text(str(time.monotonic()))
+
+    def tried(self, bench: Bench, c: Config, beat: float = 1e30) -> dict[str, Any]:
+        """Check and time one config, unless an earlier worker did or died of it."""
+        op = bench.op
+        key = json.dumps([op.to_json(), c], sort_keys=True)
+        if key in self.done:
+            return self.done[key]
+        try:
+            future = self.builder.start(op, c)
+            while not future.done():
+                self.alive()
+                time.sleep(0.01)
+            kernel, image, facts = future.result()
+        except BuildError as error:
+            return self.say({"key": key, "shape": op.describe(), "config": c, "us": None, "why": str(error)[:300]})
+        row = {"key": key, "shape": op.describe(), "config": c, "us": None, "why": "hung or crashed", "facts": facts}
+        self.say(row)
+        try:
+            run = bench.load(kernel, image)
+            error = bench.right(run)
+            samples = bench.time({"it": run}, 3)["it"]
+            if min(samples) < 1.15 * beat:
+                samples += bench.time({"it": run}, 6)["it"]
+            error = max(error, bench.right(run))
+        except DeepgenError as failure:
+            return self.say({**row, "why": str(failure)[:300]})
+        good = error < bench.tolerance()
+        return self.say(
+            {**row, "us": statistics.median(samples), "error": error, "why": "" if good else f"wrong: {bench.told}"}
+        )
+
+    def check(self) -> None:
+        todo = checks()
+        for op, c in todo:
+            self.builder.start(op, c)
+        benches: dict[str, Bench] = {}
+        for op, c in todo:
+            name = json.dumps(op.to_json())
+            if name not in benches:
+                benches[name] = Bench(op, self.flush)
+            self.tried(benches[name], c)
+
+    def sweep(self, ops: list[Gemm], some: Callable[[Gemm], list[Config]], rounds: int) -> None:
+        """All shapes' first configs, then what is near the best of them, then the finals: builds keep ahead."""
+        asked = [some(op) for op in ops]
+        found: list[list[tuple[float, Config]]] = [[] for _ in ops]
+        for turn in range(rounds + 1):
+            for op, configs in zip(ops, asked, strict=True):
+                for c in configs:
+                    self.builder.start(op, c)
+            ends = time.monotonic() + (self.ends - time.monotonic()) / (rounds + 1 - turn)
+            for i, (op, configs) in enumerate(zip(ops, asked, strict=True)):
+                share = (ends - time.monotonic()) / (len(ops) - i)
+                self.shape(op, configs, found[i], time.monotonic() + share, last=turn == rounds)
+            if turn < rounds:
+                asked = [
+                    [n for _, c in best[:2] for n in neighbours(op, c)] for op, best in zip(ops, found, strict=True)
+                ]
+                self.alive()
+
+    def shape(
+        self, op: Gemm, configs: list[Config], found: list[tuple[float, Config]], ends: float, last: bool
+    ) -> None:
+        key = f"final {op.describe()}"
+        if key in self.done:
+            return
+        bench = Bench(op, self.flush)
+        for c in configs:
+            row = self.tried(bench, c, found[0][0] if found else 1e30)
+            if row["us"] and not row["why"] and (row["us"], c) not in found:
+                found.append((row["us"], c))
+                found.sort(key=lambda pair: pair[0])
+            if time.monotonic() > ends:
+                break
+        if last and found:
+            self.final(bench, key, found)
+        del bench
+        self.torch.cuda.empty_cache()
+
+    def final(self, bench: Bench, key: str, found: list[tuple[float, Config]]) -> None:
+        op = bench.op
+        rivals: dict[str, Callable[[], Any]] = {}
+        for i, (_, c) in enumerate(found[:4]):
+            kernel, image, _ = self.builder.start(op, c).result()
+            rivals[f"ours{i}"] = bench.load(kernel, image)
+        places = {n: SimpleNamespace(address=t.data_ptr()) for n, t in bench.tensors.items()}
+        rivals["cublaslt"] = CublasLt().prepare(op, places, 1)
+        taken = bench.time(rivals, ROUNDS)
+        us = {name: statistics.median(samples) for name, samples in taken.items()}
+        best = min((us[n], i) for i, n in enumerate(us) if n != "cublaslt")[1]
+        error = bench.right(rivals[f"ours{best}"])
+        self.say({
+            "key": key, "shape": op.describe(), "operator": op.to_json(), "us": us[f"ours{best}"],
+            "cublaslt": us["cublaslt"], "ratio": us["cublaslt"] / us[f"ours{best}"], "right": error < bench.tolerance(),
+            "config": found[best][1], "tried": len(found), "top": [c for _, c in found[:6]],
+            "tflops": op.flops() / us[f"ours{best}"] / 1e6,
+        })  # fmt: skip
+
+
+def report(out: Path) -> None:
+    rows = {}
+    for line in (out / "sweep.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        rows[row["key"]] = row
+    finals = [r for k, r in rows.items() if k.startswith("final ")]
+    others = [r for k, r in rows.items() if not k.startswith("final ")]
+    bad = [r for r in others if r["why"]]
+    print(f"{len(others)} configs tried, {len(bad)} bad")
+    for r in bad[:40]:
+        print("  BAD", r["shape"], r["why"], r.get("error"), json.dumps(r["config"]))
+    for r in finals:
+        c = r["config"]
+        words = f"{c['SCHEDULE'][0]}{c['CONSUMERS']}x{c['TILES_M']}x{c['BN']} s{c['STAGES']} a{c['ATOMS']} "
+        words += (
+            f"cl{c['CLUSTER_M']}{c['CLUSTER_N']} b{c['MIN_BLOCKS']} {c['STORE'][:2]}{c.get('BUFFERS', '')} {c['FIXUP']}"
+        )
+        words += (
+            f"{c.get('CLUSTER_K', '')}/{c.get('PARTS', '')} p{int(c.get('PERSISTENT', 0))} g{c['GROUP']}{c['ALONG']}"
+        )
+        print(
+            f"{r['shape'][10:]:>30} {r['us']:9.2f} {r['cublaslt']:9.2f} {r['ratio']:6.3f} {r['tflops']:6.1f} {r['right']!s:5} {words} /{r['tried']}"
+        )
+    if finals:
+        ratios = [r["ratio"] for r in finals]
+        print(f"geometric mean {statistics.geometric_mean(ratios):.4f}, least {min(ratios):.3f}, of {len(ratios)}")
+    (out / "sweep.json").write_text(json.dumps({"finals": finals, "bad": bad}, indent=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path())
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--cores", type=int, default=16)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--layout", default="nt")
+    parser.add_argument("--most", type=int, default=16, help="configs of each shape before the variations; 0: no sweep")
+    parser.add_argument("--rounds", type=int, default=1, help="of variations")
+    parser.add_argument("--only", type=int, nargs="*", help="places in the list of shapes")
+    parser.add_argument("--configs", type=Path, help="sweep.json of an earlier run: begin with its configs")
+    parser.add_argument(
+        "--list", type=Path, help="write the candidates to this file, for --configs, and end: no device"
+    )
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.list:
+        rows = []
+        for b, m, n, k in shapes():
+            op = gemm(m, n, k, batch=b, dtype=options.dtype, layout=options.layout)
+            rows.append({"operator": op.to_json(), "top": candidates(op, options.most)})
+        options.list.write_text(json.dumps({"finals": rows}))
+        return
+    if options.worker:
+        worker = Worker(options.out, options.seconds, options.cores)
+        if options.check:
+            worker.check()
+        if options.most or options.configs:
+            listed = shapes() if options.only is None else [shapes()[i] for i in options.only]
+            ops = [gemm(m, n, k, batch=b, dtype=options.dtype, layout=options.layout) for b, m, n, k in listed]
+            known: dict[str, list[Config]] = {}
+            if options.configs:
+                for row in json.loads(options.configs.read_text())["finals"]:
+                    o = row["operator"]
+                    known[json.dumps([o["batch"], o["m"], o["n"], o["k"]])] = row["top"]
+
+            def some(op: Gemm) -> list[Config]:
+                # Ranking takes long: on a device whose time counts, give a list that was made before.
+                return known.get(json.dumps([op.batch, op.m, op.n, op.k])) or candidates(op, options.most)
+
+            worker.sweep(ops, some, options.rounds)
+        return
+    journal = options.out / "sweep.jsonl"
+    journal.unlink(missing_ok=True)
+    ends = time.monotonic() + options.seconds
+    while ends - time.monotonic() > 5:
+        command = [sys.executable, *sys.argv, "--worker", "--seconds", str(ends - time.monotonic())]
+        child = subprocess.Popen(command)
+        seen, since = [""], time.monotonic() + HANG_SECONDS  # importing takes a while
+        while child.poll() is None:
+            time.sleep(0.2)
+            now = [str(f.stat().st_mtime_ns) for f in (journal, options.out / "alive") if f.exists()]
+            if now != seen:
+                seen, since = now, max(since, time.monotonic())
+            if time.monotonic() - since > HANG_SECONDS or time.monotonic() > ends + 15:
+                child.kill()
+                child.wait()
+        if child.returncode == 0:
+            break
+        print(f"the worker ended with {child.returncode}; going on after the config it was at", flush=True)
+    report(options.out)
+
+
+if __name__ == "__main__":
+    main()
