@@ -88,7 +88,7 @@ class Crew:
 
     @property
     def ready(self) -> list[Member]:
-        return [member for member in self.members.values() if member.ready]
+        return [member for member in list(self.members.values()) if member.ready]  # asked for by other threads too
 
     def refresh(self, nodes: Sequence[Node]) -> None:
         """Go with the cluster: forget devices whose node is gone, send for those that are new."""
