@@ -11,6 +11,8 @@ from deepgen.vocabulary.dtypes import dtype
 
 WIDEST = 16  # bytes of one load or store
 _RESERVED = 40  # registers for addresses, counters and loads under way
+_MOST_UNROLLED = 2048  # multiply-adds of 16 bytes: longer loops take seconds to build and have never been the fastest
+_MOST_LOADS = 16  # of a thread, for one tile: they are unrolled, once for each stage
 _LEAST_SLICE = 64  # steps of K; below it adding parts up costs more than it gains
 
 
@@ -39,6 +41,8 @@ def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     s.require(registers * threads * min_blocks <= gpu.registers_per_sm, "so many blocks' registers fit")
 
     group, copy = _inner_loop(s, gemm, gpu, bk, split_u)
+    unrolled = Expr("knob", (), "UNROLL") * group * tm * tn
+    s.require(unrolled <= _MOST_UNROLLED, "the unrolled loop fits in the instruction cache")
     s.require(implies(copy == "registers", bk <= 32), "a thread's share of the next tiles fits in registers")
     stages = s.knob("STAGES", [1, 2, 3, 4, 5])
     s.require(implies(copy == "async", stages >= 2), "copies need a buffer to fly to")
@@ -49,6 +53,8 @@ def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     s.require(shared <= gpu.shared_per_block, "tiles fit in shared memory")
     for side, rows, tile in (("A", bm, tm), ("B", bn, tn)):
         _operand(s, gemm, side, rows, tile, bk, group, copy, pad)
+        loads = rows * bk <= _MOST_LOADS * Expr("knob", (), f"LOAD_{side}") * threads
+        s.require(loads, f"a thread's share of a tile of {side} is a few loads")
     _result(s, gemm, gpu, bm, bn, tm, split_u)
     _sharing(s, gemm, gpu, bk, min_blocks)
     return s
