@@ -67,7 +67,8 @@ def shapes() -> list[tuple[int, int, int, int]]:
 def config(op: Gemm, space: Space, tile: tuple[int, int, int, str], **other: Any) -> Config | None:
     """The config with as many stages as fit, or none when the space has no such point."""
     consumers, tiles_m, bn, schedule = tile
-    copy = op.c in ("bf16", "f16") and op.n % 8 == 0 and bn % 64 == 0 and other.get("FIXUP", "none") != "split"
+    whole = other.get("FIXUP", "none") in ("none", "stream")
+    copy = op.c in ("bf16", "f16") and op.n % 8 == 0 and bn % 64 == 0 and whole
     made: Config = {
         "SCHEDULE": "ping-pong" if schedule == "p" else "cooperative", "CONSUMERS": consumers, "TILES_M": tiles_m,
         "BN": bn, "ATOMS": 1, "STAGES": 4, "REGISTERS": consumers > 1 and tiles_m * bn >= 192, "MIN_BLOCKS": 1,
@@ -104,6 +105,9 @@ def candidates(op: Gemm, most: int) -> list[Config]:
             if steps > 4 and tiles % 132 and tiles < 8 * 132:
                 some.append(config(op, space, tile, FIXUP="stream"))
             most_splits = min(steps, 132 // tiles) if tiles else 0
+            for parts in (2, 3, 4, 6, 8, 11, 16, 20, 26, 33, 44, 66):
+                if parts <= most_splits:
+                    some.append(config(op, space, tile, FIXUP="exchange", PARTS=parts))
             for cluster_k in (1, 2, 3, 4, 5, 6, 7, 8, 16):
                 for parts in {1, most_splits // cluster_k}:
                     if 1 < cluster_k * parts <= most_splits:
@@ -121,12 +125,18 @@ def varied(ranked: list[Config], most: int) -> list[Config]:
     for c in ranked:
         tile = (c["CONSUMERS"], c["TILES_M"], c["BN"])
         way = (*tile, c["SCHEDULE"], c["FIXUP"], c["MIN_BLOCKS"], c["CLUSTER_M"], c["CLUSTER_N"])
-        if c not in out and seen.get(tile, 0) < 7 and seen.get(way, 0) < (2 if c["FIXUP"] == "split" else 1):
+        if c not in out and seen.get(tile, 0) < 7 and seen.get(way, 0) < {"split": 2, "exchange": 3}.get(c["FIXUP"], 1):
             seen[tile], seen[way] = seen.get(tile, 0) + 1, seen.get(way, 0) + 1
             out.append(c)
         if len(out) == most:
             break
     return out
+
+
+def _near(parts: int) -> list[int]:
+    listed = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 16, 18, 20, 22, 26, 29, 33, 44, 66, 132]
+    at = listed.index(parts)
+    return listed[max(at - 2, 0) : at] + listed[at + 1 : at + 3]
 
 
 def neighbours(op: Gemm, c: Config) -> Iterator[Config]:
@@ -137,7 +147,7 @@ def neighbours(op: Gemm, c: Config) -> Iterator[Config]:
         ("STORE", ("straight", "copy")), ("PERSISTENT", (True, False)), ("MIN_BLOCKS", (1, 2, 3, 4)),
         ("CLUSTER_M", (1, 2)), ("CLUSTER_N", (1, 2)), ("REGISTERS", (True, False)),
         ("BN", (c["BN"] - 32, c["BN"] - 16, c["BN"] + 16, c["BN"] + 32)),
-        ("PARTS", (c.get("PARTS", 1) - 1, c.get("PARTS", 1) + 1)), ("CLUSTER_K", (1, 2, 3, 4, 6, 8, 16)),
+        ("PARTS", _near(c.get("PARTS", 1))), ("CLUSTER_K", (1, 2, 3, 4, 6, 8, 16)),
         ("STAGES", (c["STAGES"] - 2, c["STAGES"] - 1)),
     ):  # fmt: skip
         for value in values:
@@ -191,6 +201,9 @@ def checks() -> list[tuple[Gemm, Config]]:
             PARTS=split[1],
         )
     add(replace(base, k=2056), (2, 1, 128, "c"), FIXUP="split", CLUSTER_K=4, PARTS=2)
+    for parts in (2, 3, 9, 33):
+        add(gemm(200, 136, 5000, dtype="bf16", layout="nt"), (1, 1, 64, "c"), FIXUP="exchange", PARTS=min(parts, 9))
+        add(gemm(100, 120, 5000, dtype="bf16", layout="nt"), (2, 1, 128, "c"), FIXUP="exchange", PARTS=parts)
     for shape in ((1000, 776, 520), (3000, 2048, 1032), (100, 72, 16384)):
         add(gemm(*shape, dtype="bf16", layout="nt"), (2, 1, 128, "c"), FIXUP="stream")
     add(base, one, FIXUP="stream", MIN_BLOCKS=3)

@@ -75,7 +75,7 @@ class Bound:
 
     prepare: BoundPlan
     run: BoundPlan
-    prepared: frozenset[str]  # workspaces that hold what `prepare` left there
+    prepared: frozenset[str]  # workspaces that hold what `prepare`, or the run before, left there
 
 
 class GpuKernel:
@@ -112,6 +112,10 @@ class GpuKernel:
         addresses = {name: allocate(arg, size) for name, (arg, size) in sizes.items()}
         prepared = frozenset(a.name for s in plan.prepare for a in s.args if isinstance(a, WorkspaceArg))
         zeros = {n: Zero(self.driver, addresses[n], size) for n, (arg, size) in sizes.items() if arg.zeroed}
+        lasting = frozenset(n for n, (arg, _) in sizes.items() if arg.lasting)
+        for name in lasting & zeros.keys():
+            zeros.pop(name).fire(0)
+            self.driver.synchronize()  # whatever stream comes next
 
         def bound(steps: tuple[Step, ...], zeroed: list[Zero]) -> BoundPlan:
             slots: dict[str, list[Any]] = {}
@@ -121,7 +125,7 @@ class GpuKernel:
         return Bound(
             bound(plan.prepare, [z for n, z in zeros.items() if n in prepared]),
             bound(plan.steps, [z for n, z in zeros.items() if n not in prepared]),
-            prepared,
+            prepared | lasting,
         )
 
     def close(self) -> None:

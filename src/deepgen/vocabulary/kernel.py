@@ -38,12 +38,16 @@ class ScalarArg:
 
 @dataclass(frozen=True)
 class WorkspaceArg:
-    """The address of scratch memory. Steps that name the same workspace share it."""
+    """The address of scratch memory. Steps that name the same workspace share it.
+
+    It is `zeroed` before every run, or, when it is `lasting`, before the first only: a run finds what the last left.
+    """
 
     name: str
     bytes: Size
     zeroed: bool = False
     align: int = 64
+    lasting: bool = False
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,8 @@ def _step_to_json(step: Step) -> JsonObject:
     args: list[Json] = []
     for arg in step.args:
         fields = {k: (dict(v) if isinstance(v, Mapping) else v) for k, v in vars(arg).items()}
+        if not fields.get("lasting", True):
+            del fields["lasting"]  # as with `requires`: older kernels keep their ids
         args.append({"kind": kinds[type(arg)], **fields})
     return {
         "entry": step.entry,

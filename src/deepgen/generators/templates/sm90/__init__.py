@@ -1,0 +1,1 @@
+"""GEMM on Hopper's tensor cores: the bulk copy engine feeds warpgroup matrix instructions."""

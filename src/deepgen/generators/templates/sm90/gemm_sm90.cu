@@ -1,0 +1,240 @@
+// C = activation(alpha * op(A) op(B) * scale + beta * C + bias) on Hopper's tensor cores, batched.
+//
+// LADDER
+//
+// A block computes BM x BN of C, BK steps of K at a time. One thread has the copy engine fetch tiles of A and B into
+// STAGES swizzled buffers; CONSUMERS warpgroups multiply them. A stage's `full` barrier tells that its bytes have come,
+// its `empty` barrier that all have used them. The knobs are macros; `lower.py` gives them all.
+#include "epilogue.h"
+#include "products.h"
+
+constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128;  // of an atom: 128 bytes along K
+constexpr int STAGE_BYTES = ATOMS * (A_BYTES + B_BYTES);
+constexpr int BUFFER_BYTES = STORE_TMA ? CONSUMERS * 4 * EPILOGUE_BUFFERS * 2048 : 0;
+constexpr int THREADS = CONSUMERS * 128 + PRODUCERS;
+constexpr int SHARERS = CLUSTER_M + CLUSTER_N - 1;  // blocks that a block shares tiles with, and itself
+constexpr int TEAM = PING_PONG ? 1 : CONSUMERS;     // warpgroups that use a stage
+constexpr int ORDER = 1 + CONSUMERS;                // named barriers: one for each warpgroup, then whose turn it is
+static_assert(BM == TILE_M * TEAM, "warpgroups cover the tile");
+
+// Where in the ring of stages someone is.
+struct Place {
+    int stage = 0;
+    u32 phase = 0;
+    DG_DEVICE void advance() {
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+    DG_DEVICE void skip(int steps) {
+        stage += steps;
+        phase ^= stage / STAGES & 1;
+        stage %= STAGES;
+    }
+};
+
+// The block's shared memory, as addresses.
+struct Shared {
+    u32 stages, buffers, full, empty;
+    u32* flags;
+    DG_DEVICE Shared(char* memory) {
+        u32 start = shared_address(memory);
+        stages = (start + 1023) & ~1023u;
+        buffers = stages + STAGES * STAGE_BYTES;
+        full = buffers + BUFFER_BYTES;
+        empty = full + STAGES * 8;
+        flags = reinterpret_cast<u32*>(memory + (empty + STAGES * 8 - start));
+    }
+};
+
+DG_DEVICE void get(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z, u32 mask, bool many) {
+    if (many)
+        fetch_for_many(to, map, barrier, x, y, z, mask);
+    else
+        fetch(to, map, barrier, x, y, z);
+}
+
+// Fetches this block's share of a tile whose rows, or whose K where `K_MAJOR` is 0, are contiguous.
+template <int ROWS, int SHARES, int K_MAJOR>
+DG_DEVICE void get_tile(u32 to, const TensorMap* map, u32 barrier, int row, int k, int z, int share, u32 mask) {
+    constexpr int OWN = ROWS / SHARES;
+    row += share * OWN;
+    to += share * OWN * 128;
+    if (K_MAJOR) {
+        get(to, map, barrier, k, row, z, mask, SHARES > 1);
+    } else {
+#pragma unroll
+        for (int i = 0; i < OWN / 64; ++i) get(to + i * 8192, map, barrier, row + i * 64, k, z, mask, SHARES > 1);
+    }
+}
+
+DG_DEVICE void produce(const Problem& p, const Shared& s, const TensorMap* a, const TensorMap* b, int rank) {
+    Schedule schedule(p, rank, 0, 1);
+    Place at;
+    Piece w;
+    int rank_m = rank % CLUSTER_M, rank_n = CLUSTER_K > 1 ? 0 : rank / CLUSTER_M;
+    u32 along_n = 0, along_m = ((1u << CLUSTER_M) - 1) << rank_n * CLUSTER_M;
+#pragma unroll
+    for (int i = 0; i < CLUSTER_N; ++i) along_n |= 1u << (rank_m + i * CLUSTER_M);
+    while (schedule.next(p, w)) {
+        int k = w.first * BK;
+        for (int i = 0; i < w.steps; ++i) {
+            u32 full = s.full + at.stage * 8, tile = s.stages + at.stage * STAGE_BYTES;
+            barrier_wait(s.empty + at.stage * 8, at.phase ^ 1);
+            barrier_expect(full, STAGE_BYTES);
+#pragma unroll
+            for (int j = 0; j < ATOMS; ++j) {
+                get_tile<BM, CLUSTER_N, A_K_MAJOR>(tile + j * A_BYTES, a, full, w.m, k, w.batch, rank_n, along_n);
+                get_tile<BN, CLUSTER_M, B_K_MAJOR>(
+                    tile + ATOMS * A_BYTES + j * B_BYTES, b, full, w.n, k, w.batch, rank_m, along_m);
+                k += BK / ATOMS;
+            }
+            at.advance();
+        }
+    }
+    // No block may go while another could still tell it that a stage is free.
+    for (int i = 0; SHARERS > 1 && i < STAGES; ++i) {
+        barrier_wait(s.empty + at.stage * 8, at.phase ^ 1);
+        at.advance();
+    }
+}
+
+// Tells everyone who writes to this block's stage that a warp is done with it.
+DG_DEVICE void release(u32 empty, int rank) {
+    int lane = threadIdx.x % 32;
+    if (SHARERS == 1) {
+        if (lane == 0) barrier_arrive(empty);
+    } else if (lane < SHARERS) {
+        int rank_m = rank % CLUSTER_M, rank_n = rank / CLUSTER_M, other = lane - CLUSTER_M;
+        int to = lane < CLUSTER_M ? lane + rank_n * CLUSTER_M : rank_m + (other + (other >= rank_n)) * CLUSTER_M;
+        barrier_arrive_at(empty, to);
+    }
+}
+
+// One tile's steps. The products of a step run while those of the next are put in line behind them.
+DG_DEVICE void multiply(acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, int steps, u64 a, u64 b, int rank) {
+    u32 last = 0;
+    for (int i = 0; i < steps; ++i) {
+        barrier_wait(s.full + at.stage * 8, at.phase);
+        u64 tile = (u32)(at.stage * STAGE_BYTES) >> 4;
+        products_begin();
+#pragma unroll
+        for (int j = 0; j < ATOMS; ++j)
+#pragma unroll
+            for (int q = 0; q < 4; ++q)
+#pragma unroll
+                for (int t = 0; t < TILE_M / 64; ++t)
+                    product(
+                        &sums[t * (BN / 2)],
+                        a + tile + ((j * A_BYTES + t * 8192 + q * (A_K_MAJOR ? 32 : 2048)) >> 4),
+                        b + tile + ((j * B_BYTES + q * (B_K_MAJOR ? 32 : 2048)) >> 4),
+                        j + q > 0 || i > 0);
+        products_commit();
+        if (i > 0) {
+            products_wait<1>();
+            release(last, rank);
+        }
+        last = s.empty + at.stage * 8;
+        at.advance();
+    }
+    if (PING_PONG) return;
+    products_wait<0>();
+    release(last, rank);
+}
+
+DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, int rank, int group) {
+    Schedule schedule(p, rank, PING_PONG ? group : 0, PING_PONG ? 2 : 1);
+    Place at;
+    Piece w;
+    int team = PING_PONG ? 0 : group, row = team * TILE_M + threadIdx.x / 32 % 4 * 16;
+    u64 a = operand(s.stages + team * (TILE_M * 128), A_K_MAJOR ? 16 : 8192, 1024);
+    u64 b = operand(s.stages + ATOMS * A_BYTES, B_K_MAJOR ? 16 : 8192, 1024);
+    [[maybe_unused]] int turn = 0;
+    [[maybe_unused]] u32 buffers = s.buffers + threadIdx.x / 32 * (EPILOGUE_BUFFERS * 2048);
+    if (PING_PONG && group == 1) {
+        at.skip(schedule.steps);
+        notify(ORDER, 256);
+    }
+    while (schedule.next(p, w)) {
+        acc_t sums[CHUNKS * 4];
+        if (PING_PONG) meet(ORDER + group, 256);
+        multiply(sums, s, at, w.steps, a, b, rank);
+        if (PING_PONG) {
+            if (schedule.more(1)) notify(ORDER + 1 - group, 256);
+            products_wait<0>();
+            release(s.empty + (at.stage == 0 ? STAGES - 1 : at.stage - 1) * 8, rank);
+            at.skip(schedule.steps);
+        }
+#pragma unroll
+        for (int i = 0; i < CHUNKS * 4; ++i) pin(sums[i]);  // no use of them moves before the wait
+#if FIXUP == SPLIT && EXCHANGE
+        acc_t own[SHARE * 4];
+        if (exchange(p, w, sums, own, group)) store_straight<SHARE>(p, w, row, own, w.part * SHARE);
+#elif FIXUP == SPLIT
+#if CLUSTER_K > 1
+        acc_t own[OWN_CHUNKS * 4];
+        if (CONSUMERS > 1) meet(ORDER, WORKERS);  // the sums go where all have read their tiles
+        add_cluster(sums, own, s.stages, rank);
+#else
+        acc_t(&own)[CHUNKS * 4] = sums;
+#endif
+        if (PARTS > 1 && !add_parts(p, w, own, rank, group, s.flags + group)) continue;
+        store_straight<OWN_CHUNKS>(p, w, row, own, CLUSTER_K > 1 ? rank * OWN_CHUNKS : 0);
+#else
+#if FIXUP == STREAM
+        if (!add_stream(p, schedule, w, sums, group)) continue;
+#endif
+#if STORE_TMA
+        store_copied(p, c, w, row, sums, buffers, turn);
+#else
+        store_straight<CHUNKS>(p, w, row, sums, 0);
+#endif
+#endif
+    }
+#if STORE_TMA
+    if (threadIdx.x % 32 == 0) puts_read<0>();
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
+    const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
+#if STORE_TMA
+    const __grid_constant__ TensorMap c_map,
+#endif
+    TYPE_C* c, const TYPE_C* bias, const float* scale, float4* partial, u32* arrived,
+    int m, int n, int k, int batch, int ldc, i64 stride_c, TYPE_SCALE alpha, TYPE_SCALE beta, int streamed
+) {
+    extern __shared__ char memory[];
+    const Problem p{c, bias, scale, partial, arrived, m, n, k, batch, ldc, stride_c, alpha, beta, streamed};
+    const Shared s(memory);
+    int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), rank = CLUSTER > 1 ? cluster_rank() : 0;
+    if (threadIdx.x == CONSUMERS * 128) {
+        prefetch_map(&a);
+        prefetch_map(&b);
+        for (int i = 0; i < STAGES; ++i) {
+            barrier_init(s.full + i * 8, 1);
+            barrier_init(s.empty + i * 8, TEAM * 4 * SHARERS);
+        }
+        barriers_ready();
+    }
+    if (CLUSTER > 1)
+        cluster_meet();
+    else
+        __syncthreads();
+    if (warp >= CONSUMERS * 4) {
+#if REGISTERS
+        registers_down<REGISTERS_DOWN>();
+#endif
+        if (threadIdx.x == CONSUMERS * 128) produce(p, s, &a, &b, rank);
+        __syncwarp();
+        if (CLUSTER_K > 1) cluster_share(), cluster_done();  // as the consumers do
+    } else {
+#if REGISTERS
+        registers_up<REGISTERS>();
+#endif
+#if STORE_TMA
+        consume(p, s, &c_map, rank, warp / 4);
+#else
+        consume(p, s, nullptr, rank, warp / 4);
+#endif
+    }
+    if (CLUSTER_K > 1) cluster_all_done();  // no block may go while its sums are read
+}

@@ -1,0 +1,136 @@
+"""What the Hopper family offers, and that its kernels build with their sums in registers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepgen import generators, targets
+from deepgen.build import toolchain_for
+from deepgen.build.base import BuildLimits
+from deepgen.build.group import Group
+from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
+from deepgen.library.shapes import check_shape
+from deepgen.operators import Gemm, gemm
+from deepgen.vocabulary import BadInput, Missing, TensorMapArg, WorkspaceArg
+
+FAMILY, HOPPER = Sm90Gemm(), targets.resolve("cuda:sm_90a")
+SQUARE = gemm(4096, 4096, 4096, dtype="bf16", layout="nt")
+SHAPES = [
+    SQUARE,
+    gemm(512, 512, 512, dtype="bf16", layout="nt"),
+    gemm(16, 4096, 4096, dtype="f16", layout="nt"),
+    gemm(64, 64, 64, batch=512, dtype="bf16", layout="nt"),
+    gemm(256, 256, 65536, dtype="bf16", layout="nt"),
+    gemm(1000, 776, 520, dtype="f16", layout="tn"),
+    gemm(8, 8, 8, dtype="bf16"),
+    gemm(1000, 777, 520, dtype="bf16", layout="nt", bias=True, activation="gelu", beta=0.5, scales="column"),
+    gemm(4096, 4096, 4096, dtype="tf32", layout="nt"),
+    gemm(384, 384, 4096, dtype="i8", layout="nt"),
+    gemm(2048, 2048, 2048, dtype="f8e4m3", c="bf16", layout="nt", scales="row"),
+]
+
+
+@pytest.mark.parametrize(
+    ("operator", "target", "why"),
+    [
+        (SQUARE, "cuda:sm_80", "sm_90a"),
+        (SQUARE, "cuda:sm_90", "sm_90a"),
+        (gemm(64, 64, 64), "cuda:sm_90a", "f32 sums"),
+        (gemm(64, 64, 60, dtype="bf16", layout="nt"), "cuda:sm_90a", "16 bytes"),
+        (gemm(60, 64, 64, dtype="bf16", layout="tn"), "cuda:sm_90a", "16 bytes"),
+        (gemm(64, 64, 64, dtype="i8"), "cuda:sm_90a", "layout nt"),
+        (gemm(64, 64, 64, dtype="i8", layout="nt", alpha=0.5), "cuda:sm_90a", "whole"),
+    ],
+)
+def test_what_it_cannot_do_it_refuses_in_words(operator: Gemm, target: str, why: str) -> None:
+    assert why in (FAMILY.refuses(operator, targets.resolve(target)) or "")
+
+
+def test_it_comes_first_where_it_serves_and_others_take_the_rest() -> None:
+    unaligned = gemm(64, 64, 60, dtype="bf16", layout="nt")
+    assert generators.find(SQUARE, HOPPER).name == "sm90_gemm"
+    assert generators.find(unaligned, HOPPER).name == "simt_gemm"
+    assert generators.find(SQUARE, targets.resolve("cuda:sm_80")).name == "simt_gemm"
+
+
+@pytest.mark.parametrize("operator", SHAPES, ids=Gemm.slug)
+def test_the_default_is_a_point_of_the_space(operator: Gemm) -> None:
+    assert FAMILY.refuses(operator, HOPPER) is None
+    assert FAMILY.space(operator, HOPPER).explain(dict(FAMILY.default(operator, HOPPER))) == []
+
+
+def test_what_does_not_fit_the_chip_is_named() -> None:
+    config, space = dict(FAMILY.default(SQUARE, HOPPER)), FAMILY.space(SQUARE, HOPPER)
+    wide = {**config, "CONSUMERS": 2, "TILES_M": 2, "BN": 256}
+    assert any("registers" in broken.name for broken in space.explain(wide))
+    assert any("shared memory" in broken.name for broken in space.explain({**config, "STAGES": 12}))
+
+
+def test_arrays_that_the_copy_engine_cannot_read_are_refused_before_the_launch() -> None:
+    kernel = FAMILY.emit(SQUARE, HOPPER, FAMILY.default(SQUARE, HOPPER))
+    check_shape(kernel, gemm(100, 200, 304, dtype="bf16", layout="nt").scalars())
+    with pytest.raises(BadInput, match="16 bytes"):
+        check_shape(kernel, gemm(100, 200, 300, dtype="bf16", layout="nt").scalars())
+
+
+def test_a_split_kernel_serves_no_k_that_is_too_short_for_its_parts() -> None:
+    operator = gemm(128, 128, 16384, dtype="bf16", layout="nt")
+    config = next(iter(FAMILY.space(operator, HOPPER).restrict({"FIXUP": ["split"], "PARTS": [16]}).sample(1, seed=1)))
+    kernel = FAMILY.emit(operator, HOPPER, config)
+    with pytest.raises(BadInput, match="split"):
+        check_shape(kernel, gemm(128, 128, 256, dtype="bf16", layout="nt").scalars())
+    counters = [a for a in kernel.plan.steps[0].args if isinstance(a, WorkspaceArg) and a.name == "arrived"]
+    assert counters[0].zeroed and counters[0].lasting  # no run pays for clearing them
+
+
+def test_batches_are_a_dimension_of_the_tensor_maps() -> None:
+    operator = gemm(64, 64, 64, batch=512, dtype="bf16", layout="nt")
+    args = FAMILY.emit(operator, HOPPER, FAMILY.default(operator, HOPPER)).plan.steps[0].args
+    for arg in (a for a in args if isinstance(a, TensorMapArg)):
+        assert list(arg.spec["sizes"])[2] == "batch"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "changes"),
+    [
+        ("square", SQUARE, {}),
+        ("turned", gemm(512, 512, 512, dtype="f16", layout="tn"), {}),
+        ("integers", gemm(384, 384, 4096, dtype="i8", layout="nt"), {"BN": 32}),
+    ],
+)
+def test_the_emitted_kernel_is_the_one_we_looked_at(
+    name: str, operator: Gemm, changes: dict[str, Any], golden: Callable[[str, str], None]
+) -> None:
+    kernel = FAMILY.emit(operator, HOPPER, {**FAMILY.default(operator, HOPPER), **changes})
+    kept = {key: kernel.to_json()[key] for key in ("name", "language", "flags", "plan")}
+    golden(f"sm90/{name}.json", json.dumps(kept, indent=1) + "\n")
+    golden(f"sm90/{name}_products.h", next(s.text for s in kernel.sources if s.name == "products.h"))
+
+
+def built(operator: Gemm, config: Any, folder: Path) -> Any:
+    try:
+        toolchain = toolchain_for(HOPPER, "cuda")
+    except Missing as missing:
+        pytest.skip(str(missing))
+    folder.mkdir()
+    with Group() as group:
+        return toolchain.build(FAMILY.emit(operator, HOPPER, config), HOPPER, folder, BuildLimits(), group)
+
+
+def test_defaults_keep_their_sums_in_registers(tmp_path: Path) -> None:
+    for number, operator in enumerate(SHAPES[:5] + SHAPES[-4:]):
+        result = built(operator, FAMILY.default(operator, HOPPER), tmp_path / str(number))
+        assert (result.facts["spill_bytes"], result.log) == (0, ""), operator.describe()
+
+
+@pytest.mark.parametrize("ways", [{"SCHEDULE": ["ping-pong"]}, {"FIXUP": ["split"]}, {"FIXUP": ["stream"]}, {}])
+def test_sampled_configs_build(ways: dict[str, Any], tmp_path: Path) -> None:
+    for number, operator in enumerate((SHAPES[1], SHAPES[5])):
+        (config,) = FAMILY.space(operator, HOPPER).restrict(ways).sample(1, seed=number)
+        result = built(operator, config, tmp_path / str(number))
+        assert (result.facts["spill_bytes"], result.log) == (0, ""), config
