@@ -106,8 +106,8 @@ def _tile(gemm: Gemm, cpu: X86, height: int, width: int) -> tuple[int, int]:
     streamed = gemm.m <= _THIN and gemm.layout[1] == "n" and gemm.n * gemm.k * FLOAT > cpu.l2_bytes // 4
     most = 8 if not streamed else 2 if gemm.m > 4 else 4
     allowed = [(r, v) for r, v in tiles(cpu, height, width) if r <= _ROWS and v <= most]
-    from_l2 = width * gemm.k * FLOAT > cpu.l2_bytes // 4
-    return min(allowed, key=lambda tile: _tile_cost(height, width, lanes, *tile, 0.35 if from_l2 else 0.2))
+    load_b = 0.35 if width * gemm.k * FLOAT > cpu.l2_bytes // 4 else 0.2
+    return min(allowed, key=lambda tile: _tile_cost(height, width, lanes, tile[0], tile[1], load_b))
 
 
 def _tile_cost(height: int, width: int, lanes: int, rows: int, vectors: int, load_b: float) -> float:
