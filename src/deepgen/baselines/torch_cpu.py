@@ -11,16 +11,19 @@ from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Missing
 
 _DTYPES = ("f64", "f32", "f16", "bf16")
+_INTEGERS = ("i8", "u8")
 
 
 class TorchCpu:
-    """torch.matmul, or addmm where there is something to add, into the given output."""
+    """torch.matmul, addmm where there is something to add, torch._int_mm for 8-bit integers: into the given output."""
 
     name = "torch"
 
     def missing(self, operator: Operator, target: Target) -> str | None:
         if target.kind != "x86":
             return f"torch on the CPU does not run on {target.name}"
+        if isinstance(operator, Gemm) and operator.a in _INTEGERS:
+            return _unfit_integers(operator)
         return unfit(operator)
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
@@ -32,8 +35,26 @@ class TorchCpu:
             raise Missing("torch", blocks="its baseline cannot run", remedy="pip install torch") from error
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
+        if operator.a in _INTEGERS:
+            return _integer_product(torch, operator, {name: torch.from_numpy(x) for name, x in tensors.items()})
         t = {name: _shared(torch, array, operator.a) for name, array in tensors.items()}
         return bound(torch, operator, t)
+
+
+def _unfit_integers(operator: Gemm) -> str | None:
+    if operator.b != "i8" or operator.c != "i32":
+        return "torch._int_mm multiplies i8 or u8 by i8 into i32"
+    if operator.batch > 1:
+        return "torch._int_mm takes no batch"
+    if operator.alpha != 1.0 or operator.beta != 0.0 or operator.bias or operator.activation != "none":
+        return "torch._int_mm has no alpha, beta, bias or activation"
+    return None if find_spec("torch") else "torch is not installed (pip install torch)"
+
+
+def _integer_product(torch: Any, operator: Gemm, t: Mapping[str, Any]) -> Callable[[], Any]:
+    a = t["A"] if operator.layout[0] == "n" else t["A"].transpose(-1, -2)
+    b = t["B"] if operator.layout[1] == "n" else t["B"].transpose(-1, -2)
+    return lambda: torch._int_mm(a, b, out=t["C"])
 
 
 def unfit(operator: Operator) -> str | None:

@@ -22,6 +22,7 @@ from deepgen.targets import X86, Target
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, dtype
 
 _C_TYPES = {"f32": "float", "f64": "double"}
+_DOTS = ("bf16", "i8")  # multiplied as dot products, by tiles where there are any
 _ROUNDS = 40  # the best counts: a peak is what nothing disturbed
 _SECONDS = 2e-3  # of one round: longer than threads take to start, shorter than a scheduler's turn
 _READ_BYTES = 32 << 20  # by each thread
@@ -39,9 +40,17 @@ def peak_gflops(
     operator: Operator, target: Target, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
 ) -> float | None:
     """The machine's peak for this operator's arithmetic on all cores; None where it is not known how to measure it."""
-    if not isinstance(target, X86) or not isinstance(operator, Gemm) or operator.acc not in _C_TYPES:
+    if not isinstance(target, X86) or not isinstance(operator, Gemm):
         return None
-    return x86_peak(target, operator.acc, target.cores, cache=cache, toolchains=toolchains)
+    name = arithmetic(operator, target)
+    return None if name is None else x86_peak(target, name, target.cores, cache=cache, toolchains=toolchains)
+
+
+def arithmetic(operator: Gemm, target: X86) -> str | None:
+    """The dtype whose peak bounds this operator: its inputs' where the target has dot products of them."""
+    if operator.a in ("bf16", "i8", "u8") and _dot_flags("bf16" if operator.a == "bf16" else "i8", target) is not None:
+        return "bf16" if operator.a == "bf16" else "i8"
+    return operator.acc if operator.acc in _C_TYPES else None
 
 
 def x86_peak(
@@ -69,18 +78,32 @@ def x86_bounds(
     kept = cache.folder / "peak" / f"{target.fingerprint()}-{dtype}-{threads}.json"
     if (known := _read(kept)) is not None:
         return known
-    artifact = build_once(_kernel(dtype), target, paths=toolchains, cache=cache)
+    artifact = build_once(_kernel(dtype, target), target, paths=toolchains, cache=cache)
     bounds = _measure(ctypes.CDLL(artifact.binary), threads)
     _write(kept, bounds)
     return bounds
 
 
-def _kernel(name: str) -> Kernel:
-    if name not in _C_TYPES:
-        raise BadInput(f"the peak of {dtype(name)} cannot be measured", allowed="one of " + ", ".join(_C_TYPES))
-    text = resources.files("deepgen.measure").joinpath("x86_peak.c").read_text()
-    flags = ("-std=gnu11", "-ffp-contract=fast", f"-DREAL={_C_TYPES[name]}")
-    return Kernel("x86_peak", "c", (Source("x86_peak.c", text),), flags, LaunchPlan(()))
+def _kernel(name: str, target: X86) -> Kernel:
+    flags = _dot_flags(name, target) if name in _DOTS else _flags(name)
+    if flags is None:
+        allowed = "one of " + ", ".join((*_C_TYPES, *_DOTS)) + ", where the processor has instructions for it"
+        raise BadInput(f"the peak of {dtype(name)} cannot be measured", allowed=allowed)
+    names = ("x86_dot_peak.c", "x86_peak.c") if name in _DOTS else ("x86_peak.c",)
+    folder = resources.files("deepgen.measure")
+    sources = tuple(Source(file, folder.joinpath(file).read_text()) for file in names)
+    return Kernel("x86_peak", "c", sources, ("-std=gnu11", *flags), LaunchPlan(()))
+
+
+def _flags(name: str) -> tuple[str, ...] | None:
+    return ("-ffp-contract=fast", f"-DREAL={_C_TYPES[name]}") if name in _C_TYPES else None
+
+
+def _dot_flags(name: str, target: X86) -> tuple[str, ...] | None:
+    """None where the target has no dot products of this dtype."""
+    tiles = target.has("amx_tile", "amx_bf16" if name == "bf16" else "amx_int8")
+    vectors = target.has("avx512_bf16") if name == "bf16" else target.has("avx512_vnni") or target.has("avx_vnni")
+    return (f"-DTILES={int(tiles)}", f"-DBF16={int(name == 'bf16')}") if tiles or vectors else None
 
 
 def _measure(library: Any, threads: int) -> Bounds:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import sys
 from pathlib import Path
 
 from deepgen.targets.host_gpu import cuda, has_cuda, has_hip, hip
 from deepgen.targets.x86 import X86, from_facts
 from deepgen.vocabulary.errors import Missing
 
-__all__ = ["cache_sizes", "cuda", "has_cuda", "has_hip", "hip", "usable_cores", "x86"]
+__all__ = ["cache_sizes", "cuda", "has_cuda", "has_hip", "hip", "may_use_tiles", "usable_cores", "x86"]
 
 
 def x86() -> X86:
@@ -25,7 +27,15 @@ def x86() -> X86:
         cpuinfo = Path("/proc/cpuinfo").read_text()
     except OSError:
         cpuinfo = ""
-    return from_facts(cpuinfo, cache_sizes(), usable_cores())
+    return from_facts(cpuinfo, cache_sizes(), usable_cores(), tiles=may_use_tiles())
+
+
+def may_use_tiles() -> bool:
+    """Whether this system gives processes the state of AMX tiles; asking for it once is also how a process gets it."""
+    if sys.platform != "linux":
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0
 
 
 def usable_cores() -> int:

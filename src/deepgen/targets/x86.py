@@ -18,7 +18,16 @@ FEATURES = (
 )  # fmt: skip
 _AVX2 = ("avx", "avx2", "f16c", "fma", "sse2")
 _AVX512 = (*_AVX2, "avx512bw", "avx512dq", "avx512f", "avx512vl")
-ARCHES: Mapping[str, tuple[str, ...]] = {"avx2": _AVX2, "avx512": _AVX512}
+_VNNI = (*_AVX512, "avx512_vnni")
+_AMX = (*_VNNI, "avx512_bf16", "amx_bf16", "amx_int8", "amx_tile")
+ARCHES: Mapping[str, tuple[str, ...]] = {
+    "avx2": _AVX2,
+    "avx2_vnni": (*_AVX2, "avx_vnni"),
+    "avx512": _AVX512,
+    "avx512_vnni": _VNNI,
+    "avx512_bf16": (*_VNNI, "avx512_bf16"),
+    "amx": _AMX,
+}
 
 
 @dataclass(frozen=True)
@@ -52,9 +61,12 @@ class X86(Target):
         return X86(**{**data, "isa": tuple(data["isa"])})
 
 
-def from_facts(cpuinfo: str, caches: Mapping[str, int], cores: int) -> X86:
-    """The target that /proc/cpuinfo's text and the cache sizes (L1d, L2, L3, in bytes) describe."""
-    flags = set(_field(cpuinfo, "flags").split())
+def from_facts(cpuinfo: str, caches: Mapping[str, int], cores: int, *, tiles: bool = True) -> X86:
+    """The target that /proc/cpuinfo's text and the cache sizes (L1d, L2, L3, in bytes) describe.
+
+    `tiles`: whether the system lets processes use AMX; where it does not, the instructions are as good as missing.
+    """
+    flags = {flag for flag in _field(cpuinfo, "flags").split() if tiles or not flag.startswith("amx_")}
     return X86(
         name="x86:native",
         model=_field(cpuinfo, "model name") or "unknown x86-64",

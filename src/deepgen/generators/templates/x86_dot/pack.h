@@ -35,7 +35,7 @@ ALWAYS_INLINE void turn(line t[16]) {
 #define GET_PART(mask, from) _mm_maskz_loadu_epi8(mask, from)
 #endif
 ALWAYS_INLINE line interleave(int whole, const char *from, long ld, long columns, long k) {
-    const __mmask16 some = columns >= 16 ? 0xffff : (1u << columns) - 1;
+    const __mmask16 some = columns >= 16 ? 0xffff : columns <= 0 ? 0 : (1u << columns) - 1;
     line x = _mm512_setzero_si512();
     UNROLLED for (int e = 0; e < GROUP; e++) {
         if (!whole && e >= k) break;
