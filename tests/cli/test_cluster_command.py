@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from deepgen.cli.cluster_output import print_nodes, print_reports
 from deepgen.cli.cluster_view import line, print_results
 from deepgen.cluster.check import Report
-from deepgen.cluster.folder import GroupProgress, Row, RunFolder, RunProgress
-from deepgen.cluster.model import Host
+from deepgen.cluster.folder import Definition, GroupProgress, Row, RunFolder, RunProgress
+from deepgen.cluster.model import Cluster, Host
 from deepgen.cluster.nodes import Node
 
 HOST = Host("a-host-with-a-long-name.example.org", "/home/someone/with/a/long/path/deepgen", "someone", 2222)
@@ -60,3 +63,24 @@ def test_a_run_that_was_killed_is_not_taken_for_one_that_runs(project: Path) -> 
         folder.tell(RunProgress("running", groups={"a": GroupProgress(1, 2, "gemm")}))
     assert folder.driver() is None
     assert folder.progress().groups["a"].tasks == 2
+
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+from deepgen.cluster.folder import RunFolder
+with RunFolder(Path(sys.argv[1])).take():
+    print("at work", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_stop_ends_the_driver_and_says_how_to_go_on(deepgen: Callable, project: Path) -> None:
+    folder = RunFolder(project / "deepgen-studies/night")
+    folder.define(Definition(Cluster("/c.toml", ())))
+    assert deepgen("cluster", "stop", "night").code == 1
+    with subprocess.Popen([sys.executable, "-c", DRIVER, str(folder.path)], stdout=subprocess.PIPE) as driver:
+        assert driver.stdout is not None and driver.stdout.readline()
+        said = deepgen("cluster", "stop", "night")
+        assert driver.wait(10) == -signal.SIGTERM
+    assert said.code == 0 and "deepgen cluster attach deepgen-studies/night" in said.out

@@ -123,22 +123,22 @@ def test_a_run_survives_what_happens_to_clusters(hosts, own_file, deepgen, start
         killed = {study.folder: study.trials() for study in studies(folder)}
         assert sum(map(len, killed.values())) < 3 * TRIALS, "the driver was killed too late to show anything"
 
-        stopped = start(*command)
+        # Attached, it goes on; Ctrl-C there ends only the view, and in `run` the run.
+        look = start("attach", str(folder.path))
         wait_until(lambda: ended(folder, "two") > len_of(killed, "two") + 3, folder)
-        stopped.send_signal(signal.SIGINT)  # Ctrl-C
-        err = stopped.communicate(timeout=60)[1]
-        assert stopped.returncode == 130 and "go on with: deepgen cluster attach run" in err, err
+        assert "the run goes on" in interrupted(look) and folder.driver() is not None
+        assert "go on with: deepgen cluster attach run" in interrupted(start(*command))
         assert folder.driver() is None and folder.progress().state == "stopped"
-        kept = {study.folder: study.trials() for study in studies(folder)}
+        stopped = {study.folder: study.trials() for study in studies(folder)}
 
-        again = deepgen("attach", str(folder.path), "--json")
+        again = deepgen(*command[:-1], "--json")  # this time without --keep-up
         assert again.returncode == 0, again.stdout + again.stderr + folder.log.read_text()
+        assert marked() == before, "a run takes down what it brought up"
     finally:
         if pid := folder.driver():
             kill(pid)
         down = deepgen("down", str(file))
-    assert down.returncode == 0
-    assert marked() == before
+    assert down.returncode == 0 and down.stdout.count("nothing was up") == 4
     assert json.loads(again.stdout)["state"] == "done"
     finished = studies(folder)
     assert len(finished) == 3
@@ -146,7 +146,7 @@ def test_a_run_survives_what_happens_to_clusters(hosts, own_file, deepgen, start
         trials = study.trials()
         assert [trial.id for trial in trials] == list(range(TRIALS))
         assert len({trial.rank for trial in trials}) == TRIALS
-    for moment in (killed, kept):
+    for moment in (killed, stopped):
         check_kept(moment, finished)
     check_measured_once(finished, [Path(host.folder) for host in hosts.values()])
     check_results(folder, hosts)
@@ -237,6 +237,19 @@ def wait_until(true: Callable[[], bool], folder: RunFolder, seconds: float = 90)
         alive = time.monotonic() < deadline and folder.progress().state in ("starting", "running")
         assert alive, f"it did not happen; the log:\n{text}"
         time.sleep(0.1)
+
+
+def interrupted(view: subprocess.Popen[str]) -> str:
+    """What a command says when Ctrl-C reaches it, once it shows a group."""
+    assert view.stderr is not None
+    said = ""
+    while not said.rpartition("\n")[2].startswith(("one", "two")):
+        said = f"{said}\n{view.stderr.readline()}".rstrip()
+        assert view.poll() is None, said
+    view.send_signal(signal.SIGINT)
+    said += view.communicate(timeout=60)[1]
+    assert view.returncode == 130, said
+    return said
 
 
 def len_of(kept: dict[Path, list[Trial]], group: str) -> int:

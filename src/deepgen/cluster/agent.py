@@ -34,6 +34,7 @@ OWN = Path(".deepgen")
 PACKAGES = ("ray", "numpy", "typer", "rich")
 _LEADERS = ("raylet", "gcs_server")
 _SOON = 0.05
+_GRACE = 1.0  # seconds: nothing of a node has anything to lose
 
 
 class Refused(Exception):
@@ -66,6 +67,7 @@ def facts(code: str | None = None, build: list[str] = [], measure: list[str] = [
         "python": platform.python_version(),
         "executable": sys.executable,
         "packages": {name: _version(name) for name in PACKAGES},
+        "codes": [path.name for path in (OWN / "code").glob("*")],
         "nodes": status(),
         "doctor": None,
         "targets": None,
@@ -141,20 +143,17 @@ def write(path: str, content: str) -> None:
             fresh.unlink()
 
 
-def install(name: str, code: str | None = None) -> bool:
-    """Keep a version of deepgen's code in this folder. Without the code: whether it is here already."""
+def install(name: str, code: str) -> None:
+    """Keep a version of deepgen's code in this folder, whole or not at all."""
     folder = OWN / "code" / name
-    if folder.is_dir() or code is None:
-        return folder.is_dir()
-    fresh = folder.with_name(f"{name}.{os.getpid()}.new")
+    fresh = OWN / f"{name}.{os.getpid()}.new"
+    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        fresh.mkdir(parents=True)
         _unpack(code, fresh)
         with contextlib.suppress(OSError):  # another one was quicker
             fresh.replace(folder)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    return True
 
 
 def _unpack(code: str, folder: Path) -> None:
@@ -289,7 +288,7 @@ def _end(record: dict[str, Any]) -> int:
     """Ask the node's processes to end, kill those that do not, and make sure that none is left."""
     ended = _family(record["mark"])
     _signal(ended, signal.SIGTERM)
-    deadline = time.monotonic() + 3.0
+    deadline = time.monotonic() + _GRACE
     while _running(ended) and time.monotonic() < deadline:
         time.sleep(_SOON)
     deadline = time.monotonic() + 10.0

@@ -143,7 +143,7 @@ async def _up(cluster: Cluster, password: Ask, head: str | None, force: bool, ho
         problems = basic_problems(facts) + ([] if force else _foreign(facts["nodes"], cluster, machine.host, state))
         if problems:
             raise HostError(machine.host, "; ".join(problems))
-        if not await machine.call("install", name=code.name):
+        if code.name not in facts["codes"]:
             await machine.call("install", name=code.name, code=code.archive)
         return machine.seen_from
 
@@ -190,8 +190,9 @@ async def _head(state: State, ip: str, cluster: Cluster) -> Up:
         # Every node may keep as many idle processes as it has work for; none is started before there is work.
         "enable_worker_prestart": False,
         "num_workers_soft_limit": most,
-        # A dead node is known after five seconds instead of fifteen; one that is only slow has as long as before.
+        # A dead node is known after three seconds instead of fifteen; one that is only slow has half a minute.
         "health_check_period_ms": 1000,
+        "health_check_failure_threshold": 3,
     }
     words = ["--head", "--port", now.address.rpartition(":")[2], "--include-dashboard", "false"]
     words += ["--system-config", json.dumps(manners)]
