@@ -200,7 +200,9 @@ constexpr int SHARE = share_of(CHUNKS, PARTS);
 
 // Adds up what PARTS blocks have of a tile, a share in each block, always in the same order. The blocks run at the same
 // time and wait for each other. The counter goes round and round: it is never cleared.
-DG_DEVICE bool exchange(const Problem& p, const Piece& w, const acc_t (&sums)[CHUNKS * 4], acc_t (&own)[SHARE * 4], int group) {
+DG_DEVICE bool exchange(
+    const Problem& p, const Piece& w, const acc_t (&sums)[CHUNKS * 4], acc_t (&own)[SHARE * 4], int group
+) {
     constexpr i64 PLACE = (i64)CHUNKS * WORKERS;
     constexpr u32 TURN = (1u << 30) / PARTS * PARTS;
     float4* all = p.partial + (i64)w.tile * PARTS * PLACE + threadIdx.x;
@@ -235,7 +237,9 @@ DG_DEVICE bool exchange(const Problem& p, const Piece& w, const acc_t (&sums)[CH
 #if FIXUP == SPLIT && !EXCHANGE
 // Adds up what PARTS blocks have in the same chunks of the same tile, always in the same order. Whoever comes last
 // does it; true for that one.
-DG_DEVICE bool add_parts(const Problem& p, const Piece& w, acc_t (&own)[OWN_CHUNKS * 4], int rank, int group, u32* flag) {
+DG_DEVICE bool add_parts(
+    const Problem& p, const Piece& w, acc_t (&own)[OWN_CHUNKS * 4], int rank, int group, u32* flag
+) {
     constexpr i64 PLACE = (i64)OWN_CHUNKS * WORKERS;
     i64 first = ((i64)w.tile * CLUSTER_K + rank) * PARTS;
     float4* mine = p.partial + (first + w.part) * PLACE + threadIdx.x;

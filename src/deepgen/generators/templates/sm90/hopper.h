@@ -91,7 +91,8 @@ DG_DEVICE void prefetch_map(const TensorMap* map) {
 }
 DG_DEVICE void fetch(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z) {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5}], [%2];"
         ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 // To the same place, and with the same barrier, in every block whose rank's bit is set in `mask`.
