@@ -184,10 +184,11 @@ def show(results: dict[str, Any]) -> None:
         print(f"{row['trials']} zero-length trials: {row['ms']:.2f} ms each; {grown}")
 
 
-def earlier(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {"points": [], "zero": None}
-    return dict(json.loads(path.read_text())["results"])
+def merged(path: Path, points: list[dict[str, Any]], zeros: dict[str, Any] | None) -> dict[str, Any]:
+    """These figures, and those of earlier runs that they do not replace."""
+    before = json.loads(path.read_text())["results"] if path.exists() else {"points": [], "zero": None}
+    rows = {(row["slots"], row["testers"]): row for row in [*before["points"], *points]}
+    return {"points": [rows[key] for key in sorted(rows)], "zero": zeros or before["zero"]}
 
 
 def main() -> None:
@@ -197,16 +198,15 @@ def main() -> None:
     parser.add_argument("--zero", type=int, help="run so many zero-length trials, and no points")
     parser.add_argument("--json", type=Path, default=RESULTS)
     options = parser.parse_args()
-    results = earlier(options.json)
+    points: list[dict[str, Any]] = []
     if options.zero is None:
         for slots in options.slots or SLOTS:
             for testers in options.testers or TESTERS:
                 row = point(slots, testers)
                 print(f"{slots} slots, {testers} testers: {row['share']:.3f} of the ideal", flush=True)
-                others = [p for p in results["points"] if (p["slots"], p["testers"]) != (slots, testers)]
-                results["points"] = sorted([*others, row], key=lambda p: (p["slots"], p["testers"]))
-    if options.zero or not (options.slots or options.testers):
-        results["zero"] = zero(options.zero or ZERO)
+                points.append(row)
+    zeros = zero(options.zero or ZERO) if options.zero or not (options.slots or options.testers) else None
+    results = merged(options.json, points, zeros)
     show(results)
     save(options.json, {**results, "bar": BAR})
 

@@ -24,7 +24,7 @@ from deepgen.engines.ray.crew import Crew, Member
 from deepgen.engines.ray.shop import TRIES, Shop
 from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Measurement, Verdict
 
-BUFFER = 4  # trials built or being measured for each device, so that uneven build times leave no device waiting
+BUFFER = 6  # trials built or being measured for each device, so that uneven build times leave no device waiting
 REFRESH_SECONDS = 1.0
 TICK_SECONDS = 0.02
 
