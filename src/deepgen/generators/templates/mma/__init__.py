@@ -1,0 +1,1 @@
+"""GEMM on tensor cores by warp-wide products, sm_80 and later."""

@@ -1,0 +1,1 @@
+"""GEMM of a few rows or columns against a large matrix: every byte of it read once."""

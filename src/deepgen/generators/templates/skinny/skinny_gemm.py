@@ -1,0 +1,70 @@
+"""GEMM of a few rows or columns against a large matrix: what the family in `gemm_skinny.cu` serves, and its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepgen.generators.templates.mma import formats
+from deepgen.generators.templates.skinny.defaults import choose
+from deepgen.generators.templates.skinny.lower import lower, plan, sides
+from deepgen.generators.templates.skinny.space import skinny_space
+from deepgen.operators import Gemm, Operator
+from deepgen.space import Space
+from deepgen.targets import Cuda, Target
+from deepgen.vocabulary import Kernel
+
+_OWN = ("gemm_skinny.cu", "large.h")
+_MMA = ("problem.h", "dialect_mma.h")
+_DIALECT = ("dialect.h", "dialect_cuda.h")
+_MOST_THIN, _MOST_PLAIN = 64, 16
+_LEAST_LARGE, _LEAST_K = 1024, 512
+
+
+class SkinnyGemm:
+    """The large matrix streams through registers once: f16, bf16, tf32, i8, 8-bit floats, f32; sm_80 and later."""
+
+    name = "skinny_gemm"
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        plain = isinstance(operator, Gemm) and (operator.a, operator.b, operator.acc, operator.c) == ("f32",) * 4
+        if not plain or not isinstance(target, Cuda) or not target.has("cp_async"):
+            reason = formats.refused(operator, target)
+            if reason is not None:
+                return reason
+        assert isinstance(operator, Gemm)
+        if operator.a != operator.b:
+            return "A and B must have the same format"
+        side = sides(operator)
+        most = _MOST_PLAIN if plain else _MOST_THIN
+        if side.thin > most:
+            return f"M or N must be at most {most}"
+        if side.large < _LEAST_LARGE or operator.k < _LEAST_K:
+            return f"the large matrix must have at least {_LEAST_LARGE} rows and {_LEAST_K} steps of K"
+        if plain and not side.large_along:
+            return "the large matrix in f32 must be contiguous along K"
+        return None
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        return skinny_space(self.name, *_served(operator, target))
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        gemm, _ = _served(operator, target)
+        lowered = lower(gemm, config)
+        folder = "deepgen.generators.templates"
+        names = ((__package__, _OWN), (f"{folder}.mma", _MMA), (f"{folder}.simt", _DIALECT))
+        return Kernel(
+            name=self.name,
+            language="cuda",
+            sources=tuple(formats.read(package, name) for package, some in names for name in some),
+            flags=("-std=c++17", *(f"-D{name}={value}" for name, value in lowered.macros.items())),
+            plan=plan(gemm, config, lowered),
+        )
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        return choose(*_served(operator, target))
+
+
+def _served(operator: Operator, target: Target) -> tuple[Gemm, Cuda]:
+    assert isinstance(operator, Gemm) and isinstance(target, Cuda), "ask refuses() first"
+    return operator, target

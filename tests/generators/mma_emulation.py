@@ -1,0 +1,105 @@
+"""Runs emitted kernels on warp-wide products on the CPU: the SIMT family's emulation, and a warp's lanes that meet."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import simt_emulation as simt
+
+from deepgen.operators import Gemm
+from deepgen.operators.base import Array
+from deepgen.vocabulary import Kernel
+
+COMPILER, NO_COMPILER = simt.COMPILER, simt.NO_COMPILER
+_HARNESS = """
+#include "{main}"
+extern "C" void clear() {{ emulate::machine.ranges.clear(); }}
+extern "C" void buffer(char* begin, i64 bytes, int writable, int once) {{
+    emulate::machine.ranges.push_back({{begin, bytes, writable != 0, once != 0, {{}}}});
+}}
+extern "C" i64 conflicts() {{ return emulate::conflicts; }}
+"""
+_ENTRY = """
+extern "C" const char* run_{entry}(void** args, int grid, int threads, int shared) {{
+    return emulate::launch({entry}, args, grid, threads, shared);
+}}
+"""
+_HEADERS = {
+    "emulate.h": "deepgen.generators.templates.simt",
+    "emulate_mma.h": "deepgen.generators.templates.mma",
+}
+
+
+def build(kernel: Kernel, folder: Path) -> ctypes.CDLL:
+    """The kernel as a library of this machine. Its own flags decide what it is."""
+    assert COMPILER is not None
+    folder.mkdir(exist_ok=True)
+    for source in kernel.sources:
+        (folder / source.name).write_text(source.text)
+    for name, package in _HEADERS.items():
+        (folder / name).write_text(resources.files(package).joinpath(name).read_text())
+    entries = "".join(_ENTRY.format(entry=step.entry) for step in kernel.plan.steps)
+    (folder / "harness.cpp").write_text(_HARNESS.format(main=kernel.sources[0].name) + entries)
+    flags = ("-O0", "-w", "-shared", "-fPIC", "-DDG_EMULATE", *kernel.flags)
+    made = subprocess.run(
+        [COMPILER, *flags, "-o", "harness.so", "harness.cpp"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr[:2000]
+    library = ctypes.CDLL(str(folder / "harness.so"))
+    library.conflicts.restype = ctypes.c_int64
+    return library
+
+
+def check(operator: Gemm, kernel: Kernel, folder: Path, times: int = 1) -> int:
+    """Asserts that the result is right, run after run; gives how often rows of matrices met on the same banks."""
+    library = build(kernel, folder)
+    error, got, wanted = simt.run(kernel, library, testable(operator), times=times)
+    assert error == ""
+    allowed = operator.tolerance()
+    np.testing.assert_allclose(got, wanted, rtol=allowed.relative, atol=allowed.absolute)
+    return int(library.conflicts())
+
+
+def testable(operator: Gemm) -> Gemm:
+    """The operator with inputs that numpy can make: 8-bit floats from all finite bit patterns of moderate size."""
+    kind = _EightBits if operator.a.startswith("f8") else _Whole if operator.c == "i32" else Gemm
+    return kind(**{f.name: getattr(operator, f.name) for f in fields(Gemm)})
+
+
+@dataclass(frozen=True)
+class _Whole(Gemm):
+    def scalars(self) -> Mapping[str, int | float]:
+        return {name: int(value) for name, value in super().scalars().items()}
+
+
+@dataclass(frozen=True)
+class _EightBits(Gemm):
+    def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
+        rng = np.random.default_rng(seed)
+        plain = Gemm(**{**{f.name: getattr(self, f.name) for f in fields(Gemm)}, "a": "f32", "b": "f32"})
+        given = plain.inputs(seed, probe)
+        for name, kind in (("A", self.a), ("B", self.b)):
+            bits = np.arange(256)
+            moderate = bits[np.abs(_value(bits, kind)) <= 4.0]
+            given[name] = rng.choice(moderate, given[name].shape).astype(np.uint8)
+        return given
+
+    def reference(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        plain = Gemm(**{**{f.name: getattr(self, f.name) for f in fields(Gemm)}, "a": "f64", "b": "f64"})
+        wide = {name: _value(inputs[name], kind) for name, kind in (("A", self.a), ("B", self.b))}
+        return plain.reference({**inputs, **wide})
+
+
+def _value(bits: Array, kind: str) -> Array:
+    bits = bits.astype(np.int64)
+    places, bias = (3, 7) if kind == "f8e4m3" else (2, 15)
+    sign, exponent, mantissa = bits >> 7, bits >> places & (127 >> places), bits & ((1 << places) - 1)
+    size = np.where(exponent > 0, mantissa + (1 << places), mantissa) * 2.0 ** (np.maximum(exponent, 1) - bias - places)
+    special = (bits & 127) == 127 if kind == "f8e4m3" else exponent == 31
+    return np.where(special, np.inf, np.where(sign == 1, -size, size)).astype(np.float64)
