@@ -9,15 +9,15 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from deepgen import targets
 from deepgen.generators.templates.sm90.defaults import seconds as predicted
 from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
 from deepgen.operators import Gemm, gemm
 from deepgen.space import Space
+from deepgen.targets.cuda import parse_cuda
 
 ROOT = Path(__file__).resolve().parents[2]
 Config = dict[str, Any]
-FAMILY, TARGET = Sm90Gemm(), targets.resolve("cuda:h200")
+FAMILY, TARGET = Sm90Gemm(), parse_cuda("h200")
 SUITES = ROOT / "data/suites.json"
 
 # (consumers, tiles_m, BN, schedule)
@@ -164,7 +164,8 @@ def checks() -> list[tuple[Gemm, Config]]:
     for cluster in ({"CLUSTER_M": 2}, {"CLUSTER_N": 2}, {"CLUSTER_M": 2, "CLUSTER_N": 2}, {"CLUSTER_M": 4}):
         add(base, (2, 1, 128, "c"), **cluster)
     add(base, (2, 1, 128, "p"), CLUSTER_M=2)
-    for split in ((2, 1), (4, 1), (8, 1), (16, 1), (1, 3), (2, 4), (3, 2)):
+    splits: list[tuple[int, int]] = [(2, 1), (4, 1), (8, 1), (16, 1), (1, 3), (2, 4), (3, 2)]
+    for split in splits:
         add(
             replace(base, k=2056),
             (1, 1, 96 if split[0] == 3 else 128, "c"),
@@ -194,7 +195,7 @@ def checks() -> list[tuple[Gemm, Config]]:
     add(replace(base, batch=5, m=200, n=136), (2, 1, 128, "c"))
     add(replace(base, batch=5, m=200, n=136), (2, 1, 128, "p"))
     add(replace(base, batch=3, m=200, n=136), one, FIXUP="split", CLUSTER_K=2, PARTS=2)
-    full = {"alpha": 0.5, "beta": 2.0, "bias": True, "activation": "gelu", "scales": "row"}
+    full: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "bias": True, "activation": "gelu", "scales": "row"}
     add(replace(base, **full), coop)
     add(replace(base, **full), coop, STORE="straight")
     add(replace(base, bias=True, activation="silu", scales="column"), coop)

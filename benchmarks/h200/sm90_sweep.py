@@ -132,7 +132,7 @@ class Bench:
         error = (off.norm() / self.scale).item()
         worst = (off.abs() / (self.want.abs() + self.scale / self.want.numel() ** 0.5)).max().item()
         if isfinite(error) and worst < 20 * self.tolerance():
-            return error
+            return float(error)
         bad = ~(off.abs() <= 20 * self.tolerance() * (self.want.abs() + self.scale / self.want.numel() ** 0.5))
         places = bad.nonzero()
         low, high = places.min(dim=0).values.tolist(), places.max(dim=0).values.tolist()
@@ -194,7 +194,7 @@ class Worker:
         self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         self.torch = torch
         lines = self.journal.read_text().splitlines() if self.journal.exists() else []
-        self.done = {row["key"]: row for row in map(json.loads, lines)}
+        self.done: dict[str, dict[str, Any]] = {row["key"]: row for row in map(json.loads, lines)}
 
     def say(self, row: dict[str, Any]) -> dict[str, Any]:
         with self.journal.open("a") as file:
@@ -218,8 +218,8 @@ class Worker:
                 self.alive()
                 time.sleep(0.01)
             kernel, image, facts = future.result()
-        except BuildError as error:
-            return self.say({"key": key, "shape": op.describe(), "config": c, "us": None, "why": str(error)[:300]})
+        except BuildError as refused:
+            return self.say({"key": key, "shape": op.describe(), "config": c, "us": None, "why": str(refused)[:300]})
         row = {"key": key, "shape": op.describe(), "config": c, "us": None, "why": "hung or crashed", "facts": facts}
         self.say(row)
         try:

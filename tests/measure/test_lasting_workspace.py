@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ def test_it_is_zeroed_before_the_first_run_only(lasting: bool, want: int, tmp_pa
 def test_other_kernels_keep_their_json() -> None:
     step = Step("entry", (WorkspaceArg("a", 8), WorkspaceArg("b", 8, zeroed=True, lasting=True)))
     told = Kernel("k", "cuda", (), (), LaunchPlan((step,)))
-    first, second = told.to_json()["plan"]["steps"][0]["args"]  # type: ignore[call-overload,index]
+    plan: Any = told.to_json()["plan"]
+    first, second = plan["steps"][0]["args"]
     assert "lasting" not in first and second["lasting"] is True
     assert Kernel.from_json(told.to_json()) == told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,14 +100,11 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered, multiprocessor
     # Tiles beyond the last full round are shared out evenly, with one full round so that no share is tiny.
     rest = f"where({tiles} < {2 * resident}, {tiles}, {resident} + ({tiles}) % {resident})"
     streamed: int | str = rest if c["FIXUP"] == "stream" else 0
-    most = resident // splits
-    together = ((f"{tiles} <= {most}", f"at most {most} tiles of {bm} x {bn}: all of them are worked on at once"),)
-    together = together if c["FIXUP"] == "exchange" else ()
     scale = "i32" if gemm.acc == "i32" else "f32"
     args: tuple[Arg, ...] = (
         _operand_map(gemm, "A", bm // c["CLUSTER_N"]),
         _operand_map(gemm, "B", bn // c["CLUSTER_M"]),
-        *((_result_map(gemm),) if c["STORE"] == "copy" else ()),
+        *((_result_map(),) if c["STORE"] == "copy" else ()),
         TensorArg("C"),
         TensorArg("bias") if gemm.bias else _NOTHING,
         TensorArg("scale") if gemm.scales != "none" else _NOTHING,
@@ -119,7 +116,7 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered, multiprocessor
         ScalarArg("i32", streamed),
     )
     step = Step("gemm", args, (grid, 1, 1), (lowered.threads, 1, 1), (cluster, 1, 1), lowered.shared_bytes)
-    return LaunchPlan(steps=(step,), requires=_requires(gemm, c, int(m["BK"]), splits) + together)
+    return LaunchPlan(steps=(step,), requires=(*_aligned(gemm, c), *_split(c, tiles, int(m["BK"]), splits, resident)))
 
 
 _NOTHING = ScalarArg("i64", 0)
@@ -142,31 +139,35 @@ def _operand_map(gemm: Gemm, name: str, rows: int) -> TensorMapArg:
     sizes = [*(["K", outer] if k_inside else [outer, "K"]), "batch"]
     wide = ATOM_BYTES // size
     box = [wide, rows, 1] if k_inside else [wide, wide, 1]
-    return TensorMapArg(
-        name, {"box": box, "swizzle": "128", "l2": "256", "sizes": sizes, **_strides(letter, lines, size)}
-    )
+    spec: dict[str, Any] = {"box": box, "swizzle": "128", "l2": "256", "sizes": sizes}
+    return TensorMapArg(name, {**spec, **_strides(letter, lines, size)})
 
 
-def _result_map(gemm: Gemm) -> TensorMapArg:
-    sizes = ["N", "M", "batch"]
-    return TensorMapArg("C", {"box": [64, 16, 1], "swizzle": "128", "sizes": sizes, **_strides("c", "M", 2)})
+def _result_map() -> TensorMapArg:
+    spec: dict[str, Any] = {"box": [64, 16, 1], "swizzle": "128", "sizes": ["N", "M", "batch"]}
+    return TensorMapArg("C", {**spec, **_strides("c", "M", 2)})
 
 
-def _strides(letter: str, lines: str, size: int) -> dict[str, list[str]]:
+def _strides(letter: str, lines: str, size: int) -> dict[str, Any]:
     # A single matrix has no stride to the next; what stands for it must be a multiple of 16 bytes all the same.
     matrix = f"where(batch > 1, stride_{letter}, {lines} * ld{letter})"
     return {"strides": [f"ld{letter} * {size}", f"{matrix} * {size}"]}
 
 
-def _requires(gemm: Gemm, c: Mapping[str, Any], bk: int, splits: int) -> tuple[tuple[str, str], ...]:
-    out = []
+def _aligned(gemm: Gemm, c: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the copy engine asks of tensors in memory."""
     copied = [("a", dtype(gemm.a).bytes), ("b", dtype(gemm.b).bytes)] + ([("c", 2)] if c["STORE"] == "copy" else [])
     for letter, size in copied:
-        whole = LINE_BYTES // size
-        out.append((f"ld{letter} % {whole} == 0", f"lines of {letter.upper()} that are multiples of 16 bytes"))
-        if gemm.batch > 1:
-            name = letter.upper()
-            out.append((f"stride_{letter} % {whole} == 0", f"matrices of {name} that lie multiples of 16 bytes apart"))
+        whole, name = LINE_BYTES // size, letter.upper()
+        yield f"ld{letter} % {whole} == 0", f"lines of {name} that are multiples of 16 bytes"
+        apart = f"batch == 1 or stride_{letter} % {whole} == 0"
+        yield apart, f"matrices of {name} that lie multiples of 16 bytes apart"
+
+
+def _split(c: Mapping[str, Any], tiles: str, bk: int, splits: int, resident: int) -> Iterator[tuple[str, str]]:
+    """What a kernel whose blocks share out K asks of a shape."""
     if splits > 1:
-        out.append((f"ceil_div(K, {bk}) >= {splits}", f"K of more than {bk * (splits - 1)}: it is split {splits} ways"))
-    return tuple(out)
+        yield f"ceil_div(K, {bk}) >= {splits}", f"K of more than {bk * (splits - 1)}: it is split {splits} ways"
+    if c["FIXUP"] == "exchange":
+        most = resident // splits
+        yield f"{tiles} <= {most}", f"a result of at most {most} tiles: all of them are worked on at once"
