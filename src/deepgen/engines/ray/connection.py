@@ -84,7 +84,7 @@ def imported() -> Any:
         import ray
     except ImportError as error:
         raise Missing(
-            "Ray", blocks="nothing can run on a Ray cluster", remedy="Install it with `pip install 'deepgen[ray]'`."
+            "Ray", blocks="nothing can run on a Ray cluster", remedy="Install it with `pip install 'deepgen[cluster]'`."
         ) from error
     return ray
 

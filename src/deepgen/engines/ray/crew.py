@@ -198,7 +198,9 @@ class Crew:
 
     def _hear_failure(self, member: Member, error: Exception) -> None:
         """It did not even answer. A lost process comes back; code that cannot be imported there does not."""
-        if isinstance(error, self._ray.exceptions.RayActorError):
+        # A node that is gone while an actor is sent to it is told in another way than an actor that is gone.
+        lost = (self._ray.exceptions.RayActorError, self._ray.exceptions.ActorUnschedulableError)
+        if isinstance(error, lost):
             text = str(error)
             if "ModuleNotFoundError" not in text and "ImportError" not in text:
                 self.lose(member)
