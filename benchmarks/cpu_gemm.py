@@ -115,7 +115,8 @@ class Job:
                 "ratio": ratio.estimate,
                 "interval": [ratio.low, ratio.high],
             }
-        return rows, float(ours.conditions.get("call_seconds") or 0.0)
+        call = ours.conditions.get("call_seconds")
+        return rows, float(call) if isinstance(call, (int, float)) else 0.0
 
     def bound_seconds(self, cold: bool) -> float:
         bounds = x86_bounds(self.target, self.operator.acc, self.threads)
@@ -178,7 +179,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 def merge(path: Path, piece: Mapping[str, Any]) -> None:
     """Add one result, in place of an earlier one of the same question."""
     races = [race for race in read(path) if _question(race) != _question(piece)] if path.exists() else []
-    races = sorted([*races, piece], key=lambda race: json.dumps(_question(race)))
+    races = sorted([*races, dict(piece)], key=lambda race: json.dumps(_question(race)))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"conditions": conditions(), "results": {"races": races}}, indent=1) + "\n")
 
