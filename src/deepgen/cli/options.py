@@ -29,6 +29,16 @@ TargetName = Annotated[
     str | None,
     typer.Option("--target", help="Where it runs, such as x86:native. [the best device here]", show_default=False),
 ]
+Family = Annotated[
+    str | None,
+    typer.Option("--family", help="The family of kernels. [the first that serves]", show_default=False),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", min=1, help="Of kernels and baselines on a CPU, at most. [all cores]", show_default=False
+    ),
+]
 Trials = Annotated[
     int | None, typer.Option("--trials", min=1, help="How many configs to try. [200]", show_default=False)
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,18 @@ def from_words(
     given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
 ) -> tuple[list[Request], bool]:
     """The requests, one a study, and whether the words ask to detach. `options` holds None where nothing was given."""
+    wanted, detach = _wanted(given, options, settings, policy)
+    family, threads = options.get("family"), options.get("threads")
+    if family is not None:
+        wanted = [_by_family(request, family) for request in wanted]
+    if threads is not None:
+        wanted = [_on_threads(request, threads) for request in wanted]
+    return wanted, detach
+
+
+def _wanted(
+    given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
+) -> tuple[list[Request], bool]:
     if given and config_file.is_config_file(given[0]):
         return _from_file(given, options, settings, policy), False
     _no_space_strategy(options)
@@ -93,6 +106,25 @@ def _from_older(
     target = targets.resolve(options["target"] or settings.target)
     chosen = {"out": settings.studies, **_chosen({}, options)}
     return Request(operator=generator.operator, target=target, policy=policy, generator=generator, **chosen)
+
+
+def _by_family(request: Request, name: str) -> Request:
+    if request.generator is not None:
+        raise BadInput(f"--family {name} is given", allowed="not with a tuning config of the older tool")
+    return replace(request, generator=generators.by_name(name))
+
+
+def _on_threads(request: Request, threads: int) -> Request:
+    """Kernels that use so many threads at most, and baselines that use just as many."""
+    family = request.generator or generators.find(request.operator, request.target)
+    knobs = {knob.name: knob.values for knob in family.space(request.operator, request.target).knobs}
+    fitting = [count for count in knobs.get("THREADS", ()) if isinstance(count, int) and count <= threads]
+    if not fitting:
+        raise BadInput(
+            f"--threads {threads} is given", allowed=f"only for a CPU: {family.name} has no threads to count"
+        )
+    domains = {"THREADS": fitting, **request.domains}
+    return replace(request, domains=domains, policy=replace(request.policy, threads=threads))
 
 
 def _no_space_strategy(options: Mapping[str, Any]) -> None:
