@@ -14,12 +14,14 @@ from deepgen.vocabulary.errors import BadInput
 def families() -> tuple[Generator, ...]:
     """All generators, the best choice first."""
     from deepgen.generators.sim import SimTiles
+    from deepgen.generators.templates.mma.mma_gemm import MmaGemm
     from deepgen.generators.templates.simt.simt_gemm import SimtGemm
+    from deepgen.generators.templates.skinny.skinny_gemm import SkinnyGemm
     from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
     from deepgen.generators.templates.x86_dot.dot_gemm import amx_gemm, vector_gemm
     from deepgen.generators.templates.x86_gemm import X86Gemm
 
-    return (X86Gemm(), amx_gemm(), vector_gemm(), Sm90Gemm(), SimtGemm(), SimTiles())
+    return (X86Gemm(), amx_gemm(), vector_gemm(), SkinnyGemm(), Sm90Gemm(), MmaGemm(), SimtGemm(), SimTiles())
 
 
 def find(operator: Operator, target: Target) -> Generator:

@@ -23,10 +23,11 @@ class _Tile(NamedTuple):
 
 _TILES = (
     _Tile(128, 256, 64, 64), _Tile(256, 128, 64, 64), _Tile(128, 128, 64, 64), _Tile(128, 128, 64, 32),
-    _Tile(128, 64, 64, 32), _Tile(64, 128, 32, 64), _Tile(64, 64, 32, 32), _Tile(64, 64, 32, 32, 2), _Tile(64, 32, 32, 32),
-    _Tile(32, 64, 32, 32), _Tile(32, 64, 32, 32, 2), _Tile(32, 32, 32, 32), _Tile(32, 32, 32, 32, 2),
-    _Tile(16, 64, 16, 32), _Tile(16, 64, 16, 32, 2), _Tile(16, 64, 16, 32, 4), _Tile(16, 32, 16, 32), _Tile(16, 32, 16, 32, 4),
-    _Tile(64, 16, 32, 16), _Tile(64, 16, 32, 16, 2), _Tile(16, 16, 16, 16),
+    _Tile(128, 64, 64, 32), _Tile(64, 128, 32, 64), _Tile(64, 64, 32, 32), _Tile(64, 64, 32, 32, 2),
+    _Tile(64, 32, 32, 32), _Tile(32, 64, 32, 32), _Tile(32, 64, 32, 32, 2), _Tile(32, 32, 32, 32),
+    _Tile(32, 32, 32, 32, 2),
+    _Tile(16, 64, 16, 32), _Tile(16, 64, 16, 32, 2), _Tile(16, 64, 16, 32, 4), _Tile(16, 32, 16, 32),
+    _Tile(16, 32, 16, 32, 4), _Tile(64, 16, 32, 16), _Tile(64, 16, 32, 16, 2), _Tile(16, 16, 16, 16),
     # Lines of an operand that is contiguous along rows are at least 128 bytes long, of which 8-bit formats have many.
     _Tile(128, 32, 32, 32), _Tile(32, 128, 32, 32), _Tile(128, 128, 32, 64),
 )  # fmt: skip
@@ -57,7 +58,8 @@ def config(gemm: Gemm, gpu: Gpu, tile: _Tile, bk: int, stages: int) -> dict[str,
     size = dtype(gemm.a).bytes
     threads = tile.bm // tile.wm * (tile.bn // tile.wn) * tile.warps_k * 32
     ahead = 2 if bk * size // 32 % (2 * tile.warps_k) == 0 else 1
-    registers = tile.wm * tile.wn // 32 + ahead * (tile.wm + tile.wn) // 4 + RESERVED
+    more = 48 if spread(gemm, "A") or spread(gemm, "B") else 16  # the compiler must not spill
+    registers = tile.wm * tile.wn // 32 + ahead * (tile.wm + tile.wn) // 4 + RESERVED + more
     shared = (tile.bm + tile.bn) * bk * size * stages + gpu.shared_reserved
     resident = min(
         gpu.registers_per_sm // (min(registers, 255) * threads),
@@ -86,7 +88,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
     peak = (gpu.peak(gemm.a) or 1e5) * 1e9 * (0.62 if gpu.has("wgmma") else 0.9)
     rate = peak / gpu.multiprocessors * min(1.0, 0.25 + alive / 11) * reuse * 1.25 * turned
     products = rounds * steps * c["BK"] * c["BM"] * c["BN"] * 2 / rate
-    # Each tile of K costs a barrier, hidden by other blocks; the first ones have all of the memory's latency to wait for.
+    # Each tile of K costs a barrier, hidden by other blocks; the first ones wait for all of the memory's latency.
     waits = rounds * steps * 0.25e-6 / max(1, c["MIN_BLOCKS"]) + 1.2e-6
     flight = min(rounds, c["MIN_BLOCKS"]) * (c["BM"] + c["BN"]) * c["BK"] * size * (c["STAGES"] - 1)
     bandwidth = gpu.bandwidth_gbs * 1e9 * min(1.0, flight * min(1.0, tiles * splits / gpu.multiprocessors) / 40e3)

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepgen.generators.templates.mma import formats
 from deepgen.operators import Gemm
-from deepgen.vocabulary import LaunchPlan, Size, Step
+from deepgen.vocabulary import Arg, LaunchPlan, Size, Step
 from deepgen.vocabulary.dtypes import dtype
 
 FIXUPS = {"none": 0, "step": 1, "last": 2, "stream": 3}
@@ -66,13 +66,13 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered) -> LaunchPlan:
     slot = c["BM"] * c["BN"] * acc
     splits, blocks = c.get("SPLITS", 1), c.get("BLOCKS", 1)
     grid: Size = {"none": tiles, "stream": blocks}.get(c["FIXUP"], f"{tiles} * {splits}")
-    partial, arrived = {
+    spaces: dict[str, tuple[Arg, Arg]] = {
         "none": (formats.NOTHING, formats.NOTHING),
         "step": (formats.sums(f"{splits * acc} * M * N * batch"), formats.NOTHING),
         "last": (formats.sums(f"{tiles} * {splits * slot}"), formats.counters(f"{tiles} * 4")),
         "stream": (formats.sums(blocks * slot), formats.counters(blocks * 4)),
-    }[c["FIXUP"]]
-    args = formats.arguments(gemm, partial, arrived, splits)
+    }
+    args = formats.arguments(gemm, *spaces[c["FIXUP"]], splits)
     steps = [Step("gemm", args, (grid, 1, 1), (lowered.threads, 1, 1), shared_bytes=lowered.shared_bytes)]
     if c["FIXUP"] == "step":
         runs = f"ceil_div(batch * M * N, {_REDUCERS * min(4, int(lowered.macros['STORE']))})"

@@ -19,7 +19,7 @@ _DIALECT = ("dialect.h", "dialect_cuda.h")  # the SIMT family's
 
 
 class MmaGemm:
-    """Products by warps, matrix loads, copies ahead: f16, bf16, tf32, i8, 8-bit floats; all layouts; sm_80 and later."""
+    """Products by warps, matrix loads, copies ahead: f16, bf16, tf32, i8, 8-bit floats; all layouts."""
 
     name = "mma_gemm"
 

@@ -1,4 +1,4 @@
-"""A good config without any search: enough loads on their way, and as little of the thin operand read twice as can be."""
+"""A good config without any search: enough loads on their way, little of the thin operand read twice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from deepgen.generators.templates.mma.formats import WIDEST
 from deepgen.generators.templates.skinny.lower import BLOCK_BYTES, Sides, sides
-from deepgen.generators.templates.skinny.space import RESERVED, skinny_space
+from deepgen.generators.templates.skinny.space import reserved, skinny_space
 from deepgen.operators import Gemm
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
@@ -85,7 +85,7 @@ def _chunk(side: Sides, rounds: int, round_bytes: int) -> int:
 def _resident(side: Sides, gpu: Gpu, c: dict[str, Any], size: int) -> int:
     threads = c["WARPS_R"] * c["WARPS_K"] * 32
     sums = c["TILES"] * (2 * side.padded if side.plain else side.padded // 2)
-    registers = sums + 2 * _loads(side, c, size) * 4 + RESERVED
+    registers = sums + 2 * _loads(side, c, size) * 4 + reserved(side)
     rows = c["WARPS_R"] * c["TILES"] * 16
     added = c["WARPS_K"] * (side.padded * (rows + 4) if side.thin_m else rows * (side.padded + 8)) * 4
     line = c["CHUNK"] * c["UNROLL"] * c["WARPS_K"] * BLOCK_BYTES + 64

@@ -18,6 +18,8 @@ _OWN = ("gemm_skinny.cu", "large.h")
 _MMA = ("problem.h", "dialect_mma.h")
 _DIALECT = ("dialect.h", "dialect_cuda.h")
 _MOST_THIN, _MOST_PLAIN = 64, 16
+# What is contiguous along rows is turned in registers, which leaves fewer of them for sums.
+_MOST_TURNED = {"f32": 0, "tf32": 64, "f16": 48, "bf16": 48, "i8": 8, "f8e4m3": 8, "f8e5m2": 8}
 _LEAST_LARGE, _LEAST_K = 1024, 512
 
 
@@ -41,8 +43,10 @@ class SkinnyGemm:
             return f"M or N must be at most {most}"
         if side.large < _LEAST_LARGE or operator.k < _LEAST_K:
             return f"the large matrix must have at least {_LEAST_LARGE} rows and {_LEAST_K} steps of K"
-        if plain and not side.large_along:
-            return "the large matrix in f32 must be contiguous along K"
+        if not side.large_along:
+            most = _MOST_TURNED[operator.a]
+            if side.thin > most:
+                return f"M or N must be at most {most} where the large matrix is not contiguous along K in {operator.a}"
         return None
 
     def space(self, operator: Operator, target: Target) -> Space:

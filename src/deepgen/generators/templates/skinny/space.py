@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from deepgen.generators.templates.mma.formats import WIDEST
-from deepgen.generators.templates.skinny.lower import BLOCK_BYTES, sides
+from deepgen.generators.templates.skinny.lower import BLOCK_BYTES, Sides, sides
 from deepgen.operators import Gemm
 from deepgen.space import Space, implies, maximum, where
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
 
-RESERVED = 52  # registers for addresses, counters and the thin operand
+
+def reserved(side: Sides) -> int:
+    """Registers for addresses, counters, the thin operand, and words that were turned."""
+    return 52 if side.large_along else 76
 
 
 def skinny_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
@@ -25,7 +28,7 @@ def skinny_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     s.require(threads * min_blocks <= gpu.threads_per_sm, "so many blocks' threads fit in a multiprocessor")
     sums = tiles * (2 * side.padded if side.plain else side.padded // 2)
     loads = unroll * (tiles * 2 if side.large_along else 4 * (4 // size)) * 4
-    registers = s.derive("registers", sums + 2 * loads + RESERVED)
+    registers = s.derive("registers", sums + 2 * loads + reserved(side))
     s.require(registers <= gpu.registers_per_thread, "sums and loads under way fit in a thread's registers")
     s.require(registers * threads * min_blocks <= gpu.registers_per_sm, "so many blocks' registers fit")
     s.require(loads * 4 * threads * min_blocks >= 16 << 10, "enough is on its way to keep the memory busy")

@@ -1,0 +1,137 @@
+"""What the families on warp-wide products offer: whom they serve, that they build and keep to the dialect."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deepgen import generators, targets
+from deepgen.build import toolchain_for
+from deepgen.build.base import BuildLimits
+from deepgen.build.group import Group
+from deepgen.generators import Generator
+from deepgen.generators.templates.mma import formats
+from deepgen.generators.templates.mma.mma_gemm import MmaGemm
+from deepgen.generators.templates.skinny.skinny_gemm import SkinnyGemm
+from deepgen.operators import Gemm, gemm
+from deepgen.vocabulary import Missing
+
+MMA, SKINNY = MmaGemm(), SkinnyGemm()
+SQUARE, THIN, DEEP = (4096, 4096, 4096), (16, 4096, 4096), (128, 128, 16384)
+
+
+def operator(shape: tuple[int, int, int], dtype: str = "bf16", layout: str = "nt") -> Gemm:
+    made = gemm(*shape, dtype=dtype, layout=layout)
+    return replace(made, c="bf16") if dtype.startswith("f8") else made
+
+
+@pytest.mark.parametrize(
+    ("problem", "target", "name"),
+    [
+        (operator(SQUARE), "cuda:sm_80", "mma_gemm"),
+        (operator(SQUARE, "f8e4m3"), "cuda:sm_89", "mma_gemm"),
+        (operator(SQUARE, "i8", "tn"), "cuda:sm_90a", "mma_gemm"),
+        (operator(THIN), "cuda:sm_90a", "skinny_gemm"),
+        (operator((4096, 64, 4096), "f16"), "cuda:sm_120", "skinny_gemm"),
+        (operator((64, 64, 4096)), "cuda:sm_80", "mma_gemm"),
+        (operator(SQUARE, "f32"), "cuda:sm_90a", "simt_gemm"),
+        (operator(THIN), "hip:gfx90a", "simt_gemm"),
+    ],
+)
+def test_the_family_that_a_user_gets(problem: Gemm, target: str, name: str) -> None:
+    assert generators.find(problem, targets.resolve(target)).name == name
+
+
+@pytest.mark.parametrize(
+    ("problem", "target", "why"),
+    [
+        (operator(SQUARE), "cuda:sm_75", "sm_80"),
+        (operator(SQUARE, "f8e4m3"), "cuda:sm_80", "no products"),
+        (gemm(64, 64, 64, dtype="i8", alpha=0.5), "cuda:sm_80", "whole"),
+        (gemm(64, 64, 64), "cuda:sm_80", "multiplies"),
+    ],
+)
+def test_what_it_cannot_do_it_refuses_in_words(problem: Gemm, target: str, why: str) -> None:
+    assert why in (MMA.refuses(problem, targets.resolve(target)) or "")
+
+
+def test_defaults_are_points_of_their_spaces() -> None:
+    for target in ("cuda:sm_80", "cuda:sm_89", "cuda:sm_90a", "cuda:sm_120"):
+        chip = targets.resolve(target)
+        for family, shapes in ((MMA, (SQUARE, DEEP, (1, 512, 300), (33, 65, 17))), (SKINNY, (THIN, (4096, 3, 1000)))):
+            for dtype in ("bf16", "tf32", "i8"):
+                for shape, layout in zip(shapes * 2, ("nt", "nn", "tn", "tt") * 2, strict=False):
+                    problem = operator(shape, dtype, layout)
+                    if family.refuses(problem, chip) is None:
+                        config = dict(family.default(problem, chip))
+                        assert family.space(problem, chip).explain(config) == []
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_80", "cuda:sm_89", "cuda:sm_90a", "cuda:sm_120"])
+def test_defaults_keep_all_in_registers_and_samples_build(target: str, tmp_path: Path) -> None:
+    chip = targets.resolve(target)
+    try:
+        toolchain = toolchain_for(chip, "cuda")
+    except Missing as missing:
+        pytest.skip(str(missing))
+    eight = "f8e4m3" if target == "cuda:sm_89" else "i8"
+    some: list[tuple[Generator, Gemm]] = [
+        (MMA, operator(SQUARE)),
+        (MMA, operator(DEEP, eight, "tn")),
+        (SKINNY, operator(THIN)),
+        (SKINNY, operator((4096, 40, 4096), "f16", "tn")),
+    ]
+    for number, (family, problem) in enumerate(some):
+        sampled = family.space(problem, chip).sample(1, seed=number)
+        for config in (family.default(problem, chip), *(sampled if number % 2 else [])):
+            folder = tmp_path / f"{number}-{config is sampled[0]}"
+            folder.mkdir()
+            with Group() as group:
+                built = toolchain.build(family.emit(problem, chip, config), chip, folder, BuildLimits(), group)
+            assert config is sampled[0] or built.facts["spill_bytes"] == 0, problem.describe()
+
+
+@pytest.mark.parametrize("file", ["mma/gemm_mma.cu", "mma/problem.h", "mma/operands.h", "mma/share.h",
+                                  "skinny/gemm_skinny.cu", "skinny/large.h"])  # fmt: skip
+def test_memory_and_special_instructions_go_through_the_dialect(file: str) -> None:
+    package, name = file.split("/")
+    text = re.sub(r"//.*", "", formats.read(f"deepgen.generators.templates.{package}", name).text)
+    for forbidden in (r"\basm\b", r"\b__\w+", r"\b(threadIdx|blockIdx|gridDim|blockDim)\b", r"\batomic\w*"):
+        assert not re.search(forbidden, text), f"{name} has {forbidden}"
+    assert not re.search(r"->|\*\s*reinterpret_cast|(^|[=(,;{])\s*\*\s*\w+\s*=", text, re.MULTILINE)
+    for pointer in ("a", "b", "c", "bias", "scale", "partial", "arrived", "from", "source", "slots", "slot", "to"):
+        assert not re.search(rf"\b(p\.)?{pointer}\[", text.replace("a[4]", "").replace("b[2]", "")), (
+            f"{name}: {pointer}"
+        )
+
+
+def test_both_sides_of_the_dialect_have_the_same_words() -> None:
+    def words(name: str) -> set[str]:
+        text = formats.read("deepgen.generators.templates.mma", name).text
+        return set(re.findall(r"^(?:DG_DEVICE|struct) (?:[\w, <>]+? )?(\w+)(?:\(| \{)", text, re.MULTILINE))
+
+    shared = {"tf32", "f8e4m3", "f8e5m2", "to_work"}
+    assert words("dialect_mma.h") - shared <= words("emulate_mma.h")
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "problem", "target"),
+    [
+        ("square", MMA, operator(SQUARE), "cuda:sm_90a"),
+        ("deep", MMA, operator(DEEP, layout="tn"), "cuda:sm_80"),
+        ("bytes", MMA, operator((100, 60, 36), "i8", "nn"), "cuda:sm_80"),
+        ("thin", SKINNY, operator(THIN), "cuda:sm_90a"),
+    ],
+)
+def test_the_emitted_kernel_is_the_one_we_looked_at(
+    name: str, family: Generator, problem: Gemm, target: str, golden: Callable[[str, str], None]
+) -> None:
+    chip = targets.resolve(target)
+    kernel = family.emit(problem, chip, family.default(problem, chip)).to_json()
+    kept = {key: kernel[key] for key in ("name", "language", "flags", "plan")}
+    golden(f"mma/{name}.json", json.dumps(kept, indent=1) + "\n")
