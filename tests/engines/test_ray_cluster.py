@@ -19,7 +19,7 @@ import pytest
 
 from deepgen import generators, targets
 from deepgen.engines import Engine, LocalEngine, Outcome, Session
-from deepgen.engines.ray import RayEngine, roles
+from deepgen.engines.ray import RayEngine, connection, roles
 from deepgen.generators.sim import SimTiles
 from deepgen.measure.base import Policy, Task
 from deepgen.operators import gemm
@@ -58,9 +58,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        import ray._raylet
-
-        ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+        connection.heed_environment(connection.imported())
         started = Nodes(token)
         started.add(2, 1, "first")
         with started.engine(token.parent).connected():

@@ -121,6 +121,7 @@ def _connect(to: str | Local, token: Path | None) -> None:
             "_temp_dir": str(_held.folder),
             "_system_config": {
                 "enable_worker_prestart": False,
+                "gcs_rpc_server_reconnect_timeout_s": 5,  # when we are killed, it is gone for good: so are its workers
                 "worker_maximum_startup_concurrency": host.usable_cores(),
                 "num_workers_soft_limit": to.build_slots + to.testers,  # kept while they are idle
             },
@@ -131,7 +132,7 @@ def _connect(to: str | Local, token: Path | None) -> None:
         _set({_MODE: "token", _TOKEN_PATH: str(token), _TOKEN: None})
     ray = imported()
     if token is not None:
-        _heed_environment(ray)
+        heed_environment(ray)
     _hush(ray)
     try:
         with _own_signals():
@@ -154,7 +155,7 @@ def _close() -> None:
     tokens_were = _MODE in _held.before
     _set(_held.before)
     if tokens_were:
-        _heed_environment(ray)
+        heed_environment(ray)
     _held.before, _held.to = {}, None
     folder, _held.folder = _held.folder, None
     if folder is not None:
@@ -179,7 +180,7 @@ def _new_token(folder: Path) -> Path:
     return path
 
 
-def _heed_environment(ray: Any) -> None:
+def heed_environment(ray: Any) -> None:
     """Ray decides when it is imported whether there are tokens at all, and keeps the first that it read."""
     mode = os.environ.get(_MODE, "disabled")
     ray._raylet.Config.initialize(json.dumps({"AUTH_MODE": mode}))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from deepgen.engines.ray.engine import RayEngine
 
 CLOSE_SECONDS = 10.0
+DISMISS_SECONDS = 2.0
 Ask = Callable[[Member], Any]
 
 
@@ -153,7 +154,8 @@ class RaySession:
         """Builds and kernels of this study end, so that others have the slots and the devices."""
         self._flow.stop(CLOSE_SECONDS)
         if waited := self._crew.dismiss():
-            self._ray.wait(waited, num_returns=len(waited), timeout=CLOSE_SECONDS)
+            # Not for long: another study that ends at this moment may take the actor with it.
+            self._ray.wait(waited, num_returns=len(waited), timeout=DISMISS_SECONDS)
         # Actors and objects are kept alive by whoever can still name them.
         self._crew.members.clear()
         self._finalists.clear()
