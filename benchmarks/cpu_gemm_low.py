@@ -6,8 +6,8 @@
     python benchmarks/cpu_gemm_low.py --dtype u8 --shape 1024x1024x1024 --layout nt
     python benchmarks/cpu_gemm_low.py --summary                        what the results say against the goals
 
-The torch operators are torch.matmul (bf16) and torch._int_mm (i8 x i8 and u8 x i8), both into a given output. Everything
-else is as in cpu_gemm.py, whose harness this uses.
+The torch operators are torch.matmul (bf16) and torch._int_mm (i8 x i8 and u8 x i8), both into a given output.
+Everything else is as in cpu_gemm.py, whose harness this uses.
 """
 
 from __future__ import annotations
@@ -95,32 +95,27 @@ def summary(races: Sequence[Mapping[str, Any]]) -> str:
     """For each goal: the mean, the least, and the shapes that miss their floor."""
     lines = []
     for (generator, dtype, batched), (goal, floor) in GOALS.items():
-        for threads in (1, 2):
-            for caches in ("cold", "warm"):
-                found = [
-                    r
-                    for r in races
-                    if (r["generator"], r["operator"]["a"], r["threads"], r["caches"])
-                    == (generator, dtype, threads, caches)
-                    and (r["operator"]["batch"] > 1) == batched
-                    and r["ratio"]
-                ]
-                if not found:
-                    continue
-                mean = exp(sum(log(r["ratio"]) for r in found) / len(found))
-                low = [r for r in found if r["ratio"] < floor and r["share_of_bound"] < ENOUGH]
-                missed = ", ".join(f"{_shape(r)} {r['ratio']:.2f} ({r['share_of_bound']:.0%})" for r in low)
-                what = f"{generator} {dtype}{' batched' if batched else ''}, {threads} threads, {caches}"
-                lines.append(
-                    f"{what}: mean {mean:.2f} (goal {goal:.2f}), least {min(r['ratio'] for r in found):.2f} of {len(found)};"
-                    f" under {floor}: {missed or 'none'}"
-                )
+        own = [
+            r
+            for r in races
+            if (r["generator"], r["operator"]["a"], r["operator"]["batch"] > 1) == (generator, dtype, batched)
+            and r["ratio"]
+        ]
+        for threads, caches in sorted({(r["threads"], r["caches"]) for r in own}):
+            found = [r for r in own if (r["threads"], r["caches"]) == (threads, caches)]
+            mean = exp(sum(log(r["ratio"]) for r in found) / len(found))
+            least = min(r["ratio"] for r in found)
+            low = [r for r in found if r["ratio"] < floor and r["share_of_bound"] < ENOUGH]
+            missed = ", ".join(f"{_shape(r)} {r['ratio']:.2f} ({r['share_of_bound']:.0%})" for r in low) or "none"
+            what = f"{generator} {dtype}{' batched' if batched else ''}, {threads} threads, {caches}"
+            lines.append(f"{what}: mean {mean:.2f} (goal {goal:.2f}), least {least:.2f}; under {floor}: {missed}")
     return "\n".join(lines)
 
 
 def _shape(race: Mapping[str, Any]) -> str:
     o = race["operator"]
-    return f"{o['batch']}x" * (o["batch"] > 1) + f"{o['m']}x{o['n']}x{o['k']}"
+    batch = f"{o['batch']}x" if o["batch"] > 1 else ""
+    return f"{batch}{o['m']}x{o['n']}x{o['k']}"
 
 
 def _options() -> argparse.Namespace:

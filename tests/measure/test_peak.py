@@ -38,5 +38,16 @@ def test_a_torn_file_is_measured_anew(tmp_path: Path) -> None:
 
 def test_a_dtype_without_a_loop_is_an_error_or_no_peak(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="f32"):
-        x86_bounds(NATIVE, "bf16", 1, cache=Cache(tmp_path))
-    assert peak_gflops(gemm(8, 8, 8, dtype="i8"), NATIVE, cache=Cache(tmp_path)) is None
+        x86_bounds(NATIVE, "f16", 1, cache=Cache(tmp_path))
+    plain = targets.resolve("x86:avx2")  # without dot products of 8-bit integers
+    assert peak_gflops(gemm(8, 8, 8, dtype="i8"), plain, cache=Cache(tmp_path)) is None
+
+
+@pytest.mark.parametrize("name", ["bf16", "i8"])
+def test_tiles_have_a_peak_of_their_own_where_there_are_any(tmp_path: Path, name: str) -> None:
+    own = targets.resolve("x86:native")
+    if not isinstance(own, X86) or not own.has("amx_tile", "amx_bf16", "amx_int8"):
+        pytest.skip("this processor has no AMX tiles to measure")
+    assert (
+        x86_bounds(own, name, 1, cache=Cache(tmp_path)).gflops > x86_bounds(own, "f32", 1, cache=Cache(tmp_path)).gflops
+    )

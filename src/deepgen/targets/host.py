@@ -35,7 +35,7 @@ def may_use_tiles() -> bool:
     if sys.platform != "linux":
         return False
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18
-    return ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
 
 
 def usable_cores() -> int:

@@ -23,6 +23,7 @@ _BLOCK_ROWS = (64, 128, 256, 512, 1024, 2048, 4096)
 _BLOCK_COLUMNS = (64, 128, 256, 512, 1024, 2048, 4096)
 _BLOCK_K = (128, 256, 512, 1024, 2048, 4096, 8192)
 _FEW = 32  # rows or columns up to which the other operand is used once, so that packing it apart would only cost
+_SMALL = 256**3  # products up to which the packing and the results take longer than the dot products
 _WORTH_A_THREAD = 20_000_000  # operations; waking another thread takes as long as computing these
 _SQUARE = 1024  # bytes of 16 groups of 4 bytes by 16 columns
 
@@ -188,23 +189,28 @@ class DotGemm:
         rows, columns = self._default_panel(left, right, cpu)
         panel = rows * (16 if self.tiles else 1)
         fuse = left <= panel and min(gemm.m, gemm.n) <= 4 * _FEW
-        k = _covering(_BLOCK_K, gemm.k)[-1]
+        small = gemm.m * gemm.n * gemm.k <= _SMALL
+        depths = _covering(_BLOCK_K, gemm.k)
+        wide = cpu.l2_bytes // 2 // (gemm.k * element)  # columns whose block takes half of L2
         config: dict[str, Any] = {
             "SWAP": swap,
             "MR": rows,
             "NR": columns,
-            "MC": max(_nearest(_BLOCK_ROWS, cpu.l2_bytes // 2 // (gemm.k * element)), 64),
-            "NC": _nearest(_BLOCK_COLUMNS, min(right, 2 * cpu.l2_bytes // (gemm.k * element))),
-            "KC": min(k, 512) if fuse else k,
-            "PACK_LEFT": False,
+            "MC": 256,
+            "NC": _nearest(_BLOCK_COLUMNS, min(right, max(wide, 256))),
+            "KC": depths[-1] if small and not fuse else _nearest(depths, 1024 // element),
+            "PACK_LEFT": not small and not fuse,
             "FUSE": fuse,
         }
         if not fuse:
-            config |= {"INNER": "left", "ASIDE": True, "GATHER": 1}
+            # Little work: the right operand is packed between dot products. Much: panels of the left one stay in L1.
+            config |= {"INNER": "left", "ASIDE": True} if small else {"INNER": "right"}
+            config["GATHER"] = 1 if small else 8
         if self.tiles:
             streamed = right <= 16 and left > 512  # the left operand comes from memory, once
-            config |= {"PASSING": "left" if not fuse else "none", "PREFETCH": 8 if streamed else 0}
-        config["PACK_AHEAD"] = 8
+            passing = "none" if fuse else "left" if small else "right"
+            config |= {"PASSING": passing, "PREFETCH": 8 if streamed else 0}
+        config["PACK_AHEAD"] = 8 if small or fuse else 0
         return {**config, **_default_threads(gemm, cpu, left, right, panel, columns * 16)}
 
     def _default_panel(self, left: int, right: int, cpu: X86) -> tuple[int, int]:
