@@ -236,7 +236,8 @@ def test_nodes_come_go_and_come_back(nodes: Nodes, tmp_path: Path) -> None:
 
         outcomes = collect(session, 60, change)
         assert stage[-1] == "back" and until(lambda: session.slots > few), "and used again when it is back"
-    nodes.cluster.remove_node(second)
+        nodes.cluster.remove_node(second)
+        assert until(lambda: session.slots == few), "and no longer counted when it is gone"
     assert all(outcome.measurement.ok for outcome in outcomes.values())
 
 

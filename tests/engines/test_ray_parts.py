@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ import deepgen
 from deepgen import targets
 from deepgen.build import Group
 from deepgen.engines.ray import RayEngine, connection, roles, undisturbed
-from deepgen.engines.ray.devices import Device, choose_kind
+from deepgen.engines.ray.devices import Device, choose_kind, pin
 from deepgen.engines.ray.roles import Node
 from deepgen.targets import X86
 from deepgen.vocabulary import BadInput, DeepgenError, Missing
@@ -104,3 +105,9 @@ def test_without_ray_the_user_is_told_what_to_install(monkeypatch: pytest.Monkey
 def test_an_engine_without_an_address_is_a_cluster_of_its_own() -> None:
     assert RayEngine(build_slots=3, testers=2).cluster() == connection.Local(3, 2)
     assert RayEngine(address="auto").cluster() == "auto"
+
+
+def test_a_process_sees_its_own_card_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "6,7")
+    assert pin([]) is None and os.environ["HIP_VISIBLE_DEVICES"] == "6,7"
+    assert pin(["7"]) == "7" and os.environ["HIP_VISIBLE_DEVICES"] == "7"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Mapping
 from pathlib import Path
 
 from deepgen.cluster.machines import reach
@@ -11,7 +12,7 @@ from deepgen.cluster.model import WorkGroup
 from deepgen.cluster.ssh import Ask, HostError
 from deepgen.tuning import Study
 from deepgen.tuning.legacy_results import write_results
-from deepgen.vocabulary import Trial
+from deepgen.vocabulary import Json, Trial
 
 ON_BUILDER = "_cluster_run"  # where the older tool put them, in the builder's folder
 
@@ -19,13 +20,18 @@ ON_BUILDER = "_cluster_run"  # where the older tool put them, in the builder's f
 class OnDevice(Study):
     """A study as one of its group's devices saw it."""
 
-    def __init__(self, study: Study, slot: int) -> None:
+    def __init__(self, study: Study, slot: int, card: int) -> None:
         super().__init__(study.folder, study.definition, study.generator)
-        self._slot = slot
+        self._slot, self._card = slot, card
+
+    def _here(self, conditions: Mapping[str, Json]) -> bool:
+        # Ray need not give the first card to the first slot; where there are no cards, slots are all there is.
+        card = conditions.get("card")
+        return conditions.get("slot") == self._slot if card is None else card == str(self._card)
 
     def top(self, count: int = 10) -> list[Trial]:
         everything = super().top(len(self.trials()) or 1)
-        return [trial for trial in everything if trial.measurement.conditions.get("slot") == self._slot][:count]
+        return [trial for trial in everything if self._here(trial.measurement.conditions)][:count]
 
 
 def write_all(study: Study, group: WorkGroup, prefix: Path) -> list[Path]:
@@ -33,7 +39,7 @@ def write_all(study: Study, group: WorkGroup, prefix: Path) -> list[Path]:
     prefix.parent.mkdir(parents=True, exist_ok=True)
     if len(group.devices) == 1:
         return [write_results(study, prefix, group.devices[0], group.keep_top)]
-    views = [(device, OnDevice(study, slot)) for slot, device in enumerate(group.devices)]
+    views = [(device, OnDevice(study, slot, device)) for slot, device in enumerate(group.devices)]
     return [write_results(view, prefix, device, group.keep_top) for device, view in views if view.top(1)]
 
 

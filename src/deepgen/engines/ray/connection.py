@@ -51,6 +51,7 @@ class _Held:
         self.to: str | Local | None = None
         self.folder: Path | None = None  # of the local cluster
         self.before: dict[str, str | None] = {}  # the environment as it was
+        self.actors: list[Any] = []
 
 
 _held = _Held()
@@ -74,8 +75,18 @@ def disconnect() -> None:
     """A session has ended."""
     with _held.lock:
         _held.sessions -= 1
-        if _held.sessions == 0 and _held.to is not None:
-            _close()
+        if _held.sessions == 0:
+            _held.actors.clear()
+            if _held.to is not None:
+                _close()
+
+
+def keep(actor: Any) -> None:
+    """Have the actor live as long as the connection.
+
+    Ray ends an actor when the handle of who started it is dropped: the next study of this process would find it dying.
+    """
+    _held.actors.append(actor)
 
 
 def imported() -> Any:

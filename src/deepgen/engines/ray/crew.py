@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from deepgen.engines.ray import roles
+from deepgen.engines.ray import connection, roles
 from deepgen.engines.ray.connection import NAMESPACE
 from deepgen.engines.ray.devices import Device, choose_kind
 from deepgen.engines.ray.roles import Node
@@ -150,6 +150,7 @@ class Crew:
             resources={roles.MEASURE: 1},
             scheduling_strategy=strategy,
         ).remote(slot)
+        connection.keep(handle)
         member = self.members[node.id, slot] = Member(node, slot, handle)
         ref = handle.describe.options(concurrency_group=CONTROL).remote()
         self._later(ref, partial(self._hear_device, member))

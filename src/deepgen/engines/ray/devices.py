@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ class Device:
     slot: int
     version: str  # of deepgen, on that node
     found: tuple[Target, ...]
+    card: str | None = None  # the number under which the node knows it, where Ray gave the process a card
 
     def kind(self, target: Target) -> str | None:
         """What kind of device it is for kernels of this target; None where they cannot be measured here."""
@@ -45,24 +47,33 @@ class Device:
 
     def to_json(self) -> JsonObject:
         found: list[Json] = [one.to_json() for one in self.found]
-        return {"host": self.host, "slot": self.slot, "version": self.version, "found": found}
+        return {"host": self.host, "slot": self.slot, "version": self.version, "found": found, "card": self.card}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Device:
         if data["version"] != deepgen.__version__:  # it may describe its targets in another way
             return Device(data["host"], data["slot"], data["version"], ())
-        return Device(data["host"], data["slot"], data["version"], tuple(map(targets.from_json, data["found"])))
+        found = tuple(map(targets.from_json, data["found"]))
+        return Device(data["host"], data["slot"], data["version"], found, data["card"])
 
 
-def probe(slot: int) -> Device:
-    """What this process can measure on. Ray shows it no other card than its own."""
+def pin(cards: Sequence[str]) -> str | None:
+    """Let this process see the card that Ray gave it and no other; gives its number. Ray sees to NVIDIA's itself."""
+    if not cards:
+        return None
+    os.environ["HIP_VISIBLE_DEVICES"] = cards[0]
+    return cards[0]
+
+
+def probe(slot: int, card: str | None = None) -> Device:
+    """What this process can measure on."""
     found: list[Target] = []
     for look in (host.x86, host.cuda, host.hip):
         try:
             found.append(look())
         except DeepgenError:  # not of that kind, or a card that no table knows
             continue
-    return Device(platform.node(), slot, deepgen.__version__, tuple(found))
+    return Device(platform.node(), slot, deepgen.__version__, tuple(found), card)
 
 
 def choose_kind(target: Target, devices: Sequence[Device], wanted: str | None) -> str:

@@ -262,7 +262,7 @@ class Flow:
 def placed(measured: Measurement, member: Member) -> Measurement:
     """With the host and the device that it was taken on."""
     device = member.device
-    where: JsonObject = {"host": device.host, "slot": device.slot} if device else {}
+    where: JsonObject = {"host": device.host, "slot": device.slot, "card": device.card} if device else {}
     return replace(measured, conditions={**measured.conditions, **where})
 
 

@@ -48,11 +48,14 @@ class Tester:
     """Measures on one device. A bad kernel costs the runner's child at most, never this process."""
 
     def __init__(self, slot: int) -> None:
+        import ray
+
         self._slot = slot
+        self._card = devices.pin(ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
         self._benches: dict[str, _Bench] = {}
 
     def describe(self) -> str:
-        return json.dumps({**devices.probe(self._slot).to_json(), "pid": os.getpid()})
+        return json.dumps({**devices.probe(self._slot, self._card).to_json(), "pid": os.getpid()})
 
     def open(self, session: str, task: str, setting: str, harness: bytes | None) -> str:
         """Make ready for a study, unless it is; gives the device's peak."""
