@@ -127,7 +127,7 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered) -> LaunchPlan:
     nowhere = ScalarArg("i64", 0)
     sums = WorkspaceArg("partial", partial) if partial else nowhere
     # Zero before the first run; every run leaves it so.
-    arrived = WorkspaceArg("arrived", counters, zeroed=True) if counters else nowhere
+    arrived = WorkspaceArg("arrived", counters, zeroed=True, lasting=True) if counters else nowhere
     args: tuple[Arg, ...] = (
         *(TensorArg(name) for name in ("A", "B", "C")),
         sums,

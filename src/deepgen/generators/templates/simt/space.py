@@ -11,6 +11,7 @@ from deepgen.vocabulary.dtypes import dtype
 
 WIDEST = 16  # bytes of one load or store
 _RESERVED = 40  # registers for addresses, counters and loads under way
+_LEAST_RESERVED = 16  # the fewest of them that a kernel has been built with
 _MOST_UNROLLED = 2048  # multiply-adds of 16 bytes: longer loops take seconds to build and have never been the fastest
 _MOST_LOADS = 16  # of a thread, for one tile: they are unrolled, once for each stage
 _LEAST_SLICE = 64  # steps of K; below it adding parts up costs more than it gains
@@ -24,7 +25,7 @@ def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     lanes_m = s.knob("LANES_M", [n for n in (1, 2, 4, 8, 16) if gpu.warp // n <= 32])
     order = s.knob("LANE_ORDER", [0, 1])
     split_u = s.knob("SPLIT_U", [1, 2, 4, 8])
-    min_blocks = s.knob("MIN_BLOCKS", [1, 2, 3, 4, 6])
+    min_blocks = s.knob("MIN_BLOCKS", [1, 2, 3, 4, 6, 8])
 
     s.require(divides(lanes_m * tm, bm), "warps cover the block's rows")
     s.require(divides(gpu.warp // lanes_m * tn, bn), "warps cover the block's columns")
@@ -38,12 +39,15 @@ def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     sums = tm * tn * (acc.bytes // 4)
     registers = s.derive("registers", sums + 3 * (tm + tn) * max(1, a.bytes // 4) + _RESERVED)
     s.require(registers <= gpu.registers_per_thread, "sums and fragments fit in a thread's registers")
-    s.require(registers * threads * min_blocks <= gpu.registers_per_sm, "so many blocks' registers fit")
+    # The compiler does with one set of fragments where it must: blocks that fit so have been the fastest.
+    least = s.derive("least_registers", sums + (tm + tn) * max(1, a.bytes // 4) + _LEAST_RESERVED)
+    s.require(least * threads * min_blocks <= gpu.registers_per_sm, "so many blocks' registers fit")
 
     group, copy = _inner_loop(s, gemm, gpu, bk, split_u)
     unrolled = Expr("knob", (), "UNROLL") * group * tm * tn
     s.require(unrolled <= _MOST_UNROLLED, "the unrolled loop fits in the instruction cache")
-    s.require(implies(copy == "registers", bk <= 32), "a thread's share of the next tiles fits in registers")
+    held = (bm + bn) * bk * a.bytes <= 4 * threads * (gpu.registers_per_thread - least)
+    s.require(implies(copy == "registers", held), "a thread's share of the next tiles fits in registers")
     stages = s.knob("STAGES", [1, 2, 3, 4, 5])
     s.require(implies(copy == "async", stages >= 2), "copies need a buffer to fly to")
     s.require(implies(copy == "registers", stages <= 2), "loads through registers run one step ahead")
@@ -65,7 +69,7 @@ def _inner_loop(s: Space, gemm: Gemm, gpu: Gpu, bk: Expr, split_u: Expr) -> tupl
     inner_a, inner_b = s.knob("INNER_A", ["k", "row"]), s.knob("INNER_B", ["k", "row"])
     copy = s.knob("COPY", ["async", "registers"] if gpu.has("cp_async") else ["registers"])
     prefetch = s.knob("REG_PREFETCH", [False, True])
-    unroll = s.knob("UNROLL", [1, 2, 4, 8])
+    unroll = s.knob("UNROLL", [1, 2, 4, 8, 16])
     any_inner = (inner_a == "k") | (inner_b == "k")
     widest = WIDEST // dtype(gemm.a).bytes
     group = s.derive("group_k", where(any_inner, minimum(widest, bk // split_u), 1))
@@ -151,4 +155,4 @@ def _fixups(gemm: Gemm, gpu: Gpu) -> list[str]:
 
 def _splits(gemm: Gemm, gpu: Gpu) -> list[int]:
     most = max(2, min(gemm.k // _LEAST_SLICE, 2 * gpu.multiprocessors))
-    return [n for n in (2, 3, 4, 5, 6, 7, 8, 11, 14, 16, 22, 29, 33, 44, 66, 88, 132) if n <= most]
+    return [n for n in (2, 3, 4, 5, 6, 7, 8, 11, 14, 16, 22, 29, 32, 33, 44, 66, 88, 132) if n <= most]
