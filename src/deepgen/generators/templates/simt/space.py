@@ -11,7 +11,7 @@ from deepgen.vocabulary.dtypes import dtype
 
 WIDEST = 16  # bytes of one load or store
 _RESERVED = 40  # registers for addresses, counters and loads under way
-_LEAST_RESERVED = 16  # the fewest of them that a kernel has been built with
+_LEAST_RESERVED = 16  # about what the leanest of the measured winners does with
 _MOST_UNROLLED = 2048  # multiply-adds of 16 bytes: longer loops take seconds to build and have never been the fastest
 _MOST_LOADS = 16  # of a thread, for one tile: they are unrolled, once for each stage
 _LEAST_SLICE = 64  # steps of K; below it adding parts up costs more than it gains
@@ -39,7 +39,7 @@ def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     sums = tm * tn * (acc.bytes // 4)
     registers = s.derive("registers", sums + 3 * (tm + tn) * max(1, a.bytes // 4) + _RESERVED)
     s.require(registers <= gpu.registers_per_thread, "sums and fragments fit in a thread's registers")
-    # The compiler does with one set of fragments where it must: blocks that fit so have been the fastest.
+    # The compiler does with one set of fragments where it must; one measured winner needs just that.
     least = s.derive("least_registers", sums + (tm + tn) * max(1, a.bytes // 4) + _LEAST_RESERVED)
     s.require(least * threads * min_blocks <= gpu.registers_per_sm, "so many blocks' registers fit")
 
