@@ -49,7 +49,6 @@ def ranked(problem: Gemm, target: Cuda, most: int) -> list[Choice]:
         space, seen = family.space(problem, target), dict[Any, int]()
         made = list(module.candidates(problem, target))
         if family is MMA:
-            made += [{**c, "FIXUP": "stream", "BLOCKS": 132 * n} for c in made if c["FIXUP"] == "none" for n in (1, 2)]
             made += [{**c, "FIXUP": "step"} for c in made if c["FIXUP"] == "last"]
         found = sorted(made, key=lambda c: module.seconds(problem, target, c))
         chosen = [dict(family.default(problem, target))]
@@ -109,8 +108,8 @@ class Worker:
                 if not bench.right(call):
                     wrong.append(f"{choice[0].name} {choice[1]}: wrong")
                     continue
-                us = statistics.median(bench.time(call, 10, min(found)[0] if found else 0.0))
-                found.append((us, number))
+                taken = statistics.median(bench.time(call, 10, min(found)[0] if found else 0.0))
+                found.append((taken, number))
                 call.close()
             queue = []
             if found and time.monotonic() < ends:
@@ -128,7 +127,7 @@ class Worker:
             "cublaslt": CublasLt().prepare(bench.problem, bench.places, 1),
         }
         before = {name: bench.right(call) for name, call in calls.items()}
-        us = {name: statistics.median(taken) for name, taken in interleaved(bench, calls).items()}
+        us = {name: statistics.median(some) for name, some in interleaved(bench, calls).items()}
         after = {name: bench.right(call) for name, call in calls.items()}
         return {
             "shape": list(bench.shape),

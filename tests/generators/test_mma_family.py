@@ -37,7 +37,7 @@ def operator(shape: tuple[int, int, int], dtype: str = "bf16", layout: str = "nt
         (operator(SQUARE, "f8e4m3"), "cuda:sm_89", "mma_gemm"),
         (operator(SQUARE, "i8", "tn"), "cuda:sm_90a", "mma_gemm"),
         (operator(THIN), "cuda:sm_90a", "skinny_gemm"),
-        (operator((4096, 64, 4096), "f16"), "cuda:sm_120", "skinny_gemm"),
+        (operator((4096, 32, 4096), "f16"), "cuda:sm_120", "skinny_gemm"),
         (operator((64, 64, 4096)), "cuda:sm_80", "mma_gemm"),
         (operator(SQUARE, "f32"), "cuda:sm_90a", "simt_gemm"),
         (operator(THIN), "hip:gfx90a", "simt_gemm"),
@@ -84,11 +84,14 @@ def test_defaults_keep_all_in_registers_and_samples_build(target: str, tmp_path:
         (MMA, operator(SQUARE)),
         (MMA, operator(DEEP, eight, "tn")),
         (SKINNY, operator(THIN)),
-        (SKINNY, operator((4096, 40, 4096), "f16", "tn")),
+        (SKINNY, operator((4096, 32, 4096), "f16", "tn")),
     ]
     for number, (family, problem) in enumerate(some):
         sampled = family.space(problem, chip).sample(1, seed=number)
-        for config in (family.default(problem, chip), *(sampled if number % 2 else [])):
+        for config in (
+            family.default(problem, chip),
+            *(sampled if number % 2 and target in ("cuda:sm_80", "cuda:sm_90a") else []),
+        ):
             folder = tmp_path / f"{number}-{config is sampled[0]}"
             folder.mkdir()
             with Group() as group:

@@ -49,9 +49,14 @@ def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
             for stages in (5, 4, 3, 2):
                 made = config(gemm, gpu, tile, bk, stages)
                 yield made
+                # The stream's bookkeeping leaves no registers for a second set of large fragments.
+                ahead = 1 if tile.wm * tile.wn >= 4096 else made["FRAGMENTS"]
+                blocks = gpu.multiprocessors * min(2, made["MIN_BLOCKS"])
+                yield {**made, "FIXUP": "stream", "BLOCKS": blocks, "FRAGMENTS": ahead}
                 for splits in (2, 3, 4, 6, 8, 16, 33, 66):
                     if tiles * splits <= 4 * gpu.multiprocessors:
-                        yield {**made, "FIXUP": "last", "SPLITS": splits}
+                        # One block that adds up many parts alone takes longer than a second step.
+                        yield {**made, "FIXUP": "last" if splits <= 8 else "step", "SPLITS": splits}
 
 
 def config(gemm: Gemm, gpu: Gpu, tile: _Tile, bk: int, stages: int) -> dict[str, Any]:
@@ -78,8 +83,10 @@ def seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
     """The busiest multiprocessor's products, or the memory's time, and what adding parts of K up costs."""
     splits, size = c.get("SPLITS", 1), dtype(gemm.a).bytes
     tiles = ceil(gemm.m / c["BM"]) * ceil(gemm.n / c["BN"]) * gemm.batch
-    rounds = ceil(tiles * splits / gpu.multiprocessors)
+    rounds: float = ceil(tiles * splits / gpu.multiprocessors)
     steps = ceil(ceil(gemm.k / c["BK"]) / splits)
+    if c["FIXUP"] == "stream":
+        rounds = max(tiles, c["BLOCKS"] / steps) / gpu.multiprocessors
     warps = c["BM"] // c["WM"] * (c["BN"] // c["WN"]) * c["WARPS_K"]
     alive = min(rounds, c["MIN_BLOCKS"]) * warps
     # Warp-wide products reach about two thirds of a Hopper's rate; each word of a fragment serves a tile's other side.
@@ -94,5 +101,8 @@ def seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
     bandwidth = gpu.bandwidth_gbs * 1e9 * min(1.0, flight * min(1.0, tiles * splits / gpu.multiprocessors) / 40e3)
     moved = rounds * steps * (c["BM"] + c["BN"]) * c["BK"] * size * gpu.multiprocessors / (gpu.bandwidth_gbs * 1.3e9)
     memory = max(gemm.least_bytes() / bandwidth, moved)
-    parts = 0.0 if splits == 1 else 1.5e-6 + splits * c["BM"] * c["BN"] * 4 / 150e9
+    # Sums that blocks leave to each other are written and read: by all, and by the one that adds a tile's parts up.
+    left = {"none": 0, "stream": c.get("BLOCKS", 0)}.get(c["FIXUP"], tiles * splits) * c["BM"] * c["BN"] * 4
+    alone = {"last": splits, "stream": 1}.get(c["FIXUP"], 0) * c["BM"] * c["BN"] * 4
+    parts = 0.0 if left == 0 else 1.5e-6 + 2 * left / 2e12 + alone / 150e9 + (1.5e-6 if c["FIXUP"] == "step" else 0.0)
     return float(_LAUNCH_SECONDS + waits + max(products, memory) + 0.2 * min(products, memory) + parts)
