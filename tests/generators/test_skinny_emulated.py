@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_
     ("dtype", "layout", "m", "n", "k"),
     [
         ("bf16", "nt", 5, 130, 520), ("bf16", "nn", 16, 128, 777), ("bf16", "tn", 150, 24, 512),
-        ("f16", "nn", 150, 10, 520), 
+        ("f16", "nn", 150, 10, 520),
         ("tf32", "tn", 90, 8, 256), ("i8", "nt", 9, 100, 1040), ("i8", "tn", 130, 8, 515),
         ("f32", "nt", 6, 66, 260), ("f32", "nn", 70, 13, 256),
     ],
