@@ -15,8 +15,10 @@ OPERATORS = [
     gemm(33, 65, 17, layout="nt"),
     gemm(1, 512, 300, layout="tt"),
     gemm(128, 96, 64, layout="tn"),
+    gemm(48, 80, 100, dtype="bf16", layout="nt"),
+    gemm(48, 80, 100, dtype="i8"),
 ]
-TARGETS = ["x86:native", "x86:avx2", "x86:avx512", "cuda:sm_80", "hip:gfx906", "sim"]
+TARGETS = ["x86:native", "x86:avx2", "x86:avx512", "x86:avx512_bf16", "x86:amx", "cuda:sm_80", "hip:gfx906", "sim"]
 
 CASES = [
     pytest.param(family, operator, targets.resolve(target), id=f"{family.name}-{operator.slug()}-{target}")

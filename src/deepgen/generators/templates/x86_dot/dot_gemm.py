@@ -173,7 +173,7 @@ class DotGemm:
         mc, nc = config["MC"] // rows * rows, config["NC"] // columns * columns
         squares = config["KC"] // depth
         left = -(-rows // 16) * _SQUARE * squares * (1 if config["FUSE"] else mc // rows)
-        fixed = 2 * rows * columns * 4 + columns * -(-rows // 16) * 64 + left + nc * 4
+        fixed = 2 * rows * columns * 4 + columns * -(-rows // 16) * 64 + left + -(-config["MC"] // 16) * 64
         threads = config["THREADS"]
         if config["FUSE"]:
             return str(threads * (fixed + config["NR"] * _SQUARE * squares + rows * columns * 4))
@@ -215,7 +215,7 @@ class DotGemm:
 
     def _default_panel(self, left: int, right: int, cpu: X86) -> tuple[int, int]:
         if not self.tiles:
-            tall, wide = (12, 2) if cpu.vector_bytes == 64 else (4, 1)
+            tall, wide = (6, 4) if cpu.vector_bytes == 64 else (4, 1)
             return min(self._heights(), key=lambda h: abs(h - min(left, tall))), min(wide, -(-right // 16))
         if left <= 16:
             return 1, _nearest([1, 2, 3, 4, 6], min(4, -(-right // 16)))

@@ -89,6 +89,8 @@
 #else
 #define ES 1
 #endif
+// 8-bit vectors multiply unsigned by signed: where both are signed, the right one is packed with 128 added.
+#define SHIFTED (!TILES && !BF16 && LEFT_SIGNED && RIGHT_SIGNED)
 #define LEFT_ACROSS (SWAP ? !B_T : A_T)   // whether numbers of one k lie side by side
 #define RIGHT_ACROSS (SWAP ? A_T : !B_T)
 
@@ -107,7 +109,7 @@ enum {
     SUMS_BYTES = ROWS * COLS * 4,
     LEFT_TILE_BYTES = (ROWS + 15) / 16 * 1024,
     TURNED_ROW = (ROWS + 15) / 16 * 64,
-    FIXED_BYTES = 2 * SUMS_BYTES + COLS * TURNED_ROW + (FUSE ? 1 : MC_WHOLE / ROWS) * LEFT_BYTES + NC_WHOLE * 4,
+    FIXED_BYTES = 2 * SUMS_BYTES + COLS * TURNED_ROW + (FUSE ? 1 : MC_WHOLE / ROWS) * LEFT_BYTES + (MC + 15) / 16 * 64,
 };
 
 
@@ -163,10 +165,10 @@ ALWAYS_INLINE void pack_group(const packing *w, long unit) {
     if (left >= GROUP && w->columns >= COLS)
         for (; j + COLS <= w->columns; j += COLS, to += w->panel_bytes, from += COLS * ES)
             UNROLLED for (int v = 0; v < NR; v++)
-                line_put(to + v * 1024, interleave(1, from + v * 16 * ES, w->ld, 16, GROUP));
+                line_put(to + v * 1024, right_line(interleave(1, from + v * 16 * ES, w->ld, 16, GROUP)));
     for (long v = 0; j < w->columns; j += 16, v++)
         line_put(to + v / NR * w->panel_bytes + v % NR * 1024,
-                 interleave(0, from + v * 16 * ES, w->ld, w->columns - j, left));
+                 right_line(interleave(0, from + v * 16 * ES, w->ld, w->columns - j, left)));
 }
 
 // Packs on until so many units are done.
@@ -233,7 +235,7 @@ typedef struct {
     const char *sums_in;
     char *sums_out;
     long sums_in_row, sums_row;
-    const int32_t *correction;  // of what vectors add to signed numbers
+    const int32_t *correction;  // a number a row: what the 128 added to the right operand has added to the sums
     aside aside;
 } product;
 
@@ -251,7 +253,7 @@ static const char zero_sums[1], kept_sums[1];
 
 typedef struct {
     char *left, *sums[2], *turned, *right, *partial;  // a thread's scratch
-    int32_t *corrections;                             // a number a column of the right operand's block
+    int32_t *corrections;                             // a number a row of the left operand's block
     int turn;                                         // which of the two sums is free
     finishing finish;                                 // what the other one still holds
 } scratch;
@@ -333,8 +335,8 @@ static void one_product(const course *g, block b, product *p, long i, long j) {
     take_left(p, g->s->left + i * LEFT_BYTES, j == 0, g->left, row, rows, b.k, b.depth);
     p->right = g->s->right + j * g->panel_bytes + b.k / DEPTH * NR * 1024;
 #if !TILES
-    p->correction = g->s->corrections + j * COLS;
-    if (SHIFTED && i == 0) correct(g->s->corrections + j * COLS, p->right, ceil_div(b.depth, DEPTH));
+    p->correction = g->s->corrections + i * ROWS;
+    if (SHIFTED && j == 0) correct(g->s->corrections + i * ROWS, p);
 #endif
     char *partial = g->s->partial + (i * b.right_panels + j) * SUMS_BYTES;
     p->sums_in = b.k ? partial : ZERO_SUMS;
@@ -410,7 +412,7 @@ static void fused_gemm(const course *g) {
                 p.sums_in = k ? g->s->partial : ZERO_SUMS;
                 p.sums_out = g->s->partial;
                 p.correction = g->s->corrections;
-                if (SHIFTED) correct(g->s->corrections, p.right, ceil_div(depth, DEPTH));
+                if (SHIFTED) correct(g->s->corrections, &p);
 #endif
                 p.sums_in_row = p.sums_row = COLS * 4;
                 if (k + depth < g->K)

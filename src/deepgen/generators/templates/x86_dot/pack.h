@@ -5,7 +5,6 @@
 // either, and written by rows (the left operand) or by groups (the right operand): one of the two is transposed.
 #define GROUP (4 / ES)          // numbers in a group
 #define DEPTH (64 / ES)         // numbers along K in a square: one line of a row
-typedef uint32_t square[16][16] __attribute__((aligned(64)));
 
 #if defined(__AVX512BW__)
 typedef __m512i line;
@@ -14,6 +13,7 @@ ALWAYS_INLINE line line_part(const void *from, long bytes) {
 }
 ALWAYS_INLINE line line_whole(const void *from) { return _mm512_loadu_si512(from); }
 ALWAYS_INLINE void line_put(void *to, line x) { _mm512_storeu_si512(to, x); }
+ALWAYS_INLINE line line_shifted(line x) { return _mm512_xor_si512(x, _mm512_set1_epi8(-128)); }
 
 ALWAYS_INLINE void turn(line t[16]) {
     vec v[16];
@@ -55,6 +55,10 @@ ALWAYS_INLINE line line_part(const void *from, long bytes) {
 }
 ALWAYS_INLINE line line_whole(const void *from) { return line_part(from, 64); }
 ALWAYS_INLINE void line_put(void *to, line x) { memcpy(to, &x, 64); }
+ALWAYS_INLINE line line_shifted(line x) {
+    for (int i = 0; i < 16; i++) x.at[i] ^= 0x80808080u;
+    return x;
+}
 
 static void turn(line t[16]) {
     for (int i = 0; i < 16; i++)
@@ -75,6 +79,9 @@ static line interleave(int whole, const char *from, long ld, long columns, long 
 }
 #endif
 
+// A line of the right operand as it is packed.
+ALWAYS_INLINE line right_line(line x) { return SHIFTED ? line_shifted(x) : x; }
+
 // Reads a square: 16 rows along K, or 16 columns across DEPTH lines. What lies outside the matrix is 0.
 ALWAYS_INLINE void read_square(line t[16], int across, const char *from, long ld, long rows, long k) {
     if (across && rows >= 16 && k >= DEPTH) {
@@ -92,5 +99,5 @@ ALWAYS_INLINE void copy_square(char *to, int across, int by_groups, const char *
     line t[16];
     read_square(t, across, from, ld, rows, k);
     if (across != by_groups) turn(t);
-    UNROLLED for (int i = 0; i < 16; i++) line_put(to + i * 64, t[i]);
+    UNROLLED for (int i = 0; i < 16; i++) line_put(to + i * 64, by_groups ? right_line(t[i]) : t[i]);
 }

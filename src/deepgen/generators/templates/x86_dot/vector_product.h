@@ -1,10 +1,9 @@
 // The innermost loop with vectors: MR rows x NR times 16 columns of sums; a group of 4 bytes of a row of the left
 // operand is multiplied with 16 groups of the right one at once.
 //
-// 8-bit dot products take unsigned by signed. Where both operands are signed, 128 is added to the left one's numbers,
-// and 128 times the sum of each column of the right one is subtracted from the result.
-#define SHIFTED (!BF16 && LEFT_SIGNED && RIGHT_SIGNED)
-#define SHIFT_SIGNS 0x80808080u
+// 8-bit dot products take unsigned by signed. Where both operands are signed, the right one is packed with 128 added,
+// and 128 times the sum of each row of the left one is subtracted from the result.
+#define RIGHT_UNSIGNED (!RIGHT_SIGNED || SHIFTED)
 
 #ifdef EMULATE
 #define PIECE 16  // sums in a vector
@@ -22,7 +21,7 @@ static inline sums dot(sums s, groups left, groups right) {
             s[lane] += x * y;
 #else
             int l = left[lane] >> 8 * e & 255, r = right[lane] >> 8 * e & 255;
-            s[lane] += (LEFT_SIGNED && !SHIFTED ? (int8_t)l : l) * (RIGHT_SIGNED ? (int8_t)r : r);
+            s[lane] += (LEFT_SIGNED ? (int8_t)l : l) * (RIGHT_UNSIGNED ? r : (int8_t)r);
 #endif
         }
     return s;
@@ -35,7 +34,7 @@ ALWAYS_INLINE groups same(uint32_t x) { return _mm512_set1_epi32((int)x); }
 ALWAYS_INLINE sums dot(sums s, groups left, groups right) {
 #if BF16
     return (sums)_mm512_dpbf16_ps((__m512)s, (__m512bh)left, (__m512bh)right);
-#elif LEFT_SIGNED && !RIGHT_SIGNED
+#elif RIGHT_UNSIGNED
     return (sums)_mm512_dpbusd_epi32((__m512i)s, right, left);
 #else
     return (sums)_mm512_dpbusd_epi32((__m512i)s, left, right);
@@ -47,7 +46,7 @@ typedef sum sums __attribute__((vector_size(32)));
 typedef __m256i groups;
 ALWAYS_INLINE groups same(uint32_t x) { return _mm256_set1_epi32((int)x); }
 ALWAYS_INLINE sums dot(sums s, groups left, groups right) {
-#if LEFT_SIGNED && !RIGHT_SIGNED
+#if RIGHT_UNSIGNED
     return (sums)_mm256_dpbusd_avx_epi32((__m256i)s, right, left);
 #else
     return (sums)_mm256_dpbusd_avx_epi32((__m256i)s, left, right);
@@ -67,28 +66,22 @@ ALWAYS_INLINE void dots(int nr, sums s[MR][NR * PIECES], const char *left, long 
         UNROLLED for (int i = 0; i < MR; i++) {
             uint32_t x;
             memcpy(&x, left + i * row + g * 4, 4);
-            groups l = same(SHIFTED ? x ^ SHIFT_SIGNS : x);
+            groups l = same(x);
             UNROLLED for (int j = 0; j < nr * PIECES; j++) s[i][j] = dot(s[i][j], l, r[j]);
         }
     }
 }
 
-// 128 times the sums of a panel's columns over these squares.
-static void correct(int32_t *to, const char *right, long depth) {
-#if !BF16
-    for (int v = 0; v < NR * PIECES; v++) {
-        sums s = {0};
-        for (long t = 0; t < depth; t++)
-            for (int g = 0; g < 16; g++) {
-                groups r;
-                memcpy(&r, right + t * NR * 1024 + v / PIECES * 1024 + g * 64 + v % PIECES * PIECE * 4, sizeof r);
-                s = dot(s, same(SHIFT_SIGNS), r);
-            }
-        memcpy(to + v * PIECE, &s, sizeof s);
+// 128 times the sums of the rows of a product's left operand.
+static void correct(int32_t *to, const product *p) {
+    for (int i = 0; i < MR; i++) {
+        int32_t total = 0;
+        for (long t = 0; t < p->depth; t++)
+            for (int e = 0; e < 64; e++) total += (int8_t)p->left[i * p->left_row + t * p->left_step + e];
+        if (p->edge)
+            for (int e = 0; e < 64; e++) total += (int8_t)p->edge[i * 64 + e];
+        to[i] = 128 * total;
     }
-#else
-    (void)to, (void)right, (void)depth;
-#endif
 }
 
 ALWAYS_INLINE void product_of(int nr, const product *p) {
@@ -104,11 +97,8 @@ ALWAYS_INLINE void product_of(int nr, const product *p) {
     }
     if (p->edge) dots(nr, s, p->edge, 64, right);
     if (SHIFTED)
-        UNROLLED for (int j = 0; j < nr * PIECES; j++) {
-            sums more;
-            memcpy(&more, p->correction + j * PIECE, sizeof more);
-            UNROLLED for (int i = 0; i < MR; i++) s[i][j] -= more;
-        }
+        UNROLLED for (int i = 0; i < MR; i++)
+            UNROLLED for (int j = 0; j < nr * PIECES; j++) s[i][j] -= (sum)p->correction[i];
     UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int j = 0; j < nr * PIECES; j++)
         memcpy(p->sums_out + i * p->sums_row + j * PIECE * 4, &s[i][j], sizeof(sums));
 }
