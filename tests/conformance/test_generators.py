@@ -17,8 +17,12 @@ OPERATORS = [
     gemm(128, 96, 64, layout="tn"),
     gemm(48, 80, 100, dtype="bf16", layout="nt"),
     gemm(48, 80, 100, dtype="i8"),
+    gemm(16, 4096, 4096, dtype="bf16", layout="nt"),
 ]
-TARGETS = ["x86:native", "x86:avx2", "x86:avx512", "x86:avx512_bf16", "x86:amx", "cuda:sm_80", "hip:gfx906", "sim"]
+TARGETS = [
+    "x86:native", "x86:avx2", "x86:avx512", "x86:avx512_bf16", "x86:amx", "cuda:sm_80", "cuda:sm_90a",
+    "hip:gfx906", "sim",
+]  # fmt: skip
 
 CASES = [
     pytest.param(family, operator, targets.resolve(target), id=f"{family.name}-{operator.slug()}-{target}")

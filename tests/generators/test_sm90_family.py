@@ -54,8 +54,8 @@ def test_what_it_cannot_do_it_refuses_in_words(operator: Gemm, target: str, why:
 def test_it_comes_first_where_it_serves_and_others_take_the_rest() -> None:
     unaligned = gemm(64, 64, 60, dtype="bf16", layout="nt")
     assert generators.find(SQUARE, HOPPER).name == "sm90_gemm"
-    assert generators.find(unaligned, HOPPER).name == "simt_gemm"
-    assert generators.find(SQUARE, targets.resolve("cuda:sm_80")).name == "simt_gemm"
+    assert generators.find(unaligned, HOPPER).name == "mma_gemm"
+    assert generators.find(SQUARE, targets.resolve("cuda:sm_80")).name == "mma_gemm"
 
 
 @pytest.mark.parametrize("operator", SHAPES, ids=Gemm.slug)

@@ -47,6 +47,17 @@ TimeBudget = Annotated[
     typer.Option("--time-budget", min=0.001, help="Seconds of search at most. [no limit]", show_default=False),
 ]
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Builds at a time. [one a core]", show_default=False)]
+Engine = Annotated[
+    str, typer.Option("--engine", help="Where the work is done: local, or ray for a Ray cluster.", show_default=True)
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        help="With --engine ray: HOST:PORT, or auto for the cluster that this machine is in. [one is started here]",
+        show_default=False,
+    ),
+]
 KeepTop = Annotated[
     int | None, typer.Option("--keep-top", min=1, help="How many go to the finals. [8]", show_default=False)
 ]

@@ -13,22 +13,26 @@ def resume(
     trials: options.Trials = None,
     time_budget: options.TimeBudget = None,
     jobs: options.Jobs = None,
+    engine: options.Engine = "local",
+    address: options.Address = None,
     keep_top: options.KeepTop = None,
     detach: options.Detach = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Go on with a study where it stopped."""
     from deepgen import settings
-    from deepgen.cli import bundle, requests, session, studies
+    from deepgen.cli import bundle, engines, requests, session, studies
     from deepgen.cli.detach import start
 
+    on = engines.chosen(engine, address)
     current = settings.load()
     found = studies.open_study(study, current)
-    studies.check_machine(found)
+    if engine == "local":
+        studies.check_machine(found)
     given = {"trials": trials, "time_budget": time_budget, "keep_top": keep_top}
     job = session.Job(requests.from_study(found, given), found.folder)
     if detach:
         start(context.obj.argv, [job.folder], as_json=as_json)
     else:
         with session.offering(bundle.command([study], given, warm=False)):
-            session.carry_out([job], session.engine(current, jobs), as_json=as_json)
+            session.carry_out([job], on(current, jobs), go_on=engines.words(engine, address), as_json=as_json)

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import typer
 
-from deepgen.cli import toolchain
 from deepgen.cli.live import watching
 from deepgen.cli.output import print_json, shown
 from deepgen.cli.result import print_result
 from deepgen.cli.signals import Stop, Stopped, stop_on_signals
-from deepgen.engines import Engine, LocalEngine
+from deepgen.engines import Engine
 from deepgen.generators.legacy import NAME as LEGACY
 from deepgen.measure.gpu_here import Elsewhere
-from deepgen.settings import Settings
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.legacy_results import write_results
@@ -39,24 +37,14 @@ def jobs_of(requests: Sequence[Request]) -> list[Job]:
     return [Job(request, folder) for folder, request in found.items()]
 
 
-def engine(settings: Settings, jobs: int | None) -> LocalEngine:
-    """The local engine as the settings want it."""
-    return LocalEngine(
-        jobs=jobs or settings.limits.jobs,
-        cache=settings.cache,
-        toolchains=toolchain.paths(settings),
-        limits=toolchain.limits(settings),
-    )
-
-
-def carry_out(jobs: Sequence[Job], on: Engine, *, as_json: bool) -> None:
-    """Tune one study after the other and print what came out."""
+def carry_out(jobs: Sequence[Job], on: Engine, *, go_on: str, as_json: bool) -> None:
+    """Tune one study after the other and print what came out; `go_on`: options that a resumed run needs again."""
     studies = []
     with stop_on_signals() as stop:
         for job in jobs:
             studies.append(_tune(job, on, stop, as_json=as_json))
             if stop.event.is_set():
-                raise Stopped(_how_to_go_on(studies[-1]), stop.signum)
+                raise Stopped(_how_to_go_on(studies[-1], go_on), stop.signum)
             if not as_json:
                 print_result(studies[-1])
     if as_json:
@@ -91,6 +79,6 @@ def write_older_results(study: Study) -> None:
         write_results(study, study.folder / "results", count=study.budget().get("keep_top", 8))
 
 
-def _how_to_go_on(study: Study) -> str:
+def _how_to_go_on(study: Study, options: str) -> str:
     ended = len(study.trials())
-    return f"stopped after {ended} trials, all kept; go on with: deepgen resume {shown(study.folder)}"
+    return f"stopped after {ended} trials, all kept; go on with: deepgen resume {shown(study.folder)}{options}"

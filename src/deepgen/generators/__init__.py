@@ -19,9 +19,19 @@ def families() -> tuple[Generator, ...]:
     from deepgen.generators.templates.skinny.skinny_gemm import SkinnyGemm
     from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
     from deepgen.generators.templates.x86_dot.dot_gemm import amx_gemm, vector_gemm
-    from deepgen.generators.templates.x86_gemm import X86Gemm
+    from deepgen.generators.templates.x86_gemm import X86Gemm, X86GemmConstant
 
-    return (X86Gemm(), amx_gemm(), vector_gemm(), SkinnyGemm(), Sm90Gemm(), MmaGemm(), SimtGemm(), SimTiles())
+    return (
+        X86Gemm(),
+        X86GemmConstant(),
+        amx_gemm(),
+        vector_gemm(),
+        SkinnyGemm(),
+        Sm90Gemm(),
+        MmaGemm(),
+        SimtGemm(),
+        SimTiles(),
+    )
 
 
 def find(operator: Operator, target: Target) -> Generator:
