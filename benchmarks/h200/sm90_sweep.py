@@ -328,6 +328,14 @@ def report(out: Path) -> None:
     (out / "sweep.json").write_text(json.dumps({"finals": finals, "bad": bad}, indent=1))
 
 
+def suited(op: Gemm, configs: list[Config]) -> list[Config]:
+    """Configs of another format or layout as far as this one has them, and what is taken without search."""
+    space = FAMILY.space(op, TARGET)
+    straight = [{**{k: v for k, v in c.items() if k != "BUFFERS"}, "STORE": "straight"} for c in configs]
+    fitting = [c for c in [*configs, *straight] if not space.explain(c)]
+    return [*fitting, dict(FAMILY.default(op, TARGET))]
+
+
 def work(options: argparse.Namespace) -> None:
     """What the worker process does."""
     worker = Worker(options.out, options.seconds, options.cores)
@@ -345,7 +353,8 @@ def work(options: argparse.Namespace) -> None:
 
     def some(op: Gemm) -> list[Config]:
         # Ranking takes long: on a device whose time counts, give a list that was made before.
-        return known.get(json.dumps([op.batch, op.m, op.n, op.k])) or candidates(op, options.most)
+        listed = known.get(json.dumps([op.batch, op.m, op.n, op.k]))
+        return suited(op, listed) if listed else candidates(op, options.most)
 
     worker.sweep(ops, some, options.rounds)
 
