@@ -11,7 +11,10 @@ import pytest
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
 # What is timed, raced or killed here wants the machine for itself; everything else runs several files at a time.
-ALONE = ("cluster", "conformance", "engines", "faults", "library", "measure", "tuning")
+ALONE = (
+    "cluster", "conformance/test_engines.py", "conformance/test_runners.py", "engines", "faults", "library", "measure",
+    "tuning",
+)  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,7 +23,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.relative_to(TESTS).parts[0] in ALONE:
+        path = item.path.relative_to(TESTS).as_posix()
+        if path in ALONE or path.split("/")[0] in ALONE:
             item.add_marker(pytest.mark.alone)
 
 

@@ -129,7 +129,7 @@ def whole(seen: dict[str, Any]) -> None:
     assert [t[0] for t in seen["trials"]] == list(range(300))
     assert len({t[1] for t in seen["trials"]}) == 300
     assert all(t in seen["trials"] for t in seen["kept"])
-    assert {t[2] for t in seen["trials"]} == {"correct"}, "no kernel is blamed for the disk"
+    assert {t[2] for t in seen["trials"]} <= {"correct", "not_run"}, "no kernel is blamed for the disk"
 
 
 @pytest.mark.slow
