@@ -13,7 +13,6 @@ GOLDEN = TESTS / "golden"
 # What is timed, raced or killed here wants the machine for itself; everything else runs several files at a time.
 ALONE = (
     "cluster", "conformance/test_engines.py", "conformance/test_runners.py", "engines", "faults", "library", "measure",
-    "tuning",
 )  # fmt: skip
 
 
