@@ -6,6 +6,7 @@ by key; each value remembers where it came from.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -102,6 +103,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from error
     except (_toml.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"is not TOML: {error}", where=str(path)) from error
+
+
+def read_json(path: Path, *, allowed: str) -> dict[str, Any]:
+    """A JSON file's object; `allowed` says what belongs in it, for a file that holds something else."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except ValueError as error:
+        raise BadInput(f"is not JSON: {error}", where=str(path)) from error
+    if not isinstance(data, dict):
+        raise BadInput("holds no object", where=str(path), allowed=allowed)
+    return data
 
 
 def _path(value: Any, folder: Path) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from deepgen import search, targets
 from deepgen.cli import words
 from deepgen.operators import Operator
 from deepgen.operators.gemm import LAYOUTS
-from deepgen.settings import read_toml
+from deepgen.settings import read_json, read_toml
 from deepgen.space import legacy
 from deepgen.vocabulary.dtypes import DTYPES
 from deepgen.vocabulary.errors import BadInput
@@ -21,6 +20,7 @@ SUFFIXES = (".toml", ".json")
 _KEYS = (
     "operator", "shapes", "dtype", "layout", "target", "knobs", "budget", "seed", "strategy", "keep_top", "out",
 )  # fmt: skip
+_CONTENT = "an object with " + ", ".join(_KEYS)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class _Table:
 def read(path: Path) -> TuningConfig:
     """The file's content, every key and value checked but for the knobs, which only the space can judge."""
     where = str(path)
-    top = _Table(where, read_toml(path) if path.suffix == ".toml" else _read_json(path)).known(*_KEYS)
+    top = _Table(where, read_toml(path) if path.suffix == ".toml" else read_json(path, allowed=_CONTENT)).known(*_KEYS)
     budget = _Table(where, top.get("budget", _table, "a table of trials and time", default={}), "budget.")
     budget.known("trials", "time")
     return TuningConfig(
@@ -107,20 +107,8 @@ def read_older(path: Path) -> Mapping[str, Any] | None:
     """The content of a tuning config or space file of the older tool; None for any other file."""
     if path.suffix != ".json":
         return None
-    data = _read_json(path)
+    data = read_json(path, allowed=_CONTENT)
     return data if legacy.is_tuning_config(data) or legacy.is_space_file(data) else None
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except ValueError as error:
-        raise BadInput(f"is not JSON: {error}", where=str(path)) from error
-    if not isinstance(data, dict):
-        raise BadInput("holds no object", where=str(path), allowed="an object with " + ", ".join(_KEYS))
-    return data
 
 
 def _operators(top: _Table) -> tuple[Operator, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import re
 from collections.abc import Mapping
 from itertools import combinations
@@ -14,7 +13,7 @@ from deepgen import search
 from deepgen.cluster import keys, older
 from deepgen.cluster.keys import Kind, Table
 from deepgen.cluster.model import Cluster, Host, Secret, Task, WorkGroup, password_variable
-from deepgen.settings import read_toml
+from deepgen.settings import read_json, read_toml
 from deepgen.targets import KINDS
 from deepgen.vocabulary import BadInput
 
@@ -65,24 +64,12 @@ def read(path: Path) -> Cluster:
     if path.suffix == ".toml":
         cluster = _own(read_toml(path), str(path), str(path.absolute()))
     elif path.suffix == ".json":
-        cluster = older.cluster_of(_read_json(path), str(path), str(path.absolute()))
+        cluster = older.cluster_of(read_json(path, allowed='{"workgroups": [...]}'), str(path), str(path.absolute()))
     else:
         raise BadInput(f"{path} is no cluster task file", allowed="a file that ends in .toml or .json")
     _check_groups(cluster, str(path))
     notes = (*cluster.notes, *_notes(cluster, str(path)))
     return Cluster(cluster.file, cluster.groups, cluster.head, notes, cluster.passwords)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except ValueError as error:
-        raise BadInput(f"is not JSON: {error}", where=str(path)) from error
-    if not isinstance(data, dict):
-        raise BadInput("holds no object", where=str(path), allowed='{"workgroups": [...]}')
-    return data
 
 
 # Our own form ---------------------------------------------------------------------------------------------------
