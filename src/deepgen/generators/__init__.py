@@ -18,13 +18,14 @@ def families() -> tuple[Generator, ...]:
     from deepgen.generators.templates.simt.simt_gemm import SimtGemm
     from deepgen.generators.templates.skinny.skinny_gemm import SkinnyGemm
     from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
-    from deepgen.generators.templates.x86_dot.dot_gemm import amx_gemm, vector_gemm
+    from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm
+    from deepgen.generators.templates.x86_dot.dot_gemm import vector_gemm
     from deepgen.generators.templates.x86_gemm import X86Gemm, X86GemmConstant
 
     return (
         X86Gemm(),
         X86GemmConstant(),
-        amx_gemm(),
+        AmxGemm(),
         vector_gemm(),
         SkinnyGemm(),
         Sm90Gemm(),

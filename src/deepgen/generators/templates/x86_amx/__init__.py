@@ -1,0 +1,1 @@
+"""GEMM in bf16 and 8-bit integers on AMX tiles."""

@@ -1,0 +1,83 @@
+"""Kernels on tiles give the right numbers, whatever the config, the layout, the sizes and the processor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from dot_gemm_cases import bf16, emulated, integers
+from gemm_runs import Runs
+
+from deepgen import targets
+from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm
+from deepgen.operators import Gemm
+from deepgen.operators.gemm import LAYOUTS
+from deepgen.targets import X86
+
+NATIVE = targets.resolve("x86:native")
+SIZES = [(1, 1, 1), (2, 3, 5), (1, 97, 101), (61, 1, 7), (131, 67, 259)]
+FAMILY, MACHINE = AmxGemm(), "x86:amx"
+TARGET = targets.resolve(MACHINE)
+
+
+def runs(operator: Gemm, config: Mapping[str, object]) -> Runs:
+    assert isinstance(TARGET, X86) and isinstance(NATIVE, X86)
+    kernel = FAMILY.emit(operator, TARGET, config)
+    return Runs(kernel, TARGET) if NATIVE.has(*TARGET.isa) else Runs(emulated(kernel), NATIVE)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sampled_configs_are_right_on_all_sizes(layout: str) -> None:
+    for seed, operator in enumerate([bf16(70, 131, 300, layout=layout), integers(70, 131, 300, "u8", layout=layout)]):
+        [config] = FAMILY.space(operator, TARGET).sample(1, seed=seed + LAYOUTS.index(layout))
+        kernel = runs(operator, config)
+        for m, n, k in SIZES:
+            assert kernel.wrong(replace(operator, m=m, n=n, k=k)) == "", config
+        assert kernel.wrong(replace(operator, batch=3)) == "", config
+
+
+@pytest.mark.parametrize("signs", [("i8", "i8"), ("i8", "u8"), ("u8", "u8")])
+def test_every_pair_of_signs_is_right(signs: tuple[str, str]) -> None:
+    operator = integers(37, 70, 130, *signs, layout="nt")
+    for swap in (False, True):
+        config = {**FAMILY.default(operator, TARGET), "SWAP": swap, "KC": 128}
+        assert runs(operator, config).wrong(operator) == ""
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        bf16(33, 50, 64, alpha=0.5, beta=-2.0, bias=True, activation="gelu"),
+        bf16(33, 50, 64, c="f32", activation="silu", scales="row"),
+        integers(33, 50, 64, "u8", alpha=2.0, beta=3.0, bias=True, activation="relu"),
+        integers(33, 50, 64, c="f32", alpha=0.5, scales="column"),
+        integers(33, 50, 64, c="bf16", alpha=0.5, scales="tensor", activation="relu", layout="nt"),
+    ],
+    ids=lambda operator: operator.describe().replace(" ", "-"),
+)
+def test_what_follows_the_product_is_right(operator: Gemm) -> None:
+    config = dict(FAMILY.default(operator, TARGET))
+    assert runs(operator, config).wrong(operator) == ""
+
+
+@pytest.mark.parametrize("partition", ["left", "right", "both"])
+def test_every_way_to_share_the_work_is_right(partition: str) -> None:
+    operator = bf16(150, 131, 300)
+    config = {**FAMILY.default(operator, TARGET), "THREADS": 3, "PARTITION": partition, "TASKS": 2}
+    kernel = runs(operator, config)
+    assert kernel.wrong(operator) == ""
+    assert kernel.wrong(replace(operator, m=1, batch=4)) == ""
+
+
+def test_the_emulation_gives_the_same_as_the_instructions() -> None:
+    for operator in (bf16(40, 50, 70), integers(40, 50, 70)):
+        kernel = FAMILY.emit(operator, TARGET, FAMILY.default(operator, TARGET))
+        assert Runs(emulated(kernel), targets.resolve("x86:avx2")).wrong(operator) == ""
+
+
+@pytest.mark.parametrize("probe", bf16(8, 8, 8).probes())
+def test_special_numbers_come_out_as_in_the_reference(probe: str) -> None:
+    operator = bf16(29, 45, 77)
+    config = FAMILY.default(operator, TARGET)
+    assert runs(operator, config).wrong(operator, probe) == ""
