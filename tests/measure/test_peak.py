@@ -10,7 +10,7 @@ import pytest
 from deepgen import targets
 from deepgen.build import Cache
 from deepgen.measure import peak_gflops
-from deepgen.measure.peak import x86_bounds
+from deepgen.measure.peak import Bounds, x86_bounds
 from deepgen.operators import gemm
 from deepgen.targets import X86
 from deepgen.vocabulary import BadInput
@@ -26,6 +26,17 @@ def test_both_bounds_are_found_and_kept(tmp_path: Path) -> None:
     assert x86_bounds(NATIVE, "f32", 1, cache=cache) == first, "measured again instead of read"
     [kept] = (tmp_path / "peak").iterdir()
     assert json.loads(kept.read_text()) == vars(first)
+
+
+def test_a_bound_that_is_measured_again_never_falls(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    x86_bounds(NATIVE, "f32", 1, cache=cache)
+    [kept] = (tmp_path / "peak").iterdir()
+    high = Bounds(gflops_zeros=1e6, gflops_random=0.1, gbytes_per_second=1e6)  # a better moment of the same machine
+    kept.write_text(json.dumps(vars(high)))
+    again = x86_bounds(NATIVE, "f32", 1, again=True, cache=cache)
+    assert (again.gflops, again.gbytes_per_second) == (1e6, 1e6) and again.gflops_random > 1
+    assert x86_bounds(NATIVE, "f32", 1, cache=cache) == again
 
 
 def test_a_torn_file_is_measured_anew(tmp_path: Path) -> None:

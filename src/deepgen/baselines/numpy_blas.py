@@ -35,3 +35,8 @@ class NumpyBlas:
         a = a if operator.layout[0] == "n" else a.swapaxes(-1, -2)
         b = b if operator.layout[1] == "n" else b.swapaxes(-1, -2)
         return partial(np.matmul, a, b, out=tensors["C"])
+
+    @staticmethod
+    def called(operator: Gemm) -> str:
+        """The function that `prepare` calls."""
+        return "numpy.matmul(out=)"

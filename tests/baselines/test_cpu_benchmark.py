@@ -1,0 +1,59 @@
+"""The benchmark of CPU kernels: a race is measured and kept, and what misses its bar is seen and run again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import cpu_gemm_results
+
+    return cpu_gemm_results
+
+
+def race(ratio: float, m: int = 8, batch: int = 1, share: float = 0.5, **other: Any) -> dict[str, Any]:
+    operator = {"a": "f32", "layout": "nn", "batch": batch, "m": m, "n": 4096, "k": 4096}
+    kept = {"isa": "avx512", "constant_b": False, "threads": 1, "caches": "cold", "tuning_seconds": 0.0}
+    return {"operator": operator, **kept, "ratio": ratio, "share_of_bound": share, **other}
+
+
+def test_a_race_is_measured_and_kept_with_all_that_is_needed_to_judge_it(tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    words = ["--shape", "8x8x8", "--caches", "warm", "--threads", "1", "--seconds", "0", "--out", str(out)]
+    command = [sys.executable, str(BENCHMARKS / "cpu_gemm.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "8x8x8" in done.stdout and "floor" in done.stdout
+    [kept] = json.loads(out.read_text())["races"]
+    assert kept["ratio"] > 0 and kept["share_of_bound"] > 0 and kept["tuning_seconds"] == 0
+    assert "out=" in kept["contenders"]["numpy"]["call"] and kept["contenders"]["deepgen"]["seconds"] > 0
+    assert kept["conditions"]["command"].startswith("python ") and kept["bounds"]["gflops_random"] > 0
+
+
+def test_a_race_takes_the_place_of_an_earlier_one_and_of_no_other(results: Any, tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    others = [race(2.0, caches="warm"), race(2.0, threads=2), race(2.0, isa="avx2"), race(2.0, constant_b=True)]
+    for each in (race(1.0), *others, race(3.0)):
+        results.merge(out, each)
+    assert sorted(r["ratio"] for r in results.read(out)) == [2.0, 2.0, 2.0, 2.0, 3.0]
+
+
+def test_the_summary_shows_what_misses_and_a_retry_takes_just_that(results: Any) -> None:
+    low, near = race(0.5, m=1), race(0.6, m=2, share=0.95)  # the second is at its bound
+    batch, apart = race(1.6, batch=64), race(0.1, constant_b=True)
+    races = [low, near, race(4.0, m=3), race(1.3, m=4), batch, apart]
+    shown = results.summary(races).splitlines()
+    assert all(len(line) <= 80 for line in shown)
+    assert [line for line in shown if line.startswith("  !")] == ["  ! 1x4096x4096 0.50, 50% of the bound, the default"]
+    assert results.wanting(races) == [low], "the mean is reached, so only what is under its floor is run again"
+    assert results.wanting([low, near, race(1.3, m=4)]) == [low, near], "the mean needs all that is below it"
