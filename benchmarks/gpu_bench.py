@@ -1,4 +1,4 @@
-"""What benchmarks on an NVIDIA GPU share: building on all cores, one shape's tensors, and calls timed with a cold L2.
+"""What benchmarks on an NVIDIA GPU share: building on all cores, one problem's tensors, and calls timed with a cold L2.
 
 Needs torch, numpy and cuda-bindings on a host with a GPU; no installation of deepgen.
 """
@@ -6,10 +6,13 @@ Needs torch, numpy and cuda-bindings on a host with a GPU; no installation of de
 from __future__ import annotations
 
 import json
+import random
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from math import isnan
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +20,14 @@ from deepgen.measure.gpu_driver import CUDA, Driver
 from deepgen.measure.gpu_kernel import GpuKernel
 from deepgen.operators import Gemm, gemm
 from deepgen.targets import Cuda
-from deepgen.vocabulary import Kernel, WorkspaceArg
+from deepgen.vocabulary import Kernel, WorkspaceArg, digest
 
 Config = dict[str, Any]
 Shape = tuple[int, int, int, int]  # batch, M, N, K
 
+SUITES = Path(__file__).resolve().parents[1] / "data/suites.json"
 FLUSH_BYTES = 256 << 20  # more than the L2 holds
+HEAD_START = 300_000  # cycles that the device idles while the host enqueues a call: some take long, such as Triton's
 # By dtype: torch's name, and the most that the norm of the difference from float64 may be, over the norm.
 DTYPES = {
     "f32": ("float32", 1e-5),
@@ -30,63 +35,85 @@ DTYPES = {
     "f64": ("float64", 1e-13),
     "f16": ("float16", 2e-3),
     "bf16": ("bfloat16", 1e-2),
-    "f8e4m3": ("float8_e4m3fn", 5e-2),
-    "f8e5m2": ("float8_e5m2", 1e-1),
+    "f8e4m3": ("float8_e4m3fn", 5e-3),
+    "f8e5m2": ("float8_e5m2", 5e-3),
     "i8": ("int8", 0.0),
 }
 
 
-def operator(shape: Shape, dtype: str = "f32", out: str | None = None) -> Gemm:
+def suite() -> list[Shape]:
+    """The 21 GEMM and 5 batched ones."""
+    gpu = json.loads(SUITES.read_text())["gpu"]
+    return [(1, m, n, k) for m, n, k in gpu["gemm"]] + [tuple(s) for s in gpu["batched_gemm"]]
+
+
+def operator(shape: Shape, dtype: str = "f32", layout: str = "nt") -> Gemm:
+    """As it is usual: products of 8-bit floats give bf16."""
     batch, m, n, k = shape
-    made = gemm(m, n, k, dtype=dtype, batch=batch, layout="nt")
-    return replace(made, c=out) if out else made
+    made = gemm(m, n, k, dtype=dtype, batch=batch, layout=layout)
+    return replace(made, c="bf16") if dtype.startswith("f8") else made
 
 
 class Builder:
-    """Builds kernels in threads; NVRTC does not hold Python's lock."""
+    """Builds kernels in threads; NVRTC does not hold Python's lock. What differs in its launch only is built once.
 
-    def __init__(self, arch: str, cores: int) -> None:
+    What lies in `folder`, from another process, is not built again.
+    """
+
+    def __init__(self, arch: str, cores: int, folder: Path | None = None) -> None:
         self._pool = ThreadPoolExecutor(cores)
         self._built: dict[str, Future[bytes]] = {}
-        self._arch = arch
+        self._arch, self._folder = arch, folder
 
     def start(self, kernel: Kernel) -> Future[bytes]:
-        if kernel.id not in self._built:
-            self._built[kernel.id] = self._pool.submit(self._build, kernel)
-        return self._built[kernel.id]
+        name = binary_name(kernel)
+        if name not in self._built:
+            self._built[name] = self._pool.submit(self._build, kernel, name)
+        return self._built[name]
 
-    def _build(self, kernel: Kernel) -> bytes:
-        from cuda.bindings import nvrtc
+    def _build(self, kernel: Kernel, name: str) -> bytes:
+        if self._folder is not None and (self._folder / name).exists():
+            return (self._folder / name).read_bytes()
+        return compile_kernel(kernel, self._arch)
 
-        def check(result: tuple[Any, ...]) -> Any:
-            if int(result[0]) != 0:
-                raise RuntimeError(str(result[0]))
-            return result[1] if len(result) > 1 else None
 
-        main, *headers = kernel.sources
-        texts, names = [h.text.encode() for h in headers], [h.name.encode() for h in headers]
-        made = nvrtc.nvrtcCreateProgram(main.text.encode(), main.name.encode(), len(headers), texts, names)
-        program = check(made)
-        options = [o.encode() for o in (f"-arch={self._arch}", *kernel.flags)]
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        if int(status) != 0:
-            log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
-            check(nvrtc.nvrtcGetProgramLog(program, log))
-            raise RuntimeError(log.decode(errors="replace")[:600])
-        code: bytes = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
-        check(nvrtc.nvrtcGetCUBIN(program, code))
-        check(nvrtc.nvrtcDestroyProgram(program))
-        return code
+def binary_name(kernel: Kernel) -> str:
+    """The same for kernels that are compiled from the same text with the same options."""
+    return digest([[s.name, s.text] for s in kernel.sources] + [list(kernel.flags)], 16)
+
+
+def compile_kernel(kernel: Kernel, arch: str) -> bytes:
+    from cuda.bindings import nvrtc
+
+    def check(result: tuple[Any, ...]) -> Any:
+        if int(result[0]) != 0:
+            raise RuntimeError(str(result[0]))
+        return result[1] if len(result) > 1 else None
+
+    main, *headers = kernel.sources
+    texts, names = [h.text.encode() for h in headers], [h.name.encode() for h in headers]
+    program = check(nvrtc.nvrtcCreateProgram(main.text.encode(), main.name.encode(), len(headers), texts, names))
+    options = [o.encode() for o in (f"-arch={arch}", *kernel.flags)]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if int(status) != 0:
+        log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
+        check(nvrtc.nvrtcGetProgramLog(program, log))
+        raise RuntimeError(log.decode(errors="replace")[:600])
+    code: bytes = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
+    check(nvrtc.nvrtcGetCUBIN(program, code))
+    check(nvrtc.nvrtcDestroyProgram(program))
+    return code
 
 
 class Bench:
-    """The tensors of one shape, and how a call on them is timed."""
+    """The tensors of one problem, and how a call on them is checked and timed."""
 
-    def __init__(self, shape: Shape, problem: Gemm, flush: Any) -> None:
+    def __init__(self, problem: Gemm, flush: Any) -> None:
         import torch
 
-        self.shape, self.problem, self.torch, self.flush = shape, problem, torch, flush
-        batch, m, n, k = shape
+        self.problem, self.torch, self.flush = problem, torch, flush
+        batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
+        ta, tb = problem.layout[0] == "t", problem.layout[1] == "t"
         make = torch.Generator(device="cuda").manual_seed(1)
         name, self._most = DTYPES[problem.a]
         kind = getattr(torch, name)
@@ -96,11 +123,17 @@ class Bench:
                 return torch.randint(-8, 8, sizes, device="cuda", generator=make, dtype=kind)
             return torch.randn(*sizes, device="cuda", generator=make).to(kind)
 
-        self.a, self.b = drawn(batch, m, k), drawn(batch, n, k)
+        self.a = drawn(batch, *((k, m) if ta else (m, k)))
+        self.b = drawn(batch, *((n, k) if tb else (k, n)))
+        # As the product takes them, whatever the layout.
+        self.left = self.a.transpose(1, 2) if ta else self.a
+        self.right_side = self.b.transpose(1, 2) if tb else self.b
         result = torch.int32 if problem.c == "i32" else getattr(torch, DTYPES[problem.c][0])
         self.c = torch.empty(batch, m, n, device="cuda", dtype=result)
-        self.reference = self.a.double() @ self.b.double().transpose(1, 2)
+        self.reference = self.left.double() @ self.right_side.double()
         self.scale = self.reference.norm().item()
+        if problem.c in ("bf16", "f16"):
+            self._most = max(self._most, DTYPES[problem.c][1])
 
     @property
     def tensors(self) -> dict[str, int]:
@@ -111,18 +144,18 @@ class Bench:
         """As baselines take them."""
         return {name: SimpleNamespace(address=address) for name, address in self.tensors.items()}
 
-    def peer(self) -> None:
-        """torch's own product; it has none for every dtype."""
-        if self.shape[0] == 1:
-            self.torch.mm(self.a[0], self.b[0].t(), out=self.c[0])
-        else:
-            self.torch.bmm(self.a, self.b.transpose(1, 2), out=self.c)
+    def error(self, call: Callable[[], Any]) -> float:
+        """The norm of the error over the norm of the result; not a number where some of it was not written.
+
+        A call writes to C, or returns its result.
+        """
+        self.c.fill_(self.torch.iinfo(self.c.dtype).min if self.problem.c == "i32" else float("nan"))
+        given = call()
+        result = self.c if given is None else given
+        return float(((result.double() - self.reference).norm() / self.scale).item())
 
     def right(self, call: Callable[[], Any]) -> bool:
-        """Whether a call writes the whole result, and the right one."""
-        self.c.fill_(self.torch.iinfo(self.c.dtype).min if self.problem.c == "i32" else float("nan"))
-        call()
-        error = ((self.c.double() - self.reference).norm() / self.scale).item()
+        error = self.error(call)
         return not isnan(error) and error <= self._most
 
     def time(self, call: Callable[[], Any], most: int, beat: float = 0.0) -> list[float]:
@@ -150,6 +183,25 @@ class Bench:
         return [begin.elapsed_time(end) * 1e3 for begin, end in pairs]
 
 
+def interleaved(bench: Bench, calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Microseconds of single calls, in random order within each round, each with a cold L2."""
+    event: Any = bench.torch.cuda.Event
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    order, dice = list(calls), random.Random(1)
+    for _ in range(rounds):
+        dice.shuffle(order)
+        for name in order:
+            bench.flush.zero_()
+            bench.torch.cuda._sleep(HEAD_START)
+            begin, end = event(enable_timing=True), event(enable_timing=True)
+            begin.record()
+            calls[name]()
+            end.record()
+            end.synchronize()
+            taken[name].append(begin.elapsed_time(end) * 1e3)
+    return taken
+
+
 class Loaded:
     """A kernel on the device with its arguments bound to a bench."""
 
@@ -174,17 +226,27 @@ class Loaded:
         self._kernel.close()
 
 
-def open_device(cores: int) -> tuple[Builder, Cuda, Driver]:
+def open_device(cores: int, built: Path | None = None) -> tuple[Builder, Cuda, Driver]:
     import torch
 
     from deepgen import targets
 
-    torch.backends.cuda.matmul.allow_tf32 = False
     torch.zeros(1, device="cuda")
     target = targets.resolve("cuda:native")
     assert isinstance(target, Cuda), "cuda:native is a CUDA target"
-    return Builder(target.arch, cores), target, Driver(CUDA)
+    return Builder(target.arch, cores, built), target, Driver(CUDA)
 
 
 def key_of(config: Config) -> str:
     return json.dumps(config, sort_keys=True)
+
+
+def conditions() -> dict[str, str]:
+    """What the card and the libraries say of themselves."""
+    import torch
+
+    query = "name,driver_version,clocks.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
+    asked = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip().split(", ")
+    versions = {"torch": torch.__version__, "cuda": str(torch.version.cuda)}
+    return {**versions, **dict(zip(query.split(","), told, strict=False))}

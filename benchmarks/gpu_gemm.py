@@ -1,12 +1,14 @@
-"""GEMM on an NVIDIA GPU: a family of ours, torch, and the best of cuBLASLt, interleaved and with a cold L2.
+"""GEMM on an NVIDIA GPU: the best of our families against cuBLASLt, torch and Triton, interleaved and with a cold L2.
 
-The shapes are the 21 GEMM and 5 batched ones of data/suites.json, layout nt, standard-normal inputs. Ours starts from
-known configs (`h200/<family>_<dtype>_configs.json`, or none) and is tuned for `--tune` seconds in all. cuBLASLt is
-given 64 MiB and is the fastest of all algorithms that its heuristic returns for 64 requested. Every result is checked
-against float64, before timing and after. Needs torch, numpy and cuda-bindings; no installation of deepgen.
+The shapes are the 21 GEMM and 5 batched ones of data/suites.json, standard-normal inputs (i8: uniform over -8..7). Ours
+is the best of all families that serve a shape: configs known from earlier runs (gpu_known.py), what the families take
+without search, and neighbours of the best of these. cuBLASLt is given 64 MiB and is the fastest of all algorithms that
+its heuristic returns for 64 requested. 8-bit floats are added up on both sides as the tensor cores do it (`fast`), or
+in f32 (`--exact-sums`). Every result is checked against float64, before timing and after. Needs torch, numpy and
+cuda-bindings, and Triton for `--triton`; no installation of deepgen.
 
-    python benchmarks/gpu_gemm.py --tune 130 --out benchmarks/h200
-    python benchmarks/gpu_gemm.py --family sm90_gemm --dtype bf16 --tune 130 --out benchmarks/h200
+    python benchmarks/gpu_gemm.py --dtype bf16 --triton --out benchmarks/h200
+    python benchmarks/gpu_gemm.py --dtype f8e4m3 --exact-sums --out benchmarks/h200
 """
 
 from __future__ import annotations
@@ -15,11 +17,9 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,232 +28,282 @@ sys.path[:0] = [str(HERE), str(HERE / "h200"), str(HERE.parent / "src")]
 
 import simt_candidates as simt  # noqa: E402
 
-from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
 from deepgen.generators import by_name  # noqa: E402
 from deepgen.generators.base import Generator  # noqa: E402
 from deepgen.measure.gpu_driver import Driver  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
-from deepgen.vocabulary import DeepgenError, Kernel  # noqa: E402
-from gpu_bench import DTYPES, FLUSH_BYTES, Bench, Builder, Config, Loaded, Shape, key_of, open_device, operator  # noqa: E402
+from deepgen.vocabulary import DeepgenError  # noqa: E402
+from gpu_bench import (  # noqa: E402
+    DTYPES,
+    FLUSH_BYTES,
+    Bench,
+    Builder,
+    Config,
+    Loaded,
+    Shape,
+    conditions,
+    interleaved,
+    key_of,
+    open_device,
+    operator,
+    suite,
+)
+from gpu_known import Found, found_before, known  # noqa: E402
+from gpu_rivals import Call, rivals  # noqa: E402
 
-SUITES = HERE.parent / "data/suites.json"
-ROUNDS, LEAST_GEOMEAN, LEAST = 31, 1.10, 0.95
-FINALISTS = 4
+ROUNDS, FINALISTS = 31, 4
+FAMILIES = {"f32": ("simt_gemm", "skinny_gemm"), "f64": ("simt_gemm",)}
+SMALL = 5e9
+TENSOR_CORES = ("sm90_gemm", "skinny_gemm", "mma_gemm")
+# The least geometric mean over cuBLASLt, and the least of any shape.
+BARS = {"f32": (1.10, 0.95), "bf16": (1.06, 0.97), "f16": (1.06, 0.97), "f8e4m3": (1.05, 0.95), "i8": (1.05, 0.95)}
+BARS["tf32"] = (1.08, 0.97)
+Choice = tuple[Generator, Config]
 
 
-def shapes() -> list[Shape]:
-    suite = json.loads(SUITES.read_text())["gpu"]
-    return [(1, m, n, k) for m, n, k in suite["gemm"]] + [tuple(s) for s in suite["batched_gemm"]]
+@dataclass
+class Row:
+    """One shape: what is known of it so far."""
+
+    problem: Gemm
+    queue: list[Choice]
+    seen: set[str] = field(default_factory=set)
+    found: list[tuple[float, int, Choice]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def ranked(self) -> list[tuple[float, int, Choice]]:
+        return sorted(self.found, key=lambda found: found[:2])
+
+    def best(self, count: int) -> list[Choice]:
+        return [choice for _, _, choice in self.ranked()[:count]]
 
 
-class Tuner:
-    """Finds our best kernel for a shape: known configs, then what a model or chance proposes, then around the best."""
+class Benchmark:
+    """All shapes of one dtype: tried, varied, and timed against the rivals."""
 
-    def __init__(self, family: Generator, builder: Builder, target: Cuda, driver: Driver) -> None:
-        self.family, self._builder, self._target, self._driver = family, builder, target, driver
+    def __init__(self, options: argparse.Namespace, flush: Any, builder: Builder, target: Cuda, driver: Driver) -> None:
+        self.options, self.flush, self.builder, self.target, self.driver = options, flush, builder, target, driver
 
-    def kernel(self, problem: Gemm, config: Config) -> Kernel:
-        return self.family.emit(problem, self._target, config)
+    def start(self, problem: Gemm, choice: Choice) -> None:
+        self.builder.start(choice[0].emit(problem, self.target, choice[1]))
 
-    def start(self, problem: Gemm, config: Config) -> Future[bytes]:
-        return self._builder.start(self.kernel(problem, config))
+    def load(self, bench: Bench, choice: Choice) -> Loaded:
+        kernel = choice[0].emit(bench.problem, self.target, choice[1])
+        return Loaded(bench, kernel, self.builder.start(kernel).result(), self.driver)
 
-    def proposed(self, shape: Shape, problem: Gemm, known: list[Config], most: int) -> list[Config]:
-        if self.family.name == "simt_gemm":
-            found = simt.candidates(shape, most)
-        else:
-            space = self.family.space(problem, self._target)
-            found = [dict(c) for c in (self.family.default(problem, self._target), *space.sample(most, 1))]
-        return list({key_of(c): c for c in (*known, *found)}.values())
-
-    def around(self, problem: Gemm, config: Config) -> list[Config]:
-        if self.family.name == "simt_gemm":
-            return [c for c in (*simt.turned(config), *simt.neighbours(config)) if simt.valid(c)]
-        return [dict(c) for c in self.family.space(problem, self._target).neighbors(config)]
-
-    def best(self, bench: Bench, first: list[Config], seconds: float) -> tuple[list[tuple[float, Config]], int]:
-        """The best configs with their microseconds, and how many were tried."""
-        ends, seen = time.monotonic() + seconds, set[str]()
-        found: list[tuple[float, Config]] = []
-        least = min(len(first), FINALISTS)
-        batch = first
-        while batch:
-            for c in batch:
-                self.start(bench.problem, c)
-            for c in batch:
-                if len(seen) >= least and time.monotonic() > ends:
-                    batch = []
-                    break
-                seen.add(key_of(c))
-                us = self._microseconds(bench, c, found[0][0] if found else 0.0)
-                if us is not None:
-                    found.append((us, c))
-                    found.sort(key=lambda pair: pair[0])
+    def try_all(self, row: Row, bench: Bench) -> None:
+        """Check and time what is in the queue."""
+        for choice in row.queue:
+            name = choice[0].name + key_of(choice[1])
+            if name in row.seen:
+                continue
+            row.seen.add(name)
+            try:
+                run = self.load(bench, choice)
+            except (RuntimeError, DeepgenError) as error:
+                row.wrong.append(f"{name}: {str(error)[:200]}")
+                continue
+            if bench.right(run):
+                beat = min(row.found)[0] if row.found else 0.0
+                us = statistics.median(bench.time(run, 10, beat))
+                row.found.append((us, len(row.found), choice))
             else:
-                if time.monotonic() > ends:
-                    break
-                near = {key_of(c): c for _, good in found[:3] for c in self.around(bench.problem, good)}
-                batch = [c for key, c in near.items() if key not in seen][:40]
-        finals = []
-        for _, c in found[:FINALISTS]:
-            run = self.load(bench, c)
-            finals.append((statistics.median(bench.time(run, 20)), c))
+                row.wrong.append(f"{name}: a wrong result")
             run.close()
-        return sorted(finals, key=lambda pair: pair[0]) + found[FINALISTS:12], len(seen)
+        row.queue = []
 
-    def load(self, bench: Bench, config: Config) -> Loaded:
-        kernel = self.kernel(bench.problem, config)
-        return Loaded(bench, kernel, self._builder.start(kernel).result(), self._driver)
+    def vary(self, row: Row) -> None:
+        """Queue neighbours of the best, half of them of the very best, and begin to build them."""
+        dice = random.Random(1)
+        for family, config in row.best(2):
+            near = [(family, c) for c in around(family, row.problem, self.target, config)]
+            near = [(f, c) for f, c in near if f.name + key_of(c) not in row.seen]
+            row.queue += dice.sample(near, min(len(near), self.options.near // 2))
+        for choice in row.queue:
+            self.start(row.problem, choice)
 
-    def _microseconds(self, bench: Bench, c: Config, beat: float) -> float | None:
-        try:
-            run = self.load(bench, c)
-        except (RuntimeError, DeepgenError) as error:
-            print("not built:", bench.shape, str(error)[:100])
-            return None
-        if not bench.right(run):
-            print("wrong result:", bench.shape, c)
-            return None
-        us = statistics.median(bench.time(run, 12, beat))
-        run.close()
-        return us
-
-
-def interleaved(bench: Bench, calls: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """Microseconds of single calls, in random order within each round, each with a cold L2."""
-    torch = bench.torch
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    order, dice = list(calls), random.Random(1)
-    for _ in range(ROUNDS):
-        dice.shuffle(order)
-        for name in order:
-            bench.flush.zero_()
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            calls[name]()
-            end.record()
-            end.synchronize()
-            taken[name].append(begin.elapsed_time(end) * 1e3)
-    return taken
-
-
-def measure(bench: Bench, tuner: Tuner, first: list[Config], seconds: float) -> dict[str, Any]:
-    problem = bench.problem
-    found, tried = tuner.best(bench, first, seconds)
-    config = found[0][1]
-    calls: dict[str, Callable[[], Any]] = {
-        "ours": tuner.load(bench, config),
-        "torch": bench.peer,
-        "cublaslt": CublasLt().prepare(problem, bench.places, 1),
-    }
-    if problem.a.startswith("f8") or problem.a == "i8":
-        del calls["torch"]  # its products of eight bits are other ones
-    before = {name: bench.right(call) for name, call in calls.items()}
-    taken = interleaved(bench, calls)
-    after = {name: bench.right(call) for name, call in calls.items()}
-    us = {name: statistics.median(samples) for name, samples in taken.items()}
-    return {
-        "shape": list(bench.shape),
-        "us": us,
-        "low": {name: min(samples) for name, samples in taken.items()},
-        "tflops": {name: problem.flops() / value / 1e6 for name, value in us.items()},
-        "ratio": us["cublaslt"] / us["ours"],
-        "ratio_torch": us.get("torch", us["cublaslt"]) / us["ours"],
-        "correct": {name: before[name] and after[name] for name in calls},
-        "config": config,
-        "tried": tried,
-        "next": [{"us": us, "config": c} for us, c in found[1:]],
-    }
+    def finish(self, row: Row, bench: Bench) -> dict[str, Any]:
+        """The best few and the rivals, interleaved."""
+        problem, exact = row.problem, self.options.exact_sums
+        others, absent = rivals(bench, fast_sums=not exact, with_triton=self.options.triton)
+        best = row.best(FINALISTS)
+        default = (best[0][0], dict(best[0][0].default(problem, self.target)))
+        ours = {f"ours {i}": self.load(bench, choice) for i, choice in enumerate(best)}
+        calls: dict[str, Call] = {**ours, "default": self.load(bench, default), **others}
+        before = {name: bench.right(call) for name, call in calls.items()}
+        us = {name: statistics.median(some) for name, some in interleaved(bench, calls, ROUNDS).items()}
+        won = min(range(len(best)), key=lambda i: us[f"ours {i}"])
+        errors = {name: bench.error(call) for name, call in calls.items()}
+        correct = {name: before[name] and bench.right(call) for name, call in calls.items()}
+        kept = {"ours": f"ours {won}", "default": "default", **{name: name for name in others}}
+        us = {name: us[key] for name, key in kept.items()}
+        bytes_, flops = problem.least_bytes(), problem.flops()
+        floors = {"products": flops / (self.target.peak(problem.a) or 1) / 1e3}
+        floors["memory"] = bytes_ / self.target.bandwidth_gbs / 1e3
+        bound = max(floors, key=lambda name: floors[name])
+        return {
+            "shape": [problem.batch, problem.m, problem.n, problem.k],
+            "operator": problem.to_json(),
+            "family": best[won][0].name,
+            "config": best[won][1],
+            "us": us,
+            "ratio": {name: value / us["ours"] for name, value in us.items() if name != "ours"},
+            "absent": absent,
+            "tflops": flops / us["ours"] / 1e6,
+            "gbs": bytes_ / us["ours"] / 1e3,
+            "roofline": {"bound": bound, "share": floors[bound] / us["ours"]},
+            "correct": {name: correct[key] for name, key in kept.items()},
+            "error": {name: errors[key] for name, key in kept.items()},
+            "tried": len(row.found),
+            "wrong": row.wrong,
+            "next": [
+                {"us": us, "family": f.name, "config": c}
+                for us, _, (f, c) in sorted(row.found, key=lambda f: f[:2])[:6]
+            ],
+        }
 
 
-def conditions(torch: Any) -> dict[str, Any]:
-    query = "name,driver_version,clocks.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
-    asked = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
-    told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip().split(", ")
-    return {"torch": torch.__version__, "cuda": torch.version.cuda, **dict(zip(query.split(","), told, strict=False))}
+def around(family: Generator, problem: Gemm, target: Cuda, config: Config) -> list[Config]:
+    if family.name == "simt_gemm":
+        return [c for c in (*simt.turned(config), *simt.neighbours(config)) if simt.valid(c)]
+    return [dict(c) for c in family.space(problem, target).neighbors(config)]
 
 
-def show(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    names = tuple(rows[0]["us"])
-    print(f"{'(batch, M, N, K)':>26} " + " ".join(f"{n + ' us':>12}" for n in names) + "  TFLOP/s   ratio")
+def serving(problem: Gemm, target: Cuda, exact_sums: bool) -> list[Generator]:
+    families = [by_name(name) for name in FAMILIES.get(problem.a, TENSOR_CORES)]
+    found = [f for f in families if f.refuses(problem, target) is None and sums_are(f, problem, exact_sums)]
+    # Warp-wide products reach two thirds of this chip's rate: where products take long they are not worth a trial.
+    small = problem.flops() < SMALL or len(found) == 1
+    return [f for f in found if f.name != "mma_gemm" or small]
+
+
+def sums_are(family: Generator, problem: Gemm, exact: bool) -> bool:
+    """Whether a family adds products of 8-bit floats up as is asked for: warpgroups' ones lose bits of the sums."""
+    return not problem.a.startswith("f8") or not exact or family.name != "sm90_gemm"
+
+
+def first_choices(problem: Gemm, target: Cuda, before: list[Found], options: argparse.Namespace) -> list[Choice]:
+    out: list[Choice] = []
+    for family in serving(problem, target, options.exact_sums):
+        configs = known(problem, family, target, before, options.known)
+        if family.name == "simt_gemm":
+            shape: Shape = (problem.batch, problem.m, problem.n, problem.k)
+            configs += simt_known(shape) + simt.candidates(shape, options.known)
+        out += [(family, c) for c in configs]
+    return out
+
+
+def simt_known(shape: Shape) -> list[Config]:
+    file = HERE / "h200/simt_gemm_configs.json"
+    found: list[Config] = json.loads(file.read_text()).get(str(list(shape)), []) if file.exists() else []
+    return found
+
+
+def summary(rows: list[dict[str, Any]], dtype: str) -> dict[str, Any]:
+    """Means and least ratios over each rival, and what misses the bar by how much."""
+    out: dict[str, Any] = {}
+    for rival in dict.fromkeys(name for row in rows for name in row["ratio"]):
+        ratios = [row["ratio"][rival] for row in rows if rival in row["ratio"]]
+        geomean = statistics.geometric_mean(ratios)
+        out[rival] = {"geomean": geomean, "least": min(ratios), "shapes": len(ratios)}
+    mean, least = BARS.get(dtype, (1.0, 1.0))
+    over = out.get("cublaslt", {"geomean": 0.0, "least": 0.0})
+    out["bar"] = {"geomean": mean, "least": least}
+    out["reached"] = over["geomean"] >= mean and over["least"] >= least
+    out["under_the_bar"] = [
+        {"shape": row["shape"], "by": least - row["ratio"]["cublaslt"], "limiter": limiter(row)}
+        for row in rows
+        if row["ratio"].get("cublaslt", least) < least
+    ]
+    out["all_correct"] = all(all(row["correct"].values()) for row in rows)
+    return out
+
+
+def limiter(row: dict[str, Any]) -> str:
+    """What can be told from flops, bytes and time alone."""
+    bound, share = row["roofline"]["bound"], row["roofline"]["share"]
+    rival = share / row["ratio"]["cublaslt"]
+    words = f"bound by {bound}: {share:.0%} of the roofline ({row['tflops']:.0f} TFLOP/s, {row['gbs']:.0f} GB/s)"
+    return f"{words}; cuBLASLt {rival:.0%}; best by {row['family']} of {row['tried']} configs tried"
+
+
+def show(rows: list[dict[str, Any]], told: dict[str, Any]) -> None:
+    names = ("ours", "default", "cublaslt", "torch", "triton")
+    print(f"{'(batch, M, N, K)':>24} " + " ".join(f"{n:>9}" for n in names) + "  TFLOP/s  roof  ratio family")
     for row in rows:
-        times = " ".join(f"{row['us'][n]:12.1f}" for n in names)
+        times = " ".join(f"{row['us'].get(n, float('nan')):9.1f}" for n in names)
         wrong = "" if all(row["correct"].values()) else f"  WRONG {row['correct']}"
-        print(f"{tuple(row['shape'])!s:>26} {times} {row['tflops']['ours']:8.1f} {row['ratio']:7.3f}{wrong}")
-    ratios = [row["ratio"] for row in rows]
-    best = [min(row["ratio"], row["ratio_torch"]) for row in rows]
-    summary = {
-        "geomean": statistics.geometric_mean(ratios),
-        "least": min(ratios),
-        "geomean_against_the_best_of_both": statistics.geometric_mean(best),
-        "least_against_the_best_of_both": min(best),
-        "all_correct": all(all(row["correct"].values()) for row in rows),
-    }
-    reached = summary["geomean"] >= LEAST_GEOMEAN and summary["least"] >= LEAST
-    print(f"over the best of cuBLASLt: geometric mean {summary['geomean']:.3f}, least {summary['least']:.3f}")
-    print(f"over the better of it and torch: {summary['geomean_against_the_best_of_both']:.3f}, least {min(best):.3f}")
-    print(f"the aim of {LEAST_GEOMEAN} and no shape under {LEAST} is {'' if reached else 'not '}reached")
-    return summary
+        share, ratio = row["roofline"]["share"], row["ratio"].get("cublaslt", float("nan"))
+        print(
+            f"{tuple(row['shape'])!s:>24} {times} {row['tflops']:8.1f} {share:5.2f} {ratio:6.3f} {row['family']}{wrong}"
+        )
+    for rival in names[1:]:
+        if rival in told:
+            print(f"over {rival}: geometric mean {told[rival]['geomean']:.3f}, least {told[rival]['least']:.3f}")
+    print("the bar", told["bar"], "is reached" if told["reached"] else "is not reached", flush=True)
 
 
-def known_configs(file: Path, todo: Iterable[Shape]) -> dict[Shape, list[Config]]:
-    known = json.loads(file.read_text()) if file.exists() else {}
-    return {shape: known.get(str(list(shape)), []) for shape in todo}
+def name_of(options: argparse.Namespace) -> str:
+    if options.dtype == "f32":
+        return "simt_gemm"
+    sums = {True: "_exact", False: "_fast"}[options.exact_sums] if options.dtype.startswith("f8") else ""
+    return f"gemm_{options.dtype}_{options.layout}{sums}"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtype", default="f32", choices=DTYPES)
+    parser.add_argument("--layout", default="nt", choices=("nn", "nt", "tn", "tt"))
+    parser.add_argument("--exact-sums", action="store_true", help="of 8-bit floats: in f32")
+    parser.add_argument("--triton", action="store_true", help="time a kernel in Triton, too")
+    parser.add_argument("--known", type=int, default=6, help="configs of each family from earlier runs")
+    parser.add_argument("--near", type=int, default=12, help="neighbours of the best that are tried")
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of shapes in the suite's order, from 0")
+    parser.add_argument("--cores", type=int, default=16)
+    parser.add_argument("--built", type=Path, help="a folder of kernels that are built already, by gpu_prebuild.py")
+    parser.add_argument("--out", type=Path, default=HERE / "h200")
+    return parser.parse_args()
 
 
 def main() -> None:
     import torch
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--family", default="simt_gemm")
-    parser.add_argument("--dtype", default="f32", choices=DTYPES)
-    parser.add_argument("--c", help="dtype of the result, where it is another")
-    parser.add_argument("--out", type=Path, default=HERE / "h200")
-    parser.add_argument("--tune", type=float, default=130.0, help="seconds for all shapes; 0: the known configs only")
-    parser.add_argument("--proposals", type=int, default=30, help="configs added to the known ones")
-    parser.add_argument("--default", action="store_true", help="ours is what the family takes without search")
-    parser.add_argument("--search", action="store_true", help="only look for configs, and write those down")
-    parser.add_argument("--only", type=int, nargs="*", help="numbers of shapes in the suite's order, from 0")
-    parser.add_argument("--cores", type=int, default=16)
-    options = parser.parse_args()
-    builder, target, driver = open_device(options.cores)
-    tuner = Tuner(by_name(options.family), builder, target, driver)
+    options, begun = arguments(), time.monotonic()
+    builder, target, driver = open_device(options.cores, options.built)
     flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    name = options.family if options.dtype == "f32" else f"{options.family}_{options.dtype}"
-    todo = [s for i, s in enumerate(shapes()) if options.only is None or i in options.only]
-    problems = {shape: operator(shape, options.dtype, options.c) for shape in todo}
-    known = known_configs(HERE / f"h200/{name}_configs.json", todo)
-    proposals = options.proposals if options.tune else 0
-    first = {s: tuner.proposed(s, problems[s], known[s], proposals) for s in todo}
-    if options.default:
-        first = {s: [dict(tuner.family.default(problems[s], target))] for s in todo}
-        options.tune = 0.0
-    for shape in todo:
-        for config in first[shape]:
-            tuner.start(problems[shape], config)
-    if options.search:
-        found = {}
-        for shape in todo:
-            bench = Bench(shape, problems[shape], flush)
-            best, tried = tuner.best(bench, first[shape], options.tune / len(todo))
-            found[str(list(shape))] = best
-            print(shape, tried, " ".join(f"{us:.1f}" for us, _ in best[:4]), flush=True)
-            options.out.mkdir(parents=True, exist_ok=True)
-            (options.out / f"{name}_search.json").write_text(json.dumps(found))
-        return
-    seen, rows = {"begin": conditions(torch)}, []
-    for shape in todo:
-        bench = Bench(shape, problems[shape], flush)
-        rows.append(measure(bench, tuner, first[shape], options.tune / len(todo)))
-        print(shape, f"{rows[-1]['ratio']:.3f}", rows[-1]["tried"], flush=True)
-        del bench
+    benchmark, before = Benchmark(options, flush, builder, target, driver), found_before()
+    problems = [operator(s, options.dtype, options.layout) for s in suite()]
+    todo = [p for i, p in enumerate(problems) if options.only is None or i in options.only]
+    rows = [Row(p, first_choices(p, target, before, options)) for p in todo]
+    for row in rows:
+        for choice in row.queue:
+            benchmark.start(row.problem, choice)
+    seen, done = {"begin": conditions()}, list[dict[str, Any]]()
+    # Twice over the shapes: while others are measured, a shape's neighbours are built.
+    for row in rows:
+        benchmark.try_all(row, Bench(row.problem, flush))
+        benchmark.vary(row)
+    for row in rows:
+        if not row.queue and not row.found:
+            print("no family of ours serves", row.problem.describe())
+            continue
+        bench = Bench(row.problem, flush)
+        benchmark.try_all(row, bench)
+        done.append(benchmark.finish(row, bench))
         torch.cuda.empty_cache()
-    seen["end"] = conditions(torch)
-    summary = show(rows)
-    told = {"command": " ".join(sys.argv), "conditions": seen, "summary": summary, "rows": rows}
+    seen["end"] = conditions()
+    sums = ("in f32" if options.exact_sums else "fast") if options.dtype.startswith("f8") else "as the dtype has it"
+    told: dict[str, Any] = {
+        "command": "python benchmarks/gpu_gemm.py " + " ".join(sys.argv[1:]),
+        "conditions": {**seen, "sums": sums, "l2": "cold", "rounds": ROUNDS, "seconds": time.monotonic() - begun},
+        "summary": summary(done, options.dtype),
+        "rows": done,
+    }
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / f"{name}.json").write_text(json.dumps(told, indent=1) + "\n")
+    (options.out / f"{name_of(options)}.json").write_text(json.dumps(told, indent=1) + "\n")
+    show(done, told["summary"])
+    print(f"{time.monotonic() - begun:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

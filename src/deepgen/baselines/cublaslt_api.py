@@ -13,7 +13,7 @@ from deepgen.vocabulary import DeepgenError
 # cudaDataType, cublasComputeType_t and the attributes' numbers, as cublas_api.h and cublasLt.h give them.
 TYPES = {"f32": 0, "tf32": 0, "f64": 1, "f16": 2, "i8": 3, "i32": 10, "bf16": 14, "f8e4m3": 28, "f8e5m2": 29}
 COMPUTE = {"f32": 68, "f64": 70, "i32": 72, "tf32": 77}
-_TRANSPOSE_A, _TRANSPOSE_B = 3, 4
+_TRANSPOSE_A, _TRANSPOSE_B, _FAST_SUMS = 3, 4, 25
 _BATCH, _STRIDE = 5, 6
 _WORKSPACE = 1
 _TOOLKITS = (Path("/usr/local/cuda/lib64"), Path("/usr/lib/x86_64-linux-gnu"))
@@ -48,14 +48,20 @@ class Handle:
         self._handle = c_void_p()
         self._call("cublasLtCreate", byref(self._handle))
 
-    def product(self, compute: str, transposed: tuple[bool, bool]) -> c_void_p:
-        """The description of a product; scale factors have the type that is computed in."""
+    def product(self, compute: str, transposed: tuple[bool, bool], fast_sums: bool = False) -> c_void_p:
+        """The description of a product; scale factors have the type that is computed in.
+
+        `fast_sums`: 8-bit floats are added up as the tensor cores do it, with fewer bits than f32 has.
+        """
         out = c_void_p()
         scale = {"tf32": "f32"}.get(compute, compute)
         self._call("cublasLtMatmulDescCreate", byref(out), COMPUTE[compute], TYPES[scale])
         for attribute, flag in zip((_TRANSPOSE_A, _TRANSPOSE_B), transposed, strict=True):
             value = c_int(flag)
             self._call("cublasLtMatmulDescSetAttribute", out, attribute, byref(value), c_size_t(4))
+        if fast_sums:
+            fast = ctypes.c_int8(1)
+            self._call("cublasLtMatmulDescSetAttribute", out, _FAST_SUMS, byref(fast), c_size_t(1))
         return out
 
     def layout(self, dtype: str, rows: int, columns: int, leading: int, batch: int, stride: int) -> c_void_p:

@@ -67,7 +67,7 @@ def read(path: str | Path) -> Recorded:
         raise BadInput("this is no recorded space", where=str(file), allowed="an object with configs under `cache`")
     try:
         names = list(data.get("tune_params_keys") or data["tune_params"])
-        pairs = [({n: _value(r[n]) for n in names}, _measurement(r)) for r in data["cache"].values()]
+        pairs = [(_config(names, r), _measurement(r)) for r in data["cache"].values()]
     except (KeyError, TypeError) as error:
         raise BadInput(f"a config of the recording lacks {error}", where=str(file)) from error
     return _from_pairs(file.name.removesuffix(".gz").removesuffix(".json"), pairs)
@@ -87,8 +87,10 @@ def _from_pairs(name: str, pairs: Iterable[tuple[Mapping[str, Any], Measurement]
     return Recorded(name, space, {tuple(c.get(n) for n in names): m for c, m in listed})
 
 
-def _value(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _config(names: Sequence[str], record: Mapping[str, Any]) -> dict[str, Any]:
+    """A knob that a config does not have, because another one makes it meaningless, is recorded as null."""
+    found = {name: record[name] for name in names}
+    return {n: tuple(v) if isinstance(v, list) else v for n, v in found.items() if v is not None}
 
 
 def _measurement(record: Mapping[str, Any]) -> Measurement:

@@ -133,8 +133,9 @@ DG_DEVICE void accumulate(Sums& sums, const Problem& p, int batch, int row, int 
         DG_UNROLL for (int b = 0; b < 2; ++b) {
             int round = two + b;
             if (round < end) {
-                if ((round - begin) % CHUNK == 0) turn(round);
+                // Before the barrier: loads are on their way while the block waits for the thin operand.
                 if (round + 1 < end) large.load(piece[1 - b], round_k(round + 1));
+                if ((round - begin) % CHUNK == 0) turn(round);
                 multiply(sums, piece[b], here + own + (round - begin) % CHUNK * (ROUND * SIZE));
             }
         }
