@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,15 +41,24 @@ def _wait_for_trials(project: Path, count: int) -> Study:
     raise AssertionError("the study did not start")
 
 
-def test_the_result_tells_winner_speed_folder_and_use(deepgen: Callable, project: Path) -> None:
+def test_the_result_tells_winner_speed_and_folder(deepgen: Callable, project: Path) -> None:
     said = deepgen(*SMALL)
     assert said.code == 0
     study = _only_study(project)
-    for part in ("winner", "GFLOP/s", "trials   12", f"deepgen-studies/{study.folder.name}", "import deepgen as dg"):
+    for part in ("winner", "GFLOP/s", "trials   12", f"deepgen-studies/{study.folder.name}"):
         assert part in said.out
-    assert max(map(len, said.err.splitlines())) <= 80
-    # The line of Python is there to be copied, so it alone may be as long as the folder's name makes it.
-    assert max(len(line) for line in said.out.splitlines() if "dg.Study" not in line) <= 80
+    assert "import deepgen" not in said.out, "a simulated kernel cannot be loaded: nothing says how"
+    assert max(map(len, (*said.err.splitlines(), *said.out.splitlines()))) <= 80
+
+
+def test_the_result_tells_how_to_use_the_kernel(deepgen: Callable, project: Path) -> None:
+    said = deepgen("tune", "gemm", "MNK=32", "--trials", "1")
+    assert said.code == 0
+    lines = said.out.splitlines()
+    at = lines.index("use it   import deepgen as dg")
+    named: dict[str, Any] = {}
+    exec("\n".join([lines[at][9:], lines[at + 1][9:]]), named)  # as a user would paste it
+    assert callable(named["kernel"])
 
 
 def test_json_is_exactly_one_object(deepgen: Callable, project: Path) -> None:

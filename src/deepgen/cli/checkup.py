@@ -34,6 +34,8 @@ PACKAGES = (
     Package("ziglang", "building C kernels on a machine without a compiler", "pip install 'deepgen[zig]'"),
     Package("zstandard", "bundles that end in .tar.zst", "pip install 'deepgen[bundle]', or name them .tar.gz"),
     Package("ortools", "sampling spaces that are too wide to be counted", "pip install 'deepgen[solver]'"),
+    Package("ray", "tuning on several machines at once", "pip install 'deepgen[cluster]'"),
+    Package("asyncssh", "hosts of a cluster that are reached over SSH", "pip install 'deepgen[cluster]'"),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deepgen.cli.output import config_text, labelled, seconds_text, share_text, shown
+from deepgen.targets import Sim
 from deepgen.tuning import Study
 
 
@@ -27,7 +28,7 @@ def print_result(study: Study) -> None:
     counts = ", ".join(f"{n} {verdict}" for verdict, n in trials.items())
     labelled("trials", f"{sum(trials.values())}: {counts}")
     labelled("study", shown(study.folder))
-    if winner is not None:
+    if winner is not None and not isinstance(study.target, Sim):  # a simulated kernel cannot be called
         # Never wrapped: these lines are there to be copied.
         print("use it   import deepgen as dg")
         print(f'         kernel = dg.Study.open("{shown(study.folder)}").best().load()')
