@@ -30,6 +30,8 @@ import simt_candidates as simt  # noqa: E402
 
 from deepgen.generators import by_name  # noqa: E402
 from deepgen.generators.base import Generator  # noqa: E402
+from deepgen.generators.templates.mma import defaults as mma_model  # noqa: E402
+from deepgen.generators.templates.skinny import defaults as skinny_model  # noqa: E402
 from deepgen.measure.gpu_driver import Driver  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
@@ -119,6 +121,7 @@ class Benchmark:
         for family, config in row.best(2):
             near = [(family, c) for c in around(family, row.problem, self.target, config)]
             near = [(f, c) for f, c in near if f.name + key_of(c) not in row.seen]
+            near = [choice for choice in near if sums_are(choice, row.problem, self.options.exact_sums)]
             row.queue += dice.sample(near, min(len(near), self.options.near // 2))
         for choice in row.queue:
             self.start(row.problem, choice)
@@ -130,13 +133,15 @@ class Benchmark:
         best = row.best(FINALISTS)
         default = (best[0][0], dict(best[0][0].default(problem, self.target)))
         ours = {f"ours {i}": self.load(bench, choice) for i, choice in enumerate(best)}
-        calls: dict[str, Call] = {**ours, "default": self.load(bench, default), **others}
+        calls: dict[str, Call] = {**ours, **others}
+        if sums_are(default, problem, exact):
+            calls["default"] = self.load(bench, default)
         before = {name: bench.right(call) for name, call in calls.items()}
         us = {name: statistics.median(some) for name, some in interleaved(bench, calls, ROUNDS).items()}
         won = min(range(len(best)), key=lambda i: us[f"ours {i}"])
         errors = {name: bench.error(call) for name, call in calls.items()}
         correct = {name: before[name] and bench.right(call) for name, call in calls.items()}
-        kept = {"ours": f"ours {won}", "default": "default", **{name: name for name in others}}
+        kept = {"ours": f"ours {won}", **{name: name for name in calls if name not in ours}}
         us = {name: us[key] for name, key in kept.items()}
         bytes_, flops = problem.least_bytes(), problem.flops()
         floors = {"products": flops / (self.target.peak(problem.a) or 1) / 1e3}
@@ -170,28 +175,64 @@ def around(family: Generator, problem: Gemm, target: Cuda, config: Config) -> li
     return [dict(c) for c in family.space(problem, target).neighbors(config)]
 
 
-def serving(problem: Gemm, target: Cuda, exact_sums: bool) -> list[Generator]:
+def serving(problem: Gemm, target: Cuda) -> list[Generator]:
     families = [by_name(name) for name in FAMILIES.get(problem.a, TENSOR_CORES)]
-    found = [f for f in families if f.refuses(problem, target) is None and sums_are(f, problem, exact_sums)]
+    found = [f for f in families if f.refuses(problem, target) is None]
     # Warp-wide products reach two thirds of this chip's rate: where products take long they are not worth a trial.
     small = problem.flops() < SMALL or len(found) == 1
     return [f for f in found if f.name != "mma_gemm" or small]
 
 
-def sums_are(family: Generator, problem: Gemm, exact: bool) -> bool:
-    """Whether a family adds products of 8-bit floats up as is asked for: warpgroups' ones lose bits of the sums."""
-    return not problem.a.startswith("f8") or not exact or family.name != "sm90_gemm"
-
-
 def first_choices(problem: Gemm, target: Cuda, before: list[Found], options: argparse.Namespace) -> list[Choice]:
     out: list[Choice] = []
-    for family in serving(problem, target, options.exact_sums):
+    for family in serving(problem, target):
         configs = known(problem, family, target, before, options.known)
         if family.name == "simt_gemm":
             shape: Shape = (problem.batch, problem.m, problem.n, problem.k)
             configs += simt_known(shape) + simt.candidates(shape, options.known)
+        else:
+            configs += modelled(family, problem, target, options.modelled)
         out += [(family, c) for c in configs]
-    return out
+    eight = problem.a.startswith("f8")
+    return [choice for some in out for choice in (promoted(some, problem, target) if eight else [some])]
+
+
+def modelled(family: Generator, problem: Gemm, target: Cuda, most: int) -> list[Config]:
+    """What a family's own model ranks first, few of one tile and way to share out K."""
+    models: dict[str, Any] = {"mma_gemm": mma_model, "skinny_gemm": skinny_model}
+    if family.name not in models or not most:
+        return []
+    model, space = models[family.name], family.space(problem, target)
+    chosen, seen = list[Config](), dict[Any, int]()
+    for c in sorted(model.candidates(problem, target), key=lambda c: float(model.seconds(problem, target, c))):
+        kind = tuple(c.get(k) for k in ("BM", "BN", "WARPS_K", "FIXUP", "TILES", "WARPS_R", "SPLITS"))
+        if seen.get(kind, 0) < 2 and not space.explain(c):
+            seen[kind] = seen.get(kind, 0) + 1
+            chosen.append(c)
+        if len(chosen) == most:
+            break
+    return chosen
+
+
+def promoted(choice: Choice, problem: Gemm, target: Cuda) -> list[Choice]:
+    """A choice as it is, and with sums of 8-bit floats that are moved to f32 after so many steps."""
+    family, config = choice
+    if family.name != "sm90_gemm":
+        return [choice]
+    space = family.space(problem, target)
+    made = [{**config, "PROMOTE": 0}]
+    # There are two sets of sums then: a narrower tile, where one does not leave room for another.
+    for columns in dict.fromkeys((config["BN"], 128, 96, 64)):
+        made += [{**config, "PROMOTE": steps, "BN": columns} for steps in (4, 2)]
+    return [(family, c) for c in made if not space.explain(c)][:3]
+
+
+def sums_are(choice: Choice, problem: Gemm, exact: bool) -> bool:
+    """Whether 8-bit floats are added up as is asked for. Warpgroups lose bits of the sums unless they are promoted."""
+    family, config = choice
+    if not problem.a.startswith("f8") or family.name != "sm90_gemm":
+        return True
+    return bool(config["PROMOTE"]) == exact
 
 
 def simt_known(shape: Shape) -> list[Config]:
@@ -258,10 +299,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--exact-sums", action="store_true", help="of 8-bit floats: in f32")
     parser.add_argument("--triton", action="store_true", help="time a kernel in Triton, too")
     parser.add_argument("--known", type=int, default=6, help="configs of each family from earlier runs")
+    parser.add_argument("--modelled", type=int, default=8, help="configs that the models of small families rank first")
     parser.add_argument("--near", type=int, default=12, help="neighbours of the best that are tried")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of shapes in the suite's order, from 0")
     parser.add_argument("--cores", type=int, default=16)
-    parser.add_argument("--built", type=Path, help="a folder of kernels that are built already, by gpu_prebuild.py")
+    parser.add_argument("--built", type=Path, help="a folder of kernels that are built already by other processes")
     parser.add_argument("--out", type=Path, default=HERE / "h200")
     return parser.parse_args()
 
@@ -275,7 +317,10 @@ def main() -> None:
     benchmark, before = Benchmark(options, flush, builder, target, driver), found_before()
     problems = [operator(s, options.dtype, options.layout) for s in suite()]
     todo = [p for i, p in enumerate(problems) if options.only is None or i in options.only]
-    rows = [Row(p, first_choices(p, target, before, options)) for p in todo]
+    rows = [
+        Row(p, [c for c in first_choices(p, target, before, options) if sums_are(c, p, options.exact_sums)])
+        for p in todo
+    ]
     for row in rows:
         for choice in row.queue:
             benchmark.start(row.problem, choice)

@@ -70,9 +70,12 @@ def fitting(space: Space, config: Config) -> Iterator[Config]:
     kept = {name: value for name, value in config.items() if name in names}
     straight = {**{k: v for k, v in kept.items() if k != "BUFFERS"}, "STORE": "straight"}
     for made in (kept, straight) if "STORE" in names else (kept,):
-        missing = [knob for knob in space.knobs if knob.name not in made]
-        for extra in ([], *([knob] for knob in missing), missing):
-            whole = {**made, **{knob.name: knob.values[0] for knob in extra}}
+        missing = {knob.name: knob.values[0] for knob in space.knobs if knob.name not in made and knob.when is None}
+        perhaps = [
+            {knob.name: knob.values[0]} for knob in space.knobs if knob.name not in made and knob.when is not None
+        ]
+        for extra in ({}, *perhaps):
+            whole = {**made, **missing, **extra}
             if not space.explain(whole):
                 yield whole
                 return
