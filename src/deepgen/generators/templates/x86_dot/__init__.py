@@ -1,1 +1,1 @@
-"""GEMM in bf16 and 8-bit integers on x86: AMX tiles, and vectors with dot-product instructions."""
+"""GEMM by dot products of vectors on x86: 8-bit integers, bf16 and f16."""

@@ -1,39 +1,36 @@
-"""bf16 and 8-bit GEMM on x86: the space, the launch and the defaults of the two families in `gemm_dot.c`."""
+"""GEMM by dot products of vectors on x86: the space, the launch and the defaults of the family in `gemm_dot.c`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from deepgen.operators import Gemm, Operator
-from deepgen.space import Space, implies, minimum
+from deepgen.space import Space, implies
 from deepgen.targets import X86, Target
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
 
+_INPUTS = {("bf16", "bf16"), ("f16", "f16"), ("i8", "i8"), ("u8", "i8"), ("i8", "u8"), ("u8", "u8")}
 _PARTITION = {"left": 0, "right": 1, "both": 2, "batch": 3}
-_PASSING = {"none": 0, "left": 1, "right": 2}
-_C_TYPES = {"f32": 0, "bf16": 1, "i32": 2}
+_C_TYPES = {"f32": 0, "bf16": 1, "i32": 2, "f16": 0}  # f16 is made from f32
 _SCALES = {"none": 0, "tensor": 1, "row": 2, "column": 3}
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
-_INPUTS = {("bf16", "bf16"), ("i8", "i8"), ("u8", "i8"), ("i8", "u8"), ("u8", "u8")}
+_OWN = ("gemm_dot.c", "dot_knobs.h", "finish.h", "dot_lines.h", "dot_pack.h", "vector_product.h", "dot_blocks.h")
+_SHARED = ("x86_pool.h", "x86_vector.h")
 
+_HEIGHTS, _WIDTHS = (1, 2, 4, 5, 6, 7, 8, 9, 12, 14), (1, 2, 3, 4, 6)
 _BLOCK_ROWS = (64, 128, 256, 512, 1024, 2048, 4096)
 _BLOCK_COLUMNS = (64, 128, 256, 512, 1024, 2048, 4096)
-_BLOCK_K = (128, 256, 512, 1024, 2048, 4096, 8192)
-_FEW = 32  # rows or columns up to which the other operand is used once, so that packing it apart would only cost
-_SMALL = 256**3  # products up to which the packing and the results take longer than the dot products
+_BLOCK_K = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+_FEW = 32  # rows or columns up to which the other operand is used so little that it is not kept once packed
 _WORTH_A_THREAD = 20_000_000  # operations; waking another thread takes as long as computing these
-_SQUARE = 1024  # bytes of 16 groups of 4 bytes by 16 columns
 
 
-@dataclass(frozen=True)
 class DotGemm:
-    """What both families share. `tiles`: AMX; otherwise vectors with dot-product instructions."""
+    """8-bit integers by VNNI, bf16 by AVX512-BF16 or widened to f32, f16 widened to f32."""
 
-    name: str
-    tiles: bool
+    name = "x86_vector_dot_gemm"
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, X86):
@@ -41,63 +38,52 @@ class DotGemm:
         if not isinstance(operator, Gemm):
             return "it serves gemm only"
         if (operator.a, operator.b) not in _INPUTS:
-            return "it multiplies bf16 by bf16, or 8-bit integers"
-        if (missing := self._missing(operator, target)) is not None:
+            return "it multiplies bf16 by bf16, f16 by f16, or 8-bit integers"
+        if (missing := _missing(operator, target)) is not None:
             return missing
         return _unfit_result(operator)
-
-    def _missing(self, gemm: Gemm, cpu: X86) -> str | None:
-        floating = gemm.a == "bf16"
-        if self.tiles:
-            needs = ("amx_tile", "amx_bf16" if floating else "amx_int8")
-            return None if cpu.has(*needs) else "it needs " + " and ".join(needs)
-        if floating:
-            return None if cpu.has("avx512_bf16", "avx512bw") else "it needs avx512_bf16"
-        if (gemm.a, gemm.b) == ("u8", "u8"):
-            return "vectors multiply unsigned by signed, or signed by signed"
-        if not (cpu.has("avx512_vnni", "avx512bw") or (cpu.has("avx_vnni") and not cpu.has("avx512f"))):
-            return "it needs avx512_vnni or avx_vnni"
-        return None
 
     def space(self, operator: Operator, target: Target) -> Space:
         gemm, cpu = _served(operator, target)
         s = Space(self.name)
         swap = s.knob("SWAP", _swaps(gemm))
-        rows, columns = s.knob("MR", self._heights()), s.knob("NR", self._widths())
+        widen = s.knob("WIDEN", _widenings(gemm))
+        rows, columns = s.knob("MR", _HEIGHTS), s.knob("NR", _WIDTHS)
         mc, nc = s.knob("MC", _BLOCK_ROWS), s.knob("NC", _BLOCK_COLUMNS)
         kc = s.knob("KC", _covering(_BLOCK_K, gemm.k))
-        s.knob("PACK_LEFT", [False, True])
-        fuse = s.knob("FUSE", [False, True] if min(gemm.m, gemm.n) <= 4 * _FEW else [False])
-        inner = s.knob("INNER", ["left", "right"], when=~fuse)
-        s.knob("ASIDE", [False, True], when=inner == "left")
-        s.knob("GATHER", [1, 2, 4, 8], when=~fuse)
-        if self.tiles:
-            s.knob("PASSING", list(_PASSING))
-            s.knob("PREFETCH", [0, 2, 4, 8])
-        s.knob("PACK_AHEAD", [0, 4, 8, 16])
+        s.knob("PACK_LEFT", [False, True], when=~widen)
+        s.knob("INNER", ["left", "right"])
+        s.knob("PACK_AHEAD", [0, 2, 4, 8, 16])
         threads = s.knob("THREADS", _thread_counts(cpu.cores))
         partition = s.knob("PARTITION", _partitions(gemm), when=threads > 1)
         tasks = s.knob("TASKS", [1, 2, 4], when=threads > 1)
 
-        tile_rows = 16 if self.tiles else 1
-        panel_rows, panel_columns = s.derive("rows", rows * tile_rows), s.derive("columns", columns * 16)
-        element = gemm.dtypes[0].bytes
-        self._require_registers(s, rows, columns, cpu)
-        s.require(mc >= panel_rows, "a block has at least one panel of rows")
-        s.require(nc >= panel_columns, "a block has at least one panel of columns")
+        panel = s.derive("columns", columns * 16)
+        pieces = 64 // cpu.vector_bytes
         s.require(
-            implies(~fuse, nc * gemm.k * element <= 4 * cpu.l2_bytes),
-            "the right operand's block is at most four times L2",
+            (rows + 1) * columns * pieces + 1 <= cpu.vector_registers,
+            "the sums, a row of the right operand and a group of the left one fit in the vector registers",
         )
+        s.require(nc >= panel, "a block has at least one panel of columns")
+        for widened in _widenings(gemm):
+            packed = 4 if widened else gemm.dtypes[0].bytes  # bytes of a number
+            only = widen == widened
+            s.require(
+                implies(only, nc * gemm.k * packed <= 8 * cpu.l2_bytes),
+                f"the right operand's block is at most eight times L2, widened: {widened}",
+            )
+            s.require(
+                implies(only, mc * kc * packed <= 8 * cpu.l2_bytes),
+                f"the left operand's block is at most eight times L2, widened: {widened}",
+            )
         s.require(
-            implies(~fuse & (kc < gemm.k), mc * nc * 4 <= 2 * cpu.l2_bytes),
-            "sums that wait for the next block of K are at most twice L2",
+            implies(kc < gemm.k, mc * nc * 4 <= 4 * cpu.l2_bytes),
+            "sums that wait for the next block of K are at most four times L2",
         )
-        s.require(mc * kc * element <= 8 * cpu.l2_bytes, "the left operand's block is at most eight times L2")
         s.require((threads == 1) | (threads * _WORTH_A_THREAD <= gemm.flops() * 4), "every thread has enough to do")
         for swapped in _swaps(gemm):
             left, right = (gemm.n, gemm.m) if swapped else (gemm.m, gemm.n)
-            for word, size, unit in (("left", left, panel_rows), ("right", right, panel_columns)):
+            for word, size, unit in (("left", left, rows), ("right", right, panel)):
                 s.require(
                     implies(
                         (threads > 1) & (swap == swapped) & (partition == word), threads * tasks * unit < size + unit
@@ -110,125 +96,109 @@ class DotGemm:
         )
         return s
 
-    def _heights(self) -> list[int]:
-        return [1, 2, 3, 4, 6] if self.tiles else [1, 2, 4, 6, 8, 12, 14]
-
-    def _widths(self) -> list[int]:
-        return [1, 2, 3, 4, 6] if self.tiles else [1, 2, 3, 4]
-
-    def _require_registers(self, s: Space, rows: Any, columns: Any, cpu: X86) -> None:
-        if self.tiles:
-            s.require(
-                rows * columns + minimum(rows, columns) + 1 <= 8, "the sums and the operands fit in the tile registers"
-            )
-            return
-        pieces = 64 // cpu.vector_bytes
-        s.require(
-            (rows + 1) * columns * pieces + 1 <= cpu.vector_registers,
-            "the sums, a row of the right operand and a group of the left one fit in the vector registers",
-        )
-
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         gemm, _ = _served(operator, target)
         swap = config["SWAP"]
         signed = [x == "i8" for x in ((gemm.b, gemm.a) if swap else (gemm.a, gemm.b))]
         knobs = {
-            "TILES": int(self.tiles),
-            "BF16": int(gemm.a == "bf16"),
+            "INPUT": _input(gemm, config),
             "LEFT_SIGNED": int(signed[0]),
             "RIGHT_SIGNED": int(signed[1]),
             "A_T": int(gemm.layout[0] == "t"),
             "B_T": int(gemm.layout[1] == "t"),
             "C_TYPE": _C_TYPES[gemm.c],
+            "F16_RESULT": int(gemm.c == "f16"),
             "BIAS": int(gemm.bias),
             "SCALES": _SCALES[gemm.scales],
             "ACTIVATION": _ACTIVATIONS[gemm.activation],
             "SWAP": int(swap),
             **{name: config[name] for name in ("MR", "NR", "MC", "NC", "KC", "PACK_AHEAD")},
-            "PACK_LEFT": int(config["PACK_LEFT"]),
-            "FUSE": int(config["FUSE"]),
-            "INNER_LEFT": int(config.get("INNER") == "left"),
-            "ASIDE": int(config.get("ASIDE", False)),
-            "GATHER": config.get("GATHER", 1),
-            "PASSING": _PASSING[config.get("PASSING", "none")],
-            "PREFETCH": config.get("PREFETCH", 0),
+            "PACK_LEFT": int(config.get("PACK_LEFT", True)),
+            "INNER_LEFT": int(config["INNER"] == "left"),
             "PARTITION": _PARTITION[config.get("PARTITION", "left")],
             "TASKS": config.get("TASKS", 1),
         }
-        own = ("gemm_dot.c", "pack.h", "finish.h", *(("tile_product.h", "tiles.h") if self.tiles else ()))
-        own = (*own, *(() if self.tiles else ("vector_product.h",)))
-        step = Step("deepgen_gemm", _arguments(gemm, config, self._workspace(gemm, config)))
+        step = Step("deepgen_gemm", _arguments(gemm, config, _workspace(gemm, config)))
         return Kernel(
             name=self.name,
             language="c",
-            sources=tuple(Source(name, _source(name)) for name in (*own, "x86_pool.h", "x86_vector.h")),
+            sources=tuple(Source(name, _source(name)) for name in (*_OWN, *_SHARED)),
             flags=("-std=gnu11", "-pthread", *(f"-D{name}={value}" for name, value in knobs.items())),
             plan=LaunchPlan(steps=(step,)),
         )
 
-    def _workspace(self, gemm: Gemm, config: Mapping[str, Any]) -> str:
-        """What gemm_dot.c asks for, thread by thread."""
-        depth = 64 // gemm.dtypes[0].bytes
-        rows, columns = config["MR"] * (16 if self.tiles else 1), config["NR"] * 16
-        mc, nc = config["MC"] // rows * rows, config["NC"] // columns * columns
-        squares = config["KC"] // depth
-        left = -(-rows // 16) * _SQUARE * squares * (1 if config["FUSE"] else mc // rows)
-        fixed = 2 * rows * columns * 4 + columns * -(-rows // 16) * 64 + left + -(-config["MC"] // 16) * 64
-        threads = config["THREADS"]
-        if config["FUSE"]:
-            return str(threads * (fixed + config["NR"] * _SQUARE * squares + rows * columns * 4))
-        partial = mc * nc * 4
-        block = f"{nc // 16 * _SQUARE} * ceil_div(K, {depth})"
-        return f"{threads} * ({fixed + partial} + {block})"
-
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         gemm, cpu = _served(operator, target)
-        element = gemm.dtypes[0].bytes
         swap = _default_swap(gemm)
         left, right = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
-        rows, columns = self._default_panel(left, right, cpu)
-        panel = rows * (16 if self.tiles else 1)
-        fuse = left <= panel and min(gemm.m, gemm.n) <= 4 * _FEW
-        small = gemm.m * gemm.n * gemm.k <= _SMALL
+        widen = _widenings(gemm)[-1]
+        element = 4 if widen else gemm.dtypes[0].bytes
+        rows, columns = _default_panel(left, right, cpu)
         depths = _covering(_BLOCK_K, gemm.k)
-        wide = cpu.l2_bytes // 2 // (gemm.k * element)  # columns whose block takes half of L2
-        config: dict[str, Any] = {
-            "SWAP": swap,
-            "MR": rows,
-            "NR": columns,
-            "MC": 256,
-            "NC": _nearest(_BLOCK_COLUMNS, min(right, max(wide, 256))),
-            "KC": depths[-1] if small and not fuse else _nearest(depths, 1024 // element),
-            "PACK_LEFT": not small and not fuse,
-            "FUSE": fuse,
-        }
-        if not fuse:
-            # Little work: the right operand is packed between dot products. Much: panels of the left one stay in L1.
-            config |= {"INNER": "left", "ASIDE": True} if small else {"INNER": "right"}
-            config["GATHER"] = 1 if small else 8
-        if self.tiles:
-            streamed = right <= 16 and left > 512  # the left operand comes from memory, once
-            passing = "none" if fuse else "left" if small else "right"
-            config |= {"PASSING": passing, "PREFETCH": 8 if streamed else 0}
-        config["PACK_AHEAD"] = 8 if small or fuse else 0
-        return {**config, **_default_threads(gemm, cpu, left, right, panel, columns * 16)}
+        config: dict[str, Any] = {"SWAP": swap, "WIDEN": widen, "MR": rows, "NR": columns}
+        if left <= _FEW:  # the right operand comes from memory: a block of it is packed into L1 and used there
+            config |= {"MC": 64, "NC": 256, "KC": _nearest(depths, 128 // element), "INNER": "left", "PACK_AHEAD": 8}
+        else:
+            wide = cpu.l2_bytes // 2 // (gemm.k * element)  # columns whose block takes half of L2
+            config |= {
+                "MC": 256,
+                "NC": _nearest(_BLOCK_COLUMNS, min(right, max(wide, 256))),
+                "KC": _nearest(depths, 1024 // element),
+                "INNER": "right",
+                "PACK_AHEAD": 0,
+            }
+        if not widen:
+            config["PACK_LEFT"] = left > _FEW
+        return {**config, **_default_threads(gemm, cpu, left, right, rows, columns * 16)}
 
-    def _default_panel(self, left: int, right: int, cpu: X86) -> tuple[int, int]:
-        if not self.tiles:
-            tall, wide = (6, 4) if cpu.vector_bytes == 64 else (4, 1)
-            return min(self._heights(), key=lambda h: abs(h - min(left, tall))), min(wide, -(-right // 16))
-        if left <= 16:
-            return 1, _nearest([1, 2, 3, 4, 6], min(4, -(-right // 16)))
-        if right <= 16:
-            return 4, 1
-        return 2, 2
+
+def _input(gemm: Gemm, config: Mapping[str, Any]) -> int:
+    """The macro of that name."""
+    if gemm.a == "f16":
+        return 3
+    return (2 if config["WIDEN"] else 1) if gemm.a == "bf16" else 0
+
+
+def _widenings(gemm: Gemm) -> list[bool]:
+    """Whether numbers are widened to f32 while they are packed; dot products of bf16 are slow on some processors."""
+    return {"f16": [True], "bf16": [False, True]}.get(gemm.a, [False])
+
+
+def _workspace(gemm: Gemm, config: Mapping[str, Any]) -> str:
+    """What gemm_dot.c asks for, thread by thread."""
+    rows, columns = config["MR"], config["NR"] * 16
+    tall = -(-rows // 16) * 16
+    group = [4, 2, 1, 1][_input(gemm, config)]
+    panels, nc = config["MC"] // rows, config["NC"] // columns * columns
+    depth = -(-config["KC"] // (16 * group)) * 64 + 64
+    fixed = tall * columns * 4 * 2 + panels * tall * depth + -(-config["MC"] // 16) * 64
+    block = f"{nc * 4 * 16} * ceil_div(K, {16 * group})"
+    return f"{config['THREADS']} * ({fixed + panels * rows * nc * 4} + {block})"
+
+
+def _missing(gemm: Gemm, cpu: X86) -> str | None:
+    """What the processor lacks, in words."""
+    if gemm.a == "f16":
+        return None if cpu.has("avx512_fp16", "avx512bw") else "it multiplies f16 on processors with avx512_fp16 only"
+    if gemm.a == "bf16":
+        return None if cpu.has("avx512_bf16", "avx512bw") else "it needs avx512_bf16"
+    if (gemm.a, gemm.b) == ("u8", "u8"):
+        return "vectors multiply unsigned by signed, or signed by signed"
+    if not (cpu.has("avx512_vnni", "avx512bw") or (cpu.has("avx_vnni") and not cpu.has("avx512f"))):
+        return "it needs avx512_vnni or avx_vnni"
+    return None
+
+
+def _default_panel(left: int, right: int, cpu: X86) -> tuple[int, int]:
+    tall, wide = (6, 4) if cpu.vector_bytes == 64 else (4, 1)
+    return min(_HEIGHTS, key=lambda h: abs(h - min(left, tall))), min(wide, -(-right // 16))
 
 
 def _unfit_result(gemm: Gemm) -> str | None:
-    integer = gemm.a != "bf16"
+    integer = gemm.a in ("i8", "u8")
     if gemm.acc != ("i32" if integer else "f32"):
         return f"it adds {gemm.a} up in {'i32' if integer else 'f32'} only"
-    if gemm.c not in _C_TYPES or (gemm.c == "i32" and not integer):
+    if gemm.c not in _C_TYPES or (gemm.c == "i32" and not integer) or (gemm.c == "f16") > (gemm.a == "f16"):
         return f"it gives no {gemm.c} from {gemm.a}"
     if gemm.c == "i32" and (gemm.alpha != int(gemm.alpha) or gemm.beta != int(gemm.beta)):
         return "with a result in i32, alpha and beta must be whole numbers"
@@ -289,9 +259,11 @@ def _default_threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, col
 
 def _arguments(gemm: Gemm, config: Mapping[str, Any], workspace: str) -> tuple[Arg, ...]:
     sizes = ("M", "N", "K", "batch", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
-    extra = (("bias",) if gemm.bias else ()) + (("scale",) if gemm.scales != "none" else ())
+    none = ScalarArg("i64", 0)
     return (
-        *(TensorArg(name) for name in ("A", "B", "C", *extra)),
+        *(TensorArg(name) for name in ("A", "B", "C")),
+        TensorArg("bias") if gemm.bias else none,
+        TensorArg("scale") if gemm.scales != "none" else none,
         WorkspaceArg("packed", workspace),
         *(ScalarArg("i64", name) for name in sizes),
         *(ScalarArg("f32", name) for name in ("alpha", "beta")),
@@ -305,9 +277,5 @@ def _source(name: str) -> str:
     return (own if own.is_file() else shared).read_text()
 
 
-def amx_gemm() -> DotGemm:
-    return DotGemm("x86_amx_gemm", tiles=True)
-
-
 def vector_gemm() -> DotGemm:
-    return DotGemm("x86_vector_dot_gemm", tiles=False)
+    return DotGemm()
