@@ -14,7 +14,7 @@ from deepgen.generators.templates.simt.simt_gemm import SimtGemm, source
 from deepgen.operators import Gemm, gemm
 
 FAMILY = SimtGemm()
-KERNEL_FILES = ("gemm_simt.cu", "tiles.h", "epilogue.h", "schedule.h")
+KERNEL_FILES = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h")
 TARGETS = ["cuda:sm_70", "cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:z100", "hip:gfx90a", "hip:gfx1100"]
 
 

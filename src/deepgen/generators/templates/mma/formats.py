@@ -8,7 +8,7 @@ from importlib import resources
 from deepgen.operators import Gemm, Operator
 from deepgen.operators.gemm import ACTIVATIONS, SCALES
 from deepgen.targets import Cuda, Target
-from deepgen.vocabulary import Arg, ScalarArg, Size, Source, TensorArg, WorkspaceArg
+from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Size, Source, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 
 Requirement = tuple[str, str]
@@ -32,6 +32,7 @@ _RESULTS = {  # of A's format
     "f8e4m3": ("f32", "f16", "bf16"),
     "f8e5m2": ("f32", "f16", "bf16"),
 }
+SIMT = "deepgen.generators.templates.simt"  # the package of the SIMT family
 NOTHING = ScalarArg("i64", 0)  # in place of an address that the kernel does not use
 
 
@@ -139,6 +140,25 @@ def alignment_required(gemm: Gemm, widths: Mapping[str, int]) -> list[Requiremen
                 words = f"matrices of {name} that lie multiples of {width} bytes apart"
                 out.append((f"stride_{letter} % {width // size} == 0", words))
     return out
+
+
+def served(operator: Operator, target: Target) -> tuple[Gemm, Cuda]:
+    assert isinstance(operator, Gemm) and isinstance(target, Cuda), "ask refuses() first"
+    return operator, target
+
+
+def kernel(
+    name: str, sources: Mapping[str, tuple[str, ...]], macros: Mapping[str, int | str], plan: LaunchPlan
+) -> Kernel:
+    """Sources are listed by package, the main one first; the dialect, which is the SIMT family's, comes last."""
+    listed = [*sources.items(), (SIMT, ("dialect.h", "dialect_cuda.h"))]
+    return Kernel(
+        name=name,
+        language="cuda",
+        sources=tuple(read(package, file) for package, files in listed for file in files),
+        flags=("-std=c++17", *(f"-D{macro}={value}" for macro, value in macros.items())),
+        plan=plan,
+    )
 
 
 def read(package: str, name: str) -> Source:

@@ -28,12 +28,7 @@ typedef Operand<TYPE_A, BM, !A_T, true, 1, COPY_A, EDGE_M> OperandA;
 typedef Operand<TYPE_B, BN, B_T, false, WIDE, COPY_B, EDGE_N> OperandB;
 typedef TYPE_ACC Sums[TILES_M][TILES_N][4];
 
-// The part of the work that a block does in one go: a tile of C, some steps of K.
-struct Work {
-    int batch, m, n;  // which matrix, and the tile's first row and column
-    int k, steps;     // the first element of K, and how many tiles along it
-    int tile, part;   // among all tiles of all matrices; which share of K
-};
+#include "work.h"
 
 struct Fragments {
     typename OperandA::template Fragment<WM> a;

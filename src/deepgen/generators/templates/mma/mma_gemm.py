@@ -9,13 +9,12 @@ from deepgen.generators.templates.mma import formats
 from deepgen.generators.templates.mma.defaults import choose
 from deepgen.generators.templates.mma.lower import lower, plan
 from deepgen.generators.templates.mma.space import mma_space
-from deepgen.operators import Gemm, Operator
+from deepgen.operators import Operator
 from deepgen.space import Space
-from deepgen.targets import Cuda, Target
+from deepgen.targets import Target
 from deepgen.vocabulary import Kernel
 
 _OWN = ("gemm_mma.cu", "problem.h", "operands.h", "share.h", "dialect_mma.h")
-_DIALECT = ("dialect.h", "dialect_cuda.h")  # the SIMT family's
 
 
 class MmaGemm:
@@ -27,24 +26,13 @@ class MmaGemm:
         return formats.refused(operator, target)
 
     def space(self, operator: Operator, target: Target) -> Space:
-        return mma_space(self.name, *_served(operator, target))
+        return mma_space(self.name, *formats.served(operator, target))
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, _ = _served(operator, target)
+        gemm, _ = formats.served(operator, target)
         lowered = lower(gemm, config)
-        simt = "deepgen.generators.templates.simt"
-        return Kernel(
-            name=self.name,
-            language="cuda",
-            sources=(*(formats.read(__package__, n) for n in _OWN), *(formats.read(simt, n) for n in _DIALECT)),
-            flags=("-std=c++17", *(f"-D{name}={value}" for name, value in lowered.macros.items())),
-            plan=plan(gemm, config, lowered),
-        )
+        sources = {__package__: _OWN, formats.SIMT: ("work.h",)}
+        return formats.kernel(self.name, sources, lowered.macros, plan(gemm, config, lowered))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return choose(*_served(operator, target))
-
-
-def _served(operator: Operator, target: Target) -> tuple[Gemm, Cuda]:
-    assert isinstance(operator, Gemm) and isinstance(target, Cuda), "ask refuses() first"
-    return operator, target
+        return choose(*formats.served(operator, target))

@@ -19,31 +19,7 @@ struct Problem {
     int splits;  // of K over the grid
 };
 
-// The part of the work that a block does in one go: a tile of C, some steps of K.
-struct Work {
-    int batch, m, n;         // which matrix, and the tile's first row and column
-    int k, steps;            // the first step of K, and how many BK-steps there are
-    int tile, part;          // among all tiles of all matrices; which share of K
-};
-
-DG_DEVICE Work place(const Problem& p, int tile) {
-    int tiles_m = (p.m + BM - 1) / BM, tiles_n = (p.n + BN - 1) / BN;
-    Work w;
-    w.tile = tile;
-    w.batch = tile / (tiles_m * tiles_n);
-    int at = tile - w.batch * (tiles_m * tiles_n);
-    // Blocks run in groups of MAPPING tiles along M, so that those at work at the same time share columns of B.
-    int group = at / (MAPPING * tiles_n), first = group * MAPPING;
-    int height = tiles_m - first < MAPPING ? tiles_m - first : MAPPING;
-    int inside = at - group * (MAPPING * tiles_n);
-    w.n = inside / height;
-    w.m = (first + inside - w.n * height) * BM;
-    w.n *= BN;
-    w.k = 0;
-    w.part = 0;
-    w.steps = (p.k + BK - 1) / BK;
-    return w;
-}
+#include "work.h"
 
 // The fragments of A and B that BK_GROUP steps of K need.
 struct Fragments {

@@ -1,31 +1,40 @@
-// Which block does what, and how sums of several blocks come together.
+// A block's sums on their way to other blocks, and the kernel.
 #pragma once
 
-DG_DEVICE int tiles_of(const Problem& p) {
-    return (p.m + BM - 1) / BM * ((p.n + BN - 1) / BN) * p.batch;
-}
-
-// A block's sums as they lie in its threads: no index but the thread's own is needed to add them up.
-constexpr int SLOT = THREADS * TM * TN;
 constexpr int RUN = TN % 4 == 0 ? 4 : TN % 2 == 0 ? 2 : 1;
 
-DG_DEVICE void leave(TYPE_ACC* slot, const Sums& sums) {
-    DG_UNROLL for (int i = 0; i < TM; ++i)
-        DG_UNROLL for (int j = 0; j < TN; j += RUN) {
-            Vec<TYPE_ACC, RUN> run;
-            DG_UNROLL for (int e = 0; e < RUN; ++e) run.v[e] = sums[i][j + e];
-            store_global(slot + ((i * TN + j) / RUN * THREADS + thread_id()) * RUN, run);
-        }
-}
+// A block at work, as `work.h` asks for it.
+struct Block {
+    // Sums lie in a slot as they lie in threads: no index but the thread's own is needed to add them up.
+    static constexpr int SLOT = THREADS * TM * TN;
+    const Problem& p;
+    const Lane& lane;
+    Sums& sums;
 
-DG_DEVICE void add(Sums& sums, const TYPE_ACC* slot) {
-    DG_UNROLL for (int i = 0; i < TM; ++i)
-        DG_UNROLL for (int j = 0; j < TN; j += RUN) {
-            Vec<TYPE_ACC, RUN> run =
-                load_fresh<Vec<TYPE_ACC, RUN>>(slot + ((i * TN + j) / RUN * THREADS + thread_id()) * RUN);
-            DG_UNROLL for (int e = 0; e < RUN; ++e) sums[i][j + e] += run.v[e];
-        }
-}
+    DG_DEVICE void accumulate(const Work& w) { ::accumulate(sums, p, w, lane); }
+    DG_DEVICE void store(const Work& w) { ::store(p, w, lane, sums); }
+    DG_DEVICE void leave(TYPE_ACC* slot) const {
+        DG_UNROLL for (int i = 0; i < TM; ++i)
+            DG_UNROLL for (int j = 0; j < TN; j += RUN) {
+                Vec<TYPE_ACC, RUN> run;
+                DG_UNROLL for (int e = 0; e < RUN; ++e) run.v[e] = sums[i][j + e];
+                store_global(slot + ((i * TN + j) / RUN * THREADS + thread_id()) * RUN, run);
+            }
+    }
+    DG_DEVICE void add(const TYPE_ACC* slot) {
+        DG_UNROLL for (int i = 0; i < TM; ++i)
+            DG_UNROLL for (int j = 0; j < TN; j += RUN) {
+                Vec<TYPE_ACC, RUN> run =
+                    load_fresh<Vec<TYPE_ACC, RUN>>(slot + ((i * TN + j) / RUN * THREADS + thread_id()) * RUN);
+                DG_UNROLL for (int e = 0; e < RUN; ++e) sums[i][j + e] += run.v[e];
+            }
+    }
+    DG_DEVICE void add_up(const TYPE_ACC* slots, int count) {
+        DG_UNROLL for (int i = 0; i < TM; ++i)
+            DG_UNROLL for (int j = 0; j < TN; ++j) sums[i][j] = 0;
+        for (int s = 0; s < count; ++s) add(slots + (i64)s * SLOT);
+    }
+};
 
 DG_KERNEL(THREADS, MIN_BLOCKS)
 gemm(const TYPE_A* a, const TYPE_B* b, TYPE_C* c, TYPE_ACC* partial, u32* arrived, int m, int n, int k, int batch,
@@ -34,62 +43,8 @@ gemm(const TYPE_A* a, const TYPE_B* b, TYPE_C* c, TYPE_ACC* partial, u32* arrive
     Problem p = {a, b, c, partial, arrived, m, n, k, batch, lda, ldb, ldc, stride_a, stride_b, stride_c, alpha, beta, splits};
     Lane lane;
     Sums sums;
-#if FIXUP == 0
-    Work w = place(p, block_id());
-    accumulate(sums, p, w, lane);
-    store(p, w, lane, sums);
-#elif FIXUP < 3
-    int tiles = tiles_of(p), part = block_id() / tiles;
-    Work w = place(p, block_id() - part * tiles);
-    int all = w.steps, from = (int)((i64)all * part / splits), to = (int)((i64)all * (part + 1) / splits);
-    w.part = part;
-    w.k = from * BK;
-    w.steps = to - from;
-    accumulate(sums, p, w, lane);
-#if FIXUP == 1
-    store(p, w, lane, sums);
-#else
-    // Whoever comes last adds up all parts, in their order, so that the result does not depend on who that is.
-    TYPE_ACC* slots = partial + (i64)w.tile * splits * SLOT;
-    leave(slots + (i64)part * SLOT, sums);
-    if (arrive(arrived + w.tile) != (u32)splits - 1) return;
-    DG_UNROLL for (int i = 0; i < TM; ++i)
-        DG_UNROLL for (int j = 0; j < TN; ++j) sums[i][j] = 0;
-    for (int s = 0; s < splits; ++s) add(sums, slots + (i64)s * SLOT);
-    store(p, w, lane, sums);
-    reset(arrived + w.tile);
-#endif
-#else
-    // Stream-K: the steps of all tiles in a row, cut into equal shares. Blocks count from the last, so that a block
-    // waits only for blocks that were started before it.
-    int me = block_count() - 1 - block_id();
-    int tiles = tiles_of(p), all = (k + BK - 1) / BK;
-    i64 total = (i64)tiles * all, at = total * me / block_count(), end = total * (me + 1) / block_count();
-    while (at < end) {
-        int tile = (int)(at / all), first = (int)(at - (i64)tile * all);
-        Work w = place(p, tile);
-        w.k = first * BK;
-        w.steps = end - at < all - first ? (int)(end - at) : all - first;
-        barrier();
-        accumulate(sums, p, w, lane);
-        at += w.steps;
-        if (first > 0) {
-            leave(partial + (i64)me * SLOT, sums);
-            raise(arrived + me);
-            continue;
-        }
-        // The rest of this tile is with the blocks that follow: each has it as its first piece.
-        i64 tile_end = (i64)(tile + 1) * all;
-        for (int other = me + 1; at < tile_end; ++other) {
-            i64 next = total * (other + 1) / block_count();
-            if (next == at) continue;  // more blocks than steps: that one has nothing to do
-            await(arrived + other);
-            add(sums, partial + (i64)other * SLOT);
-            at = next;
-        }
-        store(p, w, lane, sums);
-    }
-#endif
+    Block block = {p, lane, sums};
+    do_share(p, block);
 }
 
 #if FIXUP == 1

@@ -16,7 +16,7 @@ from deepgen.targets.gpu import Gpu
 from deepgen.targets.hip import Hip
 from deepgen.vocabulary import Kernel, Source
 
-_SOURCES = ("gemm_simt.cu", "tiles.h", "epilogue.h", "schedule.h", "dialect.h")
+_SOURCES = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h", "dialect.h")
 _SERVED = {  # (A and B, sums): C
     ("f32", "f32"): ("f32",),
     ("f64", "f64"): ("f64",),

@@ -15,8 +15,7 @@ from deepgen.targets import Cuda, Target
 from deepgen.vocabulary import Kernel
 
 _OWN = ("gemm_skinny.cu", "large.h")
-_MMA = ("problem.h", "dialect_mma.h")
-_DIALECT = ("dialect.h", "dialect_cuda.h")
+_MMA = ("problem.h", "dialect_mma.h")  # of the family of warp-wide products
 # On an H200 64 rows take 23 us here and 17 us in the family of warpgroup products: the thin operand, which every block
 # reads, is then a third of all traffic, and sums leave too few registers for loads.
 _MOST_THIN, _MOST_PLAIN = 32, 16
@@ -52,25 +51,13 @@ class SkinnyGemm:
         return None
 
     def space(self, operator: Operator, target: Target) -> Space:
-        return skinny_space(self.name, *_served(operator, target))
+        return skinny_space(self.name, *formats.served(operator, target))
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, _ = _served(operator, target)
+        gemm, _ = formats.served(operator, target)
         lowered = lower(gemm, config)
-        folder = "deepgen.generators.templates"
-        names = ((__package__, _OWN), (f"{folder}.mma", _MMA), (f"{folder}.simt", _DIALECT))
-        return Kernel(
-            name=self.name,
-            language="cuda",
-            sources=tuple(formats.read(package, name) for package, some in names for name in some),
-            flags=("-std=c++17", *(f"-D{name}={value}" for name, value in lowered.macros.items())),
-            plan=plan(gemm, config, lowered),
-        )
+        sources = {__package__: _OWN, formats.__package__: _MMA}
+        return formats.kernel(self.name, sources, lowered.macros, plan(gemm, config, lowered))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return choose(*_served(operator, target))
-
-
-def _served(operator: Operator, target: Target) -> tuple[Gemm, Cuda]:
-    assert isinstance(operator, Gemm) and isinstance(target, Cuda), "ask refuses() first"
-    return operator, target
+        return choose(*formats.served(operator, target))
