@@ -53,6 +53,8 @@ class DotGemm:
         kc = s.knob("KC", _covering(_BLOCK_K, gemm.k))
         s.knob("PACK_LEFT", [False, True], when=~widen)
         s.knob("INNER", ["left", "right"])
+        s.knob("PREFETCH", [0, 4, 8, 16, 32])
+        s.knob("PREFETCH_C", [False, True])
         s.knob("PACK_AHEAD", [0, 2, 4, 8, 16])
         threads = s.knob("THREADS", _thread_counts(cpu.cores))
         partition = s.knob("PARTITION", _partitions(gemm), when=threads > 1)
@@ -112,7 +114,8 @@ class DotGemm:
             "SCALES": _SCALES[gemm.scales],
             "ACTIVATION": _ACTIVATIONS[gemm.activation],
             "SWAP": int(swap),
-            **{name: config[name] for name in ("MR", "NR", "MC", "NC", "KC", "PACK_AHEAD")},
+            **{name: config[name] for name in ("MR", "NR", "MC", "NC", "KC", "PREFETCH", "PACK_AHEAD")},
+            "PREFETCH_C": int(config["PREFETCH_C"]),
             "PACK_LEFT": int(config.get("PACK_LEFT", True)),
             "INNER_LEFT": int(config["INNER"] == "left"),
             "PARTITION": _PARTITION[config.get("PARTITION", "left")],
@@ -147,6 +150,7 @@ class DotGemm:
                 "INNER": "right",
                 "PACK_AHEAD": 0,
             }
+        config |= {"PREFETCH": 0, "PREFETCH_C": False}
         if not widen:
             config["PACK_LEFT"] = left > _FEW
         return {**config, **_default_threads(gemm, cpu, left, right, rows, columns * 16)}

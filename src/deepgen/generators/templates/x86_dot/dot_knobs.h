@@ -38,6 +38,12 @@
 #ifndef INNER_LEFT  // in a block, 1: a panel of the right operand stays while the left one's pass; 0: the other way round
 #define INNER_LEFT 0
 #endif
+#ifndef PREFETCH  // groups of the right operand's panel to ask for ahead; 0: leave it to the hardware
+#define PREFETCH 0
+#endif
+#ifndef PREFETCH_C  // 1: ask for a tile of C before its product begins
+#define PREFETCH_C 0
+#endif
 #ifndef PACK_AHEAD  // groups of K (across) or lines of a row (along) to ask for ahead while packing; 0: none
 #define PACK_AHEAD 0
 #endif

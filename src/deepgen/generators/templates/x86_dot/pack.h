@@ -44,6 +44,27 @@ ALWAYS_INLINE line interleave(int whole, const char *from, long ld, long columns
     }
     return x;
 }
+
+// The groups of 16 * GROUP columns from 64 bytes of GROUP lines that lie across: whole lines in, whole lines out.
+ALWAYS_INLINE void interleave_lines(line t[GROUP], const char *from, long ld) {
+    line a = line_whole(from), b = line_whole(from + ld);
+#if ES == 2
+    const line low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    line x = _mm512_unpacklo_epi16(a, b), y = _mm512_unpackhi_epi16(a, b);
+    t[0] = _mm512_permutex2var_epi64(x, low, y);
+    t[1] = _mm512_permutex2var_epi64(x, high, y);
+#else
+    line c = line_whole(from + 2 * ld), d = line_whole(from + 3 * ld);
+    line ab = _mm512_unpacklo_epi8(a, b), cd = _mm512_unpacklo_epi8(c, d);
+    line x0 = _mm512_unpacklo_epi16(ab, cd), x1 = _mm512_unpackhi_epi16(ab, cd);  // 4 columns in each 16 bytes
+    ab = _mm512_unpackhi_epi8(a, b), cd = _mm512_unpackhi_epi8(c, d);
+    line x2 = _mm512_unpacklo_epi16(ab, cd), x3 = _mm512_unpackhi_epi16(ab, cd);
+    a = _mm512_shuffle_i32x4(x0, x1, 0x44), b = _mm512_shuffle_i32x4(x2, x3, 0x44);
+    c = _mm512_shuffle_i32x4(x0, x1, 0xee), d = _mm512_shuffle_i32x4(x2, x3, 0xee);
+    t[0] = _mm512_shuffle_i32x4(a, b, 0x88), t[1] = _mm512_shuffle_i32x4(a, b, 0xdd);
+    t[2] = _mm512_shuffle_i32x4(c, d, 0x88), t[3] = _mm512_shuffle_i32x4(c, d, 0xdd);
+#endif
+}
 #else
 typedef struct {
     uint32_t at[16];
@@ -76,6 +97,10 @@ static line interleave(int whole, const char *from, long ld, long columns, long 
         for (long e = 0; e < GROUP && e < k; e++)
             memcpy((char *)&x.at[j] + e * ES, from + e * ld + j * ES, ES);
     return x;
+}
+
+static inline void interleave_lines(line t[GROUP], const char *from, long ld) {
+    for (int e = 0; e < GROUP; e++) t[e] = interleave(1, from + e * 16 * ES, ld, 16, GROUP);
 }
 #endif
 

@@ -76,11 +76,16 @@ ALWAYS_INLINE void product_of(int nr, const product *p) {
         s[i][j] = (sums){0};
         if (SHIFTED) s[i][j] = s[i][j] + (sum)p->start[i];
     }
+    if (PREFETCH_C)
+        UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int j = 0; j < nr; j++)
+            __builtin_prefetch(p->sums_out + (i < p->rows ? i * p->sums_row : 0) + j * 64, 1, 3);
     const char *left = p->left, *right = p->right;
     const long row = p->left_row;
     UNROLLED_BY_4 for (long g = p->groups; g > 0; g--, left += 4, right += GROUP_BYTES) {
         groups r[NR * PIECES];
         UNROLLED for (int j = 0; j < nr * PIECES; j++) memcpy(&r[j], right + j * PIECE * 4, sizeof(groups));
+        if (PREFETCH)
+            UNROLLED for (int j = 0; j < nr; j++) __builtin_prefetch(right + PREFETCH * GROUP_BYTES + j * 64, 0, 3);
         UNROLLED for (int i = 0; i < MR; i++) {
             uint32_t x;
             memcpy(&x, left + i * row, 4);
@@ -99,13 +104,41 @@ ALWAYS_INLINE void product_of(int nr, const product *p) {
     }
 }
 
+// A function for each number of vectors, or the compiler would keep one loop that asks for it again and again.
+#define PRODUCT(nr) \
+    static __attribute__((noinline)) void product_##nr(const product *p) { product_of(nr, p); }
+PRODUCT(1)
+#if NR > 1
+PRODUCT(2)
+#endif
+#if NR > 2
+PRODUCT(3)
+#endif
+#if NR > 3
+PRODUCT(4)
+#endif
+#if NR > 4
+PRODUCT(5)
+PRODUCT(6)
+#endif
+
 static void multiply(long columns, const product *p) {
-    int nr = columns > (NR - 1) * 16 ? NR : (int)ceil_div(columns, 16);
-    UNROLLED for (int j = NR; j > 0; j--)
-        if (j == nr) {
-            product_of(j, p);
-            return;
-        }
+    static void (*const of[])(const product *) = {
+        product_1,
+#if NR > 1
+        product_2,
+#endif
+#if NR > 2
+        product_3,
+#endif
+#if NR > 3
+        product_4,
+#endif
+#if NR > 4
+        product_5, product_6,
+#endif
+    };
+    of[least(ceil_div(columns, 16), NR) - 1](p);
 }
 
 // -128 times the sums of the rows of a product's left operand: what the 128 added to the right one must not add.
