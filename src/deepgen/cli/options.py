@@ -31,7 +31,9 @@ TargetName = Annotated[
 ]
 Family = Annotated[
     str | None,
-    typer.Option("--family", help="The family of kernels. [the first that serves]", show_default=False),
+    typer.Option(
+        "--family", help="The family of kernels, or `all`: a study of each. [the first that serves]", show_default=False
+    ),
 ]
 Threads = Annotated[
     int | None,

@@ -16,6 +16,7 @@ from deepgen.tuning import Request, Study
 from deepgen.tuning.request import narrow
 from deepgen.vocabulary.errors import BadInput
 
+EVERY_FAMILY = "all"
 # What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
 OF_A_RUN = (
     "trials", "time_budget", "seed", "strategy", "options", "transfer", "second_look", "target_speedup", "patience",
@@ -30,7 +31,7 @@ def from_words(
     wanted, detach = _wanted(given, options, settings, policy)
     family, threads = options.get("family"), options.get("threads")
     if family is not None:
-        wanted = [_by_family(request, family) for request in wanted]
+        wanted = [chosen for request in wanted for chosen in _by_family(request, family)]
     if threads is not None:
         wanted = [_on_threads(request, threads) for request in wanted]
     return wanted, detach
@@ -108,10 +109,15 @@ def _from_older(
     return Request(operator=generator.operator, target=target, policy=policy, generator=generator, **chosen)
 
 
-def _by_family(request: Request, name: str) -> Request:
+def _by_family(request: Request, name: str) -> list[Request]:
+    """The request with that family, or one for each that serves: a study has one space, and so one family."""
     if request.generator is not None:
         raise BadInput(f"--family {name} is given", allowed="not with a tuning config of the older tool")
-    return replace(request, generator=generators.by_name(name))
+    if name == EVERY_FAMILY:
+        served = generators.serving(request.operator, request.target)
+    else:
+        served = [generators.by_name(name)]
+    return [replace(request, generator=family) for family in served]
 
 
 def _on_threads(request: Request, threads: int) -> Request:

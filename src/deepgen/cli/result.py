@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from deepgen.cli.output import config_text, labelled, seconds_text, share_text, shown
@@ -32,6 +33,17 @@ def print_result(study: Study) -> None:
         # Never wrapped: these lines are there to be copied.
         print("use it   import deepgen as dg")
         print(f'         kernel = dg.Study.open("{shown(study.folder)}").best().load()')
+
+
+def print_ranking(studies: Sequence[Study]) -> None:
+    """Where families competed for an operator: each one's winner, the fastest first."""
+    for operator in dict.fromkeys(study.operator for study in studies):
+        rivals = [study for study in studies if study.operator == operator]
+        winners: list[tuple[Any, str]] = [(s.summary()["winner"], s.definition["generator"]) for s in rivals]
+        if len(rivals) > 1:
+            print(f"{operator.describe()}: families, the fastest first")
+            for seconds, family in sorted((winner["seconds"], family) for winner, family in winners if winner):
+                labelled(f"{family}:", seconds_text(seconds), 20)
 
 
 def _ratio(ratio: float | None) -> str:

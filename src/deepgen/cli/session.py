@@ -11,7 +11,7 @@ import typer
 
 from deepgen.cli.live import watching
 from deepgen.cli.output import print_json, shown
-from deepgen.cli.result import print_result
+from deepgen.cli.result import print_ranking, print_result
 from deepgen.cli.signals import Stop, Stopped, stop_on_signals
 from deepgen.engines import Engine
 from deepgen.generators.legacy import NAME as LEGACY
@@ -47,7 +47,9 @@ def carry_out(jobs: Sequence[Job], on: Engine, *, go_on: str, as_json: bool) -> 
                 raise Stopped(_how_to_go_on(studies[-1], go_on), stop.signum)
             if not as_json:
                 print_result(studies[-1])
-    if as_json:
+    if not as_json:
+        print_ranking(studies)
+    else:
         summaries = [study.summary() for study in studies]
         print_json(summaries[0] if len(summaries) == 1 else {"studies": summaries})
     if any(study.summary()["winner"] is None for study in studies):

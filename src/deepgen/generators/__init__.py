@@ -37,13 +37,17 @@ def families() -> tuple[Generator, ...]:
 
 def find(operator: Operator, target: Target) -> Generator:
     """The generator for this operator on this target; says why when there is none."""
-    reasons = []
-    for family in families():
-        reason = family.refuses(operator, target)
-        if reason is None:
-            return family
-        reasons.append(f"{family.name}: {reason}")
-    raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed="; ".join(reasons))
+    return serving(operator, target)[0]
+
+
+def serving(operator: Operator, target: Target) -> list[Generator]:
+    """All generators for this operator on this target, the best choice first; says why when there is none."""
+    answers = [(family, family.refuses(operator, target)) for family in families()]
+    found = [family for family, reason in answers if reason is None]
+    if not found:
+        reasons = "; ".join(f"{family.name}: {reason}" for family, reason in answers)
+        raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed=reasons)
+    return found
 
 
 def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:
@@ -59,4 +63,4 @@ def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:
     raise BadInput(f"unknown generator {name!r}", allowed="one of " + ", ".join(f.name for f in families()))
 
 
-__all__ = ["Generator", "by_name", "families", "find"]
+__all__ = ["Generator", "by_name", "families", "find", "serving"]

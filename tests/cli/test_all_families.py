@@ -1,0 +1,38 @@
+"""`--family all`: every family that serves has a study of its own, and the result says whose kernel is the fastest."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deepgen.cli import requests
+from deepgen.cli.result import print_ranking
+from deepgen.measure.base import Policy
+from deepgen.operators import gemm
+from deepgen.settings import Settings
+
+
+def _wanted(*words: str, **options: str) -> list[Any]:
+    given: dict[str, Any] = {**dict.fromkeys(("dtype", "layout", "target", "trials")), **options}
+    return requests.from_words(words, given, Settings(), Policy())[0]
+
+
+def test_every_family_that_serves_has_a_study() -> None:
+    wanted = _wanted("gemm", "M=16", "N=4096", "K=4096", dtype="bf16", layout="nt", target="cuda:h200", family="all")
+    names = [request.generator.name for request in wanted]
+    assert {"skinny_gemm", "sm90_gemm", "mma_gemm"} <= set(names)
+    assert len(set(names)) == len(names) and len({request.operator for request in wanted}) == 1
+
+
+def test_the_fastest_family_is_told_first(capsys: pytest.CaptureFixture[str]) -> None:
+    def study(family: str, seconds: float | None, m: int = 64) -> Any:
+        winner = None if seconds is None else {"seconds": seconds}
+        return SimpleNamespace(
+            operator=gemm(m, 64, 64), definition={"generator": family}, summary=lambda: {"winner": winner}
+        )
+
+    print_ranking([study("slow", 2e-3), study("quick", 1e-3), study("none", None), study("alone", 1e-3, m=32)])
+    told = capsys.readouterr().out.splitlines()
+    assert "64x64x64" in told[0] and [line.split(":")[0] for line in told[1:]] == ["quick", "slow"]
