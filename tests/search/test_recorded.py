@@ -38,6 +38,15 @@ def test_very_long_times_of_older_files_are_failures(tmp_path: Path) -> None:
     assert recorded.best == pytest.approx(3e-3)
 
 
+def test_a_knob_that_a_config_does_not_have_is_recorded_as_null(tmp_path: Path) -> None:
+    cache = {"1": {"A": 1, "B": None, "time": 2.0}, "2": {"A": 2, "B": 8, "time": 3.0}}
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps({"tune_params_keys": ["A", "B"], "cache": cache}))
+    recorded = read(path)
+    assert {frozenset(c) for c in map(recorded.space.at, range(2))} == {frozenset("A"), frozenset("AB")}
+    assert recorded.measure({"A": 1}).seconds == pytest.approx(2e-3)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cache": {}}', '{"tune_params_keys": ["A"], "cache": {"1": {}}}'])
 def test_what_is_no_recording_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "odd.json"
