@@ -160,6 +160,7 @@ class Benchmark:
             "roofline": {"bound": bound, "share": floors[bound] / us["ours"]},
             "correct": {name: correct[key] for name, key in kept.items()},
             "error": {name: errors[key] for name, key in kept.items()},
+            "families": self.by_family(row),
             "tried": len(row.found),
             "wrong": row.wrong,
             "next": [
@@ -167,6 +168,16 @@ class Benchmark:
                 for us, _, (f, c) in sorted(row.found, key=lambda f: f[:2])[:6]
             ],
         }
+
+    def by_family(self, row: Row) -> dict[str, dict[str, float]]:
+        """Microseconds of each family's best and of its config without search, as they were tried: not interleaved."""
+        out: dict[str, dict[str, float]] = {}
+        for us, _, (family, config) in reversed(row.ranked()):
+            told = out.setdefault(family.name, {})
+            told["best"] = us
+            if config == family.default(row.problem, self.target):
+                told["default"] = us
+        return out
 
 
 def around(family: Generator, problem: Gemm, target: Cuda, config: Config) -> list[Config]:

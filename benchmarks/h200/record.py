@@ -1,7 +1,7 @@
 """Record what many configs of the Hopper GEMM family take on an H200: spaces on which searches are judged by replay.
 
-Three problems in bf16, layout nt. Of each: what the family takes without search, what earlier runs found, all
-neighbours of these up to half of the count, and uniform draws for the rest. Every config is checked against float64 and
+Three problems in bf16, layout nt. Of each: what the family takes without search, what earlier runs found, neighbours of
+these for a quarter of the count, and uniform draws for the rest. Every config is checked against float64 and
 timed with a cold L2; one that is not built, is wrong, or does not end is recorded as failed. `--build` compiles on many
 cores into a folder and touches no GPU; `--measure` takes from there what has come, in a process that is replaced when a
 kernel hangs. Results are in the format of the FAIR Benchmark Hub for Auto-Tuning, which `deepgen replay` reads.
@@ -66,7 +66,7 @@ def configs(problem: Gemm, count: int) -> list[Config]:
     good = known(problem, FAMILY, TARGET, found_before(), 8)
     found = {key_of(c): c for c in (dict(FAMILY.default(problem, TARGET)), *good)}
     near = {key_of(c): c for one in good for c in map(dict, space.neighbors(one))}
-    some = dice.sample(list(near.values()), min(len(near), count // 2))
+    some = dice.sample(list(near.values()), min(len(near), count // 4))
     for c in chain(some, map(dict, space.sample(2 * count, 1))):
         if len(found) < count:
             found.setdefault(key_of(c), c)

@@ -1,0 +1,117 @@
+"""The tables of docs/tensor-cores.md from the results under benchmarks/h200.
+
+python benchmarks/gpu_report.py
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+RESULTS, REPLAY = HERE / "h200", HERE / "h200/recorded/replay.json"
+RUNS = {
+    "bf16 nt": "gemm_bf16_nt",
+    "bf16 nn": "gemm_bf16_nn",
+    "f16 nt": "gemm_f16_nt",
+    "f8e4m3 nt, fast sums": "gemm_f8e4m3_nt_fast",
+    "f8e4m3 nt, sums in f32": "gemm_f8e4m3_nt_exact",
+    "i8 nt": "gemm_i8_nt",
+    "tf32 nt": "gemm_tf32_nt",
+}
+RIVALS = ("cublaslt", "torch", "triton")
+
+
+def read() -> dict[str, dict[str, Any]]:
+    files = {label: RESULTS / f"{name}.json" for label, name in RUNS.items()}
+    return {label: json.loads(file.read_text()) for label, file in files.items() if file.exists()}
+
+
+def overview(runs: dict[str, dict[str, Any]]) -> list[str]:
+    lines = ["| | mean over cuBLASLt | least | aim | under the least | over torch | over Triton | mean of defaults |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for label, run in runs.items():
+        told = run["summary"]
+        means = [f"{told[r]['geomean']:.2f}" if r in told else "-" for r in RIVALS[1:]]
+        over, bar = told["cublaslt"], told["bar"]
+        defaults = [r["us"]["cublaslt"] / r["us"]["default"] for r in run["rows"] if "default" in r["us"]]
+        default = f"{statistics.geometric_mean(defaults):.3f}" if len(defaults) == len(run["rows"]) else "-"
+        cells = [label, f"**{over['geomean']:.3f}**", f"{over['least']:.3f}", f"{bar['geomean']}, {bar['least']}"]
+        lines.append("| " + " | ".join([*cells, str(len(told["under_the_bar"])), *means, default]) + " |")
+    return lines
+
+
+def shapes(runs: dict[str, dict[str, Any]]) -> list[str]:
+    """Ratios over cuBLASLt, a column for each run, and microseconds of the first."""
+    first = next(iter(runs.values()))
+    lines = ["| shape | " + " | ".join(runs) + " |", "|---|" + "---|" * len(runs)]
+    for row in first["rows"]:
+        cells = [name(row["shape"])]
+        for run in runs.values():
+            same = [r for r in run["rows"] if r["shape"] == row["shape"]]
+            family = {"sm90_gemm": "", "mma_gemm": " m", "skinny_gemm": " s"}
+            cells += [f"{r['ratio']['cublaslt']:.3f}{family[r['family']]}" for r in same] or ["-"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def times(run: dict[str, Any]) -> list[str]:
+    lines = ["| shape | us | cuBLASLt | torch | Triton | TFLOP/s | of the roofline |", "|---|---|---|---|---|---|---|"]
+    for row in run["rows"]:
+        us = [f"{row['us'][n]:.1f}" if n in row["us"] else "-" for n in ("ours", *RIVALS)]
+        share = f"{row['roofline']['share']:.0%} ({row['roofline']['bound']})"
+        lines.append("| " + " | ".join([name(row["shape"]), *us, f"{row['tflops']:.0f}", share]) + " |")
+    return lines
+
+
+def misses(runs: dict[str, dict[str, Any]]) -> list[str]:
+    lines = ["| | shape | ratio | what is seen |", "|---|---|---|---|"]
+    for label, run in runs.items():
+        least = run["summary"]["bar"]["least"]
+        for miss in run["summary"]["under_the_bar"]:
+            cells = [label, name(miss["shape"]), f"{least - miss['by']:.3f}", miss["limiter"]]
+            lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def layouts(runs: dict[str, dict[str, Any]]) -> str:
+    """How much longer nn takes than nt."""
+    if "bf16 nn" not in runs:
+        return ""
+    nt = {tuple(r["shape"]): r["us"]["ours"] for r in runs["bf16 nt"]["rows"]}
+    ratios = {tuple(r["shape"]): r["us"]["ours"] / nt[tuple(r["shape"])] for r in runs["bf16 nn"]["rows"]}
+    worst = max(ratios, key=lambda shape: ratios[shape])
+    over = sum(ratio > 1.03 for ratio in ratios.values())
+    mean = statistics.geometric_mean(ratios.values())
+    return (
+        f"nn takes {mean:.3f} of nt's time in the mean, at most {ratios[worst]:.3f} ({name(worst)}); {over} above 1.03"
+    )
+
+
+def replayed() -> list[str]:
+    told = json.loads(REPLAY.read_text())["strategies"]
+    lines = ["| | strategy | 25 | 50 | 100 | 200 |", "|---|---|---|---|---|---|"]
+    for space in told["model"]["spaces"]:
+        for word, result in told.items():
+            points = result["spaces"].get(space, {})
+            cells = [f"{mean:.3f} ({low:.3f} to {high:.3f})" for mean, low, high in points.values()]
+            lines.append("| " + " | ".join([space.removeprefix("sm90_gemm_bf16_"), f"`{word}`", *cells]) + " |")
+    return lines
+
+
+def name(shape: Any) -> str:
+    batch, m, n, k = shape
+    return f"{batch} of {m}x{n}x{k}" if batch > 1 else f"{m}x{n}x{k}"
+
+
+def main() -> None:
+    runs = read()
+    parts = [overview(runs), shapes(runs), times(runs["bf16 nt"]), misses(runs), [layouts(runs)]]
+    for part in [*parts, replayed() if REPLAY.exists() else []]:
+        print("\n".join(part) + "\n")
+
+
+if __name__ == "__main__":
+    main()
