@@ -41,7 +41,7 @@ def test_sampled_configs_are_right_on_all_sizes(layout: str) -> None:
 def test_every_pair_of_signs_is_right(signs: tuple[str, str]) -> None:
     operator = integers(37, 70, 130, *signs, layout="nt")
     for swap in (False, True):
-        config = {**FAMILY.default(operator, TARGET), "SWAP": swap, "KC": 128}
+        config = {**FAMILY.default(operator, TARGET), "SWAP": swap, "KC": 64}
         assert runs(operator, config).wrong(operator) == ""
 
 

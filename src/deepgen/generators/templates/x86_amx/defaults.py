@@ -1,0 +1,98 @@
+"""The config of the AMX family that is good without a search, from the sizes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deepgen.operators import Gemm
+from deepgen.targets import X86
+
+_WORTH_A_THREAD = 20_000_000  # operations; below, waking another thread takes as long as it saves
+_ROUND = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+def swaps(gemm: Gemm) -> list[bool]:
+    """Which operand may be the left one: rows of A (M x K) and columns of B (N x K) can be read where they lie."""
+    return {"nn": [False], "nt": [False, True], "tn": [False, True], "tt": [True]}[gemm.layout]
+
+
+def default_config(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
+    element = gemm.dtypes[0].bytes
+    swap = _default_swap(gemm)
+    left, right = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
+    rows, columns = _panel(left, right)
+    nc, kc = _block(gemm, cpu, left, right)
+    config: dict[str, Any] = {
+        "SWAP": swap,
+        "MR": rows,
+        "NR": columns,
+        "NC": nc,
+        "KC": kc,
+        "PACK_LEFT": False,
+        "PASSING": "right",
+        "SNAKE": kc * element > 1024,
+        "ASIDE": True,
+        "AHEAD": "item" if gemm.batch > 1 else "panel",
+        "AHEAD_RESULT": True,
+        "GATHER": 8 // element,  # 256 bytes of a row
+        "PACK_AHEAD": 0,
+        "STORE": "buffer",
+    }
+    return {**config, **_threads(gemm, cpu, left, right, rows * 16, columns * 16)}
+
+
+def _default_swap(gemm: Gemm) -> bool:
+    choices = swaps(gemm)
+    return choices[0] if len(choices) == 1 else gemm.n > gemm.m
+
+
+def _panel(left: int, right: int) -> tuple[int, int]:
+    """Tiles of sums: 2 x 2 loads least for a product; a thin operand has one tile against several of the other."""
+    if left <= 16:
+        return 1, min(4, 1 << (-(-right // 16) - 1).bit_length())
+    if right <= 16:
+        return 4, 1
+    return 2, 2
+
+
+def _block(gemm: Gemm, cpu: X86, left: int, right: int) -> tuple[int, int]:
+    """Columns and numbers along K of the right operand's block."""
+    element = gemm.dtypes[0].bytes
+    whole = _at_least(_ROUND, gemm.k)
+    if left <= 32 and right >= 1024:  # read once, by whole rows; the few sums wait in L2
+        nc = _at_least(_ROUND[:-1], right)
+        return nc, min(whole, max(64, _at_most(_ROUND, 256 * 1024 // (nc * element))))
+    nc = min(_at_least(_ROUND, right), 4096)
+    while nc > 256 and nc * whole * element > cpu.l2_bytes // 4:
+        nc //= 2
+    kc = whole
+    while kc > 1024 and nc * kc * element > cpu.l2_bytes // 4 and left * nc * 4 <= cpu.l2_bytes // 4:
+        kc //= 2
+    while nc > 64 and nc * kc * element > cpu.l2_bytes:
+        nc //= 2
+    return nc, kc
+
+
+def _at_least(values: Sequence[int], wanted: int) -> int:
+    return next((v for v in values if v >= wanted), values[-1])
+
+
+def _at_most(values: Sequence[int], wanted: int) -> int:
+    return max((v for v in values if v <= wanted), default=values[0])
+
+
+def _threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: int) -> Mapping[str, Any]:
+    """All cores when there is enough to do, dividing what gives each of them most panels."""
+    threads = cpu.cores
+    if threads == 1 or gemm.flops() < _WORTH_A_THREAD * threads:
+        return {"THREADS": 1}
+    if gemm.batch >= threads:
+        return {"THREADS": threads, "PARTITION": "batch", "TASKS": 1}
+    if right > columns * (threads - 1) and right >= left:
+        return {"THREADS": threads, "PARTITION": "right", "TASKS": 1}
+    if left > rows * (threads - 1):
+        return {"THREADS": threads, "PARTITION": "left", "TASKS": 1}
+    if right > columns * (threads - 1):
+        return {"THREADS": threads, "PARTITION": "right", "TASKS": 1}
+    return {"THREADS": 1}
