@@ -109,7 +109,7 @@ def name(shape: Any) -> str:
 def main() -> None:
     runs = read()
     parts = [overview(runs), shapes(runs), times(runs["bf16 nt"]), misses(runs), [layouts(runs)]]
-    for part in [*parts, replayed() if REPLAY.exists() else []]:
+    for part in [*parts, *([replayed()] if REPLAY.exists() else [])]:
         print("\n".join(part) + "\n")
 
 
