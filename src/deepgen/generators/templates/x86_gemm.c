@@ -33,17 +33,6 @@ typedef struct {
     _Atomic long next;  // the task to draw
 } job;
 
-typedef struct {
-    long from, size;
-} range;
-
-// Part t of `parts` equal ones, cut at multiples of `unit`.
-static range part_of(long size, long unit, long parts, long t) {
-    long units = ceil_div(size, unit);
-    long from = units * t / parts * unit, to = least(size, units * (t + 1) / parts * unit);
-    return (range){from, to > from ? to - from : 0};
-}
-
 // Place t on a Hilbert curve through a square of side 2^order: neighbours on the curve are neighbours in the square.
 static void on_curve(long order, long t, long *x, long *y) {
     *x = *y = 0;
@@ -63,10 +52,10 @@ static void one_task(const job *g, float *scratch, long t) {
     t /= g->parts_k;
     long at_n = t % g->parts_n, at_m = t / g->parts_n % g->parts_m;
     if (CURVE && g->parts_m == g->parts_n) on_curve(__builtin_ctzl((unsigned long)g->parts_m), t, &at_m, &at_n);
-    range k = part_of(g->K, 1, g->parts_k, slice);
-    range n = part_of(g->N, DOT ? NR : NR * VL, g->parts_n, at_n);
-    range m = part_of(g->M, MR, g->parts_m, at_m);
-    range e = part_of(g->batch, 1, g->parts_batch, t / g->parts_n / g->parts_m);
+    pool_range k = pool_part(g->K, 1, g->parts_k, slice);
+    pool_range n = pool_part(g->N, DOT ? NR : NR * VL, g->parts_n, at_n);
+    pool_range m = pool_part(g->M, MR, g->parts_m, at_m);
+    pool_range e = pool_part(g->batch, 1, g->parts_batch, t / g->parts_n / g->parts_m);
     if (!m.size || !n.size) return;
     for (long x = e.from; x < e.from + e.size; x++) {
         const float *A = g->A + x * g->stride_a + (A_T ? k.from * g->lda + m.from : m.from * g->lda + k.from);
@@ -94,10 +83,9 @@ static void one_task(const job *g, float *scratch, long t) {
 #else
         coming next = {0};
         if (NEXT && x + 1 < e.from + e.size) {
-            long tiles = ceil_div(m.size, MR) * ceil_div(n.size, COLS) * ceil_div(k.size, KC);
-            expect(&next, 0, A + g->stride_a, (A_T ? k.size : m.size) * g->lda, tiles);
-            if (PACK_B != 3) expect(&next, 1, B + g->stride_b, (B_T ? n.size : k.size) * g->ldb, tiles);
-            expect(&next, 2, r.c + g->stride_c, (SWAP ? n.size : m.size) * g->ldc, tiles);
+            expect(&next, 0, A + g->stride_a, (A_T ? k.size : m.size) * g->lda);
+            if (PACK_B != 3) expect(&next, 1, B + g->stride_b, (B_T ? n.size : k.size) * g->ldb);
+            expect(&next, 2, r.c + g->stride_c, (SWAP ? n.size : m.size) * g->ldc);
         }
         serial_gemm(scratch, A, g->lda, B, g->ldb, m.size, n.size, k.size, r, &next);
 #endif

@@ -16,11 +16,13 @@ from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step,
 
 _A_ROW_PAD = 16  # floats that x86_gemm_knobs.h adds to each packed row of A
 _HUGE_PAGE = 2 << 20
+_LINE = 64  # bytes
+_MOST_LINES = 4  # in a turn of the innermost loop; more would hold up the loads of the tile itself
 
 _PARTS = ("knobs", "result", "tile", "pack", "blocks", "dot")
 _SOURCES = ("x86_gemm.c", "x86_vector.h", "x86_pool.h", *(f"x86_gemm_{part}.h" for part in _PARTS))
 _PACK_A = {"none": 0, "rows": 1, "panels": 2}
-_PACK_B = {"none": 0, "block": 1, "panel": 2, "ahead": 3}
+_PACK_B = {"none": 0, "block": 1, "panel": 2, "ahead": 3, "first": 4}
 _ACTIVATION = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
 _PARTITION = {"m": 0, "n": 1, "mn": 2, "k": 3, "batch": 4}
 
@@ -92,9 +94,11 @@ def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]
         "INNER_A": int(config.get("INNER") == "a"),
         "PREFETCH": config["PREFETCH"],
         "PREFETCH_A": config.get("PREFETCH_A", 0),
+        "NEXT_STRIP": int(config.get("NEXT_STRIP", False)),
         "AHEAD": int(config.get("AHEAD", False)),
         "PACK_FETCH": int(config.get("PACK_FETCH", False)),
         "NEXT": NEXT.index(config.get("NEXT", "none")),
+        "NEXT_LINES": _next_lines(gemm, config, lanes),
         "STREAM_C": int(config.get("STREAM_C", False)),
         "HUGE_PAGES": int(config.get("HUGE_PAGES", False)),
         "PARTITION": _PARTITION[config.get("PARTITION", "m")],
@@ -105,6 +109,17 @@ def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]
     }
 
 
+def _next_lines(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> int:
+    """How many cache lines a turn of the innermost loop asks for, so that all of the next matrix is there well before its turn."""
+    if config.get("NEXT", "none") == "none":
+        return 1
+    height, width = (gemm.n, gemm.m) if config["SWAP"] else (gemm.m, gemm.n)
+    tiles = -(-height // config["MR"]) * -(-width // (config["NR"] * lanes))
+    turns = tiles * max(gemm.k // config["UNROLL"], 1)
+    lines = gemm.least_bytes() // gemm.batch // _LINE
+    return min(-(-3 * lines // (2 * turns)), _MOST_LINES)
+
+
 def _workspace_bytes(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> str | int:
     """What x86_gemm.c asks for: a slot a thread, and the slices of K that are added up at the end."""
     if config["KIND"] == "dot":
@@ -112,7 +127,8 @@ def _workspace_bytes(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> str |
     else:
         columns = config["NR"] * lanes
         strips = config["MC"] // config["MR"] if config["PACK_A"] != "none" else 1
-        panels = {"block": config["NC"] // columns, "panel": 1}.get(config["PACK_B"], 0)
+        whole = config["NC"] // columns
+        panels = {"block": whole, "first": whole, "panel": 1}.get(config["PACK_B"], 0)
         floats = strips * config["MR"] * (config["KC"] + _A_ROW_PAD) + lanes + panels * columns * config["KC"]
         slots = config["THREADS"] * (-(-floats // 16) * 16) * FLOAT
     if config.get("HUGE_PAGES"):

@@ -1,28 +1,33 @@
 // Cache blocks: MC x NC of C over KC of K, the operands of many tiles, packed or as they lie, held in L1 and L2.
 
-// The tile at row i and column j of what `r` describes.
-ALWAYS_INLINE result tile_at(result r, long i, long j) {
-    r.c += SWAP ? j * r.ldc + i : i * r.ldc + j;
-    if (BIAS) r.bias += SWAP ? i : j;
-    return r;
-}
-
-static inline void one_tile(const float *strip, long lda, const float *panel, long ldb, float *edge, long rows,
-                            long cols, long kc, result r, coming *next) {
-    if (NEXT) fetch(next);
+// A tile of a block, at row i and column j of it; `from` is where the block of B lies, if the panel is yet to be filled.
+static inline void one_tile(const float *strip, long lda, const float *panel, long ldb, const float *from, long ld_from,
+                            const float *later, float *edge, long mc, long nc, long kc, const result *r, long i, long j,
+                            coming *next) {
+    long rows = least(MR, mc - i), cols = nc - j;
+    if (NEXT) later = to_fetch(next, kc / UNROLL * 16 * NEXT_LINES, panel);
     if (!PACK_A && rows < MR) {  // in place a tile would read rows that A does not have
         pack_a_strip(edge, strip, lda, rows, kc);
         strip = edge;
         lda = A_T ? MR : A_ROW;
     }
+#if PACK_B == 4
+    if (from && cols >= COLS) {
+        packing_tile(rows, kc, strip, lda, from + j, ld_from, (float *)panel, later, r, i, j);
+        return;
+    }
+    if (from) pack_b((float *)panel, B_PANEL, from + j, ld_from, cols, kc);
+#else
+    (void)from, (void)ld_from;
+#endif
     if (cols >= COLS)
-        whole_tile(first(VL), rows, COLS, kc, strip, lda, panel, ldb, &r);
+        whole_tile(first(VL), rows, COLS, kc, strip, lda, panel, ldb, later, r, i, j);
     else
-        part_tiles[(cols - 1) / VL](first((cols - 1) % VL + 1), rows, cols, kc, strip, lda, panel, ldb, &r);
+        part_tiles[(cols - 1) / VL](first((cols - 1) % VL + 1), rows, cols, kc, strip, lda, panel, ldb, later, r, i, j);
 }
 
 static void block(operand a, operand b, float *edge, float *panel_of_b, long mc, long nc, long kc,
-                  result r, coming *next) {
+                  const result *r, coming *next) {
     (void)panel_of_b;
 #if INNER_A
     for (long j = 0; j < nc; j += COLS, b.at += b.next) {
@@ -34,13 +39,13 @@ static void block(operand a, operand b, float *edge, float *panel_of_b, long mc,
             ldb = COLS;
         }
         for (long i = 0; i < mc; i += MR, strip += a.next)
-            one_tile(strip, a.ld, panel, ldb, edge, least(MR, mc - i), nc - j, kc, tile_at(r, i, j), next);
+            one_tile(strip, a.ld, panel, ldb, i ? 0 : b.from, b.ld_from, 0, edge, mc, nc, kc, r, i, j, next);
     }
 #else
     for (long i = 0; i < mc; i += MR, a.at += a.next) {
-        const float *panel = b.at;
-        for (long j = 0; j < nc; j += COLS, panel += b.next)
-            one_tile(a.at, a.ld, panel, b.ld, edge, least(MR, mc - i), nc - j, kc, tile_at(r, i, j), next);
+        const float *panel = b.at, *later = a.at + a.next;  // while a panel is at work, a row of the next strip
+        for (long j = 0; j < nc; j += COLS, panel += b.next, later += PACK_A ? A_ROW : a.ld)
+            one_tile(a.at, a.ld, panel, b.ld, i ? 0 : b.from, b.ld_from, later, edge, mc, nc, kc, r, i, j, next);
     }
 #endif
 }
@@ -74,13 +79,14 @@ static void serial_gemm(float *scratch, const float *A, long lda, const float *B
                 if (OUTER_A ? new_outer : new_inner)
                     a = operand_a(scratch_a, A_T ? A + p * lda + i : A + i * lda + p, lda, rows, depth);
                 if (PACK_B == 3)
-                    b = (operand){B + j / COLS * ldb + p * COLS, COLS, ldb};
+                    b = (operand){B + j / COLS * ldb + p * COLS, COLS, ldb, 0, 0};
                 else if (OUTER_A ? new_inner : new_outer)
                     b = operand_b(scratch_b, B_T ? B + j * ldb + p : B + p * ldb + j, ldb, cols, depth);
                 result part = tile_at(r, i, j);
                 if (p) part.beta = 1;
                 part.last = finishes && p + depth == k;
-                block(a, b, scratch_a, scratch_b, rows, cols, depth, part, next);
+                block(a, b, scratch_a, scratch_b, rows, cols, depth, &part, next);
+                b.from = 0;
             }
         }
     }

@@ -44,6 +44,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     low = gemm.m <= _LOW and not swap
     one_panel = little and small_a and not (constant_b or b_in_place)
     depth = (32 if gemm.m > 4 else 16) if streamed else 1024 if narrow else 256 if low or lanes == 8 else 512
+    blocks = not (constant_b or one_panel or swap or little or streamed)  # B is packed by the block, A passes strip by strip
     # What stays in L1 through the inner loop: the panel where each is packed in turn, else the strip of A.
     stays = FLOAT * (vectors * lanes if one_panel else rows)
     depth = min(depth, max(d for d in depths(gemm) if d == depths(gemm)[0] or d * stays <= cpu.l1d_bytes))
@@ -52,7 +53,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "SWAP": swap,
         "MR": rows,
         "NR": vectors,
-        "MC": nearest(covering(BLOCK_M, height), 256),
+        "MC": nearest(covering(BLOCK_M, height), height if blocks and a_in_place else 256),
         "NC": nearest(covering(BLOCK_N, width), 4096 if streamed else 1024 if low else 512),
         "KC": nearest(depths(gemm), depth),
         "PACK_A": "none" if a_in_place else "panels",
@@ -61,12 +62,13 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "INNER": "a" if one_panel else "b",
         "UNROLL": 8 if one_panel or swap else 4,
         "PREFETCH": 0,
-        "PREFETCH_A": 64 if a_in_place and not small_a else 0,
+        "PREFETCH_A": 64 if a_in_place and not small_a and not blocks else 0,
+        "NEXT_STRIP": blocks,
         "AHEAD": gemm.batch == 1 and small(gemm) and (gemm.m + gemm.n) * gemm.k * FLOAT <= cpu.l1d_bytes,
-        "PACK_FETCH": False,
+        "PACK_FETCH": blocks,
         "NEXT": "none" if gemm.batch == 1 else "l1" if 2 * gemm.least_bytes() // gemm.batch <= cpu.l1d_bytes else "l2",
         "STREAM_C": False,
-        "HUGE_PAGES": False,
+        "HUGE_PAGES": blocks and not small(gemm),
     }
     return {**config, **_threads(gemm, cpu, height, width, rows, vectors * lanes)}
 
@@ -106,20 +108,19 @@ def _tile(gemm: Gemm, cpu: X86, height: int, width: int) -> tuple[int, int]:
     streamed = gemm.m <= _THIN and gemm.layout[1] == "n" and gemm.n * gemm.k * FLOAT > cpu.l2_bytes // 4
     most = 8 if not streamed else 2 if gemm.m > 4 else 4
     allowed = [(r, v) for r, v in tiles(cpu, height, width) if r <= _ROWS and v <= most]
-    load_b = 0.35 if width * gemm.k * FLOAT > cpu.l2_bytes // 4 else 0.2
-    return min(allowed, key=lambda tile: _tile_cost(height, width, lanes, tile[0], tile[1], load_b))
+    return min(allowed, key=lambda tile: _tile_cost(height, width, lanes, tile[0], tile[1]))
 
 
-def _tile_cost(height: int, width: int, lanes: int, rows: int, vectors: int, load_b: float) -> float:
+def _tile_cost(height: int, width: int, lanes: int, rows: int, vectors: int) -> float:
     """Cycles of one K step over all of C: what a tile wastes at the edges counts.
 
     Two multiply-adds a cycle, of latency four; a load costs little beside them, but not nothing, and one of B more
-    than one of A because it brings a whole vector, from L2 where B is large. Rows that do not fill a strip are copied
+    than one of A because it brings a whole vector. Rows that do not fill a strip are copied
     first, and a narrower last panel takes code of its own.
     """
 
     def tile(across: int) -> float:
-        return max(rows * across / 2, 4.0) + 0.12 * rows + load_b * across
+        return max(rows * across / 2, 4.0) + 0.12 * rows + 0.2 * across
 
     panels, rest = divmod(-(-width // lanes), vectors)
     strips = height // rows + (1.5 if height % rows else 0.0)

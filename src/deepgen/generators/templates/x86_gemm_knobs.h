@@ -36,7 +36,9 @@
 #ifndef PACK_A  // 0: read in place; 1: copied row by row; 2: transposed to K x MR panels
 #define PACK_A 1
 #endif
-#ifndef PACK_B  // 0: read in place (B must be stored K x N); 1: a block at a time; 2: a panel at a time; 3: ahead of time
+// 0: read in place (B must be stored K x N); 1: a block at a time; 2: a panel at a time; 3: ahead of time; 4: by the
+// first strip of A, which reads B in place
+#ifndef PACK_B
 #define PACK_B 1
 #endif
 #ifndef OUTER_A  // 0: a block of B stays while blocks of A pass; 1: a block of A stays while blocks of B pass
@@ -54,14 +56,20 @@
 #ifndef PREFETCH_A  // how many steps of K ahead to prefetch in the rows of A; 0: leave it to the hardware
 #define PREFETCH_A 0
 #endif
+#ifndef NEXT_STRIP  // 1: while a strip of A stays, each panel of B that passes asks for a row of the next strip, into L2
+#define NEXT_STRIP 0
+#endif
 #ifndef AHEAD  // 1: ask for all of A and B before the work begins, where they are small
 #define AHEAD 0
 #endif
-#ifndef PACK_FETCH  // 1: while rows of B are packed (from N x K), ask for those that follow
+#ifndef PACK_FETCH  // 1: while rows of B are packed, ask for those that follow
 #define PACK_FETCH 0
 #endif
 #ifndef NEXT  // while one matrix of a batch is computed, ask for the next, 1: into L2, 2: into L1
 #define NEXT 0
+#endif
+#ifndef NEXT_LINES  // of the next matrix, asked for in a turn of the innermost loop
+#define NEXT_LINES 1
 #endif
 #ifndef PARTITION  // what tasks divide: 0 M, 1 N, 2 both, 3 K, 4 the batch
 #define PARTITION 0
@@ -85,7 +93,7 @@
 #define ACTIVATION 0
 #endif
 
-#if B_T && !PACK_B && !DOT
+#if B_T && (!PACK_B || PACK_B == 4) && !DOT
 #error "B stored N x K has no vectors along N to read in place"
 #endif
 #if A_T && PACK_A == 1
@@ -93,6 +101,12 @@
 #endif
 #if PACK_B == 2 && !INNER_A
 #error "one panel of B at a time is packed where it stays while A passes"
+#endif
+#if NEXT_STRIP && (INNER_A || (A_T && !PACK_A))
+#error "the next strip is asked for where one stays while B passes, in rows that run along K"
+#endif
+#if NEXT_STRIP && NEXT
+#error "a turn of the innermost loop asks for one thing: the next strip of A or the next matrix"
 #endif
 #if DOT && (A_T || !B_T || SWAP)
 #error "sums along K need rows of A and B that run along K"
@@ -106,8 +120,9 @@ enum {
     A_STRIP = MR * A_ROW,              // MR rows of A, packed
     B_PANEL = KC * COLS,               // one panel of B, packed
     A_FLOATS = DOT ? 0 : (PACK_A ? MC_WHOLE / MR : 1) * A_STRIP + VL,  // in place, the last rows still need a strip
-    B_FLOATS = DOT || !PACK_B || PACK_B == 3 ? 0 : (PACK_B == 1 ? NC_WHOLE / COLS : 1) * B_PANEL,
+    B_FLOATS = DOT || !PACK_B || PACK_B == 3 ? 0 : (PACK_B == 2 ? 1 : NC_WHOLE / COLS) * B_PANEL,
     SLOT_FLOATS = (A_FLOATS + B_FLOATS + 15) / 16 * 16,  // scratch of one thread
 };
 
+#define ROWS_AHEAD 24            // rows of B in place that a tile asks for ahead: as long as the last-level cache takes
 #define AHEAD_BYTES (256 << 10)  // operands up to this size are asked for at once

@@ -19,10 +19,14 @@ static void pack_b(float *to, long panel, const float *b, long ldb, long nc, lon
             pack_transposed(to + j / COLS * panel + j % COLS, COLS, b + j * ldb, ldb, nc - j, kc, PACK_FETCH);
         return;
     }
-    // Whole rows: memory is read in order, and the panels are written a few lines at a time.
+    // Whole rows: memory is read in order, and the panels are written a few lines at a time. The hardware starts anew
+    // with each row.
+    const long ahead = 4;
     for (long k = 0; k < kc; k++) {
         const float *row = b + k * ldb;
         float *at = to + k * COLS;
+        if (PACK_FETCH)
+            for (long j = 0; j < nc; j += 16) __builtin_prefetch(row + ahead * ldb + j, 0, 2);
         for (long j = 0; j < nc; j += COLS, at += panel) {
             if (nc - j >= COLS) {
                 UNROLLED for (int v = 0; v < NR; v++) store(at + v * VL, load(row + j + v * VL));
@@ -37,20 +41,23 @@ static void pack_b(float *to, long panel, const float *b, long ldb, long nc, lon
 typedef struct {
     const float *at;
     long ld, next;
+    const float *from;  // of B, where its panels are yet to be filled by the first strip of A: where it lies
+    long ld_from;
 } operand;
 
 static operand operand_a(float *scratch, const float *a, long lda, long mc, long kc) {
-    if (!PACK_A) return (operand){a, lda, A_T ? MR : MR * lda};
+    if (!PACK_A) return (operand){a, lda, A_T ? MR : MR * lda, 0, 0};
     for (long i = 0; i < mc; i += MR)
         pack_a_strip(scratch + i / MR * A_STRIP, A_T ? a + i : a + i * lda, lda, least(MR, mc - i), kc);
-    return (operand){scratch, 0, A_STRIP};
+    return (operand){scratch, 0, A_STRIP, 0, 0};
 }
 
 static operand operand_b(float *scratch, const float *b, long ldb, long nc, long kc) {
-    if (!PACK_B) return (operand){b, ldb, COLS};
-    if (PACK_B == 2) return (operand){b, ldb, B_T ? COLS * ldb : COLS};  // each panel when its turn comes
+    if (!PACK_B) return (operand){b, ldb, COLS, 0, 0};
+    if (PACK_B == 2) return (operand){b, ldb, B_T ? COLS * ldb : COLS, 0, 0};  // each panel when its turn comes
+    if (PACK_B == 4) return (operand){scratch, COLS, B_PANEL, b, ldb};
     pack_b(scratch, B_PANEL, b, ldb, nc, kc);
-    return (operand){scratch, COLS, B_PANEL};
+    return (operand){scratch, COLS, B_PANEL, 0, 0};
 }
 
 // Asks memory for a matrix, all lines at once: what the hardware would fetch ahead by itself comes a few at a time.
@@ -59,27 +66,22 @@ static void ask_for(const float *at, long ld, long rows, long cols) {
         for (long j = 0; j < cols; j += 16) __builtin_prefetch(at + j);
 }
 
-// The operands of the next matrix of a batch, asked for a few lines at a time while this one is computed.
+// What the next matrix of a batch will need, asked for a few lines at a time while this one is computed: A, then B and C.
 typedef struct {
-    const float *at[3], *end[3];  // A, B and C
-    long each[3];                 // floats of each for one tile
+    const float *at[3], *end[3];
+    int which;
 } coming;
 
-static inline void expect(coming *n, int which, const float *at, long floats, long tiles) {
+static inline void expect(coming *n, int which, const float *at, long floats) {
     n->at[which] = at;
     n->end[which] = at + floats;
-    n->each[which] = ceil_div(ceil_div(floats, tiles), 16) * 16;
 }
 
-static inline void fetch(coming *n) {
-    UNROLLED for (int i = 0; i < 3; i++) {
-        const float *to = n->at[i] + n->each[i] < n->end[i] ? n->at[i] + n->each[i] : n->end[i];
-        for (const float *p = n->at[i]; p < to; p += 16) {
-            if (i == 2)
-                __builtin_prefetch(p, 1, NEXT == 2 ? 3 : 2);
-            else
-                __builtin_prefetch(p, 0, NEXT == 2 ? 3 : 2);
-        }
-        n->at[i] = to;
-    }
+// Where a tile asks that has time for so many floats; `near` when there is nothing left to ask for.
+static inline const float *to_fetch(coming *n, long floats, const float *near) {
+    while (n->which < 3 && n->at[n->which] >= n->end[n->which]) n->which++;
+    if (n->which == 3) return near;
+    const float *at = n->at[n->which];
+    n->at[n->which] += floats;
+    return at;
 }

@@ -1,13 +1,20 @@
 // What becomes of a finished tile: C = activation(alpha * sums + beta * C + bias), vector by vector.
 
 typedef struct {
-    float *c;           // where the tile lies in C
+    float *c;           // where the part lies in C
     long ldc;
-    const float *bias;  // of the tile's first column in C; null until the last block of K
+    const float *bias;  // of the part's first column in C; null until the last block of K
     float alpha, beta;
     int last;           // the last block of K: bias and activation follow
     int stream;
 } result;
+
+// The part at row i and column j of what `r` describes.
+ALWAYS_INLINE result tile_at(result r, long i, long j) {
+    r.c += SWAP ? j * r.ldc + i : i * r.ldc + j;
+    if (BIAS) r.bias += SWAP ? i : j;
+    return r;
+}
 
 #if VL == 16
 ALWAYS_INLINE vec nearest(vec x) { return _mm512_roundscale_ps(x, 0); }

@@ -88,15 +88,16 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _Tile, constant_b: bool) -> No
     nc = s.knob("NC", covering(BLOCK_N, longest), when=tiled)
     kc = s.knob("KC", depths(gemm), when=tiled)
     pack_a = s.knob("PACK_A", ["none", "rows", "panels"], when=tiled)
-    pack_b = s.knob("PACK_B", ["ahead"] if constant_b else ["none", "block", "panel"], when=tiled)
+    pack_b = s.knob("PACK_B", ["ahead"] if constant_b else ["none", "first", "block", "panel"], when=tiled)
     s.knob("OUTER", ["a", "b"], when=tiled)
     inner = s.knob("INNER", ["a", "b"], when=tiled)
     unroll = s.knob("UNROLL", [1, 2, 4, 8], when=tiled)
     s.knob("PREFETCH", [0, 8, 16, 32])
     fetch_a = s.knob("PREFETCH_A", [0, 32, 64, 128], when=tiled)
+    next_strip = s.knob("NEXT_STRIP", [False, True], when=tiled)
     fetch_b = s.knob("PACK_FETCH", [False, True], when=tiled)
     s.knob("AHEAD", [False, True] if small(gemm) else [False], when=tiled)
-    s.knob("NEXT", NEXT if gemm.batch > 1 else ["none"], when=tiled)
+    following = s.knob("NEXT", NEXT if gemm.batch > 1 else ["none"], when=tiled)
     stream = s.knob("STREAM_C", [False, True] if gemm.beta == 0 and gemm.n % lanes == 0 else [False], when=tiled)
     s.knob("HUGE_PAGES", [False] if small(gemm) else [False, True], when=tiled)
 
@@ -116,15 +117,18 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _Tile, constant_b: bool) -> No
     s.require(minimum(block_a, block_b) <= cpu.l2_bytes, "the smaller block fits in L2")
     s.require(maximum(block_a, block_b) <= max(cpu.l3_bytes // cpu.cores, cpu.l2_bytes), "blocks fit in L3")
     s.require((pack_a != "rows") | where(swap, *along_k(gemm)), "rows of A can be copied where they run along K")
-    s.require((pack_b != "none") | where(swap, *along_n(gemm)), "B is read in place where it runs along N")
+    s.require(((pack_b != "none") & (pack_b != "first")) | where(swap, *along_n(gemm)), "B is read in place where it runs along N")
     s.require(implies(pack_b == "panel", inner == "a"), "a panel is packed for all the strips of A that pass")
     s.require(
         (fetch_a == 0) | ((pack_a == "none") & where(swap, *along_k(gemm))),
         "A is prefetched where it is read in place, along K",
     )
     s.require(
-        implies(fetch_b, ((pack_b == "block") | (pack_b == "panel")) & ~where(swap, *along_n(gemm))),
-        "rows of B are asked for while they are packed, where they run along K",
+        implies(next_strip, (inner == "b") & (following == "none") & ((pack_a != "none") | where(swap, *along_k(gemm)))),
+        "the next strip of A is asked for while one stays, in rows that run along K, and nothing else then",
+    )
+    s.require(
+        implies(fetch_b, (pack_b != "none") & (pack_b != "ahead")), "rows of B are asked for while they are packed"
     )
     s.require(implies(stream, (kc >= gemm.k) & ~swap), "C is streamed only where one block of K gives whole rows")
 

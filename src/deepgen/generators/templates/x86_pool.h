@@ -19,6 +19,18 @@
 #define POOL_OPEN 0x100u   // helpers may join
 #define POOL_ROUND 0x200u  // one round more
 
+typedef struct {
+    long from, size;
+} pool_range;
+
+// Part t of `parts` nearly equal ones, cut at multiples of `unit`; empty where there are fewer units than parts.
+static inline pool_range pool_part(long size, long unit, long parts, long t) {
+    long units = (size + unit - 1) / unit;
+    long from = units * t / parts * unit, to = units * (t + 1) / parts * unit;
+    if (to > size) to = size;
+    return (pool_range){from, to > from ? to - from : 0};
+}
+
 typedef void (*pool_work)(void *job, int thread);
 
 static struct {
