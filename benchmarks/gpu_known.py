@@ -24,7 +24,7 @@ Found = tuple[Gemm, str, Config]  # the problem, the family, and a config that w
 def found_before(folder: Path = RESULTS) -> list[Found]:
     """The best of each file first."""
     out: list[tuple[int, Found]] = []
-    for file in sorted(folder.glob("*.json")):
+    for file in sorted(folder.glob("[a-z]*.json")):
         data = json.loads(file.read_text())
         if isinstance(data, dict):
             out += [*_of_sweep(data), *_of_benchmark(data)]

@@ -51,7 +51,7 @@ from gpu_known import found_before, known  # noqa: E402
 
 FAMILY, TARGET = Sm90Gemm(), parse_cuda("h200")
 SHAPES = ((1, 2048, 2048, 2048), (1, 128, 11008, 4096), (64, 512, 512, 64))
-SAMPLES, HANG_SECONDS = 8, 10.0
+SAMPLES, HANG_SECONDS, START_SECONDS = 8, 5.0, 15.0
 NOT_BUILT, FAILED = "CompilationFailedConfig", "RuntimeFailedConfig"
 Job = tuple[int, Config]  # which problem, and the config
 
@@ -120,7 +120,8 @@ class Worker:
     def __init__(self, folder: Path, journal: Path, ends: float) -> None:
         import torch
 
-        _, self.target, self.driver = open_device(1)
+        self.torch = torch
+        _, _, self.driver = open_device(1)
         self.folder, self.journal, self.ends = folder, journal, ends
         flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         self.benches = [Bench(problem, flush) for problem in problems()]
@@ -155,6 +156,7 @@ class Worker:
             call.close()
         except (DeepgenError, RuntimeError) as error:
             print(job, str(error)[:200], flush=True)
+            self.torch.cuda.synchronize()  # where the fault spoiled the context this fails, too, and ends the process
         return True
 
     def say(self, job: Job, taken: float | str, times: list[float], told: dict[str, Any]) -> None:
@@ -184,7 +186,7 @@ def measure(options: argparse.Namespace) -> None:
     command = [sys.executable, __file__, "--measure", str(options.measure), "--count", str(options.count)]
     while time.time() < ends - 2:
         child = subprocess.Popen([*command, "--worker", str(ends)])
-        started = time.time() + 20  # importing takes a while
+        started = time.time() + START_SECONDS
         while child.poll() is None:
             time.sleep(0.2)
             if time.time() - max(started, journal.stat().st_mtime) > HANG_SECONDS or time.time() > ends + 10:
