@@ -231,11 +231,16 @@ def promoted(choice: Choice, problem: Gemm, target: Cuda) -> list[Choice]:
     if family.name != "sm90_gemm":
         return [choice]
     space = family.space(problem, target)
-    made = [{**config, "PROMOTE": 0}]
-    # There are two sets of sums then: a narrower tile, where one does not leave room for another.
-    for columns in dict.fromkeys((config["BN"], 128, 96, 64)):
-        made += [{**config, "PROMOTE": steps, "BN": columns} for steps in (4, 2)]
-    return [(family, c) for c in made if not space.explain(c)][:3]
+    exact: list[Config] = []
+    # There are two sets of sums then: other tiles, where one does not leave room for another.
+    tiles: tuple[Config, ...] = ({}, {"CONSUMERS": 2, "TILES_M": 1, "REGISTERS": True})
+    stores: tuple[Config, ...] = ({}, {"STORE": "copy", "BUFFERS": 2})
+    for tile in tiles:
+        for store in stores:
+            for columns in dict.fromkeys((config["BN"], 192, 160, 128, 64)):
+                exact.append({**config, **tile, **store, "PROMOTE": 4, "BN": columns})
+    fitting = [c for c in exact if not space.explain(c)]
+    return [(family, c) for c in ({**config, "PROMOTE": 0}, *fitting[:5]) if not space.explain(c)]
 
 
 def sums_are(choice: Choice, problem: Gemm, exact: bool) -> bool:
