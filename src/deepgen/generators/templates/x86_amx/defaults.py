@@ -9,6 +9,7 @@ from deepgen.operators import Gemm
 from deepgen.targets import X86
 
 _WORTH_A_THREAD = 20_000_000  # operations; below, waking another thread takes as long as it saves
+_BYTES_WORTH_A_THREAD = 1 << 20  # the same for what waits for memory
 _ROUND = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -33,13 +34,20 @@ def default_config(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
         "PASSING": "right",
         "SNAKE": kc * element > 1024,
         "ASIDE": True,
-        "AHEAD": "item" if gemm.batch > 1 else "panel",
+        "AHEAD": _ahead(gemm, cpu, left, kc),
         "AHEAD_RESULT": True,
         "GATHER": 8 // element,  # 256 bytes of a row
         "PACK_AHEAD": 0,
         "STORE": "buffer",
     }
     return {**config, **_threads(gemm, cpu, left, right, rows * 16, columns * 16)}
+
+
+def _ahead(gemm: Gemm, cpu: X86, left: int, kc: int) -> str:
+    """Fetching by instructions takes buffers that tile loads need: what is read once, hardware fetches better."""
+    if gemm.batch > 1:
+        return "item"
+    return "panel" if left * kc * gemm.dtypes[0].bytes <= cpu.l2_bytes else "none"
 
 
 def _default_swap(gemm: Gemm) -> bool:
@@ -52,7 +60,7 @@ def _panel(left: int, right: int) -> tuple[int, int]:
     if left <= 16:
         return 1, min(4, 1 << (-(-right // 16) - 1).bit_length())
     if right <= 16:
-        return 4, 1
+        return 2, 1  # 32 rows are read at a time: as many as hardware fetches ahead
     return 2, 2
 
 
@@ -85,7 +93,8 @@ def _at_most(values: Sequence[int], wanted: int) -> int:
 def _threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: int) -> Mapping[str, Any]:
     """All cores when there is enough to do, dividing what gives each of them most panels."""
     threads = cpu.cores
-    if threads == 1 or gemm.flops() < _WORTH_A_THREAD * threads:
+    little = gemm.flops() < _WORTH_A_THREAD * threads and gemm.least_bytes() < _BYTES_WORTH_A_THREAD * threads
+    if threads == 1 or little:
         return {"THREADS": 1}
     if gemm.batch >= threads:
         return {"THREADS": threads, "PARTITION": "batch", "TASKS": 1}
