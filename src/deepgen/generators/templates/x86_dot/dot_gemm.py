@@ -16,10 +16,20 @@ _PARTITION = {"left": 0, "right": 1, "both": 2, "batch": 3}
 _C_TYPES = {"f32": 0, "bf16": 1, "i32": 2, "f16": 0}  # f16 is made from f32
 _SCALES = {"none": 0, "tensor": 1, "row": 2, "column": 3}
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
-_OWN = ("gemm_dot.c", "dot_knobs.h", "finish.h", "dot_lines.h", "dot_pack.h", "vector_product.h", "dot_blocks.h")
+_OWN = (
+    "gemm_dot.c",
+    "dot_knobs.h",
+    "finish.h",
+    "dot_lines.h",
+    "dot_pack.h",
+    "vector_product.h",
+    "dot_finish.h",
+    "dot_blocks.h",
+    "dot_rows.h",
+)
 _SHARED = ("x86_pool.h", "x86_vector.h")
 
-_HEIGHTS, _WIDTHS = (1, 2, 4, 5, 6, 7, 8, 9, 12, 14), (1, 2, 3, 4, 6)
+_HEIGHTS, _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 14), (1, 2, 3, 4, 6)
 _BLOCK_ROWS = (64, 128, 256, 512, 1024, 2048, 4096)
 _BLOCK_COLUMNS = (64, 128, 256, 512, 1024, 2048, 4096)
 _BLOCK_K = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -48,14 +58,16 @@ class DotGemm:
         s = Space(self.name)
         swap = s.knob("SWAP", _swaps(gemm))
         widen = s.knob("WIDEN", _widenings(gemm))
+        kind = s.knob("KIND", _kinds(gemm, cpu))
+        panels = kind == "panels"
         rows, columns = s.knob("MR", _HEIGHTS), s.knob("NR", _WIDTHS)
-        mc, nc = s.knob("MC", _BLOCK_ROWS), s.knob("NC", _BLOCK_COLUMNS)
-        kc = s.knob("KC", _covering(_BLOCK_K, gemm.k))
-        s.knob("PACK_LEFT", [False, True], when=~widen)
-        s.knob("INNER", ["left", "right"])
-        s.knob("PREFETCH", [0, 4, 8, 16, 32])
-        s.knob("PREFETCH_C", [False, True])
-        s.knob("PACK_AHEAD", [0, 2, 4, 8, 16])
+        mc, nc = s.knob("MC", _BLOCK_ROWS, when=panels), s.knob("NC", _BLOCK_COLUMNS, when=panels)
+        kc = s.knob("KC", _covering(_BLOCK_K, gemm.k), when=panels)
+        s.knob("PACK_LEFT", [False, True], when=panels & ~widen)
+        s.knob("INNER", ["left", "right"], when=panels)
+        s.knob("PREFETCH", [0, 4, 8, 16, 32], when=panels)
+        s.knob("PREFETCH_C", [False, True], when=panels)
+        s.knob("PACK_AHEAD", [0, 2, 4, 8, 16, 32])
         threads = s.knob("THREADS", _thread_counts(cpu.cores))
         partition = s.knob("PARTITION", _partitions(gemm), when=threads > 1)
         tasks = s.knob("TASKS", [1, 2, 4], when=threads > 1)
@@ -66,10 +78,11 @@ class DotGemm:
             (rows + 1) * columns * pieces + 1 <= cpu.vector_registers,
             "the sums, a row of the right operand and a group of the left one fit in the vector registers",
         )
-        s.require(nc >= panel, "a block has at least one panel of columns")
+        s.require(implies(panels, nc >= panel), "a block has at least one panel of columns")
+        s.require(implies(~panels, ~(swap | widen)), "sums along K are neither swapped nor widened")
         for widened in _widenings(gemm):
             packed = 4 if widened else gemm.dtypes[0].bytes  # bytes of a number
-            only = widen == widened
+            only = panels & (widen == widened)
             s.require(
                 implies(only, nc * gemm.k * packed <= 8 * cpu.l2_bytes),
                 f"the right operand's block is at most eight times L2, widened: {widened}",
@@ -79,7 +92,7 @@ class DotGemm:
                 f"the left operand's block is at most eight times L2, widened: {widened}",
             )
         s.require(
-            implies(kc < gemm.k, mc * nc * 4 <= 4 * cpu.l2_bytes),
+            implies(panels & (kc < gemm.k), mc * nc * 4 <= 4 * cpu.l2_bytes),
             "sums that wait for the next block of K are at most four times L2",
         )
         s.require((threads == 1) | (threads * _WORTH_A_THREAD <= gemm.flops() * 4), "every thread has enough to do")
@@ -114,10 +127,12 @@ class DotGemm:
             "SCALES": _SCALES[gemm.scales],
             "ACTIVATION": _ACTIVATIONS[gemm.activation],
             "SWAP": int(swap),
-            **{name: config[name] for name in ("MR", "NR", "MC", "NC", "KC", "PREFETCH", "PACK_AHEAD")},
-            "PREFETCH_C": int(config["PREFETCH_C"]),
+            "ALONG": int(config["KIND"] == "rows"),
+            **{name: config[name] for name in ("MR", "NR", "PACK_AHEAD")},
+            **{name: config[name] for name in ("MC", "NC", "KC", "PREFETCH") if name in config},
+            "PREFETCH_C": int(config.get("PREFETCH_C", False)),
             "PACK_LEFT": int(config.get("PACK_LEFT", True)),
-            "INNER_LEFT": int(config["INNER"] == "left"),
+            "INNER_LEFT": int(config.get("INNER") == "left"),
             "PARTITION": _PARTITION[config.get("PARTITION", "left")],
             "TASKS": config.get("TASKS", 1),
         }
@@ -132,25 +147,34 @@ class DotGemm:
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         gemm, cpu = _served(operator, target)
-        swap = _default_swap(gemm)
+        swap = _swaps(gemm)[0]
         left, right = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
         widen = _widenings(gemm)[-1]
         element = 4 if widen else gemm.dtypes[0].bytes
         rows, columns = _default_panel(left, right, cpu)
         depths = _covering(_BLOCK_K, gemm.k)
         config: dict[str, Any] = {"SWAP": swap, "WIDEN": widen, "MR": rows, "NR": columns}
+        if left <= _FEW and len(_kinds(gemm, cpu)) > 1:
+            rows = min(left, 8)
+            columns = 3 if rows > 4 else 4 if rows > 1 else 6
+            config |= {"KIND": "rows", "WIDEN": False, "MR": rows, "NR": columns, "PACK_AHEAD": 16}
+            return {**config, **_default_threads(gemm, cpu, left, right, rows, columns * 16)}
+        config["KIND"] = "panels"
         if left <= _FEW:  # the right operand comes from memory: a block of it is packed into L1 and used there
-            config |= {"MC": 64, "NC": 256, "KC": _nearest(depths, 128 // element), "INNER": "left", "PACK_AHEAD": 8}
+            config |= {"MC": 64, "NC": 512, "KC": _nearest(depths, 128 // element), "INNER": "left", "PACK_AHEAD": 16}
+            config |= {"PREFETCH": 0, "PREFETCH_C": False}
         else:
             wide = cpu.l2_bytes // 2 // (gemm.k * element)  # columns whose block takes half of L2
+            few = left <= 256  # then a block of the right operand is packed, used and forgotten
             config |= {
-                "MC": 256,
+                "MC": 256 if few else 64,
                 "NC": _nearest(_BLOCK_COLUMNS, min(right, max(wide, 256))),
-                "KC": _nearest(depths, 1024 // element),
+                "KC": _nearest(depths, (1024 if few else 2048) // element),
                 "INNER": "right",
-                "PACK_AHEAD": 0,
+                "PACK_AHEAD": 8 if few else 0,
+                "PREFETCH": 0 if few else 8,
+                "PREFETCH_C": not few,
             }
-        config |= {"PREFETCH": 0, "PREFETCH_C": False}
         if not widen:
             config["PACK_LEFT"] = left > _FEW
         return {**config, **_default_threads(gemm, cpu, left, right, rows, columns * 16)}
@@ -168,14 +192,21 @@ def _widenings(gemm: Gemm) -> list[bool]:
     return {"f16": [True], "bf16": [False, True]}.get(gemm.a, [False])
 
 
+def _kinds(gemm: Gemm, cpu: X86) -> list[str]:
+    """Sums along K, where both operands lie along K and few rows of A make packing B a waste."""
+    fits = gemm.layout == "nt" and gemm.m <= 4 * _FEW and gemm.a != "f16" and cpu.vector_bytes == 64
+    return ["panels", "rows"] if fits else ["panels"]
+
+
 def _workspace(gemm: Gemm, config: Mapping[str, Any]) -> str:
     """What gemm_dot.c asks for, thread by thread."""
+    config = {"MC": 256, "NC": 512, "KC": 512, **config}  # those of dot_knobs.h, where nothing is packed
     rows, columns = config["MR"], config["NR"] * 16
     tall = -(-rows // 16) * 16
     group = [4, 2, 1, 1][_input(gemm, config)]
-    panels, nc = config["MC"] // rows, config["NC"] // columns * columns
+    panels, nc = -(-config["MC"] // rows), config["NC"] // columns * columns
     depth = -(-config["KC"] // (16 * group)) * 64 + 64
-    fixed = tall * columns * 4 * 2 + panels * tall * depth + -(-config["MC"] // 16) * 64
+    fixed = tall * columns * 4 * 2 + panels * tall * depth + -(-panels * rows // 16) * 64
     block = f"{nc * 4 * 16} * ceil_div(K, {16 * group})"
     return f"{config['THREADS']} * ({fixed + panels * rows * nc * 4} + {block})"
 
@@ -219,11 +250,6 @@ def _served(operator: Operator, target: Target) -> tuple[Gemm, X86]:
 def _swaps(gemm: Gemm) -> list[bool]:
     """Which operand may be the left one: rows of A (M x K) and columns of B (N x K) can be read where they lie."""
     return {"nn": [False], "nt": [False, True], "tn": [False, True], "tt": [True]}[gemm.layout]
-
-
-def _default_swap(gemm: Gemm) -> bool:
-    choices = _swaps(gemm)
-    return choices[0] if len(choices) == 1 else gemm.n > gemm.m
 
 
 def _covering(values: Sequence[int], size: int) -> list[int]:

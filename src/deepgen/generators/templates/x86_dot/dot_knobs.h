@@ -17,6 +17,9 @@
 #ifndef SWAP  // 1: B is the left operand, and C is computed transposed
 #define SWAP 0
 #endif
+#ifndef ALONG  // 1: sums along K, nothing packed (A stored M x K, B stored N x K)
+#define ALONG 0
+#endif
 #ifndef MR  // sums in registers: rows
 #define MR 6
 #endif
@@ -70,7 +73,7 @@
 
 enum {
     COLS = NR * 16,
-    MC_WHOLE = MC / MR * MR,
+    MC_WHOLE = (MC + MR - 1) / MR * MR,
     NC_WHOLE = NC / COLS * COLS,
     KC_WHOLE = (KC + LINE - 1) / LINE * LINE,
     LEFT_ROW = KC_WHOLE / GROUP * 4 + 64,  // bytes; rows a power of two apart would crowd the same sets of L1
@@ -79,5 +82,5 @@ enum {
     SUMS_BYTES = MR * COLS * 4,
     TURNED_ROW = (MR + 15) / 16 * 64,
     // a thread's scratch, but for the right operand's block and the sums that wait
-    FIXED_BYTES = (MR + 15) / 16 * 16 * GROUP_BYTES + COLS * TURNED_ROW + MC_WHOLE / MR * LEFT_BYTES + (MC + 15) / 16 * 64,
+    FIXED_BYTES = (MR + 15) / 16 * 16 * GROUP_BYTES + COLS * TURNED_ROW + MC_WHOLE / MR * LEFT_BYTES + (MC_WHOLE + 15) / 16 * 64,
 };

@@ -30,6 +30,20 @@ ALWAYS_INLINE line line_along(const char *from, long n) {
 #endif
 }
 
+// 16 rows along K of a whole LINE each, turned.
+ALWAYS_INLINE void lines_turned(line t[16], const char *from, long ld) {
+#if !WIDENED
+    if (ld % 4 == 0) {  // then groups can be read as floats, which are turned while they are loaded
+        vec v[16];
+        load_turned(v, (const float *)from, ld / 4);
+        UNROLLED for (int i = 0; i < 16; i++) t[i] = _mm512_castps_si512(v[i]);
+        return;
+    }
+#endif
+    UNROLLED for (int i = 0; i < 16; i++) t[i] = line_along(from + i * ld, LINE);
+    turn(t);
+}
+
 // The groups of GROUP times 16 columns, of which `columns` are there, at `k` numbers along K.
 ALWAYS_INLINE void lines_across(line out[GROUP], const char *from, long ld, long columns, long k) {
 #if WIDENED
@@ -91,6 +105,10 @@ static line line_along(const char *from, long n) {
     line x = line_zero();
     for (long i = 0; i < n && i < LINE; i++) x.at[i / GROUP] |= placed(from + i * ES, i % GROUP);
     return x;
+}
+static void lines_turned(line t[16], const char *from, long ld) {
+    for (int i = 0; i < 16; i++) t[i] = line_along(from + i * ld, LINE);
+    turn(t);
 }
 static void lines_across(line out[GROUP], const char *from, long ld, long columns, long k) {
     for (int v = 0; v < GROUP; v++) out[v] = line_zero();

@@ -61,9 +61,13 @@ static void pack_right(char *to, long panel_bytes, matrix x, long column, long c
             if (PACK_AHEAD)
                 UNROLLED for (int i = 0; i < 16; i++) __builtin_prefetch(first + i * x.ld + PACK_AHEAD * 64, 0, 3);
             line t[16];
-            UNROLLED for (int i = 0; i < 16; i++)
-                t[i] = j + i < columns ? line_along(first + i * x.ld, depth - d) : line_zero();
-            turn(t);
+            if (columns - j >= 16 && depth - d >= LINE) {
+                lines_turned(t, first, x.ld);
+            } else {
+                UNROLLED for (int i = 0; i < 16; i++)
+                    t[i] = j + i < columns ? line_along(first + i * x.ld, depth - d) : line_zero();
+                turn(t);
+            }
             char *at = to + j / COLS * panel_bytes + d / GROUP * GROUP_BYTES + j % COLS * 4;
             UNROLLED for (int g = 0; g < 16; g++)
                 if (d + g * GROUP < depth) line_put(at + g * GROUP_BYTES, shifted(t[g]));

@@ -8,9 +8,9 @@
 // The other is the right one, packed: 16 columns of a group are one vector. Levels, from the inside out:
 //   dot_knobs.h       the knobs, and the sizes that follow
 //   vector_product.h  MR x COLS of C over a block of K, the sums in registers
-//   finish.h          what becomes of the sums
+//   finish.h, dot_finish.h  what becomes of the sums
 //   dot_lines.h, dot_pack.h  lines of 16 groups; operands in the order in which products read them
-//   dot_blocks.h      cache blocks
+//   dot_blocks.h      cache blocks; or dot_rows.h, few rows of A along K, without packing
 //   this file         tasks, a part of C each, which threads draw; the entries
 #include <stdint.h>
 #include <string.h>
@@ -22,7 +22,12 @@
 #include "dot_lines.h"
 #include "dot_pack.h"
 #include "vector_product.h"
+#include "dot_finish.h"
+#if ALONG
+#include "dot_rows.h"
+#else
 #include "dot_blocks.h"
+#endif
 
 #define C_BYTES (F16_RESULT ? 2 : (long)sizeof(number))
 

@@ -70,6 +70,7 @@ typedef struct {
     long sums_in_row, sums_row, rows;
 } product;
 
+#if !ALONG
 ALWAYS_INLINE void product_of(int nr, const product *p) {
     sums s[MR][NR * PIECES];
     UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int j = 0; j < nr * PIECES; j++) {
@@ -140,6 +141,7 @@ static void multiply(long columns, const product *p) {
     };
     of[least(ceil_div(columns, 16), NR) - 1](p);
 }
+#endif
 
 // -128 times the sums of the rows of a product's left operand: what the 128 added to the right one must not add.
 static void start_sums(int32_t *to, const product *p, long bytes) {
