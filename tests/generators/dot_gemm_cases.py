@@ -19,5 +19,5 @@ def integers(m: int, n: int, k: int, a: str = "i8", b: str = "i8", **other: obje
 
 def emulated(kernel: Kernel) -> Kernel:
     """The same source with its dot products in plain C."""
-    text = resources.files("deepgen.generators.templates.x86_dot").joinpath("emulate.h").read_text()
+    text = resources.files("deepgen.generators.templates.x86_amx").joinpath("emulate.h").read_text()
     return replace(kernel, sources=(*kernel.sources, Source("emulate.h", text)), flags=(*kernel.flags, "-DEMULATE"))

@@ -74,7 +74,6 @@
 #else
 #define ES 1
 #endif
-#define SHIFTED 0                         // which vectors need: tiles multiply any signs
 #define LEFT_ACROSS (SWAP ? !B_T : A_T)   // whether numbers of one k lie side by side
 #define RIGHT_ACROSS (SWAP ? A_T : !B_T)
 

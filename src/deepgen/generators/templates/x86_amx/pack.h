@@ -13,7 +13,6 @@ ALWAYS_INLINE line line_part(const void *from, long bytes) {
 }
 ALWAYS_INLINE line line_whole(const void *from) { return _mm512_loadu_si512(from); }
 ALWAYS_INLINE void line_put(void *to, line x) { _mm512_storeu_si512(to, x); }
-ALWAYS_INLINE line line_shifted(line x) { return _mm512_xor_si512(x, _mm512_set1_epi8(-128)); }
 
 ALWAYS_INLINE void turn(line t[16]) {
     vec v[16];
@@ -76,10 +75,6 @@ ALWAYS_INLINE line line_part(const void *from, long bytes) {
 }
 ALWAYS_INLINE line line_whole(const void *from) { return line_part(from, 64); }
 ALWAYS_INLINE void line_put(void *to, line x) { memcpy(to, &x, 64); }
-ALWAYS_INLINE line line_shifted(line x) {
-    for (int i = 0; i < 16; i++) x.at[i] ^= 0x80808080u;
-    return x;
-}
 
 static void turn(line t[16]) {
     for (int i = 0; i < 16; i++)
@@ -104,9 +99,6 @@ static inline void interleave_lines(line t[GROUP], const char *from, long ld) {
 }
 #endif
 
-// A line of the right operand as it is packed.
-ALWAYS_INLINE line right_line(line x) { return SHIFTED ? line_shifted(x) : x; }
-
 // Reads a square: 16 rows along K, or 16 columns across DEPTH lines. What lies outside the matrix is 0.
 ALWAYS_INLINE void read_square(line t[16], int across, const char *from, long ld, long rows, long k) {
     if (across && rows >= 16 && k >= DEPTH) {
@@ -124,5 +116,5 @@ ALWAYS_INLINE void copy_square(char *to, int across, int by_groups, const char *
     line t[16];
     read_square(t, across, from, ld, rows, k);
     if (across != by_groups) turn(t);
-    UNROLLED for (int i = 0; i < 16; i++) line_put(to + i * 64, by_groups ? right_line(t[i]) : t[i]);
+    UNROLLED for (int i = 0; i < 16; i++) line_put(to + i * 64, t[i]);
 }

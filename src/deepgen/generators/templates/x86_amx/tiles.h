@@ -18,15 +18,24 @@ typedef struct {
 #include <unistd.h>
 
 // Linux gives the large state of tiles only to processes that ask for it. Once for all threads, when this is loaded.
+static int tiles_refused;
 __attribute__((constructor)) static void tile_permission(void) {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILE_DATA = 18 };
-    if (!syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILE_DATA)) return;
-    fputs("deepgen: this system does not let processes use AMX tiles (arch_prctl refused them). "
-          "Tune for x86:avx512_vnni or x86:avx512 instead.\n", stderr);
-    abort();
+    tiles_refused = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILE_DATA) != 0;
+}
+
+// Why this library cannot work here, in words; 0 when it can. Who loads it asks before the first call.
+const char *deepgen_refusal(void) {
+    return tiles_refused ? "this system does not let processes use AMX tiles (arch_prctl refused them): "
+                           "tune for x86:avx512_bf16 or x86:avx512_vnni instead"
+                         : 0;
 }
 
 ALWAYS_INLINE void tile_configure(const tile_shapes *shapes) {
+    if (tiles_refused) {  // nobody asked: better a word than an illegal instruction
+        fprintf(stderr, "deepgen: %s\n", deepgen_refusal());
+        abort();
+    }
     __asm__ volatile("ldtilecfg %0" ::"m"(*shapes) : "memory");
 }
 ALWAYS_INLINE void tile_release(void) { __asm__ volatile("tilerelease" ::: "memory"); }
