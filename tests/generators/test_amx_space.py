@@ -1,0 +1,44 @@
+"""The AMX family's space, launch and defaults are what was looked at, on whatever processor the tests run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from dot_gemm_cases import bf16, integers
+
+from deepgen import targets
+from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm
+from deepgen.operators import Gemm, gemm
+from deepgen.vocabulary import Kernel
+
+FAMILY, TARGET = AmxGemm(), targets.resolve("x86:amx")
+
+
+def test_the_emitted_kernel_is_the_one_we_looked_at(golden: Callable[[str, str], None]) -> None:
+    operator = bf16(384, 1024, 1024, bias=True, activation="gelu")
+    kernel = FAMILY.emit(operator, TARGET, FAMILY.default(operator, TARGET))
+    assert Kernel.from_json(kernel.to_json()) == kernel
+    told = {"sources": [s.name for s in kernel.sources], "flags": kernel.flags, "plan": kernel.to_json()["plan"]}
+    golden("x86_amx/square.json", json.dumps(told, indent=1) + "\n")
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 4096, 4096), (4096, 16, 64), (100, 100, 100), (256, 256, 8192)])
+def test_every_default_is_in_the_space(shape: tuple[int, int, int], layout: str) -> None:
+    for operator in (bf16(*shape, layout=layout), integers(*shape, "u8", layout=layout), bf16(*shape, batch=64)):
+        assert FAMILY.space(operator, TARGET).explain(dict(FAMILY.default(operator, TARGET))) == []
+
+
+@pytest.mark.parametrize(
+    ("operator", "target", "reason"),
+    [
+        (gemm(64, 64, 64), "x86:amx", "bf16"),
+        (bf16(64, 64, 64), "x86:avx512_bf16", "amx_tile"),
+        (integers(64, 64, 64, alpha=0.5), "x86:amx", "whole numbers"),
+        (integers(64, 64, 64, scales="row"), "x86:amx", "floating"),
+    ],
+)
+def test_what_it_cannot_do_is_said(operator: Gemm, target: str, reason: str) -> None:
+    assert reason in (FAMILY.refuses(operator, targets.resolve(target)) or "")
