@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from math import ceil
 from pathlib import Path
 from typing import Any
 
-from deepgen.generators.templates.sm90.defaults import seconds as predicted
+from deepgen.generators.templates.sm90.defaults import STAGES, Way, config, ranked
 from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
 from deepgen.operators import Gemm, gemm
 from deepgen.space import Space
@@ -20,88 +19,55 @@ Config = dict[str, Any]
 FAMILY, TARGET = Sm90Gemm(), parse_cuda("h200")
 SUITES = ROOT / "data/suites.json"
 
-# (consumers, tiles_m, BN, schedule)
-TILES = [
-    (2, 1, 256, "c"), (2, 2, 128, "c"), (2, 1, 192, "c"), (2, 1, 128, "c"), (3, 1, 192, "c"), (3, 1, 128, "c"),
-    (3, 1, 96, "c"), (2, 1, 224, "c"), (2, 1, 160, "c"), (2, 2, 96, "c"), (2, 1, 96, "c"), (2, 1, 64, "c"),
-    (1, 1, 256, "c"), (1, 1, 192, "c"), (1, 1, 128, "c"), (1, 1, 96, "c"), (1, 1, 64, "c"), (1, 1, 32, "c"),
-    (1, 1, 48, "c"), (1, 2, 64, "c"), (1, 2, 128, "c"), (1, 1, 16, "c"),
-    (2, 2, 128, "p"), (2, 1, 256, "p"), (2, 1, 192, "p"), (2, 1, 128, "p"), (2, 1, 64, "p"),
-]  # fmt: skip
-STAGES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
-
 
 def shapes() -> list[tuple[int, int, int, int]]:
     suite = json.loads(SUITES.read_text())["gpu"]
     return [(1, m, n, k) for m, n, k in suite["gemm"]] + [tuple(s) for s in suite["batched_gemm"]]
 
 
-def config(op: Gemm, space: Space, tile: tuple[int, int, int, str], **other: Any) -> Config | None:
-    """The config with as many stages as fit, or none when the space has no such point."""
-    consumers, tiles_m, bn, schedule = tile
-    whole = other.get("FIXUP", "none") in ("none", "stream")
-    copy = op.c in ("bf16", "f16") and op.n % 8 == 0 and bn % 64 == 0 and whole
-    made: Config = {
-        "SCHEDULE": "ping-pong" if schedule == "p" else "cooperative", "CONSUMERS": consumers, "TILES_M": tiles_m,
-        "BN": bn, "ATOMS": 1, "STAGES": 4, "REGISTERS": consumers > 1 and tiles_m * bn >= 192, "MIN_BLOCKS": 1,
-        "CLUSTER_M": 1, "CLUSTER_N": 1, "STORE": "copy" if copy else "straight", "BUFFERS": 2, "FIXUP": "none",
-        "PERSISTENT": True, "GROUP": 8, "ALONG": "M", **other,
-    }  # fmt: skip
-    if made["STORE"] != "copy":
-        made.pop("BUFFERS", None)
-    if made["FIXUP"] != "none":
-        made.pop("PERSISTENT")
-    most = other.get("STAGES")
-    for stages in [most] if most else reversed(STAGES):
-        made["STAGES"] = stages
-        if not space.explain(made):
-            return made
+def fitted(space: Space, made: Config) -> Config | None:
+    """The config with as many stages as fit and the knobs that others ask for; None where there is no such point."""
+    c = dict(made)
+    if c["STORE"] in ("copy", "late"):
+        c.setdefault("BUFFERS", 2)
+    else:
+        c.pop("BUFFERS", None)
+    if c["FIXUP"] == "none":
+        c.setdefault("PERSISTENT", c["STORE"] != "reuse")
+    else:
+        c.pop("PERSISTENT", None)
+    for stages in reversed(STAGES):
+        if not space.explain({**c, "STAGES": stages}):
+            return {**c, "STAGES": stages}
     return None
 
 
-def candidates(op: Gemm, most: int) -> list[Config]:
+def candidates(op: Gemm, most: int, **fixed: Any) -> list[Config]:
+    """The best by the model, but few of one kind: it is not that good. Then changes that it knows nothing of."""
     space = FAMILY.space(op, TARGET)
-    found: list[tuple[float, Config]] = []
-    steps = ceil(op.k / 64)
-    for tile in TILES:
-        bm = 64 * tile[1] * (1 if tile[3] == "p" else tile[0])
-        tiles = ceil(op.m / bm) * ceil(op.n / tile[2]) * op.batch
-        some: list[Config | None] = []
-        for cluster in ({}, {"CLUSTER_M": 2}, {"CLUSTER_N": 2}):
-            some.append(config(op, space, tile, **cluster))
-            if tile[3] == "c" and tiles <= 4 * 132:
-                some.append(config(op, space, tile, PERSISTENT=False, **cluster))
-        if tile[3] == "c":
-            for blocks in (2, 3, 4):
-                some.append(config(op, space, tile, PERSISTENT=False, MIN_BLOCKS=blocks))
-            if steps > 4 and tiles % 132 and tiles < 8 * 132:
-                some.append(config(op, space, tile, FIXUP="stream"))
-            most_splits = min(steps, 132 // tiles) if tiles else 0
-            for parts in (2, 3, 4, 6, 8, 11, 16, 20, 26, 33, 44, 66):
-                if parts <= most_splits:
-                    some.append(config(op, space, tile, FIXUP="exchange", PARTS=parts))
-            for cluster_k in (1, 2, 3, 4, 5, 6, 7, 8, 16):
-                for parts in {1, most_splits // cluster_k}:
-                    if 1 < cluster_k * parts <= most_splits:
-                        split = {"FIXUP": "split", "CLUSTER_K": cluster_k, "PARTS": parts}
-                        some.append(config(op, space, tile, **split))
-        found += [(predicted(op, TARGET, c), c) for c in some if c is not None]
-    found.sort(key=lambda pair: pair[0])
-    return varied([c for _, c in found], most)
-
-
-def varied(ranked: list[Config], most: int) -> list[Config]:
-    """The best, but no more than a few of one tile and of one way to share out: the model is not that good."""
+    columns = next(knob.values for knob in space.knobs if knob.name == "BN")
     seen: dict[Any, int] = {}
     out: list[Config] = []
-    for c in ranked:
-        tile = (c["CONSUMERS"], c["TILES_M"], c["BN"])
-        way = (*tile, c["SCHEDULE"], c["FIXUP"], c["MIN_BLOCKS"], c["CLUSTER_M"], c["CLUSTER_N"])
-        if c not in out and seen.get(tile, 0) < 7 and seen.get(way, 0) < {"split": 2, "exchange": 3}.get(c["FIXUP"], 1):
-            seen[tile], seen[way] = seen.get(tile, 0) + 1, seen.get(way, 0) + 1
-            out.append(c)
-        if len(out) == most:
-            break
+    ways = ranked(op, TARGET, [int(n) for n in columns if isinstance(n, int)])
+    # Ping-pong is behind in the model more often than on the device.
+    for way in [*ways, *(way for way in ways if way.turns and way.tiles_m == 2)]:
+        tile = (way.bm, way.bn)
+        kind = (*tile, way.turns, way.fixup, way.cluster)
+        most_now = most + (most // 2) * (way.turns and way.tiles_m == 2)
+        if seen.get(tile, 0) >= 4 or seen.get(kind, 0) >= 2 or len(out) >= most_now:
+            continue
+        made = config(op, TARGET, way)
+        if made and fixed.get("PROMOTE"):
+            made |= {"REGISTERS": way.consumers > 1, "STORE": {"late": "copy"}.get(made["STORE"], made["STORE"])}
+        made = fitted(space, {**made, **fixed}) if made else None
+        if made is not None:
+            seen[tile], seen[kind] = seen.get(tile, 0) + 1, seen.get(kind, 0) + 1
+            out.append(made)
+    changes: list[Config] = [{"CACHE": "stream"}, {"CACHE": "A"}, {"CACHE": "B"}, {"ATOMS": 2}]
+    changes += [{"STORE": "copy", "PERSISTENT": True}, {"STORE": "late", "PERSISTENT": True}, {"ALONG": "N"}]
+    for c in out[:2]:
+        more = [fitted(space, {**c, **change}) for change in changes if {**c, **change} != c]
+        out += [m for m in more if m is not None and m not in out]
     return out
 
 
@@ -115,100 +81,159 @@ def neighbours(op: Gemm, c: Config) -> Iterator[Config]:
     """One knob changed at a time, and the stages refitted."""
     space = FAMILY.space(op, TARGET)
     for knob, values in (
-        ("GROUP", (1, 2, 4, 8, 16)), ("ALONG", ("M", "N")), ("ATOMS", (1, 2)), ("BUFFERS", (1, 2, 4)),
-        ("STORE", ("straight", "copy")), ("PERSISTENT", (True, False)), ("MIN_BLOCKS", (1, 2, 3, 4)),
+        ("CACHE", ("none", "stream", "A", "B")), ("GROUP", (1, 2, 4, 8, 16)), ("ALONG", ("M", "N")),
+        ("STORE", ("straight", "copy", "late", "reuse")), ("ATOMS", (1, 2)), ("BUFFERS", (1, 2, 3, 4, 6, 8)),
+        ("PERSISTENT", (True, False)), ("MIN_BLOCKS", (1, 2, 3, 4)), ("PROMOTE", (1, 2, 4)),
         ("CLUSTER_M", (1, 2)), ("CLUSTER_N", (1, 2)), ("REGISTERS", (True, False)),
-        ("BN", (c["BN"] - 32, c["BN"] - 16, c["BN"] + 16, c["BN"] + 32)),
+        ("BN", (c["BN"] - 32, c["BN"] - 16, c["BN"] - 8, c["BN"] + 8, c["BN"] + 16, c["BN"] + 32)),
         ("PARTS", _near(c.get("PARTS", 1))), ("CLUSTER_K", (1, 2, 3, 4, 6, 8, 16)),
         ("STAGES", (c["STAGES"] - 2, c["STAGES"] - 1)),
     ):  # fmt: skip
         for value in values:
-            if c.get(knob) in (None, value) and knob != "BUFFERS":
+            if c.get(knob) in (None, value) or (knob == "PROMOTE" and not c[knob]):
                 continue
             other = {**c, knob: value}
-            if other["STORE"] == "copy":
-                other.setdefault("BUFFERS", 2)
-            else:
-                other.pop("BUFFERS", None)
-            for stages in (other["STAGES"],) if knob == "STAGES" else reversed(STAGES):
-                if other != c and not space.explain({**other, "STAGES": stages}):
-                    yield {**other, "STAGES": stages}
-                    break
+            if knob == "STORE" and c["FIXUP"] == "none":
+                other["PERSISTENT"] = value != "reuse"
+            if knob == "STAGES":
+                if not space.explain(other):
+                    yield other
+            elif (made := fitted(space, other)) is not None:
+                yield made
+
+
+Tile = tuple[int, int, int, str]  # consumers, tiles_m, BN, and c for cooperative or p for ping-pong
+COOP, PING, ONE, THREE, TALL = (2, 1, 256, "c"), (2, 2, 128, "p"), (1, 1, 64, "c"), (3, 1, 192, "c"), (2, 2, 128, "c")
+BASE = gemm(1000, 776, 520, dtype="bf16", layout="nt")
+FULL: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "bias": True, "activation": "gelu", "scales": "row"}
+
+
+class Checks:
+    """Small odd problems that try each feature at least once."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[Gemm, Config]] = []
+
+    def add(self, op: Gemm, tile: Tile, **other: Any) -> None:
+        made = config(op, TARGET, Way(*tile[:3], turns=tile[3] == "p"))
+        assert made is not None, tile
+        if other.get("FIXUP", "none") != "none":
+            other = {"STORE": "copy" if other["FIXUP"] == "stream" else "straight", **other}
+        if other.get("STORE", "") in ("copy", "late"):
+            other = {"PERSISTENT": True, **other}
+        fitting = fitted(FAMILY.space(op, TARGET), {**made, **other})
+        if fitting is None:
+            print("no such config:", op.describe(), tile, other)
+        else:
+            self.all.append((op, fitting))
+
+    def work(self) -> None:
+        """How it is shared out."""
+        add = self.add
+        for tile in (COOP, PING, ONE, THREE, TALL, (1, 1, 48, "c"), (2, 1, 64, "p")):
+            add(BASE, tile)
+        add(BASE, COOP, STORE="straight")
+        add(BASE, COOP, PERSISTENT=False)
+        add(BASE, COOP, ATOMS=2)
+        for cluster in ({"CLUSTER_M": 2}, {"CLUSTER_N": 2}, {"CLUSTER_M": 2, "CLUSTER_N": 2}, {"CLUSTER_M": 4}):
+            add(BASE, (2, 1, 128, "c"), **cluster)
+        add(BASE, (2, 1, 128, "p"), CLUSTER_M=2)
+        splits: list[tuple[int, int]] = [(2, 1), (4, 1), (8, 1), (16, 1), (1, 3), (2, 4), (3, 2)]
+        for split in splits:
+            add(
+                replace(BASE, k=2056),
+                (1, 1, 96 if split[0] == 3 else 128, "c"),
+                FIXUP="split",
+                CLUSTER_K=split[0],
+                PARTS=split[1],
+            )
+        add(replace(BASE, k=2056), (2, 1, 128, "c"), FIXUP="split", CLUSTER_K=4, PARTS=2)
+        for parts in (2, 3, 9, 33):
+            add(gemm(200, 136, 5000, dtype="bf16", layout="nt"), (1, 1, 64, "c"), FIXUP="exchange", PARTS=min(parts, 9))
+            add(gemm(100, 120, 5000, dtype="bf16", layout="nt"), (2, 1, 128, "c"), FIXUP="exchange", PARTS=parts)
+        for shape in ((1000, 776, 520), (3000, 2048, 1032), (100, 72, 16384)):
+            add(gemm(*shape, dtype="bf16", layout="nt"), (2, 1, 128, "c"), FIXUP="stream")
+        add(BASE, ONE, FIXUP="stream", MIN_BLOCKS=3)
+
+    def formats(self) -> None:
+        """Layouts, formats and epilogues."""
+        add = self.add
+        for layout in ("nn", "tn", "tt"):
+            op = replace(BASE, layout=layout)
+            add(op, COOP)
+            add(op, (2, 1, 128, "c"))
+            add(replace(op, n=768), (2, 1, 128, "c"), CLUSTER_M=2)
+            add(op, (2, 1, 128, "c"), CLUSTER_M=2)
+            add(op, (2, 1, 256, "c"), CLUSTER_M=2)
+            add(op, TALL, CLUSTER_N=2)
+            add(op, ONE, ATOMS=2)
+        add(replace(BASE, a="f16", b="f16", c="f16"), COOP)
+        add(replace(BASE, c="f32"), COOP)
+        add(replace(BASE, n=777), COOP)
+        add(replace(BASE, batch=5, m=200, n=136), (2, 1, 128, "c"))
+        add(replace(BASE, batch=5, m=200, n=136), (2, 1, 128, "p"))
+        add(replace(BASE, batch=3, m=200, n=136), ONE, FIXUP="split", CLUSTER_K=2, PARTS=2)
+        add(replace(BASE, **FULL), COOP)
+        add(replace(BASE, **FULL), COOP, STORE="straight")
+        add(replace(BASE, bias=True, activation="silu", scales="column"), COOP)
+        add(replace(BASE, activation="relu", scales="tensor"), (2, 1, 128, "p"))
+        add(gemm(1000, 776, 520, dtype="tf32", layout="nt"), COOP)
+        add(gemm(1000, 776, 528, dtype="i8", layout="nt"), COOP)
+        add(
+            gemm(1000, 776, 2064, dtype="i8", layout="nt", alpha=3.0, beta=2.0),
+            (1, 1, 128, "c"),
+            FIXUP="split",
+            CLUSTER_K=2,
+            PARTS=2,
+        )
+        for eight in ("f8e4m3", "f8e5m2"):
+            add(gemm(1000, 776, 528, dtype=eight, layout="nt", c="bf16"), COOP)
+        exact = gemm(1000, 776, 4112, dtype="f8e4m3", layout="nt", c="bf16")
+        for promote in (1, 2, 4):
+            add(exact, (2, 1, 128, "c"), PROMOTE=promote)
+        add(exact, (2, 1, 128, "p"), PROMOTE=1)
+        add(replace(exact, c="f32"), (2, 1, 128, "c"), PROMOTE=1)
+
+    def ways_out(self) -> None:
+        """Results of all widths; what goes with them."""
+        add = self.add
+        # Ways out of the block: odd widths, 32-bit results, results that are late or lie where tiles were.
+        large = gemm(3000, 2056, 520, dtype="bf16", layout="nt")
+        for bn in (256, 192, 168, 96, 80, 64, 16):
+            add(large, (2, 1, bn, "c"), STORE="late", REGISTERS=True)
+            add(large, (2, 1, bn, "c"), STORE="copy", BUFFERS=1)
+            add(large, (2, 1, bn, "c"), STORE="reuse", PERSISTENT=False)
+        add(large, (2, 2, 128, "c"), STORE="late", REGISTERS=True, CLUSTER_M=2)
+        add(replace(large, k=72), (2, 1, 256, "c"), STORE="late", REGISTERS=True)
+        add(replace(large, k=72, batch=3), (2, 1, 256, "c"), STORE="late", REGISTERS=True)
+        add(replace(large, **FULL), (2, 1, 192, "c"), STORE="late", REGISTERS=True)
+        add(replace(large, **FULL), (2, 2, 168, "c"), STORE="copy")
+        for store in ("copy", "reuse", "straight"):
+            for tile in (COOP, THREE, (1, 1, 48, "c"), (2, 1, 80, "c"), (2, 2, 72, "c")):
+                add(gemm(1000, 776, 520, dtype="tf32", layout="nt"), tile, STORE=store, PERSISTENT=store != "reuse")
+                if tile[2] % 16 == 0:
+                    add(gemm(1000, 776, 528, dtype="i8", layout="nt"), tile, STORE=store, PERSISTENT=store != "reuse")
+        add(gemm(1000, 776, 528, dtype="i8", layout="nt"), (2, 1, 128, "p"))
+        add(replace(BASE, c="f32", **FULL), PING)
+        for cache in ("stream", "A", "B"):
+            add(BASE, COOP, CACHE=cache)
+            add(BASE, (2, 1, 128, "c"), CACHE=cache, CLUSTER_M=2, CLUSTER_N=2)
+        # Parts of K among blocks that share tiles.
+        deep = gemm(300, 264, 5000, dtype="bf16", layout="nt")
+        for cluster in ({"CLUSTER_M": 2}, {"CLUSTER_N": 2}):
+            add(deep, (2, 1, 128, "c"), FIXUP="exchange", PARTS=5, **cluster)
+            add(deep, (2, 1, 128, "c"), FIXUP="split", PARTS=5, CLUSTER_K=1, **cluster)
+            add(replace(deep, batch=3), (2, 1, 128, "c"), FIXUP="split", PARTS=3, CLUSTER_K=1, **cluster)
+        # Narrow and odd tiles of a B whose columns are contiguous.
+        for layout in ("nn", "tn"):
+            for bn in (16, 32, 96, 160, 224):
+                add(replace(BASE, layout=layout), (1 if bn < 64 else 2, 1, bn, "c"))
+                add(replace(BASE, layout=layout), (1 if bn < 64 else 2, 1, bn, "c"), ATOMS=2)
 
 
 def checks() -> list[tuple[Gemm, Config]]:
-    """Small odd problems that try each feature at least once."""
-    out: list[tuple[Gemm, Config]] = []
-
-    def add(op: Gemm, tile: tuple[int, int, int, str], **other: Any) -> None:
-        space = FAMILY.space(op, TARGET)
-        made = config(op, space, tile, **other)
-        if made is None:
-            print("no such config:", op.describe(), tile, other)
-        else:
-            out.append((op, made))
-
-    base = gemm(1000, 776, 520, dtype="bf16", layout="nt")
-    coop, ping, one, three, tall = (
-        (2, 1, 256, "c"),
-        (2, 2, 128, "p"),
-        (1, 1, 64, "c"),
-        (3, 1, 192, "c"),
-        (2, 2, 128, "c"),
-    )
-    for tile in (coop, ping, one, three, tall, (1, 1, 48, "c"), (2, 1, 64, "p")):
-        add(base, tile)
-    add(base, coop, STORE="straight")
-    add(base, coop, PERSISTENT=False)
-    add(base, coop, ATOMS=2)
-    for cluster in ({"CLUSTER_M": 2}, {"CLUSTER_N": 2}, {"CLUSTER_M": 2, "CLUSTER_N": 2}, {"CLUSTER_M": 4}):
-        add(base, (2, 1, 128, "c"), **cluster)
-    add(base, (2, 1, 128, "p"), CLUSTER_M=2)
-    splits: list[tuple[int, int]] = [(2, 1), (4, 1), (8, 1), (16, 1), (1, 3), (2, 4), (3, 2)]
-    for split in splits:
-        add(
-            replace(base, k=2056),
-            (1, 1, 96 if split[0] == 3 else 128, "c"),
-            FIXUP="split",
-            CLUSTER_K=split[0],
-            PARTS=split[1],
-        )
-    add(replace(base, k=2056), (2, 1, 128, "c"), FIXUP="split", CLUSTER_K=4, PARTS=2)
-    for parts in (2, 3, 9, 33):
-        add(gemm(200, 136, 5000, dtype="bf16", layout="nt"), (1, 1, 64, "c"), FIXUP="exchange", PARTS=min(parts, 9))
-        add(gemm(100, 120, 5000, dtype="bf16", layout="nt"), (2, 1, 128, "c"), FIXUP="exchange", PARTS=parts)
-    for shape in ((1000, 776, 520), (3000, 2048, 1032), (100, 72, 16384)):
-        add(gemm(*shape, dtype="bf16", layout="nt"), (2, 1, 128, "c"), FIXUP="stream")
-    add(base, one, FIXUP="stream", MIN_BLOCKS=3)
-    for layout in ("nn", "tn", "tt"):
-        op = replace(base, layout=layout)
-        add(op, coop)
-        add(op, (2, 1, 128, "c"))
-        add(replace(op, n=768), (2, 1, 128, "c"), CLUSTER_M=2)
-        add(op, (2, 1, 128, "c"), CLUSTER_M=2)
-        add(op, (2, 1, 256, "c"), CLUSTER_M=2)
-        add(op, tall, CLUSTER_N=2)
-        add(op, one, ATOMS=2)
-    add(replace(base, a="f16", b="f16", c="f16"), coop)
-    add(replace(base, c="f32"), coop)
-    add(replace(base, n=777), coop)
-    add(replace(base, batch=5, m=200, n=136), (2, 1, 128, "c"))
-    add(replace(base, batch=5, m=200, n=136), (2, 1, 128, "p"))
-    add(replace(base, batch=3, m=200, n=136), one, FIXUP="split", CLUSTER_K=2, PARTS=2)
-    full: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "bias": True, "activation": "gelu", "scales": "row"}
-    add(replace(base, **full), coop)
-    add(replace(base, **full), coop, STORE="straight")
-    add(replace(base, bias=True, activation="silu", scales="column"), coop)
-    add(replace(base, activation="relu", scales="tensor"), (2, 1, 128, "p"))
-    add(gemm(1000, 776, 520, dtype="tf32", layout="nt"), coop)
-    add(gemm(1000, 776, 528, dtype="i8", layout="nt"), coop)
-    add(
-        gemm(1000, 776, 2064, dtype="i8", layout="nt", alpha=3.0, beta=2.0),
-        (1, 1, 128, "c"),
-        FIXUP="split",
-        CLUSTER_K=2,
-        PARTS=2,
-    )
-    for eight in ("f8e4m3", "f8e5m2"):
-        add(gemm(1000, 776, 528, dtype=eight, layout="nt", c="bf16"), coop)
-    return out
+    made = Checks()
+    made.work()
+    made.formats()
+    made.ways_out()
+    return made.all

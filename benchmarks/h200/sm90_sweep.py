@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "src")]
 
-from sm90_candidates import FAMILY, TARGET, Config, candidates, checks, neighbours, shapes  # noqa: E402
+from sm90_candidates import FAMILY, TARGET, Config, candidates, checks, fitted, neighbours, shapes  # noqa: E402
 
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
 from deepgen.build import BuildError, BuildLimits, Group, toolchain_for  # noqa: E402
@@ -38,7 +39,7 @@ from deepgen.measure.gpu_kernel import GpuKernel  # noqa: E402
 from deepgen.operators import Gemm, gemm  # noqa: E402
 from deepgen.vocabulary import DeepgenError  # noqa: E402
 
-HANG_SECONDS = 12.0
+HANG_SECONDS = 15.0
 FLUSH_BYTES = 256 << 20
 ROUNDS = 25
 
@@ -183,6 +184,32 @@ class Bench:
         return int(made.data_ptr())
 
 
+@dataclass(frozen=True)
+class Problems:
+    """The suite in one format: `bf16`, `bf16/nn`, `i8/nt/i32`, `f8e4m3/nt/bf16/exact`; some shapes: `bf16@3,4`."""
+
+    told: str
+
+    @property
+    def words(self) -> str:
+        return self.told.partition("@")[0]
+
+    def operators(self) -> list[Gemm]:
+        dtype, layout, c = (*self.words.split("/"), "", "")[:3]
+        named = {"c": c} if c else {}
+        only = self.told.partition("@")[2]
+        listed = [shapes()[int(i)] for i in only.split(",")] if only else shapes()
+        return [gemm(m, n, k, batch=b, dtype=dtype, layout=layout or "nt", **named) for b, m, n, k in listed]
+
+    @property
+    def exact(self) -> bool:
+        """8-bit floats are added up in f32, here and by the rival."""
+        return self.words.endswith("/exact")
+
+    def fixed(self) -> Config:
+        return {"PROMOTE": 1} if self.exact else {}
+
+
 class Worker:
     """Runs what the parent lists, one line of a journal for each thing done."""
 
@@ -247,9 +274,17 @@ class Worker:
                 benches[name] = Bench(op, self.flush)
             self.tried(benches[name], c)
 
-    def sweep(self, ops: list[Gemm], some: Callable[[Gemm], list[Config]], rounds: int) -> None:
+    def sweep(
+        self, todo: list[tuple[Problems, Gemm]], some: Callable[[Problems, Gemm], list[Config]], rounds: int
+    ) -> None:
         """All shapes' first configs, then what is near the best of them, then the finals: builds keep ahead."""
-        asked = [some(op) for op in ops]
+        ops = [op for _, op in todo]
+        asked: list[list[Config]] = []
+        for of, op in todo:
+            self.alive()
+            asked.append(some(of, op))
+            for c in asked[-1]:
+                self.builder.start(op, c)
         found: list[list[tuple[float, Config]]] = [[] for _ in ops]
         for turn in range(rounds + 1):
             for op, configs in zip(ops, asked, strict=True):
@@ -258,17 +293,16 @@ class Worker:
             ends = time.monotonic() + (self.ends - time.monotonic()) / (rounds + 1 - turn)
             for i, (op, configs) in enumerate(zip(ops, asked, strict=True)):
                 share = (ends - time.monotonic()) / (len(ops) - i)
-                self.shape(op, configs, found[i], time.monotonic() + share, last=turn == rounds)
+                self.shape(todo[i][0], op, configs, found[i], time.monotonic() + share, last=turn == rounds)
             if turn < rounds:
-                asked = [
-                    [n for _, c in best[:2] for n in neighbours(op, c)] for op, best in zip(ops, found, strict=True)
-                ]
-                self.alive()
+                for i, (op, best) in enumerate(zip(ops, found, strict=True)):
+                    self.alive()
+                    asked[i] = [n for _, c in best[:2] for n in neighbours(op, c)]
 
     def shape(
-        self, op: Gemm, configs: list[Config], found: list[tuple[float, Config]], ends: float, last: bool
+        self, of: Problems, op: Gemm, configs: list[Config], found: list[tuple[float, Config]], ends: float, last: bool
     ) -> None:
-        key = f"final {op.describe()}"
+        key = f"final {of.words} {op.describe()}"
         if key in self.done:
             return
         bench = Bench(op, self.flush)
@@ -280,24 +314,24 @@ class Worker:
             if time.monotonic() > ends:
                 break
         if last and found:
-            self.final(bench, key, found)
+            self.final(of, bench, key, found)
         del bench
         self.torch.cuda.empty_cache()
 
-    def final(self, bench: Bench, key: str, found: list[tuple[float, Config]]) -> None:
+    def final(self, of: Problems, bench: Bench, key: str, found: list[tuple[float, Config]]) -> None:
         op = bench.op
         rivals: dict[str, Callable[[], Any]] = {}
         for i, (_, c) in enumerate(found[:4]):
             kernel, image, _ = self.builder.start(op, c).result()
             rivals[f"ours{i}"] = bench.load(kernel, image)
         places = {n: SimpleNamespace(address=t.data_ptr()) for n, t in bench.tensors.items()}
-        rivals["cublaslt"] = CublasLt().prepare(op, places, 1)
+        rivals["cublaslt"] = CublasLt(fast_sums=not of.exact).prepare(op, places, 1)
         taken = bench.time(rivals, ROUNDS)
         us = {name: statistics.median(samples) for name, samples in taken.items()}
         best = min((us[n], i) for i, n in enumerate(us) if n != "cublaslt")[1]
         error = bench.right(rivals[f"ours{best}"])
         self.say({
-            "key": key, "shape": op.describe(), "operator": op.to_json(), "us": us[f"ours{best}"],
+            "key": key, "of": of.words, "shape": op.describe(), "operator": op.to_json(), "us": us[f"ours{best}"],
             "cublaslt": us["cublaslt"], "ratio": us["cublaslt"] / us[f"ours{best}"], "right": error < bench.tolerance(),
             "config": found[best][1], "tried": len(found), "top": [c for _, c in found[:6]],
             "tflops": op.flops() / us[f"ours{best}"] / 1e6,
@@ -319,21 +353,35 @@ def report(out: Path) -> None:
         c = r["config"]
         words = f"{c['SCHEDULE'][0]}{c['CONSUMERS']}x{c['TILES_M']}x{c['BN']} s{c['STAGES']} a{c['ATOMS']} "
         words += f"cl{c['CLUSTER_M']}{c['CLUSTER_N']} b{c['MIN_BLOCKS']} {c['STORE'][:2]}{c.get('BUFFERS', '')} "
-        words += f"{c['FIXUP']}{c.get('CLUSTER_K', '')}/{c.get('PARTS', '')} g{c['GROUP']}{c['ALONG']} /{r['tried']}"
-        times = f"{r['us']:9.2f} {r['cublaslt']:9.2f} {r['ratio']:6.3f} {r['tflops']:6.1f}"
-        print(f"{r['shape'][10:]:>30} {times} {'' if r['right'] else 'WRONG '}{words}")
-    if finals:
-        ratios = [r["ratio"] for r in finals]
-        print(f"geometric mean {statistics.geometric_mean(ratios):.4f}, least {min(ratios):.3f}, of {len(ratios)}")
+        words += f"{c['FIXUP'][:3]}{c.get('CLUSTER_K', '')}/{c.get('PARTS', '')} g{c['GROUP']}{c['ALONG']} "
+        words += f"{c['CACHE']} {c.get('PROMOTE', '')}/{r['tried']}"
+        times = f"{r['us']:8.2f} {r['cublaslt']:8.2f} {r['ratio']:5.3f} {r['tflops']:5.0f}"
+        shape = "x".join(str(r["operator"][name]) for name in ("batch", "m", "n", "k"))
+        print(f"{r['of']:>7} {shape:>19} {times} {'' if r['right'] else 'WRONG '}{words}")
+    for of in dict.fromkeys(r["of"] for r in finals):
+        ratios = [r["ratio"] for r in finals if r["of"] == of]
+        print(
+            f"{of}: geometric mean {statistics.geometric_mean(ratios):.4f}, least {min(ratios):.3f}, of {len(ratios)}"
+        )
     (out / "sweep.json").write_text(json.dumps({"finals": finals, "bad": bad}, indent=1))
 
 
-def suited(op: Gemm, configs: list[Config]) -> list[Config]:
+def suited(of: Problems, op: Gemm, configs: list[Config]) -> list[Config]:
     """Configs of another format or layout as far as this one has them, and what is taken without search."""
     space = FAMILY.space(op, TARGET)
-    straight = [{**{k: v for k, v in c.items() if k != "BUFFERS"}, "STORE": "straight"} for c in configs]
-    fitting = [c for c in [*configs, *straight] if not space.explain(c)]
-    return [*fitting, dict(FAMILY.default(op, TARGET))]
+    names = {knob.name for knob in space.knobs}
+    known = [{"CACHE": "none", **({"PROMOTE": 0} if "PROMOTE" in names else {}), **c, **of.fixed()} for c in configs]
+    known = [{k: v for k, v in c.items() if k in names} for c in known]
+    out: list[Config] = []
+    for c in known:
+        copied, straight = {**c, "STORE": "copy", "PERSISTENT": True}, {**c, "STORE": "straight"}
+        some = [c if not space.explain(c) else fitted(space, c), fitted(space, copied), fitted(space, straight)]
+        out += [made for made in some if made is not None][:1]
+    return out
+
+
+def _shape(op: Gemm) -> tuple[int, int, int, int]:
+    return op.batch, op.m, op.n, op.k
 
 
 def work(options: argparse.Namespace) -> None:
@@ -343,20 +391,19 @@ def work(options: argparse.Namespace) -> None:
         worker.check()
     if not options.most and not options.configs:
         return
-    listed = shapes() if options.only is None else [shapes()[i] for i in options.only]
-    ops = [gemm(m, n, k, batch=b, dtype=options.dtype, layout=options.layout) for b, m, n, k in listed]
-    known: dict[str, list[Config]] = {}
-    if options.configs:
-        for row in json.loads(options.configs.read_text())["finals"]:
-            o = row["operator"]
-            known[json.dumps([o["batch"], o["m"], o["n"], o["k"]])] = row["top"]
+    todo = [(of, op) for of in map(Problems, options.of) for op in of.operators()]
+    known: list[tuple[str, Gemm, list[Config]]] = []
+    for file in options.configs:
+        for row in json.loads(file.read_text())["finals"]:
+            known.append((row.get("of", ""), Gemm.from_json(row["operator"]), row["top"]))
 
-    def some(op: Gemm) -> list[Config]:
-        # Ranking takes long: on a device whose time counts, give a list that was made before.
-        listed = known.get(json.dumps([op.batch, op.m, op.n, op.k]))
-        return suited(op, listed) if listed else candidates(op, options.most)
+    def some(of: Problems, op: Gemm) -> list[Config]:
+        same = [(of.words != words, top) for words, o, top in known if _shape(o) == _shape(op)]
+        before = suited(of, op, [c for _, top in sorted(same, key=lambda pair: pair[0]) for c in top])
+        listed = [*before, *(candidates(op, options.most, **of.fixed()) if options.most else [])]
+        return [c for i, c in enumerate(listed) if c not in listed[:i]]
 
-    worker.sweep(ops, some, options.rounds)
+    worker.sweep(todo, some, options.rounds)
 
 
 def watch(options: argparse.Namespace) -> None:
@@ -387,25 +434,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--cores", type=int, default=16)
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--dtype", default="bf16")
-    parser.add_argument("--layout", default="nt")
-    parser.add_argument("--most", type=int, default=16, help="configs of each shape before the variations; 0: no sweep")
-    parser.add_argument("--rounds", type=int, default=1, help="of variations")
-    parser.add_argument("--only", type=int, nargs="*", help="places in the list of shapes")
-    parser.add_argument("--configs", type=Path, help="sweep.json of an earlier run: begin with its configs")
     parser.add_argument(
-        "--list", type=Path, help="write the candidates to this file, for --configs, and end: no device"
+        "--of",
+        nargs="+",
+        default=["bf16"],
+        help="dtype, then /layout, /c and /exact, and @ and places in the list of shapes",
+    )
+    parser.add_argument("--most", type=int, default=16, help="configs of each shape that the model ranks first")
+    parser.add_argument("--rounds", type=int, default=1, help="of variations")
+    parser.add_argument(
+        "--configs", type=Path, nargs="*", default=[], help="files of earlier runs: begin with their configs"
     )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.list:
-        rows = []
-        for b, m, n, k in shapes():
-            op = gemm(m, n, k, batch=b, dtype=options.dtype, layout=options.layout)
-            rows.append({"operator": op.to_json(), "top": candidates(op, options.most)})
-        options.list.write_text(json.dumps({"finals": rows}))
-        return
     if options.worker:
         work(options)
         return

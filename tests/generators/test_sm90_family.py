@@ -13,6 +13,7 @@ from deepgen import generators, targets
 from deepgen.build import toolchain_for
 from deepgen.build.base import BuildLimits
 from deepgen.build.group import Group
+from deepgen.generators.templates.sm90.lower import result_line
 from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
 from deepgen.library.shapes import check_shape
 from deepgen.operators import Gemm, gemm
@@ -88,6 +89,31 @@ def test_a_split_kernel_serves_no_k_that_is_too_short_for_its_parts() -> None:
     assert counters[0].zeroed and counters[0].lasting  # no run pays for clearing them
 
 
+def test_a_matrix_lower_than_a_tile_is_fetched_as_it_is_and_no_higher_one_is_taken() -> None:
+    operator = gemm(16, 4096, 4096, dtype="bf16", layout="nt")
+    kernel = FAMILY.emit(operator, HOPPER, FAMILY.default(operator, HOPPER))
+    first = next(a for a in kernel.plan.steps[0].args if isinstance(a, TensorMapArg) and a.tensor == "A")
+    assert list(first.spec["box"])[1] == 16  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="16 rows"):
+        check_shape(kernel, gemm(64, 4096, 4096, dtype="bf16", layout="nt").scalars())
+
+
+@pytest.mark.parametrize("operator", [SQUARE, gemm(4096, 4096, 4096, dtype="i8", layout="nt")], ids=Gemm.slug)
+def test_results_leave_in_lines_that_tiles_have_whole_ones_of(operator: Gemm) -> None:
+    size = 2 if operator.c == "bf16" else 4
+    for bn in range(16, 257, 16 if size == 4 else 8):
+        line = result_line(operator, bn)
+        assert bn * size % line == 0
+        assert line in (128, 64, 32) or line // 16 % 2 == 1  # swizzled, or on different banks as they are
+
+
+def test_only_sums_of_8_bit_floats_can_be_promoted() -> None:
+    eight = gemm(2048, 2048, 2048, dtype="f8e4m3", c="bf16", layout="nt")
+    knobs = {knob.name: knob.values for knob in FAMILY.space(eight, HOPPER).knobs}
+    assert knobs["PROMOTE"][0] == 0 and FAMILY.default(eight, HOPPER)["PROMOTE"] == 0
+    assert "PROMOTE" not in {knob.name for knob in FAMILY.space(SQUARE, HOPPER).knobs}
+
+
 def test_batches_are_a_dimension_of_the_tensor_maps() -> None:
     operator = gemm(64, 64, 64, batch=512, dtype="bf16", layout="nt")
     args = FAMILY.emit(operator, HOPPER, FAMILY.default(operator, HOPPER)).plan.steps[0].args
@@ -123,16 +149,30 @@ def built(operator: Gemm, config: Any, folder: Path) -> Any:
 
 
 def test_defaults_keep_their_sums_in_registers(tmp_path: Path) -> None:
-    for number, operator in enumerate((SHAPES[0], SHAPES[2], SHAPES[4], *SHAPES[-2:])):
+    tried = (SHAPES[0], SHAPES[2], SHAPES[4], *SHAPES[-3:])
+    assert {operator.a for operator in tried} == {"bf16", "f16", "tf32", "i8", "f8e4m3"}
+    for number, operator in enumerate(tried):
         result = built(operator, FAMILY.default(operator, HOPPER), tmp_path / str(number))
         assert (result.facts["spill_bytes"], result.log) == (0, ""), operator.describe()
 
 
 @pytest.mark.parametrize(
-    "ways", [{"SCHEDULE": ["ping-pong"]}, {"FIXUP": ["split"]}, {"FIXUP": ["exchange"]}, {"FIXUP": ["stream"]}, {}]
+    "ways",
+    [
+        {"SCHEDULE": ["ping-pong"]},
+        {"FIXUP": ["split"]},
+        {"FIXUP": ["exchange"], "CLUSTER_M": [2]},
+        {"FIXUP": ["stream"]},
+        {"STORE": ["late"], "CACHE": ["A"]},
+        {"STORE": ["reuse"], "BN": [72]},
+        {"PROMOTE": [2]},
+        {"CONSUMERS": [3], "REGISTERS": [True], "BN": [200]},
+        {},
+    ],
+    ids=str,
 )
 def test_sampled_configs_build(ways: dict[str, Any], tmp_path: Path) -> None:
-    operator = SHAPES[1] if len(ways) else SHAPES[5]
+    operator = SHAPES[-1] if "PROMOTE" in ways else SQUARE if "BN" in ways else SHAPES[1] if ways else SHAPES[5]
     (config,) = FAMILY.space(operator, HOPPER).restrict(ways).sample(1, seed=2)
     result = built(operator, config, tmp_path / "sample")
     assert result.log == ""

@@ -113,37 +113,68 @@ DG_DEVICE void store_straight(const Problem& p, const Piece& w, int row, const a
 }
 
 #if STORE_TMA
-// Sixteen rows of 64 columns at a time: each warp writes them to its own swizzled buffers and has them copied.
+// The copy engine takes sixteen rows of C_LINE bytes at a time, which a warp has written to a buffer: swizzled, unless
+// lines are an odd number of 16 bytes, which fall on different banks as they are.
+constexpr int PIECE = C_LINE / (8 * (int)sizeof(TYPE_C));     // chunks
+constexpr int PIECES = CHUNKS / PIECE;                        // of a warp
+constexpr int PIECE_BYTES = 16 * C_LINE;
+constexpr int WORDS = PIECE * (int)sizeof(TYPE_C);            // of a thread, in a piece
+constexpr int SLOTS = REUSE ? PIECES : EPILOGUE_BUFFERS;      // buffers of a warp
+static_assert(BN / 8 % PIECE == 0, "a piece lies in one line of chunks");
+
+// A thread's share of piece `s` as it is to lie in memory.
+DG_DEVICE void pack(const Problem& p, const Piece& w, int row, int s, const acc_t* sums, u32* words) {
+    int lane = threadIdx.x % 32, chunk = s * PIECE;
+    int r = w.m + row + chunk / (BN / 8) * 64 + lane / 4, column = w.n + chunk % (BN / 8) * 8 + lane % 4 * 2;
+    Finish<PIECE> finish(p, w.batch * p.stride_c, r, column);
+#pragma unroll
+    for (int i = 0; i < PIECE * 4; i += 2) {
+        acc_t a = finish(p, i, sums[chunk * 4 + i]), b = finish(p, i + 1, sums[chunk * 4 + i + 1]);
+#if C_BYTES == 2
+        words[i / 2] = Pair<TYPE_C>(a, b).bits;
+#else
+        words[i] = bits(a), words[i + 1] = bits(b);
+#endif
+    }
+}
+
+DG_DEVICE u32 swizzled(u32 offset) { return C_LINE / 16 % 2 ? offset : offset ^ (offset >> 3 & (C_LINE - 16)); }
+
+// Sends piece `s` on its way, through the buffer whose turn it is.
+DG_DEVICE void send(const TensorMap* map, const Piece& w, int row, int s, const u32* words, u32 buffers, int& turn) {
+    int lane = threadIdx.x % 32, chunk = s * PIECE;
+    u32 buffer = buffers + (REUSE ? s : turn) * PIECE_BYTES;
+    turn = turn + 1 == SLOTS ? 0 : turn + 1;
+    if (!REUSE && lane == 0) puts_read<SLOTS - 1>();
+    __syncwarp();
+#pragma unroll
+    for (int q = 0; q < C_LINE / 32; ++q) {
+#if C_BYTES == 2
+        // A square of 16 x 16: this lane gives the address of one of its rows, in one of its two chunks.
+        u32 place = lane % 16 * C_LINE + q * 32 + lane / 16 * 16;
+        store_matrices(buffer + swizzled(place), words[q * 4], words[q * 4 + 1], words[q * 4 + 2], words[q * 4 + 3]);
+#else
+        u32 place = lane / 4 * C_LINE + q * 32 + lane % 4 * 8;
+        store_shared(buffer + swizzled(place), words[q * 4], words[q * 4 + 1]);
+        store_shared(buffer + swizzled(place + 8 * C_LINE), words[q * 4 + 2], words[q * 4 + 3]);
+#endif
+    }
+    if (C_LINE % 32) store_matrices(buffer + lane % 16 * C_LINE + C_LINE - 16, words[WORDS - 2], words[WORDS - 1]);
+    writes_ready();
+    __syncwarp();
+    if (lane == 0)
+        put<CACHE_C>(map, buffer, w.n + chunk % (BN / 8) * 8, w.m + row + chunk / (BN / 8) * 64, w.batch);
+}
+
 DG_DEVICE void store_copied(
     const Problem& p, const TensorMap* map, const Piece& w, int row, const acc_t (&sums)[CHUNKS * 4], u32 buffers,
     int& turn
 ) {
-    int lane = threadIdx.x % 32;
-    // Which row of a 16 x 16 square, and which of its two chunks, this lane gives the address of.
-    int line = lane % 16, side = lane / 16;
 #pragma unroll
-    for (int s = 0; s < CHUNKS / 8; ++s) {
-        int down = w.m + row + s / (BN / 64) * 64, across = w.n + s % (BN / 64) * 64;
-        u32 buffer = buffers + turn * 2048;
-        turn = turn + 1 == EPILOGUE_BUFFERS ? 0 : turn + 1;
-        Finish<8> finish(p, w.batch * p.stride_c, down + lane / 4, across + lane % 4 * 2);
-        if (lane == 0) puts_read<EPILOGUE_BUFFERS - 1>();
-        __syncwarp();
-#pragma unroll
-        for (int q = 0; q < 4; ++q) {
-            u32 packed[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                int at = q * 8 + i * 2;
-                const acc_t* two = &sums[s * 32 + at];
-                packed[i] = Pair<TYPE_C>(finish(p, at, two[0]), finish(p, at + 1, two[1])).bits;
-            }
-            int chunk = (q * 2 + side) ^ (line % 8);
-            store_matrices(buffer + line * 128 + chunk * 16, packed[0], packed[1], packed[2], packed[3]);
-        }
-        writes_ready();
-        __syncwarp();
-        if (lane == 0) put(map, buffer, across, down, w.batch);
+    for (int s = 0; s < PIECES; ++s) {
+        u32 words[WORDS];
+        pack(p, w, row, s, sums, words);
+        send(map, w, row, s, words, buffers, turn);
     }
 }
 #endif
@@ -153,7 +184,7 @@ DG_DEVICE void store_copied(
 // than there are.
 template <int COUNT>
 DG_DEVICE void add_from(acc_t (&sums)[COUNT * 4], const float4* theirs) {
-    constexpr int AT_ONCE = 4;
+    constexpr int AT_ONCE = LOADS;
 #pragma unroll
     for (int j = 0; j < COUNT; j += AT_ONCE) {
         float4 v[AT_ONCE];
@@ -201,11 +232,13 @@ constexpr int SHARE = share_of(CHUNKS, PARTS);
 // Adds up what PARTS blocks have of a tile, a share in each block, always in the same order. The blocks run at the same
 // time and wait for each other. The counter goes round and round: it is never cleared.
 DG_DEVICE bool exchange(
-    const Problem& p, const Piece& w, const acc_t (&sums)[CHUNKS * 4], acc_t (&own)[SHARE * 4], int group
+    const Problem& p, const Piece& w, const acc_t (&sums)[CHUNKS * 4], acc_t (&own)[SHARE * 4], int rank,
+    int group
 ) {
     constexpr i64 PLACE = (i64)CHUNKS * WORKERS;
     constexpr u32 TURN = (1u << 30) / PARTS * PARTS;
-    float4* all = p.partial + (i64)w.tile * PARTS * PLACE + threadIdx.x;
+    int tile = w.tile * CLUSTER + rank;
+    float4* all = p.partial + (i64)tile * PARTS * PLACE + threadIdx.x;
     float4* mine = all + w.part * PLACE;
 #pragma unroll
     for (int i = 0; i < CHUNKS; ++i)
@@ -214,7 +247,7 @@ DG_DEVICE bool exchange(
     meet(1 + group, 128);
     bool finishes = w.part * SHARE < CHUNKS;
     if (threadIdx.x % 128 == 0) {
-        u32* counter = &p.arrived[w.tile * CONSUMERS + group];
+        u32* counter = &p.arrived[tile * CONSUMERS + group];
         u32 round = add_and_publish(counter, TURN - 1) / PARTS;
         while (finishes && published(counter) / PARTS == round) {
         }
@@ -225,7 +258,7 @@ DG_DEVICE bool exchange(
 #pragma unroll
     for (int i = 0; i < SHARE * 4; ++i) own[i] = 0;
     const float4* share = all + w.part * SHARE * WORKERS;
-    constexpr int AT_ONCE = SHARE >= 4 ? 2 : 8;
+    constexpr int AT_ONCE = SHARE >= LOADS ? 1 : LOADS / SHARE;  // parts whose loads are under way
 #pragma unroll AT_ONCE
     for (int q = 0; q < PARTS; ++q)
 #pragma unroll
@@ -241,7 +274,8 @@ DG_DEVICE bool add_parts(
     const Problem& p, const Piece& w, acc_t (&own)[OWN_CHUNKS * 4], int rank, int group, u32* flag
 ) {
     constexpr i64 PLACE = (i64)OWN_CHUNKS * WORKERS;
-    i64 first = ((i64)w.tile * CLUSTER_K + rank) * PARTS;
+    int tile = w.tile * CLUSTER + rank;  // or a share of one, where the cluster lies along K
+    i64 first = (i64)tile * PARTS;
     float4* mine = p.partial + (first + w.part) * PLACE + threadIdx.x;
 #pragma unroll
     for (int j = 0; j < OWN_CHUNKS; ++j)
@@ -249,7 +283,7 @@ DG_DEVICE bool add_parts(
     __threadfence();
     meet(1 + group, 128);
     if (threadIdx.x % 128 == 0)
-        *flag = add_and_publish(&p.arrived[(w.tile * CLUSTER_K + rank) * CONSUMERS + group], PARTS - 1) == PARTS - 1;
+        *flag = add_and_publish(&p.arrived[tile * CONSUMERS + group], PARTS - 1) == PARTS - 1;
     meet(1 + group, 128);
     if (!*reinterpret_cast<volatile u32*>(flag)) return false;
     __threadfence();

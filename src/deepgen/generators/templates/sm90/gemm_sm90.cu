@@ -18,9 +18,14 @@
 #include "epilogue.h"
 #include "products.h"
 
-constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128;  // of an atom: 128 bytes along K
+// Lines of a tile lie along K, or along rows where these are contiguous: then in blocks of B_LINE bytes of them.
+constexpr int B_ROWS = B_K_MAJOR ? BN : (BN * 2 + B_LINE - 1) / B_LINE * (B_LINE / 2);
+constexpr int A_BYTES = BM * 128, B_BYTES = B_ROWS * 128;  // of an atom: 128 bytes along K
 constexpr int STAGE_BYTES = ATOMS * (A_BYTES + B_BYTES);
-constexpr int BUFFER_BYTES = STORE_TMA ? CONSUMERS * 4 * EPILOGUE_BUFFERS * 2048 : 0;
+// Of a matrix that is lower than a tile only A_ROWS are fetched: to fill the others with zeros takes as long as to
+// fetch them. Whatever lies there adds to rows of C that do not exist.
+constexpr int FETCHED_BYTES = ATOMS * (A_ROWS * 128 + B_BYTES);
+constexpr int BUFFER_BYTES = STORE_TMA && !REUSE ? CONSUMERS * 4 * EPILOGUE_BUFFERS * 16 * C_LINE : 0;
 constexpr int THREADS = CONSUMERS * 128 + PRODUCERS;
 constexpr int SHARERS = CLUSTER_M + CLUSTER_N - 1;  // blocks that a block shares tiles with, and itself
 constexpr int TEAM = PING_PONG ? 1 : CONSUMERS;     // warpgroups that use a stage
@@ -55,24 +60,26 @@ struct Shared {
     }
 };
 
-DG_DEVICE void get(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z, u32 mask, bool many) {
-    if (many)
-        fetch_for_many(to, map, barrier, x, y, z, mask);
+template <int SHARES, int USE>
+DG_DEVICE void get(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z, u32 mask, u64 use) {
+    if (SHARES > 1)
+        fetch_for_many<USE>(to, map, barrier, x, y, z, mask, use);
     else
-        fetch(to, map, barrier, x, y, z);
+        fetch<USE>(to, map, barrier, x, y, z, use);
 }
 
-// Fetches this block's share of a tile whose rows, or whose K where `K_MAJOR` is 0, are contiguous.
-template <int ROWS, int SHARES, int K_MAJOR>
-DG_DEVICE void get_tile(u32 to, const TensorMap* map, u32 barrier, int row, int k, int z, int share, u32 mask) {
-    constexpr int OWN = ROWS / SHARES;
+// Fetches this block's share of a tile: K is contiguous, or, where `K_MAJOR` is 0, rows are, `LINE` bytes of them.
+template <int ROWS, int SHARES, int K_MAJOR, int LINE, int USE>
+DG_DEVICE void get_tile(u32 to, const TensorMap* map, u32 barrier, int row, int k, int z, int share, u32 mask, u64 use) {
+    constexpr int OWN = ROWS / SHARES, WIDE = LINE / 2;
     row += share * OWN;
     to += share * OWN * 128;
     if (K_MAJOR) {
-        get(to, map, barrier, k, row, z, mask, SHARES > 1);
+        get<SHARES, USE>(to, map, barrier, k, row, z, mask, use);
     } else {
 #pragma unroll
-        for (int i = 0; i < OWN / 64; ++i) get(to + i * 8192, map, barrier, row + i * 64, k, z, mask, SHARES > 1);
+        for (int i = 0; i < OWN / WIDE; ++i)
+            get<SHARES, USE>(to + i * (LINE * 64), map, barrier, row + i * WIDE, k, z, mask, use);
     }
 }
 
@@ -84,17 +91,19 @@ DG_DEVICE void produce(const Problem& p, const Shared& s, const TensorMap* a, co
     u32 along_n = 0, along_m = ((1u << CLUSTER_M) - 1) << rank_n * CLUSTER_M;
 #pragma unroll
     for (int i = 0; i < CLUSTER_N; ++i) along_n |= 1u << (rank_m + i * CLUSTER_M);
+    u64 use_a = policy<CACHE_A>(), use_b = policy<CACHE_B>();
     while (schedule.next(p, w)) {
         int k = w.first * BK;
         for (int i = 0; i < w.steps; ++i) {
             u32 full = s.full + at.stage * 8, tile = s.stages + at.stage * STAGE_BYTES;
             barrier_wait(s.empty + at.stage * 8, at.phase ^ 1);
-            barrier_expect(full, STAGE_BYTES);
+            barrier_expect(full, FETCHED_BYTES);
 #pragma unroll
             for (int j = 0; j < ATOMS; ++j) {
-                get_tile<BM, CLUSTER_N, A_K_MAJOR>(tile + j * A_BYTES, a, full, w.m, k, w.batch, rank_n, along_n);
-                get_tile<BN, CLUSTER_M, B_K_MAJOR>(
-                    tile + ATOMS * A_BYTES + j * B_BYTES, b, full, w.n, k, w.batch, rank_m, along_m);
+                get_tile<A_ROWS, CLUSTER_N, A_K_MAJOR, 128, CACHE_A>(
+                    tile + j * A_BYTES, a, full, w.m, k, w.batch, rank_n, along_n, use_a);
+                get_tile<B_ROWS, CLUSTER_M, B_K_MAJOR, B_LINE, CACHE_B>(
+                    tile + ATOMS * A_BYTES + j * B_BYTES, b, full, w.n, k, w.batch, rank_m, along_m, use_b);
                 k += BK / ATOMS;
             }
             at.advance();
@@ -119,32 +128,77 @@ DG_DEVICE void release(u32 empty, int rank) {
     }
 }
 
-// One tile's steps. The products of a step run while those of the next are put in line behind them.
-DG_DEVICE void multiply(acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, int steps, u64 a, u64 b, int rank) {
-    u32 last = 0;
-    for (int i = 0; i < steps; ++i) {
-        barrier_wait(s.full + at.stage * 8, at.phase);
-        u64 tile = (u32)(at.stage * STAGE_BYTES) >> 4;
-        products_begin();
+// The products of one step are put in line behind those of the step before, whose stage is let go when they are done.
+DG_DEVICE void multiply_step(
+    acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, u64 a, u64 b, bool add, bool first, u32& last, int rank
+) {
+    barrier_wait(s.full + at.stage * 8, at.phase);
+    u64 tile = (u32)(at.stage * STAGE_BYTES) >> 4;
+    products_begin();
 #pragma unroll
-        for (int j = 0; j < ATOMS; ++j)
+    for (int j = 0; j < ATOMS; ++j)
 #pragma unroll
-            for (int q = 0; q < 4; ++q)
+        for (int q = 0; q < 4; ++q)
 #pragma unroll
-                for (int t = 0; t < TILE_M / 64; ++t)
-                    product(
-                        &sums[t * (BN / 2)],
-                        a + tile + ((j * A_BYTES + t * 8192 + q * (A_K_MAJOR ? 32 : 2048)) >> 4),
-                        b + tile + ((j * B_BYTES + q * (B_K_MAJOR ? 32 : 2048)) >> 4),
-                        j + q > 0 || i > 0);
-        products_commit();
-        if (i > 0) {
-            products_wait<1>();
-            release(last, rank);
-        }
-        last = s.empty + at.stage * 8;
-        at.advance();
+            for (int t = 0; t < TILE_M / 64; ++t)
+                product(
+                    &sums[t * (BN / 2)],
+                    a + tile + ((j * A_BYTES + t * 8192 + q * (A_K_MAJOR ? 32 : 2048)) >> 4),
+                    b + tile + ((j * B_BYTES + q * (B_K_MAJOR ? 32 : B_LINE * 16)) >> 4),
+                    j + q > 0 || add);
+    products_commit();
+    if (!first) {
+        products_wait<1>();
+        release(last, rank);
     }
+    last = s.empty + at.stage * 8;
+    at.advance();
+}
+
+#if LATE
+// A tile's results, rounded, that are stored while the next tile's products run: the tensor cores do not wait for them.
+struct Late {
+    u32 words[PIECES][WORDS];
+    Piece w;
+    bool any = false;
+};
+#define LATER , Late &late, const TensorMap *c, int row, u32 buffers, int &turn
+#else
+#define LATER
+#endif
+
+// One tile's steps.
+DG_DEVICE void multiply(acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, int steps, u64 a, u64 b, int rank LATER) {
+    u32 last = 0;
+    int i = 0;
+#if LATE
+#pragma unroll
+    for (int piece = 0; piece < PIECES; ++piece) {
+        if (i < steps) multiply_step(sums, s, at, a, b, i > 0, i == 0, last, rank), ++i;
+        if (late.any) send(c, late.w, row, piece, late.words[piece], buffers, turn);
+    }
+#endif
+#if PROMOTE
+    // The chip keeps fewer bits of sums of 8-bit floats than f32 has: a few steps' are added up in registers.
+    acc_t some[CHUNKS * 4];
+#pragma unroll
+    for (int j = 0; j < CHUNKS * 4; ++j) sums[j] = 0;
+    bool none = true;  // no stage waits to be let go
+    for (; i < steps; ++i) {
+        multiply_step(some, s, at, a, b, i % PROMOTE > 0, none, last, rank);
+        none = false;
+        if (i % PROMOTE < PROMOTE - 1 && i + 1 < steps) continue;
+        products_wait<0>();
+        if (i + 1 < steps) {
+            release(last, rank);
+            none = true;
+        }
+#pragma unroll
+        for (int j = 0; j < CHUNKS * 4; ++j) pin(some[j]), sums[j] += some[j];
+    }
+#else
+    for (; i < steps; ++i) multiply_step(sums, s, at, a, b, i > 0, i == 0, last, rank);
+#endif
     if (PING_PONG) return;
     products_wait<0>();
     release(last, rank);
@@ -155,10 +209,15 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
     Place at;
     Piece w;
     int team = PING_PONG ? 0 : group, row = team * TILE_M + threadIdx.x / 32 % 4 * 16;
-    u64 a = operand(s.stages + team * (TILE_M * 128), A_K_MAJOR ? 16 : 8192, 1024);
-    u64 b = operand(s.stages + ATOMS * A_BYTES, B_K_MAJOR ? 16 : 8192, 1024);
-    [[maybe_unused]] int turn = 0;
-    [[maybe_unused]] u32 buffers = s.buffers + threadIdx.x / 32 * (EPILOGUE_BUFFERS * 2048);
+    u64 a = operand<128>(s.stages + team * (TILE_M * 128), A_K_MAJOR ? 16 : 8192, 1024);
+    u64 b = operand<B_LINE>(s.stages + ATOMS * A_BYTES, B_K_MAJOR ? 16 : B_LINE * 64, B_LINE * 8);
+#if STORE_TMA
+    int turn = 0;
+    u32 buffers = (REUSE ? s.stages : s.buffers) + threadIdx.x / 32 * (SLOTS * PIECE_BYTES);
+#endif
+#if LATE
+    Late late;
+#endif
     if (PING_PONG && group == 1) {
         at.skip(schedule.steps);
         notify(ORDER, 256);
@@ -166,7 +225,11 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
     while (schedule.next(p, w)) {
         acc_t sums[CHUNKS * 4];
         if (PING_PONG) meet(ORDER + group, 256);
+#if LATE
+        multiply(sums, s, at, w.steps, a, b, rank, late, c, row, buffers, turn);
+#else
         multiply(sums, s, at, w.steps, a, b, rank);
+#endif
         if (PING_PONG) {
             if (schedule.more(1)) notify(ORDER + 1 - group, 256);
             products_wait<0>();
@@ -177,11 +240,11 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
         for (int i = 0; i < CHUNKS * 4; ++i) pin(sums[i]);  // no use of them moves before the wait
 #if FIXUP == SPLIT && EXCHANGE
         acc_t own[SHARE * 4];
-        if (exchange(p, w, sums, own, group)) store_straight<SHARE>(p, w, row, own, w.part * SHARE);
+        if (exchange(p, w, sums, own, rank, group)) store_straight<SHARE>(p, w, row, own, w.part * SHARE);
 #elif FIXUP == SPLIT
 #if CLUSTER_K > 1
         acc_t own[OWN_CHUNKS * 4];
-        if (CONSUMERS > 1) meet(ORDER, WORKERS);  // the sums go where all have read their tiles
+        meet(ORDER, WORKERS);  // the sums go where all have read their tiles: warps, too, run apart
         add_cluster(sums, own, s.stages, rank);
 #else
         acc_t(&own)[CHUNKS * 4] = sums;
@@ -192,13 +255,26 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
 #if FIXUP == STREAM
         if (!add_stream(p, schedule, w, sums, group)) continue;
 #endif
-#if STORE_TMA
+#if LATE
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) pack(p, w, row, piece, sums, late.words[piece]);
+#pragma unroll
+        for (int i = 0; i < PIECES * WORDS; ++i) pin(late.words[i / WORDS][i % WORDS]);
+        late.w = w;
+        late.any = true;
+#elif STORE_TMA
+        if (REUSE) meet(ORDER, WORKERS);  // results go where all have read their tiles
         store_copied(p, c, w, row, sums, buffers, turn);
 #else
         store_straight<CHUNKS>(p, w, row, sums, 0);
 #endif
 #endif
     }
+#if LATE
+#pragma unroll
+    for (int piece = 0; piece < PIECES; ++piece)
+        if (late.any) send(c, late.w, row, piece, late.words[piece], buffers, turn);
+#endif
 #if STORE_TMA
     if (threadIdx.x % 32 == 0) puts_read<0>();
 #endif
@@ -225,10 +301,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
         }
         barriers_ready();
     }
+    // Consumers wait until there are barriers. The one who made them need not wait for anyone in this block.
+    __syncwarp();
     if (CLUSTER > 1)
         cluster_meet();
+    else if (warp >= CONSUMERS * 4)
+        notify(0, THREADS);
     else
-        __syncthreads();
+        meet(0, THREADS);
     if (warp >= CONSUMERS * 4) {
 #if REGISTERS
         registers_down<REGISTERS_DOWN>();

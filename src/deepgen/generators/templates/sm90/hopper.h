@@ -89,25 +89,54 @@ DG_DEVICE void store_shared(u32 address, float4 v) {
 DG_DEVICE void prefetch_map(const TensorMap* map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-DG_DEVICE void fetch(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        " [%0], [%1, {%3, %4, %5}], [%2];"
-        ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
+// What the L2 cache is to do with lines that come this way.
+#define NORMAL 0
+#define FIRST 1  // leave before others
+#define LAST 2   // stay longer than others
+template <int USE>
+DG_DEVICE u64 policy() {
+    u64 made = 0;
+    if (USE == FIRST) asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(made));
+    if (USE == LAST) asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(made));
+    return made;
+}
+#define DG_FETCH "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+template <int USE>
+DG_DEVICE void fetch(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z, u64 use) {
+    if (USE == NORMAL)
+        asm volatile(
+            DG_FETCH " [%0], [%1, {%3, %4, %5}], [%2];"
+            ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
+    else
+        asm volatile(
+            DG_FETCH ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;"
+            ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(use) : "memory");
 }
 // To the same place, and with the same barrier, in every block whose rank's bit is set in `mask`.
-DG_DEVICE void fetch_for_many(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z, u32 mask) {
-    asm volatile(
-        "{\n.reg .b16 blocks;\ncvt.u16.u32 blocks, %6;\n"
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
-        " [%0], [%1, {%3, %4, %5}], [%2], blocks;\n}"
-        ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(mask) : "memory");
+template <int USE>
+DG_DEVICE void fetch_for_many(u32 to, const TensorMap* map, u32 barrier, int x, int y, int z, u32 mask, u64 use) {
+    if (USE == NORMAL)
+        asm volatile(
+            "{\n.reg .b16 blocks;\ncvt.u16.u32 blocks, %6;\n"
+            DG_FETCH ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], blocks;\n}"
+            ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(mask) : "memory");
+    else
+        asm volatile(
+            "{\n.reg .b16 blocks;\ncvt.u16.u32 blocks, %6;\n"
+            DG_FETCH ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], blocks, %7;\n}"
+            ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(mask), "l"(use) : "memory");
 }
+template <int USE>
 DG_DEVICE void put(const TensorMap* map, u32 from, int x, int y, int z) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];\n"
-        "cp.async.bulk.commit_group;"
-        ::"l"(map), "r"(from), "r"(x), "r"(y), "r"(z) : "memory");
+    if (USE == NORMAL)
+        asm volatile(
+            "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];"
+            ::"l"(map), "r"(from), "r"(x), "r"(y), "r"(z) : "memory");
+    else
+        asm volatile(
+            "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3, %4}], [%1], %5;"
+            ::"l"(map), "r"(from), "r"(x), "r"(y), "r"(z), "l"(policy<USE>()) : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 // Until all but the latest N puts have read their shared memory.
 template <int N>
@@ -125,16 +154,24 @@ template <int N>
 DG_DEVICE void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-// What the descriptor of a swizzled operand holds beside the address: distances in 16 bytes, and 128-byte swizzle.
+// The descriptor of an operand: its address, distances in 16 bytes, and how wide its swizzle is: 128, 64 or 32 bytes.
+template <int LINE>
 DG_DEVICE u64 operand(u32 address, u32 leading, u32 stride) {
+    constexpr u64 SWIZZLE = LINE == 128 ? 1 : LINE == 64 ? 2 : 3;
     // Of an address only what lies within the block counts: other bits tell the block of the cluster.
-    return (u64)((address & 0x3FFFF) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | (u64)1 << 62;
+    return (u64)((address & 0x3FFFF) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | SWIZZLE << 62;
 }
 
 // Four 8 x 8 matrices of 16-bit numbers, a row's address from each lane.
 DG_DEVICE void store_matrices(u32 address, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
         ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+DG_DEVICE void store_matrices(u32 address, u32 a, u32 b) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
+}
+DG_DEVICE void store_shared(u32 address, u32 a, u32 b) {
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
 }
 
 template <int N>

@@ -15,7 +15,11 @@ ATOM_BYTES = 128  # along K, or along rows where these are contiguous: as wide a
 LINE_BYTES = 16  # what the copy engine asks lines of memory to be multiples of
 _FIXUPS = {"none": 0, "split": 1, "exchange": 1, "stream": 2}
 _ALIGN, _BARRIER, _FLAG = 1024, 8, 4
-_BUFFER = 2048  # bytes of a warp's share of C on its way out
+_FILE = 65536  # registers of a multiprocessor
+SWIZZLES = (128, 64, 32)  # bytes
+BUFFER_ROWS = 16  # of C on their way out: a warp's
+# What the L2 cache is told of A, B and C: 1 leaves before others, 2 stays longer.
+_CACHES = {"none": (0, 0, 0), "stream": (1, 1, 1), "A": (2, 1, 1), "B": (1, 2, 1)}
 # Registers of a thread, with setmaxnreg: of producers, and of consumers by how many groups of them there are.
 PRODUCER_REGISTERS = {2: 40, 3: 56}
 CONSUMER_REGISTERS = {2: 232, 3: 152}
@@ -37,7 +41,9 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
     ping_pong = c["SCHEDULE"] == "ping-pong"
     tile_m = 64 * c["TILES_M"]
     bm = tile_m * (1 if ping_pong else c["CONSUMERS"])
-    by_copy = c["STORE"] == "copy"
+    by_copy = c["STORE"] != "straight"
+    uses = dict(zip("ABC", _CACHES[c["CACHE"]], strict=True))
+    line = result_line(gemm, c["BN"])
     cluster = {"M": c["CLUSTER_M"], "N": c["CLUSTER_N"], "K": c.get("CLUSTER_K", 1)}
     macros: dict[str, int | str] = {
         "TYPE_C": "f32" if gemm.c == "tf32" else gemm.c,
@@ -67,26 +73,75 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
         "EXCHANGE": int(c["FIXUP"] == "exchange"),
         "GROUP": c["GROUP"],
         "ALONG_N": int(c["ALONG"] == "N"),
+        "PROMOTE": c.get("PROMOTE", 0),
+        **{f"CACHE_{name}": use for name, use in uses.items()},
+        "A_ROWS": _rows(gemm, bm, c["CLUSTER_N"]),
+        "B_LINE": operand_line(gemm, c["BN"]),
         "STORE_TMA": int(by_copy),
-        "EPILOGUE_BUFFERS": c["BUFFERS"] if by_copy else 1,
+        "LATE": int(c["STORE"] == "late"),
+        "REUSE": int(c["STORE"] == "reuse"),
+        "C_BYTES": dtype(gemm.c).bytes,
+        "C_LINE": line,
+        "EPILOGUE_BUFFERS": c.get("BUFFERS", 1),
     }
-    stage = c["ATOMS"] * ATOM_BYTES * (bm + c["BN"])
-    buffers = c["CONSUMERS"] * 4 * c["BUFFERS"] * _BUFFER if by_copy else 0
-    shared = _ALIGN + c["STAGES"] * (stage + 2 * _BARRIER) + buffers + c["CONSUMERS"] * _FLAG
     threads = c["CONSUMERS"] * 128 + int(macros["PRODUCERS"])
+    macros["LOADS"] = _loads(
+        int(macros["REGISTERS"]) or _FILE // threads // c["MIN_BLOCKS"], c["TILES_M"] * c["BN"] // 2
+    )
+    stage = c["ATOMS"] * ATOM_BYTES * (bm + operand_rows(gemm, c["BN"]))
+    buffers = c["CONSUMERS"] * 4 * c.get("BUFFERS", 0) * BUFFER_ROWS * line
+    shared = _ALIGN + c["STAGES"] * (stage + 2 * _BARRIER) + buffers + c["CONSUMERS"] * _FLAG
     return Lowered(macros, threads, shared, cluster["M"] * cluster["N"] * cluster["K"])
+
+
+def _rows(gemm: Gemm, bm: int, sharers: int) -> int:
+    """Rows of A that are fetched for a tile: no more groups of eight than the matrix has, where blocks do not share."""
+    few = -(-gemm.m // 8) * 8
+    return few if few < bm and sharers == 1 and gemm.layout[0] == "n" else bm
+
+
+def operand_line(gemm: Gemm, bn: int) -> int:
+    """Bytes of a line of B in shared memory: narrow tiles whose columns are contiguous have narrow lines."""
+    return min(ATOM_BYTES, bn * dtype(gemm.b).bytes) if gemm.layout[1] == "n" else ATOM_BYTES
+
+
+def operand_rows(gemm: Gemm, bn: int) -> int:
+    """Columns of B that are fetched for a tile: whole lines."""
+    whole = operand_line(gemm, bn) // dtype(gemm.b).bytes
+    return -(-bn // whole) * whole if gemm.layout[1] == "n" else bn
+
+
+def result_line(gemm: Gemm, bn: int) -> int:
+    """Bytes of a line of C that is copied in one go, of which a tile has whole ones: as wide as can be.
+
+    128, 64 or 32 bytes are swizzled. 16-bit results may also have an odd number of 16 bytes: such lines fall on
+    different banks as they are.
+    """
+    whole = bn * dtype(gemm.c).bytes
+    swizzled = [line for line in SWIZZLES if whole % line == 0]
+    if whole % 128 == 0 or dtype(gemm.c).bytes == 4:
+        return swizzled[0]
+    odd = [whole // n for n in range(1, 33) if whole % (16 * n) == 0 and whole // (16 * n) % 2]
+    short = [line for line in odd if line <= 2 * ATOM_BYTES]
+    return max(*short, *swizzled, 0) if max(short) > 32 or swizzled else odd[0]
+
+
+def _loads(registers: int, sums: int) -> int:
+    """How many loads of four numbers a thread has under way when it adds up parts: those it has registers for."""
+    spare = (min(registers, 255) - sums - 64) // 4
+    return next(n for n in (16, 8, 4) if n <= max(spare, 4))
 
 
 def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered, multiprocessors: int) -> LaunchPlan:
     c, m = config, lowered.macros
     bm, bn, cluster = int(m["BM"]), c["BN"], lowered.cluster
     tiles = f"ceil_div(M, {bm * c['CLUSTER_M']}) * ceil_div(N, {bn * c['CLUSTER_N']}) * batch"
-    splits = int(m["PARTS"]) * int(m["CLUSTER_K"])
-    resident = multiprocessors * c["MIN_BLOCKS"] // cluster  # clusters that run at once
+    splits, sharers = int(m["PARTS"]) * int(m["CLUSTER_K"]), c["CLUSTER_M"] * c["CLUSTER_N"]
+    resident = multiprocessors * c["MIN_BLOCKS"] // cluster - (cluster == 4)  # clusters that run at once
     grid: Size = {
         "none": f"min({tiles}, {resident}) * {cluster}" if c.get("PERSISTENT") else f"{tiles} * {cluster}",
-        "split": f"{tiles} * {splits}",
-        "exchange": f"{tiles} * {splits}",
+        "split": f"{tiles} * {splits * sharers}",
+        "exchange": f"{tiles} * {splits * sharers}",
         "stream": resident,
     }[c["FIXUP"]]
     slot, counter = bm * bn * 4, 4 * c["CONSUMERS"]
@@ -95,16 +150,16 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered, multiprocessor
     if c["FIXUP"] == "stream":
         partial, arrived = _sums(resident * slot), _counters(resident * counter)
     elif m["PARTS"] != 1:
-        partial = _sums(f"{tiles} * {slot * int(m['PARTS'])}")
-        arrived = _counters(f"{tiles} * {counter * int(m['CLUSTER_K'])}")
+        partial = _sums(f"{tiles} * {slot * int(m['PARTS']) * sharers}")
+        arrived = _counters(f"{tiles} * {counter * cluster}")
     # Tiles beyond the last full round are shared out evenly, with one full round so that no share is tiny.
     rest = f"where({tiles} < {2 * resident}, {tiles}, {resident} + ({tiles}) % {resident})"
     streamed: int | str = rest if c["FIXUP"] == "stream" else 0
     scale = "i32" if gemm.acc == "i32" else "f32"
     args: tuple[Arg, ...] = (
-        _operand_map(gemm, "A", bm // c["CLUSTER_N"]),
+        _operand_map(gemm, "A", int(m["A_ROWS"]) // c["CLUSTER_N"]),
         _operand_map(gemm, "B", bn // c["CLUSTER_M"]),
-        *((_result_map(),) if c["STORE"] == "copy" else ()),
+        *((_result_map(gemm, int(m["C_LINE"])),) if m["STORE_TMA"] else ()),
         TensorArg("C"),
         TensorArg("bias") if gemm.bias else _NOTHING,
         TensorArg("scale") if gemm.scales != "none" else _NOTHING,
@@ -116,7 +171,10 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered, multiprocessor
         ScalarArg("i32", streamed),
     )
     step = Step("gemm", args, (grid, 1, 1), (lowered.threads, 1, 1), (cluster, 1, 1), lowered.shared_bytes)
-    return LaunchPlan(steps=(step,), requires=(*_aligned(gemm, c), *_split(c, tiles, int(m["BK"]), splits, resident)))
+    requires = [*_aligned(gemm, c), *_split(c, tiles, int(m["BK"]), splits, resident)]
+    if m["A_ROWS"] != bm:
+        requires.append((f"M <= {m['A_ROWS']}", f"at most {m['A_ROWS']} rows: no more are fetched"))
+    return LaunchPlan(steps=(step,), requires=tuple(requires))
 
 
 _NOTHING = ScalarArg("i64", 0)
@@ -137,15 +195,17 @@ def _operand_map(gemm: Gemm, name: str, rows: int) -> TensorMapArg:
     k_inside = gemm.layout[0] == "n" if name == "A" else gemm.layout[1] == "t"
     lines = outer if k_inside else "K"
     sizes = [*(["K", outer] if k_inside else [outer, "K"]), "batch"]
-    wide = ATOM_BYTES // size
-    box = [wide, rows, 1] if k_inside else [wide, wide, 1]
-    spec: dict[str, Any] = {"box": box, "swizzle": "128", "l2": "256", "sizes": sizes}
+    line = ATOM_BYTES if name == "A" else operand_line(gemm, rows)
+    box = [ATOM_BYTES // size, rows, 1] if k_inside else [line // size, ATOM_BYTES // size, 1]
+    spec: dict[str, Any] = {"box": box, "swizzle": str(line), "l2": "256", "sizes": sizes}
     return TensorMapArg(name, {**spec, **_strides(letter, lines, size)})
 
 
-def _result_map() -> TensorMapArg:
-    spec: dict[str, Any] = {"box": [64, 16, 1], "swizzle": "128", "sizes": ["N", "M", "batch"]}
-    return TensorMapArg("C", {**spec, **_strides("c", "M", 2)})
+def _result_map(gemm: Gemm, line: int) -> TensorMapArg:
+    size = dtype(gemm.c).bytes
+    box, swizzle = [line // size, BUFFER_ROWS, 1], str(line) if line in SWIZZLES else "none"
+    spec: dict[str, Any] = {"box": box, "swizzle": swizzle, "sizes": ["N", "M", "batch"]}
+    return TensorMapArg("C", {**spec, **_strides("c", "M", size)})
 
 
 def _strides(letter: str, lines: str, size: int) -> dict[str, Any]:
@@ -156,7 +216,8 @@ def _strides(letter: str, lines: str, size: int) -> dict[str, Any]:
 
 def _aligned(gemm: Gemm, c: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What the copy engine asks of tensors in memory."""
-    copied = [("a", dtype(gemm.a).bytes), ("b", dtype(gemm.b).bytes)] + ([("c", 2)] if c["STORE"] == "copy" else [])
+    by_copy = "abc" if c["STORE"] != "straight" else "ab"
+    copied = [(letter, dtype(getattr(gemm, letter)).bytes) for letter in by_copy]
     for letter, size in copied:
         whole, name = LINE_BYTES // size, letter.upper()
         yield f"ld{letter} % {whole} == 0", f"lines of {name} that are multiples of 16 bytes"

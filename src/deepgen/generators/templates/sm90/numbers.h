@@ -52,6 +52,9 @@ struct alignas(8) Pair<i32> {
     DG_DEVICE int second() const { return b; }
 };
 
+DG_DEVICE u32 bits(float x) { return __float_as_uint(x); }
+DG_DEVICE u32 bits(int x) { return (u32)x; }
+
 // Sums travel through memory as four words, whatever they are.
 DG_DEVICE float4 words(float a, float b, float c, float d) { return {a, b, c, d}; }
 DG_DEVICE float4 words(int a, int b, int c, int d) {
@@ -66,3 +69,4 @@ DG_DEVICE void add(int* sums, float4 v) {
 // Keeps what comes later behind what was done to a sum so far, and the other way round.
 DG_DEVICE void pin(float& sum) { asm volatile("" : "+f"(sum)::"memory"); }
 DG_DEVICE void pin(int& sum) { asm volatile("" : "+r"(sum)::"memory"); }
+DG_DEVICE void pin(u32& word) { asm volatile("" : "+r"(word)::"memory"); }

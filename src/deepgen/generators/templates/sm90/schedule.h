@@ -28,7 +28,7 @@ struct Problem {
 struct Piece {
     int m, n, batch;   // the tile's first row and column, in which matrix
     int first, steps;  // of K
-    int tile, part;    // among all tiles; which share of K, where K is split
+    int tile, part;    // among all tiles, or tiles of a cluster; which share of K, where K is split
 };
 
 struct Schedule {
@@ -73,7 +73,7 @@ struct Schedule {
             if (FIXUP == SPLIT) {
                 w.part = at / tiles;
                 w.tile = at - w.part * tiles;
-                int share = w.part * CLUSTER_K + rank;
+                int share = w.part * CLUSTER_K + (CLUSTER_K > 1 ? rank : 0);
                 w.first = (int)((i64)steps * share / (PARTS * CLUSTER_K));
                 w.steps = (int)((i64)steps * (share + 1) / (PARTS * CLUSTER_K)) - w.first;
             }
