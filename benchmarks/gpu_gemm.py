@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import sys
 import time
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,7 @@ from gpu_known import Found, found_before, known  # noqa: E402
 from gpu_rivals import Call, rivals  # noqa: E402
 
 ROUNDS, FINALISTS = 31, 4
+BUILD_SECONDS = 20.0  # beyond which a kernel is not waited for
 FAMILIES = {"f32": ("simt_gemm", "skinny_gemm"), "f64": ("simt_gemm",)}
 SMALL = 5e9
 TENSOR_CORES = ("sm90_gemm", "skinny_gemm", "mma_gemm")
@@ -92,7 +95,7 @@ class Benchmark:
 
     def load(self, bench: Bench, choice: Choice) -> Loaded:
         kernel = choice[0].emit(bench.problem, self.target, choice[1])
-        return Loaded(bench, kernel, self.builder.start(kernel).result(), self.driver)
+        return Loaded(bench, kernel, self.builder.start(kernel).result(BUILD_SECONDS), self.driver)
 
     def try_all(self, row: Row, bench: Bench) -> None:
         """Check and time what is in the queue."""
@@ -103,7 +106,7 @@ class Benchmark:
             row.seen.add(name)
             try:
                 run = self.load(bench, choice)
-            except (RuntimeError, DeepgenError) as error:
+            except (RuntimeError, DeepgenError, TimeoutError, FutureTimeoutError) as error:
                 row.wrong.append(f"{name}: {str(error)[:200]}")
                 continue
             if bench.right(run):
@@ -365,6 +368,7 @@ def main() -> None:
     (options.out / f"{name_of(options)}.json").write_text(json.dumps(told, indent=1) + "\n")
     show(done, told["summary"])
     print(f"{time.monotonic() - begun:.0f} s", flush=True)
+    os._exit(0)  # without waiting for builds that were given up
 
 
 if __name__ == "__main__":

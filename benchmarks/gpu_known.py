@@ -58,10 +58,10 @@ def known(problem: Gemm, family: Generator, target: Cuda, before: list[Found], m
     same = [(apart(p), c) for p, name, c in before if name == family.name and _shape(p) == _shape(problem)]
     found: dict[str, Config] = {}
     for _, config in sorted(same, key=lambda pair: pair[0]):
-        for fitted in fitting(space, config):
-            found.setdefault(key_of(fitted), fitted)
+        if len(found) < most:
+            found.update({key_of(fitted): fitted for fitted in fitting(space, config)})
     default = dict(family.default(problem, target))
-    return list({key_of(c): c for c in (*list(found.values())[:most], default)}.values())
+    return list({**found, key_of(default): default}.values())
 
 
 def fitting(space: Space, config: Config) -> Iterator[Config]:
