@@ -38,7 +38,8 @@ ALWAYS_INLINE void finish_until(finishing *pending, long rows) {
                 line_put(f.to + v, x);
         }
 #if STEP_NUMBERS == 32
-        if (COLS % 32) _mm256_storeu_si256((__m256i *)(f.to + v), (__m256i)_mm512_cvtneps_pbh(load((float *)f.from + v)));
+        if (COLS % 32)
+            _mm256_storeu_si256((__m256i *)(f.to + v), (__m256i)_mm512_cvtneps_pbh(load((const float *)f.from + v)));
 #endif
     }
     *pending = f;

@@ -1,4 +1,5 @@
-// GEMM in bf16 and 8-bit integers on AMX tiles: C = activation(alpha * op(A) op(B) * scale + beta * C + bias), row-major.
+// GEMM in bf16 and 8-bit integers on AMX tiles, row-major:
+// C = activation(alpha * op(A) op(B) * scale + beta * C + bias).
 //
 // The knobs are macros; every one has a default, so this file compiles alone:
 //     cc -O3 -std=gnu11 -march=sapphirerapids -shared -fPIC -pthread -I.. -I../x86_dot gemm_amx.c -o gemm.so
@@ -82,9 +83,10 @@ static void last_product(product *p, course *g, long rows, long columns, long ro
     }
     char *sums = g->s.sums[g->s.turn];
     p->sums_out = sums;
+    long steps = p->depth + !p->depth;
     if (AHEAD_RESULT && AHEAD < 2 && whole)
-        g->aside.result = paced(walk_of((char *)c, g->r->ldc * sizeof(number), ROWS, COLS * sizeof(number)), p->depth + !p->depth);
-    g->aside.finish_each = ceil_div(g->aside.finish.rows, p->depth + !p->depth);
+        g->aside.result = paced(walk_of((char *)c, g->r->ldc * sizeof(number), ROWS, COLS * sizeof(number)), steps);
+    g->aside.finish_each = ceil_div(g->aside.finish.rows, steps);
     multiply(rows, columns, p);
     finish_until(&g->aside.finish, ROWS);
     if (!SIMPLE || !whole) {
@@ -167,7 +169,8 @@ static range part_of(long size, long unit, long parts, long t) {
 // Batches of small matrices: the next one's are fetched during the present one's products.
 static void fetch_next_item(const job *g, course *c) {
     long steps = ceil_div(c->P, ROWS) * ceil_div(c->Q, COLS) * ceil_div(c->K, DEPTH);
-    matrix left = {c->left.at + g->stride_left * ES, c->left.ld}, right = {c->right.at + g->stride_right * ES, c->right.ld};
+    matrix left = {c->left.at + g->stride_left * ES, c->left.ld};
+    matrix right = {c->right.at + g->stride_right * ES, c->right.ld};
     c->aside.left = ahead(left, LEFT_ACROSS, c->P, c->K, steps);
     c->aside.right = ahead(right, RIGHT_ACROSS, c->Q, c->K, steps);
     if (!AHEAD_RESULT) return;

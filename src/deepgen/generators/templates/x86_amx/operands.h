@@ -46,9 +46,10 @@ static void pack_along(char *to, const char *from, long ld, long columns, long d
     for (long j = 0; j < columns; j += 16)
         for (long k = 0; k < depth; k += DEPTH) {
             const char *at = from + j * ld + k * ES;
+            char *square = to + j / COLS * panel + k / DEPTH * NR * 1024 + j % COLS * 64;
             if (PACK_AHEAD)
                 UNROLLED for (int i = 0; i < 16; i++) __builtin_prefetch(at + i * ld + PACK_AHEAD * 64, 0, 2);
-            copy_square(to + j / COLS * panel + k / DEPTH * NR * 1024 + j % COLS * 64, 0, 1, at, ld, columns - j, depth - k);
+            copy_square(square, 0, 1, at, ld, columns - j, depth - k);
         }
 }
 
