@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
-from dot_gemm_cases import bf16, emulated, integers
+from dot_gemm_cases import bf16, integers
 from gemm_runs import Runs
 
 from deepgen import targets
@@ -14,6 +15,7 @@ from deepgen.generators.templates.x86_dot.dot_gemm import DotGemm
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import LAYOUTS
 from deepgen.targets import X86
+from deepgen.vocabulary import Kernel
 
 NATIVE = targets.resolve("x86:native")
 assert isinstance(NATIVE, X86)
@@ -28,20 +30,26 @@ def f16(m: int, n: int, k: int, **other: object) -> Gemm:
     return gemm(m, n, k, dtype="f16", **other)
 
 
+def emulated(kernel: Kernel) -> Kernel:
+    """The same source with its dot products in plain C."""
+    return replace(kernel, flags=(*kernel.flags, "-DEMULATE"))
+
+
 def runs(operator: Gemm, config: Mapping[str, object], target: X86 = TARGET) -> Runs:
     kernel = FAMILY.emit(operator, target, config)
     return Runs(kernel, target) if NATIVE.has(*target.isa) else Runs(emulated(kernel), NATIVE)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_sampled_configs_are_right_on_all_sizes(layout: str) -> None:
-    operators = [of(70, 131, 300, layout=layout) for of in (bf16, f16, integers)]
-    for seed, operator in enumerate(operators):
-        [config] = FAMILY.space(operator, TARGET).sample(1, seed=seed + LAYOUTS.index(layout))
-        kernel = runs(operator, config)
-        for m, n, k in SIZES:
-            assert kernel.wrong(replace(operator, m=m, n=n, k=k)) == "", config
-        assert kernel.wrong(replace(operator, batch=3)) == "", config
+@pytest.mark.parametrize(
+    ("seed", "of", "layout"), [(0, integers, "nn"), (1, f16, "nt"), (2, bf16, "tn"), (3, f16, "tt")]
+)
+def test_sampled_configs_are_right_on_all_sizes(seed: int, of: Callable[..., Gemm], layout: str) -> None:
+    operator = of(70, 131, 300, layout=layout)
+    [config] = FAMILY.space(operator, TARGET).sample(1, seed=seed)
+    kernel = runs(operator, config)
+    for m, n, k in SIZES:
+        assert kernel.wrong(replace(operator, m=m, n=n, k=k)) == "", config
+    assert kernel.wrong(replace(operator, batch=3)) == "", config
 
 
 @pytest.mark.parametrize("signs", [("i8", "i8"), ("u8", "i8"), ("i8", "u8")])
@@ -69,6 +77,17 @@ def test_what_follows_the_product_is_right(operator: Gemm) -> None:
     assert runs(operator, FAMILY.default(operator, TARGET)).wrong(operator) == ""
 
 
+@pytest.mark.parametrize("of", [bf16, integers])
+def test_few_rows_along_k_are_right(of: Callable[..., Gemm]) -> None:
+    operator = of(8, 70, 300, layout="nt")
+    assert FAMILY.default(operator, TARGET)["KIND"] == "rows"
+    kernel = runs(operator, FAMILY.default(operator, TARGET))
+    for m, n, k in ((8, 70, 300), *SIZES, (300, 20, 33)):  # more rows than a block has, too
+        assert kernel.wrong(replace(operator, m=m, n=n, k=k)) == ""
+    epilogue = replace(operator, m=3, alpha=2.0, beta=3.0, bias=True, activation="relu")
+    assert runs(epilogue, FAMILY.default(epilogue, TARGET)).wrong(epilogue) == ""
+
+
 @pytest.mark.parametrize("partition", ["left", "right", "both"])
 def test_every_way_to_share_the_work_is_right(partition: str) -> None:
     operator = integers(150, 331, 300)
@@ -81,7 +100,7 @@ def test_every_way_to_share_the_work_is_right(partition: str) -> None:
 def test_the_emulation_gives_the_same_as_the_instructions() -> None:
     for operator in (bf16(40, 50, 70), integers(40, 50, 70), f16(40, 50, 70, layout="nt")):
         # A small tile: unrolled plain C takes long to compile.
-        config = {**FAMILY.default(operator, TARGET), "WIDEN": operator.a == "f16", "MR": 2, "NR": 2}
+        config = {**FAMILY.default(operator, TARGET), "WIDEN": operator.a == "f16", "MR": 1, "NR": 2}
         kernel = FAMILY.emit(operator, TARGET, config)
         assert Runs(emulated(kernel), targets.resolve("x86:avx2")).wrong(operator) == ""
 
@@ -96,6 +115,23 @@ def test_vectors_of_avx2_multiply_integers_too() -> None:
     operator, target = integers(30, 40, 200), targets.resolve("x86:avx2_vnni")
     assert isinstance(target, X86)
     assert runs(operator, FAMILY.default(operator, target), target).wrong(operator) == ""
+
+
+def test_defaults_lie_in_the_space() -> None:
+    for of in (bf16, f16, integers):
+        for m, n, k in ((1, 1, 1), (1, 4096, 4096), (32, 1024, 4096), (300, 300, 8192), (2048, 2048, 2048)):
+            for layout in LAYOUTS:
+                operator = of(m, n, k, layout=layout)
+                for target in (TARGET, replace(TARGET, cores=16)):
+                    assert FAMILY.space(operator, target).explain(FAMILY.default(operator, target)) == []
+
+
+def test_the_emitted_kernel_is_the_one_we_looked_at(golden: Callable[[str, str], None]) -> None:
+    machine = replace(TARGET, cores=2, l1d_bytes=48 << 10, l2_bytes=2 << 20, l3_bytes=32 << 20)
+    operator = integers(384, 1024, 1024)
+    kernel = FAMILY.emit(operator, machine, FAMILY.default(operator, machine))
+    told = {"sources": [s.name for s in kernel.sources], "flags": kernel.flags, "plan": kernel.to_json()["plan"]}
+    golden("x86_dot/square.json", json.dumps(told, indent=1) + "\n")
 
 
 def test_what_a_processor_lacks_is_said() -> None:

@@ -274,7 +274,7 @@ def _partitions(gemm: Gemm) -> list[str]:
 def _default_threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: int) -> Mapping[str, Any]:
     """All cores when there is enough to do, dividing what gives each of them most panels."""
     threads = cpu.cores
-    if gemm.flops() < _WORTH_A_THREAD * threads:
+    if threads == 1 or gemm.flops() < _WORTH_A_THREAD * threads:
         return {"THREADS": 1}
     if gemm.batch >= threads:
         return {"THREADS": threads, "PARTITION": "batch", "TASKS": 1}

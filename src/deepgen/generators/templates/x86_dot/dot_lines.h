@@ -72,6 +72,7 @@ ALWAYS_INLINE void lines_across(line out[GROUP], const char *from, long ld, long
 #endif
 }
 #else
+#define NOINLINE __attribute__((noinline))  // or they would be compiled sixteen times over
 typedef struct {
     uint32_t at[16];
 } line;
@@ -81,7 +82,7 @@ ALWAYS_INLINE line line_shifted(line x) {
     for (int i = 0; i < 16; i++) x.at[i] ^= 0x80808080u;
     return x;
 }
-static void turn(line t[16]) {
+static NOINLINE void turn(line t[16]) {
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < i; j++) {
             uint32_t x = t[i].at[j];
@@ -101,16 +102,16 @@ static inline uint32_t placed(const char *from, int e) {
 #endif
     return x << 32 / GROUP * e;
 }
-static line line_along(const char *from, long n) {
+static NOINLINE line line_along(const char *from, long n) {
     line x = line_zero();
     for (long i = 0; i < n && i < LINE; i++) x.at[i / GROUP] |= placed(from + i * ES, i % GROUP);
     return x;
 }
-static void lines_turned(line t[16], const char *from, long ld) {
+static NOINLINE void lines_turned(line t[16], const char *from, long ld) {
     for (int i = 0; i < 16; i++) t[i] = line_along(from + i * ld, LINE);
     turn(t);
 }
-static void lines_across(line out[GROUP], const char *from, long ld, long columns, long k) {
+static NOINLINE void lines_across(line out[GROUP], const char *from, long ld, long columns, long k) {
     for (int v = 0; v < GROUP; v++) out[v] = line_zero();
     for (long j = 0; j < columns && j < LINE; j++)
         for (int e = 0; e < GROUP && e < k; e++) out[j / 16].at[j % 16] |= placed(from + e * ld + j * ES, e);

@@ -7,7 +7,7 @@
 typedef sum sums __attribute__((vector_size(64)));
 typedef uint32_t groups __attribute__((vector_size(64)));
 static inline groups same(uint32_t x) { return (groups){0} + x; }
-static inline sums dot(sums s, groups left, groups right) {
+static NOINLINE sums dot(sums s, groups left, groups right) {
 #if WIDENED
     return s + (sums)left * (sums)right;
 #else
