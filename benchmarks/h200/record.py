@@ -216,7 +216,6 @@ def pack(rows: list[dict[str, Any]], out: Path) -> None:
             "problem_size": [problem.batch, problem.m, problem.n, problem.k],
             "operator": problem.to_json(),
             "conditions": told,
-            "default": dict(FAMILY.default(problem, TARGET)),
             "tune_params_keys": list(knobs),
             "tune_params": knobs,
             "objective": "time",
