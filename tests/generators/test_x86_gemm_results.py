@@ -47,6 +47,17 @@ def test_sampled_configs_are_right_on_all_sizes(target: X86, layout: str) -> Non
         assert runs.wrong(operator) == "", config
 
 
+@pytest.mark.parametrize("inner", ["a", "b"])
+@pytest.mark.parametrize("target", MACHINES)
+def test_b_that_the_first_strip_packs_is_right_in_every_block(target: X86, inner: str) -> None:
+    operator = gemm(137, 263, 600, layout="nn")
+    blocks = {"MC": 32, "NC": 128, "KC": 256, "PACK_B": "first", "INNER": inner, "NEXT_STRIP": inner == "b"}
+    fetches = {"PACK_FETCH": True, "PREFETCH_A": 0}
+    runs = Runs(FAMILY.emit(operator, target, {**FAMILY.default(operator, target), **blocks, **fetches}), target)
+    assert complaints(runs, operator) == []
+    assert runs.wrong(operator) == ""
+
+
 @pytest.mark.parametrize("target", MACHINES)
 @pytest.mark.parametrize("partition", ["m", "n", "mn", "k"])
 def test_every_way_to_share_the_work_is_right(target: X86, partition: str) -> None:

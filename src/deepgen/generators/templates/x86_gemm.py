@@ -110,7 +110,7 @@ def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]
 
 
 def _next_lines(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> int:
-    """How many cache lines a turn of the innermost loop asks for, so that all of the next matrix is there well before its turn."""
+    """How many cache lines a turn of the innermost loop asks for: all of the next matrix, well before its turn."""
     if config.get("NEXT", "none") == "none":
         return 1
     height, width = (gemm.n, gemm.m) if config["SWAP"] else (gemm.m, gemm.n)

@@ -1,6 +1,6 @@
 // Cache blocks: MC x NC of C over KC of K, the operands of many tiles, packed or as they lie, held in L1 and L2.
 
-// A tile of a block, at row i and column j of it; `from` is where the block of B lies, if the panel is yet to be filled.
+// A tile of a block, at row i and column j of it; `from` is where the block of B lies while its panels are not filled.
 static inline void one_tile(const float *strip, long lda, const float *panel, long ldb, const float *from, long ld_from,
                             const float *later, float *edge, long mc, long nc, long kc, const result *r, long i, long j,
                             coming *next) {

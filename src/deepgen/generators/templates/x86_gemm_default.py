@@ -33,7 +33,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     # Turned, the few rows of the caller's A are packed and B, much larger, is read in place.
     swap = not constant_b and gemm.layout[1] == "t" and 4 * gemm.m <= gemm.n
     height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
-    rows, vectors = _tile(gemm, cpu, height, width)
+    rows, vectors = _tile(gemm, cpu, height, width, turned=swap)
     lanes = cpu.vector_bytes // FLOAT
     a_in_place, b_in_place = along_k(gemm)[not swap], along_n(gemm)[not swap]
     bytes_b = width * gemm.k * FLOAT
@@ -43,34 +43,47 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     narrow = width <= 8 * lanes
     low = gemm.m <= _LOW and not swap
     one_panel = little and small_a and not (constant_b or b_in_place)
+    askew = little and small_a and b_in_place and width % lanes != 0  # every load in place would touch two cache lines
     depth = (32 if gemm.m > 4 else 16) if streamed else 1024 if narrow else 256 if low or lanes == 8 else 512
-    blocks = not (constant_b or one_panel or swap or little or streamed)  # B is packed by the block, A passes strip by strip
+    # B is packed by the block, and strips of A pass over it.
+    blocks = not (constant_b or swap or little or streamed)
+    block_n = nearest(covering(BLOCK_N, width), 4096 if streamed else 1024 if low else 512)
+    # Each panel that passes asks for a row of the next strip of A: there have to be enough of them.
+    next_strip = blocks and min(block_n, width) >= rows * vectors * lanes
     # What stays in L1 through the inner loop: the panel where each is packed in turn, else the strip of A.
-    stays = FLOAT * (vectors * lanes if one_panel else rows)
+    stays = FLOAT * (vectors * lanes if one_panel or askew else rows)
     depth = min(depth, max(d for d in depths(gemm) if d == depths(gemm)[0] or d * stays <= cpu.l1d_bytes))
     config: dict[str, Any] = {
         "KIND": "tiles",
         "SWAP": swap,
         "MR": rows,
         "NR": vectors,
-        "MC": nearest(covering(BLOCK_M, height), height if blocks and a_in_place else 256),
-        "NC": nearest(covering(BLOCK_N, width), 4096 if streamed else 1024 if low else 512),
+        "MC": covering(BLOCK_M, height)[-1] if blocks and a_in_place else nearest(covering(BLOCK_M, height), 256),
+        "NC": block_n,
         "KC": nearest(depths(gemm), depth),
         "PACK_A": "none" if a_in_place else "panels",
-        "PACK_B": "ahead" if constant_b else "none" if b_in_place and (little or streamed) else _packing(one_panel),
+        "PACK_B": "ahead" if constant_b else _in_place(blocks or askew) if b_in_place else _packing(one_panel),
         "OUTER": "b",
-        "INNER": "a" if one_panel else "b",
+        "INNER": "a" if one_panel or askew else "b",
         "UNROLL": 8 if one_panel or swap else 4,
         "PREFETCH": 0,
-        "PREFETCH_A": 64 if a_in_place and not small_a and not blocks else 0,
-        "NEXT_STRIP": blocks,
+        "PREFETCH_A": 64 if a_in_place and not small_a and not next_strip else 0,
+        "NEXT_STRIP": next_strip,
         "AHEAD": gemm.batch == 1 and small(gemm) and (gemm.m + gemm.n) * gemm.k * FLOAT <= cpu.l1d_bytes,
         "PACK_FETCH": blocks,
-        "NEXT": "none" if gemm.batch == 1 else "l1" if 2 * gemm.least_bytes() // gemm.batch <= cpu.l1d_bytes else "l2",
+        "NEXT": "none"
+        if gemm.batch == 1 or next_strip
+        else "l1"
+        if 2 * gemm.least_bytes() // gemm.batch <= cpu.l1d_bytes
+        else "l2",
         "STREAM_C": False,
         "HUGE_PAGES": blocks and not small(gemm),
     }
     return {**config, **_threads(gemm, cpu, height, width, rows, vectors * lanes)}
+
+
+def _in_place(packed_on_the_way: bool) -> str:
+    return "first" if packed_on_the_way else "none"
 
 
 def _packing(one_panel: bool) -> str:
@@ -103,24 +116,25 @@ def _threads(gemm: Gemm, cpu: X86, height: int, width: int, rows: int, columns: 
     return {**config, "TASKS": max(t for t in (1, 2, 4) if t == 1 or 8 * t * threads <= tiles_across)}
 
 
-def _tile(gemm: Gemm, cpu: X86, height: int, width: int) -> tuple[int, int]:
+def _tile(gemm: Gemm, cpu: X86, height: int, width: int, *, turned: bool) -> tuple[int, int]:
     lanes = cpu.vector_bytes // FLOAT
     streamed = gemm.m <= _THIN and gemm.layout[1] == "n" and gemm.n * gemm.k * FLOAT > cpu.l2_bytes // 4
     most = 8 if not streamed else 2 if gemm.m > 4 else 4
     allowed = [(r, v) for r, v in tiles(cpu, height, width) if r <= _ROWS and v <= most]
-    return min(allowed, key=lambda tile: _tile_cost(height, width, lanes, tile[0], tile[1]))
+    load_b = 0.35 if turned else 0.2
+    return min(allowed, key=lambda tile: _tile_cost(height, width, lanes, tile[0], tile[1], load_b))
 
 
-def _tile_cost(height: int, width: int, lanes: int, rows: int, vectors: int) -> float:
+def _tile_cost(height: int, width: int, lanes: int, rows: int, vectors: int, load_b: float) -> float:
     """Cycles of one K step over all of C: what a tile wastes at the edges counts.
 
     Two multiply-adds a cycle, of latency four; a load costs little beside them, but not nothing, and one of B more
-    than one of A because it brings a whole vector. Rows that do not fill a strip are copied
-    first, and a narrower last panel takes code of its own.
+    than one of A because it brings a whole vector. Turned, a wide tile costs more: it writes C in short pieces. Rows
+    that do not fill a strip are copied first, and a narrower last panel takes code of its own.
     """
 
     def tile(across: int) -> float:
-        return max(rows * across / 2, 4.0) + 0.12 * rows + 0.2 * across
+        return max(rows * across / 2, 4.0) + 0.12 * rows + load_b * across
 
     panels, rest = divmod(-(-width // lanes), vectors)
     strips = height // rows + (1.5 if height % rows else 0.0)

@@ -56,7 +56,7 @@
 #ifndef PREFETCH_A  // how many steps of K ahead to prefetch in the rows of A; 0: leave it to the hardware
 #define PREFETCH_A 0
 #endif
-#ifndef NEXT_STRIP  // 1: while a strip of A stays, each panel of B that passes asks for a row of the next strip, into L2
+#ifndef NEXT_STRIP  // 1: while a strip of A stays, each panel of B that passes asks for a row of the next one, into L2
 #define NEXT_STRIP 0
 #endif
 #ifndef AHEAD  // 1: ask for all of A and B before the work begins, where they are small

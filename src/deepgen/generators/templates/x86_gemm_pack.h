@@ -66,7 +66,7 @@ static void ask_for(const float *at, long ld, long rows, long cols) {
         for (long j = 0; j < cols; j += 16) __builtin_prefetch(at + j);
 }
 
-// What the next matrix of a batch will need, asked for a few lines at a time while this one is computed: A, then B and C.
+// What the next matrix of a batch will need, asked for a few lines at a time while this one is computed: A, B, then C.
 typedef struct {
     const float *at[3], *end[3];
     int which;

@@ -117,16 +117,22 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _Tile, constant_b: bool) -> No
     s.require(minimum(block_a, block_b) <= cpu.l2_bytes, "the smaller block fits in L2")
     s.require(maximum(block_a, block_b) <= max(cpu.l3_bytes // cpu.cores, cpu.l2_bytes), "blocks fit in L3")
     s.require((pack_a != "rows") | where(swap, *along_k(gemm)), "rows of A can be copied where they run along K")
-    s.require(((pack_b != "none") & (pack_b != "first")) | where(swap, *along_n(gemm)), "B is read in place where it runs along N")
+    s.require(
+        ((pack_b != "none") & (pack_b != "first")) | where(swap, *along_n(gemm)),
+        "B is read in place where it runs along N",
+    )
     s.require(implies(pack_b == "panel", inner == "a"), "a panel is packed for all the strips of A that pass")
     s.require(
         (fetch_a == 0) | ((pack_a == "none") & where(swap, *along_k(gemm))),
         "A is prefetched where it is read in place, along K",
     )
     s.require(
-        implies(next_strip, (inner == "b") & (following == "none") & ((pack_a != "none") | where(swap, *along_k(gemm)))),
-        "the next strip of A is asked for while one stays, in rows that run along K, and nothing else then",
+        implies(
+            next_strip, (inner == "b") & (following == "none") & ((pack_a != "none") | where(swap, *along_k(gemm)))
+        ),
+        "the next strip of A is asked for while one stays, in rows that run along K",
     )
+    s.require(implies(next_strip, following == "none"), "either the next strip or the next matrix is asked for")
     s.require(
         implies(fetch_b, (pack_b != "none") & (pack_b != "ahead")), "rows of B are asked for while they are packed"
     )

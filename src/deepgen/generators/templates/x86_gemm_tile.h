@@ -11,7 +11,7 @@
 #define A_AT(a, lda, i, k) a[(i) * (lda) + (k)]
 #endif
 
-// With `copy`, a null constant elsewhere, the row of B comes from where it lies and goes to its place in a packed panel.
+// With `copy`, elsewhere a null constant, the row of B comes from where it lies and goes to its place in a packed one.
 ALWAYS_INLINE void step(vec acc[MR][NR], int nv, int part, mask last, const float *a, long lda, const float *b,
                         long ldb, float *copy) {
     (void)lda, (void)ldb;  // of no use when A is packed, or nothing is copied
@@ -124,9 +124,9 @@ PART_TILE(8)
 
 #if PACK_B == 4
 // The tile of the first strip of A: it reads B where it lies, and packs it for the strips that follow.
-__attribute__((noinline)) static void packing_tile(long rows, long kc, const float *a, long lda, const float *b, long ldb,
-                                                   float *copy, const float *later, const result *r, long row,
-                                                   long column) {
+__attribute__((noinline)) static void packing_tile(long rows, long kc, const float *a, long lda, const float *b,
+                                                   long ldb, float *copy, const float *later, const result *r,
+                                                   long row, long column) {
     tile(NR, 0, UNROLL, first(VL), rows, COLS, kc, a, lda, b, ldb, copy, later, r, row, column);
 }
 #endif
