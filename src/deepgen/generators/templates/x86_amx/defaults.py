@@ -75,7 +75,7 @@ def _block(gemm: Gemm, cpu: X86, left: int, right: int) -> tuple[int, int]:
     while nc > 256 and nc * whole * element > cpu.l2_bytes // 4:
         nc //= 2
     kc = whole
-    while kc > 1024 and nc * kc * element > cpu.l2_bytes // 4 and left * nc * 4 <= cpu.l2_bytes // 4:
+    while kc > 1024 and nc * kc * element > cpu.l2_bytes // 8 and left * nc * 4 <= cpu.l2_bytes // 4:
         kc //= 2
     while nc > 64 and nc * kc * element > cpu.l2_bytes:
         nc //= 2
