@@ -215,6 +215,7 @@ static void draw_tasks(void *arg, int thread) {
     begin_thread();
     for (long t; (t = atomic_fetch_add(&g->next, 1)) < tasks;) one_task(g, &c, t);
     finish_until(&c.aside.finish, ROWS);
+    if (STORE == 2) _mm_sfence();  // stores past the caches are not ordered before what tells that this is done
     end_thread();
 }
 
