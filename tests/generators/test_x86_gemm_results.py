@@ -47,10 +47,10 @@ def test_sampled_configs_are_right_on_all_sizes(target: X86, layout: str) -> Non
         assert runs.wrong(operator) == "", config
 
 
-@pytest.mark.parametrize("inner", ["a", "b"])
 @pytest.mark.parametrize("target", MACHINES)
-def test_b_that_the_first_strip_packs_is_right_in_every_block(target: X86, inner: str) -> None:
+def test_b_that_the_first_strip_packs_is_right_in_every_block(target: X86) -> None:
     operator = gemm(137, 263, 600, layout="nn")
+    inner = "b" if target.has("avx512f") else "a"
     blocks = {"MC": 32, "NC": 128, "KC": 256, "PACK_B": "first", "INNER": inner, "NEXT_STRIP": inner == "b"}
     fetches = {"PACK_FETCH": True, "PREFETCH_A": 0}
     runs = Runs(FAMILY.emit(operator, target, {**FAMILY.default(operator, target), **blocks, **fetches}), target)

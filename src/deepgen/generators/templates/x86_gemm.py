@@ -115,7 +115,7 @@ def _next_lines(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> int:
         return 1
     height, width = (gemm.n, gemm.m) if config["SWAP"] else (gemm.m, gemm.n)
     tiles = -(-height // config["MR"]) * -(-width // (config["NR"] * lanes))
-    turns = tiles * max(gemm.k // config["UNROLL"], 1)
+    turns: int = tiles * max(gemm.k // config["UNROLL"], 1)
     lines = gemm.least_bytes() // gemm.batch // _LINE
     return min(-(-3 * lines // (2 * turns)), _MOST_LINES)
 

@@ -23,6 +23,7 @@ from deepgen.targets import X86
 
 _THIN = 16  # rows of C up to which B is read once, as fast as memory gives it
 _ROWS = 8  # of a tile; each is a stream of its own where A is read in place
+_FEW = 128  # rows of C up to which packing B as a step of its own would show
 _LOW = 64  # rows of C up to which a short block of K is worth its passes over C
 
 
@@ -47,6 +48,10 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     depth = (32 if gemm.m > 4 else 16) if streamed else 1024 if narrow else 256 if low or lanes == 8 else 512
     # B is packed by the block, and strips of A pass over it.
     blocks = not (constant_b or swap or little or streamed)
+    # The first strip packs B at no cost where few others follow; where many do, whole rows at a time are faster.
+    on_the_way = b_in_place and (askew or (blocks and gemm.m <= _FEW))
+    in_place = b_in_place and not blocks
+    packing = "first" if on_the_way else "none" if in_place else "panel" if one_panel else "block"
     block_n = nearest(covering(BLOCK_N, width), 4096 if streamed else 1024 if low else 512)
     # Each panel that passes asks for a row of the next strip of A: there have to be enough of them.
     next_strip = blocks and min(block_n, width) >= rows * vectors * lanes
@@ -62,7 +67,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "NC": block_n,
         "KC": nearest(depths(gemm), depth),
         "PACK_A": "none" if a_in_place else "panels",
-        "PACK_B": "ahead" if constant_b else _in_place(blocks or askew) if b_in_place else _packing(one_panel),
+        "PACK_B": "ahead" if constant_b else packing,
         "OUTER": "b",
         "INNER": "a" if one_panel or askew else "b",
         "UNROLL": 8 if one_panel or swap else 4,
@@ -80,14 +85,6 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "HUGE_PAGES": blocks and not small(gemm),
     }
     return {**config, **_threads(gemm, cpu, height, width, rows, vectors * lanes)}
-
-
-def _in_place(packed_on_the_way: bool) -> str:
-    return "first" if packed_on_the_way else "none"
-
-
-def _packing(one_panel: bool) -> str:
-    return "panel" if one_panel else "block"
 
 
 def _sums_along_k(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
