@@ -311,6 +311,14 @@ def name_of(options: argparse.Namespace) -> str:
     return f"gemm_{options.dtype}_{options.layout}{sums}"
 
 
+def command(options: argparse.Namespace) -> str:
+    """Without paths, which differ from host to host."""
+    flags = [f"--{name.replace('_', '-')}" for name in ("exact_sums", "triton") if getattr(options, name)]
+    counts = [f"--{name} {getattr(options, name)}" for name in ("known", "modelled", "near")]
+    words = [f"--dtype {options.dtype} --layout {options.layout}", *flags, *counts]
+    return "python benchmarks/gpu_gemm.py " + " ".join(words)
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", default="f32", choices=DTYPES)
@@ -359,7 +367,7 @@ def main() -> None:
     seen["end"] = conditions()
     sums = ("in f32" if options.exact_sums else "fast") if options.dtype.startswith("f8") else "as the dtype has it"
     told: dict[str, Any] = {
-        "command": "python benchmarks/gpu_gemm.py " + " ".join(sys.argv[1:]),
+        "command": command(options),
         "conditions": {**seen, "sums": sums, "l2": "cold", "rounds": ROUNDS, "seconds": time.monotonic() - begun},
         "summary": summary(done, options.dtype),
         "rows": done,
