@@ -35,6 +35,7 @@ _BLOCK_COLUMNS = (64, 128, 256, 512, 1024, 2048, 4096)
 _BLOCK_K = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _FEW = 32  # rows or columns up to which the other operand is used so little that it is not kept once packed
 _WORTH_A_THREAD = 20_000_000  # operations; waking another thread takes as long as computing these
+_BYTES_WORTH_A_THREAD = 4 << 20  # that come from memory: one core alone does not use all of its bandwidth
 
 
 class DotGemm:
@@ -274,7 +275,8 @@ def _partitions(gemm: Gemm) -> list[str]:
 def _default_threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: int) -> Mapping[str, Any]:
     """All cores when there is enough to do, dividing what gives each of them most panels."""
     threads = cpu.cores
-    if threads == 1 or gemm.flops() < _WORTH_A_THREAD * threads:
+    few = gemm.flops() < _WORTH_A_THREAD * threads and gemm.least_bytes() < _BYTES_WORTH_A_THREAD * threads
+    if threads == 1 or few:
         return {"THREADS": 1}
     if gemm.batch >= threads:
         return {"THREADS": threads, "PARTITION": "batch", "TASKS": 1}
