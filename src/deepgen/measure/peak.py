@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
+from statistics import median
 from tempfile import NamedTemporaryFile
 from threading import Barrier
 from typing import Any
@@ -123,19 +124,27 @@ def _dot_flags(name: str, target: X86) -> tuple[str, ...] | None:
     return (f"-DTILES={int(tiles)}", f"-DBF16={int(name == 'bf16')}") if tiles or vectors else None
 
 
-def _measure(library: Any, name: str, threads: int) -> Bounds:
-    compute, read = library.deepgen_peak_compute, library.deepgen_peak_read
-    compute.restype = read.restype = ctypes.c_double
-    compute.argtypes = (ctypes.c_int64, ctypes.c_void_p)
-    read.argtypes = (ctypes.c_void_p, *[ctypes.c_int64] * 3)
+def x86_state(target: X86, dtype: str, threads: int, *, cache: Cache | None = None) -> float:
+    """The share of its best rate on random numbers that the machine gives just now; less where others slow it down."""
+    cache = cache or Cache(default_cache_folder())
+    best = x86_bounds(target, dtype, threads, cache=cache).gflops_random
+    library = ctypes.CDLL(build_once(_kernel(dtype, target), target, cache=cache).binary)
+    return median(_rates(library, _random(dtype), threads)) * 1e-9 / best
+
+
+def _rates(library: Any, numbers: Array, threads: int) -> list[float]:
+    """Round by round, the flops in a second that all threads together reach in registers."""
+    compute = library.deepgen_peak_compute
+    compute.restype, compute.argtypes = ctypes.c_double, (ctypes.c_int64, ctypes.c_void_p)
     library.deepgen_peak_flops.restype = ctypes.c_int64
-    flops = library.deepgen_peak_flops()
+    flops, few, at = library.deepgen_peak_flops(), 1000, numbers.ctypes.data
+    turns = int(few * _SECONDS / min(compute(few, at) for _ in range(5)))
+    return _together(threads, lambda thread: flops * turns / compute(turns, at), _ROUNDS)
 
-    def rate(numbers: Array) -> float:
-        few, at = 1000, numbers.ctypes.data
-        turns = int(few * _SECONDS / min(compute(few, at) for _ in range(5)))
-        return _together(threads, lambda thread: flops * turns / compute(turns, at), _ROUNDS)
 
+def _measure(library: Any, name: str, threads: int) -> Bounds:
+    read = library.deepgen_peak_read
+    read.restype, read.argtypes = ctypes.c_double, (ctypes.c_void_p, *[ctypes.c_int64] * 3)
     memory = np.ones(threads * _READ_BYTES + 64, np.uint8)
     start = memory.ctypes.data + -memory.ctypes.data % 64
 
@@ -143,10 +152,11 @@ def _measure(library: Any, name: str, threads: int) -> Bounds:
         def one(thread: int) -> float:
             return _READ_BYTES / float(read(start + thread * _READ_BYTES, _READ_BYTES, streams, _AHEAD))
 
-        return _together(threads, one, _ROUNDS // 8)
+        return max(_together(threads, one, _ROUNDS // 8))
 
     numbers = _random(name)
-    return Bounds(rate(np.zeros_like(numbers)) * 1e-9, rate(numbers) * 1e-9, max(map(reading, _STREAMS)) * 1e-9)
+    zeros, random = (max(_rates(library, n, threads)) * 1e-9 for n in (np.zeros_like(numbers), numbers))
+    return Bounds(zeros, random, max(map(reading, _STREAMS)) * 1e-9)
 
 
 def _random(name: str) -> Array:
@@ -156,8 +166,8 @@ def _random(name: str) -> Array:
     return narrow(rng.integers(-128, 128, count) if of.integer else rng.standard_normal(count), of)
 
 
-def _together(threads: int, rate: Callable[[int], float], rounds: int) -> float:
-    """The best sum of what all threads reach at the same time. Calls into C let the other threads run."""
+def _together(threads: int, rate: Callable[[int], float], rounds: int) -> list[float]:
+    """Round by round, the sum of what all threads reach at the same time. Calls into C let the other threads run."""
     ready = Barrier(threads)
 
     def one(thread: int) -> list[float]:
@@ -168,7 +178,7 @@ def _together(threads: int, rate: Callable[[int], float], rounds: int) -> float:
         return rates
 
     with ThreadPoolExecutor(threads) as pool:
-        return max(map(sum, zip(*pool.map(one, range(threads)), strict=True)))
+        return [sum(rates) for rates in zip(*pool.map(one, range(threads)), strict=True)]
 
 
 def _read(path: Path) -> Bounds | None:
