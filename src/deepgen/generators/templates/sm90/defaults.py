@@ -26,12 +26,12 @@ _PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 16, 18, 20, 22, 26, 29, 33, 44, 66,
 _ROOM = 226 << 10  # of shared memory, for stages and buffers
 
 # What the model knows of the chip beside its target, fitted to 4,700 configs of 130 problems measured on an H200.
-_LAUNCH_SECONDS = 4.9e-6
-_CLUSTER_SECONDS = 0.5e-6  # more until a cluster's blocks have met
-_TILE_SECONDS = 0.4e-6
+_LAUNCH_SECONDS = 5.3e-6
+_CLUSTER_SECONDS = 0.4e-6  # more until a cluster's blocks have met
+_TILE_SECONDS = 0.25e-6
 _CLOCK = 1.7e9
-_L2_BYTES_PER_SECOND = 10.5e12
-_STORE_BYTES_PER_SECOND = 80e9  # a multiprocessor's
+_L2_BYTES_PER_SECOND = 10.6e12
+_STORE_BYTES_PER_SECOND = 90e9  # a multiprocessor's
 
 
 class Way(NamedTuple):
@@ -126,7 +126,8 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
 
 def _late(gemm: Gemm, way: Way) -> bool:
     """Whether registers hold a tile's results beside the sums of the next."""
-    return not way.turns and dtype(gemm.c).bytes == 2 and way.tiles_m * way.bn * 3 // 4 <= CONSUMER_REGISTERS[2] - 36
+    sums = way.tiles_m * way.bn // 2
+    return dtype(gemm.c).bytes == 2 and way.consumers > 1 and not way.turns and 96 <= sums <= 130
 
 
 def _steps(gemm: Gemm) -> int:
@@ -140,23 +141,27 @@ def seconds(gemm: Gemm, gpu: Gpu, way: Way) -> float:
     tiles = ceil(gemm.m / (bm * cluster_m)) * ceil(gemm.n / (bn * cluster_n)) * gemm.batch * shared
     rounds = ceil(tiles * splits / gpu.multiprocessors)
     # Of 128 bytes of K: products, operands read from shared memory, tiles that come in. In clocks.
-    products = bm * bn / 32 * (1.35 if way.consumers == 1 else 1.0)
+    products = bm * bn / 32 * (1.25 if way.consumers == 1 else 1.06)
     operands = (bm + bm // 64 * bn) * 1.25
-    rows = min(bm, gemm.m) if cluster_n == 1 else bm
-    lines = rows / cluster_n + operand_rows(gemm, bn) / cluster_m
+    lines_a = (min(bm, gemm.m) if cluster_n == 1 else bm) / cluster_n
+    lines_b = operand_rows(gemm, bn) / cluster_m
     steps = ceil(_steps(gemm) / splits)
-    own = rounds * (steps * max(products, operands, 1.8 * lines) / _CLOCK + _TILE_SECONDS)
+    clocks = steps * max(products, operands, 1.2 * (lines_a + lines_b))
+    own = rounds * (clocks / _CLOCK + _TILE_SECONDS * (0.6 if way.turns else 1.0))
+    # To ask twice for what comes from memory costs more than for what the cache has.
+    lines = lines_a * (1.2 if gemm.m >= 4 * gemm.n else 1.0) + lines_b * (1.2 if gemm.n >= 4 * gemm.m else 1.0)
     fetched = steps * ATOM_BYTES * tiles * splits * lines
     busy = min(1.0, tiles * splits / gpu.multiprocessors)  # a few multiprocessors do not take all that memory gives
-    memory = max(gemm.least_bytes() / (gpu.bandwidth_gbs * 0.71e9), fetched / _L2_BYTES_PER_SECOND) / (0.6 + 0.4 * busy)
-    again = 0.05 if _late(gemm, way) else 0.35  # of a tile's time to be stored, that the next one waits
-    stored = bm * bn * dtype(gemm.c).bytes / _STORE_BYTES_PER_SECOND * (1 if way.turns else 1 + again * (rounds - 1))
+    memory = max(gemm.least_bytes() / (gpu.bandwidth_gbs * 0.74e9), fetched / _L2_BYTES_PER_SECOND) / (0.8 + 0.2 * busy)
+    # Of the time to store a tile, what the next one waits for.
+    again = 0.0 if way.turns else 0.2 if _late(gemm, way) else 0.7
+    stored = bm * bn * dtype(gemm.c).bytes / _STORE_BYTES_PER_SECOND * (1 + again * (rounds - 1))
     if result_line(gemm, bn) < 128:
-        stored, memory = stored * 1.4, memory + 0.2 * gemm.batch * gemm.m * gemm.n * dtype(gemm.c).bytes / 3e12
-    parts = _CLUSTER_SECONDS * (shared > 1) + 2e-7 * way.turns
+        stored, memory = stored * 1.5, memory + 0.25 * gemm.batch * gemm.m * gemm.n * dtype(gemm.c).bytes / 3e12
+    parts = _CLUSTER_SECONDS * (shared > 1) + 1.6e-7 * way.turns
     if way.fixup == "exchange":
-        parts += 1.8e-6 + bm * bn * 4 / 30e9
+        parts += 1.9e-6 + bm * bn * 4 / 42e9
     elif splits > 1:
-        last = 1.6e-6 + way.parts * bm * bn * 4 / way.cluster_k / 62e9
-        parts += (1.8e-6 + 2.1e-6 * (way.cluster_k > 2)) * (way.cluster_k > 1) + last * (way.parts > 1)
-    return float(_LAUNCH_SECONDS + max(own, memory) + 0.17 * min(own, memory) + stored + parts)
+        last = 2.6e-6 + way.parts * bm * bn * 4 / way.cluster_k / 43e9
+        parts += (1.9e-6 + 2.6e-6 * (way.cluster_k > 2)) * (way.cluster_k > 1) + last * (way.parts > 1)
+    return float(_LAUNCH_SECONDS + max(own, memory) + 0.09 * min(own, memory) + stored + parts)

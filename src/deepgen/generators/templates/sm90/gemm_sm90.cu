@@ -11,6 +11,14 @@
 //   K over blocks, the last one adds up               256x4096x14336: 54.8 to 51.2
 //   K over blocks, each adds up a share (exchange)    128x128x16384: 12.1 to 10.2; 256x256x65536: 36.8 to 29.7
 //   even shares of all steps (stream)                 nothing on any of 26 shapes
+//   results stored while the next tile's products run (late)   4096x14336x4096: 595 to 588; 4096^3: 175.5 to 173.0
+//   tiles of any multiple of 8 columns                2048x11008x4096: 239 to 232 (168: four full rounds)
+//   what streams leaves the L2 cache first            128x11008x4096: 33.0 to 29.9; 4096x128x4096: 17.0 to 15.2
+//   of a low matrix only its rows are fetched         16x4096x4096: 17.6 to 14.9
+//   more loads under way when parts are added up      256x256x65536: 29.7 to 28.0 (another run)
+//   32-bit results through the copy engine            i8 6144x6144x1024: 92.7 to 68.0; batch 32 of 2048x2048x128: 202 to 162
+//   results where the tiles were (reuse)              nothing, but shared memory for another stage
+//   parts of K among blocks that share tiles          nothing in bf16; fp8 with f32 sums 256x4096x14336: 34.7 to 33.8
 //
 // A block computes BM x BN of C, BK steps of K at a time. One thread has the copy engine fetch tiles of A and B into
 // STAGES swizzled buffers; CONSUMERS warpgroups multiply them. A stage's `full` barrier tells that its bytes have come,
@@ -155,27 +163,44 @@ DG_DEVICE void multiply_step(
     at.advance();
 }
 
-#if LATE
 // A tile's results, rounded, that are stored while the next tile's products run: the tensor cores do not wait for them.
 struct Late {
+#if LATE
+    const TensorMap* map;
+    int row;
+    u32 buffers;
+    int& turn;
     u32 words[PIECES][WORDS];
     Piece w;
     bool any = false;
-};
-#define LATER , Late &late, const TensorMap *c, int row, u32 buffers, int &turn
-#else
-#define LATER
+
+    DG_DEVICE Late(const TensorMap* map, int row, u32 buffers, int& turn)
+        : map(map), row(row), buffers(buffers), turn(turn) {}
+    DG_DEVICE void keep(const Problem& p, const Piece& tile, const acc_t (&sums)[CHUNKS * 4]) {
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) pack(p, tile, row, piece, sums, words[piece]);
+#pragma unroll
+        for (int i = 0; i < PIECES * WORDS; ++i) pin(words[i / WORDS][i % WORDS]);
+        w = tile;
+        any = true;
+    }
+    DG_DEVICE void store(int piece) {
+        if (any) send(map, w, row, piece, words[piece], buffers, turn);
+    }
 #endif
+};
 
 // One tile's steps.
-DG_DEVICE void multiply(acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, int steps, u64 a, u64 b, int rank LATER) {
+DG_DEVICE void multiply(
+    acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, int steps, u64 a, u64 b, int rank, [[maybe_unused]] Late& late
+) {
     u32 last = 0;
     int i = 0;
 #if LATE
 #pragma unroll
     for (int piece = 0; piece < PIECES; ++piece) {
         if (i < steps) multiply_step(sums, s, at, a, b, i > 0, i == 0, last, rank), ++i;
-        if (late.any) send(c, late.w, row, piece, late.words[piece], buffers, turn);
+        late.store(piece);
     }
 #endif
 #if PROMOTE
@@ -212,10 +237,12 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
     u64 a = operand<128>(s.stages + team * (TILE_M * 128), A_K_MAJOR ? 16 : 8192, 1024);
     u64 b = operand<B_LINE>(s.stages + ATOMS * A_BYTES, B_K_MAJOR ? 16 : B_LINE * 64, B_LINE * 8);
 #if STORE_TMA
-    int turn = 0;
     u32 buffers = (REUSE ? s.stages : s.buffers) + threadIdx.x / 32 * (SLOTS * PIECE_BYTES);
+    [[maybe_unused]] int turn = 0;
 #endif
 #if LATE
+    Late late(c, row, buffers, turn);
+#else
     Late late;
 #endif
     if (PING_PONG && group == 1) {
@@ -225,11 +252,7 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
     while (schedule.next(p, w)) {
         acc_t sums[CHUNKS * 4];
         if (PING_PONG) meet(ORDER + group, 256);
-#if LATE
-        multiply(sums, s, at, w.steps, a, b, rank, late, c, row, buffers, turn);
-#else
-        multiply(sums, s, at, w.steps, a, b, rank);
-#endif
+        multiply(sums, s, at, w.steps, a, b, rank, late);
         if (PING_PONG) {
             if (schedule.more(1)) notify(ORDER + 1 - group, 256);
             products_wait<0>();
@@ -256,12 +279,7 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
         if (!add_stream(p, schedule, w, sums, group)) continue;
 #endif
 #if LATE
-#pragma unroll
-        for (int piece = 0; piece < PIECES; ++piece) pack(p, w, row, piece, sums, late.words[piece]);
-#pragma unroll
-        for (int i = 0; i < PIECES * WORDS; ++i) pin(late.words[i / WORDS][i % WORDS]);
-        late.w = w;
-        late.any = true;
+        late.keep(p, w, sums);
 #elif STORE_TMA
         if (REUSE) meet(ORDER, WORKERS);  // results go where all have read their tiles
         store_copied(p, c, w, row, sums, buffers, turn);
@@ -272,8 +290,7 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
     }
 #if LATE
 #pragma unroll
-    for (int piece = 0; piece < PIECES; ++piece)
-        if (late.any) send(c, late.w, row, piece, late.words[piece], buffers, turn);
+    for (int piece = 0; piece < PIECES; ++piece) late.store(piece);
 #endif
 #if STORE_TMA
     if (threadIdx.x % 32 == 0) puts_read<0>();
