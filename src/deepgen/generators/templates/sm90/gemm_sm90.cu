@@ -1,6 +1,7 @@
 // C = activation(alpha * op(A) op(B) * scale + beta * C + bias) on Hopper's tensor cores, batched.
 //
-// What it uses, and what each step gained on an H200: bf16 nt, cold L2, the best config without it and with it, in us.
+// What it uses, and what each step gained on an H200: bf16 nt, cold L2, the best config without it and with it, in us
+// (*: in two runs).
 //   copy engine, swizzled tiles, barriers, products of two warpgroups, 128 x 256     4096^3: 197
 //   results through stmatrix and the copy engine      4096^3: 197 to 177; batch 16 of 1024x1024x128: 37 to 17
 //   stages that run on over tiles                     batch 16 of 1024x1024x128: 17.0 to 15.4
@@ -14,9 +15,9 @@
 //   results stored while the next tile's products run (late)   4096x14336x4096: 595 to 588; 4096^3: 175.5 to 173.0
 //   tiles of any multiple of 8 columns                2048x11008x4096: 239 to 232 (168: four full rounds)
 //   what streams leaves the L2 cache first            128x11008x4096: 33.0 to 29.9; 4096x128x4096: 17.0 to 15.2
-//   of a low matrix only its rows are fetched         16x4096x4096: 17.6 to 14.9
-//   more loads under way when parts are added up      256x256x65536: 29.7 to 28.0 (another run)
-//   32-bit results through the copy engine            i8 6144x6144x1024: 92.7 to 68.0; batch 32 of 2048x2048x128: 202 to 162
+//   of a low matrix only its rows are fetched         16x4096x4096: 17.6 to 14.9*
+//   more loads under way when parts are added up      256x256x65536: 29.7 to 28.0*
+//   32-bit results through the copy engine            i8 6144x6144x1024: 92.7 to 68.0*
 //   results where the tiles were (reuse)              nothing, but shared memory for another stage
 //   parts of K among blocks that share tiles          nothing in bf16; fp8 with f32 sums 256x4096x14336: 34.7 to 33.8
 //
@@ -78,7 +79,9 @@ DG_DEVICE void get(u32 to, const TensorMap* map, u32 barrier, int x, int y, int 
 
 // Fetches this block's share of a tile: K is contiguous, or, where `K_MAJOR` is 0, rows are, `LINE` bytes of them.
 template <int ROWS, int SHARES, int K_MAJOR, int LINE, int USE>
-DG_DEVICE void get_tile(u32 to, const TensorMap* map, u32 barrier, int row, int k, int z, int share, u32 mask, u64 use) {
+DG_DEVICE void get_tile(
+    u32 to, const TensorMap* map, u32 barrier, int row, int k, int z, int share, u32 mask, u64 use
+) {
     constexpr int OWN = ROWS / SHARES, WIDE = LINE / 2;
     row += share * OWN;
     to += share * OWN * 128;
@@ -192,7 +195,8 @@ struct Late {
 
 // One tile's steps.
 DG_DEVICE void multiply(
-    acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, int steps, u64 a, u64 b, int rank, [[maybe_unused]] Late& late
+    acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, int steps, u64 a, u64 b, int rank,
+    [[maybe_unused]] Late& late
 ) {
     u32 last = 0;
     int i = 0;
