@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
+from deepgen.generators.templates.x86_common import served, sources
 from deepgen.generators.templates.x86_gemm_default import default_config
 from deepgen.generators.templates.x86_gemm_sizes import FLOAT, NEXT, along_k, along_n
 from deepgen.generators.templates.x86_gemm_space import gemm_space
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import X86, Target
-from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
+from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
 _A_ROW_PAD = 16  # floats that x86_gemm_knobs.h adds to each packed row of A
 _HUGE_PAGE = 2 << 20
@@ -47,10 +47,10 @@ class X86Gemm:
         return None
 
     def space(self, operator: Operator, target: Target) -> Space:
-        return gemm_space(self.name, *_served(operator, target), constant_b=self._constant_b)
+        return gemm_space(self.name, *served(operator, target), constant_b=self._constant_b)
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, cpu = _served(operator, target)
+        gemm, cpu = served(operator, target)
         lanes = cpu.vector_bytes // FLOAT
         plan = LaunchPlan(
             steps=(Step("deepgen_gemm", _arguments(gemm, config, lanes)),), prepare=_preparation(config, lanes)
@@ -58,13 +58,13 @@ class X86Gemm:
         return Kernel(
             name=self.name,
             language="c",
-            sources=tuple(Source(name, _source(name)) for name in _SOURCES),
+            sources=sources(_SOURCES, "."),
             flags=("-std=gnu11", "-pthread", *(f"-D{k}={v}" for k, v in _macros(gemm, config, lanes).items())),
             plan=plan,
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return default_config(*_served(operator, target), constant_b=self._constant_b)
+        return default_config(*served(operator, target), constant_b=self._constant_b)
 
 
 class X86GemmConstant(X86Gemm):
@@ -168,12 +168,3 @@ def _preparation(config: Mapping[str, Any], lanes: int) -> tuple[Step, ...]:
         return ()
     sizes = (ScalarArg("i64", name) for name in ("N", "K", "batch", "ldb", "stride_b"))
     return (Step("deepgen_gemm_pack", (TensorArg("B"), _packed(config, lanes), *sizes)),)
-
-
-def _served(operator: Operator, target: Target) -> tuple[Gemm, X86]:
-    assert isinstance(operator, Gemm) and isinstance(target, X86), "ask refuses() first"
-    return operator, target
-
-
-def _source(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from deepgen.generators.templates.x86_common import covering, nearest
 from deepgen.generators.templates.x86_gemm_sizes import (
     BLOCK_M,
     BLOCK_N,
@@ -12,9 +13,7 @@ from deepgen.generators.templates.x86_gemm_sizes import (
     WORTH_A_THREAD,
     along_k,
     along_n,
-    covering,
     depths,
-    nearest,
     small,
     tiles,
 )

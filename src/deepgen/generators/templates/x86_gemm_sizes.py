@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from deepgen.generators.templates.x86_common import covering
 from deepgen.operators import Gemm
 from deepgen.targets import X86
 
@@ -38,16 +39,6 @@ def up_to(values: Sequence[int], most: int) -> list[int]:
     return [v for v in values if v <= most]
 
 
-def covering(values: Sequence[int], size: int) -> list[int]:
-    """The values below a size and the first that covers it: larger ones would give the same kernel."""
-    below = [v for v in values if v < size]
-    return [*below, *[v for v in values if v >= size][:1]]
-
-
-def nearest(values: Sequence[int], wanted: int) -> int:
-    return min(values, key=lambda v: abs(v - wanted))
-
-
 def depths(gemm: Gemm) -> list[int]:
     """Blocks of K: short ones only where C is low."""
     return covering([v for v in _BLOCK_K if v >= 128 or gemm.m <= _LOW], gemm.k)
@@ -58,11 +49,6 @@ def tiles(cpu: X86, height: int, width: int) -> list[tuple[int, int]]:
     lanes = cpu.vector_bytes // FLOAT
     rows, vectors = up_to(ROWS, min(height, lanes)), up_to(VECTORS, -(-width // lanes))
     return [(r, v) for r in rows for v in vectors if r * v + v + 1 <= cpu.vector_registers]
-
-
-def thread_counts(cores: int) -> list[int]:
-    doubled = [1 << i for i in range(cores.bit_length()) if 1 << i < cores]
-    return [*doubled, cores]
 
 
 def partitions(gemm: Gemm) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from deepgen.generators.templates.x86_common import covering, thread_counts
 from deepgen.generators.templates.x86_gemm_sizes import (
     BLOCK_M,
     BLOCK_N,
@@ -14,11 +15,9 @@ from deepgen.generators.templates.x86_gemm_sizes import (
     WORTH_A_THREAD,
     along_k,
     along_n,
-    covering,
     depths,
     partitions,
     small,
-    thread_counts,
     tiles,
     up_to,
 )

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from importlib import resources
+from collections.abc import Mapping
 from typing import Any
 
-from deepgen.generators.templates.x86_amx.defaults import default_config, swaps
+from deepgen.generators.templates.x86_amx.defaults import default_config
+from deepgen.generators.templates.x86_common import covering, served, sources, thread_counts
+from deepgen.generators.templates.x86_dot.products import (
+    C_TYPES,
+    PARTITION,
+    every_task_works,
+    finish_macros,
+    operand_macros,
+    partitions,
+    sides,
+    swaps,
+    unfit_result,
+)
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space, implies, minimum
 from deepgen.targets import X86, Target
-from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
+from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
-_PARTITION = {"left": 0, "right": 1, "both": 2, "batch": 3}
 _PASSING = {"none": 0, "left": 1, "right": 2}
 _AHEAD = {"none": 0, "panel": 1, "item": 2}
 _STORES = {"direct": 0, "buffer": 1, "stream": 2}
-_C_TYPES = {"f32": 0, "bf16": 1, "i32": 2}
-_SCALES = {"none": 0, "tensor": 1, "row": 2, "column": 3}
-_ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
 _INPUTS = {("bf16", "bf16"), ("i8", "i8"), ("u8", "i8"), ("i8", "u8"), ("u8", "u8")}
 
 _TILES = (1, 2, 3, 4, 6)
@@ -46,15 +53,15 @@ class AmxGemm:
         needs = ("amx_tile", "amx_bf16" if operator.a == "bf16" else "amx_int8")
         if not target.has(*needs):
             return "it needs " + " and ".join(needs)
-        return _unfit_result(operator)
+        return unfit_result(operator)
 
     def space(self, operator: Operator, target: Target) -> Space:
-        gemm, cpu = _served(operator, target)
+        gemm, cpu = served(operator, target)
         s = Space(self.name)
         element = gemm.dtypes[0].bytes
         swap = s.knob("SWAP", swaps(gemm))
         rows, columns = s.knob("MR", _TILES), s.knob("NR", _TILES)
-        nc, kc = s.knob("NC", _COLUMNS), s.knob("KC", _covering(_DEPTHS, gemm.k))
+        nc, kc = s.knob("NC", _COLUMNS), s.knob("KC", covering(_DEPTHS, gemm.k))
         s.knob("PACK_LEFT", [False, True])
         s.knob("PASSING", list(_PASSING))
         s.knob("SNAKE", [False, True])
@@ -64,8 +71,8 @@ class AmxGemm:
         s.knob("GATHER", [1, 2, 4, 8, 16, 128])
         s.knob("PACK_AHEAD", [0, 4, 8, 16])
         s.knob("STORE", ["direct", "buffer", "stream"] if _same_size(gemm) else ["buffer", "stream"])
-        threads = s.knob("THREADS", _thread_counts(cpu.cores))
-        partition = s.knob("PARTITION", _partitions(gemm), when=threads > 1)
+        threads = s.knob("THREADS", thread_counts(cpu.cores))
+        partition = s.knob("PARTITION", partitions(gemm), when=threads > 1)
         tasks = s.knob("TASKS", [1, 2, 4], when=threads > 1)
 
         panel_rows, panel_columns = s.derive("rows", rows * 16), s.derive("columns", columns * 16)
@@ -76,58 +83,42 @@ class AmxGemm:
         s.require(nc * kc * element <= 4 * cpu.l2_bytes, "the right operand's block is at most four times L2")
         s.require((threads == 1) | (threads * _WORTH_A_THREAD <= gemm.flops()), "every thread has enough to do")
         for swapped in swaps(gemm):
-            left, right = (gemm.n, gemm.m) if swapped else (gemm.m, gemm.n)
+            left, right = sides(gemm, swapped)
             s.require(
                 implies((kc < gemm.k) & (swap == swapped), minimum(nc, right) * left * 4 <= 2 * cpu.l2_bytes),
                 f"sums that wait for the next block of K are at most twice L2, swapped: {swapped}",
             )
-            for word, size, unit in (("left", left, panel_rows), ("right", right, panel_columns)):
-                s.require(
-                    implies(
-                        (threads > 1) & (swap == swapped) & (partition == word), threads * tasks * unit < size + unit
-                    ),
-                    f"every task has a panel when the {word} operand is divided, swapped: {swapped}",
-                )
-        s.require(
-            implies((threads > 1) & (partition == "batch"), threads * tasks <= gemm.batch),
-            "every task has a matrix when the batch is divided",
-        )
+        every_task_works(s, gemm, swap, threads, partition, tasks, panel_rows, panel_columns)
         return s
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, _ = _served(operator, target)
+        gemm, _ = served(operator, target)
         step = Step("deepgen_gemm", _arguments(gemm, config))
         return Kernel(
             name=self.name,
             language="c",
-            sources=tuple(Source(name, _source(name)) for name in _SOURCES),
+            sources=sources(_SOURCES, "x86_amx", "x86_dot", "."),
             flags=("-std=gnu11", "-pthread", *(f"-D{k}={v}" for k, v in _macros(gemm, config).items())),
             plan=LaunchPlan(steps=(step,)),
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return default_config(*_served(operator, target))
+        return default_config(*served(operator, target))
 
 
 def _macros(gemm: Gemm, config: Mapping[str, Any]) -> dict[str, int]:
     """The knobs as knobs.h names them."""
-    left, right = (gemm.b, gemm.a) if config["SWAP"] else (gemm.a, gemm.b)
     return {
         "BF16": int(gemm.a == "bf16"),
-        "LEFT_SIGNED": int(left == "i8"),
-        "RIGHT_SIGNED": int(right == "i8"),
-        "A_T": int(gemm.layout[0] == "t"),
-        "B_T": int(gemm.layout[1] == "t"),
-        "C_TYPE": _C_TYPES[gemm.c],
-        "BIAS": int(gemm.bias),
-        "SCALES": _SCALES[gemm.scales],
-        "ACTIVATION": _ACTIVATIONS[gemm.activation],
+        **operand_macros(gemm, config["SWAP"]),
+        "C_TYPE": C_TYPES[gemm.c],
+        **finish_macros(gemm),
         **{name: config[name] for name in ("MR", "NR", "NC", "KC", "GATHER", "PACK_AHEAD")},
         **{name: int(config[name]) for name in _SWITCHES},
         "AHEAD": _AHEAD[config["AHEAD"]],
         "PASSING": _PASSING[config["PASSING"]],
         "STORE": _STORES[config["STORE"]],
-        "PARTITION": _PARTITION[config.get("PARTITION", "left")],
+        "PARTITION": PARTITION[config.get("PARTITION", "left")],
         "TASKS": config.get("TASKS", 1),
     }
 
@@ -158,43 +149,3 @@ def _arguments(gemm: Gemm, config: Mapping[str, Any]) -> tuple[Arg, ...]:
 def _same_size(gemm: Gemm) -> bool:
     """Whether sums can be stored from tiles as they are."""
     return gemm.c == gemm.acc
-
-
-def _unfit_result(gemm: Gemm) -> str | None:
-    integer = gemm.a != "bf16"
-    if gemm.acc != ("i32" if integer else "f32"):
-        return f"it adds {gemm.a} up in {'i32' if integer else 'f32'} only"
-    if gemm.c not in _C_TYPES or (gemm.c == "i32" and not integer):
-        return f"it gives no {gemm.c} from {gemm.a}"
-    if gemm.c == "i32" and (gemm.alpha != int(gemm.alpha) or gemm.beta != int(gemm.beta)):
-        return "with a result in i32, alpha and beta must be whole numbers"
-    if gemm.c == "i32" and (gemm.scales != "none" or gemm.activation not in ("none", "relu")):
-        return "scales, gelu and silu need a floating result"
-    return None
-
-
-def _served(operator: Operator, target: Target) -> tuple[Gemm, X86]:
-    assert isinstance(operator, Gemm) and isinstance(target, X86), "ask refuses() first"
-    return operator, target
-
-
-def _covering(values: Sequence[int], size: int) -> list[int]:
-    """The values below a size and the first that covers it: larger ones would give the same kernel."""
-    below = [v for v in values if v < size]
-    return [*below, *[v for v in values if v >= size][:1]]
-
-
-def _thread_counts(cores: int) -> list[int]:
-    doubled = [1 << i for i in range(cores.bit_length()) if 1 << i < cores]
-    return [*doubled, cores]
-
-
-def _partitions(gemm: Gemm) -> list[str]:
-    return ["left", "right", "both", *(["batch"] if gemm.batch > 1 else [])]
-
-
-def _source(name: str) -> str:
-    """A file of this family, or one that it shares with others."""
-    templates = resources.files("deepgen.generators.templates")
-    places = (templates.joinpath(folder).joinpath(name) for folder in ("x86_amx", "x86_dot", "."))
-    return next(place for place in places if place.is_file()).read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deepgen.generators.templates.x86_dot.products import all_cores, sides, swaps
 from deepgen.operators import Gemm
 from deepgen.targets import X86
 
@@ -13,15 +14,10 @@ _BYTES_WORTH_A_THREAD = 1 << 20  # the same for what waits for memory
 _ROUND = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
-def swaps(gemm: Gemm) -> list[bool]:
-    """Which operand may be the left one: rows of A (M x K) and columns of B (N x K) can be read where they lie."""
-    return {"nn": [False], "nt": [False, True], "tn": [False, True], "tt": [True]}[gemm.layout]
-
-
 def default_config(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
     element = gemm.dtypes[0].bytes
     swap = _default_swap(gemm)
-    left, right = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
+    left, right = sides(gemm, swap)
     rows, columns = _panel(left, right)
     nc, kc = _block(gemm, cpu, left, right)
     config: dict[str, Any] = {
@@ -91,17 +87,6 @@ def _at_most(values: Sequence[int], wanted: int) -> int:
 
 
 def _threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: int) -> Mapping[str, Any]:
-    """All cores when there is enough to do, dividing what gives each of them most panels."""
-    threads = cpu.cores
-    little = gemm.flops() < _WORTH_A_THREAD * threads and gemm.least_bytes() < _BYTES_WORTH_A_THREAD * threads
-    if threads == 1 or little:
-        return {"THREADS": 1}
-    if gemm.batch >= threads:
-        return {"THREADS": threads, "PARTITION": "batch", "TASKS": 1}
-    if right > columns * (threads - 1) and right >= left:
-        return {"THREADS": threads, "PARTITION": "right", "TASKS": 1}
-    if left > rows * (threads - 1):
-        return {"THREADS": threads, "PARTITION": "left", "TASKS": 1}
-    if right > columns * (threads - 1):
-        return {"THREADS": threads, "PARTITION": "right", "TASKS": 1}
-    return {"THREADS": 1}
+    """All cores when there is enough to do."""
+    little = gemm.flops() < _WORTH_A_THREAD * cpu.cores and gemm.least_bytes() < _BYTES_WORTH_A_THREAD * cpu.cores
+    return {"THREADS": 1} if little else all_cores(gemm, cpu, left, right, rows, columns)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from importlib import resources
+from collections.abc import Mapping
 from typing import Any
 
+from deepgen.generators.templates.x86_common import covering, nearest, served, sources, thread_counts
+from deepgen.generators.templates.x86_dot.products import (
+    C_TYPES,
+    PARTITION,
+    all_cores,
+    every_task_works,
+    finish_macros,
+    operand_macros,
+    partitions,
+    sides,
+    swaps,
+    unfit_result,
+)
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space, implies
 from deepgen.targets import X86, Target
-from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
+from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
 _INPUTS = {("bf16", "bf16"), ("f16", "f16"), ("i8", "i8"), ("u8", "i8"), ("i8", "u8"), ("u8", "u8")}
-_PARTITION = {"left": 0, "right": 1, "both": 2, "batch": 3}
-_C_TYPES = {"f32": 0, "bf16": 1, "i32": 2, "f16": 0}  # f16 is made from f32
-_SCALES = {"none": 0, "tensor": 1, "row": 2, "column": 3}
-_ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
 _OWN = (
     "gemm_dot.c",
     "dot_knobs.h",
@@ -52,25 +60,25 @@ class DotGemm:
             return "it multiplies bf16 by bf16, f16 by f16, or 8-bit integers"
         if (missing := _missing(operator, target)) is not None:
             return missing
-        return _unfit_result(operator)
+        return unfit_result(operator)
 
     def space(self, operator: Operator, target: Target) -> Space:
-        gemm, cpu = _served(operator, target)
+        gemm, cpu = served(operator, target)
         s = Space(self.name)
-        swap = s.knob("SWAP", _swaps(gemm))
+        swap = s.knob("SWAP", swaps(gemm))
         widen = s.knob("WIDEN", _widenings(gemm))
         kind = s.knob("KIND", _kinds(gemm, cpu))
         panels = kind == "panels"
         rows, columns = s.knob("MR", _HEIGHTS), s.knob("NR", _WIDTHS)
         mc, nc = s.knob("MC", _BLOCK_ROWS, when=panels), s.knob("NC", _BLOCK_COLUMNS, when=panels)
-        kc = s.knob("KC", _covering(_BLOCK_K, gemm.k), when=panels)
+        kc = s.knob("KC", covering(_BLOCK_K, gemm.k), when=panels)
         s.knob("PACK_LEFT", [False, True], when=panels & ~widen)
         s.knob("INNER", ["left", "right"], when=panels)
         s.knob("PREFETCH", [0, 4, 8, 16, 32], when=panels)
         s.knob("PREFETCH_C", [False, True], when=panels)
         s.knob("PACK_AHEAD", [0, 2, 4, 8, 16, 32])
-        threads = s.knob("THREADS", _thread_counts(cpu.cores))
-        partition = s.knob("PARTITION", _partitions(gemm), when=threads > 1)
+        threads = s.knob("THREADS", thread_counts(cpu.cores))
+        partition = s.knob("PARTITION", partitions(gemm), when=threads > 1)
         tasks = s.knob("TASKS", [1, 2, 4], when=threads > 1)
 
         panel = s.derive("columns", columns * 16)
@@ -97,63 +105,44 @@ class DotGemm:
             "sums that wait for the next block of K are at most four times L2",
         )
         s.require((threads == 1) | (threads * _WORTH_A_THREAD <= gemm.flops() * 4), "every thread has enough to do")
-        for swapped in _swaps(gemm):
-            left, right = (gemm.n, gemm.m) if swapped else (gemm.m, gemm.n)
-            for word, size, unit in (("left", left, rows), ("right", right, panel)):
-                s.require(
-                    implies(
-                        (threads > 1) & (swap == swapped) & (partition == word), threads * tasks * unit < size + unit
-                    ),
-                    f"every task has a panel when the {word} operand is divided, swapped: {swapped}",
-                )
-        s.require(
-            implies((threads > 1) & (partition == "batch"), threads * tasks <= gemm.batch),
-            "every task has a matrix when the batch is divided",
-        )
+        every_task_works(s, gemm, swap, threads, partition, tasks, rows, panel)
         return s
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, _ = _served(operator, target)
-        swap = config["SWAP"]
-        signed = [x == "i8" for x in ((gemm.b, gemm.a) if swap else (gemm.a, gemm.b))]
+        gemm, _ = served(operator, target)
         knobs = {
             "INPUT": _input(gemm, config),
-            "LEFT_SIGNED": int(signed[0]),
-            "RIGHT_SIGNED": int(signed[1]),
-            "A_T": int(gemm.layout[0] == "t"),
-            "B_T": int(gemm.layout[1] == "t"),
-            "C_TYPE": _C_TYPES[gemm.c],
+            **operand_macros(gemm, config["SWAP"]),
+            "C_TYPE": C_TYPES[gemm.c],
             "F16_RESULT": int(gemm.c == "f16"),
-            "BIAS": int(gemm.bias),
-            "SCALES": _SCALES[gemm.scales],
-            "ACTIVATION": _ACTIVATIONS[gemm.activation],
-            "SWAP": int(swap),
+            **finish_macros(gemm),
+            "SWAP": int(config["SWAP"]),
             "ALONG": int(config["KIND"] == "rows"),
             **{name: config[name] for name in ("MR", "NR", "PACK_AHEAD")},
             **{name: config[name] for name in ("MC", "NC", "KC", "PREFETCH") if name in config},
             "PREFETCH_C": int(config.get("PREFETCH_C", False)),
             "PACK_LEFT": int(config.get("PACK_LEFT", True)),
             "INNER_LEFT": int(config.get("INNER") == "left"),
-            "PARTITION": _PARTITION[config.get("PARTITION", "left")],
+            "PARTITION": PARTITION[config.get("PARTITION", "left")],
             "TASKS": config.get("TASKS", 1),
         }
         step = Step("deepgen_gemm", _arguments(gemm, config, _workspace(gemm, config)))
         return Kernel(
             name=self.name,
             language="c",
-            sources=tuple(Source(name, _source(name)) for name in (*_OWN, *_SHARED)),
+            sources=sources((*_OWN, *_SHARED), "x86_dot", "."),
             flags=("-std=gnu11", "-pthread", *(f"-D{name}={value}" for name, value in knobs.items())),
             plan=LaunchPlan(steps=(step,)),
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        gemm, cpu = _served(operator, target)
-        swap = _swaps(gemm)[0]
-        left, right = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
+        gemm, cpu = served(operator, target)
+        swap = swaps(gemm)[0]
+        left, right = sides(gemm, swap)
         widen = _widenings(gemm)[-1]
         element = 4 if widen else gemm.dtypes[0].bytes
         rows, columns = _default_panel(left, right, cpu)
-        depths = _covering(_BLOCK_K, gemm.k)
+        depths = covering(_BLOCK_K, gemm.k)
         config: dict[str, Any] = {"SWAP": swap, "WIDEN": widen, "MR": rows, "NR": columns}
         if left <= _FEW and len(_kinds(gemm, cpu)) > 1:
             rows = min(left, 8)
@@ -162,15 +151,15 @@ class DotGemm:
             return {**config, **_default_threads(gemm, cpu, left, right, rows, columns * 16)}
         config["KIND"] = "panels"
         if left <= _FEW:  # the right operand comes from memory: a block of it is packed into L1 and used there
-            config |= {"MC": 64, "NC": 512, "KC": _nearest(depths, 128 // element), "INNER": "left", "PACK_AHEAD": 16}
+            config |= {"MC": 64, "NC": 512, "KC": nearest(depths, 128 // element), "INNER": "left", "PACK_AHEAD": 16}
             config |= {"PREFETCH": 0, "PREFETCH_C": False}
         else:
             wide = cpu.l2_bytes // 2 // (gemm.k * element)  # columns whose block takes half of L2
             few = left <= 256  # then a block of the right operand is packed, used and forgotten
             config |= {
                 "MC": 256 if few else 64,
-                "NC": _nearest(_BLOCK_COLUMNS, min(right, max(wide, 256))),
-                "KC": _nearest(depths, (1024 if few else 2048) // element),
+                "NC": nearest(_BLOCK_COLUMNS, min(right, max(wide, 256))),
+                "KC": nearest(depths, (1024 if few else 2048) // element),
                 "INNER": "right",
                 "PACK_AHEAD": 8 if few else 0,
                 "PREFETCH": 0 if few else 8,
@@ -230,63 +219,10 @@ def _default_panel(left: int, right: int, cpu: X86) -> tuple[int, int]:
     return min(_HEIGHTS, key=lambda h: abs(h - min(left, tall))), min(wide, -(-right // 16))
 
 
-def _unfit_result(gemm: Gemm) -> str | None:
-    integer = gemm.a in ("i8", "u8")
-    if gemm.acc != ("i32" if integer else "f32"):
-        return f"it adds {gemm.a} up in {'i32' if integer else 'f32'} only"
-    if gemm.c not in _C_TYPES or (gemm.c == "i32" and not integer) or (gemm.c == "f16") > (gemm.a == "f16"):
-        return f"it gives no {gemm.c} from {gemm.a}"
-    if gemm.c == "i32" and (gemm.alpha != int(gemm.alpha) or gemm.beta != int(gemm.beta)):
-        return "with a result in i32, alpha and beta must be whole numbers"
-    if gemm.c == "i32" and (gemm.scales != "none" or gemm.activation not in ("none", "relu")):
-        return "scales, gelu and silu need a floating result"
-    return None
-
-
-def _served(operator: Operator, target: Target) -> tuple[Gemm, X86]:
-    assert isinstance(operator, Gemm) and isinstance(target, X86), "ask refuses() first"
-    return operator, target
-
-
-def _swaps(gemm: Gemm) -> list[bool]:
-    """Which operand may be the left one: rows of A (M x K) and columns of B (N x K) can be read where they lie."""
-    return {"nn": [False], "nt": [False, True], "tn": [False, True], "tt": [True]}[gemm.layout]
-
-
-def _covering(values: Sequence[int], size: int) -> list[int]:
-    """The values below a size and the first that covers it: larger ones would give the same kernel."""
-    below = [v for v in values if v < size]
-    return [*below, *[v for v in values if v >= size][:1]]
-
-
-def _nearest(values: Sequence[int], wanted: int) -> int:
-    return min(values, key=lambda v: abs(v - wanted))
-
-
-def _thread_counts(cores: int) -> list[int]:
-    doubled = [1 << i for i in range(cores.bit_length()) if 1 << i < cores]
-    return [*doubled, cores]
-
-
-def _partitions(gemm: Gemm) -> list[str]:
-    return ["left", "right", "both", *(["batch"] if gemm.batch > 1 else [])]
-
-
 def _default_threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: int) -> Mapping[str, Any]:
-    """All cores when there is enough to do, dividing what gives each of them most panels."""
-    threads = cpu.cores
-    few = gemm.flops() < _WORTH_A_THREAD * threads and gemm.least_bytes() < _BYTES_WORTH_A_THREAD * threads
-    if threads == 1 or few:
-        return {"THREADS": 1}
-    if gemm.batch >= threads:
-        return {"THREADS": threads, "PARTITION": "batch", "TASKS": 1}
-    if right > columns * (threads - 1) and right >= left:
-        return {"THREADS": threads, "PARTITION": "right", "TASKS": 1}
-    if left > rows * (threads - 1):
-        return {"THREADS": threads, "PARTITION": "left", "TASKS": 1}
-    if right > columns * (threads - 1):
-        return {"THREADS": threads, "PARTITION": "right", "TASKS": 1}
-    return {"THREADS": 1}
+    """All cores when there is enough to do."""
+    little = gemm.flops() < _WORTH_A_THREAD * cpu.cores and gemm.least_bytes() < _BYTES_WORTH_A_THREAD * cpu.cores
+    return {"THREADS": 1} if little else all_cores(gemm, cpu, left, right, rows, columns)
 
 
 def _arguments(gemm: Gemm, config: Mapping[str, Any], workspace: str) -> tuple[Arg, ...]:
@@ -301,12 +237,6 @@ def _arguments(gemm: Gemm, config: Mapping[str, Any], workspace: str) -> tuple[A
         *(ScalarArg("f32", name) for name in ("alpha", "beta")),
         ScalarArg("i32", config["THREADS"]),
     )
-
-
-def _source(name: str) -> str:
-    own = resources.files(__package__).joinpath(name)
-    shared = resources.files("deepgen.generators.templates").joinpath(name)
-    return (own if own.is_file() else shared).read_text()
 
 
 def vector_gemm() -> DotGemm:
