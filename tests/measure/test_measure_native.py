@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from faulty_kernels import TARGET, build, kernel
 
 from deepgen.build import build_once
+from deepgen.library import load as load_for_users
 from deepgen.measure.native import NativeKernel, NotLoadable
 from deepgen.operators import Array, gemm
 from deepgen.vocabulary import (
@@ -127,3 +129,22 @@ def test_what_a_plan_cannot_mean_is_an_error_in_words(tmp_path: Path) -> None:
         load(plan(step("nowhere")))
     with pytest.raises(NotLoadable, match="cannot be loaded"):
         NativeKernel(replace(plan(step("pack")), name="lost"), tmp_path / "absent.so")
+
+
+def asked(answer: str) -> Kernel:
+    text = f"const char *deepgen_refusal(void) {{ return {answer}; }}\nvoid work(double *out) {{ *out = 1; }}\n"
+    return Kernel("asked", "c", (Source("asked.c", text),), ("-O1",), LaunchPlan((step("work", OUT),)))
+
+
+def test_a_library_that_cannot_work_here_says_so_before_any_call() -> None:
+    made = asked('"the system withholds its tiles"')
+    binary = Path(build_once(made, TARGET).binary)
+    for attempt in (partial(NativeKernel, made, binary), partial(load_for_users, made, gemm(4, 4, 4), TARGET, binary)):
+        with pytest.raises(NotLoadable, match="asked cannot run here: the system withholds its tiles"):
+            attempt()
+
+
+def test_a_library_that_can_work_here_is_called() -> None:
+    out = np.zeros(1)
+    load(asked("0")).run({"out": out}, {})
+    assert out[0] == 1

@@ -32,7 +32,7 @@ _MOST_SHAPES = 1000  # whose calls are kept ready
 
 
 class NotLoadable(DeepgenError):
-    """The binary cannot be loaded, or does not hold what the launch plan calls."""
+    """The binary cannot be loaded, does not hold what the launch plan calls, or refuses to run on this system."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ class NativeKernel:
             self._library = ctypes.CDLL(str(binary))
         except OSError as error:
             raise NotLoadable(f"the binary of {kernel.name} cannot be loaded: {error}") from error
+        if (refusal := self._refusal()) is not None:
+            raise NotLoadable(f"{kernel.name} cannot run here: {refusal}")
         self._entries = {s.entry: self._entry(s.entry) for s in (*kernel.plan.prepare, *kernel.plan.steps)}
         # An entry may have a twin, `<entry>_block`, that takes all its arguments in one array, eight bytes each.
         self._blocks = {name: self._twin(name) for name in self._entries}
@@ -140,6 +142,15 @@ class NativeKernel:
         if arg.name not in kept or kept[arg.name].nbytes < size:
             kept[arg.name] = _allocate(arg, size)
         return kept[arg.name][:size]
+
+    def _refusal(self) -> str | None:
+        """What the binary says against running here: what a processor has, its system may still withhold."""
+        if not hasattr(self._library, "deepgen_refusal"):
+            return None
+        ask = self._library.deepgen_refusal
+        ask.restype = ctypes.c_char_p
+        told: bytes | None = ask()
+        return None if told is None else told.decode()
 
     def _entry(self, name: str) -> Any:
         try:
