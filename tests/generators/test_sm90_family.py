@@ -98,6 +98,16 @@ def test_a_matrix_lower_than_a_tile_is_fetched_as_it_is_and_no_higher_one_is_tak
         check_shape(kernel, gemm(64, 4096, 4096, dtype="bf16", layout="nt").scalars())
 
 
+@pytest.mark.parametrize("operator", [*SHAPES, gemm(200, 4096, 512, dtype="bf16", layout="nt")], ids=Gemm.slug)
+def test_no_copy_fetches_a_box_that_the_driver_refuses(operator: Gemm) -> None:
+    space = FAMILY.space(operator, HOPPER)
+    tall = {"CONSUMERS": [3], "TILES_M": [2]}  # 384 rows, where the matrix has so many
+    for config in (*space.sample(40, seed=3), *(space.restrict(tall).sample(20, seed=3) if operator.m > 192 else ())):
+        for arg in FAMILY.emit(operator, HOPPER, config).plan.steps[0].args:
+            if isinstance(arg, TensorMapArg):
+                assert all(1 <= side <= 256 for side in arg.spec["box"]), config  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("operator", [SQUARE, gemm(4096, 4096, 4096, dtype="i8", layout="nt")], ids=Gemm.slug)
 def test_results_leave_in_lines_that_tiles_have_whole_ones_of(operator: Gemm) -> None:
     size = 2 if operator.c == "bf16" else 4

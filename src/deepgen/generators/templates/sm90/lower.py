@@ -94,9 +94,14 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
     return Lowered(macros, threads, shared, cluster["M"] * cluster["N"] * cluster["K"])
 
 
+def matrix_rows(gemm: Gemm) -> int:
+    """Rows of A in whole groups of eight, which the swizzle takes together."""
+    return -(-gemm.m // 8) * 8
+
+
 def _rows(gemm: Gemm, bm: int, sharers: int) -> int:
     """Rows of A that are fetched for a tile: no more groups of eight than the matrix has, where blocks do not share."""
-    few = -(-gemm.m // 8) * 8
+    few = matrix_rows(gemm)
     return few if few < bm and sharers == 1 and gemm.layout[0] == "n" else bm
 
 

@@ -9,15 +9,17 @@ from deepgen.generators.templates.sm90.lower import (
     BUFFER_ROWS,
     CONSUMER_REGISTERS,
     LINE_BYTES,
+    matrix_rows,
     result_line,
 )
 from deepgen.operators import Gemm
-from deepgen.space import Expr, Space, divides, implies, where
+from deepgen.space import Expr, Space, divides, implies, minimum, where
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
 
 _RESERVED = 36  # registers for addresses, counters and numbers on their way
 _FIXED = 1024 + 256  # shared bytes for alignment, barriers and flags
+_COPIED_ROWS = 256  # the longest side of a box that the copy engine takes; tiles have no more columns
 
 
 def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
@@ -85,6 +87,9 @@ def _clusters(s: Space, gemm: Gemm, bm: Expr, bn: Expr, min_blocks: Expr) -> tup
     s.require(implies(cluster_n > 1, bn * cluster_n < 2 * gemm.n), "every block of a cluster has columns")
     # A block fetches its share of a tile: whole groups of eight lines, or of 64 where rows are contiguous.
     s.require(divides(cluster_n * (8 if gemm.layout[0] == "n" else 64), bm), "shares of a tile of A are whole")
+    if gemm.layout[0] == "n":  # where rows are contiguous, lines of 64 are fetched whatever the tile
+        fetched = where(cluster_n == 1, minimum(bm, matrix_rows(gemm)), bm)
+        s.require(fetched <= _COPIED_ROWS * cluster_n, f"a copy fetches at most {_COPIED_ROWS} rows of A")
     whole = cluster_m * (8 if gemm.layout[1] == "t" else 64)
     s.require(implies(cluster_m > 1, divides(whole, bn)), "shares of a tile of B are whole")
     return cluster_m, cluster_n
