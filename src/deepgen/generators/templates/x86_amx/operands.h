@@ -1,15 +1,5 @@
 // The operands of a product: panels of the left one, and blocks of the right one packed into panels.
 
-// `at` is the first number, in rows (of A, or columns of B) and k.
-typedef struct {
-    const char *at;
-    long ld;  // bytes
-} matrix;
-
-ALWAYS_INLINE const char *place(matrix x, int across, long row, long k) {
-    return across ? x.at + k * x.ld + row * ES : x.at + row * x.ld + k * ES;
-}
-
 // A panel of the left operand, packed: for each square along K, tile after tile of 16 rows of 64 bytes.
 static void pack_left(char *to, matrix x, long row, long rows, long k, long depth) {
     for (long d = 0; d < depth; d += DEPTH)

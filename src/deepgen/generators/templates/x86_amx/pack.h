@@ -1,25 +1,15 @@
 // Packing. A group is the 4 bytes along K that dot products take at once: 2 numbers in bf16, 4 in 8 bits.
 //
-// A matrix lies in memory either along K (a row of it is one piece, and so are its groups) or across (the numbers of
-// one k are a piece, and groups must be interleaved from GROUP of them). Squares of 16 x 16 groups are read from
-// either, and written by rows (the left operand) or by groups (the right operand): one of the two is transposed.
+// Squares of 16 x 16 groups are read along K or across, and written by rows (the left operand) or by groups (the right
+// operand): one of the two is transposed.
 #define GROUP (4 / ES)          // numbers in a group
 #define DEPTH (64 / ES)         // numbers along K in a square: one line of a row
 
-#if defined(__AVX512BW__)
-typedef __m512i line;
-ALWAYS_INLINE line line_part(const void *from, long bytes) {
-    return _mm512_maskz_loadu_epi8(bytes >= 64 ? ~0ull : bytes <= 0 ? 0 : (1ull << bytes) - 1, from);
-}
-ALWAYS_INLINE line line_whole(const void *from) { return _mm512_loadu_si512(from); }
-ALWAYS_INLINE void line_put(void *to, line x) { _mm512_storeu_si512(to, x); }
+#include "lines.h"
 
-ALWAYS_INLINE void turn(line t[16]) {
-    vec v[16];
-    UNROLLED for (int i = 0; i < 16; i++) v[i] = _mm512_castsi512_ps(t[i]);
-    transpose(v);
-    UNROLLED for (int i = 0; i < 16; i++) t[i] = _mm512_castps_si512(v[i]);
-}
+#if defined(__AVX512BW__)
+ALWAYS_INLINE line line_part(const void *from, long bytes) { return _mm512_maskz_loadu_epi8(line_mask(bytes), from); }
+ALWAYS_INLINE line line_whole(const void *from) { return _mm512_loadu_si512(from); }
 
 // The groups of 16 columns from GROUP lines of numbers that lie across: 16 numbers of each.
 #if ES == 2
@@ -65,25 +55,12 @@ ALWAYS_INLINE void interleave_lines(line t[GROUP], const char *from, long ld) {
 #endif
 }
 #else
-typedef struct {
-    uint32_t at[16];
-} line;
 ALWAYS_INLINE line line_part(const void *from, long bytes) {
     line x = {{0}};
     if (bytes > 0) memcpy(&x, from, bytes < 64 ? bytes : 64);
     return x;
 }
 ALWAYS_INLINE line line_whole(const void *from) { return line_part(from, 64); }
-ALWAYS_INLINE void line_put(void *to, line x) { memcpy(to, &x, 64); }
-
-static void turn(line t[16]) {
-    for (int i = 0; i < 16; i++)
-        for (int j = 0; j < i; j++) {
-            uint32_t x = t[i].at[j];
-            t[i].at[j] = t[j].at[i];
-            t[j].at[i] = x;
-        }
-}
 
 static line interleave(int whole, const char *from, long ld, long columns, long k) {
     (void)whole;

@@ -28,6 +28,7 @@ _OWN = (
     "gemm_dot.c",
     "dot_knobs.h",
     "finish.h",
+    "lines.h",
     "dot_lines.h",
     "dot_pack.h",
     "vector_product.h",

@@ -1,20 +1,11 @@
-// Lines of 16 groups, 64 bytes once packed: how they come out of either storage, and how 16 of them are turned.
-//
-// A matrix lies in memory either along K (a row of it is one piece) or across (the numbers of one k are a piece, and
-// groups are interleaved from GROUP of them).
-#if defined(__AVX512BW__) && !defined(EMULATE)
-typedef __m512i line;
-ALWAYS_INLINE void line_put(void *to, line x) { _mm512_storeu_si512(to, x); }
-ALWAYS_INLINE line line_zero(void) { return _mm512_setzero_si512(); }
-ALWAYS_INLINE line line_shifted(line x) { return _mm512_xor_si512(x, _mm512_set1_epi8(-128)); }
-ALWAYS_INLINE __mmask64 line_mask(long n) { return n >= 64 ? ~0ull : n <= 0 ? 0 : (1ull << n) - 1; }
+// Lines of 16 groups: how they come out of either storage.
+#ifdef EMULATE
+#define PLAIN_LINES  // or tests would never run them where there is AVX-512
+#endif
+#include "lines.h"
 
-ALWAYS_INLINE void turn(line t[16]) {
-    vec v[16];
-    UNROLLED for (int i = 0; i < 16; i++) v[i] = _mm512_castsi512_ps(t[i]);
-    transpose(v);
-    UNROLLED for (int i = 0; i < 16; i++) t[i] = _mm512_castps_si512(v[i]);
-}
+#if defined(__AVX512BW__) && !defined(PLAIN_LINES)
+ALWAYS_INLINE line line_shifted(line x) { return _mm512_xor_si512(x, _mm512_set1_epi8(-128)); }
 
 #if INPUT == 2
 #define WIDER(x) _mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)
@@ -72,23 +63,9 @@ ALWAYS_INLINE void lines_across(line out[GROUP], const char *from, long ld, long
 #endif
 }
 #else
-#define NOINLINE __attribute__((noinline))  // or they would be compiled sixteen times over
-typedef struct {
-    uint32_t at[16];
-} line;
-ALWAYS_INLINE void line_put(void *to, line x) { memcpy(to, &x, 64); }
-ALWAYS_INLINE line line_zero(void) { return (line){{0}}; }
 ALWAYS_INLINE line line_shifted(line x) {
     for (int i = 0; i < 16; i++) x.at[i] ^= 0x80808080u;
     return x;
-}
-static NOINLINE void turn(line t[16]) {
-    for (int i = 0; i < 16; i++)
-        for (int j = 0; j < i; j++) {
-            uint32_t x = t[i].at[j];
-            t[i].at[j] = t[j].at[i];
-            t[j].at[i] = x;
-        }
 }
 // A number's place in its group.
 static inline uint32_t placed(const char *from, int e) {

@@ -1,15 +1,5 @@
 // Operands in the order in which products read them.
 
-// One operand of a task: `at` is its first number, in rows (of A, or columns of B) and k.
-typedef struct {
-    const char *at;
-    long ld;  // bytes
-} matrix;
-
-ALWAYS_INLINE const char *place(matrix x, int across, long row, long k) {
-    return across ? x.at + k * x.ld + row * ES : x.at + row * x.ld + k * ES;
-}
-
 // A panel of the left operand: rows of groups, LEFT_ROW bytes apart. Missing rows and numbers are 0.
 static void pack_left(char *to, matrix x, long row, long rows, long k, long depth) {
     if (!LEFT_ACROSS) {

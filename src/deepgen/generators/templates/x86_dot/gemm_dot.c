@@ -9,7 +9,7 @@
 //   dot_knobs.h       the knobs, and the sizes that follow
 //   vector_product.h  MR x COLS of C over a block of K, the sums in registers
 //   finish.h, dot_finish.h  what becomes of the sums
-//   dot_lines.h, dot_pack.h  lines of 16 groups; operands in the order in which products read them
+//   lines.h, dot_lines.h, dot_pack.h  lines of 16 groups; operands in the order in which products read them
 //   dot_blocks.h      cache blocks; or dot_rows.h, few rows of A along K, without packing
 //   this file         tasks, a part of C each, which threads draw; the entries
 #include <stdint.h>
@@ -41,28 +41,17 @@ typedef struct {
     _Atomic long next;
 } job;
 
-typedef struct {
-    long from, size;
-} range;
-
-// Part t of `parts` of a size, in whole units; sizes differ by one unit at most.
-static range part_of(long size, long unit, long parts, long t) {
-    long units = ceil_div(size, unit);
-    long from = units * t / parts * unit, to = least(size, units * (t + 1) / parts * unit);
-    return (range){from, to > from ? to - from : 0};
-}
-
 static void one_task(const job *g, scratch *s, long t) {
-    range q = part_of(g->Q, COLS, g->parts_q, t % g->parts_q);
+    pool_range q = pool_part(g->Q, COLS, g->parts_q, t % g->parts_q);
     t /= g->parts_q;
-    range p = part_of(g->P, MR, g->parts_p, t % g->parts_p);
-    range e = part_of(g->batch, 1, g->parts_batch, t / g->parts_p);
+    pool_range p = pool_part(g->P, MR, g->parts_p, t % g->parts_p);
+    pool_range e = pool_part(g->batch, 1, g->parts_batch, t / g->parts_p);
     if (!p.size || !q.size) return;
     for (long x = e.from; x < e.from + e.size; x++) {
         matrix left = {g->left.at + x * g->stride_left * ES, g->left.ld};
         matrix right = {g->right.at + x * g->stride_right * ES, g->right.ld};
         left.at = place(left, LEFT_ACROSS, p.from, 0), right.at = place(right, RIGHT_ACROSS, q.from, 0);
-        range rows = SWAP ? q : p, columns = SWAP ? p : q;
+        pool_range rows = SWAP ? q : p, columns = SWAP ? p : q;
         result r = g->r;
         r.c = (number *)((char *)r.c + (x * g->stride_c + rows.from * r.ldc + columns.from) * C_BYTES);
         if (BIAS) r.bias = (const number *)((const char *)r.bias + columns.from * C_BYTES);
