@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from deepgen.measure import conditions
 from deepgen.measure.base import Contender, Policy, Task
 from deepgen.measure.supervisor import DeviceSetAside, Supervisor
 from deepgen.operators import gemm
-from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Verdict
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel, ScalarArg, Step, TensorArg, Verdict
 
 OPERATOR = gemm(37, 29, 23)  # odd sizes: the end of C lies inside a cache line
 POLICY = Policy(min_samples=5, max_samples=12, timeout_seconds=1.0)
@@ -90,9 +91,17 @@ def test_workspaces_are_guarded_and_never_zero_by_chance(shared: Supervisor, cac
     assert huge.verdict is Verdict.OUT_OF_MEMORY
 
 
-def test_a_binary_that_cannot_be_loaded_is_refused(shared: Supervisor, cache: Path, tmp_path: Path) -> None:
-    from dataclasses import replace
+def test_what_was_prepared_ahead_of_time_stays_from_run_to_run(shared: Supervisor, cache: Path) -> None:
+    keep = "void keep(const float *B, float *W, long n) { memcpy(W, B, 4 * n); }"
+    made = kernel("multiply(A, W, C, M, N, K);", keep, workspace="4 * K * N")
+    packed = made.plan.steps[0].args[-1]
+    ahead = Step("keep", (TensorArg("B"), packed, ScalarArg("i64", "K * N")))
+    made = replace(made, plan=replace(made.plan, prepare=(ahead,)))
+    measured = shared.measure(made, build(made, cache))
+    assert measured.ok, measured.detail
 
+
+def test_a_binary_that_cannot_be_loaded_is_refused(shared: Supervisor, cache: Path, tmp_path: Path) -> None:
     made, artifact = built(cache)
     (tmp_path / "broken.so").write_bytes(b"no library")
     broken = shared.measure(made, replace(artifact, kernel_id="broken", binary=str(tmp_path / "broken.so")))

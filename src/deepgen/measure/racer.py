@@ -40,7 +40,7 @@ class Racer:
     run_limit: float
     prepare: Callable[[], None] | None = None
     run: Callable[[], None] = lambda: None
-    workspaces: list[Guarded] = field(default_factory=list)
+    workspaces: dict[str, Guarded] = field(default_factory=dict)  # by the names that the launch plan gives them
     scratch: list[Guarded] = field(default_factory=list)  # those that `prepare` leaves nothing in
     error: float = 0.0
     calls: int = 0
@@ -59,7 +59,7 @@ class Racer:
             raise Rejected(Verdict.REFUSED, str(error)) from error
         except MemoryError as error:
             raise Rejected(Verdict.OUT_OF_MEMORY, str(error)) from error
-        self.scratch = [w for w in self.workspaces if w.name not in bound.prepared]
+        self.scratch = [w for name, w in self.workspaces.items() if name not in bound.prepared]
         self.prepare = bound.prepare if kernel.plan.prepare else None
         self.run = bound.run
 
@@ -102,7 +102,7 @@ class Racer:
 
     def close(self) -> None:
         self.run = self.prepare = None  # type: ignore[assignment]
-        for workspace in self.workspaces:
+        for workspace in self.workspaces.values():
             workspace.close()
 
     def _verify(self) -> None:
@@ -136,11 +136,11 @@ class Racer:
         return [buffer for buffer in self._buffers() if id(buffer) not in scratch]
 
     def _buffers(self) -> list[Guarded]:
-        return [*self.bench.buffers.values(), *self.workspaces]
+        return [*self.bench.buffers.values(), *self.workspaces.values()]
 
     def _allocate(self, arg: WorkspaceArg, size: int) -> Array:
         buffer = Guarded(f"workspace {arg.name}", max(size, 1), arg.align)
-        self.workspaces.append(buffer)
+        self.workspaces[arg.name] = buffer
         buffer.all.fill(_GARBAGE)
         return buffer.all
 
