@@ -52,7 +52,7 @@ def test_b_that_the_first_strip_packs_is_right_in_every_block(target: X86) -> No
     operator = gemm(137, 263, 600, layout="nn")
     inner = "b" if target.has("avx512f") else "a"
     blocks = {"MC": 32, "NC": 128, "KC": 256, "PACK_B": "first", "INNER": inner, "NEXT_STRIP": inner == "b"}
-    fetches = {"PACK_FETCH": True, "PREFETCH_A": 0}
+    fetches = {"PACK_FETCH": True, "PREFETCH_A": 0, "NEXT_BLOCK": True}
     runs = Runs(FAMILY.emit(operator, target, {**FAMILY.default(operator, target), **blocks, **fetches}), target)
     assert complaints(runs, operator) == []
     assert runs.wrong(operator) == ""

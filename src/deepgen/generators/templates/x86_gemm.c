@@ -3,6 +3,7 @@
 //     cc -O3 -std=gnu11 -mavx512f -mfma -shared -fPIC -pthread x86_gemm.c -o gemm.so
 //
 // Levels, from the inside out, a file each:
+//   x86_gemm_later.h   what later tiles will need
 //   x86_gemm_tile.h    MR rows x NR vectors of C in registers (x86_gemm_dot.h: sums along K instead)
 //   x86_gemm_result.h  what becomes of a finished tile
 //   x86_gemm_pack.h    operands in the order in which tiles read them
@@ -19,6 +20,7 @@
 #if DOT
 #include "x86_gemm_dot.h"
 #else
+#include "x86_gemm_later.h"
 #include "x86_gemm_tile.h"
 #include "x86_gemm_pack.h"
 #include "x86_gemm_blocks.h"
@@ -83,9 +85,10 @@ static void one_task(const job *g, float *scratch, long t) {
 #else
         coming next = {0};
         if (NEXT && x + 1 < e.from + e.size) {
-            expect(&next, 0, A + g->stride_a, (A_T ? k.size : m.size) * g->lda);
-            if (PACK_B != 3) expect(&next, 1, B + g->stride_b, (B_T ? n.size : k.size) * g->ldb);
-            expect(&next, 2, r.c + g->stride_c, (SWAP ? n.size : m.size) * g->ldc);
+            long at_a[] = {m.size, k.size}, at_b[] = {k.size, n.size}, at_c[] = {m.size, n.size};
+            expect(&next, 0, A + g->stride_a, g->lda, at_a[A_T], at_a[!A_T]);
+            if (PACK_B != 3) expect(&next, 1, B + g->stride_b, g->ldb, at_b[B_T], at_b[!B_T]);
+            expect(&next, 2, r.c + g->stride_c, g->ldc, at_c[SWAP], at_c[!SWAP]);
         }
         serial_gemm(scratch, A, g->lda, B, g->ldb, m.size, n.size, k.size, r, &next);
 #endif

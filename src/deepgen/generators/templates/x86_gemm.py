@@ -19,7 +19,7 @@ _HUGE_PAGE = 2 << 20
 _LINE = 64  # bytes
 _MOST_LINES = 4  # in a turn of the innermost loop; more would hold up the loads of the tile itself
 
-_PARTS = ("knobs", "result", "tile", "pack", "blocks", "dot")
+_PARTS = ("knobs", "result", "later", "tile", "pack", "blocks", "dot")
 _SOURCES = ("x86_gemm.c", "x86_vector.h", "x86_pool.h", *(f"x86_gemm_{part}.h" for part in _PARTS))
 _PACK_A = {"none": 0, "rows": 1, "panels": 2}
 _PACK_B = {"none": 0, "block": 1, "panel": 2, "ahead": 3, "first": 4}
@@ -95,6 +95,7 @@ def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]
         "PREFETCH": config["PREFETCH"],
         "PREFETCH_A": config.get("PREFETCH_A", 0),
         "NEXT_STRIP": int(config.get("NEXT_STRIP", False)),
+        "NEXT_BLOCK": int(config.get("NEXT_BLOCK", False)),
         "AHEAD": int(config.get("AHEAD", False)),
         "PACK_FETCH": int(config.get("PACK_FETCH", False)),
         "NEXT": NEXT.index(config.get("NEXT", "none")),
@@ -110,10 +111,14 @@ def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]
 
 
 def _next_lines(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> int:
-    """How many cache lines a turn of the innermost loop asks for: all of the next matrix, well before its turn."""
+    """How many cache lines a turn of the innermost loop asks for: all that comes next, well before its turn."""
+    height, width = (gemm.n, gemm.m) if config.get("SWAP") else (gemm.m, gemm.n)
+    if config.get("NEXT_BLOCK"):  # the lines of a panel of B, by the tiles of all strips but the first
+        in_a_turn: int = config["UNROLL"] * config["NR"] * lanes * FLOAT // _LINE
+        strips: int = height // config["MR"]
+        return min(-(-in_a_turn // max(strips - 1, 1)), _MOST_LINES)
     if config.get("NEXT", "none") == "none":
         return 1
-    height, width = (gemm.n, gemm.m) if config["SWAP"] else (gemm.m, gemm.n)
     tiles = -(-height // config["MR"]) * -(-width // (config["NR"] * lanes))
     turns: int = tiles * max(gemm.k // config["UNROLL"], 1)
     lines = gemm.least_bytes() // gemm.batch // _LINE

@@ -2,12 +2,11 @@
 
 // A tile of a block, at row i and column j of it; `from` is where the block of B lies while its panels are not filled.
 static inline void one_tile(const float *strip, long lda, const float *panel, long ldb, const float *from, long ld_from,
-                            const float *later, float *edge, long mc, long nc, long kc, const result *r, long i, long j,
+                            const float *edge, long mc, long nc, long kc, const result *r, long i, long j,
                             coming *next) {
     long rows = least(MR, mc - i), cols = nc - j;
-    if (NEXT) later = to_fetch(next, kc / UNROLL * 16 * NEXT_LINES, panel);
-    if (!PACK_A && rows < MR) {  // in place a tile would read rows that A does not have
-        pack_a_strip(edge, strip, lda, rows, kc);
+    lines nothing, *later = to_ask_for(next, panel, &nothing);
+    if (!PACK_A && rows < MR) {
         strip = edge;
         lda = A_T ? MR : A_ROW;
     }
@@ -27,8 +26,11 @@ static inline void one_tile(const float *strip, long lda, const float *panel, lo
 }
 
 static void block(operand a, operand b, float *edge, float *panel_of_b, long mc, long nc, long kc,
-                  const result *r, coming *next) {
-    (void)panel_of_b;
+                  const result *r, const float *after, coming *next) {
+    (void)panel_of_b, (void)after;
+    long whole = mc / MR;
+    if (!PACK_A && mc % MR)  // in place the last tiles would read rows that A does not have
+        pack_a_strip(edge, a.at + whole * a.next, a.ld, mc % MR, kc);
 #if INNER_A
     for (long j = 0; j < nc; j += COLS, b.at += b.next) {
         const float *strip = a.at, *panel = b.at;
@@ -39,15 +41,30 @@ static void block(operand a, operand b, float *edge, float *panel_of_b, long mc,
             ldb = COLS;
         }
         for (long i = 0; i < mc; i += MR, strip += a.next)
-            one_tile(strip, a.ld, panel, ldb, i ? 0 : b.from, b.ld_from, 0, edge, mc, nc, kc, r, i, j, next);
+            one_tile(strip, a.ld, panel, ldb, i ? 0 : b.from, b.ld_from, edge, mc, nc, kc, r, i, j, next);
     }
 #else
     for (long i = 0; i < mc; i += MR, a.at += a.next) {
-        const float *panel = b.at, *later = a.at + a.next;  // while a panel is at work, a row of the next strip
-        for (long j = 0; j < nc; j += COLS, panel += b.next, later += PACK_A ? A_ROW : a.ld)
-            one_tile(a.at, a.ld, panel, b.ld, i ? 0 : b.from, b.ld_from, later, edge, mc, nc, kc, r, i, j, next);
+        const float *panel = b.at;
+        if (NEXT_STRIP) {
+            const float *following = i + MR < mc ? a.at + a.next : after;
+            next->of[0] = (lines){0};
+            if (following) expect(next, 0, following, a.ld, MR, kc);
+        }
+        for (long j = 0; j < nc; j += COLS, panel += b.next)
+            one_tile(a.at, a.ld, panel, b.ld, i ? 0 : b.from, b.ld_from, edge, mc, nc, kc, r, i, j, next);
     }
 #endif
+}
+
+// While this block of B is at work, the one at row p and column j of B is asked for, if it has any columns.
+static inline void expect_block(coming *next, const float *B, long ldb, long p, long j, long depth, long cols) {
+    next->of[1] = (lines){0};
+    if (!cols) return;
+    if (B_T)
+        expect(next, 1, B + j * ldb + p, ldb, cols, depth);
+    else
+        expect(next, 1, B + p * ldb + j, ldb, depth, cols);
 }
 
 // A whole GEMM on one thread. Blocks of a dimension are of nearly equal size, none above the knob. Where B was packed
@@ -82,10 +99,16 @@ static void serial_gemm(float *scratch, const float *A, long lda, const float *B
                     b = (operand){B + j / COLS * ldb + p * COLS, COLS, ldb, 0, 0};
                 else if (OUTER_A ? new_inner : new_outer)
                     b = operand_b(scratch_b, B_T ? B + j * ldb + p : B + p * ldb + j, ldb, cols, depth);
+                int deeper = p + depth < k, wider = !deeper && j + cols < n;
+                if (NEXT_BLOCK && new_outer) expect_block(next, B, ldb, deeper ? p + depth : 0, wider ? j + cols : j,
+                                                          deeper ? least(kc, k - p - depth) : kc,
+                                                          wider ? least(nc, n - j - cols) : deeper ? cols : 0);
+                // While the last strip stays, the first one of the next block is asked for.
+                const float *after = q + mc < m ? 0 : deeper ? A + p + depth : wider ? A : 0;
                 result part = tile_at(r, i, j);
                 if (p) part.beta = 1;
                 part.last = finishes && p + depth == k;
-                block(a, b, scratch_a, scratch_b, rows, cols, depth, &part, next);
+                block(a, b, scratch_a, scratch_b, rows, cols, depth, &part, after, next);
                 b.from = 0;
             }
         }

@@ -23,7 +23,7 @@ from deepgen.targets import X86
 _THIN = 16  # rows of C up to which B is read once, as fast as memory gives it
 _ROWS = 8  # of a tile; each is a stream of its own where A is read in place
 _FEW = 128  # rows of C up to which packing B as a step of its own would show
-_LOW = 64  # rows of C up to which a short block of K is worth its passes over C
+_FAST = 512  # rows of C up to which bringing a block of B from memory would show
 
 
 def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping[str, Any]:
@@ -41,19 +41,20 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     small_a = height * gemm.k * FLOAT <= cpu.l2_bytes // 4
     streamed = gemm.m <= _THIN and b_in_place and not little  # B straight from memory, a few long rows at a time
     narrow = width <= 8 * lanes
-    low = gemm.m <= _LOW and not swap
     one_panel = little and small_a and not (constant_b or b_in_place)
     askew = little and small_a and b_in_place and width % lanes != 0  # every load in place would touch two cache lines
-    depth = (32 if gemm.m > 4 else 16) if streamed else 1024 if narrow else 256 if low or lanes == 8 else 512
     # B is packed by the block, and strips of A pass over it.
     blocks = not (constant_b or swap or little or streamed)
+    few = blocks and gemm.m <= _FEW
+    # Blocks of B follow so fast that the next has to be asked for: two of them, and C, have to fit in L2.
+    fast = blocks and gemm.m <= _FAST
+    depth = (32 if gemm.m > 4 else 16) if streamed else 1024 if narrow else 256 if fast or lanes == 8 else 512
     # The first strip packs B at no cost where few others follow; where many do, whole rows at a time are faster.
-    on_the_way = b_in_place and (askew or (blocks and gemm.m <= _FEW))
+    on_the_way = b_in_place and (askew or few)
     in_place = b_in_place and not blocks
     packing = "first" if on_the_way else "none" if in_place else "panel" if one_panel else "block"
-    block_n = nearest(covering(BLOCK_N, width), 4096 if streamed else 1024 if low else 512)
-    # Each panel that passes asks for a row of the next strip of A: there have to be enough of them.
-    next_strip = blocks and min(block_n, width) >= rows * vectors * lanes
+    block_n = nearest(covering(BLOCK_N, width), 4096 if streamed else 384 if few else 512)
+    next_strip = blocks and a_in_place
     # What stays in L1 through the inner loop: the panel where each is packed in turn, else the strip of A.
     stays = FLOAT * (vectors * lanes if one_panel or askew else rows)
     depth = min(depth, max(d for d in depths(gemm) if d == depths(gemm)[0] or d * stays <= cpu.l1d_bytes))
@@ -73,10 +74,11 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "PREFETCH": 0,
         "PREFETCH_A": 64 if a_in_place and not small_a and not next_strip else 0,
         "NEXT_STRIP": next_strip,
+        "NEXT_BLOCK": fast,
         "AHEAD": gemm.batch == 1 and small(gemm) and (gemm.m + gemm.n) * gemm.k * FLOAT <= cpu.l1d_bytes,
         "PACK_FETCH": blocks,
         "NEXT": "none"
-        if gemm.batch == 1 or next_strip
+        if gemm.batch == 1 or blocks
         else "l1"
         if 2 * gemm.least_bytes() // gemm.batch <= cpu.l1d_bytes
         else "l2",
@@ -133,5 +135,5 @@ def _tile_cost(height: int, width: int, lanes: int, rows: int, vectors: int, loa
         return max(rows * across / 2, 4.0) + 0.12 * rows + load_b * across
 
     panels, rest = divmod(-(-width // lanes), vectors)
-    strips = height // rows + (1.5 if height % rows else 0.0)
+    strips = height // rows + (1.2 if height % rows else 0.0)
     return strips * (panels * tile(vectors) + (1.1 * tile(rest) if rest else 0.0))

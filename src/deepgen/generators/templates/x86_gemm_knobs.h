@@ -56,8 +56,11 @@
 #ifndef PREFETCH_A  // how many steps of K ahead to prefetch in the rows of A; 0: leave it to the hardware
 #define PREFETCH_A 0
 #endif
-#ifndef NEXT_STRIP  // 1: while a strip of A stays, each panel of B that passes asks for a row of the next one, into L2
+#ifndef NEXT_STRIP  // 1: while a strip of A stays, ask for the next one, into L2
 #define NEXT_STRIP 0
+#endif
+#ifndef NEXT_BLOCK  // 1: while a block of B is at work, ask for the next one, into L2
+#define NEXT_BLOCK 0
 #endif
 #ifndef AHEAD  // 1: ask for all of A and B before the work begins, where they are small
 #define AHEAD 0
@@ -68,7 +71,7 @@
 #ifndef NEXT  // while one matrix of a batch is computed, ask for the next, 1: into L2, 2: into L1
 #define NEXT 0
 #endif
-#ifndef NEXT_LINES  // of the next matrix, asked for in a turn of the innermost loop
+#ifndef NEXT_LINES  // of what comes next, asked for in a turn of the innermost loop
 #define NEXT_LINES 1
 #endif
 #ifndef PARTITION  // what tasks divide: 0 M, 1 N, 2 both, 3 K, 4 the batch
@@ -102,11 +105,14 @@
 #if PACK_B == 2 && !INNER_A
 #error "one panel of B at a time is packed where it stays while A passes"
 #endif
-#if NEXT_STRIP && (INNER_A || (A_T && !PACK_A))
+#if NEXT_STRIP && (INNER_A || PACK_A || A_T)
 #error "the next strip is asked for where one stays while B passes, in rows that run along K"
 #endif
-#if NEXT_STRIP && NEXT
-#error "a turn of the innermost loop asks for one thing: the next strip of A or the next matrix"
+#if NEXT_BLOCK && (OUTER_A || PACK_B == 3)
+#error "the next block of B is asked for where one stays while A passes, and is not packed yet"
+#endif
+#if NEXT && (NEXT_STRIP || NEXT_BLOCK)
+#error "either what this matrix needs next is asked for, or the next matrix"
 #endif
 #if DOT && (A_T || !B_T || SWAP)
 #error "sums along K need rows of A and B that run along K"

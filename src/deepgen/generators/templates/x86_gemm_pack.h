@@ -65,23 +65,3 @@ static void ask_for(const float *at, long ld, long rows, long cols) {
     for (; rows > 0; rows--, at += ld)
         for (long j = 0; j < cols; j += 16) __builtin_prefetch(at + j);
 }
-
-// What the next matrix of a batch will need, asked for a few lines at a time while this one is computed: A, B, then C.
-typedef struct {
-    const float *at[3], *end[3];
-    int which;
-} coming;
-
-static inline void expect(coming *n, int which, const float *at, long floats) {
-    n->at[which] = at;
-    n->end[which] = at + floats;
-}
-
-// Where a tile asks that has time for so many floats; `near` when there is nothing left to ask for.
-static inline const float *to_fetch(coming *n, long floats, const float *near) {
-    while (n->which < 3 && n->at[n->which] >= n->end[n->which]) n->which++;
-    if (n->which == 3) return near;
-    const float *at = n->at[n->which];
-    n->at[n->which] += floats;
-    return at;
-}

@@ -88,12 +88,13 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _Tile, constant_b: bool) -> No
     kc = s.knob("KC", depths(gemm), when=tiled)
     pack_a = s.knob("PACK_A", ["none", "rows", "panels"], when=tiled)
     pack_b = s.knob("PACK_B", ["ahead"] if constant_b else ["none", "first", "block", "panel"], when=tiled)
-    s.knob("OUTER", ["a", "b"], when=tiled)
+    outer = s.knob("OUTER", ["a", "b"], when=tiled)
     inner = s.knob("INNER", ["a", "b"], when=tiled)
     unroll = s.knob("UNROLL", [1, 2, 4, 8], when=tiled)
     s.knob("PREFETCH", [0, 8, 16, 32])
     fetch_a = s.knob("PREFETCH_A", [0, 32, 64, 128], when=tiled)
     next_strip = s.knob("NEXT_STRIP", [False, True], when=tiled)
+    next_block = s.knob("NEXT_BLOCK", [False, True], when=tiled)
     fetch_b = s.knob("PACK_FETCH", [False, True], when=tiled)
     s.knob("AHEAD", [False, True] if small(gemm) else [False], when=tiled)
     following = s.knob("NEXT", NEXT if gemm.batch > 1 else ["none"], when=tiled)
@@ -126,12 +127,17 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _Tile, constant_b: bool) -> No
         "A is prefetched where it is read in place, along K",
     )
     s.require(
-        implies(
-            next_strip, (inner == "b") & (following == "none") & ((pack_a != "none") | where(swap, *along_k(gemm)))
-        ),
-        "the next strip of A is asked for while one stays, in rows that run along K",
+        implies(next_strip, (inner == "b") & (pack_a == "none") & where(swap, *along_k(gemm))),
+        "the next strip of A is asked for while one stays, in place, in rows that run along K",
     )
-    s.require(implies(next_strip, following == "none"), "either the next strip or the next matrix is asked for")
+    s.require(
+        implies(next_block, (outer == "b") & ((pack_b == "first") | (pack_b == "block"))),
+        "the next block of B is asked for where one stays, and is packed when its turn comes",
+    )
+    s.require(
+        implies(next_strip | next_block, following == "none"),
+        "either what a matrix needs next is asked for, or the next matrix",
+    )
     s.require(
         implies(fetch_b, (pack_b != "none") & (pack_b != "ahead")), "rows of B are asked for while they are packed"
     )

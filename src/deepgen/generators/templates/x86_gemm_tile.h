@@ -51,18 +51,13 @@ ALWAYS_INLINE void put(vec acc[MR][NR], int nv, int part, mask last, long rows, 
 #endif
 }
 
-// What a turn of the innermost loop asks for, NEXT_LINES lines or the same line of a row as its own steps.
-#define LATER(unroll) (NEXT ? 16 * NEXT_LINES : unroll)
-
-// `unroll` steps, and what is asked for meanwhile: A some steps ahead, and at `later` what other tiles will need. A few
-// lines at a time: many at once would keep those waiting that this tile needs.
+// `unroll` steps, and what is asked for meanwhile: A some steps ahead, and what other tiles will need. A few lines at a
+// time: many at once would keep those waiting that this tile needs.
 ALWAYS_INLINE void turn(vec acc[MR][NR], int nv, int part, int unroll, mask last, const float *a, long lda,
-                        const float *b, long ldb, float *copy, const float *later) {
+                        const float *b, long ldb, float *copy, lines *later) {
     if (PREFETCH_A && !A_T && !PACK_A)
         UNROLLED for (int i = 0; i < MR; i++) __builtin_prefetch(&A_AT(a, lda, i, PREFETCH_A));
-    if (NEXT_STRIP) __builtin_prefetch(later, 0, 2);
-    if (NEXT) UNROLLED for (int line = 0; line < NEXT_LINES; line++)
-        __builtin_prefetch(later + 16 * line, 0, NEXT == 2 ? 3 : 2);
+    if (NEXT || NEXT_STRIP || NEXT_BLOCK) UNROLLED for (int i = 0; i < NEXT_LINES; i++) ask_for_line(later);
     UNROLLED for (int u = 0; u < unroll; u++)
         step(acc, nv, part, last, &A_AT(a, lda, 0, u), lda, b + u * ldb, ldb, copy ? copy + u * COLS : 0);
 }
@@ -70,22 +65,24 @@ ALWAYS_INLINE void turn(vec acc[MR][NR], int nv, int part, int unroll, mask last
 // The tile at row `row` and column `column` of what `r` describes. nv vectors wide; `part` when the last one is not
 // whole. Both are constants where this is inlined.
 ALWAYS_INLINE void tile(int nv, int part, int unroll, mask last, long rows, long cols, long kc, const float *a,
-                        long lda, const float *b, long ldb, float *copy, const float *later, const result *r, long row,
+                        long lda, const float *b, long ldb, float *copy, lines *later, const result *r, long row,
                         long column) {
 #define COPY(k) (copy ? copy + (k) * COLS : 0)
     vec acc[MR][NR];
     UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int j = 0; j < nv; j++) acc[i][j] = all(0);
     result own = tile_at(*r, row, column);  // so that no store to C seems to change it
+    lines asked = *later;
     long k = 0;
     if (!SWAP) {  // C is asked for a row at a time
         float *c = own.c;
-        for (long i = 0; i < rows && k + unroll <= kc; i++, k += unroll, c += own.ldc, later += LATER(unroll)) {
+        for (long i = 0; i < rows && k + unroll <= kc; i++, k += unroll, c += own.ldc) {
             UNROLLED for (int j = 0; j < nv; j++) __builtin_prefetch(c + j * VL, 1);
-            turn(acc, nv, part, unroll, last, &A_AT(a, lda, 0, k), lda, b + k * ldb, ldb, COPY(k), later);
+            turn(acc, nv, part, unroll, last, &A_AT(a, lda, 0, k), lda, b + k * ldb, ldb, COPY(k), &asked);
         }
     }
-    for (; k + unroll <= kc; k += unroll, later += LATER(unroll))
-        turn(acc, nv, part, unroll, last, &A_AT(a, lda, 0, k), lda, b + k * ldb, ldb, COPY(k), later);
+    for (; k + unroll <= kc; k += unroll)
+        turn(acc, nv, part, unroll, last, &A_AT(a, lda, 0, k), lda, b + k * ldb, ldb, COPY(k), &asked);
+    *later = asked;
     for (; k < kc; k++) step(acc, nv, part, last, &A_AT(a, lda, 0, k), lda, b + k * ldb, ldb, COPY(k));
     put(acc, nv, part, last, rows, cols, &own);
 }
@@ -93,7 +90,7 @@ ALWAYS_INLINE void tile(int nv, int part, int unroll, mask last, long rows, long
 // Widths that the shape which the kernel was made for does not have are not worth the compiler's time.
 #define TILE(name, nv, part, unroll)                                                                                \
     __attribute__((noinline)) static void name(mask last, long rows, long cols, long kc, const float *a, long lda, \
-                                               const float *b, long ldb, const float *later, const result *r,      \
+                                               const float *b, long ldb, lines *later, const result *r,      \
                                                long row, long column) {                                            \
         tile(nv, part, unroll, last, rows, cols, kc, a, lda, b, ldb, 0, later, r, row, column);                     \
     }
@@ -125,13 +122,13 @@ PART_TILE(8)
 #if PACK_B == 4
 // The tile of the first strip of A: it reads B where it lies, and packs it for the strips that follow.
 __attribute__((noinline)) static void packing_tile(long rows, long kc, const float *a, long lda, const float *b,
-                                                   long ldb, float *copy, const float *later, const result *r,
+                                                   long ldb, float *copy, lines *later, const result *r,
                                                    long row, long column) {
     tile(NR, 0, UNROLL, first(VL), rows, COLS, kc, a, lda, b, ldb, copy, later, r, row, column);
 }
 #endif
 
-typedef void (*tile_kernel)(mask, long, long, long, const float *, long, const float *, long, const float *,
+typedef void (*tile_kernel)(mask, long, long, long, const float *, long, const float *, long, lines *,
                             const result *, long, long);
 static const tile_kernel part_tiles[] = {
     part_tile_1,

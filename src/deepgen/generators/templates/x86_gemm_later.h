@@ -1,0 +1,35 @@
+// What later tiles will need, asked for while others are at work: a line or a few in each turn of the innermost loop.
+
+// The lines of some rows of a matrix, in order.
+typedef struct {
+    const float *at, *end;  // the line that is next, and where its row ends
+    long width, ld;
+    const float *last;  // where the last row ends
+} lines;
+
+ALWAYS_INLINE void ask_for_line(lines *l) {
+    __builtin_prefetch(l->at, 0, NEXT == 2 ? 3 : 2);
+    l->at += 16;
+    if (l->at >= l->end) {
+        l->end += l->ld;
+        l->at = l->end - l->width;
+    }
+}
+
+// What is asked for in this order: of a batch the next A, B and C; else the next strip of A and the next block of B.
+typedef struct {
+    lines of[3];  // null where there is nothing to ask for
+} coming;
+
+static inline void expect(coming *n, int which, const float *at, long ld, long rows, long width) {
+    if (ld == width) width *= rows, ld = width, rows = 1;  // in one piece
+    n->of[which] = (lines){at, at + width, width, ld, at + (rows - 1) * ld + width};
+}
+
+// What a tile asks for; at `near`, in vain, when there is nothing left.
+static inline lines *to_ask_for(coming *n, const float *near, lines *nothing) {
+    for (int i = 0; i < 3; i++)
+        if (n->of[i].at && n->of[i].end <= n->of[i].last) return &n->of[i];
+    *nothing = (lines){near, near + KC, KC, 0, 0};
+    return nothing;
+}
