@@ -41,7 +41,7 @@ def complaints(runs: Runs, like: Gemm) -> list[str]:
 def test_sampled_configs_are_right_on_all_sizes(target: X86, layout: str) -> None:
     operator = gemm(137, 263, 1031, layout=layout)
     space = FAMILY.space(operator, target)
-    for config in space.sample(3, seed=LAYOUTS.index(layout)):
+    for config in space.sample(2 if target.has("avx512f") else 1, seed=LAYOUTS.index(layout)):
         runs = Runs(FAMILY.emit(operator, target, config), target)
         assert complaints(runs, operator) == [], config
         assert runs.wrong(operator) == "", config
@@ -58,10 +58,9 @@ def test_b_that_the_first_strip_packs_is_right_in_every_block(target: X86) -> No
     assert runs.wrong(operator) == ""
 
 
-@pytest.mark.parametrize("target", MACHINES)
 @pytest.mark.parametrize("partition", ["m", "n", "mn", "k"])
-def test_every_way_to_share_the_work_is_right(target: X86, partition: str) -> None:
-    operator = gemm(70, 131, 1500)
+def test_every_way_to_share_the_work_is_right(partition: str) -> None:
+    operator, target = gemm(70, 131, 1500), NATIVE
     config = {**FAMILY.default(operator, target), "THREADS": 3, "PARTITION": partition, "TASKS": 2}
     runs = Runs(FAMILY.emit(operator, target, config), target)
     assert complaints(runs, operator) == []
@@ -72,7 +71,7 @@ def test_every_way_to_share_the_work_is_right(target: X86, partition: str) -> No
 def test_a_batch_is_right_whether_threads_share_matrices_or_not(target: X86) -> None:
     operator = gemm(19, 33, 300, batch=5, layout="nt")
     default = FAMILY.default(operator, target)
-    for partition in ("batch", "n", "k"):
+    for partition in ("batch", "k"):
         config = {**default, "THREADS": 2, "PARTITION": partition, "TASKS": 2}
         runs = Runs(FAMILY.emit(operator, target, config), target)
         assert runs.wrong(operator) == "", partition
@@ -90,17 +89,17 @@ def test_special_numbers_come_out_as_in_the_reference(target: X86, probe: str) -
         assert Runs(FAMILY.emit(operator, target, config), target).wrong(operator, probe) == ""
 
 
-@pytest.mark.parametrize("activation", ["gelu", "silu"])
+@pytest.mark.parametrize(
+    ("activation", "how"), [("gelu", {}), ("silu", {"SWAP": True, "THREADS": 2, "PARTITION": "k", "TASKS": 1})]
+)
 @pytest.mark.parametrize("target", MACHINES)
-def test_bias_and_activation_follow_the_last_block_of_k(target: X86, activation: str) -> None:
+def test_bias_and_activation_follow_the_last_block_of_k(target: X86, activation: str, how: dict[str, object]) -> None:
     operator = gemm(37, 70, 300, layout="nt", bias=True, activation=activation, alpha=0.5)
-    default = {**FAMILY.default(operator, target), "KC": 128}
-    for how in ({}, {"SWAP": True, "THREADS": 2, "PARTITION": "k", "TASKS": 1}):
-        config = {**default, **how}
-        runs = Runs(FAMILY.emit(operator, target, config), target)
-        wrong = [runs.wrong(replace(operator, beta=beta)) for beta in (0.0, 1.0)]
-        wrong += [runs.wrong(replace(operator, alpha=1.0), probe) for probe in operator.probes()]
-        assert wrong == [""] * len(wrong), how
+    config = {**FAMILY.default(operator, target), "KC": 128, **how}
+    runs = Runs(FAMILY.emit(operator, target, config), target)
+    wrong = [runs.wrong(replace(operator, beta=beta)) for beta in (0.0, 1.0)]
+    wrong += [runs.wrong(replace(operator, alpha=1.0), probe) for probe in operator.probes()]
+    assert wrong == [""] * len(wrong)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
