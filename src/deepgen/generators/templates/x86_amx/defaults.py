@@ -11,6 +11,7 @@ from deepgen.targets import X86
 
 _WORTH_A_THREAD = 20_000_000  # operations; below, waking another thread takes as long as it saves
 _BYTES_WORTH_A_THREAD = 1 << 20  # the same for what waits for memory
+_WORTH_FETCHING = 64 << 10  # bytes of one product of a batch
 _ROUND = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -34,15 +35,15 @@ def default_config(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
         "AHEAD_RESULT": True,
         "GATHER": 8 // element,  # 256 bytes of a row
         "PACK_AHEAD": 0,
-        "STORE": "buffer",
+        "STORE": "direct" if gemm.c == gemm.acc else "buffer",
     }
     return {**config, **_threads(gemm, cpu, left, right, rows * 16, columns * 16)}
 
 
 def _ahead(gemm: Gemm, cpu: X86, left: int, kc: int) -> str:
     """Fetching by instructions takes buffers that tile loads need: what is read once, hardware fetches better."""
-    if gemm.batch > 1:
-        return "item"
+    if gemm.batch > 1:  # small ones are fetched by hardware while the one before is computed
+        return "item" if gemm.least_bytes() // gemm.batch >= _WORTH_FETCHING else "none"
     return "panel" if left * kc * gemm.dtypes[0].bytes <= cpu.l2_bytes else "none"
 
 

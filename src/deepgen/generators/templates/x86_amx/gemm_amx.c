@@ -76,6 +76,9 @@ static void finish(course *g, const char *from, long rows, long columns, long ro
 static void last_product(product *p, course *g, long rows, long columns, long row, long column) {
     int whole = !SWAP && rows == ROWS && columns >= COLS && is_plain(g->r);
     number *c = g->r->c + row * g->r->ldc + column;
+    long steps = p->depth + !p->depth;
+    if (AHEAD_RESULT && AHEAD < 2 && whole)
+        g->aside.result = paced(walk_of((char *)c, g->r->ldc * sizeof(number), ROWS, COLS * sizeof(number)), steps);
     if (whole && STORE == 0 && sizeof(number) == 4 && (C_TYPE == 2) == !BF16) {
         p->sums_out = (char *)c, p->sums_row = g->r->ldc * 4;
         multiply(rows, columns, p);
@@ -83,9 +86,6 @@ static void last_product(product *p, course *g, long rows, long columns, long ro
     }
     char *sums = g->s.sums[g->s.turn];
     p->sums_out = sums;
-    long steps = p->depth + !p->depth;
-    if (AHEAD_RESULT && AHEAD < 2 && whole)
-        g->aside.result = paced(walk_of((char *)c, g->r->ldc * sizeof(number), ROWS, COLS * sizeof(number)), steps);
     g->aside.finish_each = ceil_div(g->aside.finish.rows, steps);
     multiply(rows, columns, p);
     finish_until(&g->aside.finish, ROWS);
