@@ -111,7 +111,7 @@ def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]
 
 
 def _next_lines(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> int:
-    """How many cache lines a turn of the innermost loop asks for: all that comes next, well before its turn."""
+    """How many cache lines a turn of the innermost loop asks for: all that comes next, and no faster than need be."""
     height, width = (gemm.n, gemm.m) if config.get("SWAP") else (gemm.m, gemm.n)
     if config.get("NEXT_BLOCK"):  # the lines of a panel of B, by the tiles of all strips but the first
         in_a_turn: int = config["UNROLL"] * config["NR"] * lanes * FLOAT // _LINE
@@ -121,8 +121,8 @@ def _next_lines(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> int:
         return 1
     tiles = -(-height // config["MR"]) * -(-width // (config["NR"] * lanes))
     turns: int = tiles * max(gemm.k // config["UNROLL"], 1)
-    lines = gemm.least_bytes() // gemm.batch // _LINE
-    return min(-(-3 * lines // (2 * turns)), _MOST_LINES)
+    lines = (gemm.m + gemm.n) * gemm.k * FLOAT // _LINE  # of A and B; C comes in what time is left
+    return min(-(-lines // turns), _MOST_LINES)
 
 
 def _workspace_bytes(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> str | int:

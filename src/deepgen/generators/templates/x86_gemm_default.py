@@ -127,12 +127,13 @@ def _tile_cost(height: int, width: int, lanes: int, rows: int, vectors: int, loa
     """Cycles of one K step over all of C: what a tile wastes at the edges counts.
 
     Two multiply-adds a cycle, of latency four; a load costs little beside them, but not nothing, and one of B more
-    than one of A because it brings a whole vector. Turned, a wide tile costs more: it writes C in short pieces. Rows
-    that do not fill a strip are copied first, and a narrower last panel takes code of its own.
+    than one of A because it brings a whole vector. Turned, a wide tile costs more: it writes C in short pieces. Every
+    tile has to begin and to end, rows that do not fill a strip are copied first, and a narrower last panel takes code
+    of its own.
     """
 
     def tile(across: int) -> float:
-        return max(rows * across / 2, 4.0) + 0.12 * rows + load_b * across
+        return max(rows * across / 2, 4.0) + 0.12 * rows + load_b * across + 0.5
 
     panels, rest = divmod(-(-width // lanes), vectors)
     strips = height // rows + (1.2 if height % rows else 0.0)
