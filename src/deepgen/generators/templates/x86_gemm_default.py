@@ -23,7 +23,11 @@ from deepgen.targets import X86
 _THIN = 16  # rows of C up to which B is read once, as fast as memory gives it
 _ROWS = 8  # of a tile; each is a stream of its own where A is read in place
 _FEW = 128  # rows of C up to which packing B as a step of its own would show
+_SOME = 256  # rows of C up to which packing B would cost more than reading it where it lies
 _FAST = 512  # rows of C up to which bringing a block of B from memory would show
+_SHORT = 64  # steps of K; in shorter blocks C is passed over too often
+_PAGE = 4096  # bytes
+_PAGES = 96  # whose places the nearest TLB holds
 
 
 def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping[str, Any]:
@@ -49,11 +53,18 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     # Blocks of B follow so fast that the next has to be asked for: two of them, and C, have to fit in L2.
     fast = blocks and gemm.m <= _FAST
     depth = (32 if gemm.m > 4 else 16) if streamed else 1024 if narrow else 256 if fast or lanes == 8 else 512
+    # Not packed at all where a block is so short that its rows lie in few pages.
+    reach = [d for d in depths(gemm) if _SHORT <= d <= depth and d * min(width * FLOAT, _PAGE) <= _PAGES * _PAGE]
+    as_it_lies = blocks and b_in_place and gemm.m <= _SOME and bool(reach)
+    if as_it_lies:
+        depth = reach[-1]
     # The first strip packs B at no cost where few others follow; where many do, whole rows at a time are faster.
     on_the_way = b_in_place and (askew or few)
     in_place = b_in_place and not blocks
-    packing = "first" if on_the_way else "none" if in_place else "panel" if one_panel else "block"
-    block_n = nearest(covering(BLOCK_N, width), 4096 if streamed else 384 if few else 512)
+    packing = (
+        "none" if as_it_lies else "first" if on_the_way else "none" if in_place else "panel" if one_panel else "block"
+    )
+    block_n = nearest(covering(BLOCK_N, width), 4096 if streamed else 1024 if as_it_lies else 384 if few else 512)
     next_strip = blocks and a_in_place
     # What stays in L1 through the inner loop: the panel where each is packed in turn, else the strip of A.
     stays = FLOAT * (vectors * lanes if one_panel or askew else rows)
@@ -76,14 +87,14 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "NEXT_STRIP": next_strip,
         "NEXT_BLOCK": fast,
         "AHEAD": gemm.batch == 1 and small(gemm) and (gemm.m + gemm.n) * gemm.k * FLOAT <= cpu.l1d_bytes,
-        "PACK_FETCH": blocks,
+        "PACK_FETCH": blocks and not as_it_lies,
         "NEXT": "none"
         if gemm.batch == 1 or blocks
         else "l1"
         if 2 * gemm.least_bytes() // gemm.batch <= cpu.l1d_bytes
         else "l2",
         "STREAM_C": False,
-        "HUGE_PAGES": blocks and not small(gemm),
+        "HUGE_PAGES": blocks and not as_it_lies and not small(gemm),
     }
     return {**config, **_threads(gemm, cpu, height, width, rows, vectors * lanes)}
 
