@@ -42,8 +42,9 @@ def print_ranking(studies: Sequence[Study]) -> None:
         winners: list[tuple[Any, str]] = [(s.summary()["winner"], s.definition["generator"]) for s in rivals]
         if len(rivals) > 1:
             print(f"{operator.describe()}: families, the fastest first")
+            width = max(len(family) for _, family in winners) + 2
             for seconds, family in sorted((winner["seconds"], family) for winner, family in winners if winner):
-                labelled(f"{family}:", seconds_text(seconds), 20)
+                labelled(f"{family}:", seconds_text(seconds), width)
 
 
 def _ratio(ratio: float | None) -> str:
