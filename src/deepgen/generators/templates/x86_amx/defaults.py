@@ -21,13 +21,16 @@ def default_config(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
     left, right = sides(gemm, swap)
     rows, columns = _panel(left, right)
     nc, kc = _block(gemm, cpu, left, right)
+    copied = _left_is_copied(gemm, left, right, nc, kc)
+    if copied:
+        kc = 1024 // element  # 32 rows of it stay in L1
     config: dict[str, Any] = {
         "SWAP": swap,
         "MR": rows,
         "NR": columns,
         "NC": nc,
         "KC": kc,
-        "PACK_LEFT": False,
+        "PACK_LEFT": copied,
         "PASSING": "right",
         "SNAKE": kc * element > 1024,
         "ASIDE": True,
@@ -69,7 +72,8 @@ def _block(gemm: Gemm, cpu: X86, left: int, right: int) -> tuple[int, int]:
         nc = _at_least(_ROUND[:-1], right)
         return nc, min(whole, max(64, _at_most(_ROUND, 256 * 1024 // (nc * element))))
     nc = min(_at_least(_ROUND, right), 4096)
-    while nc > 256 and nc * whole * element > cpu.l2_bytes // 4:
+    share = 8 if left <= 64 else 4  # of L2; few rows use a block once or twice: best soon after it was packed
+    while nc > 256 and nc * whole * element > cpu.l2_bytes // share:
         nc //= 2
     kc = whole
     while kc > 1024 and nc * kc * element > cpu.l2_bytes // 8 and left * nc * 4 <= cpu.l2_bytes // 4:
@@ -77,6 +81,14 @@ def _block(gemm: Gemm, cpu: X86, left: int, right: int) -> tuple[int, int]:
     while nc > 64 and nc * kc * element > cpu.l2_bytes:
         nc //= 2
     return nc, kc
+
+
+def _left_is_copied(gemm: Gemm, left: int, right: int, nc: int, kc: int) -> bool:
+    """Rows that lie whole pages apart fall into one set of L1, from which no product reads them a second time.
+
+    A copy is worth its time where each number is copied once and met by several panels of the other operand.
+    """
+    return left > 32 and 128 <= right <= nc and kc < gemm.k and gemm.k * gemm.dtypes[0].bytes % 4096 == 0
 
 
 def _at_least(values: Sequence[int], wanted: int) -> int:
