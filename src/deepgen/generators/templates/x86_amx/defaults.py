@@ -34,7 +34,7 @@ def default_config(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
         "PASSING": "right",
         "SNAKE": kc * element > 1024,
         "ASIDE": True,
-        "AHEAD": _ahead(gemm, cpu, left, kc),
+        "AHEAD": _ahead(gemm, cpu, left, right, kc),
         "AHEAD_RESULT": True,
         "GATHER": 8 // element,  # 256 bytes of a row
         "PACK_AHEAD": 0,
@@ -43,11 +43,11 @@ def default_config(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
     return {**config, **_threads(gemm, cpu, left, right, rows * 16, columns * 16)}
 
 
-def _ahead(gemm: Gemm, cpu: X86, left: int, kc: int) -> str:
-    """Fetching by instructions takes buffers that tile loads need: what is read once, hardware fetches better."""
+def _ahead(gemm: Gemm, cpu: X86, left: int, right: int, kc: int) -> str:
+    """Fetching by instructions takes buffers that tile loads need: what one product reads, hardware fetches better."""
     if gemm.batch > 1:  # small ones are fetched by hardware while the one before is computed
         return "item" if gemm.least_bytes() // gemm.batch >= _WORTH_FETCHING else "none"
-    return "panel" if left * kc * gemm.dtypes[0].bytes <= cpu.l2_bytes else "none"
+    return "panel" if right >= 64 or left * kc * gemm.dtypes[0].bytes <= cpu.l2_bytes else "none"
 
 
 def _default_swap(gemm: Gemm) -> bool:
