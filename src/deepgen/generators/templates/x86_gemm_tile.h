@@ -57,7 +57,7 @@ ALWAYS_INLINE void turn(vec acc[MR][NR], int nv, int part, int unroll, mask last
                         const float *b, long ldb, float *copy, lines *later) {
     if (PREFETCH_A && !A_T && !PACK_A)
         UNROLLED for (int i = 0; i < MR; i++) __builtin_prefetch(&A_AT(a, lda, i, PREFETCH_A));
-    if (NEXT || NEXT_STRIP || NEXT_BLOCK) UNROLLED for (int i = 0; i < NEXT_LINES; i++) ask_for_line(later);
+    if (ASKS) UNROLLED for (int i = 0; i < NEXT_LINES; i++) ask_for_line(later);
     UNROLLED for (int u = 0; u < unroll; u++)
         step(acc, nv, part, last, &A_AT(a, lda, 0, u), lda, b + u * ldb, ldb, copy ? copy + u * COLS : 0);
 }
