@@ -155,17 +155,6 @@ typedef struct {
     _Atomic long next;
 } job;
 
-typedef struct {
-    long from, size;
-} range;
-
-// Part t of `parts` of a size, in whole units; sizes differ by one unit at most.
-static range part_of(long size, long unit, long parts, long t) {
-    long units = ceil_div(size, unit);
-    long from = units * t / parts * unit, to = least(size, units * (t + 1) / parts * unit);
-    return (range){from, to > from ? to - from : 0};
-}
-
 // Batches of small matrices: the next one's are fetched during the present one's products.
 static void fetch_next_item(const job *g, course *c) {
     long steps = ceil_div(c->P, ROWS) * ceil_div(c->Q, COLS) * ceil_div(c->K, DEPTH);
@@ -180,15 +169,15 @@ static void fetch_next_item(const job *g, course *c) {
 }
 
 static void one_task(const job *g, course *c, long t) {
-    range q = part_of(g->Q, COLS, g->parts_q, t % g->parts_q);
+    pool_range q = pool_part(g->Q, COLS, g->parts_q, t % g->parts_q);
     t /= g->parts_q;
-    range p = part_of(g->P, ROWS, g->parts_p, t % g->parts_p);
-    range e = part_of(g->batch, 1, g->parts_batch, t / g->parts_p);
+    pool_range p = pool_part(g->P, ROWS, g->parts_p, t % g->parts_p);
+    pool_range e = pool_part(g->batch, 1, g->parts_batch, t / g->parts_p);
     if (!p.size || !q.size) return;
     for (long x = e.from; x < e.from + e.size; x++) {
         matrix left = {g->left.at + x * g->stride_left * ES, g->left.ld};
         matrix right = {g->right.at + x * g->stride_right * ES, g->right.ld};
-        range rows = SWAP ? q : p, columns = SWAP ? p : q;
+        pool_range rows = SWAP ? q : p, columns = SWAP ? p : q;
         result r = g->r;
         r.c += x * g->stride_c + rows.from * r.ldc + columns.from;
         if (BIAS) r.bias += columns.from;
