@@ -88,7 +88,7 @@ def test_show_tells_the_study_as_tune_did(deepgen: Callable, study: Study) -> No
     said = deepgen("show", study.folder.name)
     assert said.code == 0
     assert "winner" in said.out
-    assert "import deepgen as dg" in said.out
+    assert study.folder.name in said.out
     assert deepgen("show", study.folder.name, "--json").json()["winner"] == study.summary()["winner"]
 
 
