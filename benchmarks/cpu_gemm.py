@@ -6,6 +6,7 @@
     python benchmarks/cpu_gemm.py --constant-b --shape 64x4096x1024    B packed ahead of time, kept apart
     python benchmarks/cpu_gemm.py --dtype bf16 --retry                 again, what misses its bar
     python benchmarks/cpu_gemm.py --summary                            what the results say against the bars
+    python benchmarks/cpu_gemm.py --tables                             the same, and every shape, in Markdown
 
 Every race (a shape, a layout, a number of threads, cold or warm caches) is added to the results file as soon as it is
 run, in place of an earlier result of the same race, so that a long run can be made in parts.
@@ -33,7 +34,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from common import conditions
-from cpu_gemm_results import Group, found_by, merge, read, shape, summary, wanting
+from cpu_gemm_results import Group, found_by, merge, read, shape, summary, tables, wanting
 from deepgen import baselines, generators, targets
 from deepgen.baselines.numpy_blas import NumpyBlas
 from deepgen.baselines.torch_cpu import TorchCpu
@@ -193,14 +194,14 @@ def _bounds(target: X86, dtype: str, threads: int) -> Bounds:
 
 def main() -> None:
     options = _options()
-    if not options.summary:
+    if not (options.summary or options.tables):
         target = _target(options)
         with TemporaryDirectory() as scratch:
             for job in _jobs(options, target, Path(options.studies or scratch)):
                 race = job.race(options.patience)
                 merge(options.out, race)
                 print(line(race), flush=True)
-    print(summary(read(options.out)))
+    print((tables if options.tables else summary)(read(options.out)))
 
 
 def line(race: Mapping[str, Any]) -> str:
@@ -318,6 +319,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--studies", help="keep the studies in this folder")
     parser.add_argument("--retry", action="store_true", help="only races whose result in the file misses its bar")
     parser.add_argument("--summary", action="store_true", help="measure nothing, show what the results say")
+    parser.add_argument("--tables", action="store_true", help="measure nothing, show all results as Markdown tables")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the results that races are merged into")
     return parser.parse_args()
 

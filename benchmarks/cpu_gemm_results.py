@@ -150,3 +150,45 @@ def summary(races: Iterable[Race]) -> str:
 def found_by(race: Race) -> str:
     """How the config came about."""
     return f"tuned for {race['tuning_seconds']:.0f} s" if race["tuning_seconds"] else "the default"
+
+
+def tables(races: Sequence[Race]) -> str:
+    """The same in Markdown: a table of the groups, then one of the shapes for each dtype, ISA and layout."""
+    found = groups(races)
+    parts = [_table(["what", "shapes", "threads", "caches", "mean", "goal", "least", "floor", "misses"], _rows(found))]
+    kinds = dict.fromkeys((g.dtype, g.isa, g.layout, g.constant_b) for g in found)
+    for kind in kinds:
+        mine = {g: rs for g, rs in found.items() if (g.dtype, g.isa, g.layout, g.constant_b) == kind}
+        columns = sorted({(g.threads, g.caches) for g in mine})
+        by_shape: dict[str, dict[tuple[int, str], str]] = {}
+        for group, own in mine.items():
+            for race in own:
+                cell = f"{race['ratio']:.2f} ({race['share_of_bound']:.2f})"
+                by_shape.setdefault(shape(race), {})[group.threads, group.caches] = cell
+        heads = ["shape", *(f"{threads} thread{'s' * (threads > 1)}, {caches}" for threads, caches in columns)]
+        body = [[name, *(cells.get(column, "-") for column in columns)] for name, cells in by_shape.items()]
+        parts.append(f"### {_name(next(iter(mine)))}\n\n{_table(heads, body)}")
+    return "\n\n".join(parts)
+
+
+def _rows(found: Mapping[Group, Sequence[Race]]) -> list[list[str]]:
+    rows = []
+    for group, races in found.items():
+        bar, least = group.bar, min(race["ratio"] for race in races)
+        missed = [f"{shape(race)} {race['ratio']:.2f}" for race in races if bar and misses(race, bar)]
+        if bar and mean(races) < bar.mean:
+            missed.insert(0, "the mean")
+        row = [_name(group) + ", batches" * group.batched, len(races), group.threads, group.caches]
+        row += [f"{mean(races):.2f}", bar.mean if bar else "-", f"{least:.2f}", bar.floor if bar else "-"]
+        rows.append([*map(str, row), ", ".join(missed) or ("none" if bar else "-")])
+    return rows
+
+
+def _name(group: Group) -> str:
+    what = "u8 x i8" if group.dtype == "u8" else group.dtype
+    return f"{what} {group.layout} ({group.isa})" + ", constant B" * group.constant_b
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -57,3 +57,7 @@ def test_the_summary_shows_what_misses_and_a_retry_takes_just_that(results: Any)
     assert [line for line in shown if line.startswith("  !")] == ["  ! 1x4096x4096 0.50, 50% of the bound, the default"]
     assert results.wanting(races) == [low], "the mean is reached, so only what is under its floor is run again"
     assert results.wanting([low, near, race(1.3, m=4)]) == [low, near], "the mean needs all that is below it"
+    told = results.tables(races).splitlines()
+    assert "1x4096x4096 0.50" in next(line for line in told if line.startswith("| f32")), "misses are told beside means"
+    assert "| 1x4096x4096 | 0.50 (0.50) |" in told
+    assert "### f32 nn (avx512), constant B" in told, "a B packed ahead of time is kept apart"
