@@ -29,7 +29,8 @@ def race(ratio: float, m: int = 8, batch: int = 1, share: float = 0.5, **other: 
 
 def test_a_race_is_measured_and_kept_with_all_that_is_needed_to_judge_it(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
-    words = ["--shape", "8x8x8", "--caches", "warm", "--threads", "1", "--seconds", "0", "--out", str(out)]
+    words = ["--shape", "8x8x8", "--caches", "warm", "--threads", "1", "--seconds", "0"]
+    words += ["--patience", "0", "--out", str(out)]
     command = [sys.executable, str(BENCHMARKS / "cpu_gemm.py"), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -61,3 +62,10 @@ def test_the_summary_shows_what_misses_and_a_retry_takes_just_that(results: Any)
     assert "1x4096x4096 0.50" in next(line for line in told if line.startswith("| f32")), "misses are told beside means"
     assert "| 1x4096x4096 | 0.50 (0.50) |" in told
     assert "### f32 nn (avx512), constant B" in told, "a B packed ahead of time is kept apart"
+
+
+def test_the_page_shows_the_results_as_they_are(results: Any) -> None:
+    page = (BENCHMARKS.parent / "docs" / "x86.md").read_text()
+    assert results.tables(results.read(BENCHMARKS / "results" / "cpu_gemm.json")) in page, (
+        "docs/x86.md differs from the results: put there what `python benchmarks/cpu_gemm.py --tables` prints"
+    )

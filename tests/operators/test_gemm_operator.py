@@ -63,6 +63,15 @@ def test_integers_must_be_exact() -> None:
     assert op.reference(op.inputs(0))["C"].dtype == np.int64
 
 
+@pytest.mark.parametrize("k", [1, 300])
+def test_integer_references_are_those_of_integer_arithmetic(k: int) -> None:
+    op = gemm(5, 7, k, dtype="i8", a="u8")
+    given = {"A": np.full((5, k), 255, np.uint8), "B": np.full((k, 7), -128, np.int8)}
+    result = op.reference(given)["C"]
+    assert result.dtype == np.int64
+    assert (result == -255 * 128 * k).all()
+
+
 def test_work_and_least_bytes() -> None:
     op = gemm(10, 20, 30)
     assert op.flops() == 2 * 10 * 20 * 30
