@@ -194,6 +194,7 @@ def _bounds(target: X86, dtype: str, threads: int) -> Bounds:
 
 def main() -> None:
     options = _options()
+    read(options.out)  # a file that cannot take results is said before anything is measured
     if not (options.summary or options.tables):
         target = _target(options)
         with TemporaryDirectory() as scratch:

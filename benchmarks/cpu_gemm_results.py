@@ -72,7 +72,12 @@ class Group:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    return list(json.loads(path.read_text())["races"]) if path.exists() else []
+    if not path.exists():
+        return []
+    try:
+        return list(json.loads(path.read_text())["races"])
+    except (ValueError, KeyError, TypeError):
+        raise SystemExit(f"{path} holds no results of this benchmark: give another --out") from None
 
 
 def merge(path: Path, race: Race) -> None:

@@ -64,6 +64,15 @@ def test_the_summary_shows_what_misses_and_a_retry_takes_just_that(results: Any)
     assert "### f32 nn (avx512), constant B" in told, "a B packed ahead of time is kept apart"
 
 
+def test_a_file_of_something_else_is_said_and_left_alone(results: Any, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    for text in ('{"mine": 1}', "[]", "no JSON"):
+        other.write_text(text)
+        with pytest.raises(SystemExit, match=r"other\.json holds no results"):
+            results.merge(other, race(1.0))
+        assert other.read_text() == text
+
+
 def test_the_page_shows_the_results_as_they_are(results: Any) -> None:
     page = (BENCHMARKS.parent / "docs" / "x86.md").read_text()
     assert results.tables(results.read(BENCHMARKS / "results" / "cpu_gemm.json")) in page, (
