@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "x86_call.h"
 #include "x86_pool.h"
 #include "x86_vector.h"
 #include "x86_gemm_knobs.h"
@@ -183,14 +184,7 @@ void deepgen_gemm(const float *A, const float *B, const float *bias, float *C, f
     }
 }
 
-// The same with all arguments in one block, eight bytes each: a caller prepares it once for each shape.
-typedef union {
-    void *p;
-    int64_t i64;
-    int32_t i32;
-    float f32;
-} slot;
-
+// The same with all arguments in one block.
 void deepgen_gemm_block(const slot *a) {
     deepgen_gemm(a[0].p, a[1].p, a[2].p, a[3].p, a[4].p, a[5].i64, a[6].i64, a[7].i64, a[8].i64, a[9].i64, a[10].i64,
                  a[11].i64, a[12].i64, a[13].i64, a[14].i64, a[15].f32, a[16].f32, a[17].i32);

@@ -34,7 +34,7 @@ _DEPTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _WORTH_A_THREAD = 5_000_000  # operations; waking another thread takes longer than computing fewer
 _SQUARE = 1024  # bytes of 16 groups of 4 bytes by 16 columns
 _OWN = ("gemm_amx.c", "knobs.h", "operands.h", "aside.h", "tile_product.h", "tiles.h", "pack.h")
-_SOURCES = (*_OWN, "lines.h", "finish.h", "x86_pool.h", "x86_vector.h")
+_SOURCES = (*_OWN, "lines.h", "finish.h", "tasks.h", "x86_call.h", "x86_pool.h", "x86_vector.h")
 _SWITCHES = ("SWAP", "PACK_LEFT", "SNAKE", "ASIDE", "AHEAD_RESULT")
 
 

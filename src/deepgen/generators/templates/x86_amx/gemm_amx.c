@@ -17,6 +17,8 @@
 #include "operands.h"
 #include "aside.h"
 #include "tile_product.h"
+#include "tasks.h"
+#include "x86_call.h"
 
 // --- block -------------------------------------------------------------------------------------------------------
 
@@ -151,7 +153,7 @@ typedef struct {
     result r;
     char *workspace;
     long slot;  // bytes of a thread's scratch
-    long parts_p, parts_q, parts_batch;
+    parts of;
     _Atomic long next;
 } job;
 
@@ -169,10 +171,10 @@ static void fetch_next_item(const job *g, course *c) {
 }
 
 static void one_task(const job *g, course *c, long t) {
-    pool_range q = pool_part(g->Q, COLS, g->parts_q, t % g->parts_q);
-    t /= g->parts_q;
-    pool_range p = pool_part(g->P, ROWS, g->parts_p, t % g->parts_p);
-    pool_range e = pool_part(g->batch, 1, g->parts_batch, t / g->parts_p);
+    pool_range q = pool_part(g->Q, COLS, g->of.q, t % g->of.q);
+    t /= g->of.q;
+    pool_range p = pool_part(g->P, ROWS, g->of.p, t % g->of.p);
+    pool_range e = pool_part(g->batch, 1, g->of.batch, t / g->of.p);
     if (!p.size || !q.size) return;
     for (long x = e.from; x < e.from + e.size; x++) {
         matrix left = {g->left.at + x * g->stride_left * ES, g->left.ld};
@@ -200,28 +202,12 @@ static void draw_tasks(void *arg, int thread) {
     s->left = s->turned + SUMS_BYTES;
     s->right = s->left + MR * 1024 * ceil_div(least(KC, g->K), DEPTH);
     s->partial = s->right + NC_WHOLE / 16 * 1024 * ceil_div(least(KC, g->K), DEPTH);
-    long tasks = g->parts_p * g->parts_q * g->parts_batch;
+    long tasks = g->of.p * g->of.q * g->of.batch;
     begin_thread();
     for (long t; (t = atomic_fetch_add(&g->next, 1)) < tasks;) one_task(g, &c, t);
     finish_until(&c.aside.finish, ROWS);
     if (STORE == 2) _mm_sfence();  // stores past the caches are not ordered before what tells that this is done
     end_thread();
-}
-
-static void cut(job *g, long tasks) {
-    g->parts_p = g->parts_q = g->parts_batch = 1;
-    if (PARTITION == 0) g->parts_p = tasks;
-    if (PARTITION == 1) g->parts_q = tasks;
-    if (PARTITION == 3) g->parts_batch = least(tasks, g->batch);
-    if (PARTITION != 2) return;
-    long best = 0;
-    for (long p = 1; p <= tasks; p++) {  // the cut that reads least
-        long reads = p * g->Q + tasks / p * g->P;
-        if (tasks % p || (best && reads >= best)) continue;
-        best = reads;
-        g->parts_p = p;
-        g->parts_q = tasks / p;
-    }
 }
 
 // `workspace` holds for each thread what draw_tasks divides, in all `slot` bytes.
@@ -244,19 +230,12 @@ void deepgen_gemm(const char *A, const char *B, number *C,
     r.scales = scale;
 #endif
     job g = {SWAP ? b : a, SWAP ? a : b, SWAP ? stride_b : stride_a, SWAP ? stride_a : stride_b, stride_c,
-             SWAP ? N : M, SWAP ? M : N, K, batch, r, workspace, slot, 1, 1, 1, 0};
-    cut(&g, threads * TASKS);
+             SWAP ? N : M, SWAP ? M : N, K, batch, r, workspace, slot, {0}, 0};
+    g.of = cut(threads * TASKS, g.P, g.Q, batch);
     pool_run(threads, draw_tasks, &g);
 }
 
-// The same with all arguments in one array, eight bytes each.
-typedef union {
-    char *p;
-    int64_t i64;
-    int32_t i32;
-    float f32;
-} slot;
-
+// The same with all arguments in one block.
 void deepgen_gemm_block(const slot *a) {
     const slot *x = a + 3 + BIAS + (SCALES > 0);
     deepgen_gemm(a[0].p, a[1].p, (number *)a[2].p,

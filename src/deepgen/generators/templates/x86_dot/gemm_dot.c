@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "x86_call.h"
 #include "x86_pool.h"
 #include "x86_vector.h"
 #include "dot_knobs.h"
@@ -23,6 +24,7 @@
 #include "dot_pack.h"
 #include "vector_product.h"
 #include "dot_finish.h"
+#include "tasks.h"
 #if ALONG
 #include "dot_rows.h"
 #else
@@ -37,15 +39,15 @@ typedef struct {
     result r;
     char *workspace;
     long slot, block;  // bytes of a thread's scratch, and of the right operand's block in it
-    long parts_p, parts_q, parts_batch;
+    parts of;
     _Atomic long next;
 } job;
 
 static void one_task(const job *g, scratch *s, long t) {
-    pool_range q = pool_part(g->Q, COLS, g->parts_q, t % g->parts_q);
-    t /= g->parts_q;
-    pool_range p = pool_part(g->P, MR, g->parts_p, t % g->parts_p);
-    pool_range e = pool_part(g->batch, 1, g->parts_batch, t / g->parts_p);
+    pool_range q = pool_part(g->Q, COLS, g->of.q, t % g->of.q);
+    t /= g->of.q;
+    pool_range p = pool_part(g->P, MR, g->of.p, t % g->of.p);
+    pool_range e = pool_part(g->batch, 1, g->of.batch, t / g->of.p);
     if (!p.size || !q.size) return;
     for (long x = e.from; x < e.from + e.size; x++) {
         matrix left = {g->left.at + x * g->stride_left * ES, g->left.ld};
@@ -69,24 +71,8 @@ static void draw_tasks(void *arg, int thread) {
     s.left = s.turned + COLS * TURNED_ROW;
     s.starts = (int32_t *)(s.left + MC_WHOLE / MR * LEFT_BYTES);
     s.right = at + FIXED_BYTES, s.partial = s.right + g->block;
-    long tasks = g->parts_p * g->parts_q * g->parts_batch;
+    long tasks = g->of.p * g->of.q * g->of.batch;
     for (long t; (t = atomic_fetch_add(&g->next, 1)) < tasks;) one_task(g, &s, t);
-}
-
-static void cut(job *g, long tasks) {
-    g->parts_p = g->parts_q = g->parts_batch = 1;
-    if (PARTITION == 0) g->parts_p = tasks;
-    if (PARTITION == 1) g->parts_q = tasks;
-    if (PARTITION == 3) g->parts_batch = least(tasks, g->batch);
-    if (PARTITION != 2) return;
-    long best = 0;
-    for (long p = 1; p <= tasks; p++) {  // the cut that reads least
-        long reads = p * g->Q + tasks / p * g->P;
-        if (tasks % p || (best && reads >= best)) continue;
-        best = reads;
-        g->parts_p = p;
-        g->parts_q = tasks / p;
-    }
 }
 
 // `workspace` holds for each thread FIXED_BYTES, a block of the right operand over all of K, and the sums of a block of
@@ -97,21 +83,14 @@ void deepgen_gemm(const char *A, const char *B, number *C, const number *bias, c
     matrix a = {A, lda * ES}, b = {B, ldb * ES};
     result r = {C, ldc, alpha, beta, bias, scale};
     job g = {SWAP ? b : a, SWAP ? a : b, SWAP ? stride_b : stride_a, SWAP ? stride_a : stride_b, stride_c,
-             SWAP ? N : M, SWAP ? M : N, K, batch, r, workspace, 0, 0, 1, 1, 1, 0};
+             SWAP ? N : M, SWAP ? M : N, K, batch, r, workspace, 0, 0, {0}, 0};
     g.block = NC_WHOLE / COLS * GROUP_BYTES * ceil_div(K, LINE) * 16;
     g.slot = FIXED_BYTES + g.block + (K <= KC_WHOLE ? 0 : MC_WHOLE * NC_WHOLE * 4);
-    cut(&g, threads * TASKS);
+    g.of = cut(threads * TASKS, g.P, g.Q, batch);
     pool_run(threads, draw_tasks, &g);
 }
 
-// The same with its arguments in one block, which is a fifth of a microsecond to pass instead of one.
-typedef union {
-    void *p;
-    int64_t i64;
-    int32_t i32;
-    float f32;
-} slot;
-
+// The same with all arguments in one block.
 void deepgen_gemm_block(const slot *a) {
     deepgen_gemm(a[0].p, a[1].p, a[2].p, a[3].p, a[4].p, a[5].p, a[6].i64, a[7].i64, a[8].i64, a[9].i64, a[10].i64,
                  a[11].i64, a[12].i64, a[13].i64, a[14].i64, a[15].i64, a[16].f32, a[17].f32, a[18].i32);
