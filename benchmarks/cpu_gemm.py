@@ -40,7 +40,7 @@ from deepgen.baselines.numpy_blas import NumpyBlas
 from deepgen.baselines.torch_cpu import TorchCpu
 from deepgen.build import build_once
 from deepgen.generators import Generator
-from deepgen.generators.templates.x86_gemm import X86GemmConstant
+from deepgen.generators.templates.x86_fma.fma_gemm import X86GemmConstant
 from deepgen.measure import Contender, Policy, Task, open_runner
 from deepgen.measure.peak import Bounds, arithmetic, x86_bounds, x86_state
 from deepgen.operators import Gemm, gemm

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from deepgen import targets
-from deepgen.generators.templates.x86_gemm import X86Gemm
+from deepgen.generators.templates.x86_fma.fma_gemm import X86Gemm
 from deepgen.library.loaded import load
 from deepgen.operators import Gemm, gemm
 from deepgen.vocabulary import BadInput

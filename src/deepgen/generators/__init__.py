@@ -20,7 +20,7 @@ def families() -> tuple[Generator, ...]:
     from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
     from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm
     from deepgen.generators.templates.x86_dot.dot_gemm import vector_gemm
-    from deepgen.generators.templates.x86_gemm import X86Gemm, X86GemmConstant
+    from deepgen.generators.templates.x86_fma.fma_gemm import X86Gemm, X86GemmConstant
 
     return (
         X86Gemm(),

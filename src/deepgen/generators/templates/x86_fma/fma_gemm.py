@@ -1,4 +1,4 @@
-"""f32 GEMM on x86 with AVX2 or AVX-512: the space, the launch and the defaults of the family in `x86_gemm.c`."""
+"""f32 GEMM on x86 with AVX2 or AVX-512: the space, the launch and the defaults of the family in `gemm_fma.c`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepgen.generators.templates.x86_common import served, sources
-from deepgen.generators.templates.x86_gemm_default import default_config
-from deepgen.generators.templates.x86_gemm_sizes import FLOAT, NEXT, along_k, along_n
-from deepgen.generators.templates.x86_gemm_space import gemm_space
+from deepgen.generators.templates.x86_fma.defaults import default_config
+from deepgen.generators.templates.x86_fma.sizes import FLOAT, NEXT, along_k, along_n
+from deepgen.generators.templates.x86_fma.space import gemm_space
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import X86, Target
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
-_A_ROW_PAD = 16  # floats that x86_gemm_knobs.h adds to each packed row of A
+_A_ROW_PAD = 16  # floats that fma_knobs.h adds to each packed row of A
 _HUGE_PAGE = 2 << 20
 _LINE = 64  # bytes
 _MOST_LINES = 4  # in a turn of the innermost loop; more would hold up the loads of the tile itself
 
 _PARTS = ("knobs", "result", "later", "tile", "pack", "blocks", "dot")
-_SOURCES = ("x86_gemm.c", "x86_vector.h", "x86_pool.h", "x86_call.h", *(f"x86_gemm_{part}.h" for part in _PARTS))
+_SOURCES = ("gemm_fma.c", "x86_vector.h", "x86_pool.h", "x86_call.h", *(f"fma_{part}.h" for part in _PARTS))
 _PACK_A = {"none": 0, "rows": 1, "panels": 2}
 _PACK_B = {"none": 0, "block": 1, "panel": 2, "ahead": 3, "first": 4}
 _ACTIVATION = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
@@ -58,7 +58,7 @@ class X86Gemm:
         return Kernel(
             name=self.name,
             language="c",
-            sources=sources(_SOURCES, "."),
+            sources=sources(_SOURCES, "x86_fma", "."),
             flags=("-std=gnu11", "-pthread", *(f"-D{k}={v}" for k, v in _macros(gemm, config, lanes).items())),
             plan=plan,
         )
@@ -75,7 +75,7 @@ class X86GemmConstant(X86Gemm):
 
 
 def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]:
-    """The knobs as x86_gemm_knobs.h names them."""
+    """The knobs as fma_knobs.h names them."""
     swap = config.get("SWAP", False)
     width = gemm.m if swap else gemm.n
     dot = config["KIND"] == "dot"
@@ -126,7 +126,7 @@ def _next_lines(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> int:
 
 
 def _workspace_bytes(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> str | int:
-    """What x86_gemm.c asks for: a slot a thread, and the slices of K that are added up at the end."""
+    """What gemm_fma.c asks for: a slot a thread, and the slices of K that are added up at the end."""
     if config["KIND"] == "dot":
         slots = 0
     else:

@@ -1,14 +1,14 @@
 // f32 GEMM for AVX2 and AVX-512: C = activation(alpha * op(A) op(B) + beta * C + bias), row-major, any M, N, K, batch,
 // all four layouts. The knobs are macros with defaults, so this file compiles alone:
-//     cc -O3 -std=gnu11 -mavx512f -mfma -shared -fPIC -pthread x86_gemm.c -o gemm.so
+//     cc -O3 -std=gnu11 -mavx512f -mfma -shared -fPIC -pthread -I.. gemm_fma.c -o gemm.so
 //
 // Levels, from the inside out, a file each:
-//   x86_gemm_later.h   what later tiles will need
-//   x86_gemm_tile.h    MR rows x NR vectors of C in registers (x86_gemm_dot.h: sums along K instead)
-//   x86_gemm_result.h  what becomes of a finished tile
-//   x86_gemm_pack.h    operands in the order in which tiles read them
-//   x86_gemm_blocks.h  cache blocks
-//   this file          tasks, a part of C (or of K) each, which threads draw; the entries
+//   fma_later.h   what later tiles will need
+//   fma_tile.h    MR rows x NR vectors of C in registers (fma_dot.h: sums along K instead)
+//   fma_result.h  what becomes of a finished tile
+//   fma_pack.h    operands in the order in which tiles read them
+//   fma_blocks.h  cache blocks
+//   this file     tasks, a part of C (or of K) each, which threads draw; the entries
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,15 +16,15 @@
 #include "x86_call.h"
 #include "x86_pool.h"
 #include "x86_vector.h"
-#include "x86_gemm_knobs.h"
-#include "x86_gemm_result.h"
+#include "fma_knobs.h"
+#include "fma_result.h"
 #if DOT
-#include "x86_gemm_dot.h"
+#include "fma_dot.h"
 #else
-#include "x86_gemm_later.h"
-#include "x86_gemm_tile.h"
-#include "x86_gemm_pack.h"
-#include "x86_gemm_blocks.h"
+#include "fma_later.h"
+#include "fma_tile.h"
+#include "fma_pack.h"
+#include "fma_blocks.h"
 #endif
 
 typedef struct {
