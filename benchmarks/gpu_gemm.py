@@ -3,7 +3,8 @@
 The shapes are the 21 GEMM and 5 batched ones of data/suites.json, standard-normal inputs (i8: uniform over -8..7). Ours
 is the best of all families that serve a shape: configs known from earlier runs (gpu_known.py), what the families take
 without search, and neighbours of the best of these. cuBLASLt is given 64 MiB and is the fastest of all algorithms that
-its heuristic returns for 64 requested. 8-bit floats are added up on both sides as the tensor cores do it (`fast`), or
+its heuristic returns for 64 requested. Other layouts are timed beside what won in nt, if its results lie where these
+go. 8-bit floats are added up on both sides as the tensor cores do it (`fast`), or
 in f32 (`--exact-sums`). Every result is checked against float64, before timing and after. Needs torch, numpy and
 cuda-bindings, and Triton for `--triton`; no installation of deepgen.
 
@@ -21,7 +22,7 @@ import statistics
 import sys
 import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -52,19 +53,18 @@ from gpu_bench import (  # noqa: E402
     key_of,
     open_device,
     operator,
+    sources,
     suite,
 )
-from gpu_known import Found, found_before, known  # noqa: E402
+from gpu_known import Found, found_before, known, won_before  # noqa: E402
 from gpu_rivals import Call, rivals  # noqa: E402
+from gpu_summary import show, summary  # noqa: E402
 
 ROUNDS, FINALISTS = 31, 4
 BUILD_SECONDS = 20.0  # beyond which a kernel is not waited for
 FAMILIES = {"f32": ("simt_gemm", "skinny_gemm"), "f64": ("simt_gemm",)}
 SMALL = 5e9
 TENSOR_CORES = ("sm90_gemm", "skinny_gemm", "mma_gemm")
-# The least geometric mean over cuBLASLt, and the least of any shape.
-BARS = {"f32": (1.10, 0.95), "bf16": (1.06, 0.97), "f16": (1.06, 0.97), "f8e4m3": (1.05, 0.95), "i8": (1.05, 0.95)}
-BARS["tf32"] = (1.08, 0.97)
 Choice = tuple[Generator, Config]
 
 
@@ -143,10 +143,17 @@ class Benchmark:
         calls: dict[str, Call] = {"ours": finalists[f"ours {won}"], **others}
         if sums_are(default, problem, exact):
             calls["default"] = self.load(bench, default)
-        before = {name: bench.right(call) for name, call in calls.items()}
+        benches = dict.fromkeys(calls, bench)
+        nt = (
+            won_before(replace(problem, layout="nt"), self.target, self.options.out) if problem.layout != "nt" else None
+        )
+        if nt is not None:  # the same product in the usual layout, by what won there
+            benches["nt"] = Bench(replace(problem, layout="nt"), self.flush)
+            calls["nt"] = self.load(benches["nt"], nt)
+        before = {name: benches[name].right(call) for name, call in calls.items()}
         us = {name: statistics.median(some) for name, some in interleaved(bench, calls, ROUNDS).items()}
-        errors = {name: bench.error(call) for name, call in calls.items()}
-        correct = {name: before[name] and bench.right(call) for name, call in calls.items()}
+        errors = {name: benches[name].error(call) for name, call in calls.items()}
+        correct = {name: before[name] and benches[name].right(call) for name, call in calls.items()}
         bytes_, flops = problem.least_bytes(), problem.flops()
         floors = {"products": flops / (self.target.peak(problem.a) or 1) / 1e3}
         floors["memory"] = bytes_ / self.target.bandwidth_gbs / 1e3
@@ -261,50 +268,6 @@ def simt_known(shape: Shape) -> list[Config]:
     return found
 
 
-def summary(rows: list[dict[str, Any]], dtype: str) -> dict[str, Any]:
-    """Means and least ratios over each rival, and what misses the bar by how much."""
-    out: dict[str, Any] = {}
-    for rival in dict.fromkeys(name for row in rows for name in row["ratio"]):
-        ratios = [row["ratio"][rival] for row in rows if rival in row["ratio"]]
-        geomean = statistics.geometric_mean(ratios)
-        out[rival] = {"geomean": geomean, "least": min(ratios), "shapes": len(ratios)}
-    mean, least = BARS.get(dtype, (1.0, 1.0))
-    over = out.get("cublaslt", {"geomean": 0.0, "least": 0.0})
-    out["bar"] = {"geomean": mean, "least": least}
-    out["reached"] = over["geomean"] >= mean and over["least"] >= least
-    out["under_the_bar"] = [
-        {"shape": row["shape"], "by": least - row["ratio"]["cublaslt"], "limiter": limiter(row)}
-        for row in rows
-        if row["ratio"].get("cublaslt", least) < least
-    ]
-    out["all_correct"] = all(all(row["correct"].values()) for row in rows)
-    return out
-
-
-def limiter(row: dict[str, Any]) -> str:
-    """What can be told from flops, bytes and time alone."""
-    bound, share = row["roofline"]["bound"], row["roofline"]["share"]
-    rival = share / row["ratio"]["cublaslt"]
-    words = f"bound by {bound}: {share:.0%} of the roofline ({row['tflops']:.0f} TFLOP/s, {row['gbs']:.0f} GB/s)"
-    return f"{words}; cuBLASLt {rival:.0%}; best by {row['family']} of {row['tried']} configs tried"
-
-
-def show(rows: list[dict[str, Any]], told: dict[str, Any]) -> None:
-    names = ("ours", "default", "cublaslt", "torch", "triton")
-    print(f"{'(batch, M, N, K)':>24} " + " ".join(f"{n:>9}" for n in names) + "  TFLOP/s  roof  ratio family")
-    for row in rows:
-        times = " ".join(f"{row['us'].get(n, float('nan')):9.1f}" for n in names)
-        wrong = "" if all(row["correct"].values()) else f"  WRONG {row['correct']}"
-        share, ratio = row["roofline"]["share"], row["ratio"].get("cublaslt", float("nan"))
-        print(
-            f"{tuple(row['shape'])!s:>24} {times} {row['tflops']:8.1f} {share:5.2f} {ratio:6.3f} {row['family']}{wrong}"
-        )
-    for rival in names[1:]:
-        if rival in told:
-            print(f"over {rival}: geometric mean {told[rival]['geomean']:.3f}, least {told[rival]['least']:.3f}")
-    print("the bar", told["bar"], "is reached" if told["reached"] else "is not reached", flush=True)
-
-
 def name_of(options: argparse.Namespace) -> str:
     if options.dtype == "f32":
         return "simt_gemm"
@@ -371,6 +334,7 @@ def main() -> None:
         "command": command(options),
         "date": datetime.now(timezone.utc).date().isoformat(),
         "conditions": {**seen, "sums": sums, "l2": "cold", "rounds": ROUNDS, "seconds": time.monotonic() - begun},
+        "sources": sources(TENSOR_CORES),
         "summary": summary(done, options.dtype),
         "rows": done,
     }

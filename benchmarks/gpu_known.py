@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from deepgen.generators import by_name
 from deepgen.generators.base import Generator
 from deepgen.operators import Gemm
 from deepgen.space import Space
@@ -46,6 +47,16 @@ def _of_benchmark(data: dict[str, Any]) -> Iterator[tuple[int, Found]]:
             yield 0, (problem, row["family"], row["config"])
             for place, other in enumerate(row.get("next", ())):
                 yield 1 + place, (problem, other["family"], other["config"])
+
+
+def won_before(problem: Gemm, target: Cuda, folder: Path) -> tuple[Generator, Config] | None:
+    """What won this very problem in the results of its dtype and layout that lie in a folder."""
+    file = folder / f"gemm_{problem.a}_{problem.layout}.json"
+    for row in json.loads(file.read_text())["rows"] if file.exists() else ():
+        if row["operator"] == problem.to_json():
+            family = by_name(row["family"])
+            return next(((family, c) for c in fitting(family.space(problem, target), row["config"])), None)
+    return None
 
 
 def known(problem: Gemm, family: Generator, target: Cuda, before: list[Found], most: int) -> list[Config]:

@@ -1,0 +1,185 @@
+"""What limits the kernels that fall short of cuBLASLt: each is timed whole and with parts of it left out.
+
+Of every result of gpu_gemm.py the shapes under par, by the config that won there (Hopper family): whole; without
+fetching tiles (the first fill of the stages is multiplied over and over); without products; without storing results;
+launched and left at once; and whole on zeros, which costs the same work and less power. cuBLASLt beside them, and the
+clock that the kernel itself sees. Parts are left out by editing the emitted text, so that the product has no trace of
+this. What is left out changes results: only whole kernels are checked. Hardware counters, where ncu can read them, are
+those of counters.py. Writes OUT/ablate.json and tells the limiter of each shape in its result file.
+
+    python benchmarks/h200/ablate.py --results benchmarks/h200 --out benchmarks/h200
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")]
+
+from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
+from deepgen.generators import by_name  # noqa: E402
+from deepgen.measure.gpu_driver import Driver  # noqa: E402
+from deepgen.operators import Gemm  # noqa: E402
+from deepgen.targets import Cuda  # noqa: E402
+from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, TensorArg  # noqa: E402
+from gpu_bench import FLUSH_BYTES, Bench, Builder, Config, Loaded, conditions, interleaved, open_device  # noqa: E402
+from gpu_known import fitting  # noqa: E402
+
+FAMILY, RUNS = "sm90_gemm", "gemm_*.json"
+ROUNDS = 15
+Edit = tuple[str, str, str]  # in which source, what, and what takes its place
+# Nothing is kept in registers over the kernel: there may be none to spare.
+_CLOCK = 'asm volatile("mov.u64 %0, %%clock64;" : "=l"(cycles)); asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));'
+_READ = f"if (blockIdx.x == 0 && threadIdx.x == 0) {{ i64 cycles, ns, *told = (i64*)bias; {_CLOCK} "
+EDITS: dict[str, tuple[Edit, ...]] = {
+    "products": (
+        ("gemm_sm90.cu", "u64 use_a = ", "int fetched = 0;\n    u64 use_a = "),
+        (
+            "gemm_sm90.cu",
+            "barrier_expect(full, FETCHED_BYTES);",
+            "if (fetched++ >= STAGES) { barrier_arrive(full); at.advance(); continue; }\n"
+            "            barrier_expect(full, FETCHED_BYTES);",
+        ),
+    ),
+    "copies": (("products.h", "int add) {\n", "int add) {\n    return;\n"),),
+    "no_stores": (
+        ("hopper.h", "DG_DEVICE void put(const TensorMap* map, u32 from, int x, int y, int z) {\n", "{0}    return;\n"),
+        ("epilogue.h", "if (row >= p.m || column >= p.n) return;", "return;"),
+    ),
+    "launch": (("gemm_sm90.cu", "extern __shared__ char memory[];", "return;\n    {0}"),),
+    # A kernel without bias has room for an address: where cycles and nanoseconds are added up.
+    "clocked": (
+        ("gemm_sm90.cu", "extern __shared__ char memory[];", f"{{0}}\n    {_READ} told[0] = cycles, told[1] = ns; }}"),
+        (
+            "gemm_sm90.cu",
+            "if (CLUSTER_K > 1) cluster_all_done();",
+            f"{_READ} told[2] += cycles - told[0], told[3] += ns - told[1]; }}\n    {{0}}",
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A shape under par in a run of the benchmark."""
+
+    run: str
+    problem: Gemm
+    config: Config
+    ratio: float
+
+    @property
+    def fast_sums(self) -> bool:
+        return not self.run.endswith("_exact")
+
+
+def edited(kernel: Kernel, edits: tuple[Edit, ...]) -> Kernel:
+    """The kernel with parts of its text changed; each must be there once."""
+    texts = {s.name: s.text for s in kernel.sources}
+    for name, old, new in edits:
+        found = texts[name].count(old)
+        assert found == 1, f"{name} has {old!r} {found} times: the ablation must follow the source"
+        texts[name] = texts[name].replace(old, new.replace("{0}", old))
+    return replace(kernel, sources=tuple(Source(name, text) for name, text in texts.items()))
+
+
+def told_at(kernel: Kernel, address: int) -> Kernel:
+    """The kernel with an address in place of the bias, which follows C."""
+    step = kernel.plan.steps[0]
+    place = step.args.index(TensorArg("C")) + 1
+    args = (*step.args[:place], ScalarArg("i64", address), *step.args[place + 1 :])
+    plan: LaunchPlan = replace(kernel.plan, steps=(replace(step, args=args),))
+    return replace(kernel, plan=plan)
+
+
+def under_par(folder: Path, par: float, only: list[str] | None = None) -> Iterator[Case]:
+    for file in sorted(folder.glob(RUNS)):
+        for row in json.loads(file.read_text())["rows"] if only is None or file.stem in only else ():
+            ratio = row["ratio"].get("cublaslt", par)
+            if ratio < par and row["family"] == FAMILY:
+                yield Case(file.stem, Gemm.from_json(row["operator"]), row["config"], ratio)
+
+
+class Ablation:
+    """Kernels of a case, whole and in part, on the device."""
+
+    def __init__(self, builder: Builder, target: Cuda, driver: Driver, flush: Any) -> None:
+        self.builder, self.target, self.driver, self.flush = builder, target, driver, flush
+
+    def kernel(self, case: Case, edits: tuple[Edit, ...] = ()) -> Kernel:
+        family = by_name(FAMILY)
+        config = next(fitting(family.space(case.problem, self.target), case.config))
+        return edited(family.emit(case.problem, self.target, config), edits)
+
+    def start(self, case: Case) -> None:
+        for edits in ((), *EDITS.values()):
+            self.builder.start(self.kernel(case, edits))
+
+    def load(self, bench: Bench, kernel: Kernel) -> Loaded:
+        return Loaded(bench, kernel, self.builder.start(kernel).result(), self.driver)
+
+    def measure(self, case: Case) -> dict[str, Any]:
+        bench = Bench(case.problem, self.flush)
+        torch = bench.torch
+        told = torch.zeros(4, dtype=torch.int64, device="cuda")
+        calls: dict[str, Callable[[], Any]] = {"whole": self.load(bench, self.kernel(case))}
+        for name, edits in EDITS.items():
+            kernel = self.kernel(case, edits)
+            calls[name] = self.load(bench, told_at(kernel, told.data_ptr()) if name == "clocked" else kernel)
+        calls["cublaslt"] = CublasLt(fast_sums=case.fast_sums).prepare(case.problem, bench.places, 1)
+        for name in ("whole", "clocked", "cublaslt"):
+            assert bench.right(calls[name]), f"{case.run} {case.problem.describe()}: {name} is wrong"
+        us, mhz = {}, {}
+        for inputs in ("drawn", "zeros"):
+            told.zero_()
+            taken = interleaved(bench, calls, ROUNDS)
+            us[inputs] = {name: statistics.median(some) for name, some in taken.items()}
+            cycles, ns = told.tolist()[2:]
+            mhz[inputs] = cycles / max(ns, 1) * 1e3
+            bench.a.zero_(), bench.b.zero_()
+        shape = [case.problem.batch, case.problem.m, case.problem.n, case.problem.k]
+        return {"run": case.run, "shape": shape, "config": case.config, "ratio": case.ratio, "us": us, "mhz": mhz}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=HERE, help="the folder of gpu_gemm.py's results")
+    parser.add_argument("--runs", nargs="*", help="names of result files without their ending; all by default")
+    parser.add_argument("--par", type=float, default=1.0, help="shapes under this ratio are looked at")
+    parser.add_argument("--cores", type=int, default=16)
+    parser.add_argument("--out", type=Path, default=HERE)
+    options = parser.parse_args()
+    import torch
+
+    builder, target, driver = open_device(options.cores)
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    ablation, cases = (
+        Ablation(builder, target, driver, flush),
+        list(under_par(options.results, options.par, options.runs)),
+    )
+    for case in cases:
+        ablation.start(case)
+    rows = []
+    for case in cases:
+        rows.append(ablation.measure(case))
+        us, zeros = rows[-1]["us"]["drawn"], rows[-1]["us"]["zeros"]
+        words = " ".join(f"{name} {us[name]:.1f}/{zeros[name]:.1f}" for name in us)
+        print(case.run, rows[-1]["shape"], words, {k: round(v) for k, v in rows[-1]["mhz"].items()}, flush=True)
+        torch.cuda.empty_cache()
+    options.out.mkdir(parents=True, exist_ok=True)
+    found = {"conditions": {**conditions(), "l2": "cold", "rounds": ROUNDS}, "rows": rows}
+    (options.out / "ablate.json").write_text(json.dumps(found, indent=1) + "\n")
+    os._exit(0)  # without waiting for builds
+
+
+if __name__ == "__main__":
+    main()
