@@ -25,7 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from common import save
+from common import run_main, save
 from deepgen import targets
 from deepgen.engines.ray import RayEngine
 from deepgen.engines.ray.session import RaySession
@@ -212,4 +212,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -1,10 +1,12 @@
-"""What every benchmark writes beside its figures: date, hardware, versions and the command that made them."""
+"""What benchmarks share: how they end, and what they write beside figures (date, hardware, versions, command)."""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
+from collections.abc import Callable
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +15,16 @@ from typing import Any
 from deepgen.targets import host
 
 PACKAGES = ("deepgen", "numpy", "torch", "kernel-tuner", "pyatf", "ortools", "lightgbm", "scikit-learn")
+
+
+def run_main(main: Callable[[], object]) -> None:
+    """A benchmark's main; a reader of what it prints that goes away, as `head` does, ends it without a word."""
+    try:
+        main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be written at the exit
+        raise SystemExit(1) from None
 
 
 def conditions() -> dict[str, Any]:

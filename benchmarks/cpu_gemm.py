@@ -1,7 +1,7 @@
 """GEMM on this machine's processor against numpy's BLAS and torch: tuned, verified, timed side by side.
 
     python benchmarks/cpu_gemm.py                                      f32, the whole suite, 1 and 2 threads, tuned
-    python benchmarks/cpu_gemm.py --dtype i8 --vnni --seconds 0        8-bit without AMX, default configs
+    python benchmarks/cpu_gemm.py --dtype i8 --no-amx --seconds 0      AMX switched off on both sides, default configs
     python benchmarks/cpu_gemm.py --shape 64b32x32x32 --threads 1      one race: a batch of 64, one thread
     python benchmarks/cpu_gemm.py --constant-b --shape 64x4096x1024    B packed ahead of time, kept apart
     python benchmarks/cpu_gemm.py --dtype bf16 --retry                 again, what misses its bar
@@ -10,6 +10,8 @@
 
 Every race (a shape, a layout, a number of threads, cold or warm caches) is added to the results file as soon as it is
 run, in place of an earlier result of the same race, so that a long run can be made in parts.
+
+Races on as many threads share a measuring process, since importing torch takes longer than most races.
 
 Both sides are called the same way: a prepared Python call on preallocated arrays, the same number of threads; what the
 call itself costs is part of both times, and of an empty C call is kept beside them. Cold means that A, B and C were
@@ -27,22 +29,23 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from common import conditions
+from common import conditions, run_main
 from cpu_gemm_results import Group, found_by, merge, read, shape, summary, tables, wanting
 from deepgen import baselines, generators, targets
 from deepgen.baselines.numpy_blas import NumpyBlas
 from deepgen.baselines.torch_cpu import TorchCpu
 from deepgen.build import build_once
 from deepgen.generators import Generator
-from deepgen.generators.templates.x86_fma.fma_gemm import X86GemmConstant
-from deepgen.measure import Contender, Policy, Task, open_runner
+from deepgen.measure import Contender, Policy, Task
 from deepgen.measure.peak import Bounds, arithmetic, x86_bounds, x86_state
+from deepgen.measure.supervisor import Supervisor
 from deepgen.operators import Gemm, gemm
 from deepgen.targets import X86
 from deepgen.tuning import Request, tune
@@ -61,9 +64,28 @@ WITHOUT_TILES = {
     "i8": ("x86:avx512_vnni", "AVX512_CORE_VNNI"),
     "u8": ("x86:avx512_vnni", "AVX512_CORE_VNNI"),
 }
+CONSTANT_B = "_constant_b"  # how families end their name that pack B ahead of time
 RACE_SECONDS = 4.0
 CALM = 0.80  # of the machine's best rate, before a race and after it
 FEWEST_ROUNDS, MOST_ROUNDS = 11, 41
+
+
+class Runners:
+    """A measuring process for each number of threads, which is turned to one race after the other."""
+
+    def __init__(self) -> None:
+        self._by_threads: dict[int | None, Supervisor] = {}
+
+    def on(self, task: Task) -> Supervisor:
+        threads = task.policy.threads
+        if threads not in self._by_threads:
+            self._by_threads[threads] = Supervisor(task)
+        self._by_threads[threads].turn_to(task)
+        return self._by_threads[threads]
+
+    def close(self) -> None:
+        for runner in self._by_threads.values():
+            runner.close()
 
 
 @dataclass(frozen=True)
@@ -102,7 +124,7 @@ class Job:
         )
         return tune(request).best().trial.config
 
-    def race(self, patience: float) -> dict[str, Any]:
+    def race(self, runners: Runners, patience: float) -> dict[str, Any]:
         """The result: times of all, their ratios to ours, what was found wrong with any.
 
         A machine that others slow down is given `patience` seconds to become calm, and what it slowed down all the
@@ -116,7 +138,7 @@ class Job:
         while True:
             before = self._state(numbers)
             if before >= CALM or time.monotonic() >= ends:
-                rows, call = self._times(config, self._rounds(self._bound_seconds(bounds, cold=True)))
+                rows, call = self._times(runners, config, self._rounds(self._bound_seconds(bounds, cold=True)))
                 best = max(best, (min(before, self._state(numbers)), rows, call), key=lambda found: found[0])
                 if best[0] >= CALM or time.monotonic() >= ends:
                     break
@@ -126,7 +148,7 @@ class Job:
         return {
             "operator": self.operator.to_json(),
             "isa": isa(self.operator, self.target),
-            "constant_b": isinstance(self.generator, X86GemmConstant),
+            "constant_b": self.generator.name.endswith(CONSTANT_B),
             "threads": self.threads,
             "caches": "cold" if self.cold else "warm",
             "ratio": min((row["ratio"] for row in rows.values() if "ratio" in row), default=None),
@@ -144,16 +166,13 @@ class Job:
     def _state(self, numbers: str) -> float:
         return x86_state(self.target, numbers, self.threads)
 
-    def _times(self, config: Mapping[str, Any], rounds: int) -> tuple[dict[str, Any], float]:
+    def _times(self, runners: Runners, config: Mapping[str, Any], rounds: int) -> tuple[dict[str, Any], float]:
         """What each contender took, and what an empty call costs."""
         kernel = self.generator.emit(self.operator, self.target, config)
         names = baselines.find(self.operator, self.target)
         contenders = [Contender(OURS, kernel, build_once(kernel, self.target)), *map(Contender, names)]
-        runner = open_runner(Task(self.operator, self.target, policy=Policy(cold=self.cold, threads=self.threads)))
-        try:
-            measured = dict(zip([OURS, *names], runner.compare(contenders, rounds, seed=0), strict=True))
-        finally:
-            runner.close()
+        task = Task(self.operator, self.target, policy=Policy(cold=self.cold, threads=self.threads))
+        measured = dict(zip([OURS, *names], runners.on(task).compare(contenders, rounds, seed=0), strict=True))
         ours = measured[OURS]
         if not ours.ok:
             raise DeepgenError(f"{self.operator.describe()}: ours is {ours.verdict}: {ours.detail}")
@@ -197,9 +216,9 @@ def main() -> None:
     read(options.out)  # a file that cannot take results is said before anything is measured
     if not (options.summary or options.tables):
         target = _target(options)
-        with TemporaryDirectory() as scratch:
+        with TemporaryDirectory() as scratch, closing(Runners()) as runners:
             for job in _jobs(options, target, Path(options.studies or scratch)):
-                race = job.race(options.patience)
+                race = job.race(runners, options.patience)
                 merge(options.out, race)
                 print(line(race), flush=True)
     print((tables if options.tables else summary)(read(options.out)))
@@ -235,11 +254,9 @@ def isa(operator: Gemm, target: X86) -> str:
 
 def _target(options: argparse.Namespace) -> X86:
     name = options.target
-    if options.vnni:
+    if options.no_amx:
         if options.dtype not in WITHOUT_TILES:
-            raise SystemExit(
-                f"--vnni: {options.dtype} has no tiles to do without; it is for {', '.join(WITHOUT_TILES)}"
-            )
+            raise SystemExit(f"--no-amx: tiles do not multiply {options.dtype} but {', '.join(WITHOUT_TILES)}")
         name, os.environ["ONEDNN_MAX_CPU_ISA"] = WITHOUT_TILES[options.dtype]
     target = targets.resolve(name)
     if not isinstance(target, X86):
@@ -252,9 +269,16 @@ def _jobs(options: argparse.Namespace, target: X86, studies: Path) -> Iterator[J
     questions = _missed(options, target) if options.retry else _asked(options)
     for (batch, m, n, k), threads, caches in questions:
         operator = gemm(m, n, k, batch=batch, layout=options.layout, **known)
-        family = X86GemmConstant() if options.constant_b else generators.find(operator, target)
+        family = _constant_b(operator, target) if options.constant_b else generators.find(operator, target)
         knobs = _knobs(options.config)
         yield Job(operator, target, family, threads, caches == "cold", options.seconds, knobs, studies)
+
+
+def _constant_b(operator: Gemm, target: X86) -> Generator:
+    for family in generators.serving(operator, target):
+        if family.name.endswith(CONSTANT_B):
+            return family
+    raise SystemExit(f"--constant-b: no family packs B ahead of time for {operator.describe()} on {target.name}")
 
 
 def _asked(options: argparse.Namespace) -> Iterator[tuple[tuple[int, int, int, int], int, str]]:
@@ -307,7 +331,7 @@ def _value(text: str) -> Any:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", default="f32", choices=DTYPES, help="u8 is u8 times i8 (default: f32)")
-    parser.add_argument("--vnni", action="store_true", help="AMX switched off on both sides")
+    parser.add_argument("--no-amx", action="store_true", help="AMX switched off on both sides")
     parser.add_argument("--layout", default="nn", choices=("nn", "nt", "tn", "tt"))
     parser.add_argument("--shape", action="append", metavar="[Bb]MxNxK", help="may be repeated (default: the suite)")
     parser.add_argument("--constant-b", action="store_true", help="B packed ahead of time, not timed")
@@ -326,4 +350,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

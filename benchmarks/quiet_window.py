@@ -18,7 +18,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from common import save
+from common import run_main, save
 from deepgen import baselines, generators, targets
 from deepgen.engines import Entry, LocalEngine, Session
 from deepgen.measure.base import Task
@@ -81,4 +81,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

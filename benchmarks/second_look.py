@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from common import save
+from common import run_main, save
 from deepgen import operators, search, targets
 from deepgen.generators.sim import SimTiles
 from deepgen.search import Setting
@@ -149,4 +149,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

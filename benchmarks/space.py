@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from common import save
+from common import run_main, save
 from deepgen.space import Space
 from deepgen.space.legacy import tuning_space
 from space_cases import Case, t1_cases, tiling, tuning_configs
@@ -200,4 +200,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

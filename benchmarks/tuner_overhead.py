@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import deepgen as dg
-from common import save
+from common import run_main, save
 from deepgen import search
 from deepgen.search import Setting, Strategy
 from deepgen.tuning import Progress
@@ -146,4 +146,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,12 +28,16 @@ def race(ratio: float, m: int = 8, batch: int = 1, share: float = 0.5, **other: 
     return {"operator": operator, **kept, "ratio": ratio, "share_of_bound": share, **other}
 
 
+def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARKS / "cpu_gemm.py"), *words]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, **options)
+
+
 def test_a_race_is_measured_and_kept_with_all_that_is_needed_to_judge_it(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
     words = ["--shape", "8x8x8", "--caches", "warm", "--threads", "1", "--seconds", "0"]
     words += ["--patience", "0", "--out", str(out)]
-    command = [sys.executable, str(BENCHMARKS / "cpu_gemm.py"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run(*words, stdout=subprocess.PIPE)
     assert done.returncode == 0, done.stderr
     assert "8x8x8" in done.stdout and "floor" in done.stdout
     [kept] = json.loads(out.read_text())["races"]
@@ -71,6 +76,28 @@ def test_a_file_of_something_else_is_said_and_left_alone(results: Any, tmp_path:
         with pytest.raises(SystemExit, match=r"other\.json holds no results"):
             results.merge(other, race(1.0))
         assert other.read_text() == text
+
+
+def test_what_cannot_be_raced_is_said_in_a_sentence(tmp_path: Path) -> None:
+    words = ["--shape", "8x8x8", "--out", str(tmp_path / "results.json")]
+    for more, told in (
+        (["--dtype", "f32", "--no-amx"], "tiles do not multiply f32"),
+        (["--dtype", "f16", "--constant-b"], "no family"),
+    ):
+        done = run(*words, *more)
+        assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_ends_it_without_a_word(results: Any, tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    out.write_text(json.dumps({"races": [race(1.0, m=m) for m in range(5000)]}))  # more than a pipe holds
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = run("--tables", "--out", str(out), stdout=writing)
+    finally:
+        os.close(writing)
+    assert done.returncode == 1 and done.stderr == ""
 
 
 def test_the_page_shows_the_results_as_they_are(results: Any) -> None:

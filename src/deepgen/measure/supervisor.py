@@ -119,6 +119,27 @@ class Supervisor:
             out.update(zip(racing, (_noted(m, retaken=retaken) for m in measurements), strict=True))
         return [out[i] for i in range(len(entries))]
 
+    def turn_to(self, task: Task) -> None:
+        """Go on with another operator or policy on the same target and as many threads.
+
+        What the worker has imported stays, and a baseline's framework takes longer to import than to race.
+        """
+        if (task.target, task.policy.threads) != (self.task.target, self.task.policy.threads):
+            raise DeepgenError("a runner stays on its target and number of threads: open another one")
+        with self._device:
+            self.task, self._least, self._good = task, None, None  # what was right belongs to the operator before
+            self._opening = {**self._opening, "task": task.to_json()}
+            if isinstance(task.target, Gpu):  # a context is opened once in a process
+                self._drop()
+            if self._worker is None or not self._worker.alive:
+                return
+            try:
+                state = self._worker.ask({"do": "open", **self._opening}, limits.START_SECONDS)
+            except Lost:
+                self._drop()
+                return
+            self._resident, self._worker_cpu = state["resident"], state["cpu"]
+
     def close(self) -> None:
         self._closed = True
         # A measurement under way in another thread ends when its worker does.

@@ -107,17 +107,23 @@ class CpuWorker(Referee[Racer]):
     def stray(self) -> bool:
         return self.around.threads.restless > 0 and self.around.threads.running()
 
+    def close(self) -> None:
+        """Give back the memory of all inputs: another operator's come next."""
+        for bench in self._benches.values():
+            bench.close()
+
 
 def serve(channel: Channel, pulse: Pulse) -> None:
     """Answer requests until the supervisor hangs up."""
-    opening = channel.receive()
-    worker = _worker(opening, pulse)
-    handlers = {"measure": worker.measure, "verify": worker.verify, "compare": worker.compare}
-    gc.collect()
-    gc.freeze()
-    channel.send(_state())
+    worker = _opened(channel.receive(), pulse, channel)
     while True:
         request = channel.receive()
+        if request["do"] == "open":
+            if isinstance(worker, CpuWorker):
+                worker.close()
+            worker = _opened(request, pulse, channel)
+            continue
+        handlers = {"measure": worker.measure, "verify": worker.verify, "compare": worker.compare}
         gc.disable()
         try:
             answer: JsonObject = {"measurements": [m.to_json() for m in handlers[request["do"]](request)]}
@@ -128,6 +134,14 @@ def serve(channel: Channel, pulse: Pulse) -> None:
             answer = {"error": f"{worker.task.operator.describe()} cannot be measured here: {error}"}
         gc.enable()
         channel.send({**answer, **_state(), "stray": worker.stray()})
+
+
+def _opened(opening: Mapping[str, Any], pulse: Pulse, channel: Channel) -> Referee[Any]:
+    worker = _worker(opening, pulse)
+    gc.collect()
+    gc.freeze()
+    channel.send(_state())
+    return worker
 
 
 def _worker(opening: Mapping[str, Any], pulse: Pulse) -> Referee[Any]:
