@@ -249,7 +249,7 @@ def promoted(choice: Choice, problem: Gemm, target: Cuda) -> list[Choice]:
     for tile in tiles:
         for store in stores:
             for columns in dict.fromkeys((config["BN"], 192, 160, 128, 64)):
-                exact.append({**config, **tile, **store, "PROMOTE": 4, "BN": columns})
+                exact.append({**config, **tile, **store, "PROMOTE": config.get("PROMOTE") or 4, "BN": columns})
     fitting = [c for c in exact if not space.explain(c)]
     return [(family, c) for c in ({**config, "PROMOTE": 0}, *fitting[:5]) if not space.explain(c)]
 

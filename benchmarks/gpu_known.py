@@ -1,7 +1,7 @@
 """Configs that earlier runs on an H200 found good: where a benchmark begins.
 
-They are read from the results under `benchmarks/h200`. A shape is offered what was found for it in its own dtype and
-layout first, then what was found for it in others, as far as its space has such points.
+They are read from the results under `benchmarks/h200`. A shape is offered what was best for it in its own dtype and
+layout first, then the next best there and the best in others, as far as its space has such points.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from deepgen.generators import by_name
 from deepgen.generators.base import Generator
@@ -19,34 +19,41 @@ from deepgen.targets import Cuda
 from gpu_bench import Config, Shape, key_of
 
 RESULTS = Path(__file__).resolve().parent / "h200"
-Found = tuple[Gemm, str, Config]  # the problem, the family, and a config that was good
+
+
+class Found(NamedTuple):
+    """A config that was good."""
+
+    place: int  # among those of its file: the best is 0
+    problem: Gemm
+    family: str
+    config: Config
 
 
 def found_before(folder: Path = RESULTS) -> list[Found]:
-    """The best of each file first."""
-    out: list[tuple[int, Found]] = []
+    out: list[Found] = []
     for file in sorted(folder.glob("[a-z]*.json")):
         data = json.loads(file.read_text())
         if isinstance(data, dict):
             out += [*_of_sweep(data), *_of_benchmark(data)]
-    return [found for _, found in sorted(out, key=lambda pair: pair[0])]
+    return out
 
 
-def _of_sweep(data: dict[str, Any]) -> Iterator[tuple[int, Found]]:
+def _of_sweep(data: dict[str, Any]) -> Iterator[Found]:
     for row in data.get("finals", ()):
         if "operator" in row and "config" in row:
             problem = Gemm.from_json(row["operator"])
             for place, config in enumerate([row["config"], *row.get("top", ())]):
-                yield place, (problem, row.get("family", "sm90_gemm"), config)
+                yield Found(place, problem, row.get("family", "sm90_gemm"), config)
 
 
-def _of_benchmark(data: dict[str, Any]) -> Iterator[tuple[int, Found]]:
+def _of_benchmark(data: dict[str, Any]) -> Iterator[Found]:
     for row in data.get("rows", ()):
         if "operator" in row and "family" in row:
             problem = Gemm.from_json(row["operator"])
-            yield 0, (problem, row["family"], row["config"])
+            yield Found(row.get("place", 0), problem, row["family"], row["config"])
             for place, other in enumerate(row.get("next", ())):
-                yield 1 + place, (problem, other["family"], other["config"])
+                yield Found(1 + place, problem, other["family"], other["config"])
 
 
 def won_before(problem: Gemm, target: Cuda, folder: Path) -> tuple[Generator, Config] | None:
@@ -60,17 +67,17 @@ def won_before(problem: Gemm, target: Cuda, folder: Path) -> tuple[Generator, Co
 
 
 def known(problem: Gemm, family: Generator, target: Cuda, before: list[Found], most: int) -> list[Config]:
-    """The family's configs that this problem's space has, the nearest problem's first, and the one without search."""
+    """Configs that this problem's space has, the best of the nearest problems first, and the one without search."""
     space = family.space(problem, target)
 
-    def apart(other: Gemm) -> int:
-        return (other.a != problem.a) + 2 * (other.layout != problem.layout)
+    def apart(other: Found) -> int:
+        return other.place + 2 * (other.problem.a != problem.a) + 3 * (other.problem.layout != problem.layout)
 
-    same = [(apart(p), c) for p, name, c in before if name == family.name and _shape(p) == _shape(problem)]
+    same = [f for f in before if f.family == family.name and _shape(f.problem) == _shape(problem)]
     found: dict[str, Config] = {}
-    for _, config in sorted(same, key=lambda pair: pair[0]):
+    for other in sorted(same, key=apart):
         if len(found) < most:
-            found.update({key_of(fitted): fitted for fitted in fitting(space, config)})
+            found.update({key_of(fitted): fitted for fitted in fitting(space, other.config)})
     default = dict(family.default(problem, target))
     return list({**found, key_of(default): default}.values())
 
