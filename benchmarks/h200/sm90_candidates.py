@@ -87,7 +87,7 @@ def neighbours(op: Gemm, c: Config) -> Iterator[Config]:
         ("CLUSTER_M", (1, 2)), ("CLUSTER_N", (1, 2)), ("REGISTERS", (True, False)),
         ("BN", (c["BN"] - 32, c["BN"] - 16, c["BN"] - 8, c["BN"] + 8, c["BN"] + 16, c["BN"] + 32)),
         ("PARTS", _near(c.get("PARTS", 1))), ("CLUSTER_K", (1, 2, 3, 4, 6, 8, 16)),
-        ("STAGES", (c["STAGES"] - 2, c["STAGES"] - 1)),
+        ("FIXED", (True, False)), ("HILBERT", (True, False)), ("STAGES", (c["STAGES"] - 2, c["STAGES"] - 1)),
     ):  # fmt: skip
         for value in values:
             if c.get(knob) in (None, value) or (knob == "PROMOTE" and not c[knob]):
@@ -224,6 +224,26 @@ class Checks:
             add(deep, (2, 1, 128, "c"), FIXUP="exchange", PARTS=5, **cluster)
             add(deep, (2, 1, 128, "c"), FIXUP="split", PARTS=5, CLUSTER_K=1, **cluster)
             add(replace(deep, batch=3), (2, 1, 128, "c"), FIXUP="split", PARTS=3, CLUSTER_K=1, **cluster)
+        # Sizes that are part of the code.
+        for op in (BASE, replace(BASE, **FULL), replace(BASE, batch=5, m=200, n=136), replace(BASE, layout="tt")):
+            add(op, (2, 1, 128, "c"), FIXED=True)
+            add(op, (2, 1, 128, "p"), FIXED=True, GROUP=1)
+            add(op, (1, 1, 64, "c"), STORE="straight", FIXED=True)
+        add(gemm(1000, 776, 2064, dtype="i8", layout="nt", alpha=3.0, beta=2.0), (1, 1, 128, "c"), FIXED=True)
+        for way in (
+            {"FIXUP": "exchange", "PARTS": 5},
+            {"FIXUP": "split", "CLUSTER_K": 4, "PARTS": 2},
+            {"FIXUP": "stream"},
+        ):
+            add(deep, (2, 1, 128, "c"), FIXED=True, **way)
+        wide = gemm(2000, 2056, 136, dtype="bf16", layout="nt")
+        for group in (4, 8, 16):
+            add(wide, (1, 1, 64, "c"), HILBERT=True, GROUP=group, FIXED=group == 8)
+            add(replace(wide, batch=3), (2, 1, 64, "p"), HILBERT=True, GROUP=group, ALONG="N", CLUSTER_M=2)
+        # Shares of a tile that overlap.
+        for bn, high in ((168, 2), (72, 2), (40, 4), (200, 4)):
+            add(replace(BASE, n=1200), (2 if bn > 40 else 1, 1, bn, "c"), CLUSTER_M=high)
+            add(replace(BASE, n=1200), (2, 1, bn, "p"), CLUSTER_M=high, FIXED=True)
         # Narrow and odd tiles of a B whose columns are contiguous.
         for layout in ("nn", "tn"):
             for bn in (16, 32, 96, 160, 224):

@@ -98,6 +98,27 @@ def test_a_matrix_lower_than_a_tile_is_fetched_as_it_is_and_no_higher_one_is_tak
         check_shape(kernel, gemm(64, 4096, 4096, dtype="bf16", layout="nt").scalars())
 
 
+def test_a_kernel_with_its_sizes_in_the_code_serves_no_others() -> None:
+    config = {**FAMILY.default(SQUARE, HOPPER), "FIXED": True}
+    kernel = FAMILY.emit(SQUARE, HOPPER, config)
+    check_shape(kernel, SQUARE.scalars())
+    for other in ({"M": 4095}, {"batch": 2}, {"ldc": 8192}, {"alpha": 0.5}):
+        with pytest.raises(BadInput, match="was made"):
+            check_shape(kernel, {**SQUARE.scalars(), **other})
+    assert FAMILY.default(SQUARE, HOPPER)["FIXED"] is False  # what needs no search serves them all
+
+
+def test_blocks_that_share_a_tile_fetch_whole_groups_of_lines_whatever_its_width() -> None:
+    config = {**FAMILY.default(SQUARE, HOPPER), "CLUSTER_M": 2, "CLUSTER_N": 1, "BN": 168, "STAGES": 3}
+    assert FAMILY.space(SQUARE, HOPPER).explain(config) == []
+    boxes = {
+        arg.tensor: list(arg.spec["box"])  # type: ignore[call-overload]
+        for arg in FAMILY.emit(SQUARE, HOPPER, config).plan.steps[0].args
+        if isinstance(arg, TensorMapArg)
+    }
+    assert boxes["B"][1] == 88  # eight columns are fetched by both
+
+
 @pytest.mark.parametrize("operator", [*SHAPES, gemm(200, 4096, 512, dtype="bf16", layout="nt")], ids=Gemm.slug)
 def test_no_copy_fetches_a_box_that_the_driver_refuses(operator: Gemm) -> None:
     space = FAMILY.space(operator, HOPPER)

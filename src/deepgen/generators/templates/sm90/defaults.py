@@ -107,9 +107,10 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
         "CONSUMERS": way.consumers, "TILES_M": way.tiles_m, "BN": way.bn, "ATOMS": 1,
         "STAGES": max(n for n in STAGES if n <= most), "REGISTERS": moved, "MIN_BLOCKS": 1,
         "CLUSTER_M": way.cluster[0], "CLUSTER_N": way.cluster[1], "STORE": store,
-        "FIXUP": way.fixup, "GROUP": 8, "ALONG": "M",
+        "FIXUP": way.fixup, "GROUP": 8, "ALONG": "M", "HILBERT": False,
         # What one side is small against is read once.
         "CACHE": "stream" if gemm.batch == 1 and min(gemm.m, gemm.n) <= 256 else "none",
+        "FIXED": False,  # what needs no search serves other shapes, too
     }  # fmt: skip
     if dtype(gemm.a).bytes == 1 and gemm.acc == "f32":
         made["PROMOTE"] = 0

@@ -27,13 +27,18 @@
 #include "epilogue.h"
 #include "products.h"
 
+// Lines of a tile that each of some blocks fetches for all. Where lines lie along K these are whole groups of eight, as
+// the swizzle has them: if the tile does not divide into such shares, neighbours fetch some lines both.
+DG_DEVICE constexpr int share_of_tile(int lines, int blocks, int k_major) {
+    return k_major ? (lines + 8 * blocks - 1) / (8 * blocks) * 8 : lines / blocks;
+}
 // Lines of a tile lie along K, or along rows where these are contiguous: then in blocks of B_LINE bytes of them.
 constexpr int B_ROWS = B_K_MAJOR ? BN : (BN * 2 + B_LINE - 1) / B_LINE * (B_LINE / 2);
 constexpr int A_BYTES = BM * 128, B_BYTES = B_ROWS * 128;  // of an atom: 128 bytes along K
 constexpr int STAGE_BYTES = ATOMS * (A_BYTES + B_BYTES);
 // Of a matrix that is lower than a tile only A_ROWS are fetched: to fill the others with zeros takes as long as to
 // fetch them. Whatever lies there adds to rows of C that do not exist.
-constexpr int FETCHED_BYTES = ATOMS * (A_ROWS * 128 + B_BYTES);
+constexpr int FETCHED_BYTES = ATOMS * 128 * (A_ROWS + CLUSTER_M * share_of_tile(B_ROWS, CLUSTER_M, B_K_MAJOR));
 constexpr int BUFFER_BYTES = STORE_TMA && !REUSE ? CONSUMERS * 4 * EPILOGUE_BUFFERS * 16 * C_LINE : 0;
 constexpr int THREADS = CONSUMERS * 128 + PRODUCERS;
 constexpr int SHARERS = CLUSTER_M + CLUSTER_N - 1;  // blocks that a block shares tiles with, and itself
@@ -82,9 +87,10 @@ template <int ROWS, int SHARES, int K_MAJOR, int LINE, int USE>
 DG_DEVICE void get_tile(
     u32 to, const TensorMap* map, u32 barrier, int row, int k, int z, int share, u32 mask, u64 use
 ) {
-    constexpr int OWN = ROWS / SHARES, WIDE = LINE / 2;
-    row += share * OWN;
-    to += share * OWN * 128;
+    constexpr int OWN = SHARES > 1 ? share_of_tile(ROWS, SHARES, K_MAJOR) : ROWS, WIDE = LINE / 2;
+    int first = min(share * OWN, ROWS - OWN);
+    row += first;
+    to += first * 128;
     if (K_MAJOR) {
         get<SHARES, USE>(to, map, barrier, k, row, z, mask, use);
     } else {
@@ -105,6 +111,7 @@ DG_DEVICE void produce(const Problem& p, const Shared& s, const TensorMap* a, co
     u64 use_a = policy<CACHE_A>(), use_b = policy<CACHE_B>();
     while (schedule.next(p, w)) {
         int k = w.first * BK;
+#pragma unroll 1
         for (int i = 0; i < w.steps; ++i) {
             u32 full = s.full + at.stage * 8, tile = s.stages + at.stage * STAGE_BYTES;
             barrier_wait(s.empty + at.stage * 8, at.phase ^ 1);
@@ -196,7 +203,7 @@ struct Late {
 // One tile's steps.
 DG_DEVICE void multiply(
     acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, int steps, u64 a, u64 b, int rank,
-    [[maybe_unused]] Late& late
+    [[maybe_unused]] int team, [[maybe_unused]] Late& late
 ) {
     u32 last = 0;
     int i = 0;
@@ -213,10 +220,16 @@ DG_DEVICE void multiply(
 #pragma unroll
     for (int j = 0; j < CHUNKS * 4; ++j) sums[j] = 0;
     bool none = true;  // no stage waits to be let go
+    // Warpgroups move their sums at different times: the tensor cores have the other's products meanwhile.
+    int left = PROMOTE - team * PROMOTE / TEAM;
+    bool fresh = true;
+#pragma unroll 1
     for (; i < steps; ++i) {
-        multiply_step(some, s, at, a, b, i % PROMOTE > 0, none, last, rank);
-        none = false;
-        if (i % PROMOTE < PROMOTE - 1 && i + 1 < steps) continue;
+        multiply_step(some, s, at, a, b, !fresh, none, last, rank);
+        none = fresh = false;
+        if (--left > 0 && i + 1 < steps) continue;
+        left = PROMOTE;
+        fresh = true;
         products_wait<0>();
         if (i + 1 < steps) {
             release(last, rank);
@@ -226,6 +239,7 @@ DG_DEVICE void multiply(
         for (int j = 0; j < CHUNKS * 4; ++j) pin(some[j]), sums[j] += some[j];
     }
 #else
+#pragma unroll 1
     for (; i < steps; ++i) multiply_step(sums, s, at, a, b, i > 0, i == 0, last, rank);
 #endif
     if (PING_PONG) return;
@@ -256,7 +270,7 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
     while (schedule.next(p, w)) {
         acc_t sums[CHUNKS * 4];
         if (PING_PONG) meet(ORDER + group, 256);
-        multiply(sums, s, at, w.steps, a, b, rank, late);
+        multiply(sums, s, at, w.steps, a, b, rank, team, late);
         if (PING_PONG) {
             if (schedule.more(1)) notify(ORDER + 1 - group, 256);
             products_wait<0>();
@@ -310,12 +324,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     int m, int n, int k, int batch, int ldc, i64 stride_c, TYPE_SCALE alpha, TYPE_SCALE beta, int streamed
 ) {
     extern __shared__ char memory[];
+#if FIXED
+    // Nothing is read, and nothing divided, before the first tile is asked for.
+    const Problem p{c, bias, scale, partial, arrived, SIZE_M, SIZE_N, SIZE_K, SIZE_BATCH, SIZE_N, STRIDE_C,
+                    ALPHA, BETA_VALUE, streamed};
+#else
     const Problem p{c, bias, scale, partial, arrived, m, n, k, batch, ldc, stride_c, alpha, beta, streamed};
+#endif
     const Shared s(memory);
     int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), rank = CLUSTER > 1 ? cluster_rank() : 0;
     if (threadIdx.x == CONSUMERS * 128) {
         prefetch_map(&a);
         prefetch_map(&b);
+#pragma unroll
         for (int i = 0; i < STAGES; ++i) {
             barrier_init(s.full + i * 8, 1);
             barrier_init(s.empty + i * 8, TEAM * 4 * SHARERS);

@@ -73,6 +73,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
         "EXCHANGE": int(c["FIXUP"] == "exchange"),
         "GROUP": c["GROUP"],
         "ALONG_N": int(c["ALONG"] == "N"),
+        "HILBERT": int(c.get("HILBERT", False)),
         "PROMOTE": c.get("PROMOTE", 0),
         **{f"CACHE_{name}": use for name, use in uses.items()},
         "A_ROWS": _rows(gemm, bm, c["CLUSTER_N"]),
@@ -83,6 +84,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
         "C_BYTES": dtype(gemm.c).bytes,
         "C_LINE": line,
         "EPILOGUE_BUFFERS": c.get("BUFFERS", 1),
+        **_sizes(gemm, c.get("FIXED", False)),
     }
     threads = c["CONSUMERS"] * 128 + int(macros["PRODUCERS"])
     macros["LOADS"] = _loads(
@@ -92,6 +94,16 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
     buffers = c["CONSUMERS"] * 4 * c.get("BUFFERS", 0) * BUFFER_ROWS * line
     shared = _ALIGN + c["STAGES"] * (stage + 2 * _BARRIER) + buffers + c["CONSUMERS"] * _FLAG
     return Lowered(macros, threads, shared, cluster["M"] * cluster["N"] * cluster["K"])
+
+
+def _sizes(gemm: Gemm, fixed: bool) -> dict[str, int | str]:
+    """Sizes and factors that are part of the code."""
+    if not fixed:
+        return {"FIXED": 0}
+    sizes = {"SIZE_M": gemm.m, "SIZE_N": gemm.n, "SIZE_K": gemm.k, "SIZE_BATCH": gemm.batch}
+    factors = {"ALPHA": gemm.alpha, "BETA_VALUE": gemm.beta}
+    written = {name: int(x) if gemm.acc == "i32" else f"{x!r}f" for name, x in factors.items()}
+    return {"FIXED": 1, **sizes, "STRIDE_C": gemm.m * gemm.n, **written}
 
 
 def matrix_rows(gemm: Gemm) -> int:
@@ -112,8 +124,16 @@ def operand_line(gemm: Gemm, bn: int) -> int:
 
 def operand_rows(gemm: Gemm, bn: int) -> int:
     """Columns of B that are fetched for a tile: whole lines."""
-    whole = operand_line(gemm, bn) // dtype(gemm.b).bytes
-    return -(-bn // whole) * whole if gemm.layout[1] == "n" else bn
+    return _rounded(bn, operand_line(gemm, bn) // dtype(gemm.b).bytes) if gemm.layout[1] == "n" else bn
+
+
+def _share(gemm: Gemm, bn: int, sharers: int) -> int:
+    """Columns of B that each of some blocks fetches for all: neighbours fetch some both where shares are not whole."""
+    return _rounded(bn, 8 * sharers) // sharers if gemm.layout[1] == "t" else bn // sharers
+
+
+def _rounded(n: int, to: int) -> int:
+    return -(-n // to) * to
 
 
 def result_line(gemm: Gemm, bn: int) -> int:
@@ -163,7 +183,7 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered, multiprocessor
     scale = "i32" if gemm.acc == "i32" else "f32"
     args: tuple[Arg, ...] = (
         _operand_map(gemm, "A", int(m["A_ROWS"]) // c["CLUSTER_N"]),
-        _operand_map(gemm, "B", bn // c["CLUSTER_M"]),
+        _operand_map(gemm, "B", _share(gemm, bn, c["CLUSTER_M"])),
         *((_result_map(gemm, int(m["C_LINE"])),) if m["STORE_TMA"] else ()),
         TensorArg("C"),
         TensorArg("bias") if gemm.bias else _NOTHING,
@@ -177,6 +197,12 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered, multiprocessor
     )
     step = Step("gemm", args, (grid, 1, 1), (lowered.threads, 1, 1), (cluster, 1, 1), lowered.shared_bytes)
     requires = [*_aligned(gemm, c), *_split(c, tiles, int(m["BK"]), splits, resident)]
+    if c.get("FIXED", False):
+        requires += [
+            (f"{name} == {value}", f"{name} = {value}, for which it was made")
+            for name, value in gemm.scalars().items()
+            if name in ("M", "N", "K", "batch", "ldc", "alpha", "beta") or (name == "stride_c" and gemm.batch > 1)
+        ]
     if m["A_ROWS"] != bm:
         requires.append((f"M <= {m['A_ROWS']}", f"at most {m['A_ROWS']} rows: no more are fetched"))
     return LaunchPlan(steps=(step,), requires=tuple(requires))

@@ -83,15 +83,40 @@ struct Schedule {
         return true;
     }
 
+    // The place of step `at` on Hilbert's curve through a square of GROUP x GROUP, which ends beside the next square.
+    static DG_DEVICE void along_curve(int at, int& i, int& o) {
+        int x = 0, y = 0;
+#pragma unroll
+        for (int side = 1; side < GROUP; side *= 2) {
+            int right = at / 2 & 1, up = (at ^ right) & 1;
+            if (!up) {  // this quarter is turned over
+                int across = right ? side - 1 - x : x;
+                x = right ? side - 1 - y : y;
+                y = across;
+            }
+            x += side * right;
+            y += side * up;
+            at /= 4;
+        }
+        i += x;
+        o += y;
+    }
+
     // Tiles go in bands of GROUP along one side, so that those at work at the same time share rows and columns.
     DG_DEVICE void place(Piece& w) const {
         int outer = ALONG_N ? columns : rows, inner = ALONG_N ? rows : columns;
         w.batch = w.tile / (rows * columns);
         int inside = w.tile - w.batch * (rows * columns);
         int band = inside / (GROUP * inner), first = band * GROUP;
-        int height = min(outer - first, GROUP);
+        int height = FIXED && outer % GROUP == 0 ? GROUP : min(outer - first, GROUP);
         inside -= band * (GROUP * inner);
         int i = inside / height, o = first + inside - i * height;
+        // In a band, whole squares may be gone through along a curve that never jumps: fewer lines in use at a time.
+        int square = i / GROUP * GROUP;
+        if (HILBERT && height == GROUP && square + GROUP <= inner) {
+            i = square, o = first;
+            along_curve(inside - square * GROUP, i, o);
+        }
         w.m = ALONG_N ? i : o;
         w.n = ALONG_N ? o : i;
         if (CLUSTER_K == 1) {

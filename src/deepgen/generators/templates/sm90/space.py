@@ -90,8 +90,10 @@ def _clusters(s: Space, gemm: Gemm, bm: Expr, bn: Expr, min_blocks: Expr) -> tup
     if gemm.layout[0] == "n":  # where rows are contiguous, lines of 64 are fetched whatever the tile
         fetched = where(cluster_n == 1, minimum(bm, matrix_rows(gemm)), bm)
         s.require(fetched <= _COPIED_ROWS * cluster_n, f"a copy fetches at most {_COPIED_ROWS} rows of A")
-    whole = cluster_m * (8 if gemm.layout[1] == "t" else 64)
-    s.require(implies(cluster_m > 1, divides(whole, bn)), "shares of a tile of B are whole")
+    if gemm.layout[1] == "t":  # what does not divide evenly is fetched twice
+        s.require(cluster_m * 8 <= bn, "every block of a cluster fetches columns")
+    else:
+        s.require(implies(cluster_m > 1, divides(cluster_m * 64, bn)), "shares of a tile of B are whole")
     return cluster_m, cluster_n
 
 
@@ -158,9 +160,11 @@ def _sharing(s: Space, gemm: Gemm, gpu: Gpu, steps: int, fits: dict[str, Expr]) 
     chunks = knob["TILES_M"] * knob["BN"] // 8
     s.require(implies(split, divides(cluster_k, chunks)), "the blocks of a cluster share the columns")
     s.require(implies(split, implies(cluster_k > 1, fits["sums"])), "sums fit where the tiles were")
-    s.knob("GROUP", [1, 2, 4, 8, 16])
+    group = s.knob("GROUP", [1, 2, 4, 8, 16])
     s.knob("ALONG", ["M", "N"])
+    s.require(implies(s.knob("HILBERT", [False, True]), group >= 4), "a curve goes through squares of tiles")
     s.knob("CACHE", ["none", "stream", "A", "B"])
+    s.knob("FIXED", [True, False])
 
 
 def _columns(gemm: Gemm) -> list[int]:
