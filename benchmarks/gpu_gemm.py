@@ -36,6 +36,8 @@ from deepgen.generators import by_name  # noqa: E402
 from deepgen.generators.base import Generator  # noqa: E402
 from deepgen.generators.templates.mma import defaults as mma_model  # noqa: E402
 from deepgen.generators.templates.skinny import defaults as skinny_model  # noqa: E402
+from deepgen.generators.templates.sm90.defaults import Way  # noqa: E402
+from deepgen.generators.templates.sm90.defaults import config as sm90_config  # noqa: E402
 from deepgen.measure.gpu_driver import Driver  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
@@ -64,6 +66,7 @@ ROUNDS, FINALISTS = 31, 4
 BUILD_SECONDS = 20.0  # beyond which a kernel is not waited for
 FAMILIES = {"f32": ("simt_gemm", "skinny_gemm"), "f64": ("simt_gemm",)}
 SMALL = 5e9
+TURNED = (128, 144, 160, 168, 176, 192)
 TENSOR_CORES = ("sm90_gemm", "skinny_gemm", "mma_gemm")
 Choice = tuple[Generator, Config]
 
@@ -215,8 +218,11 @@ def first_choices(problem: Gemm, target: Cuda, before: list[Found], options: arg
         else:
             configs += modelled(family, problem, target, options.modelled)
         out += [(family, c) for c in configs]
-    eight = problem.a.startswith("f8")
-    return [choice for some in out for choice in (promoted(some, problem, target) if eight else [some])]
+    if problem.a.startswith("f8"):
+        out = [choice for some in out for choice in promoted(some, problem, target)]
+    if options.modelled and not options.exact_sums:  # two sets of sums leave no room for these tiles
+        out += [(f, c) for f in serving(problem, target) for c in in_turns(f, problem, target)]
+    return out
 
 
 def modelled(family: Generator, problem: Gemm, target: Cuda, most: int) -> list[Config]:
@@ -234,6 +240,20 @@ def modelled(family: Generator, problem: Gemm, target: Cuda, most: int) -> list[
         if len(chosen) == most:
             break
     return chosen
+
+
+def in_turns(family: Generator, problem: Gemm, target: Cuda) -> list[Config]:
+    """Of the Hopper family, for large products: two warpgroups that take turns at tiles of 128 rows, in several orders.
+
+    Its model ranks them too low: it knows nothing of power, nor that neighbours' requests are merged on their way.
+    """
+    if family.name != "sm90_gemm" or problem.flops() < SMALL:
+        return []
+    space = family.space(problem, target)
+    orders: tuple[Config, ...] = ({"GROUP": 8}, {"GROUP": 16}, {"ALONG": "N"}, {"HILBERT": True})
+    ways = [Way(2, 2, bn, turns=True, cluster=c) for bn in TURNED for c in ((1, 1), (2, 1))]
+    made = [c for way in ways if (c := sm90_config(problem, target, way)) is not None]
+    return [{**c, **order} for c in made for order in orders if not space.explain({**c, **order})]
 
 
 def promoted(choice: Choice, problem: Gemm, target: Cuda) -> list[Choice]:

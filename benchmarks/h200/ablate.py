@@ -4,8 +4,8 @@ Of every result of gpu_gemm.py the shapes under par, by the config that won ther
 fetching tiles (the first fill of the stages is multiplied over and over); without products; without storing results;
 launched and left at once; and whole on zeros, which costs the same work and less power. cuBLASLt beside them, and the
 clock that the kernel itself sees. Parts are left out by editing the emitted text, so that the product has no trace of
-this. What is left out changes results: only whole kernels are checked. Hardware counters, where ncu can read them, are
-those of counters.py. Writes OUT/ablate.json and tells the limiter of each shape in its result file.
+this. What is left out changes results: only whole kernels are checked. Writes OUT/ablate.json.
+Hardware counters of the same kernels: ablate_counters.py. What both come to: ablate_limiter.py.
 
     python benchmarks/h200/ablate.py --results benchmarks/h200 --out benchmarks/h200
 """

@@ -1,7 +1,7 @@
 """Hardware counters of the kernels that ablate.py looks at, and of cuBLASLt's beside them, read by ncu.
 
 ncu runs this file again (`--inside`), which calls each kernel once between marks; caches are emptied before each,
-clocks are left alone. Writes OUT/counters.json, or says why there are none.
+clocks are left alone. Writes OUT/ablate_counters.json, or says why there are none.
 
     python benchmarks/h200/ablate_counters.py --results benchmarks/h200 --out benchmarks/h200
 """
@@ -32,12 +32,12 @@ METRICS = {
     "cycles": "sm__cycles_elapsed.max",
     "hz": "sm__cycles_elapsed.avg.per_second",
     "tensor_pct": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
-    "shared_pct": "l1tex__data_pipe_lsu_wavefronts_mem_shared.avg.pct_of_peak_sustained_elapsed",
     "l2_pct": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
     "dram_pct": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "dram_read": "dram__bytes_read.sum",
     "dram_written": "dram__bytes_write.sum",
-    "l2_sectors": "lts__t_sectors.sum",
+    "l2_reads": "lrc__lts2lrc_sectors_op_read.sum",  # of 32 bytes, that the L2 cache served
+    "sm_reads": "lrc__xbar2gpc_sectors_op_read.sum",  # that arrived: several multiprocessors may share one of the above
 }
 
 
@@ -123,7 +123,7 @@ def main() -> int:
         for who in ("ours", "cublaslt"):
             words = " ".join(f"{k} {v:.4g}" for k, v in counted[who].items() if isinstance(v, float))
             print(case.run, shape, who, words, counted[who]["kernel"][:60], flush=True)
-    (options.out / "counters.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (options.out / "ablate_counters.json").write_text(json.dumps(rows, indent=1) + "\n")
     return 0
 
 
