@@ -24,19 +24,20 @@ RESULTS = Path(__file__).resolve().parent / "h200"
 class Found(NamedTuple):
     """A config that was good."""
 
-    place: int  # among those of its file: the best is 0
     problem: Gemm
     family: str
     config: Config
+    place: int = 0  # among those of its file: the best is 0
 
 
 def found_before(folder: Path = RESULTS) -> list[Found]:
+    """The best of each file first."""
     out: list[Found] = []
     for file in sorted(folder.glob("[a-z]*.json")):
         data = json.loads(file.read_text())
         if isinstance(data, dict):
             out += [*_of_sweep(data), *_of_benchmark(data)]
-    return out
+    return sorted(out, key=lambda found: found.place)
 
 
 def _of_sweep(data: dict[str, Any]) -> Iterator[Found]:
@@ -44,16 +45,16 @@ def _of_sweep(data: dict[str, Any]) -> Iterator[Found]:
         if "operator" in row and "config" in row:
             problem = Gemm.from_json(row["operator"])
             for place, config in enumerate([row["config"], *row.get("top", ())]):
-                yield Found(place, problem, row.get("family", "sm90_gemm"), config)
+                yield Found(problem, row.get("family", "sm90_gemm"), config, place)
 
 
 def _of_benchmark(data: dict[str, Any]) -> Iterator[Found]:
     for row in data.get("rows", ()):
         if "operator" in row and "family" in row:
             problem = Gemm.from_json(row["operator"])
-            yield Found(row.get("place", 0), problem, row["family"], row["config"])
+            yield Found(problem, row["family"], row["config"], row.get("place", 0))
             for place, other in enumerate(row.get("next", ())):
-                yield Found(1 + place, problem, other["family"], other["config"])
+                yield Found(problem, other["family"], other["config"], 1 + place)
 
 
 def won_before(problem: Gemm, target: Cuda, folder: Path) -> tuple[Generator, Config] | None:

@@ -81,6 +81,10 @@ class Case:
     def fast_sums(self) -> bool:
         return not self.run.endswith("_exact")
 
+    @property
+    def shape(self) -> list[int]:
+        return [self.problem.batch, self.problem.m, self.problem.n, self.problem.k]
+
 
 def edited(kernel: Kernel, edits: tuple[Edit, ...]) -> Kernel:
     """The kernel with parts of its text changed; each must be there once."""
@@ -146,8 +150,7 @@ class Ablation:
             cycles, ns = told.tolist()[2:]
             mhz[inputs] = cycles / max(ns, 1) * 1e3
             bench.a.zero_(), bench.b.zero_()
-        shape = [case.problem.batch, case.problem.m, case.problem.n, case.problem.k]
-        return {"run": case.run, "shape": shape, "config": case.config, "ratio": case.ratio, "us": us, "mhz": mhz}
+        return {"run": case.run, "shape": case.shape, "config": case.config, "ratio": case.ratio, "us": us, "mhz": mhz}
 
 
 def main() -> None:

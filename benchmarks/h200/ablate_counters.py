@@ -91,7 +91,21 @@ def paired(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return out
 
 
-def main() -> int:
+def count(results: Path, runs: list[str] | None, par: float) -> list[dict[str, Any]]:
+    """A row for each case. Raises what ncu said where it read no counters."""
+    again = [sys.executable, __file__, "--inside", "--results", str(results), "--par", str(par)]
+    again += ["--runs", *runs] if runs else []
+    ncu = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
+    asked = [ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"]
+    asked += ["--profile-from-start", "off", "--metrics", ",".join(METRICS.values())]
+    done = subprocess.run([*asked, *again], capture_output=True, text=True, check=False)
+    cases, found = list(under_par(results, par, runs)), paired(read(done.stdout))
+    if len(found) != len(cases):
+        raise RuntimeError(f"no counters: {(done.stdout + done.stderr)[-3000:]}")
+    return [{"run": c.run, "shape": c.shape, "config": c.config, **f} for c, f in zip(cases, found, strict=True)]
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=HERE, help="the folder of gpu_gemm.py's results")
     parser.add_argument("--runs", nargs="*", help="names of result files without their ending; all by default")
@@ -101,31 +115,13 @@ def main() -> int:
     options = parser.parse_args()
     if options.inside:
         inside(options.results, options.runs, options.par)
-    again = [sys.executable, __file__, "--inside", "--results", str(options.results), "--par", str(options.par)]
-    again += ["--runs", *options.runs] if options.runs else []
-    ncu = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
-    asked = [ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"]
-    asked += ["--profile-from-start", "off", "--metrics", ",".join(METRICS.values())]
-    try:
-        done = subprocess.run([*asked, *again], capture_output=True, text=True, check=False)
-    except OSError as error:
-        print("no counters:", error)
-        return 1
-    cases = list(under_par(options.results, options.par, options.runs))
-    found = paired(read(done.stdout))
-    if len(found) != len(cases):
-        print("no counters:", (done.stdout + done.stderr)[-3000:])
-        return 1
-    rows = []
-    for case, counted in zip(cases, found, strict=True):
-        shape = [case.problem.batch, case.problem.m, case.problem.n, case.problem.k]
-        rows.append({"run": case.run, "shape": shape, **counted})
+    rows = count(options.results, options.runs, options.par)
+    for row in rows:
         for who in ("ours", "cublaslt"):
-            words = " ".join(f"{k} {v:.4g}" for k, v in counted[who].items() if isinstance(v, float))
-            print(case.run, shape, who, words, counted[who]["kernel"][:60], flush=True)
+            words = " ".join(f"{k} {v:.4g}" for k, v in row[who].items() if isinstance(v, float))
+            print(row["run"], row["shape"], who, words, row[who]["kernel"][:60])
     (options.out / "ablate_counters.json").write_text(json.dumps(rows, indent=1) + "\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
