@@ -13,15 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.targets import host
+from deepgen.vocabulary import DeepgenError
 
 PACKAGES = ("deepgen", "numpy", "torch", "kernel-tuner", "pyatf", "ortools", "lightgbm", "scikit-learn")
 
 
 def run_main(main: Callable[[], object]) -> None:
-    """A benchmark's main; a reader of what it prints that goes away, as `head` does, ends it without a word."""
+    """A benchmark's main: errors that speak to the user are told as they are, and a reader of what it prints that goes
+    away, as `head` does, ends it without a word.
+    """
     try:
         main()
         sys.stdout.flush()
+    except DeepgenError as error:
+        raise SystemExit(str(error)) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be written at the exit
         raise SystemExit(1) from None

@@ -78,10 +78,20 @@ def test_what_follows_the_product_is_right(operator: Gemm) -> None:
     assert runs(operator, FAMILY.default(operator, TARGET)).wrong(operator) == ""
 
 
-@pytest.mark.parametrize("of", [bf16, integers])
-def test_few_rows_along_k_are_right(of: Callable[..., Gemm]) -> None:
-    operator = of(8, 70, 300, layout="nt")
-    assert FAMILY.default(operator, TARGET)["KIND"] == "rows"
+@pytest.mark.parametrize(
+    ("of", "layout", "kind"),
+    [
+        (bf16, "nt", "rows"),
+        (f16, "nt", "rows"),
+        (integers, "nt", "rows"),
+        (f16, "nn", "direct"),
+        (integers, "nn", "direct"),
+        (bf16, "tn", "direct"),
+    ],
+)
+def test_few_rows_without_packing_are_right(of: Callable[..., Gemm], layout: str, kind: str) -> None:
+    operator = of(8, 70, 300, layout=layout)
+    assert FAMILY.default(operator, TARGET)["KIND"] == kind
     kernel = runs(operator, FAMILY.default(operator, TARGET))
     for m, n, k in ((8, 70, 300), *SIZES, (300, 20, 33)):  # more rows than a block has, too
         assert kernel.wrong(replace(operator, m=m, n=n, k=k)) == ""
@@ -99,7 +109,7 @@ def test_every_way_to_share_the_work_is_right(partition: str) -> None:
 
 
 def test_the_emulation_gives_the_same_as_the_instructions() -> None:
-    for operator in (bf16(40, 50, 70), integers(40, 50, 70), f16(40, 50, 70, layout="nt")):
+    for operator in (bf16(40, 50, 70), integers(40, 50, 70), f16(40, 50, 70, layout="nt"), integers(4, 50, 70)):
         # A small tile, for the same reason as -O1.
         config = {**FAMILY.default(operator, TARGET), "WIDEN": operator.a == "f16", "MR": 1, "NR": 2}
         kernel = FAMILY.emit(operator, TARGET, config)

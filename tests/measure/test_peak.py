@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,17 @@ def test_a_dtype_without_a_loop_is_an_error_or_no_peak(tmp_path: Path) -> None:
         x86_bounds(NATIVE, "f16", 1, cache=Cache(tmp_path))
     plain = targets.resolve("x86:avx2")  # without dot products of 8-bit integers
     assert peak_gflops(gemm(8, 8, 8, dtype="i8"), plain, cache=Cache(tmp_path)) is None
+
+
+def test_bf16_that_is_quicker_as_f32_is_no_impossible_speed(tmp_path: Path) -> None:
+    vectors = targets.resolve("x86:avx512_bf16")
+    assert isinstance(vectors, X86)
+    if not NATIVE.has(*vectors.isa):
+        pytest.skip("this processor has no vectors of bf16 to measure")
+    cache = Cache(tmp_path)
+    alone = replace(vectors, cores=1)
+    peaks = [x86_bounds(alone, name, 1, cache=cache).gflops for name in ("bf16", "f32")]
+    assert peak_gflops(gemm(8, 8, 8, dtype="bf16"), alone, cache=cache) == max(peaks)
 
 
 @pytest.mark.parametrize("name", ["bf16", "i8"])

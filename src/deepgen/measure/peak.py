@@ -52,15 +52,23 @@ def peak_gflops(
     """The machine's peak for this operator's arithmetic on all cores; None where it is not known how to measure it."""
     if not isinstance(target, X86) or not isinstance(operator, Gemm):
         return None
-    name = arithmetic(operator, target)
+    name = arithmetic(operator, target, cache=cache, toolchains=toolchains)
     return None if name is None else x86_peak(target, name, target.cores, cache=cache, toolchains=toolchains)
 
 
-def arithmetic(operator: Gemm, target: X86) -> str | None:
-    """The dtype whose peak bounds this operator: its inputs' where the target has dot products of them."""
-    if operator.a in ("bf16", "i8", "u8") and _dot_flags("bf16" if operator.a == "bf16" else "i8", target) is not None:
-        return "bf16" if operator.a == "bf16" else "i8"
-    return operator.acc if operator.acc in _C_TYPES else None
+def arithmetic(
+    operator: Gemm, target: X86, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
+) -> str | None:
+    """The dtype whose peak bounds this operator: its inputs' where the target has dot products of them.
+
+    bf16 can be widened to f32, and some processors multiply that faster than vectors of bf16.
+    """
+    dots = {"bf16": "bf16", "i8": "i8", "u8": "i8"}.get(operator.a)
+    if dots is None or _dot_flags(dots, target) is None:
+        return operator.acc if operator.acc in _C_TYPES else None
+    if dots == "i8" or target.has("amx_tile", "amx_bf16"):
+        return dots
+    return max(("bf16", "f32"), key=lambda name: x86_peak(target, name, 1, cache=cache, toolchains=toolchains))
 
 
 def x86_peak(

@@ -1,9 +1,11 @@
 // Cache blocks: the right operand's block is packed into L2, a panel of one operand stays in L1 while the other's pass.
+// With few rows of a left operand, packing would take longer than the products: a right operand that lies across K is
+// read where it lies (DIRECT), a few k and many columns at a time, so that its rows are read in order.
 
 // A block of it: where it begins, and how many panels of each operand it has.
 typedef struct {
     long p, q, k, depth, left_panels, right_panels, panel_bytes;
-    char *right;
+    const char *right;
 } block;
 
 // The left operand's panel for a product: packed, or where it lies.
@@ -30,9 +32,10 @@ static void last_product(product *p, scratch *s, long columns, long row, long co
 
 static void one_product(const course *g, block b, long i, long j) {
     long row = b.p + i * MR, column = b.q + j * COLS, columns = g->Q - column;
-    product p = {.rows = least(MR, g->P - row), .groups = ceil_div(b.depth, GROUP)};
+    product p = {.rows = least(MR, g->P - row), .groups = DIRECT ? b.depth / GROUP : ceil_div(b.depth, GROUP)};
+    p.last = b.depth % GROUP;
     take_left(&p, g->s->left + i * LEFT_BYTES, j == 0, g->left, row, b.k, b.depth);
-    p.right = b.right + j * b.panel_bytes;
+    p.right = b.right + j * b.panel_bytes, p.right_row = g->right.ld, p.columns = columns;
     p.start = g->s->starts + i * MR;
     if (SHIFTED && j == 0) start_sums(g->s->starts + i * MR, &p, b.depth);
     char *partial = g->s->partial + (i * b.right_panels + j) * SUMS_BYTES;
@@ -66,10 +69,12 @@ static void serial_gemm(const course *g) {
         for (long p = 0; p < g->P; p += mc)
             for (long k = 0; k < g->K; k += kc) {
                 long rows = least(mc, g->P - p), columns = least(nc, g->Q - q), depth = least(kc, g->K - k);
-                block b = {p, q, k, depth, ceil_div(rows, MR), ceil_div(columns, COLS), 0, g->s->right};
-                b.panel_bytes = ceil_div(once ? kc : g->K, GROUP) * GROUP_BYTES;
-                if (!once) b.right += k / GROUP * GROUP_BYTES;
-                if (p == 0) pack_right(b.right, b.panel_bytes, g->right, q, columns, k, depth);
+                block b = {p, q, k, depth, ceil_div(rows, MR), ceil_div(columns, COLS), COLS * ES, place(g->right, 1, q, k)};
+                if (!DIRECT) {
+                    char *packed = g->s->right + (once ? 0 : k / GROUP * GROUP_BYTES);
+                    b.right = packed, b.panel_bytes = ceil_div(once ? kc : g->K, GROUP) * GROUP_BYTES;
+                    if (p == 0) pack_right(packed, b.panel_bytes, g->right, q, columns, k, depth);
+                }
                 one_block(g, b);
             }
 }

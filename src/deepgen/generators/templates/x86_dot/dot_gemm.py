@@ -42,9 +42,11 @@ _SHARED = ("x86_call.h", "x86_pool.h", "x86_vector.h")
 _HEIGHTS, _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 14), (1, 2, 3, 4, 6)
 _BLOCK_ROWS = (64, 128, 256, 512, 1024, 2048, 4096)
 _BLOCK_COLUMNS = (64, 128, 256, 512, 1024, 2048, 4096)
-_BLOCK_K = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+_BLOCK_K = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _FEW = 32  # rows or columns up to which the other operand is used so little that it is not kept once packed
-_WORTH_A_THREAD = 20_000_000  # operations; waking another thread takes as long as computing these
+_FEW_TO_SHUFFLE = 12  # the same where reading it unpacked takes shuffles for each panel of the other,
+_FEW_TO_CONVERT = 8  # and conversions of both operands
+_WORTH_A_THREAD = 16_000_000  # operations; waking another thread takes as long as computing these
 _BYTES_WORTH_A_THREAD = 4 << 20  # that come from memory: one core alone does not use all of its bandwidth
 
 
@@ -70,14 +72,14 @@ class DotGemm:
         swap = s.knob("SWAP", swaps(gemm))
         widen = s.knob("WIDEN", _widenings(gemm))
         kind = s.knob("KIND", _kinds(gemm, cpu))
-        panels = kind == "panels"
+        panels, blocks = kind == "panels", kind != "rows"
         rows, columns = s.knob("MR", _HEIGHTS), s.knob("NR", _WIDTHS)
-        mc, nc = s.knob("MC", _BLOCK_ROWS, when=panels), s.knob("NC", _BLOCK_COLUMNS, when=panels)
-        kc = s.knob("KC", covering(_BLOCK_K, gemm.k), when=panels)
-        s.knob("PACK_LEFT", [False, True], when=panels & ~widen)
-        s.knob("INNER", ["left", "right"], when=panels)
+        mc, nc = s.knob("MC", _BLOCK_ROWS, when=blocks), s.knob("NC", _BLOCK_COLUMNS, when=blocks)
+        kc = s.knob("KC", covering(_BLOCK_K, gemm.k), when=blocks)
+        s.knob("PACK_LEFT", [False, True], when=blocks & ~widen)
+        s.knob("INNER", ["left", "right"], when=blocks)
         s.knob("PREFETCH", [0, 4, 8, 16, 32], when=panels)
-        s.knob("PREFETCH_C", [False, True], when=panels)
+        s.knob("PREFETCH_C", [False, True], when=blocks)
         s.knob("PACK_AHEAD", [0, 2, 4, 8, 16, 32])
         threads = s.knob("THREADS", thread_counts(cpu.cores))
         partition = s.knob("PARTITION", partitions(gemm), when=threads > 1)
@@ -89,8 +91,8 @@ class DotGemm:
             (rows + 1) * columns * pieces + 1 <= cpu.vector_registers,
             "the sums, a row of the right operand and a group of the left one fit in the vector registers",
         )
-        s.require(implies(panels, nc >= panel), "a block has at least one panel of columns")
-        s.require(implies(~panels, ~(swap | widen)), "sums along K are neither swapped nor widened")
+        s.require(implies(blocks, nc >= panel), "a block has at least one panel of columns")
+        s.require(implies(~panels, ~swap), "only what is packed can be swapped")
         for widened in _widenings(gemm):
             packed = 4 if widened else gemm.dtypes[0].bytes  # bytes of a number
             only = panels & (widen == widened)
@@ -99,11 +101,11 @@ class DotGemm:
                 f"the right operand's block is at most eight times L2, widened: {widened}",
             )
             s.require(
-                implies(only, mc * kc * packed <= 8 * cpu.l2_bytes),
+                implies(blocks & (widen == widened), mc * kc * packed <= 8 * cpu.l2_bytes),
                 f"the left operand's block is at most eight times L2, widened: {widened}",
             )
         s.require(
-            implies(panels & (kc < gemm.k), mc * nc * 4 <= 4 * cpu.l2_bytes),
+            implies(blocks & (kc < gemm.k), mc * nc * 4 <= 4 * cpu.l2_bytes),
             "sums that wait for the next block of K are at most four times L2",
         )
         s.require((threads == 1) | (threads * _WORTH_A_THREAD <= gemm.flops() * 4), "every thread has enough to do")
@@ -120,6 +122,7 @@ class DotGemm:
             **finish_macros(gemm),
             "SWAP": int(config["SWAP"]),
             "ALONG": int(config["KIND"] == "rows"),
+            "DIRECT": int(config["KIND"] == "direct"),
             **{name: config[name] for name in ("MR", "NR", "PACK_AHEAD")},
             **{name: config[name] for name in ("MC", "NC", "KC", "PREFETCH") if name in config},
             "PREFETCH_C": int(config.get("PREFETCH_C", False)),
@@ -139,37 +142,18 @@ class DotGemm:
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         gemm, cpu = served(operator, target)
-        swap = swaps(gemm)[0]
+        swap, widen = swaps(gemm)[0], _widenings(gemm)[-1]
         left, right = sides(gemm, swap)
-        widen = _widenings(gemm)[-1]
-        element = 4 if widen else gemm.dtypes[0].bytes
+        kinds = _kinds(gemm, cpu)
         rows, columns = _default_panel(left, right, cpu)
-        depths = covering(_BLOCK_K, gemm.k)
         config: dict[str, Any] = {"SWAP": swap, "WIDEN": widen, "MR": rows, "NR": columns}
-        if left <= _FEW and len(_kinds(gemm, cpu)) > 1:
-            rows = min(left, 8)
-            columns = 3 if rows > 4 else 4 if rows > 1 else 6
-            config |= {"KIND": "rows", "WIDEN": False, "MR": rows, "NR": columns, "PACK_AHEAD": 16}
-            return {**config, **_default_threads(gemm, cpu, left, right, rows, columns * 16)}
-        config["KIND"] = "panels"
-        if left <= _FEW:  # the right operand comes from memory: a block of it is packed into L1 and used there
-            config |= {"MC": 64, "NC": 512, "KC": nearest(depths, 128 // element), "INNER": "left", "PACK_AHEAD": 16}
-            config |= {"PREFETCH": 0, "PREFETCH_C": False}
+        if "rows" in kinds and left <= (_FEW_TO_CONVERT if gemm.a == "f16" else _FEW):
+            config |= {"WIDEN": _widenings(gemm)[0], **_default_rows(left)}
+        elif "direct" in kinds and left <= (_FEW if widen else _FEW_TO_SHUFFLE):
+            config |= _default_direct(gemm, left, right, widen)
         else:
-            wide = cpu.l2_bytes // 2 // (gemm.k * element)  # columns whose block takes half of L2
-            few = left <= 256  # then a block of the right operand is packed, used and forgotten
-            config |= {
-                "MC": 256 if few else 64,
-                "NC": nearest(_BLOCK_COLUMNS, min(right, max(wide, 256))),
-                "KC": nearest(depths, (1024 if few else 2048) // element),
-                "INNER": "right",
-                "PACK_AHEAD": 8 if few else 0,
-                "PREFETCH": 0 if few else 8,
-                "PREFETCH_C": not few,
-            }
-        if not widen:
-            config["PACK_LEFT"] = left > _FEW
-        return {**config, **_default_threads(gemm, cpu, left, right, rows, columns * 16)}
+            config |= _default_blocks(gemm, cpu, left, right, widen)
+        return {**config, **_default_threads(gemm, cpu, left, right, config["MR"], config["NR"] * 16)}
 
 
 def _input(gemm: Gemm, config: Mapping[str, Any]) -> int:
@@ -185,9 +169,10 @@ def _widenings(gemm: Gemm) -> list[bool]:
 
 
 def _kinds(gemm: Gemm, cpu: X86) -> list[str]:
-    """Sums along K, where both operands lie along K and few rows of A make packing B a waste."""
-    fits = gemm.layout == "nt" and gemm.m <= 4 * _FEW and gemm.a != "f16" and cpu.vector_bytes == 64
-    return ["panels", "rows"] if fits else ["panels"]
+    """Few rows of A make packing B a waste: it is read where it lies, in sums along K where both operands lie so."""
+    if gemm.m > 4 * _FEW or cpu.vector_bytes != 64:
+        return ["panels"]
+    return ["panels", *{"nt": ["rows"], "nn": ["direct"], "tn": ["direct"]}.get(gemm.layout, [])]
 
 
 def _workspace(gemm: Gemm, config: Mapping[str, Any]) -> str:
@@ -199,7 +184,7 @@ def _workspace(gemm: Gemm, config: Mapping[str, Any]) -> str:
     panels, nc = -(-config["MC"] // rows), config["NC"] // columns * columns
     depth = -(-config["KC"] // (16 * group)) * 64 + 64
     fixed = tall * columns * 4 * 2 + panels * tall * depth + -(-panels * rows // 16) * 64
-    block = f"{nc * 4 * 16} * ceil_div(K, {16 * group})"
+    block = f"{nc * 4 * 16} * ceil_div(K, {16 * group})" if config["KIND"] != "direct" else "0"
     return f"{config['THREADS']} * ({fixed + panels * rows * nc * 4} + {block})"
 
 
@@ -219,6 +204,51 @@ def _missing(gemm: Gemm, cpu: X86) -> str | None:
 def _default_panel(left: int, right: int, cpu: X86) -> tuple[int, int]:
     tall, wide = (6, 4) if cpu.vector_bytes == 64 else (4, 1)
     return min(_HEIGHTS, key=lambda h: abs(h - min(left, tall))), min(wide, -(-right // 16))
+
+
+def _default_rows(left: int) -> Mapping[str, Any]:
+    rows = min(left, 8)
+    return {"KIND": "rows", "MR": rows, "NR": 3 if rows > 4 else 4 if rows > 1 else 6, "PACK_AHEAD": 16}
+
+
+def _default_direct(gemm: Gemm, left: int, right: int, widen: bool) -> Mapping[str, Any]:
+    # 8 x 3 where a group is one number, so that every width will do; otherwise panels of equal height.
+    rows, columns = (8, 3) if widen and left > 6 else (-(-left // -(-left // 6)), 4)
+    # How many rows of the right operand are read side by side: few, and what several panels read stays in L2.
+    depth = min(128 if left > 8 else 32, max(16, (1 << 17) // right)) if widen else 64
+    return {
+        "KIND": "direct",
+        "MR": rows,
+        "NR": columns,
+        "MC": 64,
+        "NC": 4096,
+        "KC": nearest(covering(_BLOCK_K, gemm.k), depth),
+        "INNER": "right",
+        "PACK_AHEAD": 8,
+        "PREFETCH_C": False,
+        **({} if widen else {"PACK_LEFT": False}),
+    }
+
+
+def _default_blocks(gemm: Gemm, cpu: X86, left: int, right: int, widen: bool) -> Mapping[str, Any]:
+    element = 4 if widen else gemm.dtypes[0].bytes
+    depths = covering(_BLOCK_K, gemm.k)
+    config: dict[str, Any] = {"KIND": "panels"} if widen else {"KIND": "panels", "PACK_LEFT": left > _FEW}
+    if left <= _FEW:  # the right operand comes from memory: a block of it is packed into L1 and used there
+        config |= {"MC": 64, "NC": 512, "KC": nearest(depths, max(64, 128 // element)), "INNER": "left"}
+        return {**config, "PACK_AHEAD": 16, "PREFETCH": 0, "PREFETCH_C": False}
+    wide = cpu.l2_bytes // 2 // (gemm.k * element)  # columns whose block takes half of L2
+    few = left <= 256  # then a block of the right operand is packed, used and forgotten
+    return {
+        **config,
+        "MC": 256 if few else 64,
+        "NC": nearest(_BLOCK_COLUMNS, min(right, max(wide, 256))),
+        "KC": nearest(depths, (1024 if few else 2048) // element),
+        "INNER": "right",
+        "PACK_AHEAD": 8 if few else 0,
+        "PREFETCH": 0 if few else 8,
+        "PREFETCH_C": not few,
+    }
 
 
 def _default_threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: int) -> Mapping[str, Any]:

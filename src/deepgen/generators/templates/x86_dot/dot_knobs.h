@@ -20,6 +20,9 @@
 #ifndef ALONG  // 1: sums along K, nothing packed (A stored M x K, B stored N x K)
 #define ALONG 0
 #endif
+#ifndef DIRECT  // 1: the right operand, which lies across K, is read where it lies: nothing of it is packed
+#define DIRECT 0
+#endif
 #ifndef MR  // sums in registers: rows
 #define MR 6
 #endif
@@ -47,7 +50,7 @@
 #ifndef PREFETCH_C  // 1: ask for a tile of C before its product begins
 #define PREFETCH_C 0
 #endif
-#ifndef PACK_AHEAD  // groups of K (across) or lines of a row (along) to ask for ahead while packing; 0: none
+#ifndef PACK_AHEAD  // groups of K (across) or lines of a row (along, or read where it lies) to ask for ahead; 0: none
 #define PACK_AHEAD 0
 #endif
 #ifndef PARTITION  // what tasks divide: 0 the left operand, 1 the right one, 2 both, 3 the batch

@@ -75,7 +75,7 @@ static void draw_tasks(void *arg, int thread) {
     for (long t; (t = atomic_fetch_add(&g->next, 1)) < tasks;) one_task(g, &s, t);
 }
 
-// `workspace` holds for each thread FIXED_BYTES, a block of the right operand over all of K, and the sums of a block of
+// `workspace` holds for each thread FIXED_BYTES, where it is packed a block of the right operand over all of K, and the sums of a block of
 // C where K is more than one block.
 void deepgen_gemm(const char *A, const char *B, number *C, const number *bias, const float *scale, char *workspace,
                   int64_t M, int64_t N, int64_t K, int64_t batch, int64_t lda, int64_t ldb, int64_t ldc,
@@ -84,7 +84,7 @@ void deepgen_gemm(const char *A, const char *B, number *C, const number *bias, c
     result r = {C, ldc, alpha, beta, bias, scale};
     job g = {SWAP ? b : a, SWAP ? a : b, SWAP ? stride_b : stride_a, SWAP ? stride_a : stride_b, stride_c,
              SWAP ? N : M, SWAP ? M : N, K, batch, r, workspace, 0, 0, {0}, 0};
-    g.block = NC_WHOLE / COLS * GROUP_BYTES * ceil_div(K, LINE) * 16;
+    g.block = DIRECT ? 0 : NC_WHOLE / COLS * GROUP_BYTES * ceil_div(K, LINE) * 16;
     g.slot = FIXED_BYTES + g.block + (K <= KC_WHOLE ? 0 : MC_WHOLE * NC_WHOLE * 4);
     g.of = cut(threads * TASKS, g.P, g.Q, batch);
     pool_run(threads, draw_tasks, &g);

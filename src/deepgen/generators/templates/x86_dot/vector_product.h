@@ -63,7 +63,8 @@ typedef struct {
     const char *left;
     long left_row;
     const char *right;
-    long groups;
+    long right_row, columns;  // of a right operand that is read where it lies: distance of its rows, columns it has left
+    long groups, last;        // whole ones, and numbers along K in one more; packed groups are all whole
     const int32_t *start;  // what the sums of each row begin with, where there is such a thing
     const char *sums_in;   // or null
     char *sums_out;
@@ -71,6 +72,54 @@ typedef struct {
 } product;
 
 #if !ALONG
+// A group of nr times 16 columns of the right operand. Where it is read as it lies, `columns` and `k` numbers along K are
+// there.
+ALWAYS_INLINE void take_right(groups r[NR * PIECES], int nr, const char *right, long row, long columns, long k) {
+#if DIRECT
+    UNROLLED for (int j = 0; j < nr; j += GROUP) {
+        const char *from = right + j * 16 * ES;
+        if (PACK_AHEAD)
+            UNROLLED for (int e = 0; e < GROUP; e++) __builtin_prefetch(from + e * row + PACK_AHEAD * 64, 0, 3);
+        line some[GROUP];
+        lines_across(some, from, row, columns - j * 16, k);
+        UNROLLED for (int v = 0; v < GROUP; v++)
+            if (j + v < nr) {
+                line x = shifted(some[v]);
+                memcpy(&r[j + v], &x, 64);
+            }
+    }
+#else
+    (void)row, (void)columns, (void)k;
+    UNROLLED for (int j = 0; j < nr * PIECES; j++) memcpy(&r[j], right + j * PIECE * 4, sizeof(groups));
+    if (PREFETCH)
+        UNROLLED for (int j = 0; j < nr; j++) __builtin_prefetch(right + PREFETCH * GROUP_BYTES + j * 64, 0, 3);
+#endif
+}
+
+ALWAYS_INLINE void add_group(sums s[MR][NR * PIECES], int nr, const char *left, long row, const groups r[NR * PIECES]) {
+    UNROLLED for (int i = 0; i < MR; i++) {
+        uint32_t x;
+        memcpy(&x, left + i * row, 4);
+        groups l = same(x);
+        UNROLLED for (int j = 0; j < nr * PIECES; j++) s[i][j] = dot(s[i][j], l, r[j]);
+    }
+}
+
+// A number of columns that the compiler knows spares it the masks.
+ALWAYS_INLINE void add_groups(sums s[MR][NR * PIECES], int nr, const product *p, long columns) {
+    const char *left = p->left, *right = p->right;
+    const long left_row = p->left_row, right_row = p->right_row, step = DIRECT ? GROUP * right_row : GROUP_BYTES;
+    groups r[NR * PIECES];
+    UNROLLED_BY_4 for (long g = p->groups; g > 0; g--, left += 4, right += step) {
+        take_right(r, nr, right, right_row, columns, GROUP);
+        add_group(s, nr, left, left_row, r);
+    }
+    if (DIRECT && p->last) {
+        take_right(r, nr, right, right_row, columns, p->last);
+        add_group(s, nr, left, left_row, r);
+    }
+}
+
 ALWAYS_INLINE void product_of(int nr, const product *p) {
     sums s[MR][NR * PIECES];
     UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int j = 0; j < nr * PIECES; j++) {
@@ -80,20 +129,11 @@ ALWAYS_INLINE void product_of(int nr, const product *p) {
     if (PREFETCH_C)
         UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int j = 0; j < nr; j++)
             __builtin_prefetch(p->sums_out + (i < p->rows ? i * p->sums_row : 0) + j * 64, 1, 3);
-    const char *left = p->left, *right = p->right;
-    const long row = p->left_row;
-    UNROLLED_BY_4 for (long g = p->groups; g > 0; g--, left += 4, right += GROUP_BYTES) {
-        groups r[NR * PIECES];
-        UNROLLED for (int j = 0; j < nr * PIECES; j++) memcpy(&r[j], right + j * PIECE * 4, sizeof(groups));
-        if (PREFETCH)
-            UNROLLED for (int j = 0; j < nr; j++) __builtin_prefetch(right + PREFETCH * GROUP_BYTES + j * 64, 0, 3);
-        UNROLLED for (int i = 0; i < MR; i++) {
-            uint32_t x;
-            memcpy(&x, left + i * row, 4);
-            groups l = same(x);
-            UNROLLED for (int j = 0; j < nr * PIECES; j++) s[i][j] = dot(s[i][j], l, r[j]);
-        }
-    }
+    const long whole = (nr + GROUP - 1) / GROUP * LINE;
+    if (!DIRECT || p->columns >= whole)
+        add_groups(s, nr, p, whole);
+    else
+        add_groups(s, nr, p, p->columns);
     UNROLLED for (int i = 0; i < MR; i++) {
         if (i >= p->rows) break;
         UNROLLED for (int j = 0; j < nr * PIECES; j++) {
