@@ -101,10 +101,19 @@ def layouts(run: dict[str, Any]) -> str:
     return f"nn takes {mean:.3f} of nt's time in the mean; more than 1.03: {', '.join(over) or 'none'}."
 
 
+def ran_with(runs: dict[str, dict[str, Any]]) -> list[str]:
+    """When, and with which kernels."""
+    groups: dict[str, list[str]] = {}
+    for label, run in runs.items():
+        made = ", ".join(f"{family} {digest}" for family, digest in run["sources"].items())
+        groups.setdefault(f"{run['date']}, sources {made}", []).append(label)
+    return [f"- {'; '.join(labels)}: {words}." for words, labels in groups.items()]
+
+
 def stale(runs: dict[str, dict[str, Any]]) -> str:
     """Runs whose kernels are not those at hand."""
     now = sources(next(iter(runs.values()))["sources"])
-    old = [label for label, run in runs.items() if run.get("sources") != now]
+    old = [label for label, run in runs.items() if run["sources"] != now]
     return f"Sources have changed since these ran: {', '.join(old) or 'none'}."
 
 
@@ -124,14 +133,15 @@ def name(shape: Any) -> str:
     return f"{batch} of {m}x{n}x{k}" if batch > 1 else f"{m}x{n}x{k}"
 
 
-def parts() -> list[list[str]]:
-    runs = read()
-    tables = [overview(runs), short(runs), shapes(runs), times(runs["bf16 nt"]), [layouts(runs["bf16 nn"])]]
-    return [*tables, misses(runs), [stale(runs)], replayed()]
+def parts(runs: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """As they stand on the page."""
+    tables = [ran_with(runs), overview(runs), short(runs), shapes(runs), times(runs["bf16 nt"])]
+    return [*tables, [layouts(runs["bf16 nn"])], misses(runs), replayed()]
 
 
 def main() -> None:
-    for part in parts():
+    runs = read()
+    for part in [*parts(runs), [stale(runs)]]:
         print("\n".join(part) + "\n")
 
 
