@@ -244,6 +244,13 @@ class Checks:
         for bn, high in ((168, 2), (72, 2), (40, 4), (200, 4)):
             add(replace(BASE, n=1200), (2 if bn > 40 else 1, 1, bn, "c"), CLUSTER_M=high)
             add(replace(BASE, n=1200), (2, 1, bn, "p"), CLUSTER_M=high, FIXED=True)
+        # Parts of the tiles beyond the last full round.
+        over = gemm(1600, 2304, 1032, dtype="bf16", layout="nt")
+        for store in ("copy", "late", "straight"):
+            for fixed in (True, False):
+                add(over, (2, 1, 192, "c"), FIXUP="tail", PARTS=5, STORE=store, REGISTERS=True, FIXED=fixed)
+        add(over, (2, 1, 192, "c"), FIXUP="tail", PARTS=3, STORE="late", REGISTERS=True, CLUSTER_M=2)
+        add(replace(over, layout="nn", **FULL), (2, 1, 192, "c"), FIXUP="tail", PARTS=4, STORE="copy", CLUSTER_N=2)
         # Narrow and odd tiles of a B whose columns are contiguous.
         for layout in ("nn", "tn"):
             for bn in (16, 32, 96, 160, 224):

@@ -59,7 +59,7 @@ def first(of: Problems, op: Gemm, before: list[Found], options: argparse.Namespa
     def apart(other: Gemm) -> int:
         return (other.a != op.a) + 2 * (other.layout != op.layout)
 
-    same = [(apart(p), c) for p, name, c in before if name == FAMILY.name and _shape(p) == _shape(op)]
+    same = [(apart(f.problem), f.config) for f in before if f.family == FAMILY.name and _shape(f.problem) == _shape(op)]
     known = [c for _, c in sorted(same, key=lambda pair: pair[0])]
     found: dict[str, Config] = {}
     for c in known:
@@ -107,10 +107,10 @@ class Course:
         calls = self.enter(race, bench)
         for rounds, most in HEATS:
             if len(calls) > most:
-                taken = interleaved(bench, calls, rounds)
-                order = sorted(calls, key=lambda name: statistics.median(taken[name]))
+                us = timed(bench, calls, rounds)
+                order = sorted(calls, key=lambda name: us[name])
                 if rounds == HEATS[0][0]:
-                    race.heats += [(statistics.median(taken[name]), name) for name in order]
+                    race.heats += [(us[name], name) for name in order]
                 calls = {name: calls[name] for name in order[:most]}
         race.queue = [json.loads(name) for name in calls]
         return self.final(race, bench, calls) if last and calls else None
@@ -119,8 +119,7 @@ class Course:
         op = race.op
         places = {n: SimpleNamespace(address=t.data_ptr()) for n, t in bench.tensors.items()}
         rival = {"cublaslt": CublasLt(fast_sums=not race.of.exact).prepare(op, places, 1)}
-        taken = interleaved(bench, {**calls, **rival}, FINAL_ROUNDS)
-        us = {name: statistics.median(samples) for name, samples in taken.items()}
+        us = timed(bench, {**calls, **rival}, FINAL_ROUNDS)
         order = sorted(calls, key=lambda name: us[name])
         best = us[order[0]]
         return {
@@ -130,6 +129,11 @@ class Course:
             "config": json.loads(order[0]), "top": [json.loads(name) for name in order[1:]],
             "top_us": [us[name] for name in order],
         }  # fmt: skip
+
+
+def timed(bench: Any, calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median microseconds. Of the bench only its torch and what it fills the L2 with are used."""
+    return {name: statistics.median(some) for name, some in interleaved(bench, calls, rounds).items()}
 
 
 def _shape(op: Gemm) -> tuple[int, int, int, int]:
@@ -166,7 +170,7 @@ def main() -> None:
     asked: list[Found] = []
     for file in options.configs:
         for row in json.loads(file.read_text())["finals"]:
-            asked += [(Gemm.from_json(row["operator"]), FAMILY.name, c) for c in (row["config"], *row["top"])]
+            asked += [Found(Gemm.from_json(row["operator"]), FAMILY.name, c) for c in (row["config"], *row["top"])]
     before = [*asked, *found_before()]
     course = Course(options.cores)
     races = [Race(of, op, first(of, op, before, options)) for of in map(Problems, options.of) for op in of.operators()]

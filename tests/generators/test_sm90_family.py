@@ -89,6 +89,19 @@ def test_a_split_kernel_serves_no_k_that_is_too_short_for_its_parts() -> None:
     assert counters[0].zeroed and counters[0].lasting  # no run pays for clearing them
 
 
+def test_a_kernel_that_divides_the_last_tiles_serves_no_result_with_too_few_or_too_many_of_them() -> None:
+    operator = gemm(2048, 11008, 4096, dtype="bf16", layout="nt")  # 688 tiles of 128 x 256: five rounds and 28
+    config = {**FAMILY.default(operator, HOPPER), "CONSUMERS": 2, "TILES_M": 1, "BN": 256, "STAGES": 4, "CLUSTER_N": 1}
+    config |= {"SCHEDULE": "cooperative", "STORE": "late", "BUFFERS": 1, "FIXUP": "tail", "PARTS": 4, "REGISTERS": True}
+    del config["PERSISTENT"]
+    assert FAMILY.space(operator, HOPPER).explain(config) == []
+    kernel = FAMILY.emit(operator, HOPPER, config)
+    check_shape(kernel, operator.scalars())
+    for m, n in ((2048, 2048), (4096, 4096)):  # 128 tiles; 512: three rounds and 116
+        with pytest.raises(BadInput, match="tiles"):
+            check_shape(kernel, gemm(m, n, 4096, dtype="bf16", layout="nt").scalars())
+
+
 def test_a_matrix_lower_than_a_tile_is_fetched_as_it_is_and_no_higher_one_is_taken() -> None:
     operator = gemm(16, 4096, 4096, dtype="bf16", layout="nt")
     kernel = FAMILY.emit(operator, HOPPER, FAMILY.default(operator, HOPPER))
@@ -194,8 +207,9 @@ def test_defaults_keep_their_sums_in_registers(tmp_path: Path) -> None:
         {"FIXUP": ["split"]},
         {"FIXUP": ["exchange"], "CLUSTER_M": [2]},
         {"FIXUP": ["stream"]},
-        {"STORE": ["late"], "CACHE": ["A"]},
+        {"STORE": ["late"], "CACHE": ["A"], "HILBERT": [True]},
         {"STORE": ["reuse"], "BN": [72]},
+        {"FIXUP": ["tail"], "BN": [192]},
         {"PROMOTE": [2]},
         {"CONSUMERS": [3], "REGISTERS": [True], "BN": [200]},
         {},

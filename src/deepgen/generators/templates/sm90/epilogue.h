@@ -220,7 +220,7 @@ DG_DEVICE void add_cluster(const acc_t (&sums)[CHUNKS * 4], acc_t (&own)[OWN_CHU
 }
 #endif
 
-#if FIXUP == SPLIT && EXCHANGE
+#if EXCHANGE
 // Of a thread's chunks, how many each of PARTS blocks finishes: a divisor, and some blocks may have none.
 DG_DEVICE constexpr int share_of(int chunks, int parts) {
     int share = (chunks + parts - 1) / parts;
@@ -230,14 +230,13 @@ DG_DEVICE constexpr int share_of(int chunks, int parts) {
 constexpr int SHARE = share_of(CHUNKS, PARTS);
 
 // Adds up what PARTS blocks have of a tile, a share in each block, always in the same order. The blocks run at the same
-// time and wait for each other. The counter goes round and round: it is never cleared.
+// time and wait for each other. The counter goes round and round: it is never cleared. `tile`: among those in parts.
 DG_DEVICE bool exchange(
-    const Problem& p, const Piece& w, const acc_t (&sums)[CHUNKS * 4], acc_t (&own)[SHARE * 4], int rank,
+    const Problem& p, const Piece& w, const acc_t (&sums)[CHUNKS * 4], acc_t (&own)[SHARE * 4], int tile,
     int group
 ) {
     constexpr i64 PLACE = (i64)CHUNKS * WORKERS;
     constexpr u32 TURN = (1u << 30) / PARTS * PARTS;
-    int tile = w.tile * CLUSTER + rank;
     float4* all = p.partial + (i64)tile * PARTS * PLACE + threadIdx.x;
     float4* mine = all + w.part * PLACE;
 #pragma unroll

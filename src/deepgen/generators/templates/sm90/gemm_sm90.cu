@@ -213,6 +213,7 @@ DG_DEVICE void multiply(
         if (i < steps) multiply_step(sums, s, at, a, b, i > 0, i == 0, last, rank), ++i;
         late.store(piece);
     }
+    late.any = false;
 #endif
 #if PROMOTE
     // The chip keeps fewer bits of sums of 8-bit floats than f32 has: a few steps' are added up in registers.
@@ -279,10 +280,15 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
         }
 #pragma unroll
         for (int i = 0; i < CHUNKS * 4; ++i) pin(sums[i]);  // no use of them moves before the wait
-#if FIXUP == SPLIT && EXCHANGE
-        acc_t own[SHARE * 4];
-        if (exchange(p, w, sums, own, rank, group)) store_straight<SHARE>(p, w, row, own, w.part * SHARE);
-#elif FIXUP == SPLIT
+#if EXCHANGE
+        if (FIXUP == SPLIT || w.steps < schedule.steps) {
+            acc_t own[SHARE * 4];
+            int tile = (w.tile - schedule.whole) * CLUSTER + rank;
+            if (exchange(p, w, sums, own, tile, group)) store_straight<SHARE>(p, w, row, own, w.part * SHARE);
+            continue;
+        }
+#endif
+#if FIXUP == SPLIT && !EXCHANGE
 #if CLUSTER_K > 1
         acc_t own[OWN_CHUNKS * 4];
         meet(ORDER, WORKERS);  // the sums go where all have read their tiles: warps, too, run apart
@@ -292,7 +298,7 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
 #endif
         if (PARTS > 1 && !add_parts(p, w, own, rank, group, s.flags + group)) continue;
         store_straight<OWN_CHUNKS>(p, w, row, own, CLUSTER_K > 1 ? rank * OWN_CHUNKS : 0);
-#else
+#elif FIXUP != SPLIT
 #if FIXUP == STREAM
         if (!add_stream(p, schedule, w, sums, group)) continue;
 #endif

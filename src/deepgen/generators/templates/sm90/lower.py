@@ -13,7 +13,7 @@ from deepgen.vocabulary.dtypes import dtype
 
 ATOM_BYTES = 128  # along K, or along rows where these are contiguous: as wide as the swizzle
 LINE_BYTES = 16  # what the copy engine asks lines of memory to be multiples of
-_FIXUPS = {"none": 0, "split": 1, "exchange": 1, "stream": 2}
+_FIXUPS = {"none": 0, "split": 1, "exchange": 1, "stream": 2, "tail": 3}
 _ALIGN, _BARRIER, _FLAG = 1024, 8, 4
 _FILE = 65536  # registers of a multiprocessor
 SWIZZLES = (128, 64, 32)  # bytes
@@ -70,7 +70,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
         **{f"CLUSTER_{side}": blocks for side, blocks in cluster.items()},
         "FIXUP": _FIXUPS[c["FIXUP"]],
         "PARTS": c.get("PARTS", 1),
-        "EXCHANGE": int(c["FIXUP"] == "exchange"),
+        "EXCHANGE": int(c["FIXUP"] in ("exchange", "tail")),
         "GROUP": c["GROUP"],
         "ALONG_N": int(c["ALONG"] == "N"),
         "HILBERT": int(c.get("HILBERT", False)),
@@ -168,18 +168,21 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered, multiprocessor
         "split": f"{tiles} * {splits * sharers}",
         "exchange": f"{tiles} * {splits * sharers}",
         "stream": resident,
+        "tail": resident * cluster,
     }[c["FIXUP"]]
+    over = f"({tiles}) % {resident}"  # tiles beyond the last full round
     slot, counter = bm * bn * 4, 4 * c["CONSUMERS"]
     partial: Arg = _NOTHING
     arrived: Arg = _NOTHING
     if c["FIXUP"] == "stream":
         partial, arrived = _sums(resident * slot), _counters(resident * counter)
     elif m["PARTS"] != 1:
-        partial = _sums(f"{tiles} * {slot * int(m['PARTS']) * sharers}")
-        arrived = _counters(f"{tiles} * {counter * cluster}")
-    # Tiles beyond the last full round are shared out evenly, with one full round so that no share is tiny.
-    rest = f"where({tiles} < {2 * resident}, {tiles}, {resident} + ({tiles}) % {resident})"
-    streamed: int | str = rest if c["FIXUP"] == "stream" else 0
+        divided = f"where({over} > 0, {over}, 1)" if c["FIXUP"] == "tail" else tiles
+        partial = _sums(f"{divided} * {slot * int(m['PARTS']) * sharers}")
+        arrived = _counters(f"{divided} * {counter * cluster}")
+    # Even shares go with one full round, so that no share is tiny.
+    even = f"where({tiles} < {2 * resident}, {tiles}, {resident} + {over})"
+    streamed: int | str = {"stream": even, "tail": over}.get(c["FIXUP"], 0)
     scale = "i32" if gemm.acc == "i32" else "f32"
     args: tuple[Arg, ...] = (
         _operand_map(gemm, "A", int(m["A_ROWS"]) // c["CLUSTER_N"]),
@@ -260,6 +263,10 @@ def _split(c: Mapping[str, Any], tiles: str, bk: int, splits: int, resident: int
     """What a kernel whose blocks share out K asks of a shape."""
     if splits > 1:
         yield f"ceil_div(K, {bk}) >= {splits}", f"K of more than {bk * (splits - 1)}: it is split {splits} ways"
+    if c["FIXUP"] == "tail":
+        yield f"{tiles} >= {resident}", f"a result of at least {resident} tiles: a round of whole ones comes first"
+        most = resident // splits
+        yield f"({tiles}) % {resident} <= {most}", f"at most {most} tiles beyond rounds of {resident}: all at once"
     if c["FIXUP"] == "exchange":
         most = resident // splits
         yield f"{tiles} <= {most}", f"a result of at most {most} tiles: all of them are worked on at once"

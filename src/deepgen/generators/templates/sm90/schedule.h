@@ -7,6 +7,7 @@
 #define SPLIT 1   // CLUSTER_K blocks of a cluster add theirs up in shared memory; PARTS of those through global memory,
                   // where the last of them adds all up, or, with EXCHANGE, each of them a share
 #define STREAM 2  // every block takes the same number of steps of K, wherever tiles begin and end
+#define TAIL 3    // tiles beyond the last full round are in PARTS, so that all blocks have some: with EXCHANGE
 
 // Blocks of a cluster lie along M first. They share tiles of A and B, or, along K, one tile of C.
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * CLUSTER_K;
@@ -21,7 +22,7 @@ struct Problem {
     int m, n, k, batch, ldc;
     i64 stride_c;
     TYPE_SCALE alpha, beta;
-    int streamed;  // tiles whose steps are shared out evenly, before the others are dealt whole
+    int streamed;  // tiles whose steps are shared out: evenly, before the others are dealt whole; or in PARTS after them
 };
 
 // What a block does in one go: a tile of C, some steps of K.
@@ -33,6 +34,7 @@ struct Piece {
 
 struct Schedule {
     int rows, columns, tiles, steps;  // in tiles of a cluster; steps of K in a tile
+    int whole;                        // tiles that come before those in PARTS
     int at, stride;                   // the unit at hand, or the tile, and how far it is to the next
     int rank;
     i64 step, end;  // of this block's even share
@@ -42,6 +44,7 @@ struct Schedule {
         columns = (p.n + BN * CLUSTER_N - 1) / (BN * CLUSTER_N);
         tiles = rows * columns * p.batch;
         steps = (p.k + BK - 1) / BK;
+        whole = FIXUP == SPLIT ? 0 : FIXUP == TAIL ? tiles - p.streamed : tiles;
         int clusters = gridDim.x / CLUSTER, cluster = blockIdx.x / CLUSTER;
         at = cluster + first * clusters;
         stride = every * clusters;
@@ -68,11 +71,12 @@ struct Schedule {
             w.steps = (int)min((i64)(steps - w.first), end - step);
             step += w.steps;
         } else {
-            if (at >= tiles * (FIXUP == SPLIT ? PARTS : 1)) return false;
+            int divided = tiles - whole;
+            if (at >= whole + divided * PARTS) return false;
             w.tile = at;
-            if (FIXUP == SPLIT) {
-                w.part = at / tiles;
-                w.tile = at - w.part * tiles;
+            if (divided && at >= whole) {
+                w.part = (at - whole) / divided;
+                w.tile = at - w.part * divided;
                 int share = w.part * CLUSTER_K + (CLUSTER_K > 1 ? rank : 0);
                 w.first = (int)((i64)steps * share / (PARTS * CLUSTER_K));
                 w.steps = (int)((i64)steps * (share + 1) / (PARTS * CLUSTER_K)) - w.first;

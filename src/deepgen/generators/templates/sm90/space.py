@@ -73,6 +73,8 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
         "sums": bm * bn * 4 <= stage * stages,
         "stages": (stages <= 2) | ((stages - 1) * atoms < steps),
         "blocks": gpu.multiprocessors * min_blocks // tiles,
+        "tiles": tiles,
+        "resident": gpu.multiprocessors * min_blocks,
     }
     _sharing(s, gemm, gpu, steps, fits)
     return s
@@ -134,7 +136,9 @@ def _sharing(s: Space, gemm: Gemm, gpu: Gpu, steps: int, fits: dict[str, Expr]) 
     turns, store = knob["SCHEDULE"] == "ping-pong", knob["STORE"]
     s.require(implies(turns, fixup == "none"), "turns are taken over whole tiles")
     s.require(implies(turns & (fixup == "none"), persistent), "turns are taken by blocks that stay")
-    s.require(implies(store == "late", ~turns & (fixup == "none")), "results are late where blocks go on to others")
+    tail = fixup == "tail"
+    stays = ~turns & ((fixup == "none") | tail)
+    s.require(implies(store == "late", stays), "results are late where blocks go on to others")
     s.require(implies(store == "reuse", ~turns & (fixup == "none")), "results reuse tiles' memory when all are done")
     s.require(implies((store == "late") & (fixup == "none"), persistent), "blocks that stay have a next tile")
     s.require(implies((store == "reuse") & (fixup == "none"), ~persistent), "no next tile comes where results are")
@@ -145,12 +149,17 @@ def _sharing(s: Space, gemm: Gemm, gpu: Gpu, steps: int, fits: dict[str, Expr]) 
     exchange = fixup == "exchange"
     s.require(implies(fixup == "stream", sharers == 1), "blocks that share tiles do not take even shares")
     s.require(implies(split, implies(cluster_k > 1, sharers == 1)), "a cluster shares tiles or lies along K")
-    s.require(implies(exchange, sharers <= 2), "blocks that wait for each other all run: pairs always fit")
+    s.require(implies(exchange | tail, sharers <= 2), "blocks that wait for each other all run: pairs always fit")
     parts = s.knob(
-        "PARTS", [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 16, 18, 20, 22, 26, 29, 33, 44, 66, 132], when=split | exchange
+        "PARTS",
+        [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 16, 18, 20, 22, 26, 29, 33, 44, 66, 132],
+        when=split | exchange | tail,
     )
     s.require(implies(exchange, (parts > 1) & (parts <= fits["blocks"])), "blocks that wait for each other all run")
-    s.require(implies(exchange, parts * knob["ATOMS"] <= steps), "every block has a step of K")
+    s.require(implies(exchange | tail, parts * knob["ATOMS"] <= steps), "every block has a step of K")
+    over = fits["tiles"] % fits["resident"]  # beyond the last full round
+    s.require(implies(tail, (fits["tiles"] > fits["resident"]) & (over > 0)), "tiles go beyond full rounds")
+    s.require(implies(tail, (parts > 1) & (over * parts <= fits["resident"])), "parts of the last tiles run at once")
     s.require(implies(split | exchange, store == "straight"), "sums of parts are stored straight")
     s.require(
         implies(split, cluster_k * parts <= gpu.multiprocessors), "K is not split more often than there are blocks"
@@ -182,4 +191,4 @@ def _fixups(gemm: Gemm, gpu: Gpu, steps: int) -> list[str]:
     if steps < 2:
         return ["none"]
     few = ceil(gemm.m / 64) * ceil(gemm.n / 64) * gemm.batch < 8 * gpu.multiprocessors
-    return ["none", "stream", *(["split", "exchange"] if few else [])]
+    return ["none", "stream", "tail", *(["split", "exchange"] if few else [])]
