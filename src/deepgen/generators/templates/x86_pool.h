@@ -31,6 +31,14 @@ static inline pool_range pool_part(long size, long unit, long parts, long t) {
     return (pool_range){from, to > from ? to - from : 0};
 }
 
+// One turn of waiting for another thread: a short while it is surely at work, then it may need this core.
+static inline void pool_wait(int spins) {
+    if (spins < POOL_SPINS)
+        __builtin_ia32_pause();
+    else
+        sched_yield();
+}
+
 typedef void (*pool_work)(void *job, int thread);
 
 static struct {
@@ -99,12 +107,7 @@ static void pool_run(int threads, pool_work work, void *job) {
     pool_open(wanted);
     work(job, 0);
     uint32_t joined = atomic_fetch_and(&pool.state, ~POOL_OPEN) & POOL_JOINED;
-    for (int spins = 0; atomic_load(&pool.finished) != joined; spins++) {
-        if (spins < POOL_SPINS)
-            __builtin_ia32_pause();
-        else
-            sched_yield();
-    }
+    for (int spins = 0; atomic_load(&pool.finished) != joined; spins++) pool_wait(spins);
     pthread_mutex_unlock(&pool.one_caller);
 }
 

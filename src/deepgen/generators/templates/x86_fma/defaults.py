@@ -10,6 +10,7 @@ from deepgen.generators.templates.x86_fma.sizes import (
     BLOCK_M,
     BLOCK_N,
     FLOAT,
+    LEAST_SLICE,
     WORTH_A_THREAD,
     along_k,
     along_n,
@@ -27,6 +28,9 @@ _SOME = 256  # rows of C up to which packing B would cost more than reading it w
 _FAST = 512  # rows of C up to which bringing a block of B from memory would show
 _SHORT = 64  # steps of K; in shorter blocks C is passed over too often
 _PAGE = 4096  # bytes
+_STRIPS = 8  # of A in a block, so that others can help with it
+_SLICE = 64  # times the rows of C: a shorter slice of K would cost as much to add up as B does to read
+_LONG = 32  # times what is worth a thread: in less time than that no helper is worth while
 _PAGES = 96  # whose places the nearest TLB holds
 
 
@@ -64,7 +68,9 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     packing = (
         "none" if as_it_lies else "first" if on_the_way else "none" if in_place else "panel" if one_panel else "block"
     )
-    block_n = nearest(covering(BLOCK_N, width), 4096 if streamed else 1024 if as_it_lies else 384 if few else 512)
+    # Packed blocks fill a quarter of L2: more would not find room where its pages happen to share sets.
+    quarter = cpu.l2_bytes // 4 // (depth * FLOAT) if blocks or constant_b else 512
+    block_n = nearest(covering(BLOCK_N, width), 4096 if streamed else 1024 if as_it_lies else 384 if few else quarter)
     next_strip = blocks and a_in_place
     # What stays in L1 through the inner loop: the panel where each is packed in turn, else the strip of A.
     stays = FLOAT * (vectors * lanes if one_panel or askew else rows)
@@ -96,7 +102,8 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "STREAM_C": False,
         "HUGE_PAGES": blocks and not as_it_lies and not small(gemm),
     }
-    return {**config, **_threads(gemm, cpu, height, width, rows, vectors * lanes)}
+    along = "k" if streamed or (as_it_lies and gemm.k >= 2 * max(height, width)) else ""
+    return {**config, **_threads(gemm, cpu, height, width, rows, vectors * lanes, along=along, inner=config["INNER"])}
 
 
 def _sums_along_k(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
@@ -106,23 +113,32 @@ def _sums_along_k(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
     return {**config, **_threads(gemm, cpu, gemm.m, gemm.n, rows, most[-1])}
 
 
-def _threads(gemm: Gemm, cpu: X86, height: int, width: int, rows: int, columns: int) -> Mapping[str, Any]:
+def _threads(
+    gemm: Gemm, cpu: X86, height: int, width: int, rows: int, columns: int, *, along: str = "", inner: str = ""
+) -> Mapping[str, Any]:
     """All cores when there is enough to do, dividing what gives each of them most tiles.
 
-    A helper wakes late: the first thread should find more to draw meanwhile, but no more than that.
+    `along` k: B lies as it is, and a slice of K is memory in one piece. Any core may be slowed down at any time by
+    something else: a thread that is done helps the others with their strips, or finds more tasks to draw.
     """
     threads = cpu.cores
     if gemm.flops() < 4 * WORTH_A_THREAD * threads:
         return {"THREADS": 1}
     if gemm.batch >= threads:
         tasks = max(t for t in (1, 2, 4) if t * threads <= gemm.batch)
-        return {"THREADS": threads, "PARTITION": "batch", "TASKS": tasks}
+        config: dict[str, Any] = {"THREADS": threads, "PARTITION": "batch", "TASKS": tasks}
+        return {**config, "HELP": False} if inner else config
+    helps = inner == "b" and height >= _STRIPS * rows and gemm.flops() >= _LONG * WORTH_A_THREAD * threads
     wide = width > columns * (threads - 1) and width >= height
-    if not wide and height <= rows * (threads - 1):
+    if along and gemm.k >= threads * LEAST_SLICE:
+        part, pieces = along, gemm.k // max(LEAST_SLICE, _SLICE * gemm.m)
+    elif wide or height > rows * (threads - 1):
+        part, pieces = ("n", width // columns // 8) if wide else ("m", height // rows // 8)
+    else:
         return {"THREADS": 1}
-    tiles_across = width // columns if wide else height // rows
-    config: dict[str, Any] = {"THREADS": threads, "PARTITION": "n" if wide else "m"}
-    return {**config, "TASKS": max(t for t in (1, 2, 4) if t == 1 or 8 * t * threads <= tiles_across)}
+    tasks = 1 if helps else max(t for t in (1, 2, 4) if t == 1 or t * threads <= pieces)
+    config = {"THREADS": threads, "PARTITION": part, "TASKS": tasks}
+    return {**config, "HELP": helps} if inner else config
 
 
 def _tile(gemm: Gemm, cpu: X86, height: int, width: int, *, turned: bool) -> tuple[int, int]:

@@ -1,59 +1,93 @@
 // Cache blocks: MC x NC of C over KC of K, the operands of many tiles, packed or as they lie, held in L1 and L2.
 
-// A tile of a block, at row i and column j of it; `from` is where the block of B lies while its panels are not filled.
-static inline void one_tile(const float *strip, long lda, const float *panel, long ldb, const float *from, long ld_from,
-                            const float *edge, long mc, long nc, long kc, const result *r, long i, long j,
+// A block at work. With HELP its strips may be computed by any thread.
+typedef struct {
+    _Alignas(64) operand a;  // threads write their own and would disturb each other in one cache line
+    operand b;
+    const float *edge;  // the last strip of A, where it is not whole
+    long mc, nc, kc;
+    result r;
+    const float *after;  // the strip of A that is needed when this block is done
+    offer strips;        // by their first rows
+} work;
+
+// The tile at row i and column j of a block.
+static inline void one_tile(const work *w, const float *strip, const float *panel, long ldb, long i, long j,
                             coming *next) {
-    long rows = least(MR, mc - i), cols = nc - j;
+    long rows = least(MR, w->mc - i), cols = w->nc - j, lda = w->a.ld;
     lines nothing, *later = to_ask_for(next, panel, &nothing);
     if (!PACK_A && rows < MR) {
-        strip = edge;
+        strip = w->edge;
         lda = A_T ? MR : A_ROW;
     }
 #if PACK_B == 4
+    const float *from = i ? 0 : w->b.from;
     if (from && cols >= COLS) {
-        packing_tile(rows, kc, strip, lda, from + j, ld_from, (float *)panel, later, r, i, j);
+        packing_tile(rows, w->kc, strip, lda, from + j, w->b.ld_from, (float *)panel, later, &w->r, i, j);
         return;
     }
-    if (from) pack_b((float *)panel, B_PANEL, from + j, ld_from, cols, kc);
-#else
-    (void)from, (void)ld_from;
+    if (from) pack_b((float *)panel, B_PANEL, from + j, w->b.ld_from, cols, w->kc);
 #endif
     if (cols >= COLS)
-        whole_tile(first(VL), rows, COLS, kc, strip, lda, panel, ldb, later, r, i, j);
+        whole_tile(first(VL), rows, COLS, w->kc, strip, lda, panel, ldb, later, &w->r, i, j);
     else
-        part_tiles[(cols - 1) / VL](first((cols - 1) % VL + 1), rows, cols, kc, strip, lda, panel, ldb, later, r, i, j);
+        part_tiles[(cols - 1) / VL](first((cols - 1) % VL + 1), rows, cols, w->kc, strip, lda, panel, ldb, later, &w->r,
+                                    i, j);
 }
 
-static void block(operand a, operand b, float *edge, float *panel_of_b, long mc, long nc, long kc,
-                  const result *r, const float *after, coming *next) {
-    (void)panel_of_b, (void)after;
-    long whole = mc / MR;
-    if (!PACK_A && mc % MR)  // in place the last tiles would read rows that A does not have
-        pack_a_strip(edge, a.at + whole * a.next, a.ld, mc % MR, kc);
 #if INNER_A
-    for (long j = 0; j < nc; j += COLS, b.at += b.next) {
-        const float *strip = a.at, *panel = b.at;
-        long ldb = b.ld;
-        if (PACK_B == 2) {
-            pack_b(panel_of_b, B_PANEL, b.at, b.ld, least(COLS, nc - j), kc);
-            panel = panel_of_b;
-            ldb = COLS;
-        }
-        for (long i = 0; i < mc; i += MR, strip += a.next)
-            one_tile(strip, a.ld, panel, ldb, i ? 0 : b.from, b.ld_from, edge, mc, nc, kc, r, i, j, next);
+static void panels(const work *w, float *scratch, coming *next) {
+    const float *panel = w->b.at;
+    for (long j = 0; j < w->nc; j += COLS, panel += w->b.next) {
+        const float *strip = w->a.at, *packed = PACK_B == 2 ? scratch : panel;
+        if (PACK_B == 2) pack_b(scratch, B_PANEL, panel, w->b.ld, least(COLS, w->nc - j), w->kc);
+        for (long i = 0; i < w->mc; i += MR, strip += w->a.next)
+            one_tile(w, strip, packed, PACK_B == 2 ? COLS : w->b.ld, i, j, next);
     }
+}
 #else
-    for (long i = 0; i < mc; i += MR, a.at += a.next) {
-        const float *panel = b.at;
-        if (NEXT_STRIP) {
-            const float *following = i + MR < mc ? a.at + a.next : after;
-            next->of[0] = (lines){0};
-            if (following) expect(next, 0, following, a.ld, MR, kc);
-        }
-        for (long j = 0; j < nc; j += COLS, panel += b.next)
-            one_tile(a.at, a.ld, panel, b.ld, i ? 0 : b.from, b.ld_from, edge, mc, nc, kc, r, i, j, next);
+static void strip(const work *w, long i, coming *next) {
+    const float *a = w->a.at + i / MR * w->a.next, *panel = w->b.at;
+    if (NEXT_STRIP) {
+        const float *following = i + MR < w->mc ? a + w->a.next : w->after;
+        next->of[0] = (lines){0};
+        if (following) expect(next, 0, following, w->a.ld, MR, w->kc);
     }
+    for (long j = 0; j < w->nc; j += COLS, panel += w->b.next) one_tile(w, a, panel, w->b.ld, i, j, next);
+}
+#endif
+
+#if HELP
+static void draw_strips(work *w, coming *next) {
+    for (long i; (i = offer_draw(&w->strips, MR)) < w->mc;) strip(w, i, next);
+}
+
+// Some strips of another thread's block, if it has any to offer.
+static int help(work *w) {
+    if (!offer_join(&w->strips, WORTH_HELP * MR)) return 0;
+    coming next = {0};
+    draw_strips(w, &next);
+    if (STREAM_C) _mm_sfence();
+    offer_leave(&w->strips);
+    return 1;
+}
+#endif
+
+static void block(work *w, float *edge, float *panel_of_b, coming *next) {
+    (void)panel_of_b;
+    long whole = w->mc / MR;
+    w->edge = edge;
+    if (!PACK_A && w->mc % MR)  // in place the last tiles would read rows that A does not have
+        pack_a_strip(edge, w->a.at + whole * w->a.next, w->a.ld, w->mc % MR, w->kc);
+#if INNER_A
+    panels(w, panel_of_b, next);
+#elif HELP
+    if (PACK_B == 4) strip(w, 0, next);  // the others read what it packs
+    offer_open(&w->strips, PACK_B == 4 ? MR : 0, w->mc);
+    draw_strips(w, next);
+    offer_close(&w->strips);
+#else
+    for (long i = 0; i < w->mc; i += MR) strip(w, i, next);
 #endif
 }
 
@@ -68,9 +102,9 @@ static inline void expect_block(coming *next, const float *B, long ldb, long p, 
 }
 
 // A whole GEMM on one thread. Blocks of a dimension are of nearly equal size, none above the knob. Where B was packed
-// ahead of time, ldb is the distance of its panels.
-static void serial_gemm(float *scratch, const float *A, long lda, const float *B, long ldb, long m, long n, long k,
-                        result r, coming *next) {
+// ahead of time, ldb is the distance of its panels. `w` is where others see what this thread is at.
+static void serial_gemm(work *w, float *scratch, const float *A, long lda, const float *B, long ldb, long m, long n,
+                        long k, result r, coming *next) {
     long mc = ceil_div(ceil_div(m, ceil_div(m, MC_WHOLE)), MR) * MR;
     long nc = ceil_div(ceil_div(n, ceil_div(n, NC_WHOLE)), COLS) * COLS;
     long kc = ceil_div(k, ceil_div(k, KC));
@@ -108,7 +142,8 @@ static void serial_gemm(float *scratch, const float *A, long lda, const float *B
                 result part = tile_at(r, i, j);
                 if (p) part.beta = 1;
                 part.last = finishes && p + depth == k;
-                block(a, b, scratch_a, scratch_b, rows, cols, depth, &part, after, next);
+                w->a = a, w->b = b, w->mc = rows, w->nc = cols, w->kc = depth, w->r = part, w->after = after;
+                block(w, scratch_a, scratch_b, next);
                 b.from = 0;
             }
         }

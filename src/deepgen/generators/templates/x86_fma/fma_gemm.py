@@ -20,7 +20,14 @@ _LINE = 64  # bytes
 _MOST_LINES = 4  # in a turn of the innermost loop; more would hold up the loads of the tile itself
 
 _PARTS = ("knobs", "result", "later", "tile", "pack", "blocks", "dot")
-_SOURCES = ("gemm_fma.c", "x86_vector.h", "x86_pool.h", "x86_call.h", *(f"fma_{part}.h" for part in _PARTS))
+_SOURCES = (
+    "gemm_fma.c",
+    "x86_vector.h",
+    "x86_pool.h",
+    "x86_offer.h",
+    "x86_call.h",
+    *(f"fma_{part}.h" for part in _PARTS),
+)
 _PACK_A = {"none": 0, "rows": 1, "panels": 2}
 _PACK_B = {"none": 0, "block": 1, "panel": 2, "ahead": 3, "first": 4}
 _ACTIVATION = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
@@ -105,6 +112,7 @@ def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]
         "PARTITION": _PARTITION[config.get("PARTITION", "m")],
         "TASKS": config.get("TASKS", 1),
         "CURVE": int(config.get("CURVE", False)),
+        "HELP": int(config.get("HELP", False)),
         "BIAS": int(gemm.bias),
         "ACTIVATION": _ACTIVATION[gemm.activation],
     }

@@ -83,6 +83,9 @@
 #ifndef CURVE  // 1: tasks that divide M and N follow a space-filling curve, so that neighbours in time share an operand
 #define CURVE 0
 #endif
+#ifndef HELP  // 1: a thread that finds no task left computes strips of the others' blocks
+#define HELP 0
+#endif
 #ifndef STREAM_C  // 1: write C past the caches where one K block gives the whole result
 #define STREAM_C 0
 #endif
@@ -114,6 +117,9 @@
 #if NEXT && (NEXT_STRIP || NEXT_BLOCK)
 #error "either what this matrix needs next is asked for, or the next matrix"
 #endif
+#if HELP && (INNER_A || DOT)
+#error "others can help where strips of A pass over a block of B"
+#endif
 #if DOT && (A_T || !B_T || SWAP)
 #error "sums along K need rows of A and B that run along K"
 #endif
@@ -131,4 +137,5 @@ enum {
 };
 
 #define ROWS_AHEAD 24            // rows of B in place that a tile asks for ahead: as long as the last-level cache takes
+#define WORTH_HELP 4             // strips left: a helper's first one takes longer, B is in the caches of another core
 #define AHEAD_BYTES (256 << 10)  // operands up to this size are asked for at once

@@ -15,10 +15,12 @@
 
 #include "x86_call.h"
 #include "x86_pool.h"
+#include "x86_offer.h"
 #include "x86_vector.h"
 #include "fma_knobs.h"
 #include "fma_result.h"
 #if DOT
+typedef int work;  // nothing that another thread could help with
 #include "fma_dot.h"
 #else
 #include "fma_later.h"
@@ -33,7 +35,10 @@ typedef struct {
     long M, N, K, batch, lda, ldb, ldc, stride_a, stride_b, stride_c;
     float alpha, beta;
     long parts_m, parts_n, parts_k, parts_batch;
-    _Atomic long next;  // the task to draw
+    _Atomic long next;        // the task to draw
+    _Atomic long unfinished;  // tasks
+    long threads;
+    work *at_work;  // what each thread is at
 } job;
 
 // Place t on a Hilbert curve through a square of side 2^order: neighbours on the curve are neighbours in the square.
@@ -50,7 +55,7 @@ static void on_curve(long order, long t, long *x, long *y) {
     }
 }
 
-static void one_task(const job *g, float *scratch, long t) {
+static void one_task(const job *g, work *w, float *scratch, long t) {
     long slice = t % g->parts_k;
     t /= g->parts_k;
     long at_n = t % g->parts_n, at_m = t / g->parts_n % g->parts_m;
@@ -81,7 +86,7 @@ static void one_task(const job *g, float *scratch, long t) {
             r.beta = 0;
         }
 #if DOT
-        (void)scratch;
+        (void)scratch, (void)w;
         dot_gemm(A, g->lda, B, g->ldb, m.size, n.size, k.size, r);
 #else
         coming next = {0};
@@ -91,7 +96,7 @@ static void one_task(const job *g, float *scratch, long t) {
             if (PACK_B != 3) expect(&next, 1, B + g->stride_b, g->ldb, at_b[B_T], at_b[!B_T]);
             expect(&next, 2, r.c + g->stride_c, g->ldc, at_c[SWAP], at_c[!SWAP]);
         }
-        serial_gemm(scratch, A, g->lda, B, g->ldb, m.size, n.size, k.size, r, &next);
+        serial_gemm(w, scratch, A, g->lda, B, g->ldb, m.size, n.size, k.size, r, &next);
 #endif
     }
 }
@@ -99,7 +104,17 @@ static void one_task(const job *g, float *scratch, long t) {
 static void draw_tasks(void *arg, int thread) {
     job *g = arg;
     long tasks = g->parts_m * g->parts_n * g->parts_k * g->parts_batch;
-    for (long t; (t = atomic_fetch_add(&g->next, 1)) < tasks;) one_task(g, g->scratch + thread * (long)SLOT_FLOATS, t);
+    for (long t; (t = atomic_fetch_add(&g->next, 1)) < tasks;) {
+        one_task(g, g->at_work + thread, g->scratch + thread * (long)SLOT_FLOATS, t);
+        if (HELP) atomic_fetch_sub(&g->unfinished, 1);
+    }
+#if HELP
+    for (int spins = 0; atomic_load(&g->unfinished); spins++) {
+        for (long other = 0; other < g->threads; other++)
+            if (help(g->at_work + other)) spins = 0;
+        pool_wait(spins);
+    }
+#endif
 }
 
 // Adds the slices of K to C and finishes it, a few rows of C at a time.
@@ -177,6 +192,9 @@ void deepgen_gemm(const float *A, const float *B, const float *bias, float *C, f
         g.A = B, g.B = A, g.M = N, g.N = M, g.lda = ldb, g.ldb = lda, g.stride_a = stride_b, g.stride_b = stride_a;
     }
     cut(&g, threads * TASKS);
+    work at_work[threads];
+    for (int i = 0; HELP && i < threads; i++) at_work[i] = (work){0};
+    g.at_work = at_work, g.threads = threads, g.unfinished = g.parts_m * g.parts_n * g.parts_k * g.parts_batch;
     pool_run(threads, draw_tasks, &g);
     if (g.parts_k > 1) {
         g.next = 0;
