@@ -233,19 +233,21 @@ def _default_direct(gemm: Gemm, left: int, right: int, widen: bool) -> Mapping[s
 def _default_blocks(gemm: Gemm, cpu: X86, left: int, right: int, widen: bool) -> Mapping[str, Any]:
     element = 4 if widen else gemm.dtypes[0].bytes
     depths = covering(_BLOCK_K, gemm.k)
-    config: dict[str, Any] = {"KIND": "panels"} if widen else {"KIND": "panels", "PACK_LEFT": left > _FEW}
+    config: dict[str, Any] = {"KIND": "panels"} if widen else {"KIND": "panels", "PACK_LEFT": False}
     if left <= _FEW:  # the right operand comes from memory: a block of it is packed into L1 and used there
         config |= {"MC": 64, "NC": 512, "KC": nearest(depths, max(64, 128 // element)), "INNER": "left"}
         return {**config, "PACK_AHEAD": 16, "PREFETCH": 0, "PREFETCH_C": False}
     wide = cpu.l2_bytes // 2 // (gemm.k * element)  # columns whose block takes half of L2
     few = left <= 256  # then a block of the right operand is packed, used and forgotten
+    block = nearest(_BLOCK_COLUMNS, min(right, max(wide, 256)))
+    in_order = gemm.layout[1] == "n" and block >= 1024  # rows so long that the processor itself fetches them ahead
     return {
         **config,
         "MC": 256 if few else 64,
-        "NC": nearest(_BLOCK_COLUMNS, min(right, max(wide, 256))),
+        "NC": block,
         "KC": nearest(depths, (1024 if few else 2048) // element),
         "INNER": "right",
-        "PACK_AHEAD": 8 if few else 0,
+        "PACK_AHEAD": 8 if few and not in_order else 0,
         "PREFETCH": 0 if few else 8,
         "PREFETCH_C": not few,
     }
