@@ -25,13 +25,13 @@ _GROUPS = ((1, 1, False), (1, 2, False), (2, 1, False), (2, 2, False), (3, 1, Fa
 _PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 16, 18, 20, 22, 26, 29, 33, 44, 66, 132)
 _ROOM = 226 << 10  # of shared memory, for stages and buffers
 
-# What the model knows of the chip beside its target, fitted to 4,700 configs of 130 problems measured on an H200.
+# What the model knows of the chip beside its target, fitted to 1,300 ways to do 104 problems measured on an H200.
 _LAUNCH_SECONDS = 5.3e-6
-_CLUSTER_SECONDS = 0.4e-6  # more until a cluster's blocks have met
-_TILE_SECONDS = 0.25e-6
-_CLOCK = 1.7e9
-_L2_BYTES_PER_SECOND = 10.6e12
-_STORE_BYTES_PER_SECOND = 90e9  # a multiprocessor's
+_CLUSTER_SECONDS = 0.47e-6  # more until a cluster's blocks have met
+_TILE_SECONDS = 0.24e-6
+_CLOCK = 1.39e9
+_L2_BYTES_PER_SECOND = 11e12
+_STORE_BYTES_PER_SECOND = 64e9  # a multiprocessor's
 
 
 class Way(NamedTuple):
@@ -71,6 +71,8 @@ def _ways(gemm: Gemm, gpu: Gpu, columns: Sequence[int]) -> Iterator[Way]:
             most = {1: 254, 2: CONSUMER_REGISTERS[2], 3: CONSUMER_REGISTERS[3]}[consumers]
             if tiles_m * bn // 2 + 36 > most or tile.bm >= max(2 * gemm.m, 65):
                 continue
+            if tiles_m > 1 and operand_rows(gemm, bn) != bn:
+                continue  # two rows of tiles by lines of columns that are used in part take a third longer
             for cluster in ((1, 1), (2, 1), (1, 2)):  # 33 clusters of four do not run at once
                 yield tile._replace(cluster=cluster)
             tiles = ceil(gemm.m / tile.bm) * ceil(gemm.n / bn) * gemm.batch
@@ -78,9 +80,9 @@ def _ways(gemm: Gemm, gpu: Gpu, columns: Sequence[int]) -> Iterator[Way]:
                 continue
             for parts in _PARTS:
                 if 1 < parts <= min(steps, gpu.multiprocessors // tiles):
-                    for cluster in ((1, 1), (2, 1), (1, 2)):
-                        yield tile._replace(cluster=cluster, parts=parts, fixup="exchange")
-                        yield tile._replace(cluster=cluster, parts=parts, fixup="split")
+                    # Blocks that share tiles were never faster where K is divided.
+                    yield tile._replace(parts=parts, fixup="exchange")
+                    yield tile._replace(parts=parts, fixup="split")
                 for cluster_k in (2, 3, 4):
                     if parts * cluster_k <= min(steps, gpu.multiprocessors // tiles):
                         yield tile._replace(cluster_k=cluster_k, parts=parts, fixup="split")
@@ -142,27 +144,29 @@ def seconds(gemm: Gemm, gpu: Gpu, way: Way) -> float:
     tiles = ceil(gemm.m / (bm * cluster_m)) * ceil(gemm.n / (bn * cluster_n)) * gemm.batch * shared
     rounds = ceil(tiles * splits / gpu.multiprocessors)
     # Of 128 bytes of K: products, operands read from shared memory, tiles that come in. In clocks.
-    products = bm * bn / 32 * (1.25 if way.consumers == 1 else 1.06)
-    operands = (bm + bm // 64 * bn) * 1.25
+    products = bm * bn / 32 * 1.37
+    operands = (bm + bm // 64 * bn) * 1.44
     lines_a = (min(bm, gemm.m) if cluster_n == 1 else bm) / cluster_n
     lines_b = operand_rows(gemm, bn) / cluster_m
     steps = ceil(_steps(gemm) / splits)
-    clocks = steps * max(products, operands, 1.2 * (lines_a + lines_b))
-    own = rounds * (clocks / _CLOCK + _TILE_SECONDS * (0.6 if way.turns else 1.0))
+    clocks = steps * max(products, operands, 0.72 * (lines_a + lines_b))
+    own = rounds * (clocks / _CLOCK + _TILE_SECONDS * (0.74 if way.turns else 1.0))
     # To ask twice for what comes from memory costs more than for what the cache has.
-    lines = lines_a * (1.2 if gemm.m >= 4 * gemm.n else 1.0) + lines_b * (1.2 if gemm.n >= 4 * gemm.m else 1.0)
+    lines = lines_a * (1.26 if gemm.m >= 4 * gemm.n else 1.0) + lines_b * (1.26 if gemm.n >= 4 * gemm.m else 1.0)
     fetched = steps * ATOM_BYTES * tiles * splits * lines
     busy = min(1.0, tiles * splits / gpu.multiprocessors)  # a few multiprocessors do not take all that memory gives
-    memory = max(gemm.least_bytes() / (gpu.bandwidth_gbs * 0.74e9), fetched / _L2_BYTES_PER_SECOND) / (0.8 + 0.2 * busy)
+    memory = max(gemm.least_bytes() / (gpu.bandwidth_gbs * 0.74e9), fetched / _L2_BYTES_PER_SECOND) / (
+        0.92 + 0.08 * busy
+    )
     # Of the time to store a tile, what the next one waits for.
-    again = 0.0 if way.turns else 0.2 if _late(gemm, way) else 0.7
+    again = 0.0 if way.turns else 0.18 if _late(gemm, way) else 1.23
     stored = bm * bn * dtype(gemm.c).bytes / _STORE_BYTES_PER_SECOND * (1 + again * (rounds - 1))
     if result_line(gemm, bn) < 128:
-        stored, memory = stored * 1.5, memory + 0.25 * gemm.batch * gemm.m * gemm.n * dtype(gemm.c).bytes / 3e12
-    parts = _CLUSTER_SECONDS * (shared > 1) + 1.6e-7 * way.turns
+        stored, memory = stored * 1.78, memory + 0.25 * gemm.batch * gemm.m * gemm.n * dtype(gemm.c).bytes / 3e12
+    parts = _CLUSTER_SECONDS * (shared > 1) + 1.1e-7 * way.turns
     if way.fixup == "exchange":
-        parts += 1.9e-6 + bm * bn * 4 / 42e9
+        parts += 1.6e-6 + bm * bn * 4 / 64e9
     elif splits > 1:
-        last = 2.6e-6 + way.parts * bm * bn * 4 / way.cluster_k / 43e9
-        parts += (1.9e-6 + 2.6e-6 * (way.cluster_k > 2)) * (way.cluster_k > 1) + last * (way.parts > 1)
-    return float(_LAUNCH_SECONDS + max(own, memory) + 0.09 * min(own, memory) + stored + parts)
+        last = 1.35e-6 + way.parts * bm * bn * 4 / way.cluster_k / 20e9
+        parts += (2.3e-6 + 1.4e-6 * (way.cluster_k > 2)) * (way.cluster_k > 1) + last * (way.parts > 1)
+    return float(_LAUNCH_SECONDS + max(own, memory) + 0.11 * min(own, memory) + stored + parts)
