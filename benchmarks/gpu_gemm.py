@@ -262,6 +262,9 @@ def promoted(choice: Choice, problem: Gemm, target: Cuda) -> list[Choice]:
     if family.name != "sm90_gemm":
         return [choice]
     space = family.space(problem, target)
+    fast: Config = {**config, "PROMOTE": 0}
+    if config.get("PROMOTE"):
+        return [(family, c) for c in (config, fast) if not space.explain(c)]
     exact: list[Config] = []
     # There are two sets of sums then: other tiles, where one does not leave room for another.
     tiles: tuple[Config, ...] = ({}, {"CONSUMERS": 2, "TILES_M": 1, "REGISTERS": True})
@@ -269,9 +272,9 @@ def promoted(choice: Choice, problem: Gemm, target: Cuda) -> list[Choice]:
     for tile in tiles:
         for store in stores:
             for columns in dict.fromkeys((config["BN"], 192, 160, 128, 64)):
-                exact.append({**config, **tile, **store, "PROMOTE": config.get("PROMOTE") or 4, "BN": columns})
+                exact.append({**config, **tile, **store, "PROMOTE": 4, "BN": columns})
     fitting = [c for c in exact if not space.explain(c)]
-    return [(family, c) for c in ({**config, "PROMOTE": 0}, *fitting[:5]) if not space.explain(c)]
+    return [(family, c) for c in (fast, *fitting[:2]) if not space.explain(c)]
 
 
 def sums_are(choice: Choice, problem: Gemm, exact: bool) -> bool:
