@@ -71,8 +71,10 @@ def test_every_way_to_share_the_work_is_right(partition: str) -> None:
 def test_threads_that_help_each_other_leave_nothing_out(partition: str, packing: str) -> None:
     operator = gemm(700, 320, 1000)
     config = {**FAMILY.default(operator, NATIVE), "KC": 256, "NC": 128, "MC": 256, "PACK_B": packing, "INNER": "b"}
-    config |= {"PACK_FETCH": False, "THREADS": 4, "PARTITION": partition, "TASKS": 1, "HELP": True}
-    runs = Runs(FAMILY.emit(operator, NATIVE, config), NATIVE)
+    config |= {"PACK_FETCH": False, "THREADS": 4, "PARTITION": partition, "TASKS": 1}
+    kernel = FAMILY.emit(operator, NATIVE, config)
+    assert "-DHELP=1" in kernel.flags
+    runs = Runs(kernel, NATIVE)
     # Fewer tasks than threads: those that find none help from the start, and fewer strips than anyone would help with.
     assert [runs.wrong(replace(operator, n=n, beta=0.5)) for n in (320, 16, 320, 70)] == [""] * 4
     assert complaints(runs, operator) == []

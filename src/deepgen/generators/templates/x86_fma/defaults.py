@@ -17,6 +17,7 @@ from deepgen.generators.templates.x86_fma.sizes import (
     depths,
     small,
     tiles,
+    worth_help,
 )
 from deepgen.operators import Gemm
 from deepgen.targets import X86
@@ -30,7 +31,6 @@ _SHORT = 64  # steps of K; in shorter blocks C is passed over too often
 _PAGE = 4096  # bytes
 _STRIPS = 8  # of A in a block, so that others can help with it
 _SLICE = 64  # times the rows of C: a shorter slice of K would cost as much to add up as B does to read
-_LONG = 32  # times what is worth a thread: in less time than that no helper is worth while
 _PAGES = 96  # whose places the nearest TLB holds
 
 
@@ -114,7 +114,7 @@ def _sums_along_k(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
 
 
 def _threads(
-    gemm: Gemm, cpu: X86, height: int, width: int, rows: int, columns: int, *, along: str = "", inner: str = ""
+    gemm: Gemm, cpu: X86, height: int, width: int, rows: int, columns: int, *, along: str = "", inner: str | None = None
 ) -> Mapping[str, Any]:
     """All cores when there is enough to do, dividing what gives each of them most tiles.
 
@@ -126,9 +126,8 @@ def _threads(
         return {"THREADS": 1}
     if gemm.batch >= threads:
         tasks = max(t for t in (1, 2, 4) if t * threads <= gemm.batch)
-        config: dict[str, Any] = {"THREADS": threads, "PARTITION": "batch", "TASKS": tasks}
-        return {**config, "HELP": False} if inner else config
-    helps = inner == "b" and height >= _STRIPS * rows and gemm.flops() >= _LONG * WORTH_A_THREAD * threads
+        return {"THREADS": threads, "PARTITION": "batch", "TASKS": tasks}
+    helped = height >= _STRIPS * rows and worth_help(gemm, threads, inner)
     wide = width > columns * (threads - 1) and width >= height
     if along and gemm.k >= threads * LEAST_SLICE:
         part, pieces = along, gemm.k // max(LEAST_SLICE, _SLICE * gemm.m)
@@ -136,9 +135,8 @@ def _threads(
         part, pieces = ("n", width // columns // 8) if wide else ("m", height // rows // 8)
     else:
         return {"THREADS": 1}
-    tasks = 1 if helps else max(t for t in (1, 2, 4) if t == 1 or t * threads <= pieces)
-    config = {"THREADS": threads, "PARTITION": part, "TASKS": tasks}
-    return {**config, "HELP": helps} if inner else config
+    tasks = 1 if helped else max(t for t in (1, 2, 4) if t == 1 or t * threads <= pieces)
+    return {"THREADS": threads, "PARTITION": part, "TASKS": tasks}
 
 
 def _tile(gemm: Gemm, cpu: X86, height: int, width: int, *, turned: bool) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from deepgen.generators.templates.x86_common import served, sources
 from deepgen.generators.templates.x86_fma.defaults import default_config
-from deepgen.generators.templates.x86_fma.sizes import FLOAT, NEXT, along_k, along_n
+from deepgen.generators.templates.x86_fma.sizes import FLOAT, NEXT, along_k, along_n, worth_help
 from deepgen.generators.templates.x86_fma.space import gemm_space
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
@@ -112,7 +112,7 @@ def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]
         "PARTITION": _PARTITION[config.get("PARTITION", "m")],
         "TASKS": config.get("TASKS", 1),
         "CURVE": int(config.get("CURVE", False)),
-        "HELP": int(config.get("HELP", False)),
+        "HELP": int(config.get("TASKS") == 1 and worth_help(gemm, config["THREADS"], config.get("INNER"))),
         "BIAS": int(gemm.bias),
         "ACTIVATION": _ACTIVATION[gemm.activation],
     }

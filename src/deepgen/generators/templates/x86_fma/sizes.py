@@ -16,6 +16,7 @@ BLOCK_N = (64, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 _BLOCK_K = (8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
 NEXT = ("none", "l2", "l1")  # where the next matrix of a batch is asked into; places are the numbers of the macro
 WORTH_A_THREAD = 1_000_000  # flops; waking another thread takes as long as computing these
+_WORTH_HELP = 32 * WORTH_A_THREAD  # flops of a thread's part; in less time none falls behind so far that help pays
 LEAST_SLICE = 256  # steps of K; below it adding the slices up costs more than it gains
 _LOW = 64  # rows of C up to which a block of K may be short: the few passes over C that it takes are cheap
 _AHEAD_BYTES = 256 << 10  # of A and B in a task that gemm_fma.c still asks for all at once
@@ -56,3 +57,8 @@ def partitions(gemm: Gemm) -> list[str]:
     both = ["mn"] if min(gemm.m, gemm.n) > 1 else []
     by_matrices = ["batch"] if gemm.batch > 1 else []
     return ["m", *both, "n", "k", *by_matrices]
+
+
+def worth_help(gemm: Gemm, threads: int, inner: str | None) -> bool:
+    """Whether a thread that is done should help the others, with strips of A that pass over their blocks of B."""
+    return inner == "b" and gemm.batch < threads and gemm.flops() >= _WORTH_HELP * threads > _WORTH_HELP

@@ -49,8 +49,8 @@ class _Tile:
 def gemm_space(name: str, gemm: Gemm, cpu: X86, *, constant_b: bool) -> Space:
     s = Space(name)
     tile = _tile(s, gemm, cpu, constant_b)
-    inner = _blocks(s, gemm, cpu, tile, constant_b)
-    _sharing(s, gemm, cpu, tile, inner)
+    _blocks(s, gemm, cpu, tile, constant_b)
+    _sharing(s, gemm, cpu, tile)
     return s
 
 
@@ -80,8 +80,7 @@ def _tile(s: Space, gemm: Gemm, cpu: X86, constant_b: bool) -> _Tile:
     return _Tile(kind, swap, rows, vectors, columns, height, width)
 
 
-def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _Tile, constant_b: bool) -> Expr:
-    """The cache blocks; the result is which operand passes innermost."""
+def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _Tile, constant_b: bool) -> None:
     tiled, swap = tile.tiled, tile.swap
     lanes, longest = cpu.vector_bytes // FLOAT, max(gemm.m, gemm.n)
     mc = s.knob("MC", covering(BLOCK_M, longest), when=tiled)
@@ -143,16 +142,13 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _Tile, constant_b: bool) -> Ex
         implies(fetch_b, (pack_b != "none") & (pack_b != "ahead")), "rows of B are asked for while they are packed"
     )
     s.require(implies(stream, (kc >= gemm.k) & ~swap), "C is streamed only where one block of K gives whole rows")
-    return inner
 
 
-def _sharing(s: Space, gemm: Gemm, cpu: X86, tile: _Tile, inner: Expr) -> None:
+def _sharing(s: Space, gemm: Gemm, cpu: X86, tile: _Tile) -> None:
     threads = s.knob("THREADS", thread_counts(cpu.cores))
     partition = s.knob("PARTITION", partitions(gemm), when=threads > 1)
     tasks = s.knob("TASKS", [1, 2, 4, 8], when=threads > 1)
     s.knob("CURVE", [False, True], when=partition == "mn")
-    helps = s.knob("HELP", [False, True], when=tile.tiled & (threads > 1))
-    s.require(implies(helps, inner == "b"), "others help with strips of A that pass over a block of B")
     s.require((threads == 1) | (threads * WORTH_A_THREAD <= gemm.flops()), "every thread has enough to do")
     s.require(
         implies(partition == "k", threads * tasks * LEAST_SLICE <= gemm.k),
