@@ -237,17 +237,19 @@ def _default_blocks(gemm: Gemm, cpu: X86, left: int, right: int, widen: bool) ->
     if left <= _FEW:  # the right operand comes from memory: a block of it is packed into L1 and used there
         config |= {"MC": 64, "NC": 512, "KC": nearest(depths, max(64, 128 // element)), "INNER": "left"}
         return {**config, "PACK_AHEAD": 16, "PREFETCH": 0, "PREFETCH_C": False}
-    wide = cpu.l2_bytes // 2 // (gemm.k * element)  # columns whose block takes half of L2
-    few = left <= 256  # then a block of the right operand is packed, used and forgotten
-    block = nearest(_BLOCK_COLUMNS, min(right, max(wide, 256)))
-    in_order = gemm.layout[1] == "n" and block >= 1024  # rows so long that the processor itself fetches them ahead
+    few = left <= 256  # then a block of the right operand is packed, used and forgotten, a block of K after the other
+    depth = nearest(depths, (1024 if few else 2048) // element)
+    wide = cpu.l2_bytes // 2 // ((min(depth, gemm.k) if few else gemm.k) * element)  # columns that take half of L2
+    fitting = [c for c in _BLOCK_COLUMNS if c * gemm.k * element <= 8 * cpu.l2_bytes] or _BLOCK_COLUMNS[:1]
+    # Rows of the right operand that are long, as are all along K, the processor itself fetches ahead.
+    short = gemm.layout != "nt" and min(right, wide) < 1024
     return {
         **config,
         "MC": 256 if few else 64,
-        "NC": block,
-        "KC": nearest(depths, (1024 if few else 2048) // element),
+        "NC": covering(fitting, right)[-1] if right <= wide else nearest(fitting, max(wide, 256)),
+        "KC": depth,
         "INNER": "right",
-        "PACK_AHEAD": 8 if few and not in_order else 0,
+        "PACK_AHEAD": 8 if few and short else 0,
         "PREFETCH": 0 if few else 8,
         "PREFETCH_C": not few,
     }
