@@ -142,12 +142,16 @@ class DotGemm:
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         gemm, cpu = served(operator, target)
-        swap, widen = swaps(gemm)[0], _widenings(gemm)[-1]
+        widen = _widenings(gemm)[-1]
+        turned = _is_quicker_turned(gemm, cpu)
+        swap = turned or swaps(gemm)[0]
         left, right = sides(gemm, swap)
         kinds = _kinds(gemm, cpu)
         rows, columns = _default_panel(left, right, cpu)
         config: dict[str, Any] = {"SWAP": swap, "WIDEN": widen, "MR": rows, "NR": columns}
-        if "rows" in kinds and left <= (_FEW_TO_CONVERT if gemm.a == "f16" else _FEW):
+        if turned:
+            config |= _default_turned(gemm, cpu)
+        elif "rows" in kinds and left <= (_FEW_TO_CONVERT if gemm.a == "f16" else _FEW):
             config |= {"WIDEN": _widenings(gemm)[0], **_default_rows(left)}
         elif "direct" in kinds and left <= (_FEW if widen else _FEW_TO_SHUFFLE):
             config |= _default_direct(gemm, left, right, widen)
@@ -230,6 +234,30 @@ def _default_direct(gemm: Gemm, left: int, right: int, widen: bool) -> Mapping[s
     }
 
 
+def _is_quicker_turned(gemm: Gemm, cpu: X86) -> bool:
+    """Whether both operands lie along K and turning A and C takes less than turning B, which is much larger."""
+    fits = cpu.vector_bytes == 64 and gemm.layout == "nt" and gemm.dtypes[0].bytes == 1
+    return fits and _FEW < gemm.m <= 4 * _FEW and gemm.n >= 4 * gemm.m
+
+
+def _default_turned(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
+    # C is turned 16 rows at a time, of which 12 are there; all of K at once, if half of L2 holds A.
+    depth = nearest(covering(_BLOCK_K, gemm.k), min(gemm.k, cpu.l2_bytes // 2 // gemm.m))
+    return {
+        "KIND": "panels",
+        "PACK_LEFT": False,
+        "MR": 12,
+        "NR": 2,
+        "MC": 64,
+        "NC": covering(_BLOCK_COLUMNS, gemm.m)[-1],
+        "KC": depth,
+        "INNER": "right",
+        "PACK_AHEAD": 32,
+        "PREFETCH": 0,
+        "PREFETCH_C": False,
+    }
+
+
 def _default_blocks(gemm: Gemm, cpu: X86, left: int, right: int, widen: bool) -> Mapping[str, Any]:
     element = 4 if widen else gemm.dtypes[0].bytes
     depths = covering(_BLOCK_K, gemm.k)
@@ -241,8 +269,8 @@ def _default_blocks(gemm: Gemm, cpu: X86, left: int, right: int, widen: bool) ->
     depth = nearest(depths, (1024 if few else 2048) // element)
     wide = cpu.l2_bytes // 2 // ((min(depth, gemm.k) if few else gemm.k) * element)  # columns that take half of L2
     fitting = [c for c in _BLOCK_COLUMNS if c * gemm.k * element <= 8 * cpu.l2_bytes] or _BLOCK_COLUMNS[:1]
-    # Rows of the right operand that are long, as are all along K, the processor itself fetches ahead.
-    short = gemm.layout != "nt" and min(right, wide) < 1024
+    # What lies in one piece: where it is long, the processor itself fetches ahead.
+    short = (gemm.k if gemm.layout == "nt" else min(right, wide)) < 1024
     return {
         **config,
         "MC": 256 if few else 64,
