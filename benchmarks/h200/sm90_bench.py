@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 import tempfile
 from collections.abc import Callable
@@ -130,26 +129,6 @@ class Bench:
         return max(
             {"bf16": 4e-3, "f16": 6e-4}.get(op.c, 1e-5), {"tf32": 2e-3, "f8e4m3": 4e-3, "f8e5m2": 4e-3}.get(op.a, 0)
         )
-
-    def time(self, calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-        """Microseconds of single calls, in random order within each round, each with a cold L2."""
-        torch = self.torch
-        taken: dict[str, list[float]] = {name: [] for name in calls}
-        order, dice = list(calls), random.Random(1)
-        for _ in range(rounds):
-            dice.shuffle(order)
-            events = []
-            for name in order:
-                self.flush.zero_()
-                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                begin.record()
-                calls[name]()
-                end.record()
-                events.append((name, begin, end))
-            torch.cuda.synchronize()
-            for name, begin, end in events:
-                taken[name].append(begin.elapsed_time(end) * 1e3)
-        return taken
 
     def load(self, kernel: Any, image: bytes) -> Callable[[], None]:
         op = self.op

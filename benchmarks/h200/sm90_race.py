@@ -155,7 +155,12 @@ def told(r: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path())
-    parser.add_argument("--of", nargs="+", default=["bf16"], help="formats, as `sm90_sweep.py` takes them")
+    parser.add_argument(
+        "--of",
+        nargs="+",
+        default=["bf16"],
+        help="dtype, then /layout, /c and /exact, and @ and places in the list of shapes",
+    )
     parser.add_argument("--known", type=int, default=14, help="configs of earlier runs")
     parser.add_argument("--most", type=int, default=8, help="configs that the model ranks first")
     parser.add_argument("--near", type=int, default=24, help="neighbours of the best three")

@@ -20,6 +20,15 @@
 //   32-bit results through the copy engine            i8 6144x6144x1024: 92.7 to 68.0*
 //   results where the tiles were (reuse)              nothing, but shared memory for another stage
 //   parts of K among blocks that share tiles          nothing in bf16; fp8 with f32 sums 256x4096x14336: 34.7 to 33.8
+//   sizes and factors in the code (FIXED)             1024^3: 8.64 to 8.29; 384x384x4096: 10.34 to 9.95; batch 64 of
+//                                                     512x512x64: 14.4 to 13.7; 4096^3: 178.1 to 176.7; all of 26 shapes
+//   pairs that share tiles of any width               nothing in bf16; fp8 2048x11008x4096: 127.6 to 126.5
+//   parts of the tiles beyond the last full round     nn 2048x11008x4096: 243.7 to 233.7; nt: nothing (168 fits)
+//   warpgroups move sums at different times           fp8 with f32 sums 8192^3: 817 to 789; 4096x14336x4096: 356 to 348
+//   squares of tiles along Hilbert's curve            nothing: 1 % at most, in three of 130
+// Tried and left out: to go through the storing once, outside of C, while the first tile is on its way (more registers,
+// up to three times as long); to ask for C's descriptor early, and the producer's code first (nothing); tiles of 72 to
+// 200 columns in nn (168: 370 us where nt takes 236: instructions want whole lines of contiguous columns).
 //
 // A block computes BM x BN of C, BK steps of K at a time. One thread has the copy engine fetch tiles of A and B into
 // STAGES swizzled buffers; CONSUMERS warpgroups multiply them. A stage's `full` barrier tells that its bytes have come,

@@ -115,7 +115,7 @@ struct Schedule {
         int height = FIXED && outer % GROUP == 0 ? GROUP : min(outer - first, GROUP);
         inside -= band * (GROUP * inner);
         int i = inside / height, o = first + inside - i * height;
-        // In a band, whole squares may be gone through along a curve that never jumps: fewer lines in use at a time.
+        // In a band, whole squares may be gone through along a curve that never jumps.
         int square = i / GROUP * GROUP;
         if (HILBERT && height == GROUP && square + GROUP <= inner) {
             i = square, o = first;
