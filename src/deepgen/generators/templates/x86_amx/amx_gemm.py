@@ -19,11 +19,11 @@ from deepgen.generators.templates.x86_dot.products import (
     unfit_result,
 )
 from deepgen.operators import Gemm, Operator
-from deepgen.space import Space, implies, minimum
+from deepgen.space import Space, implies, minimum, where
 from deepgen.targets import X86, Target
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
-_PASSING = {"none": 0, "left": 1, "right": 2}
+_PASSING = {"none": 0, "left": 1, "right": 2, "both": 3}
 _AHEAD = {"none": 0, "panel": 1, "item": 2}
 _STORES = {"direct": 0, "buffer": 1, "stream": 2}
 _INPUTS = {("bf16", "bf16"), ("i8", "i8"), ("u8", "i8"), ("i8", "u8"), ("u8", "u8")}
@@ -35,7 +35,7 @@ _WORTH_A_THREAD = 5_000_000  # operations; waking another thread takes longer th
 _SQUARE = 1024  # bytes of 16 groups of 4 bytes by 16 columns
 _OWN = ("gemm_amx.c", "knobs.h", "operands.h", "aside.h", "tile_product.h", "tiles.h", "pack.h")
 _SOURCES = (*_OWN, "lines.h", "finish.h", "tasks.h", "x86_call.h", "x86_pool.h", "x86_vector.h")
-_SWITCHES = ("SWAP", "PACK_LEFT", "SNAKE", "ASIDE", "AHEAD_RESULT")
+_SWITCHES = ("SWAP", "K_OUTSIDE", "PACK_LEFT", "SNAKE", "ASIDE", "AHEAD_RESULT")
 
 
 class AmxGemm:
@@ -62,6 +62,7 @@ class AmxGemm:
         swap = s.knob("SWAP", swaps(gemm))
         rows, columns = s.knob("MR", _TILES), s.knob("NR", _TILES)
         nc, kc = s.knob("NC", _COLUMNS), s.knob("KC", covering(_DEPTHS, gemm.k))
+        outside = s.knob("K_OUTSIDE", [False, True])
         s.knob("PACK_LEFT", [False, True])
         s.knob("PASSING", list(_PASSING))
         s.knob("SNAKE", [False, True])
@@ -85,7 +86,10 @@ class AmxGemm:
         for swapped in swaps(gemm):
             left, right = sides(gemm, swapped)
             s.require(
-                implies((kc < gemm.k) & (swap == swapped), minimum(nc, right) * left * 4 <= 2 * cpu.l2_bytes),
+                implies(
+                    (kc < gemm.k) & (swap == swapped),
+                    where(outside, right, minimum(nc, right)) * left * 4 <= 2 * cpu.l2_bytes,
+                ),
                 f"sums that wait for the next block of K are at most twice L2, swapped: {swapped}",
             )
         every_task_works(s, gemm, swap, threads, partition, tasks, panel_rows, panel_columns)
@@ -129,7 +133,9 @@ def _slot(gemm: Gemm, config: Mapping[str, Any]) -> str:
     rows, columns = config["MR"] * 16, config["NR"] * 16
     sums, panels = rows * columns * 4, config["NC"] // columns
     squares = f"ceil_div(min({config['KC']}, K), {depth})"
-    partial = f"(K > {config['KC']}) * ceil_div({'N' if config['SWAP'] else 'M'}, {rows}) * {panels * sums}"
+    left, right = ("N", "M") if config["SWAP"] else ("M", "N")
+    waiting = f"ceil_div({right}, {columns})" if config["K_OUTSIDE"] else panels
+    partial = f"(K > {config['KC']}) * ceil_div({left}, {rows}) * {waiting} * {sums}"
     return f"{3 * sums} + {(config['MR'] + panels * config['NR']) * _SQUARE} * {squares} + {partial}"
 
 

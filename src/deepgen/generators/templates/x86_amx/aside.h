@@ -65,13 +65,12 @@ static inline walk paced(walk w, long steps) {
     return w;
 }
 
-ALWAYS_INLINE void walk_on(walk *at, int to_write) {
+// Lines that will be written are fetched in the same way: fetched for writing they would go into L1, where rows of C that
+// lie whole pages apart push each other out.
+ALWAYS_INLINE void walk_on(walk *at) {
     walk w = *at;
     for (long n = w.each; n > 0 && w.rows > 0; n--) {
-        if (to_write)
-            __builtin_prefetch(w.at + w.line * 64, 1, 3);
-        else
-            __builtin_prefetch(w.at + w.line * 64, 0, 2);
+        __builtin_prefetch(w.at + w.line * 64, 0, 2);
         if (++w.line == w.lines) w.line = 0, w.at += w.ld, w.rows--;
     }
     *at = w;
@@ -85,7 +84,7 @@ typedef struct {
 
 ALWAYS_INLINE void step_aside(aside *x) {
     if (ASIDE && x->finish.rows) finish_until(&x->finish, x->finish_each);
-    if (AHEAD && x->left.rows) walk_on(&x->left, 0);
-    if (AHEAD == 2 && x->right.rows) walk_on(&x->right, 0);
-    if (AHEAD_RESULT && x->result.rows) walk_on(&x->result, 1);
+    if (AHEAD && x->left.rows) walk_on(&x->left);
+    if (AHEAD == 2 && x->right.rows) walk_on(&x->right);
+    if (AHEAD_RESULT && x->result.rows) walk_on(&x->result);
 }

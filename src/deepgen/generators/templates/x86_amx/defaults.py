@@ -12,6 +12,8 @@ from deepgen.targets import X86
 _WORTH_A_THREAD = 20_000_000  # operations; below, waking another thread takes as long as it saves
 _BYTES_WORTH_A_THREAD = 1 << 20  # the same for what waits for memory
 _WORTH_FETCHING = 64 << 10  # bytes of one product of a batch
+_SMALL_BLOCK = 32 << 10  # bytes; two thirds of L1
+_PAGES = 64  # two thirds of what the first level of the TLB holds
 _ROUND = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -20,7 +22,8 @@ def default_config(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
     swap = _default_swap(gemm)
     left, right = sides(gemm, swap)
     rows, columns = _panel(left, right)
-    nc, kc = _block(gemm, cpu, left, right)
+    passing_by = left <= 32 and right >= 1024  # the right operand is used once: best from L1, where it was packed
+    nc, kc = _small_block(gemm, right) if passing_by else _block(gemm, cpu, left, right)
     copied = _left_is_copied(gemm, left, right, nc, kc)
     if copied:
         kc = 1024 // element  # 32 rows of it stay in L1
@@ -30,6 +33,7 @@ def default_config(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
         "NR": columns,
         "NC": nc,
         "KC": kc,
+        "K_OUTSIDE": passing_by,
         "PACK_LEFT": copied,
         "PASSING": "right",
         "SNAKE": kc * element > 1024,
@@ -40,7 +44,7 @@ def default_config(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
         "PACK_AHEAD": 0,
         "STORE": "direct" if gemm.c == gemm.acc else "buffer",
     }
-    return {**config, **_threads(gemm, cpu, left, right, rows * 16, columns * 16)}
+    return {**config, **_threads(gemm, cpu, left, right, rows * 16, columns * 16, nc)}
 
 
 def _ahead(gemm: Gemm, cpu: X86, left: int, right: int, kc: int) -> str:
@@ -64,13 +68,21 @@ def _panel(left: int, right: int) -> tuple[int, int]:
     return 2, 2
 
 
+def _small_block(gemm: Gemm, right: int) -> tuple[int, int]:
+    """Columns and numbers along K of a block that stays in L1.
+
+    Such an operand lies across (`_default_swap`): a block has no more rows of it than have their pages in the TLB.
+    """
+    element = gemm.dtypes[0].bytes
+    rows = _at_most(_ROUND, _PAGES * 4096 // (right * element))
+    kc = min(rows, 256, _at_least(_ROUND, gemm.k))
+    return _SMALL_BLOCK // (kc * element), kc
+
+
 def _block(gemm: Gemm, cpu: X86, left: int, right: int) -> tuple[int, int]:
-    """Columns and numbers along K of the right operand's block."""
+    """Columns and numbers along K of the right operand's block, which stays in L2."""
     element = gemm.dtypes[0].bytes
     whole = _at_least(_ROUND, gemm.k)
-    if left <= 32 and right >= 1024:  # read once, by whole rows; the few sums wait in L2
-        nc = _at_least(_ROUND[:-1], right)
-        return nc, min(whole, max(64, _at_most(_ROUND, 256 * 1024 // (nc * element))))
     nc = min(_at_least(_ROUND, right), 4096)
     share = 8 if left <= 64 else 4  # of L2; few rows use a block once or twice: best soon after it was packed
     while nc > 256 and nc * whole * element > cpu.l2_bytes // share:
@@ -99,7 +111,12 @@ def _at_most(values: Sequence[int], wanted: int) -> int:
     return max((v for v in values if v <= wanted), default=values[0])
 
 
-def _threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: int) -> Mapping[str, Any]:
-    """All cores when there is enough to do."""
+def _threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: int, nc: int) -> Mapping[str, Any]:
+    """All cores when there is enough to do; they draw blocks of columns one by one, so that a slow core gets fewer."""
     little = gemm.flops() < _WORTH_A_THREAD * cpu.cores and gemm.least_bytes() < _BYTES_WORTH_A_THREAD * cpu.cores
-    return {"THREADS": 1} if little else all_cores(gemm, cpu, left, right, rows, columns)
+    if little:
+        return {"THREADS": 1}
+    found = all_cores(gemm, cpu, left, right, rows, columns)
+    if left <= 32 or found.get("PARTITION") != "right":
+        return found
+    return {**found, "TASKS": _at_most((1, 2, 4), -(-right // (cpu.cores * nc)))}

@@ -105,7 +105,8 @@ static void one_product(course *g, block b, product *p, long i, long j) {
     if (j == 0) take_left(p, g, row, rows, b.k, b.depth);
     p->backwards = SNAKE && j % 2;
     p->right = g->s.right + j * panel_bytes(b.depth);
-    char *partial = g->s.partial + (i * b.right_panels + j) * SUMS_BYTES;
+    long place = K_OUTSIDE ? column / COLS : j;
+    char *partial = g->s.partial + (place * b.left_panels + i) * SUMS_BYTES;
     p->sums_in = b.k ? partial : 0;
     p->sums_in_row = p->sums_row = COLS * 4;
     if (b.k + b.depth < g->K) {
@@ -138,11 +139,12 @@ static void one_block(course *g, block b) {
 static void serial_gemm(course *g) {
     long nc = ceil_div(ceil_div(g->Q, ceil_div(g->Q, NC_WHOLE)), COLS) * COLS;
     long kc = ceil_div(ceil_div(g->K, ceil_div(g->K, KC)), DEPTH) * DEPTH;
-    for (long q = 0; q < g->Q; q += nc)
-        for (long k = 0; k < g->K; k += kc) {
-            block b = {q, k, least(kc, g->K - k), ceil_div(g->P, ROWS), ceil_div(least(nc, g->Q - q), COLS)};
-            one_block(g, b);
-        }
+    long across = ceil_div(g->Q, nc), along = ceil_div(g->K, kc);
+    for (long n = 0; n < across * along; n++) {
+        long q = nc * (K_OUTSIDE ? n % across : n / along), k = kc * (K_OUTSIDE ? n / across : n % along);
+        block b = {q, k, least(kc, g->K - k), ceil_div(g->P, ROWS), ceil_div(least(nc, g->Q - q), COLS)};
+        one_block(g, b);
+    }
 }
 
 // --- task --------------------------------------------------------------------------------------------------------
@@ -203,7 +205,7 @@ static void draw_tasks(void *arg, int thread) {
     s->right = s->left + MR * 1024 * ceil_div(least(KC, g->K), DEPTH);
     s->partial = s->right + NC_WHOLE / 16 * 1024 * ceil_div(least(KC, g->K), DEPTH);
     long tasks = g->of.p * g->of.q * g->of.batch;
-    begin_thread();
+    begin_thread(g->P);
     for (long t; (t = atomic_fetch_add(&g->next, 1)) < tasks;) one_task(g, &c, t);
     finish_until(&c.aside.finish, ROWS);
     if (STORE == 2) _mm_sfence();  // stores past the caches are not ordered before what tells that this is done

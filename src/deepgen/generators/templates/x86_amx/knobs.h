@@ -35,6 +35,9 @@
 #ifndef KC  // cache block: numbers along K; below K, sums wait in memory between blocks
 #define KC 1024
 #endif
+#ifndef K_OUTSIDE  // 1: all columns meet a block of K before the next one; 0: all of K meets a block of columns
+#define K_OUTSIDE 0
+#endif
 #ifndef PACK_LEFT  // 1: copy panels of the left operand; 0: read them where they lie
 #define PACK_LEFT 0
 #endif
@@ -56,7 +59,7 @@
 #ifndef PACK_AHEAD  // lines (across: of K; along: of a row) ahead while packing; 0: leave it to the hardware
 #define PACK_AHEAD 16
 #endif
-#ifndef PASSING  // which operand's tiles are loaded past L1: 0 none, 1 the left one's, 2 the right one's
+#ifndef PASSING  // which operand's tiles are loaded past L1: 0 none, 1 the left one's, 2 the right one's, 3 both
 #define PASSING 2
 #endif
 #ifndef STORE  // whole results: 0 from tiles where the dtype allows, 1 by way of L1, 2 the same and past the caches

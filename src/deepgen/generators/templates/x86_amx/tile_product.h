@@ -27,40 +27,45 @@ typedef struct {
     aside *aside;
 } product;
 
-static void begin_thread(void) {
-    static const tile_shapes all_whole = {.palette = 1,
-                                          .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-                                          .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
-    tile_configure(&all_whole);
+// Tiles are always whole but for their rows, where the left operand has less than one tile of them: products, and sums
+// that wait in memory, then take as much less time.
+static void begin_thread(long left_rows) {
+    tile_shapes shapes = {.palette = 1};
+    for (int t = 0; t < 8; t++) {
+        shapes.row_bytes[t] = 64;
+        shapes.rows[t] = t < MR * NR + LEFT_TILES ? (uint8_t)least(left_rows, 16) : 16;
+    }
+    tile_configure(&shapes);
 }
 static void end_thread(void) { tile_release(); }
 
 ALWAYS_INLINE void take_left_tile(int t, const char *from, long row) {
-    if (PASSING == 1)
+    if (PASSING & 1)
         tile_stream(t, from, row);
     else
         tile_load(t, from, row);
 }
 
 ALWAYS_INLINE void take_right_tile(int t, const char *from) {
-    if (PASSING == 2)
+    if (PASSING & 2)
         tile_stream(t, from, 64);
     else
         tile_load(t, from, 64);
 }
 
+// Each tile is loaded just before the first product that needs it: products and loads take turns, neither waits in a row.
 ALWAYS_INLINE void dots(int mr, int nr, const char *left, long row, long tile, const char *right) {
     if (MR <= NR) {
-        UNROLLED for (int i = 0; i < mr; i++) take_left_tile(LEFT_TILE(i), left + i * tile, row);
-        UNROLLED for (int j = 0; j < nr; j++) {
-            take_right_tile(RIGHT_TILE(j), right + j * 1024);
-            UNROLLED for (int i = 0; i < mr; i++) tile_dot(SUM_TILE(i, j), LEFT_TILE(i), RIGHT_TILE(j));
+        UNROLLED for (int j = 0; j < nr; j++) UNROLLED for (int i = 0; i < mr; i++) {
+            if (j == 0) take_left_tile(LEFT_TILE(i), left + i * tile, row);
+            if (i == 0) take_right_tile(RIGHT_TILE(j), right + j * 1024);
+            tile_dot(SUM_TILE(i, j), LEFT_TILE(i), RIGHT_TILE(j));
         }
     } else {
-        UNROLLED for (int j = 0; j < nr; j++) take_right_tile(RIGHT_TILE(j), right + j * 1024);
-        UNROLLED for (int i = 0; i < mr; i++) {
-            take_left_tile(LEFT_TILE(i), left + i * tile, row);
-            UNROLLED for (int j = 0; j < nr; j++) tile_dot(SUM_TILE(i, j), LEFT_TILE(i), RIGHT_TILE(j));
+        UNROLLED for (int i = 0; i < mr; i++) UNROLLED for (int j = 0; j < nr; j++) {
+            if (j == 0) take_left_tile(LEFT_TILE(i), left + i * tile, row);
+            if (i == 0) take_right_tile(RIGHT_TILE(j), right + j * 1024);
+            tile_dot(SUM_TILE(i, j), LEFT_TILE(i), RIGHT_TILE(j));
         }
     }
 }
