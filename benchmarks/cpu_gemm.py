@@ -19,7 +19,8 @@ flushed from all caches; scratch memory is not, ours or theirs. Rounds are inter
 baseline's time over ours in the same round, so that above 1 we are faster; the interval covers 99%. The bound is the
 machine's measured peak or memory bandwidth, whichever takes longer; with warm caches memory counts only where the
 matrices do not fit in the last-level cache. Tuning times kernels with the caches of the race. `machine_state` is the
-share of its best rate that the machine gave before or after the race, whichever is less.
+share of its best rate that the machine gave before or after the race, whichever is less, and `disturbed` says what
+else took the processor's time while it ran.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -89,6 +90,16 @@ class Runners:
 
 
 @dataclass(frozen=True)
+class Found:
+    """What a race gave."""
+
+    rows: Mapping[str, Any] = field(default_factory=dict)  # of each contender
+    call: float = 0.0  # seconds of an empty call
+    disturbed: str | None = "nothing was measured"  # what took the processor's time meanwhile
+    state: float = -1.0
+
+
+@dataclass(frozen=True)
 class Job:
     """One race: an operator on so many threads, with cold or warm caches, and how its kernel is found."""
 
@@ -128,23 +139,24 @@ class Job:
         """The result: times of all, their ratios to ours, what was found wrong with any.
 
         A machine that others slow down is given `patience` seconds to become calm, and what it slowed down all the
-        same is raced again. Which race counts is decided by the machine's state before and after it, not by its times.
+        same is raced again. Which race counts is decided by the machine's state around it, not by its times.
         """
         config = self.config()
         numbers = arithmetic(self.operator, self.target) or "f32"
         bounds = _bounds(self.target, numbers, self.threads)
-        best: tuple[float, dict[str, Any], float] = (0.0, {}, 0.0)
+        best = Found()
         ends = time.monotonic() + patience
         while True:
             before = self._state(numbers)
             if before >= CALM or time.monotonic() >= ends:
-                rows, call = self._times(runners, config, self._rounds(self._bound_seconds(bounds, cold=True)))
-                best = max(best, (min(before, self._state(numbers)), rows, call), key=lambda found: found[0])
-                if best[0] >= CALM or time.monotonic() >= ends:
+                found = self._times(runners, config, self._rounds(self._bound_seconds(bounds, cold=True)))
+                found = replace(found, state=min(before, self._state(numbers)))
+                best = max(best, found, key=lambda race: (race.disturbed is None, race.state))
+                if (best.state >= CALM and best.disturbed is None) or time.monotonic() >= ends:
                     break
             else:
                 time.sleep(1.0)
-        state, rows, call = best
+        rows = best.rows
         return {
             "operator": self.operator.to_json(),
             "isa": isa(self.operator, self.target),
@@ -154,11 +166,12 @@ class Job:
             "ratio": min((row["ratio"] for row in rows.values() if "ratio" in row), default=None),
             "share_of_bound": self._bound_seconds(bounds, self.cold) / rows[OURS]["seconds"],
             "bounds": vars(bounds),
-            "machine_state": state,
+            "machine_state": best.state,
+            "disturbed": best.disturbed,
             "generator": self.generator.name,
             "config": dict(config),
             "tuning_seconds": self.seconds,
-            "empty_call_seconds": call,
+            "empty_call_seconds": best.call,
             "contenders": rows,
             "conditions": conditions(),
         }
@@ -166,8 +179,7 @@ class Job:
     def _state(self, numbers: str) -> float:
         return x86_state(self.target, numbers, self.threads)
 
-    def _times(self, runners: Runners, config: Mapping[str, Any], rounds: int) -> tuple[dict[str, Any], float]:
-        """What each contender took, and what an empty call costs."""
+    def _times(self, runners: Runners, config: Mapping[str, Any], rounds: int) -> Found:
         kernel = self.generator.emit(self.operator, self.target, config)
         names = baselines.find(self.operator, self.target)
         contenders = [Contender(OURS, kernel, build_once(kernel, self.target)), *map(Contender, names)]
@@ -189,8 +201,9 @@ class Job:
                 "ratio": ratio.estimate,
                 "interval": [ratio.low, ratio.high],
             }
-        call = ours.conditions.get("call_seconds")
-        return rows, float(call) if isinstance(call, (int, float)) else 0.0
+        call, disturbed = ours.conditions.get("call_seconds"), ours.conditions.get("contaminated")
+        seconds = float(call) if isinstance(call, (int, float)) else 0.0
+        return Found(rows, seconds, str(disturbed) if disturbed else None)
 
     def _bound_seconds(self, bounds: Bounds, cold: bool) -> float:
         compute = self.operator.flops() / bounds.gflops * 1e-9

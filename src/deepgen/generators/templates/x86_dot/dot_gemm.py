@@ -206,8 +206,8 @@ def _missing(gemm: Gemm, cpu: X86) -> str | None:
 
 
 def _default_panel(left: int, right: int, cpu: X86) -> tuple[int, int]:
-    tall, wide = (6, 4) if cpu.vector_bytes == 64 else (4, 1)
-    return min(_HEIGHTS, key=lambda h: abs(h - min(left, tall))), min(wide, -(-right // 16))
+    wide = 4 if cpu.vector_bytes == 64 else 1
+    return min(left, 6), min(wide, -(-right // 16))
 
 
 def _default_rows(left: int) -> Mapping[str, Any]:
