@@ -290,7 +290,7 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
 #pragma unroll
         for (int i = 0; i < CHUNKS * 4; ++i) pin(sums[i]);  // no use of them moves before the wait
 #if EXCHANGE
-        if (FIXUP == SPLIT || w.steps < schedule.steps) {
+        if (FIXUP == SPLIT || w.steps < schedule.steps) {  // a part
             acc_t own[SHARE * 4];
             int tile = (w.tile - schedule.whole) * CLUSTER + rank;
             if (exchange(p, w, sums, own, tile, group)) store_straight<SHARE>(p, w, row, own, w.part * SHARE);

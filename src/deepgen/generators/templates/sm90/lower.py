@@ -97,7 +97,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
 
 
 def _sizes(gemm: Gemm, fixed: bool) -> dict[str, int | str]:
-    """Sizes and factors that are part of the code."""
+    """Sizes and factors that are part of the code, so that nothing is read or divided before the first fetch."""
     if not fixed:
         return {"FIXED": 0}
     sizes = {"SIZE_M": gemm.m, "SIZE_N": gemm.n, "SIZE_K": gemm.k, "SIZE_BATCH": gemm.batch}
@@ -200,7 +200,7 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered, multiprocessor
     )
     step = Step("gemm", args, (grid, 1, 1), (lowered.threads, 1, 1), (cluster, 1, 1), lowered.shared_bytes)
     requires = [*_aligned(gemm, c), *_split(c, tiles, int(m["BK"]), splits, resident)]
-    if c.get("FIXED", False):
+    if m["FIXED"]:
         requires += [
             (f"{name} == {value}", f"{name} = {value}, for which it was made")
             for name, value in gemm.scalars().items()
@@ -263,10 +263,9 @@ def _split(c: Mapping[str, Any], tiles: str, bk: int, splits: int, resident: int
     """What a kernel whose blocks share out K asks of a shape."""
     if splits > 1:
         yield f"ceil_div(K, {bk}) >= {splits}", f"K of more than {bk * (splits - 1)}: it is split {splits} ways"
+    most = resident // splits
     if c["FIXUP"] == "tail":
         yield f"{tiles} >= {resident}", f"a result of at least {resident} tiles: a round of whole ones comes first"
-        most = resident // splits
         yield f"({tiles}) % {resident} <= {most}", f"at most {most} tiles beyond rounds of {resident}: all at once"
     if c["FIXUP"] == "exchange":
-        most = resident // splits
         yield f"{tiles} <= {most}", f"a result of at most {most} tiles: all of them are worked on at once"
