@@ -68,9 +68,10 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     packing = (
         "none" if as_it_lies else "first" if on_the_way else "none" if in_place else "panel" if one_panel else "block"
     )
-    # Packed blocks fill a quarter of L2: more would not find room where its pages happen to share sets.
-    quarter = cpu.l2_bytes // 4 // (depth * FLOAT) if blocks or constant_b else 512
-    block_n = nearest(covering(BLOCK_N, width), 4096 if streamed else 1024 if as_it_lies else 384 if few else quarter)
+    # Packed blocks leave more than half of L2 to A, C and pages that happen to share sets with them.
+    room = cpu.l2_bytes * 3 // 8 // (depth * FLOAT) if blocks or constant_b else 512
+    packed_n = max(n for n in BLOCK_N if n <= max(room, BLOCK_N[0]))
+    block_n = nearest(covering(BLOCK_N, width), 4096 if streamed else 1024 if as_it_lies else 384 if few else packed_n)
     next_strip = blocks and a_in_place
     # What stays in L1 through the inner loop: the panel where each is packed in turn, else the strip of A.
     stays = FLOAT * (vectors * lanes if one_panel or askew else rows)

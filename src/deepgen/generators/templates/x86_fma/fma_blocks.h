@@ -101,31 +101,38 @@ static inline void expect_block(coming *next, const float *B, long ldb, long p, 
         expect(next, 1, B + p * ldb + j, ldb, depth, cols);
 }
 
-// A whole GEMM on one thread. Blocks of a dimension are of nearly equal size, none above the knob. Where B was packed
-// ahead of time, ldb is the distance of its panels. `w` is where others see what this thread is at.
+// The next block of a dimension of which `left` is left: nearly as large as those that follow, in whole units.
+static inline long block_of(long left, long most, long unit) {
+    return least(left, ceil_div(ceil_div(left, ceil_div(left, most)), unit) * unit);
+}
+
+static inline long rows_of(long left) { return block_of(left, MC_WHOLE, MR); }
+static inline long columns_of(long left) { return block_of(left, NC_WHOLE, COLS); }
+
+// A whole GEMM on one thread. Where B was packed ahead of time, ldb is the distance of its panels. `w` is where others
+// see what this thread is at.
 static void serial_gemm(work *w, float *scratch, const float *A, long lda, const float *B, long ldb, long m, long n,
                         long k, result r, coming *next) {
-    long mc = ceil_div(ceil_div(m, ceil_div(m, MC_WHOLE)), MR) * MR;
-    long nc = ceil_div(ceil_div(n, ceil_div(n, NC_WHOLE)), COLS) * COLS;
     long kc = ceil_div(k, ceil_div(k, KC));
     float *scratch_a = scratch, *scratch_b = scratch + SLOT_FLOATS - B_FLOATS;
     if (STREAM_C)
         r.stream = kc == k && r.beta == 0 && ((uintptr_t)r.c | (uintptr_t)(r.ldc * 4)) % sizeof(vec) == 0;
-    long outer = OUTER_A ? m : n, outer_step = OUTER_A ? mc : nc;
-    long inner = OUTER_A ? n : m, inner_step = OUTER_A ? nc : mc;
-    int inner_stays = inner <= inner_step && kc == k;  // packed once for all
+    long outer = OUTER_A ? m : n, inner = OUTER_A ? n : m;
+    int inner_stays = inner <= (OUTER_A ? NC_WHOLE : MC_WHOLE) && kc == k;  // packed once for all
     if (AHEAD && PACK_B != 3 && (m + n) * k * 4 <= AHEAD_BYTES) {
         ask_for(A, lda, A_T ? k : m, A_T ? m : k);
         ask_for(B, ldb, B_T ? n : k, B_T ? k : n);
     }
     int finishes = r.last;
     operand a = {0}, b = {0};
-    for (long o = 0; o < outer; o += outer_step) {
+    for (long o = 0, outer_size; o < outer; o += outer_size) {
+        outer_size = OUTER_A ? rows_of(m - o) : columns_of(n - o);
         for (long p = 0; p < k; p += kc) {
             long depth = least(kc, k - p);
-            for (long q = 0; q < inner; q += inner_step) {
+            for (long q = 0, inner_size; q < inner; q += inner_size) {
+                inner_size = OUTER_A ? columns_of(n - q) : rows_of(m - q);
                 long i = OUTER_A ? o : q, j = OUTER_A ? q : o;
-                long rows = least(mc, m - i), cols = least(nc, n - j);
+                long rows = OUTER_A ? outer_size : inner_size, cols = OUTER_A ? inner_size : outer_size;
                 int new_outer = q == 0, new_inner = o == 0 || !inner_stays;
                 if (OUTER_A ? new_outer : new_inner)
                     a = operand_a(scratch_a, A_T ? A + p * lda + i : A + i * lda + p, lda, rows, depth);
@@ -136,9 +143,9 @@ static void serial_gemm(work *w, float *scratch, const float *A, long lda, const
                 int deeper = p + depth < k, wider = !deeper && j + cols < n;
                 if (NEXT_BLOCK && new_outer) expect_block(next, B, ldb, deeper ? p + depth : 0, wider ? j + cols : j,
                                                           deeper ? least(kc, k - p - depth) : kc,
-                                                          wider ? least(nc, n - j - cols) : deeper ? cols : 0);
+                                                          wider ? columns_of(n - j - cols) : deeper ? cols : 0);
                 // While the last strip stays, the first one of the next block is asked for.
-                const float *after = q + mc < m ? 0 : deeper ? A + p + depth : wider ? A : 0;
+                const float *after = i + rows < m ? 0 : deeper ? A + p + depth : wider ? A : 0;
                 result part = tile_at(r, i, j);
                 if (p) part.beta = 1;
                 part.last = finishes && p + depth == k;
