@@ -23,7 +23,7 @@ from deepgen.space import Space, implies, minimum, where
 from deepgen.targets import X86, Target
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
-_PASSING = {"none": 0, "left": 1, "right": 2, "both": 3}
+_PASSING = {"none": 0, "left": 1, "right": 2}
 _AHEAD = {"none": 0, "panel": 1, "item": 2}
 _STORES = {"direct": 0, "buffer": 1, "stream": 2}
 _INPUTS = {("bf16", "bf16"), ("i8", "i8"), ("u8", "i8"), ("i8", "u8"), ("u8", "u8")}

@@ -59,7 +59,7 @@
 #ifndef PACK_AHEAD  // lines (across: of K; along: of a row) ahead while packing; 0: leave it to the hardware
 #define PACK_AHEAD 16
 #endif
-#ifndef PASSING  // which operand's tiles are loaded past L1: 0 none, 1 the left one's, 2 the right one's, 3 both
+#ifndef PASSING  // which operand's tiles are loaded past L1: 0 none, 1 the left one's, 2 the right one's
 #define PASSING 2
 #endif
 #ifndef STORE  // whole results: 0 from tiles where the dtype allows, 1 by way of L1, 2 the same and past the caches

@@ -40,14 +40,14 @@ static void begin_thread(long left_rows) {
 static void end_thread(void) { tile_release(); }
 
 ALWAYS_INLINE void take_left_tile(int t, const char *from, long row) {
-    if (PASSING & 1)
+    if (PASSING == 1)
         tile_stream(t, from, row);
     else
         tile_load(t, from, row);
 }
 
 ALWAYS_INLINE void take_right_tile(int t, const char *from) {
-    if (PASSING & 2)
+    if (PASSING == 2)
         tile_stream(t, from, 64);
     else
         tile_load(t, from, 64);
