@@ -58,7 +58,7 @@ from gpu_bench import (  # noqa: E402
     sources,
     suite,
 )
-from gpu_known import Found, found_before, known, won_before  # noqa: E402
+from gpu_known import Found, fitting, found_before, known, won_before  # noqa: E402
 from gpu_rivals import Call, rivals  # noqa: E402
 from gpu_summary import show, summary  # noqa: E402
 
@@ -197,7 +197,10 @@ class Benchmark:
 def around(family: Generator, problem: Gemm, target: Cuda, config: Config) -> list[Config]:
     if family.name == "simt_gemm":
         return [c for c in (*simt.turned(config), *simt.neighbours(config)) if simt.valid(c)]
-    return [dict(c) for c in family.space(problem, target).neighbors(config)]
+    # Not by the space's own neighbours: they take a table of the whole space, which is seconds of a host's time.
+    space = family.space(problem, target)
+    changed = [{**config, k.name: v} for k in space.knobs if k.name in config for v in k.values if v != config[k.name]]
+    return [c for some in changed for c in fitting(space, some) if c != config]
 
 
 def serving(problem: Gemm, target: Cuda) -> list[Generator]:
@@ -343,6 +346,7 @@ def main() -> None:
     for row in rows:
         benchmark.try_all(row, Bench(row.problem, flush))
         benchmark.vary(row)
+        print(row.problem.describe(), f"tried, {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     for row in rows:
         if not row.queue and not row.found:
             print("no family of ours serves", row.problem.describe())
@@ -350,6 +354,7 @@ def main() -> None:
         bench = Bench(row.problem, flush)
         benchmark.try_all(row, bench)
         done.append(benchmark.finish(row, bench))
+        print(row.problem.describe(), f"{time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
         torch.cuda.empty_cache()
     seen["end"] = conditions()
     sums = ("in f32" if options.exact_sums else "fast") if options.dtype.startswith("f8") else "as the dtype has it"

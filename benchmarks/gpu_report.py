@@ -14,7 +14,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
+from deepgen.operators import Gemm  # noqa: E402
+from deepgen.targets.cuda import parse_cuda  # noqa: E402
 from gpu_bench import sources  # noqa: E402
+from gpu_summary import BARS  # noqa: E402
 
 RESULTS, REPLAY = HERE / "h200", HERE / "h200/recorded/replay.json"
 RUNS = {
@@ -27,62 +30,89 @@ RUNS = {
     "tf32 nt": "gemm_tf32_nt",
 }
 RIVALS = ("cublaslt", "torch", "triton")
+Run = dict[str, Any]
 
 
-def read() -> dict[str, dict[str, Any]]:
+def read() -> dict[str, Run]:
     return {label: json.loads((RESULTS / f"{name}.json").read_text()) for label, name in RUNS.items()}
 
 
-def overview(runs: dict[str, dict[str, Any]]) -> list[str]:
-    lines = ["| | mean over cuBLASLt | least | aim | under the least | over torch | over Triton | mean of defaults |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
+def read_races() -> dict[str, Run]:
+    races: dict[str, Run] = json.loads((RESULTS / "settled.json").read_text())["formats"]
+    return races
+
+
+# What races measured ------------------------------------------------------------------------------------------------
+
+
+def raced(races: dict[str, Run]) -> list[str]:
+    """Means and least ratios; from the second fastest to the fastest where the winner was not settled before."""
+    lines = ["| | mean over cuBLASLt | least | aim | how | sources |", "|---|---|---|---|---|---|"]
+    for label, race in races.items():
+        low = {name(r["shape"]): r["ratio"] for r in race["rows"]}
+        high = {name(r["shape"]): r["cublaslt_us"] / r.get("fastest_us", r["us"]) for r in race["rows"]}
+        means = (statistics.geometric_mean(low.values()), statistics.geometric_mean(high.values()))
+        worst = min(low, key=lambda shape: low[shape])
+        mean, least = BARS[label.split()[0]]
+        cells = [label, f"**{_range(*means)}**", f"{_range(low[worst], high[worst])} ({worst})", f"{mean}, {least}"]
+        lines.append("| " + " | ".join([*cells, race["how"], race["sources"]]) + " |")
+    return lines
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:.3f}" if low == high else f"{low:.3f} to {high:.3f}"
+
+
+def shapes(races: dict[str, Run]) -> list[str]:
+    """Ratios over cuBLASLt, a column for each format."""
+    lines = ["| shape | " + " | ".join(races) + " |", "|---|" + "---|" * len(races)]
+    for row in next(iter(races.values()))["rows"]:
+        same = [next(r for r in race["rows"] if r["shape"] == row["shape"]) for race in races.values()]
+        lines.append(f"| {name(row['shape'])} | " + " | ".join(f"{r['ratio']:.3f}" for r in same) + " |")
+    return lines
+
+
+def times(race: Run) -> list[str]:
+    target = parse_cuda("h200")
+    lines = ["| shape | us | cuBLASLt | TFLOP/s | of the roofline |", "|---|---|---|---|---|"]
+    for row in race["rows"]:
+        problem, us = Gemm.from_json(row["operator"]), row["us"]
+        floors = {"products": problem.flops() / (target.peak(problem.a) or 1) / 1e3}
+        floors["memory"] = problem.least_bytes() / target.bandwidth_gbs / 1e3
+        bound = max(floors, key=lambda word: floors[word])
+        cells = [name(row["shape"]), f"{us:.1f}", f"{row['cublaslt_us']:.1f}", f"{problem.flops() / us / 1e6:.0f}"]
+        lines.append("| " + " | ".join([*cells, f"{floors[bound] / us:.0%} ({bound})"]) + " |")
+    return lines
+
+
+def layouts(nt: Run, nn: Run) -> str:
+    """How much longer nn takes than nt; not interleaved, so cuBLASLt's own difference stands beside it."""
+    before = {name(r["shape"]): r for r in nt["rows"]}
+    ratios = {name(r["shape"]): r["us"] / before[name(r["shape"])]["us"] for r in nn["rows"]}
+    rival = {name(r["shape"]): r["cublaslt_us"] / before[name(r["shape"])]["cublaslt_us"] for r in nn["rows"]}
+    mean = statistics.geometric_mean(ratios.values())
+    over = [f"{shape} {ratio:.3f} (cuBLASLt {rival[shape]:.3f})" for shape, ratio in ratios.items() if ratio > 1.03]
+    return f"nn takes {mean:.3f} of nt's time in the mean; more than 1.03: {', '.join(over) or 'none'}."
+
+
+# What whole runs measured -------------------------------------------------------------------------------------------
+
+
+def overview(runs: dict[str, Run]) -> list[str]:
+    lines = ["| | mean over cuBLASLt | least | over torch | over Triton | mean of defaults | sources |"]
+    lines.append("|---|---|---|---|---|---|---|")
     for label, run in runs.items():
         told = run["summary"]
         means = [f"{told[r]['geomean']:.2f}" if r in told else "-" for r in RIVALS[1:]]
-        over, bar = told["cublaslt"], told["bar"]
         defaults = [r["us"]["cublaslt"] / r["us"]["default"] for r in run["rows"] if "default" in r["us"]]
         default = f"{statistics.geometric_mean(defaults):.3f}" if len(defaults) == len(run["rows"]) else "-"
-        cells = [label, f"**{over['geomean']:.3f}**", f"{over['least']:.3f}", f"{bar['geomean']}, {bar['least']}"]
-        lines.append("| " + " | ".join([*cells, str(len(told["under_the_bar"])), *means, default]) + " |")
+        over = told["cublaslt"]
+        cells = [label, f"**{over['geomean']:.3f}**", f"{over['least']:.3f}", *means, default]
+        lines.append("| " + " | ".join([*cells, run.get("sources", {}).get("sm90_gemm", "earlier")]) + " |")
     return lines
 
 
-def shapes(runs: dict[str, dict[str, Any]]) -> list[str]:
-    """Ratios over cuBLASLt, a column for each run, and microseconds of the first."""
-    first = next(iter(runs.values()))
-    lines = ["| shape | " + " | ".join(runs) + " |", "|---|" + "---|" * len(runs)]
-    for row in first["rows"]:
-        cells = [name(row["shape"])]
-        for run in runs.values():
-            same = [r for r in run["rows"] if r["shape"] == row["shape"]]
-            family = {"sm90_gemm": "", "mma_gemm": " m", "skinny_gemm": " s"}
-            cells += [f"{r['ratio']['cublaslt']:.3f}{family[r['family']]}" for r in same] or ["-"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
-
-
-def times(run: dict[str, Any]) -> list[str]:
-    lines = ["| shape | us | cuBLASLt | torch | Triton | TFLOP/s | of the roofline |", "|---|---|---|---|---|---|---|"]
-    for row in run["rows"]:
-        us = [f"{row['us'][n]:.1f}" if n in row["us"] else "-" for n in ("ours", *RIVALS)]
-        share = f"{row['roofline']['share']:.0%} ({row['roofline']['bound']})"
-        lines.append("| " + " | ".join([name(row["shape"]), *us, f"{row['tflops']:.0f}", share]) + " |")
-    return lines
-
-
-def misses(runs: dict[str, dict[str, Any]]) -> list[str]:
-    """Shapes under the least that is asked for (!), and, where the mean falls short, all others under par."""
-    lines = ["| | shape | ratio | what is gained without which part, counters, times |", "|---|---|---|---|"]
-    for label, run in runs.items():
-        told = run["summary"]
-        found = [(told["bar"]["least"] - miss["by"], "!", miss) for miss in told["under_the_bar"]]
-        found += [(miss["ratio"], "", miss) for miss in told.get("under_par", ())]
-        for ratio, mark, miss in sorted(found, key=lambda f: f[0]):
-            lines.append(f"| {label} | {name(miss['shape'])} | {ratio:.3f}{mark} | {miss['limiter']} |")
-    return lines
-
-
-def short(runs: dict[str, dict[str, Any]]) -> list[str]:
+def short(runs: dict[str, Run]) -> list[str]:
     """Which aims are reached, and by how much the others are missed."""
     lines = []
     for label, run in runs.items():
@@ -93,28 +123,20 @@ def short(runs: dict[str, dict[str, Any]]) -> list[str]:
     return lines
 
 
-def layouts(run: dict[str, Any]) -> str:
-    """How much longer nn takes than nt, interleaved."""
-    ratios = {tuple(r["shape"]): r["us"]["ours"] / r["us"]["nt"] for r in run["rows"] if "nt" in r["us"]}
-    mean = statistics.geometric_mean(ratios.values())
-    over = [f"{name(shape)} {ratio:.3f}" for shape, ratio in ratios.items() if ratio > 1.03]
-    return f"nn takes {mean:.3f} of nt's time in the mean; more than 1.03: {', '.join(over) or 'none'}."
-
-
-def ran_with(runs: dict[str, dict[str, Any]]) -> list[str]:
-    """When, and with which kernels."""
-    groups: dict[str, list[str]] = {}
+def misses(runs: dict[str, Run]) -> list[str]:
+    """Shapes under the least that is asked for (!), and, where the mean falls short, others that were looked into."""
+    lines = ["| | shape | ratio | what is gained without which part, counters, times |", "|---|---|---|---|"]
     for label, run in runs.items():
-        made = ", ".join(f"{family} {digest}" for family, digest in run["sources"].items())
-        groups.setdefault(f"{run['date']}, sources {made}", []).append(label)
-    return [f"- {'; '.join(labels)}: {words}." for words, labels in groups.items()]
+        told = run["summary"]
+        found = [(told["bar"]["least"] - miss["by"], "!", miss) for miss in told["under_the_bar"]]
+        found += [(miss["ratio"], "", miss) for miss in told.get("under_par", ()) if _ablated(run, miss)]
+        for ratio, mark, miss in sorted(found, key=lambda f: f[0]):
+            lines.append(f"| {label} | {name(miss['shape'])} | {ratio:.3f}{mark} | {miss['limiter']} |")
+    return lines
 
 
-def stale(runs: dict[str, dict[str, Any]]) -> str:
-    """Runs whose kernels are not those at hand."""
-    now = sources(next(iter(runs.values()))["sources"])
-    old = [label for label, run in runs.items() if run["sources"] != now]
-    return f"Sources have changed since these ran: {', '.join(old) or 'none'}."
+def _ablated(run: Run, miss: dict[str, Any]) -> bool:
+    return any("limiter" in row for row in run["rows"] if row["shape"] == miss["shape"])
 
 
 def replayed() -> list[str]:
@@ -133,16 +155,25 @@ def name(shape: Any) -> str:
     return f"{batch} of {m}x{n}x{k}" if batch > 1 else f"{m}x{n}x{k}"
 
 
-def parts(runs: dict[str, dict[str, Any]]) -> list[list[str]]:
+def parts() -> dict[str, list[str]]:
     """As they stand on the page."""
-    tables = [ran_with(runs), overview(runs), short(runs), shapes(runs), times(runs["bf16 nt"])]
-    return [*tables, [layouts(runs["bf16 nn"])], misses(runs), replayed()]
+    runs, races = read(), read_races()
+    return {
+        "raced": raced(races),
+        "shapes": shapes(races),
+        "times": times(races["bf16 nt"]),
+        "layouts": [layouts(races["bf16 nt"], races["bf16 nn"])],
+        "overview": overview(runs),
+        "short": short(runs),
+        "misses": misses(runs),
+        "replayed": replayed(),
+    }
 
 
 def main() -> None:
-    runs = read()
-    for part in [*parts(runs), [stale(runs)]]:
+    for part in parts().values():
         print("\n".join(part) + "\n")
+    print("Sources at hand:", sources(("sm90_gemm", "mma_gemm", "skinny_gemm")))
 
 
 if __name__ == "__main__":

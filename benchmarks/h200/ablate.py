@@ -31,7 +31,7 @@ from deepgen.measure.gpu_driver import Driver  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
 from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, TensorArg  # noqa: E402
-from gpu_bench import FLUSH_BYTES, Bench, Builder, Config, Loaded, conditions, interleaved, open_device  # noqa: E402
+from gpu_bench import FLUSH_BYTES, Bench, Builder, Config, Loaded, conditions, interleaved, open_device, sources  # noqa: E402
 from gpu_known import fitting  # noqa: E402
 
 FAMILY, RUNS = "sm90_gemm", "gemm_*.json"
@@ -150,7 +150,15 @@ class Ablation:
             cycles, ns = told.tolist()[2:]
             mhz[inputs] = cycles / max(ns, 1) * 1e3
             bench.a.zero_(), bench.b.zero_()
-        return {"run": case.run, "shape": case.shape, "config": case.config, "ratio": case.ratio, "us": us, "mhz": mhz}
+        return {
+            "run": case.run,
+            "shape": case.shape,
+            "config": case.config,
+            "ratio": case.ratio,
+            "us": us,
+            "mhz": mhz,
+            "sources": sources((FAMILY,))[FAMILY],
+        }
 
 
 def main() -> None:

@@ -42,7 +42,8 @@ def limiter(row: Row, counted: Row | None) -> str:
         ours, theirs = counted["ours"], counted["cublaslt"]
         busy = [f"{k['tensor_pct']:.0f}% of cycles at {k['hz'] / 1e6:.0f} MHz" for k in (ours, theirs)]
         words.append(f"tensor cores busy {busy[0]}, cuBLASLt's {busy[1]}")
-        words.append(f"{ours['l2_reads'] / theirs['l2_reads']:.2f} of its reads from L2")
+        if "l2_reads" in ours:
+            words.append(f"{ours['l2_reads'] / theirs['l2_reads']:.2f} of its reads from L2")
     words.append(f"{whole:.1f} us where cuBLASLt takes {us['cublaslt']:.1f}")
     words.append(f"on zeros {zeros['whole']:.1f} and {zeros['cublaslt']:.1f}")
     words.append(f"without stores {us['no_stores']:.1f}, fetches {us['products']:.1f}, products {us['copies']:.1f}")

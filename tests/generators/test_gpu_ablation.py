@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -75,3 +76,16 @@ def test_counters_are_paired_with_their_kernels() -> None:
     found = paired(read(text))
     assert [(f["ours"]["ns"], f["cublaslt"]["kernel"]) for f in found] == [(5.0, "nvjet_a"), (7.0, "nvjet_b")]
     assert found[0]["ours"]["cycles"] == 1000.0
+
+
+@pytest.mark.usefixtures("benchmarks")
+def test_results_say_what_the_ablation_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ablate_limiter import main
+
+    results = BENCHMARKS / "h200"
+    for file in [*results.glob("gemm_*.json"), *results.glob("ablate*.json")]:
+        shutil.copy(file, tmp_path)
+    monkeypatch.setattr(sys, "argv", ["ablate_limiter.py", "--results", str(tmp_path)])
+    main()
+    for file in results.glob("gemm_*.json"):
+        assert (tmp_path / file.name).read_text() == file.read_text(), "run benchmarks/h200/ablate_limiter.py"
