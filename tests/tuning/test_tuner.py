@@ -36,6 +36,15 @@ def test_the_winner_is_the_best_of_what_was_tried(tmp_path: Path) -> None:
     assert set(summary["winner"]) >= {"rank", "config", "seconds", "gflops", "share_of_peak", "verdict"}  # type: ignore[arg-type]
 
 
+def test_the_default_goes_to_the_finals_however_slow_its_trial(tmp_path: Path) -> None:
+    study = tune(tmp_path, target="sim:noise=0.5", trials=60, keep_top=1)
+    default = study.generator.default(OPERATOR, study.target)
+    finals = study.finals()
+    assert finals is not None
+    raced = [row["config"] for row in finals["finalists"]]
+    assert default in raced and len(raced) == 2
+
+
 def test_the_same_command_again_measures_nothing(tmp_path: Path) -> None:
     first = tune(tmp_path)
     seen: list[Progress] = []

@@ -176,6 +176,11 @@ class Journal:
         """The fastest right ones; equal times in the order of rank, so that the choice is always the same."""
         return self._select("WHERE verdict = 'correct' ORDER BY seconds, length(rank), rank LIMIT ?", (count,))
 
+    def right(self, rank: int) -> Trial | None:
+        """The trial of this config, if it was right."""
+        found = self._select("WHERE verdict = 'correct' AND rank = ?", (str(rank),))
+        return found[0] if found else None
+
     def verdicts(self) -> dict[str, int]:
         with self._spoken():
             rows = self._db.execute(

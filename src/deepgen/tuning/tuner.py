@@ -120,7 +120,7 @@ class _Run:
         if self.stop.is_set():
             self.journal.note("stopped before the finals; the same command goes on from here")
             return
-        candidates = self.journal.best(4 * self.request.keep_top)
+        candidates, keep = self._candidates()
         if not candidates:
             raise DeepgenError(f"no config was right after {self.state.ended} trials: {self._failures()}")
         self.say(phase="finals")
@@ -129,7 +129,7 @@ class _Run:
             self.request.operator,
             candidates,
             lambda trial: self.plan.generator.emit(self.request.operator, self.request.target, trial.config),
-            keep=self.request.keep_top,
+            keep=keep,
             baselines=self.request.baselines,
             seed=self.request.seed,
             say=lambda text: self.say(note=text),
@@ -140,6 +140,18 @@ class _Run:
         self.journal.add_finals({**result, "trials": self.state.ended, "peak_gflops": self.peak})
         if result["winner"] is None:
             raise DeepgenError(f"no kernel survived the finals; the best one: {dropped_reasons(result)[0]}")
+
+    def _candidates(self) -> tuple[list[Trial], int]:
+        """Who may go to the finals, and how many of them do: the fastest, and the default whatever its trial said.
+
+        Among many trials some look faster than they are. So a search may end with less than it began with, unless the
+        default is timed beside them.
+        """
+        keep = self.request.keep_top
+        best = self.journal.best(4 * keep)
+        begun = [self.journal.right(self.plan.space.rank(dict(config))) for config in self.plan.starts]
+        late = [t for t in begun if t is not None and all(t.id != other.id for other in best[:keep])]
+        return [*late, *(t for t in best if all(t.id != other.id for other in late))], keep + len(late)
 
     def say(self, **changes: object) -> None:
         """Tell the watcher where we are."""
