@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deepgen.generators.templates.x86_amx.defaults import default_config
@@ -36,12 +37,14 @@ _SQUARE = 1024  # bytes of 16 groups of 4 bytes by 16 columns
 _OWN = ("gemm_amx.c", "knobs.h", "operands.h", "aside.h", "tile_product.h", "tiles.h", "pack.h")
 _SOURCES = (*_OWN, "lines.h", "finish.h", "tasks.h", "x86_call.h", "x86_pool.h", "x86_vector.h")
 _SWITCHES = ("SWAP", "K_OUTSIDE", "PACK_LEFT", "SNAKE", "ASIDE", "AHEAD_RESULT")
+_WHILE_PACKING = {"GATHER": 8, "PACK_AHEAD": 0}  # what only a B that is packed in every run chooses
 
 
 class AmxGemm:
     """Tiles of sums, cache blocks, packing, prefetch between products, threads; any M, N, K, all layouts."""
 
     name = "x86_amx_gemm"
+    _constant_b = False
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, X86):
@@ -59,6 +62,8 @@ class AmxGemm:
         gemm, cpu = served(operator, target)
         s = Space(self.name)
         element = gemm.dtypes[0].bytes
+        if self._constant_b:
+            gemm = replace(gemm, layout="nn")  # B is the right operand, and it no longer matters how it lay
         swap = s.knob("SWAP", swaps(gemm))
         rows, columns = s.knob("MR", _TILES), s.knob("NR", _TILES)
         nc, kc = s.knob("NC", _COLUMNS), s.knob("KC", covering(_DEPTHS, gemm.k))
@@ -69,8 +74,9 @@ class AmxGemm:
         s.knob("ASIDE", [False, True])
         s.knob("AHEAD", ["none", "panel", *(["item"] if gemm.batch > 1 else [])])
         s.knob("AHEAD_RESULT", [False, True])
-        s.knob("GATHER", [1, 2, 4, 8, 16, 128])
-        s.knob("PACK_AHEAD", [0, 4, 8, 16])
+        if not self._constant_b:
+            s.knob("GATHER", [1, 2, 4, 8, 16, 128])
+            s.knob("PACK_AHEAD", [0, 4, 8, 16])
         s.knob("STORE", ["direct", "buffer", "stream"] if _same_size(gemm) else ["buffer", "stream"])
         threads = s.knob("THREADS", thread_counts(cpu.cores))
         partition = s.knob("PARTITION", partitions(gemm), when=threads > 1)
@@ -97,17 +103,26 @@ class AmxGemm:
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         gemm, _ = served(operator, target)
-        step = Step("deepgen_gemm", _arguments(gemm, config))
+        packed = _packed_b(gemm, config) if self._constant_b else None
+        step = Step("deepgen_gemm", _arguments(gemm, config, packed))
+        macros = {**_macros(gemm, config), "PACKED": int(self._constant_b)}
         return Kernel(
             name=self.name,
             language="c",
             sources=sources(_SOURCES, "x86_amx", "x86_dot", "."),
-            flags=("-std=gnu11", "-pthread", *(f"-D{k}={v}" for k, v in _macros(gemm, config).items())),
-            plan=LaunchPlan(steps=(step,)),
+            flags=("-std=gnu11", "-pthread", *(f"-D{k}={v}" for k, v in macros.items())),
+            plan=LaunchPlan(steps=(step,), prepare=_preparation(packed)),
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return default_config(*served(operator, target))
+        return default_config(*served(operator, target), constant_b=self._constant_b)
+
+
+class AmxGemmConstant(AmxGemm):
+    """The same family where B is constant: it is packed once, ahead of time, and no run pays for that."""
+
+    name = "x86_amx_gemm_constant_b"
+    _constant_b = True
 
 
 def _macros(gemm: Gemm, config: Mapping[str, Any]) -> dict[str, int]:
@@ -117,7 +132,8 @@ def _macros(gemm: Gemm, config: Mapping[str, Any]) -> dict[str, int]:
         **operand_macros(gemm, config["SWAP"]),
         "C_TYPE": C_TYPES[gemm.c],
         **finish_macros(gemm),
-        **{name: config[name] for name in ("MR", "NR", "NC", "KC", "GATHER", "PACK_AHEAD")},
+        **{name: config[name] for name in ("MR", "NR", "NC", "KC")},
+        **{name: config.get(name, unused) for name, unused in _WHILE_PACKING.items()},
         **{name: int(config[name]) for name in _SWITCHES},
         "AHEAD": _AHEAD[config["AHEAD"]],
         "PASSING": _PASSING[config["PASSING"]],
@@ -127,7 +143,7 @@ def _macros(gemm: Gemm, config: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _slot(gemm: Gemm, config: Mapping[str, Any]) -> str:
+def _slot(gemm: Gemm, config: Mapping[str, Any], constant_b: bool) -> str:
     """Bytes of scratch that gemm_amx.c divides in draw_tasks, for each thread."""
     depth = 64 // gemm.dtypes[0].bytes
     rows, columns = config["MR"] * 16, config["NR"] * 16
@@ -136,20 +152,47 @@ def _slot(gemm: Gemm, config: Mapping[str, Any]) -> str:
     left, right = ("N", "M") if config["SWAP"] else ("M", "N")
     waiting = f"ceil_div({right}, {columns})" if config["K_OUTSIDE"] else panels
     partial = f"(K > {config['KC']}) * ceil_div({left}, {rows}) * {waiting} * {sums}"
-    return f"{3 * sums} + {(config['MR'] + panels * config['NR']) * _SQUARE} * {squares} + {partial}"
+    packed = config["MR"] + (0 if constant_b else panels * config["NR"])
+    return f"{3 * sums} + {packed * _SQUARE} * {squares} + {partial}"
 
 
-def _arguments(gemm: Gemm, config: Mapping[str, Any]) -> tuple[Arg, ...]:
-    slot = _slot(gemm, config)
-    sizes = (slot, "M", "N", "K", "batch", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
+def _arguments(gemm: Gemm, config: Mapping[str, Any], packed: _PackedB | None) -> tuple[Arg, ...]:
+    slot = _slot(gemm, config, constant_b=packed is not None)
+    ldb, stride_b = (packed.panel, packed.matrix) if packed else ("ldb", "stride_b")
+    sizes = (slot, "M", "N", "K", "batch", "lda", ldb, "ldc", "stride_a", stride_b, "stride_c")
     extra = (("bias",) if gemm.bias else ()) + (("scale",) if gemm.scales != "none" else ())
     return (
-        *(TensorArg(name) for name in ("A", "B", "C", *extra)),
+        TensorArg("A"),
+        packed.memory if packed else TensorArg("B"),
+        *(TensorArg(name) for name in ("C", *extra)),
         WorkspaceArg("packed", f"{config['THREADS']} * ({slot})"),
         *(ScalarArg("i64", size) for size in sizes),
         *(ScalarArg("f32", name) for name in ("alpha", "beta")),
         ScalarArg("i32", config["THREADS"]),
     )
+
+
+@dataclass(frozen=True)
+class _PackedB:
+    """A constant B as deepgen_gemm_pack leaves it: from one of its panels to the next, and of its matrices, in numbers."""
+
+    memory: WorkspaceArg
+    panel: str
+    matrix: str
+
+
+def _packed_b(gemm: Gemm, config: Mapping[str, Any]) -> _PackedB:
+    element, columns = gemm.dtypes[0].bytes, config["NR"] * 16
+    panel = f"ceil_div(K, {64 // element}) * {64 // element * columns}"
+    matrix = f"ceil_div(N, {columns}) * {panel}"
+    return _PackedB(WorkspaceArg("packed_b", f"{element} * {matrix} * batch"), panel, matrix)
+
+
+def _preparation(packed: _PackedB | None) -> tuple[Step, ...]:
+    if packed is None:
+        return ()
+    sizes = (ScalarArg("i64", name) for name in ("N", "K", "batch", "ldb", "stride_b"))
+    return (Step("deepgen_gemm_pack", (TensorArg("B"), packed.memory, *sizes)),)
 
 
 def _same_size(gemm: Gemm) -> bool:

@@ -17,12 +17,14 @@ _PAGES = 64  # two thirds of what the first level of the TLB holds
 _ROUND = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
-def default_config(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
+def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping[str, Any]:
+    """A constant B is the right operand, packed before all runs."""
     element = gemm.dtypes[0].bytes
-    swap = _default_swap(gemm)
+    swap = not constant_b and _default_swap(gemm)
     left, right = sides(gemm, swap)
     rows, columns = _panel(left, right)
-    passing_by = left <= 32 and right >= 1024  # the right operand is used once: best from L1, where it was packed
+    # The right operand is used once: best from L1, where it was packed.
+    passing_by = left <= 32 and right >= 1024 and not constant_b
     nc, kc = _small_block(gemm, right) if passing_by else _block(gemm, cpu, left, right)
     copied = _left_is_copied(gemm, left, right, nc, kc)
     if copied:
@@ -40,8 +42,7 @@ def default_config(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
         "ASIDE": True,
         "AHEAD": _ahead(gemm, cpu, left, right, kc),
         "AHEAD_RESULT": True,
-        "GATHER": 8 // element,  # 256 bytes of a row
-        "PACK_AHEAD": 0,
+        **({} if constant_b else {"GATHER": 8 // element, "PACK_AHEAD": 0}),  # 256 bytes of a row
         "STORE": "direct" if gemm.c == gemm.acc else "buffer",
     }
     return {**config, **_threads(gemm, cpu, left, right, rows * 16, columns * 16, nc)}

@@ -104,7 +104,7 @@ static void one_product(course *g, block b, product *p, long i, long j) {
     long row = i * ROWS, column = b.q + j * COLS, rows = least(ROWS, g->P - row), columns = g->Q - column;
     if (j == 0) take_left(p, g, row, rows, b.k, b.depth);
     p->backwards = SNAKE && j % 2;
-    p->right = g->s.right + j * panel_bytes(b.depth);
+    p->right = PACKED ? packed_place(g->right, column, b.k) : g->s.right + j * panel_bytes(b.depth);
     long place = K_OUTSIDE ? column / COLS : j;
     char *partial = g->s.partial + (place * b.left_panels + i) * SUMS_BYTES;
     p->sums_in = b.k ? partial : 0;
@@ -125,7 +125,7 @@ static walk ahead(matrix x, int across, long rows, long k, long steps) {
 static void one_block(course *g, block b) {
     product p = {.aside = &g->aside};
     long columns = least(b.right_panels * COLS, g->Q - b.q), steps = b.right_panels * ceil_div(b.depth, DEPTH);
-    pack_right(g->s.right, g->right, b.q, columns, b.k, b.depth);
+    if (!PACKED) pack_right(g->s.right, g->right, b.q, columns, b.k, b.depth);
     for (long i = 0; i < b.left_panels; i++) {
         if (AHEAD == 1 && i + 1 < b.left_panels) {
             matrix next = {place(g->left, LEFT_ACROSS, (i + 1) * ROWS, b.k), g->left.ld};
@@ -165,7 +165,10 @@ static void fetch_next_item(const job *g, course *c) {
     matrix left = {c->left.at + g->stride_left * ES, c->left.ld};
     matrix right = {c->right.at + g->stride_right * ES, c->right.ld};
     c->aside.left = ahead(left, LEFT_ACROSS, c->P, c->K, steps);
-    c->aside.right = ahead(right, RIGHT_ACROSS, c->Q, c->K, steps);
+    if (PACKED)
+        c->aside.right = paced(walk_of(right.at, right.ld, ceil_div(c->Q, COLS), panel_bytes(c->K)), steps);
+    else
+        c->aside.right = ahead(right, RIGHT_ACROSS, c->Q, c->K, steps);
     if (!AHEAD_RESULT) return;
     long rows = SWAP ? c->Q : c->P, columns = SWAP ? c->P : c->Q;
     const char *at = (const char *)(c->r->c + g->stride_c);
@@ -187,7 +190,8 @@ static void one_task(const job *g, course *c, long t) {
         if (BIAS) r.bias += columns.from;
         if (SCALES > 1) r.scales += SCALES == 2 ? rows.from : columns.from;
         c->left = (matrix){place(left, LEFT_ACROSS, p.from, 0), left.ld};
-        c->right = (matrix){place(right, RIGHT_ACROSS, q.from, 0), right.ld};
+        const char *columns_at = PACKED ? packed_place(right, q.from, 0) : place(right, RIGHT_ACROSS, q.from, 0);
+        c->right = (matrix){columns_at, right.ld};
         c->P = p.size, c->Q = q.size, c->K = g->K, c->r = &r;
         if (AHEAD == 2 && x + 1 < e.from + e.size) fetch_next_item(g, c);
         serial_gemm(c);
@@ -203,7 +207,7 @@ static void draw_tasks(void *arg, int thread) {
     s->turned = s->sums[1] + SUMS_BYTES;
     s->left = s->turned + SUMS_BYTES;
     s->right = s->left + MR * 1024 * ceil_div(least(KC, g->K), DEPTH);
-    s->partial = s->right + NC_WHOLE / 16 * 1024 * ceil_div(least(KC, g->K), DEPTH);
+    s->partial = s->right + (PACKED ? 0 : NC_WHOLE / 16 * 1024 * ceil_div(least(KC, g->K), DEPTH));
     long tasks = g->of.p * g->of.q * g->of.batch;
     begin_thread(g->P);
     for (long t; (t = atomic_fetch_add(&g->next, 1)) < tasks;) one_task(g, &c, t);
@@ -212,7 +216,8 @@ static void draw_tasks(void *arg, int thread) {
     end_thread();
 }
 
-// `workspace` holds for each thread what draw_tasks divides, in all `slot` bytes.
+// `workspace` holds for each thread what draw_tasks divides, in all `slot` bytes. Where B was packed ahead of time, ldb is
+// the distance of its panels and stride_b that of its matrices, both as if in numbers.
 void deepgen_gemm(const char *A, const char *B, number *C,
 #if BIAS
                   const number *bias,
@@ -250,3 +255,13 @@ void deepgen_gemm_block(const slot *a) {
                  x[0].p, x[1].i64, x[2].i64, x[3].i64, x[4].i64, x[5].i64, x[6].i64, x[7].i64, x[8].i64, x[9].i64,
                  x[10].i64, x[11].i64, x[12].f32, x[13].f32, x[14].i32);
 }
+
+#if PACKED
+// All of a constant B, ahead of time: panels over the whole of K, one after the other.
+void deepgen_gemm_pack(const char *B, char *packed, int64_t N, int64_t K, int64_t batch, int64_t ldb,
+                       int64_t stride_b) {
+    long whole = ceil_div(N, COLS) * panel_bytes(K);
+    for (long x = 0; x < batch; x++)
+        pack_right(packed + x * whole, (matrix){B + x * stride_b * ES, ldb * ES}, 0, N, 0, K);
+}
+#endif

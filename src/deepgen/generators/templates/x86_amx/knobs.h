@@ -41,6 +41,9 @@
 #ifndef PACK_LEFT  // 1: copy panels of the left operand; 0: read them where they lie
 #define PACK_LEFT 0
 #endif
+#ifndef PACKED  // 1: B, which is the right operand, was packed ahead of time by deepgen_gemm_pack
+#define PACKED 0
+#endif
 #ifndef SNAKE  // 1: every other product goes backwards along K, so that what was used last is used first
 #define SNAKE 1
 #endif
