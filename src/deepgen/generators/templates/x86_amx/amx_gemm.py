@@ -35,8 +35,12 @@ _DEPTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _WORTH_A_THREAD = 5_000_000  # operations; waking another thread takes longer than computing fewer
 _SQUARE = 1024  # bytes of 16 groups of 4 bytes by 16 columns
 _OWN = ("gemm_amx.c", "knobs.h", "operands.h", "aside.h", "tile_product.h", "tiles.h", "pack.h")
-_SOURCES = (*_OWN, "lines.h", "finish.h", "tasks.h", "x86_call.h", "x86_pool.h", "x86_vector.h")
-_SWITCHES = ("SWAP", "K_OUTSIDE", "PACK_LEFT", "SNAKE", "ASIDE", "AHEAD_RESULT")
+_COMMON = tuple(f"x86_{part}.h" for part in ("call", "curve", "pages", "pool", "vector"))
+_SOURCES = (*_OWN, "lines.h", "finish.h", "tasks.h", *_COMMON)
+_SWITCHES = ("SWAP", "K_OUTSIDE", "PACK_LEFT", "SNAKE", "ASIDE", "AHEAD_RESULT", "HUGE_PAGES")
+_PARTITION = {**PARTITION, "k": 4}
+_LEAST_SLICE = 256  # numbers along K; the sums of shorter slices take longer to add up than they save
+_HUGE_PAGE = 2 << 20
 _WHILE_PACKING = {"GATHER": 8, "PACK_AHEAD": 0}  # what only a B that is packed in every run chooses
 
 
@@ -78,9 +82,11 @@ class AmxGemm:
             s.knob("GATHER", [1, 2, 4, 8, 16, 128])
             s.knob("PACK_AHEAD", [0, 4, 8, 16])
         s.knob("STORE", ["direct", "buffer", "stream"] if _same_size(gemm) else ["buffer", "stream"])
+        s.knob("HUGE_PAGES", [False, True])
         threads = s.knob("THREADS", thread_counts(cpu.cores))
-        partition = s.knob("PARTITION", partitions(gemm), when=threads > 1)
+        partition = s.knob("PARTITION", [*partitions(gemm), "k"], when=threads > 1)
         tasks = s.knob("TASKS", [1, 2, 4], when=threads > 1)
+        s.knob("CURVE", [False, True], when=partition == "both")
 
         panel_rows, panel_columns = s.derive("rows", rows * 16), s.derive("columns", columns * 16)
         s.require(
@@ -98,6 +104,14 @@ class AmxGemm:
                 ),
                 f"sums that wait for the next block of K are at most twice L2, swapped: {swapped}",
             )
+        s.require(
+            implies(partition == "k", threads * tasks * _LEAST_SLICE <= gemm.k),
+            f"a slice of K has at least {_LEAST_SLICE} numbers",
+        )
+        s.require(
+            implies(partition == "k", threads * tasks * gemm.m * gemm.n * gemm.batch * 4 <= 2 * cpu.l2_bytes),
+            "the sums of all slices of K are at most twice L2",
+        )
         every_task_works(s, gemm, swap, threads, partition, tasks, panel_rows, panel_columns)
         return s
 
@@ -138,8 +152,9 @@ def _macros(gemm: Gemm, config: Mapping[str, Any]) -> dict[str, int]:
         "AHEAD": _AHEAD[config["AHEAD"]],
         "PASSING": _PASSING[config["PASSING"]],
         "STORE": _STORES[config["STORE"]],
-        "PARTITION": PARTITION[config.get("PARTITION", "left")],
+        "PARTITION": _PARTITION[config.get("PARTITION", "left")],
         "TASKS": config.get("TASKS", 1),
+        "CURVE": int(config.get("CURVE", False)),
     }
 
 
@@ -152,8 +167,25 @@ def _slot(gemm: Gemm, config: Mapping[str, Any], constant_b: bool) -> str:
     left, right = ("N", "M") if config["SWAP"] else ("M", "N")
     waiting = f"ceil_div({right}, {columns})" if config["K_OUTSIDE"] else panels
     partial = f"(K > {config['KC']}) * ceil_div({left}, {rows}) * {waiting} * {sums}"
+    if config.get("PARTITION") == "k":
+        partial = "0"  # they wait among the slices' sums
     packed = config["MR"] + (0 if constant_b else panels * config["NR"])
     return f"{3 * sums} + {packed * _SQUARE} * {squares} + {partial}"
+
+
+def _slices(config: Mapping[str, Any]) -> str:
+    """Bytes more for the sums of each slice of K, where that is divided."""
+    if config.get("PARTITION") != "k":
+        return ""
+    rows, columns = config["MR"] * 16, config["NR"] * 16
+    left, right = ("N", "M") if config["SWAP"] else ("M", "N")
+    each = config["THREADS"] * config["TASKS"] * rows * columns * 4
+    return f" + {each} * ceil_div({left}, {rows}) * ceil_div({right}, {columns}) * batch"
+
+
+def _pages(config: Mapping[str, Any], size: str) -> str:
+    """Whole huge pages, where they are chosen, and one more to begin at the border of one."""
+    return f"ceil_div({size}, {_HUGE_PAGE}) * {_HUGE_PAGE} + {_HUGE_PAGE}" if config["HUGE_PAGES"] else size
 
 
 def _arguments(gemm: Gemm, config: Mapping[str, Any], packed: _PackedB | None) -> tuple[Arg, ...]:
@@ -165,7 +197,7 @@ def _arguments(gemm: Gemm, config: Mapping[str, Any], packed: _PackedB | None) -
         TensorArg("A"),
         packed.memory if packed else TensorArg("B"),
         *(TensorArg(name) for name in ("C", *extra)),
-        WorkspaceArg("packed", f"{config['THREADS']} * ({slot})"),
+        WorkspaceArg("packed", _pages(config, f"{config['THREADS']} * ({slot}){_slices(config)}")),
         *(ScalarArg("i64", size) for size in sizes),
         *(ScalarArg("f32", name) for name in ("alpha", "beta")),
         ScalarArg("i32", config["THREADS"]),
@@ -185,7 +217,7 @@ def _packed_b(gemm: Gemm, config: Mapping[str, Any]) -> _PackedB:
     element, columns = gemm.dtypes[0].bytes, config["NR"] * 16
     panel = f"ceil_div(K, {64 // element}) * {64 // element * columns}"
     matrix = f"ceil_div(N, {columns}) * {panel}"
-    return _PackedB(WorkspaceArg("packed_b", f"{element} * {matrix} * batch"), panel, matrix)
+    return _PackedB(WorkspaceArg("packed_b", _pages(config, f"{element} * {matrix} * batch")), panel, matrix)
 
 
 def _preparation(packed: _PackedB | None) -> tuple[Step, ...]:

@@ -44,6 +44,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "AHEAD_RESULT": True,
         **({} if constant_b else {"GATHER": 8 // element, "PACK_AHEAD": 0}),  # 256 bytes of a row
         "STORE": "direct" if gemm.c == gemm.acc else "buffer",
+        "HUGE_PAGES": False,
     }
     return {**config, **_threads(gemm, cpu, left, right, rows * 16, columns * 16, nc)}
 

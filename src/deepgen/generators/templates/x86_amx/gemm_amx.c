@@ -10,7 +10,8 @@
 //   product   ROWS x COLS of C over a block of K, its sums in tiles
 //   block     NC columns of C over KC numbers of K: the right operand's block is packed into L2, the left one's panels
 //             pass by; what was computed before is finished, and what comes next is fetched, between the products
-//   task      a part of C with all of its blocks: what one thread draws at a time
+//   task      a part of C with all of its blocks: what one thread draws at a time; or all of C over a slice of K, and
+//             then the slices are added up
 #include "knobs.h"
 #include "pack.h"
 #include "finish.h"
@@ -19,6 +20,8 @@
 #include "tile_product.h"
 #include "tasks.h"
 #include "x86_call.h"
+#include "x86_curve.h"
+#include "x86_pages.h"
 
 // --- block -------------------------------------------------------------------------------------------------------
 
@@ -105,11 +108,11 @@ static void one_product(course *g, block b, product *p, long i, long j) {
     if (j == 0) take_left(p, g, row, rows, b.k, b.depth);
     p->backwards = SNAKE && j % 2;
     p->right = PACKED ? packed_place(g->right, column, b.k) : g->s.right + j * panel_bytes(b.depth);
-    long place = K_OUTSIDE ? column / COLS : j;
+    long place = K_OUTSIDE || SLICED ? column / COLS : j;
     char *partial = g->s.partial + (place * b.left_panels + i) * SUMS_BYTES;
     p->sums_in = b.k ? partial : 0;
     p->sums_in_row = p->sums_row = COLS * 4;
-    if (b.k + b.depth < g->K) {
+    if (SLICED || b.k + b.depth < g->K) {
         p->sums_out = partial;
         multiply(rows, columns, p);
     } else {
@@ -157,7 +160,12 @@ typedef struct {
     long slot;  // bytes of a thread's scratch
     parts of;
     _Atomic long next;
+    long slices;  // of K
+    char *sums;   // of all of C, for each slice
 } job;
+
+// Products that all of C takes.
+static inline long products(const job *g) { return ceil_div(g->P, ROWS) * ceil_div(g->Q, COLS); }
 
 // Batches of small matrices: the next one's are fetched during the present one's products.
 static void fetch_next_item(const job *g, course *c) {
@@ -176,10 +184,14 @@ static void fetch_next_item(const job *g, course *c) {
 }
 
 static void one_task(const job *g, course *c, long t) {
-    pool_range q = pool_part(g->Q, COLS, g->of.q, t % g->of.q);
-    t /= g->of.q;
-    pool_range p = pool_part(g->P, ROWS, g->of.p, t % g->of.p);
-    pool_range e = pool_part(g->batch, 1, g->of.batch, t / g->of.p);
+    long slice = SLICED ? t % g->slices : 0;
+    if (SLICED) t /= g->slices;
+    long at_q = t % g->of.q, at_p = t / g->of.q % g->of.p;
+    if (CURVE) on_curve(__builtin_ctzl((unsigned long)g->of.p), t, &at_p, &at_q);
+    pool_range q = pool_part(g->Q, COLS, g->of.q, at_q);
+    pool_range p = pool_part(g->P, ROWS, g->of.p, at_p);
+    pool_range e = pool_part(g->batch, 1, g->of.batch, t / g->of.q / g->of.p);
+    pool_range k = SLICED ? pool_part(g->K, DEPTH, g->slices, slice) : (pool_range){0, g->K};
     if (!p.size || !q.size) return;
     for (long x = e.from; x < e.from + e.size; x++) {
         matrix left = {g->left.at + x * g->stride_left * ES, g->left.ld};
@@ -189,10 +201,11 @@ static void one_task(const job *g, course *c, long t) {
         r.c += x * g->stride_c + rows.from * r.ldc + columns.from;
         if (BIAS) r.bias += columns.from;
         if (SCALES > 1) r.scales += SCALES == 2 ? rows.from : columns.from;
-        c->left = (matrix){place(left, LEFT_ACROSS, p.from, 0), left.ld};
-        const char *columns_at = PACKED ? packed_place(right, q.from, 0) : place(right, RIGHT_ACROSS, q.from, 0);
-        c->right = (matrix){columns_at, right.ld};
-        c->P = p.size, c->Q = q.size, c->K = g->K, c->r = &r;
+        c->left = (matrix){place(left, LEFT_ACROSS, p.from, k.from), left.ld};
+        right.at = PACKED ? packed_place(right, q.from, k.from) : place(right, RIGHT_ACROSS, q.from, k.from);
+        c->right = right;
+        c->P = p.size, c->Q = q.size, c->K = k.size, c->r = &r;
+        if (SLICED) c->s.partial = g->sums + (slice * g->batch + x) * products(g) * SUMS_BYTES;
         if (AHEAD == 2 && x + 1 < e.from + e.size) fetch_next_item(g, c);
         serial_gemm(c);
     }
@@ -208,7 +221,7 @@ static void draw_tasks(void *arg, int thread) {
     s->left = s->turned + SUMS_BYTES;
     s->right = s->left + MR * 1024 * ceil_div(least(KC, g->K), DEPTH);
     s->partial = s->right + (PACKED ? 0 : NC_WHOLE / 16 * 1024 * ceil_div(least(KC, g->K), DEPTH));
-    long tasks = g->of.p * g->of.q * g->of.batch;
+    long tasks = g->of.p * g->of.q * g->of.batch * (SLICED ? g->slices : 1);
     begin_thread(g->P);
     for (long t; (t = atomic_fetch_add(&g->next, 1)) < tasks;) one_task(g, &c, t);
     finish_until(&c.aside.finish, ROWS);
@@ -216,8 +229,37 @@ static void draw_tasks(void *arg, int thread) {
     end_thread();
 }
 
-// `workspace` holds for each thread what draw_tasks divides, in all `slot` bytes. Where B was packed ahead of time, ldb is
-// the distance of its panels and stride_b that of its matrices, both as if in numbers.
+// Adds up the slices of K, where each left the sums of all of C, and finishes them: a product's at a time.
+static void draw_sums(void *arg, int thread) {
+    job *g = arg;
+    course c = {.s.turned = g->workspace + thread * g->slot + 2 * SUMS_BYTES};
+    long high = ceil_div(g->P, ROWS), all = g->batch * products(g);
+    for (long t; (t = atomic_fetch_add(&g->next, 1)) < all;) {
+        long at = t % products(g), row = at % high * ROWS, column = at / high * COLS, rows = least(ROWS, g->P - row);
+        sum *to = (sum *)(g->sums + t * SUMS_BYTES);
+        for (long slice = 1; slice < g->slices; slice++) {
+            const sum *from = to + slice * all * ROWS * COLS;
+            for (long i = 0; i < rows * COLS; i++) to[i] += from[i];
+        }
+        result r = g->r;
+        r.c += t / products(g) * g->stride_c;
+        c.r = &r;
+        finish(&c, (const char *)to, rows, least(COLS, g->Q - column), row, column);
+    }
+}
+
+// Parts of C; a curve needs a square of them, at least as many as tasks were asked for.
+static parts parts_of(long tasks, long P, long Q, long batch) {
+    if (SLICED) return (parts){1, 1, 1};
+    if (!CURVE) return cut(tasks, P, Q, batch);
+    long side = 1;
+    while (side * side < tasks) side *= 2;
+    return (parts){side, side, 1};
+}
+
+// `workspace` holds for each thread what draw_tasks divides, in all `slot` bytes, and then, where K is divided, the sums
+// of its slices; with HUGE_PAGES up to two such pages more. Where B was packed ahead of time, ldb is the distance of its
+// panels and stride_b that of its matrices, both as if in numbers.
 void deepgen_gemm(const char *A, const char *B, number *C,
 #if BIAS
                   const number *bias,
@@ -228,6 +270,7 @@ void deepgen_gemm(const char *A, const char *B, number *C,
                   char *workspace, int64_t slot, int64_t M, int64_t N, int64_t K, int64_t batch, int64_t lda,
                   int64_t ldb, int64_t ldc, int64_t stride_a, int64_t stride_b, int64_t stride_c, float alpha,
                   float beta, int32_t threads) {
+    if (PACKED && HUGE_PAGES) B = page_border(B);
     matrix a = {A, lda * ES}, b = {B, ldb * ES};
     result r = {C, ldc, alpha, beta, 0, 0};
 #if BIAS
@@ -238,8 +281,16 @@ void deepgen_gemm(const char *A, const char *B, number *C,
 #endif
     job g = {SWAP ? b : a, SWAP ? a : b, SWAP ? stride_b : stride_a, SWAP ? stride_a : stride_b, stride_c,
              SWAP ? N : M, SWAP ? M : N, K, batch, r, workspace, slot, {0}, 0};
-    g.of = cut(threads * TASKS, g.P, g.Q, batch);
+    g.of = parts_of(threads * TASKS, g.P, g.Q, batch);
+    if (SLICED) g.slices = least(threads * TASKS, ceil_div(K, DEPTH));
+    if (HUGE_PAGES)
+        g.workspace = in_huge_pages(workspace, threads * slot + g.slices * batch * products(&g) * SUMS_BYTES);
+    if (SLICED) g.sums = g.workspace + threads * slot;
     pool_run(threads, draw_tasks, &g);
+    if (SLICED) {
+        g.next = 0;
+        pool_run(threads, draw_sums, &g);
+    }
 }
 
 // The same with all arguments in one block.
@@ -261,6 +312,7 @@ void deepgen_gemm_block(const slot *a) {
 void deepgen_gemm_pack(const char *B, char *packed, int64_t N, int64_t K, int64_t batch, int64_t ldb,
                        int64_t stride_b) {
     long whole = ceil_div(N, COLS) * panel_bytes(K);
+    if (HUGE_PAGES) packed = in_huge_pages(packed, whole * batch);
     for (long x = 0; x < batch; x++)
         pack_right(packed + x * whole, (matrix){B + x * stride_b * ES, ldb * ES}, 0, N, 0, K);
 }
