@@ -206,7 +206,7 @@ def _arguments(gemm: Gemm, config: Mapping[str, Any], packed: _PackedB | None) -
 
 @dataclass(frozen=True)
 class _PackedB:
-    """A constant B as deepgen_gemm_pack leaves it: from one of its panels to the next, and of its matrices, in numbers."""
+    """A constant B as deepgen_gemm_pack leaves it; how far its panels and its matrices are apart, in numbers."""
 
     memory: WorkspaceArg
     panel: str

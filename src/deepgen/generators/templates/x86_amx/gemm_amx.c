@@ -183,15 +183,21 @@ static void fetch_next_item(const job *g, course *c) {
     c->aside.result = paced(walk_of(at, c->r->ldc * sizeof(number), rows, columns * sizeof(number)), steps);
 }
 
+// The t-th part on a curve through a square of parts.
+static inline long on_the_way(long side, long t) {
+    long p, q;
+    on_curve(__builtin_ctzl((unsigned long)side), t, &p, &q);
+    return p * side + q;
+}
+
 static void one_task(const job *g, course *c, long t) {
-    long slice = SLICED ? t % g->slices : 0;
-    if (SLICED) t /= g->slices;
-    long at_q = t % g->of.q, at_p = t / g->of.q % g->of.p;
-    if (CURVE) on_curve(__builtin_ctzl((unsigned long)g->of.p), t, &at_p, &at_q);
-    pool_range q = pool_part(g->Q, COLS, g->of.q, at_q);
-    pool_range p = pool_part(g->P, ROWS, g->of.p, at_p);
-    pool_range e = pool_part(g->batch, 1, g->of.batch, t / g->of.q / g->of.p);
-    pool_range k = SLICED ? pool_part(g->K, DEPTH, g->slices, slice) : (pool_range){0, g->K};
+    long slice = 0;
+    if (SLICED) slice = t % g->slices, t /= g->slices;
+    if (CURVE) t = on_the_way(g->of.p, t);
+    pool_range q = pool_part(g->Q, COLS, g->of.q, t % g->of.q);
+    t /= g->of.q;
+    pool_range p = pool_part(g->P, ROWS, g->of.p, t % g->of.p);
+    pool_range e = pool_part(g->batch, 1, g->of.batch, t / g->of.p);
     if (!p.size || !q.size) return;
     for (long x = e.from; x < e.from + e.size; x++) {
         matrix left = {g->left.at + x * g->stride_left * ES, g->left.ld};
@@ -201,9 +207,11 @@ static void one_task(const job *g, course *c, long t) {
         r.c += x * g->stride_c + rows.from * r.ldc + columns.from;
         if (BIAS) r.bias += columns.from;
         if (SCALES > 1) r.scales += SCALES == 2 ? rows.from : columns.from;
+        pool_range k = SLICED ? pool_part(g->K, DEPTH, g->slices, slice) : (pool_range){0, g->K};
         c->left = (matrix){place(left, LEFT_ACROSS, p.from, k.from), left.ld};
-        right.at = PACKED ? packed_place(right, q.from, k.from) : place(right, RIGHT_ACROSS, q.from, k.from);
-        c->right = right;
+        const char *columns_at =
+            PACKED ? packed_place(right, q.from, k.from) : place(right, RIGHT_ACROSS, q.from, k.from);
+        c->right = (matrix){columns_at, right.ld};
         c->P = p.size, c->Q = q.size, c->K = k.size, c->r = &r;
         if (SLICED) c->s.partial = g->sums + (slice * g->batch + x) * products(g) * SUMS_BYTES;
         if (AHEAD == 2 && x + 1 < e.from + e.size) fetch_next_item(g, c);
