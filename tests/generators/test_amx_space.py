@@ -50,6 +50,7 @@ def test_slices_of_k_are_long_and_their_sums_near() -> None:
         changes = {"THREADS": 2, "PARTITION": "k", "TASKS": 1}
         return [str(x) for x in FAMILY.space(operator, TARGET).explain({**FAMILY.default(operator, TARGET), **changes})]
 
+    assert FAMILY.default(bf16(256, 256, 8192), TARGET)["PARTITION"] == "k"
     assert complaints(bf16(256, 256, 8192)) == []
     assert any("slice of K" in words for words in complaints(bf16(512, 512, 300)))
     assert any("twice L2" in words for words in complaints(bf16(2048, 2048, 2048)))

@@ -13,6 +13,8 @@ _WORTH_A_THREAD = 20_000_000  # operations; below, waking another thread takes a
 _BYTES_WORTH_A_THREAD = 1 << 20  # the same for what waits for memory
 _WORTH_FETCHING = 64 << 10  # bytes of one product of a batch
 _SMALL_BLOCK = 32 << 10  # bytes; two thirds of L1
+_DEEP = 16  # times the larger side of C: K from which it is divided; at 4 adding slices up costs more than it saves
+_SLICES = 2  # of K for each thread
 _PAGES = 64  # two thirds of what the first level of the TLB holds
 _ROUND = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
@@ -118,7 +120,16 @@ def _threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: in
     little = gemm.flops() < _WORTH_A_THREAD * cpu.cores and gemm.least_bytes() < _BYTES_WORTH_A_THREAD * cpu.cores
     if little:
         return {"THREADS": 1}
+    if _is_deep(gemm, cpu, left, right):
+        return {"THREADS": cpu.cores, "PARTITION": "k", "TASKS": _SLICES}
     found = all_cores(gemm, cpu, left, right, rows, columns)
     if left <= 32 or found.get("PARTITION") != "right":
         return found
     return {**found, "TASKS": _at_most((1, 2, 4), -(-right // (cpu.cores * nc)))}
+
+
+def _is_deep(gemm: Gemm, cpu: X86, left: int, right: int) -> bool:
+    """Whether all cores divide K: each packs only its slices then, and the sums of all of them stay near."""
+    near = _SLICES * cpu.cores * left * right * 4 <= 2 * cpu.l2_bytes
+    enough = gemm.flops() >= _WORTH_A_THREAD * cpu.cores and gemm.k >= _SLICES * cpu.cores * 256
+    return cpu.cores > 1 and gemm.batch == 1 and gemm.k >= _DEEP * max(left, right) and near and enough
