@@ -33,6 +33,7 @@ _TILES = (1, 2, 3, 4, 6)
 _COLUMNS = (64, 128, 256, 512, 1024, 2048, 4096)
 _DEPTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _WORTH_A_THREAD = 5_000_000  # operations; waking another thread takes longer than computing fewer
+_BYTES_WORTH_A_THREAD = 1 << 20  # the same for what waits for memory
 _SQUARE = 1024  # bytes of 16 groups of 4 bytes by 16 columns
 _OWN = ("gemm_amx.c", "knobs.h", "operands.h", "aside.h", "tile_product.h", "tiles.h", "pack.h")
 _COMMON = tuple(f"x86_{part}.h" for part in ("call", "curve", "pages", "pool", "vector"))
@@ -94,7 +95,8 @@ class AmxGemm:
         )
         s.require(nc >= panel_columns, "a block has at least one panel of columns")
         s.require(nc * kc * element <= 4 * cpu.l2_bytes, "the right operand's block is at most four times L2")
-        s.require((threads == 1) | (threads * _WORTH_A_THREAD <= gemm.flops()), "every thread has enough to do")
+        busy = max(gemm.flops() // _WORTH_A_THREAD, gemm.least_bytes() // _BYTES_WORTH_A_THREAD)
+        s.require((threads == 1) | (threads <= busy), "every thread has enough to do")
         for swapped in swaps(gemm):
             left, right = sides(gemm, swapped)
             s.require(
