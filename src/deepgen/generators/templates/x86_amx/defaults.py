@@ -13,6 +13,7 @@ _WORTH_A_THREAD = 20_000_000  # operations; below, waking another thread takes a
 _BYTES_WORTH_A_THREAD = 1 << 20  # the same for what waits for memory
 _WORTH_FETCHING = 64 << 10  # bytes of one product of a batch
 _SMALL_BLOCK = 32 << 10  # bytes; two thirds of L1
+_LARGE = 4 << 20  # bytes of a constant B: two huge pages
 _DEEP = 16  # times the larger side of C: K from which it is divided; at 4 adding slices up costs more than it saves
 _SLICES = 2  # of K for each thread
 _PAGES = 64  # two thirds of what the first level of the TLB holds
@@ -46,7 +47,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "AHEAD_RESULT": True,
         **({} if constant_b else {"GATHER": 8 // element, "PACK_AHEAD": 0}),  # 256 bytes of a row
         "STORE": "direct" if gemm.c == gemm.acc else "buffer",
-        "HUGE_PAGES": False,
+        "HUGE_PAGES": constant_b and right * gemm.k * element >= _LARGE,
     }
     return {**config, **_threads(gemm, cpu, left, right, rows * 16, columns * 16, nc)}
 
