@@ -10,7 +10,7 @@ from dot_gemm_cases import bf16, emulated, integers
 from gemm_runs import Runs
 
 from deepgen import targets
-from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm
+from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm, AmxGemmConstant
 from deepgen.operators import Gemm
 from deepgen.operators.gemm import LAYOUTS
 from deepgen.targets import X86
@@ -21,9 +21,9 @@ FAMILY, MACHINE = AmxGemm(), "x86:amx"
 TARGET = targets.resolve(MACHINE)
 
 
-def runs(operator: Gemm, config: Mapping[str, object]) -> Runs:
+def runs(operator: Gemm, config: Mapping[str, object], family: AmxGemm = FAMILY) -> Runs:
     assert isinstance(TARGET, X86) and isinstance(NATIVE, X86)
-    kernel = FAMILY.emit(operator, TARGET, config)
+    kernel = family.emit(operator, TARGET, config)
     return Runs(kernel, TARGET) if NATIVE.has(*TARGET.isa) else Runs(emulated(kernel), NATIVE)
 
 
@@ -89,6 +89,47 @@ def test_every_way_to_share_the_work_is_right(partition: str) -> None:
     kernel = runs(operator, config)
     assert kernel.wrong(operator) == ""
     assert kernel.wrong(replace(operator, m=1, batch=4)) == ""
+
+
+@pytest.mark.parametrize(
+    ("operator", "changes"),
+    [
+        (bf16(70, 131, 600, alpha=0.5, beta=2.0, bias=True, activation="relu", layout="tt"), {"KC": 64}),
+        (integers(70, 131, 600, "u8"), {"HUGE_PAGES": True}),
+    ],
+    ids=["turned", "huge-pages"],
+)
+def test_slices_of_k_are_added_up(operator: Gemm, changes: Mapping[str, object]) -> None:
+    """Sums that also wait for the next block of K, C computed transposed; and scratch that begins at a huge page."""
+    config = {**FAMILY.default(operator, TARGET), "THREADS": 2, "PARTITION": "k", "TASKS": 1, **changes}
+    kernel = runs(operator, config)
+    assert kernel.wrong(operator) == "" and kernel.wrong(replace(operator, batch=3)) == ""
+    for m, n, k in SIZES:
+        assert kernel.wrong(replace(operator, m=m, n=n, k=k)) == ""
+
+
+def test_parts_of_c_may_be_drawn_along_a_curve() -> None:
+    operator = bf16(150, 131, 70)
+    changes = {"THREADS": 3, "PARTITION": "both", "TASKS": 2, "CURVE": True}
+    kernel = runs(operator, {**FAMILY.default(operator, TARGET), **changes})
+    assert kernel.wrong(operator) == "" and kernel.wrong(replace(operator, m=1, batch=4)) == ""
+
+
+@pytest.mark.parametrize(
+    ("operator", "changes"),
+    [
+        (integers(8, 300, 600), {"THREADS": 2, "PARTITION": "k", "TASKS": 1}),
+        (bf16(70, 131, 300, layout="tt"), {"KC": 128, "NC": 64, "HUGE_PAGES": True}),
+        (bf16(64, 64, 64, batch=5, layout="nt"), {"AHEAD": "item"}),
+    ],
+    ids=["few-rows", "blocks", "batch"],
+)
+def test_a_constant_b_packed_ahead_gives_the_same(operator: Gemm, changes: Mapping[str, object]) -> None:
+    family = AmxGemmConstant()
+    kernel = runs(operator, {**family.default(operator, TARGET), **changes}, family)
+    assert kernel.wrong(operator) == "" and kernel.wrong(replace(operator, batch=3)) == ""
+    for m, n, k in SIZES:
+        assert kernel.wrong(replace(operator, m=m, n=n, k=k)) == ""
 
 
 def test_the_emulation_gives_the_same_as_the_instructions() -> None:

@@ -9,15 +9,16 @@ from dataclasses import replace
 import pytest
 from dot_gemm_cases import bf16, integers
 
-from deepgen import targets
-from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm
+from deepgen import generators, targets
+from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm, AmxGemmConstant
 from deepgen.operators import Gemm, gemm
 from deepgen.targets import X86
-from deepgen.vocabulary import Kernel
+from deepgen.vocabulary import Kernel, TensorArg
 
 MACHINE = targets.resolve("x86:amx")
 assert isinstance(MACHINE, X86)
-FAMILY, TARGET = AmxGemm(), replace(MACHINE, cores=2)  # defaults depend on how many cores there are
+FAMILY, CONSTANT = AmxGemm(), AmxGemmConstant()
+TARGET = replace(MACHINE, cores=2)  # defaults depend on how many cores there are
 
 
 def test_the_emitted_kernel_is_the_one_we_looked_at(golden: Callable[[str, str], None]) -> None:
@@ -29,10 +30,32 @@ def test_the_emitted_kernel_is_the_one_we_looked_at(golden: Callable[[str, str],
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 4096, 4096), (4096, 16, 64), (100, 100, 100), (256, 256, 8192)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (1, 4096, 4096), (4096, 16, 64), (100, 100, 100), (256, 256, 8192), (1, 512, 8192)]
+)
 def test_every_default_is_in_the_space(shape: tuple[int, int, int], layout: str) -> None:
     for operator in (bf16(*shape, layout=layout), integers(*shape, "u8", layout=layout), bf16(*shape, batch=64)):
-        assert FAMILY.space(operator, TARGET).explain(dict(FAMILY.default(operator, TARGET))) == []
+        for family in (FAMILY, CONSTANT):
+            assert family.space(operator, TARGET).explain(dict(family.default(operator, TARGET))) == []
+
+
+def test_a_constant_b_is_packed_in_a_step_of_its_own() -> None:
+    operator = bf16(256, 512, 1024, layout="nt")
+    kernel = CONSTANT.emit(operator, TARGET, CONSTANT.default(operator, TARGET))
+    assert [step.entry for step in kernel.plan.prepare] == ["deepgen_gemm_pack"]
+    assert TensorArg("B") not in kernel.plan.steps[0].args
+    assert generators.find(operator, TARGET).name == FAMILY.name, "who says nothing of B may change it between runs"
+
+
+def test_slices_of_k_are_long_and_their_sums_near() -> None:
+    def complaints(operator: Gemm) -> list[str]:
+        changes = {"THREADS": 2, "PARTITION": "k", "TASKS": 1}
+        return [str(x) for x in FAMILY.space(operator, TARGET).explain({**FAMILY.default(operator, TARGET), **changes})]
+
+    assert FAMILY.default(bf16(256, 256, 8192), TARGET)["PARTITION"] == "k"
+    assert complaints(bf16(256, 256, 8192)) == []
+    assert any("slice of K" in words for words in complaints(bf16(512, 512, 300)))
+    assert any("twice L2" in words for words in complaints(bf16(2048, 2048, 2048)))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def families() -> tuple[Generator, ...]:
     from deepgen.generators.templates.simt.simt_gemm import SimtGemm
     from deepgen.generators.templates.skinny.skinny_gemm import SkinnyGemm
     from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
-    from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm
+    from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm, AmxGemmConstant
     from deepgen.generators.templates.x86_dot.dot_gemm import vector_gemm
     from deepgen.generators.templates.x86_fma.fma_gemm import X86Gemm, X86GemmConstant
 
@@ -26,6 +26,7 @@ def families() -> tuple[Generator, ...]:
         X86Gemm(),
         X86GemmConstant(),
         AmxGemm(),
+        AmxGemmConstant(),
         vector_gemm(),
         Sm90Gemm(),
         SkinnyGemm(),

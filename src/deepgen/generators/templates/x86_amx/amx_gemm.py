@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deepgen.generators.templates.x86_amx.defaults import default_config
@@ -32,16 +33,23 @@ _TILES = (1, 2, 3, 4, 6)
 _COLUMNS = (64, 128, 256, 512, 1024, 2048, 4096)
 _DEPTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _WORTH_A_THREAD = 5_000_000  # operations; waking another thread takes longer than computing fewer
+_BYTES_WORTH_A_THREAD = 1 << 20  # the same for what waits for memory
 _SQUARE = 1024  # bytes of 16 groups of 4 bytes by 16 columns
 _OWN = ("gemm_amx.c", "knobs.h", "operands.h", "aside.h", "tile_product.h", "tiles.h", "pack.h")
-_SOURCES = (*_OWN, "lines.h", "finish.h", "tasks.h", "x86_call.h", "x86_pool.h", "x86_vector.h")
-_SWITCHES = ("SWAP", "K_OUTSIDE", "PACK_LEFT", "SNAKE", "ASIDE", "AHEAD_RESULT")
+_COMMON = tuple(f"x86_{part}.h" for part in ("call", "curve", "pages", "pool", "vector"))
+_SOURCES = (*_OWN, "lines.h", "finish.h", "tasks.h", *_COMMON)
+_SWITCHES = ("SWAP", "K_OUTSIDE", "PACK_LEFT", "SNAKE", "ASIDE", "AHEAD_RESULT", "HUGE_PAGES")
+_PARTITION = {**PARTITION, "k": 4}
+_LEAST_SLICE = 256  # numbers along K; the sums of shorter slices take longer to add up than they save
+_HUGE_PAGE = 2 << 20
+_WHILE_PACKING = {"GATHER": 8, "PACK_AHEAD": 0}  # what only a B that is packed in every run chooses
 
 
 class AmxGemm:
     """Tiles of sums, cache blocks, packing, prefetch between products, threads; any M, N, K, all layouts."""
 
     name = "x86_amx_gemm"
+    _constant_b = False
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, X86):
@@ -59,6 +67,8 @@ class AmxGemm:
         gemm, cpu = served(operator, target)
         s = Space(self.name)
         element = gemm.dtypes[0].bytes
+        if self._constant_b:
+            gemm = replace(gemm, layout="nn")  # B is the right operand, and it no longer matters how it lay
         swap = s.knob("SWAP", swaps(gemm))
         rows, columns = s.knob("MR", _TILES), s.knob("NR", _TILES)
         nc, kc = s.knob("NC", _COLUMNS), s.knob("KC", covering(_DEPTHS, gemm.k))
@@ -69,12 +79,15 @@ class AmxGemm:
         s.knob("ASIDE", [False, True])
         s.knob("AHEAD", ["none", "panel", *(["item"] if gemm.batch > 1 else [])])
         s.knob("AHEAD_RESULT", [False, True])
-        s.knob("GATHER", [1, 2, 4, 8, 16, 128])
-        s.knob("PACK_AHEAD", [0, 4, 8, 16])
+        if not self._constant_b:
+            s.knob("GATHER", [1, 2, 4, 8, 16, 128])
+            s.knob("PACK_AHEAD", [0, 4, 8, 16])
         s.knob("STORE", ["direct", "buffer", "stream"] if _same_size(gemm) else ["buffer", "stream"])
+        s.knob("HUGE_PAGES", [False, True])
         threads = s.knob("THREADS", thread_counts(cpu.cores))
-        partition = s.knob("PARTITION", partitions(gemm), when=threads > 1)
+        partition = s.knob("PARTITION", [*partitions(gemm), "k"], when=threads > 1)
         tasks = s.knob("TASKS", [1, 2, 4], when=threads > 1)
+        s.knob("CURVE", [False, True], when=partition == "both")
 
         panel_rows, panel_columns = s.derive("rows", rows * 16), s.derive("columns", columns * 16)
         s.require(
@@ -82,7 +95,8 @@ class AmxGemm:
         )
         s.require(nc >= panel_columns, "a block has at least one panel of columns")
         s.require(nc * kc * element <= 4 * cpu.l2_bytes, "the right operand's block is at most four times L2")
-        s.require((threads == 1) | (threads * _WORTH_A_THREAD <= gemm.flops()), "every thread has enough to do")
+        busy = max(gemm.flops() // _WORTH_A_THREAD, gemm.least_bytes() // _BYTES_WORTH_A_THREAD)
+        s.require((threads == 1) | (threads <= busy), "every thread has enough to do")
         for swapped in swaps(gemm):
             left, right = sides(gemm, swapped)
             s.require(
@@ -92,22 +106,39 @@ class AmxGemm:
                 ),
                 f"sums that wait for the next block of K are at most twice L2, swapped: {swapped}",
             )
+        s.require(
+            implies(partition == "k", threads * tasks * _LEAST_SLICE <= gemm.k),
+            f"a slice of K has at least {_LEAST_SLICE} numbers",
+        )
+        s.require(
+            implies(partition == "k", threads * tasks * gemm.m * gemm.n * gemm.batch * 4 <= 2 * cpu.l2_bytes),
+            "the sums of all slices of K are at most twice L2",
+        )
         every_task_works(s, gemm, swap, threads, partition, tasks, panel_rows, panel_columns)
         return s
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         gemm, _ = served(operator, target)
-        step = Step("deepgen_gemm", _arguments(gemm, config))
+        packed = _packed_b(gemm, config) if self._constant_b else None
+        step = Step("deepgen_gemm", _arguments(gemm, config, packed))
+        macros = {**_macros(gemm, config), "PACKED": int(self._constant_b)}
         return Kernel(
             name=self.name,
             language="c",
             sources=sources(_SOURCES, "x86_amx", "x86_dot", "."),
-            flags=("-std=gnu11", "-pthread", *(f"-D{k}={v}" for k, v in _macros(gemm, config).items())),
-            plan=LaunchPlan(steps=(step,)),
+            flags=("-std=gnu11", "-pthread", *(f"-D{k}={v}" for k, v in macros.items())),
+            plan=LaunchPlan(steps=(step,), prepare=_preparation(packed)),
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return default_config(*served(operator, target))
+        return default_config(*served(operator, target), constant_b=self._constant_b)
+
+
+class AmxGemmConstant(AmxGemm):
+    """The same family where B is constant: it is packed once, ahead of time, and no run pays for that."""
+
+    name = "x86_amx_gemm_constant_b"
+    _constant_b = True
 
 
 def _macros(gemm: Gemm, config: Mapping[str, Any]) -> dict[str, int]:
@@ -117,17 +148,19 @@ def _macros(gemm: Gemm, config: Mapping[str, Any]) -> dict[str, int]:
         **operand_macros(gemm, config["SWAP"]),
         "C_TYPE": C_TYPES[gemm.c],
         **finish_macros(gemm),
-        **{name: config[name] for name in ("MR", "NR", "NC", "KC", "GATHER", "PACK_AHEAD")},
+        **{name: config[name] for name in ("MR", "NR", "NC", "KC")},
+        **{name: config.get(name, unused) for name, unused in _WHILE_PACKING.items()},
         **{name: int(config[name]) for name in _SWITCHES},
         "AHEAD": _AHEAD[config["AHEAD"]],
         "PASSING": _PASSING[config["PASSING"]],
         "STORE": _STORES[config["STORE"]],
-        "PARTITION": PARTITION[config.get("PARTITION", "left")],
+        "PARTITION": _PARTITION[config.get("PARTITION", "left")],
         "TASKS": config.get("TASKS", 1),
+        "CURVE": int(config.get("CURVE", False)),
     }
 
 
-def _slot(gemm: Gemm, config: Mapping[str, Any]) -> str:
+def _slot(gemm: Gemm, config: Mapping[str, Any], constant_b: bool) -> str:
     """Bytes of scratch that gemm_amx.c divides in draw_tasks, for each thread."""
     depth = 64 // gemm.dtypes[0].bytes
     rows, columns = config["MR"] * 16, config["NR"] * 16
@@ -136,20 +169,64 @@ def _slot(gemm: Gemm, config: Mapping[str, Any]) -> str:
     left, right = ("N", "M") if config["SWAP"] else ("M", "N")
     waiting = f"ceil_div({right}, {columns})" if config["K_OUTSIDE"] else panels
     partial = f"(K > {config['KC']}) * ceil_div({left}, {rows}) * {waiting} * {sums}"
-    return f"{3 * sums} + {(config['MR'] + panels * config['NR']) * _SQUARE} * {squares} + {partial}"
+    if config.get("PARTITION") == "k":
+        partial = "0"  # they wait among the slices' sums
+    packed = config["MR"] + (0 if constant_b else panels * config["NR"])
+    return f"{3 * sums} + {packed * _SQUARE} * {squares} + {partial}"
 
 
-def _arguments(gemm: Gemm, config: Mapping[str, Any]) -> tuple[Arg, ...]:
-    slot = _slot(gemm, config)
-    sizes = (slot, "M", "N", "K", "batch", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
+def _slices(config: Mapping[str, Any]) -> str:
+    """Bytes more for the sums of each slice of K, where that is divided."""
+    if config.get("PARTITION") != "k":
+        return ""
+    rows, columns = config["MR"] * 16, config["NR"] * 16
+    left, right = ("N", "M") if config["SWAP"] else ("M", "N")
+    each = config["THREADS"] * config["TASKS"] * rows * columns * 4
+    return f" + {each} * ceil_div({left}, {rows}) * ceil_div({right}, {columns}) * batch"
+
+
+def _pages(config: Mapping[str, Any], size: str) -> str:
+    """Whole huge pages, where they are chosen, and one more to begin at the border of one."""
+    return f"ceil_div({size}, {_HUGE_PAGE}) * {_HUGE_PAGE} + {_HUGE_PAGE}" if config["HUGE_PAGES"] else size
+
+
+def _arguments(gemm: Gemm, config: Mapping[str, Any], packed: _PackedB | None) -> tuple[Arg, ...]:
+    slot = _slot(gemm, config, constant_b=packed is not None)
+    ldb, stride_b = (packed.panel, packed.matrix) if packed else ("ldb", "stride_b")
+    sizes = (slot, "M", "N", "K", "batch", "lda", ldb, "ldc", "stride_a", stride_b, "stride_c")
     extra = (("bias",) if gemm.bias else ()) + (("scale",) if gemm.scales != "none" else ())
     return (
-        *(TensorArg(name) for name in ("A", "B", "C", *extra)),
-        WorkspaceArg("packed", f"{config['THREADS']} * ({slot})"),
+        TensorArg("A"),
+        packed.memory if packed else TensorArg("B"),
+        *(TensorArg(name) for name in ("C", *extra)),
+        WorkspaceArg("packed", _pages(config, f"{config['THREADS']} * ({slot}){_slices(config)}")),
         *(ScalarArg("i64", size) for size in sizes),
         *(ScalarArg("f32", name) for name in ("alpha", "beta")),
         ScalarArg("i32", config["THREADS"]),
     )
+
+
+@dataclass(frozen=True)
+class _PackedB:
+    """A constant B as deepgen_gemm_pack leaves it; how far its panels and its matrices are apart, in numbers."""
+
+    memory: WorkspaceArg
+    panel: str
+    matrix: str
+
+
+def _packed_b(gemm: Gemm, config: Mapping[str, Any]) -> _PackedB:
+    element, columns = gemm.dtypes[0].bytes, config["NR"] * 16
+    panel = f"ceil_div(K, {64 // element}) * {64 // element * columns}"
+    matrix = f"ceil_div(N, {columns}) * {panel}"
+    return _PackedB(WorkspaceArg("packed_b", _pages(config, f"{element} * {matrix} * batch")), panel, matrix)
+
+
+def _preparation(packed: _PackedB | None) -> tuple[Step, ...]:
+    if packed is None:
+        return ()
+    sizes = (ScalarArg("i64", name) for name in ("N", "K", "batch", "ldb", "stride_b"))
+    return (Step("deepgen_gemm_pack", (TensorArg("B"), packed.memory, *sizes)),)
 
 
 def _same_size(gemm: Gemm) -> bool:

@@ -13,16 +13,21 @@ _WORTH_A_THREAD = 20_000_000  # operations; below, waking another thread takes a
 _BYTES_WORTH_A_THREAD = 1 << 20  # the same for what waits for memory
 _WORTH_FETCHING = 64 << 10  # bytes of one product of a batch
 _SMALL_BLOCK = 32 << 10  # bytes; two thirds of L1
+_LARGE = 4 << 20  # bytes of a constant B: two huge pages
+_DEEP = 16  # times the larger side of C: K from which it is divided; at 4 adding slices up costs more than it saves
+_SLICES = 2  # of K for each thread
 _PAGES = 64  # two thirds of what the first level of the TLB holds
 _ROUND = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
-def default_config(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
+def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping[str, Any]:
+    """A constant B is the right operand, packed before all runs."""
     element = gemm.dtypes[0].bytes
-    swap = _default_swap(gemm)
+    swap = not constant_b and _default_swap(gemm)
     left, right = sides(gemm, swap)
     rows, columns = _panel(left, right)
-    passing_by = left <= 32 and right >= 1024  # the right operand is used once: best from L1, where it was packed
+    # The right operand is used once: best from L1, where it was packed.
+    passing_by = left <= 32 and right >= 1024 and not constant_b
     nc, kc = _small_block(gemm, right) if passing_by else _block(gemm, cpu, left, right)
     copied = _left_is_copied(gemm, left, right, nc, kc)
     if copied:
@@ -40,9 +45,9 @@ def default_config(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
         "ASIDE": True,
         "AHEAD": _ahead(gemm, cpu, left, right, kc),
         "AHEAD_RESULT": True,
-        "GATHER": 8 // element,  # 256 bytes of a row
-        "PACK_AHEAD": 0,
+        **({} if constant_b else {"GATHER": 8 // element, "PACK_AHEAD": 0}),  # 256 bytes of a row
         "STORE": "direct" if gemm.c == gemm.acc else "buffer",
+        "HUGE_PAGES": constant_b and right * gemm.k * element >= _LARGE,
     }
     return {**config, **_threads(gemm, cpu, left, right, rows * 16, columns * 16, nc)}
 
@@ -116,7 +121,16 @@ def _threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: in
     little = gemm.flops() < _WORTH_A_THREAD * cpu.cores and gemm.least_bytes() < _BYTES_WORTH_A_THREAD * cpu.cores
     if little:
         return {"THREADS": 1}
+    if _is_deep(gemm, cpu, left, right):
+        return {"THREADS": cpu.cores, "PARTITION": "k", "TASKS": _SLICES}
     found = all_cores(gemm, cpu, left, right, rows, columns)
     if left <= 32 or found.get("PARTITION") != "right":
         return found
     return {**found, "TASKS": _at_most((1, 2, 4), -(-right // (cpu.cores * nc)))}
+
+
+def _is_deep(gemm: Gemm, cpu: X86, left: int, right: int) -> bool:
+    """Whether all cores divide K: each packs only its slices then, and the sums of all of them stay near."""
+    near = _SLICES * cpu.cores * left * right * 4 <= 2 * cpu.l2_bytes
+    enough = gemm.flops() >= _WORTH_A_THREAD * cpu.cores and gemm.k >= _SLICES * cpu.cores * 256
+    return cpu.cores > 1 and gemm.batch == 1 and gemm.k >= _DEEP * max(left, right) and near and enough

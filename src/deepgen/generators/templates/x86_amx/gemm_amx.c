@@ -10,7 +10,8 @@
 //   product   ROWS x COLS of C over a block of K, its sums in tiles
 //   block     NC columns of C over KC numbers of K: the right operand's block is packed into L2, the left one's panels
 //             pass by; what was computed before is finished, and what comes next is fetched, between the products
-//   task      a part of C with all of its blocks: what one thread draws at a time
+//   task      a part of C with all of its blocks: what one thread draws at a time; or all of C over a slice of K, and
+//             then the slices are added up
 #include "knobs.h"
 #include "pack.h"
 #include "finish.h"
@@ -19,6 +20,8 @@
 #include "tile_product.h"
 #include "tasks.h"
 #include "x86_call.h"
+#include "x86_curve.h"
+#include "x86_pages.h"
 
 // --- block -------------------------------------------------------------------------------------------------------
 
@@ -104,12 +107,12 @@ static void one_product(course *g, block b, product *p, long i, long j) {
     long row = i * ROWS, column = b.q + j * COLS, rows = least(ROWS, g->P - row), columns = g->Q - column;
     if (j == 0) take_left(p, g, row, rows, b.k, b.depth);
     p->backwards = SNAKE && j % 2;
-    p->right = g->s.right + j * panel_bytes(b.depth);
-    long place = K_OUTSIDE ? column / COLS : j;
+    p->right = PACKED ? packed_place(g->right, column, b.k) : g->s.right + j * panel_bytes(b.depth);
+    long place = K_OUTSIDE || SLICED ? column / COLS : j;
     char *partial = g->s.partial + (place * b.left_panels + i) * SUMS_BYTES;
     p->sums_in = b.k ? partial : 0;
     p->sums_in_row = p->sums_row = COLS * 4;
-    if (b.k + b.depth < g->K) {
+    if (SLICED || b.k + b.depth < g->K) {
         p->sums_out = partial;
         multiply(rows, columns, p);
     } else {
@@ -125,7 +128,7 @@ static walk ahead(matrix x, int across, long rows, long k, long steps) {
 static void one_block(course *g, block b) {
     product p = {.aside = &g->aside};
     long columns = least(b.right_panels * COLS, g->Q - b.q), steps = b.right_panels * ceil_div(b.depth, DEPTH);
-    pack_right(g->s.right, g->right, b.q, columns, b.k, b.depth);
+    if (!PACKED) pack_right(g->s.right, g->right, b.q, columns, b.k, b.depth);
     for (long i = 0; i < b.left_panels; i++) {
         if (AHEAD == 1 && i + 1 < b.left_panels) {
             matrix next = {place(g->left, LEFT_ACROSS, (i + 1) * ROWS, b.k), g->left.ld};
@@ -157,7 +160,12 @@ typedef struct {
     long slot;  // bytes of a thread's scratch
     parts of;
     _Atomic long next;
+    long slices;  // of K
+    char *sums;   // of all of C, for each slice
 } job;
+
+// Products that all of C takes.
+static inline long products(const job *g) { return ceil_div(g->P, ROWS) * ceil_div(g->Q, COLS); }
 
 // Batches of small matrices: the next one's are fetched during the present one's products.
 static void fetch_next_item(const job *g, course *c) {
@@ -165,14 +173,27 @@ static void fetch_next_item(const job *g, course *c) {
     matrix left = {c->left.at + g->stride_left * ES, c->left.ld};
     matrix right = {c->right.at + g->stride_right * ES, c->right.ld};
     c->aside.left = ahead(left, LEFT_ACROSS, c->P, c->K, steps);
-    c->aside.right = ahead(right, RIGHT_ACROSS, c->Q, c->K, steps);
+    if (PACKED)
+        c->aside.right = paced(walk_of(right.at, right.ld, ceil_div(c->Q, COLS), panel_bytes(c->K)), steps);
+    else
+        c->aside.right = ahead(right, RIGHT_ACROSS, c->Q, c->K, steps);
     if (!AHEAD_RESULT) return;
     long rows = SWAP ? c->Q : c->P, columns = SWAP ? c->P : c->Q;
     const char *at = (const char *)(c->r->c + g->stride_c);
     c->aside.result = paced(walk_of(at, c->r->ldc * sizeof(number), rows, columns * sizeof(number)), steps);
 }
 
+// The t-th part on a curve through a square of parts.
+static inline long on_the_way(long side, long t) {
+    long p, q;
+    on_curve(__builtin_ctzl((unsigned long)side), t, &p, &q);
+    return p * side + q;
+}
+
 static void one_task(const job *g, course *c, long t) {
+    long slice = 0;
+    if (SLICED) slice = t % g->slices, t /= g->slices;
+    if (CURVE) t = on_the_way(g->of.p, t);
     pool_range q = pool_part(g->Q, COLS, g->of.q, t % g->of.q);
     t /= g->of.q;
     pool_range p = pool_part(g->P, ROWS, g->of.p, t % g->of.p);
@@ -186,9 +207,13 @@ static void one_task(const job *g, course *c, long t) {
         r.c += x * g->stride_c + rows.from * r.ldc + columns.from;
         if (BIAS) r.bias += columns.from;
         if (SCALES > 1) r.scales += SCALES == 2 ? rows.from : columns.from;
-        c->left = (matrix){place(left, LEFT_ACROSS, p.from, 0), left.ld};
-        c->right = (matrix){place(right, RIGHT_ACROSS, q.from, 0), right.ld};
-        c->P = p.size, c->Q = q.size, c->K = g->K, c->r = &r;
+        pool_range k = SLICED ? pool_part(g->K, DEPTH, g->slices, slice) : (pool_range){0, g->K};
+        c->left = (matrix){place(left, LEFT_ACROSS, p.from, k.from), left.ld};
+        const char *columns_at =
+            PACKED ? packed_place(right, q.from, k.from) : place(right, RIGHT_ACROSS, q.from, k.from);
+        c->right = (matrix){columns_at, right.ld};
+        c->P = p.size, c->Q = q.size, c->K = k.size, c->r = &r;
+        if (SLICED) c->s.partial = g->sums + (slice * g->batch + x) * products(g) * SUMS_BYTES;
         if (AHEAD == 2 && x + 1 < e.from + e.size) fetch_next_item(g, c);
         serial_gemm(c);
     }
@@ -203,8 +228,8 @@ static void draw_tasks(void *arg, int thread) {
     s->turned = s->sums[1] + SUMS_BYTES;
     s->left = s->turned + SUMS_BYTES;
     s->right = s->left + MR * 1024 * ceil_div(least(KC, g->K), DEPTH);
-    s->partial = s->right + NC_WHOLE / 16 * 1024 * ceil_div(least(KC, g->K), DEPTH);
-    long tasks = g->of.p * g->of.q * g->of.batch;
+    s->partial = s->right + (PACKED ? 0 : NC_WHOLE / 16 * 1024 * ceil_div(least(KC, g->K), DEPTH));
+    long tasks = g->of.p * g->of.q * g->of.batch * (SLICED ? g->slices : 1);
     begin_thread(g->P);
     for (long t; (t = atomic_fetch_add(&g->next, 1)) < tasks;) one_task(g, &c, t);
     finish_until(&c.aside.finish, ROWS);
@@ -212,7 +237,37 @@ static void draw_tasks(void *arg, int thread) {
     end_thread();
 }
 
-// `workspace` holds for each thread what draw_tasks divides, in all `slot` bytes.
+// Adds up the slices of K, where each left the sums of all of C, and finishes them: a product's at a time.
+static void draw_sums(void *arg, int thread) {
+    job *g = arg;
+    course c = {.s.turned = g->workspace + thread * g->slot + 2 * SUMS_BYTES};
+    long high = ceil_div(g->P, ROWS), all = g->batch * products(g);
+    for (long t; (t = atomic_fetch_add(&g->next, 1)) < all;) {
+        long at = t % products(g), row = at % high * ROWS, column = at / high * COLS, rows = least(ROWS, g->P - row);
+        sum *to = (sum *)(g->sums + t * SUMS_BYTES);
+        for (long slice = 1; slice < g->slices; slice++) {
+            const sum *from = to + slice * all * ROWS * COLS;
+            for (long i = 0; i < rows * COLS; i++) to[i] += from[i];
+        }
+        result r = g->r;
+        r.c += t / products(g) * g->stride_c;
+        c.r = &r;
+        finish(&c, (const char *)to, rows, least(COLS, g->Q - column), row, column);
+    }
+}
+
+// Parts of C; a curve needs a square of them, at least as many as tasks were asked for.
+static parts parts_of(long tasks, long P, long Q, long batch) {
+    if (SLICED) return (parts){1, 1, 1};
+    if (!CURVE) return cut(tasks, P, Q, batch);
+    long side = 1;
+    while (side * side < tasks) side *= 2;
+    return (parts){side, side, 1};
+}
+
+// `workspace` holds for each thread what draw_tasks divides, in all `slot` bytes, and then, where K is divided, the sums
+// of its slices; with HUGE_PAGES up to two such pages more. Where B was packed ahead of time, ldb is the distance of its
+// panels and stride_b that of its matrices, both as if in numbers.
 void deepgen_gemm(const char *A, const char *B, number *C,
 #if BIAS
                   const number *bias,
@@ -223,6 +278,7 @@ void deepgen_gemm(const char *A, const char *B, number *C,
                   char *workspace, int64_t slot, int64_t M, int64_t N, int64_t K, int64_t batch, int64_t lda,
                   int64_t ldb, int64_t ldc, int64_t stride_a, int64_t stride_b, int64_t stride_c, float alpha,
                   float beta, int32_t threads) {
+    if (PACKED && HUGE_PAGES) B = page_border(B);
     matrix a = {A, lda * ES}, b = {B, ldb * ES};
     result r = {C, ldc, alpha, beta, 0, 0};
 #if BIAS
@@ -233,8 +289,16 @@ void deepgen_gemm(const char *A, const char *B, number *C,
 #endif
     job g = {SWAP ? b : a, SWAP ? a : b, SWAP ? stride_b : stride_a, SWAP ? stride_a : stride_b, stride_c,
              SWAP ? N : M, SWAP ? M : N, K, batch, r, workspace, slot, {0}, 0};
-    g.of = cut(threads * TASKS, g.P, g.Q, batch);
+    g.of = parts_of(threads * TASKS, g.P, g.Q, batch);
+    if (SLICED) g.slices = least(threads * TASKS, ceil_div(K, DEPTH));
+    if (HUGE_PAGES)
+        g.workspace = in_huge_pages(workspace, threads * slot + g.slices * batch * products(&g) * SUMS_BYTES);
+    if (SLICED) g.sums = g.workspace + threads * slot;
     pool_run(threads, draw_tasks, &g);
+    if (SLICED) {
+        g.next = 0;
+        pool_run(threads, draw_sums, &g);
+    }
 }
 
 // The same with all arguments in one block.
@@ -250,3 +314,14 @@ void deepgen_gemm_block(const slot *a) {
                  x[0].p, x[1].i64, x[2].i64, x[3].i64, x[4].i64, x[5].i64, x[6].i64, x[7].i64, x[8].i64, x[9].i64,
                  x[10].i64, x[11].i64, x[12].f32, x[13].f32, x[14].i32);
 }
+
+#if PACKED
+// All of a constant B, ahead of time: panels over the whole of K, one after the other.
+void deepgen_gemm_pack(const char *B, char *packed, int64_t N, int64_t K, int64_t batch, int64_t ldb,
+                       int64_t stride_b) {
+    long whole = ceil_div(N, COLS) * panel_bytes(K);
+    if (HUGE_PAGES) packed = in_huge_pages(packed, whole * batch);
+    for (long x = 0; x < batch; x++)
+        pack_right(packed + x * whole, (matrix){B + x * stride_b * ES, ldb * ES}, 0, N, 0, K);
+}
+#endif

@@ -41,6 +41,9 @@
 #ifndef PACK_LEFT  // 1: copy panels of the left operand; 0: read them where they lie
 #define PACK_LEFT 0
 #endif
+#ifndef PACKED  // 1: B, which is the right operand, was packed ahead of time by deepgen_gemm_pack
+#define PACKED 0
+#endif
 #ifndef SNAKE  // 1: every other product goes backwards along K, so that what was used last is used first
 #define SNAKE 1
 #endif
@@ -65,11 +68,17 @@
 #ifndef STORE  // whole results: 0 from tiles where the dtype allows, 1 by way of L1, 2 the same and past the caches
 #define STORE 0
 #endif
-#ifndef PARTITION  // what tasks divide: 0 the left operand, 1 the right one, 2 both, 3 the batch
+#ifndef PARTITION  // what tasks divide: 0 the left operand, 1 the right one, 2 both, 3 the batch, 4 K
 #define PARTITION 0
 #endif
 #ifndef TASKS  // tasks for each thread
 #define TASKS 1
+#endif
+#ifndef CURVE  // 1: where both operands are divided, tasks are drawn along a curve through C
+#define CURVE 0
+#endif
+#ifndef HUGE_PAGES  // 1: the scratch, and a B that was packed ahead of time, lie in pages of 2 MB
+#define HUGE_PAGES 0
 #endif
 
 #if BF16
@@ -77,6 +86,7 @@
 #else
 #define ES 1
 #endif
+#define SLICED (PARTITION == 4)
 #define LEFT_ACROSS (SWAP ? !B_T : A_T)   // whether numbers of one k lie side by side
 #define RIGHT_ACROSS (SWAP ? A_T : !B_T)
 

@@ -53,3 +53,9 @@ static void pack_right(char *to, matrix x, long column, long columns, long k, lo
             pack_along(to, from, x.ld, some, depth);
     }
 }
+
+// Where a right operand that was packed ahead of time has a column's panel, from k on. Its panels go over the whole of K,
+// so that blocks and tasks of any size find theirs; they lie `ld` bytes apart.
+static inline const char *packed_place(matrix x, long column, long k) {
+    return x.at + column / COLS * x.ld + k / DEPTH * NR * 1024;
+}

@@ -26,6 +26,8 @@ _SOURCES = (
     "x86_pool.h",
     "x86_offer.h",
     "x86_call.h",
+    "x86_curve.h",
+    "x86_pages.h",
     *(f"fma_{part}.h" for part in _PARTS),
 )
 _PACK_A = {"none": 0, "rows": 1, "panels": 2}

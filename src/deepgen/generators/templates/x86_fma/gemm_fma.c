@@ -11,9 +11,10 @@
 //   this file     tasks, a part of C (or of K) each, which threads draw; the entries
 #include <stdint.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "x86_call.h"
+#include "x86_curve.h"
+#include "x86_pages.h"
 #include "x86_pool.h"
 #include "x86_offer.h"
 #include "x86_vector.h"
@@ -40,20 +41,6 @@ typedef struct {
     long threads;
     work *at_work;  // what each thread is at
 } job;
-
-// Place t on a Hilbert curve through a square of side 2^order: neighbours on the curve are neighbours in the square.
-static void on_curve(long order, long t, long *x, long *y) {
-    *x = *y = 0;
-    for (long s = 1; s < 1 << order; s *= 2, t /= 4) {
-        long rx = t / 2 & 1, ry = (t ^ rx) & 1;
-        if (!ry) {
-            if (rx) *x = s - 1 - *x, *y = s - 1 - *y;
-            long turned = *x;
-            *x = *y, *y = turned;
-        }
-        *x += s * rx, *y += s * ry;
-    }
-}
 
 static void one_task(const job *g, work *w, float *scratch, long t) {
     long slice = t % g->parts_k;
@@ -160,23 +147,6 @@ static void cut(job *g, long tasks) {
     }
 }
 
-#define HUGE_PAGE (2l << 20)
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-
-// The slots of all threads, moved up to a huge page's border. The kernel is asked once for each place.
-static float *in_huge_pages(float *workspace, long bytes) {
-    static _Atomic uintptr_t asked;
-    uintptr_t start = ((uintptr_t)workspace + HUGE_PAGE - 1) & -(uintptr_t)HUGE_PAGE;
-    if (atomic_exchange(&asked, start) != start) {
-        bytes = (bytes + HUGE_PAGE - 1) & -HUGE_PAGE;
-        madvise((void *)start, (size_t)bytes, MADV_HUGEPAGE);
-        madvise((void *)start, (size_t)bytes, MADV_COLLAPSE);  // what was written before; older kernels do it later
-    }
-    return (float *)start;
-}
-
 // `workspace` holds SLOT_FLOATS for each thread (and with HUGE_PAGES up to two such pages more), then M * N * batch
 // numbers for each slice of K but the first. Where B was packed ahead of time, ldb is the distance of its panels.
 void deepgen_gemm(const float *A, const float *B, const float *bias, float *C, float *workspace, int64_t M, int64_t N,
@@ -184,7 +154,7 @@ void deepgen_gemm(const float *A, const float *B, const float *bias, float *C, f
                   int64_t stride_c, float alpha, float beta, int32_t threads) {
     long slots = threads * (long)SLOT_FLOATS * 4;
     float *scratch = HUGE_PAGES ? in_huge_pages(workspace, slots) : workspace;
-    long taken = HUGE_PAGES ? ((slots + HUGE_PAGE - 1) & -HUGE_PAGE) + HUGE_PAGE : slots;
+    long taken = HUGE_PAGES ? whole_pages(slots) + HUGE_PAGE : slots;
     job g = {.A = A, .B = B, .bias = bias, .C = C, .M = M, .N = N, .K = K, .batch = batch, .lda = lda, .ldb = ldb,
              .ldc = ldc, .stride_a = stride_a, .stride_b = stride_b, .stride_c = stride_c, .alpha = alpha,
              .beta = beta, .scratch = scratch, .partial = workspace + taken / 4};
