@@ -117,8 +117,8 @@ class Job:
         counts = sorted({1, min(self.threads, self.target.cores)})
         domains = {"THREADS": counts, **{name: [value] for name, value in self.knobs.items()}}
         if not self.seconds:
-            default = {**self.generator.default(self.operator, self.target), **self.knobs}
-            config = default if self.threads > 1 else _on_one_thread(default)
+            machine = replace(self.target, cores=min(self.threads, self.target.cores))
+            config = {**self.generator.default(self.operator, machine), **self.knobs}
             if broken := self.generator.space(self.operator, self.target).explain(config):
                 raise DeepgenError(f"{config} breaks: {', '.join(b.name for b in broken)}")
             return config
@@ -316,10 +316,6 @@ def _missed(options: argparse.Namespace, target: X86) -> list[tuple[tuple[int, i
             sizes = (operator.batch, operator.m, operator.n, operator.k)
             out += [(sizes, group.threads, group.caches)] if not asked or shape(race) in asked else []
     return out
-
-
-def _on_one_thread(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{k: v for k, v in config.items() if k not in ("PARTITION", "TASKS", "CURVE")}, "THREADS": 1}
 
 
 def _sizes(text: str) -> tuple[int, int, int, int]:

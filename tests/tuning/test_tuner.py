@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import deepgen as dg
 from deepgen import targets
+from deepgen.measure.base import Policy
 from deepgen.targets import Sim
 from deepgen.targets.sim import fault, true_seconds
 from deepgen.tuning import Progress
 from deepgen.tuning.journal import Journal
+from deepgen.tuning.request import Request, plan
 from deepgen.vocabulary import BadInput, DeepgenError, Verdict
 
 OPERATOR = dg.gemm(256, 256, 256)
@@ -43,6 +46,22 @@ def test_the_default_goes_to_the_finals_however_slow_its_trial(tmp_path: Path) -
     assert finals is not None
     raced = [row["config"] for row in finals["finalists"]]
     assert default in raced and len(raced) == 2
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i8"])
+def test_a_search_on_fewer_threads_begins_with_their_default(tmp_path: Path, dtype: str) -> None:
+    operator, cpu = dg.gemm(1024, 1024, 1024, dtype=dtype), targets.resolve("x86:amx")
+    assert isinstance(cpu, targets.X86)
+    request = Request(operator, replace(cpu, cores=4), domains={"THREADS": [1]}, policy=Policy(threads=1), out=tmp_path)
+    [start] = plan(request).starts
+    assert start["THREADS"] == 1 and len(start) > 3
+
+
+def test_knobs_that_are_given_hold_from_the_first_trial_on(tmp_path: Path) -> None:
+    default = dg.tune(OPERATOR, target="sim", trials=1, out=tmp_path / "any").trials()[0].config
+    other = next(v for v in (16, 32, 64) if v != default["BLOCK_M"])
+    first = dg.tune(OPERATOR, target="sim", trials=1, knobs={"BLOCK_M": [other]}, out=tmp_path).trials()[0].config
+    assert {**first, "BLOCK_M": 0} == {**default, "BLOCK_M": 0}
 
 
 def test_the_same_command_again_measures_nothing(tmp_path: Path) -> None:

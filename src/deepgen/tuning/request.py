@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from deepgen.measure.base import Policy
 from deepgen.operators import Operator
 from deepgen.search.stopping import Goals
 from deepgen.space import Space
-from deepgen.targets import Target
+from deepgen.targets import X86, Target
 from deepgen.vocabulary import BadInput, JsonObject, digest
 
 STUDIES = Path("deepgen-studies")
@@ -111,9 +111,19 @@ def plan(request: Request) -> Plan:
         definition["recipe"] = recipe
     # The version stands in the journal but not in the name: a bug-fix release goes on with the same study.
     name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
-    default = generator.default(request.operator, request.target)
-    starts = (default,) if space.contains(dict(default)) else ()
-    return Plan(generator, space, starts, {**definition, "deepgen": __version__}, request.out / name)
+    return Plan(
+        generator, space, _starts(request, generator, space), {**definition, "deepgen": __version__}, request.out / name
+    )
+
+
+def _starts(request: Request, generator: Generator, space: Space) -> tuple[Mapping[str, Any], ...]:
+    """What a search begins with: the default, on no more threads than allowed and with the knobs that are given."""
+    machine, threads = request.target, request.policy.threads
+    if isinstance(machine, X86) and threads is not None:
+        machine = replace(machine, cores=min(threads, machine.cores))
+    default = dict(generator.default(request.operator, machine))
+    given = {name: v[0] for name, v in request.domains.items() if name in default and default[name] not in v}
+    return tuple(config for config in ({**default, **given},) if space.contains(config))
 
 
 def _generator(request: Request) -> Generator:

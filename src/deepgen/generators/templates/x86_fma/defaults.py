@@ -123,7 +123,7 @@ def _threads(
     something else: a thread that is done helps the others with their strips, or finds more tasks to draw.
     """
     threads = cpu.cores
-    if gemm.flops() < 4 * WORTH_A_THREAD * threads:
+    if threads == 1 or gemm.flops() < 4 * WORTH_A_THREAD * threads:
         return {"THREADS": 1}
     if gemm.batch >= threads:
         tasks = max(t for t in (1, 2, 4) if t * threads <= gemm.batch)
