@@ -174,9 +174,10 @@ def _sharing(s: Space, gemm: Gemm, gpu: Gpu, steps: int, fits: dict[str, Expr]) 
     chunks = knob["TILES_M"] * knob["BN"] // 8
     s.require(implies(split, divides(cluster_k, chunks)), "the blocks of a cluster share the columns")
     s.require(implies(split, implies(cluster_k > 1, fits["sums"])), "sums fit where the tiles were")
-    group = s.knob("GROUP", [1, 2, 4, 8, 16])
+    group = s.knob("GROUP", [1, 2, 4, 8, 12, 16])
     s.knob("ALONG", ["M", "N"])
-    s.require(implies(s.knob("HILBERT", [False, True]), group >= 4), "a curve goes through squares of tiles")
+    hilbert = s.knob("HILBERT", [False, True])
+    s.require(implies(hilbert, group.isin([4, 8, 16])), "a curve goes through squares whose sides are powers of two")
     s.knob("CACHE", ["none", "stream", "A", "B"])
     s.knob("FIXED", [True, False])
 
