@@ -17,6 +17,7 @@ from deepgen.generators.templates.sm90.lower import result_line
 from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
 from deepgen.library.shapes import check_shape
 from deepgen.operators import Gemm, gemm
+from deepgen.space import compile as compiler
 from deepgen.vocabulary import BadInput, Missing, TensorMapArg, WorkspaceArg
 
 FAMILY, HOPPER = Sm90Gemm(), targets.resolve("cuda:sm_90a")
@@ -63,6 +64,25 @@ def test_it_comes_first_where_it_serves_and_others_take_the_rest() -> None:
 def test_the_default_is_a_point_of_the_space(operator: Gemm) -> None:
     assert FAMILY.refuses(operator, HOPPER) is None
     assert FAMILY.space(operator, HOPPER).explain(dict(FAMILY.default(operator, HOPPER))) == []
+
+
+@pytest.mark.parametrize("operator", SHAPES, ids=Gemm.slug)
+def test_the_space_is_compiled_without_a_search_for_an_order(operator: Gemm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def searched(*_: object) -> None:
+        raise AssertionError("a search for an order takes seconds, in every study")
+
+    monkeypatch.setattr(compiler, "Planner", searched)
+    space = FAMILY.space(operator, HOPPER)
+    assert space.uniform and space.count() > 10_000
+    assert all(space.explain(config) == [] for config in space.sample(20, seed=1))
+
+
+def test_tiles_go_in_bands_of_twelve_but_no_curve_does() -> None:
+    space = FAMILY.space(SQUARE, HOPPER)
+    config = {**FAMILY.default(SQUARE, HOPPER), "GROUP": 12}
+    assert config in space
+    assert {**config, "HILBERT": True} not in space  # it would leave the square
+    assert {**config, "GROUP": 16, "HILBERT": True} in space
 
 
 def test_what_does_not_fit_the_chip_is_named() -> None:

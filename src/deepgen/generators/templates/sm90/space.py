@@ -14,6 +14,7 @@ from deepgen.generators.templates.sm90.lower import (
 )
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, divides, implies, minimum, where
+from deepgen.space.expr import points
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
 
@@ -59,9 +60,8 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     s.require(implies(store != "straight", line <= 2 * ATOM_BYTES), "a thread's share of a copied line is not long")
     way_out = where(copied, consumers * 4 * BUFFER_ROWS * buffers * line, 0)
     shared = s.derive("shared_bytes", stage * stages + way_out)
-    s.require(shared + _FIXED <= gpu.shared_per_block, "tiles fit in shared memory")
-    taken = (shared + _FIXED + gpu.shared_reserved) * min_blocks
-    s.require(taken <= gpu.shared_per_sm, "so many blocks' tiles fit in a multiprocessor")
+    room = minimum(gpu.shared_per_block, gpu.shared_per_sm // min_blocks - gpu.shared_reserved)
+    s.require(shared + _FIXED <= room, "tiles of so many blocks fit in shared memory")
     s.require(implies(store == "reuse", bm * bn * size <= stage * stages), "results fit where the tiles were")
     steps = ceil(gemm.k * dtype(gemm.a).bytes / ATOM_BYTES)
     if steps > 1:
@@ -72,7 +72,6 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     fits = {
         "sums": bm * bn * 4 <= stage * stages,
         "stages": (stages <= 2) | ((stages - 1) * atoms < steps),
-        "blocks": gpu.multiprocessors * min_blocks // tiles,
         "tiles": tiles,
         "resident": gpu.multiprocessors * min_blocks,
     }
@@ -83,7 +82,10 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
 def _clusters(s: Space, gemm: Gemm, bm: Expr, bn: Expr, min_blocks: Expr) -> tuple[Expr, Expr]:
     """Blocks that fetch tiles for each other."""
     cluster_m, cluster_n = s.knob("CLUSTER_M", [1, 2, 4]), s.knob("CLUSTER_N", [1, 2, 4])
-    s.require(cluster_m * cluster_n <= 4, "clusters are small: large ones leave multiprocessors idle")
+    # Listed, since with a list among its conditions a space is compiled in the order in which knobs are declared. It is
+    # a good one: with the tile known, most stages and buffers do not fit. A search for a better one takes seconds.
+    small = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
+    s.require(points(["CLUSTER_M", "CLUSTER_N"], small), "clusters are small: large ones leave multiprocessors idle")
     s.require(implies(cluster_m * cluster_n > 1, min_blocks == 1), "blocks that share tiles have a multiprocessor each")
     s.require(implies(cluster_m > 1, bm * cluster_m < 2 * gemm.m), "every block of a cluster has rows")
     s.require(implies(cluster_n > 1, bn * cluster_n < 2 * gemm.n), "every block of a cluster has columns")
@@ -109,10 +111,10 @@ def _registers(s: Space, gpu: Gpu, consumers: Expr, bn: Expr, held: Expr, moved:
     warps = (groups * min_blocks + files - 1) // files  # of the fullest part of a multiprocessor
     given = gpu.registers_per_sm // files // gpu.warp // warps // gpu.register_granule * gpu.register_granule
     kept = where(consumers == 2, CONSUMER_REGISTERS[2], CONSUMER_REGISTERS[3])
-    s.require(held + _RESERVED <= where(moved, kept, given), "sums fit in a thread's registers")
+    most = minimum(where(moved, kept, given), gpu.registers_per_thread)
+    s.require(held + _RESERVED <= most, "sums fit in a thread's registers")
     # The compiler asks that one instruction's operands fit in what a thread has before registers are moved.
     s.require(implies(moved & (consumers == 3), bn // 2 + 26 <= given), "an instruction's sums fit in registers")
-    s.require(held + _RESERVED <= gpu.registers_per_thread, "a thread has no more registers than the chip allows")
 
 
 def _result(s: Space, gemm: Gemm) -> tuple[Expr, Expr]:
@@ -155,23 +157,27 @@ def _sharing(s: Space, gemm: Gemm, gpu: Gpu, steps: int, fits: dict[str, Expr]) 
         [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 16, 18, 20, 22, 26, 29, 33, 44, 66, 132],
         when=split | exchange | tail,
     )
-    s.require(implies(exchange, (parts > 1) & (parts <= fits["blocks"])), "blocks that wait for each other all run")
-    s.require(implies(exchange | tail, parts * knob["ATOMS"] <= steps), "every block has a step of K")
-    over = fits["tiles"] % fits["resident"]  # beyond the last full round
-    s.require(implies(tail, (fits["tiles"] > fits["resident"]) & (over > 0)), "tiles go beyond full rounds")
-    s.require(implies(tail, (parts > 1) & (over * parts <= fits["resident"])), "parts of the last tiles run at once")
     s.require(implies(split | exchange, store == "straight"), "sums of parts are stored straight")
+    splits = where(split, cluster_k * parts, parts)
+    divided = split | exchange | tail
     s.require(
-        implies(split, cluster_k * parts <= gpu.multiprocessors), "K is not split more often than there are blocks"
+        implies(divided, (splits > 1) & (splits * knob["ATOMS"] <= steps)), "K is divided, and every part has a step"
     )
-    s.require(implies(split, cluster_k * parts > 1), "K is split")
-    s.require(implies(split, cluster_k * parts * knob["ATOMS"] <= steps), "every part of K has a step")
+    s.require(implies(split, splits <= gpu.multiprocessors), "K is not split more often than there are blocks")
+    tiles, resident = fits["tiles"], fits["resident"]
+    over = tiles % resident  # beyond the last full round
+    s.require(implies(tail, (tiles > resident) & (over > 0)), "tiles go beyond full rounds")
+    s.require(
+        implies(exchange | tail, where(tail, over, tiles) * parts <= resident),
+        "blocks that wait for each other all run",
+    )
     chunks = knob["TILES_M"] * knob["BN"] // 8
     s.require(implies(split, divides(cluster_k, chunks)), "the blocks of a cluster share the columns")
     s.require(implies(split, implies(cluster_k > 1, fits["sums"])), "sums fit where the tiles were")
-    group = s.knob("GROUP", [1, 2, 4, 8, 16])
+    group = s.knob("GROUP", [1, 2, 4, 8, 12, 16])
     s.knob("ALONG", ["M", "N"])
-    s.require(implies(s.knob("HILBERT", [False, True]), group >= 4), "a curve goes through squares of tiles")
+    hilbert = s.knob("HILBERT", [False, True])
+    s.require(implies(hilbert, group.isin([4, 8, 16])), "a curve goes through squares whose sides are powers of two")
     s.knob("CACHE", ["none", "stream", "A", "B"])
     s.knob("FIXED", [True, False])
 
