@@ -61,7 +61,8 @@ Address = Annotated[
     ),
 ]
 KeepTop = Annotated[
-    int | None, typer.Option("--keep-top", min=1, help="How many go to the finals. [8]", show_default=False)
+    int | None,
+    typer.Option("--keep-top", min=1, help="How many go to the finals, beside the default. [8]", show_default=False),
 ]
 Detach = Annotated[bool, typer.Option("--detach", help="Go on in the background, also when the terminal closes.")]
 OutFolder = Annotated[

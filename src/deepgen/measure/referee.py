@@ -72,6 +72,10 @@ class Referee(ABC, Generic[E]):
     def stray(self) -> bool:
         """Whether this process is left in a state in which nothing more should be timed."""
 
+    def close(self) -> None:
+        """Give back what another operator in this process has no use for."""
+        return
+
     def measure(self, request: Mapping[str, Any]) -> list[Measurement]:
         """Verify, time, verify again."""
         policy, beat = self.task.policy, request["beat"]

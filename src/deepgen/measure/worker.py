@@ -108,7 +108,6 @@ class CpuWorker(Referee[Racer]):
         return self.around.threads.restless > 0 and self.around.threads.running()
 
     def close(self) -> None:
-        """Give back the memory of all inputs: another operator's come next."""
         for bench in self._benches.values():
             bench.close()
 
@@ -119,8 +118,7 @@ def serve(channel: Channel, pulse: Pulse) -> None:
     while True:
         request = channel.receive()
         if request["do"] == "open":
-            if isinstance(worker, CpuWorker):
-                worker.close()
+            worker.close()
             worker = _opened(request, pulse, channel)
             continue
         handlers = {"measure": worker.measure, "verify": worker.verify, "compare": worker.compare}

@@ -111,9 +111,8 @@ def plan(request: Request) -> Plan:
         definition["recipe"] = recipe
     # The version stands in the journal but not in the name: a bug-fix release goes on with the same study.
     name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
-    return Plan(
-        generator, space, _starts(request, generator, space), {**definition, "deepgen": __version__}, request.out / name
-    )
+    starts = _starts(request, generator, space)
+    return Plan(generator, space, starts, {**definition, "deepgen": __version__}, request.out / name)
 
 
 def _starts(request: Request, generator: Generator, space: Space) -> tuple[Mapping[str, Any], ...]:
@@ -123,7 +122,8 @@ def _starts(request: Request, generator: Generator, space: Space) -> tuple[Mappi
         machine = replace(machine, cores=min(threads, machine.cores))
     default = dict(generator.default(request.operator, machine))
     given = {name: v[0] for name, v in request.domains.items() if name in default and default[name] not in v}
-    return tuple(config for config in ({**default, **given},) if space.contains(config))
+    start = {**default, **given}
+    return (start,) if space.contains(start) else ()
 
 
 def _generator(request: Request) -> Generator:

@@ -9,6 +9,8 @@ from deepgen.operators import Gemm, Operator
 from deepgen.targets import X86, Target
 from deepgen.vocabulary import Source
 
+HUGE_PAGE = 2 << 20  # bytes, as in x86_pages.h
+
 
 def served(operator: Operator, target: Target) -> tuple[Gemm, X86]:
     assert isinstance(operator, Gemm) and isinstance(target, X86), "ask refuses() first"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deepgen.generators.templates.x86_amx.defaults import default_config
-from deepgen.generators.templates.x86_common import covering, served, sources, thread_counts
+from deepgen.generators.templates.x86_amx.defaults import BYTES_WORTH_A_THREAD, default_config
+from deepgen.generators.templates.x86_common import HUGE_PAGE, covering, served, sources, thread_counts
 from deepgen.generators.templates.x86_dot.products import (
     C_TYPES,
     PARTITION,
@@ -33,7 +33,6 @@ _TILES = (1, 2, 3, 4, 6)
 _COLUMNS = (64, 128, 256, 512, 1024, 2048, 4096)
 _DEPTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _WORTH_A_THREAD = 5_000_000  # operations; waking another thread takes longer than computing fewer
-_BYTES_WORTH_A_THREAD = 1 << 20  # the same for what waits for memory
 _SQUARE = 1024  # bytes of 16 groups of 4 bytes by 16 columns
 _OWN = ("gemm_amx.c", "knobs.h", "operands.h", "aside.h", "tile_product.h", "tiles.h", "pack.h")
 _COMMON = tuple(f"x86_{part}.h" for part in ("call", "curve", "pages", "pool", "vector"))
@@ -41,7 +40,6 @@ _SOURCES = (*_OWN, "lines.h", "finish.h", "tasks.h", *_COMMON)
 _SWITCHES = ("SWAP", "K_OUTSIDE", "PACK_LEFT", "SNAKE", "ASIDE", "AHEAD_RESULT", "HUGE_PAGES")
 _PARTITION = {**PARTITION, "k": 4}
 _LEAST_SLICE = 256  # numbers along K; the sums of shorter slices take longer to add up than they save
-_HUGE_PAGE = 2 << 20
 _WHILE_PACKING = {"GATHER": 8, "PACK_AHEAD": 0}  # what only a B that is packed in every run chooses
 
 
@@ -95,7 +93,7 @@ class AmxGemm:
         )
         s.require(nc >= panel_columns, "a block has at least one panel of columns")
         s.require(nc * kc * element <= 4 * cpu.l2_bytes, "the right operand's block is at most four times L2")
-        busy = max(gemm.flops() // _WORTH_A_THREAD, gemm.least_bytes() // _BYTES_WORTH_A_THREAD)
+        busy = max(gemm.flops() // _WORTH_A_THREAD, gemm.least_bytes() // BYTES_WORTH_A_THREAD)
         s.require((threads == 1) | (threads <= busy), "every thread has enough to do")
         for swapped in swaps(gemm):
             left, right = sides(gemm, swapped)
@@ -187,7 +185,7 @@ def _slices(config: Mapping[str, Any]) -> str:
 
 def _pages(config: Mapping[str, Any], size: str) -> str:
     """Whole huge pages, where they are chosen, and one more to begin at the border of one."""
-    return f"ceil_div({size}, {_HUGE_PAGE}) * {_HUGE_PAGE} + {_HUGE_PAGE}" if config["HUGE_PAGES"] else size
+    return f"ceil_div({size}, {HUGE_PAGE}) * {HUGE_PAGE} + {HUGE_PAGE}" if config["HUGE_PAGES"] else size
 
 
 def _arguments(gemm: Gemm, config: Mapping[str, Any], packed: _PackedB | None) -> tuple[Arg, ...]:

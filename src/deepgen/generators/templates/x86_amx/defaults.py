@@ -10,7 +10,7 @@ from deepgen.operators import Gemm
 from deepgen.targets import X86
 
 _WORTH_A_THREAD = 20_000_000  # operations; below, waking another thread takes as long as it saves
-_BYTES_WORTH_A_THREAD = 1 << 20  # the same for what waits for memory
+BYTES_WORTH_A_THREAD = 1 << 20  # the same for what waits for memory
 _WORTH_FETCHING = 64 << 10  # bytes of one product of a batch
 _SMALL_BLOCK = 32 << 10  # bytes; two thirds of L1
 _LARGE = 4 << 20  # bytes of a constant B: two huge pages
@@ -118,7 +118,7 @@ def _at_most(values: Sequence[int], wanted: int) -> int:
 
 def _threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: int, nc: int) -> Mapping[str, Any]:
     """All cores when there is enough to do; they draw blocks of columns one by one, so that a slow core gets fewer."""
-    little = gemm.flops() < _WORTH_A_THREAD * cpu.cores and gemm.least_bytes() < _BYTES_WORTH_A_THREAD * cpu.cores
+    little = gemm.flops() < _WORTH_A_THREAD * cpu.cores and gemm.least_bytes() < BYTES_WORTH_A_THREAD * cpu.cores
     if little:
         return {"THREADS": 1}
     if _is_deep(gemm, cpu, left, right):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.generators.templates.x86_common import served, sources
+from deepgen.generators.templates.x86_common import HUGE_PAGE, served, sources
 from deepgen.generators.templates.x86_fma.defaults import default_config
 from deepgen.generators.templates.x86_fma.sizes import FLOAT, NEXT, along_k, along_n, worth_help
 from deepgen.generators.templates.x86_fma.space import gemm_space
@@ -15,7 +15,6 @@ from deepgen.targets import X86, Target
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
 _A_ROW_PAD = 16  # floats that fma_knobs.h adds to each packed row of A
-_HUGE_PAGE = 2 << 20
 _LINE = 64  # bytes
 _MOST_LINES = 4  # in a turn of the innermost loop; more would hold up the loads of the tile itself
 
@@ -147,7 +146,7 @@ def _workspace_bytes(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> str |
         floats = strips * config["MR"] * (config["KC"] + _A_ROW_PAD) + lanes + panels * columns * config["KC"]
         slots = config["THREADS"] * (-(-floats // 16) * 16) * FLOAT
     if config.get("HUGE_PAGES"):
-        slots = -(-slots // _HUGE_PAGE) * _HUGE_PAGE + _HUGE_PAGE
+        slots = -(-slots // HUGE_PAGE) * HUGE_PAGE + HUGE_PAGE
     if config.get("PARTITION") != "k":
         return slots
     slices = config["THREADS"] * config["TASKS"] - 1
