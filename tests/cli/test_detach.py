@@ -120,6 +120,28 @@ def test_what_does_not_end_is_killed_with_its_children_in_other_sessions() -> No
         assert not any(member.running for member in family.values())
 
 
+HEADLESS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_runs_as_long_as_one_of_its_threads_does() -> None:
+    with subprocess.Popen([sys.executable, "-c", HEADLESS], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        deadline = time.monotonic() + 60
+        while (found := processes.look(process.pid)) and found.state != "Z" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert found is not None
+        assert (found.state, found.running) == ("Z", True)  # a zombie by its first thread alone
+        found.signal(signal.SIGKILL)
+        process.wait()
+        assert not found.running
+
+
 def test_a_process_number_taken_over_by_another_process_is_left_alone() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         found = processes.look(process.pid)

@@ -6,11 +6,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 _GLANCE = 0.05
+_STOPPED = ("T", "t")
+_ENDED = ("Z", "X")
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,24 @@ class Process:
     started: str
     parent: int
     state: str
+    threads: int = 1
 
     @property
     def running(self) -> bool:
         """Whether it still runs; one that only waits to be reaped does not."""
+        now = self._now()
+        # The first thread of a killed process is a zombie while others, still ending, hold its files and locks.
+        return now is not None and (now.state not in _ENDED or now.threads > 1)
+
+    @property
+    def still(self) -> bool:
+        """Whether it can start nothing more: stopped, or ended."""
+        now = self._now()
+        return now is None or now.state in (*_STOPPED, *_ENDED)
+
+    def _now(self) -> Process | None:
         now = look(self.pid)
-        return now is not None and now.started == self.started and now.state not in ("Z", "X")
+        return now if now is not None and now.started == self.started else None
 
     def signal(self, signum: signal.Signals) -> None:
         if self.running:
@@ -69,7 +83,9 @@ def freeze(first: Process) -> dict[int, Process]:
     while fresh := {p: m for p, m in {first.pid: first, **descendants(first.pid)}.items() if p not in frozen}:
         for member in fresh.values():
             member.signal(signal.SIGSTOP)
-        frozen |= fresh
+        frozen.update(fresh)
+        # The signal is only on its way: a fork that had begun ends before it, and its child is seen only then.
+        _until(lambda: all(member.still for member in frozen.values()), 1.0)
     return frozen
 
 
@@ -95,13 +111,18 @@ def look(pid: int) -> Process | None:
         return None
     # The name stands in parentheses and may hold anything, also parentheses.
     fields = text.rpartition(")")[2].split()
-    return Process(pid, started=fields[19], parent=int(fields[1]), state=fields[0])
+    return Process(pid, started=fields[19], parent=int(fields[1]), state=fields[0], threads=int(fields[17]))
 
 
 def _wait(processes: Collection[Process], seconds: float) -> bool:
     """Whether all ended in time."""
+    return _until(lambda: not any(process.running for process in processes), seconds)
+
+
+def _until(done: Callable[[], bool], seconds: float) -> bool:
+    """Whether it was done in time."""
     deadline = time.monotonic() + seconds
-    while any(process.running for process in processes):
+    while not done():
         if time.monotonic() > deadline:
             return False
         time.sleep(_GLANCE)

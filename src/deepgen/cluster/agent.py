@@ -335,12 +335,13 @@ def _family(mark: str) -> dict[int, str]:
 
 
 def _stat(pid: int) -> tuple[int, str]:
-    """Parent and start; no start for one that has ended, reaped or not."""
+    """Parent and start; no start for one that has ended with all its threads, reaped or not."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0, ""
-    return int(fields[1]), "" if fields[0] in ("Z", "X") else fields[19]
+    ended = fields[0] in ("Z", "X") and int(fields[17]) <= 1
+    return int(fields[1]), "" if ended else fields[19]
 
 
 def _running(processes: dict[int, str]) -> dict[int, str]:
