@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
@@ -14,6 +15,11 @@ GOLDEN = TESTS / "golden"
 ALONE = (
     "cluster", "conformance/test_engines.py", "conformance/test_runners.py", "engines", "faults", "library", "measure",
 )  # fmt: skip
+
+
+# The same examples on every machine, however slow it is just now.
+settings.register_profile("deepgen", deadline=None, derandomize=True, database=None)
+settings.load_profile("deepgen")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

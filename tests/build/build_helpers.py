@@ -19,15 +19,19 @@ def c_kernel(text: str = ADD, *flags: str, salt: int = 0) -> Kernel:
     return Kernel("add", "c", (Source("add.c", text),), (f"-DSALT={salt}", *flags), LaunchPlan(()))
 
 
-def alive(pid: int) -> bool:
+def state(pid: int) -> str:
+    """As the system calls it: `R` runs, `T` is stopped, `Z` has ended."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+        return "Z"
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+def alive(pid: int) -> bool:
+    return state(pid) != "Z"
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Wait for a condition, but not for ever."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
