@@ -21,7 +21,7 @@ out = Path(sys.argv[1])
 def watch(progress):
     print(json.dumps({"done": progress.done}), flush=True)
 study = dg.tune(dg.gemm(256, 256, 256), target="sim:faults=0.2,measure_seconds=0.004,build_seconds=0.004",
-    trials=400, out=out, engine=dg.LocalEngine(jobs=2, cache=out / "cache"), watch=watch)
+    trials=200, out=out, engine=dg.LocalEngine(jobs=2, cache=out / "cache"), watch=watch)
 print(json.dumps({"study": str(study.folder)}), flush=True)
 """
 
@@ -31,7 +31,7 @@ def start(out: Path) -> subprocess.Popen[str]:
 
 
 def finish(out: Path) -> Study:
-    lines = start(out).communicate(timeout=120)[0].splitlines()
+    lines = start(out).communicate(timeout=200)[0].splitlines()
     return Study.open(json.loads(lines[-1])["study"])
 
 
@@ -42,22 +42,24 @@ def test_thirty_kills(tmp_path: Path) -> None:
     while kills < 30:
         child = start(tmp_path / "chaos")
         assert child.stdout is not None
-        # Some kills fall into start-up, some into the search: wait for a sign of life, then a random moment.
+        # Some kills fall into start-up, some into the search: wait for a trial more, then a random moment.
         if chance.random() < 0.8:
-            child.stdout.readline()
+            for line in iter(child.stdout.readline, ""):
+                if (done := json.loads(line).get("done", 0)) > reported:
+                    reported = done
+                    break
         time.sleep(chance.random() * 0.1)
         child.send_signal(signal.SIGKILL)
         rest = child.stdout.read().splitlines()
         child.wait()
         kills += 1
-        done = [json.loads(line).get("done", 0) for line in rest if line.endswith("}")]
-        reported = max([reported, *done])
+        reported = max([reported, *(json.loads(line).get("done", 0) for line in rest if line.endswith("}"))])
     study = finish(tmp_path / "chaos")
     whole = finish(tmp_path / "calm")
     trials = study.trials()
-    assert reported > 0
-    assert [t.id for t in trials] == list(range(400))
-    assert len({t.rank for t in trials}) == 400
+    assert reported >= 20
+    assert [t.id for t in trials] == list(range(200))
+    assert len({t.rank for t in trials}) == 200
     assert [(t.rank, t.measurement.verdict) for t in trials] == [
         (t.rank, t.measurement.verdict) for t in whole.trials()
     ]

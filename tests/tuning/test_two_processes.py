@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from deepgen.tuning import Study
 from deepgen.tuning.journal import FILE
 from deepgen.vocabulary import DeepgenError
 
-TUNE = ["tune", "gemm", "MNK=128", "--target", "sim:measure_seconds=0.1,faults=0.2", "--trials", "120", "--json"]
+TUNE = ["tune", "gemm", "MNK=128", "--target", "sim:measure_seconds=0.1,faults=0.2", "--json"]
+LONG = ["--trials", "5000"]  # longer than any test: however slow the machine, the first is still at work
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -36,7 +38,7 @@ def run(folder: Path, *words: str) -> tuple[int, str, str]:
 @pytest.fixture
 def first(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A study that runs and has some trials already."""
-    process = start(tmp_path, *TUNE)
+    process = start(tmp_path, *TUNE, *LONG)
     while process.poll() is None and ended(tmp_path) < 10:
         time.sleep(0.05)
     yield process
@@ -57,8 +59,7 @@ def study_in(folder: Path) -> Study:
 
 def test_the_second_is_refused_and_the_first_goes_on(tmp_path: Path, first: subprocess.Popen[str]) -> None:
     folder = study_in(tmp_path).folder
-    before = ended(tmp_path)
-    writers = [start(tmp_path, *words) for words in (TUNE, ["resume", str(folder)], ["retest", str(folder)])]
+    writers = [start(tmp_path, *words) for words in ([*TUNE, *LONG], ["resume", str(folder)], ["retest", str(folder)])]
     top, status = (start(tmp_path, word, str(folder), "--json") for word in ("top", "status"))
     for code, out, err in map(end, writers):
         assert (code, out) == (1, "")
@@ -68,25 +69,26 @@ def test_the_second_is_refused_and_the_first_goes_on(tmp_path: Path, first: subp
     assert len(json.loads(end(top)[1])["top"]) >= 5
     [row] = json.loads(end(status)[1])["studies"]
     assert (row["state"], row["pid"]) == ("running", first.pid)
-    assert first.poll() is None, "it was still at work while others looked"
+    before = ended(tmp_path)
+    while first.poll() is None and ended(tmp_path) < before + 5:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGINT)
     code, out, err = end(first)
-    assert code == 0, err
-    assert json.loads(out)["winner"] is not None
+    assert code == 130, err
     trials = study_in(tmp_path).trials()
-    assert [t.id for t in trials] == list(range(120))
-    assert len({t.rank for t in trials}) == 120 > before
+    assert len({t.id for t in trials}) == len({t.rank for t in trials}) == len(trials) >= before + 5
     with sqlite3.connect(folder / FILE) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 def test_the_second_takes_over_when_the_first_is_killed(tmp_path: Path, first: subprocess.Popen[str]) -> None:
-    assert run(tmp_path, *TUNE)[0] == 1
+    assert run(tmp_path, *TUNE, *LONG)[0] == 1
     first.kill()
     first.wait()
     kept = [(t.id, t.rank, t.measurement) for t in study_in(tmp_path).trials()]
     assert len(kept) >= 10
-    code, _, err = run(tmp_path, *TUNE)
+    code, _, err = run(tmp_path, *TUNE, "--trials", str(len(kept) + 20))
     assert code == 0, err
     trials = [(t.id, t.rank, t.measurement) for t in study_in(tmp_path).trials()]
     assert [t for t in trials if t[0] in {k[0] for k in kept}] == kept
-    assert len(trials) == 120
+    assert len(trials) >= len(kept) + 20
