@@ -1,6 +1,6 @@
 """What benchmarks on an NVIDIA GPU share: building on all cores, one problem's tensors, and calls timed with a cold L2.
 
-Needs torch, numpy and cuda-bindings on a host with a GPU; no installation of deepgen.
+Needs torch, numpy and NVRTC on a host with a GPU; no installation of deepgen.
 """
 
 from __future__ import annotations
@@ -8,26 +8,30 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from importlib import resources
 from math import isnan
 from pathlib import Path
-from types import SimpleNamespace
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
+from deepgen.build import BuildLimits, BuildPool, Cache, toolchain_for
 from deepgen.measure.gpu_driver import CUDA, Driver
 from deepgen.measure.gpu_kernel import GpuKernel
 from deepgen.operators import Gemm, gemm
 from deepgen.targets import Cuda
-from deepgen.vocabulary import Kernel, WorkspaceArg, digest
+from deepgen.vocabulary import Artifact, Kernel, WorkspaceArg, digest
 
 Config = dict[str, Any]
 Shape = tuple[int, int, int, int]  # batch, M, N, K
 
 SUITES = Path(__file__).resolve().parents[1] / "data/suites.json"
 FLUSH_BYTES = 256 << 20  # more than the L2 holds
+LIMITS = BuildLimits(wall_seconds=30.0)  # what takes longer is not worth the wait
 HEAD_START = 300_000  # cycles that the device idles while the host enqueues a call: some take long, such as Triton's
 # By dtype: torch's name, and the most that the norm of the difference from float64 may be, over the norm.
 DTYPES = {
@@ -56,54 +60,46 @@ def operator(shape: Shape, dtype: str = "f32", layout: str = "nt") -> Gemm:
 
 
 class Builder:
-    """Builds kernels in threads; NVRTC does not hold Python's lock. What differs in its launch only is built once.
+    """Builds kernels, so many at a time, each in a process of NVRTC; what differs in its launch only is built once.
 
-    What lies in `folder`, from another process, is not built again.
+    A build takes 0.2 GiB, and may take the 4 GiB that any build may: many at once in one process would share them. With
+    a folder, what is built stays there for other processes.
     """
 
-    def __init__(self, arch: str, cores: int, folder: Path | None = None) -> None:
-        self._pool = ThreadPoolExecutor(cores)
-        self._built: dict[str, Future[bytes]] = {}
-        self._arch, self._folder = arch, folder
+    def __init__(self, target: Cuda, cores: int, folder: Path | None = None) -> None:
+        self._own = tempfile.TemporaryDirectory()
+        self._pool = BuildPool(toolchain_for(target, "cuda"), target, Cache(folder or self._own.name), cores, LIMITS)
+        self._built: dict[str, Future[Artifact]] = {}
 
-    def start(self, kernel: Kernel) -> Future[bytes]:
+    def start(self, kernel: Kernel) -> Future[Artifact]:
         name = binary_name(kernel)
         if name not in self._built:
-            self._built[name] = self._pool.submit(self._build, kernel, name)
+            self._built[name] = self._pool.submit(kernel)
         return self._built[name]
 
-    def _build(self, kernel: Kernel, name: str) -> bytes:
-        if self._folder is not None and (self._folder / name).exists():
-            return (self._folder / name).read_bytes()
-        return compile_kernel(kernel, self._arch)
+    def image(self, kernel: Kernel) -> bytes:
+        """What the driver loads, waited for. Raises BuildError."""
+        return Path(self.start(kernel).result().binary).read_bytes()
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """No build runs meanwhile."""
+        return self._pool.quiet()
+
+    def close(self) -> None:
+        """What is not built yet is given up."""
+        self._pool.close()
+        self._own.cleanup()
+
+    def __enter__(self) -> Builder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
 
 
 def binary_name(kernel: Kernel) -> str:
     """The same for kernels that are compiled from the same text with the same options."""
     return digest([[s.name, s.text] for s in kernel.sources] + [list(kernel.flags)], 16)
-
-
-def compile_kernel(kernel: Kernel, arch: str) -> bytes:
-    from cuda.bindings import nvrtc
-
-    def check(result: tuple[Any, ...]) -> Any:
-        if int(result[0]) != 0:
-            raise RuntimeError(str(result[0]))
-        return result[1] if len(result) > 1 else None
-
-    main, *headers = kernel.sources
-    texts, names = [h.text.encode() for h in headers], [h.name.encode() for h in headers]
-    program = check(nvrtc.nvrtcCreateProgram(main.text.encode(), main.name.encode(), len(headers), texts, names))
-    options = [o.encode() for o in (f"-arch={arch}", *kernel.flags)]
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    if int(status) != 0:
-        log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
-        check(nvrtc.nvrtcGetProgramLog(program, log))
-        raise RuntimeError(log.decode(errors="replace")[:600])
-    code: bytes = b" " * check(nvrtc.nvrtcGetCUBINSize(program))
-    check(nvrtc.nvrtcGetCUBIN(program, code))
-    check(nvrtc.nvrtcDestroyProgram(program))
-    return code
 
 
 class Bench:
@@ -227,7 +223,9 @@ class Loaded:
         self._kernel.close()
 
 
-def open_device(cores: int, built: Path | None = None) -> tuple[Builder, Cuda, Driver]:
+@contextmanager
+def open_device(cores: int, folder: Path | None = None) -> Iterator[tuple[Builder, Cuda, Driver]]:
+    """The GPU of this host, and who builds for it."""
     import torch
 
     from deepgen import targets
@@ -235,7 +233,8 @@ def open_device(cores: int, built: Path | None = None) -> tuple[Builder, Cuda, D
     torch.zeros(1, device="cuda")
     target = targets.resolve("cuda:native")
     assert isinstance(target, Cuda), "cuda:native is a CUDA target"
-    return Builder(target.arch, cores, built), target, Driver(CUDA)
+    with Builder(target, cores, folder) as builder:
+        yield builder, target, Driver(CUDA)
 
 
 def key_of(config: Config) -> str:

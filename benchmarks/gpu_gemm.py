@@ -2,11 +2,12 @@
 
 The shapes are the 21 GEMM and 5 batched ones of data/suites.json, standard-normal inputs (i8: uniform over -8..7). Ours
 is the best of all families that serve a shape: configs known from earlier runs (gpu_known.py), what the families take
-without search, and neighbours of the best of these. cuBLASLt is given 64 MiB and is the fastest of all algorithms that
-its heuristic returns for 64 requested. Other layouts are timed beside what won in nt, if its results lie where these
-go. 8-bit floats are added up on both sides as the tensor cores do it (`fast`), or
-in f32 (`--exact-sums`). Every result is checked against float64, before timing and after. Needs torch, numpy and
-cuda-bindings, and Triton for `--triton`; no installation of deepgen.
+without search, kinds that did well, and neighbours of the best of these (gpu_choices.py). Who of them is timed beside
+the rivals is settled in heats before, in which all are interleaved. cuBLASLt is given 64 MiB and is the fastest of all
+algorithms that its heuristic returns for 64 requested. Other layouts are timed beside what won in nt, if its results
+lie where these go. 8-bit floats are added up on both sides as the tensor cores do it (`fast`), or in f32
+(`--exact-sums`). Every result is checked against float64, before timing and after. Results are written after each
+shape. Needs torch, numpy and NVRTC, and Triton for `--triton`; no installation of deepgen.
 
     python benchmarks/gpu_gemm.py --dtype bf16 --triton --out benchmarks/h200
     python benchmarks/gpu_gemm.py --dtype f8e4m3 --exact-sums --out benchmarks/h200
@@ -16,12 +17,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
 import sys
 import time
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -30,14 +30,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "h200"), str(HERE.parent / "src")]
 
-import simt_candidates as simt  # noqa: E402
-
-from deepgen.generators import by_name  # noqa: E402
-from deepgen.generators.base import Generator  # noqa: E402
-from deepgen.generators.templates.mma import defaults as mma_model  # noqa: E402
-from deepgen.generators.templates.skinny import defaults as skinny_model  # noqa: E402
-from deepgen.generators.templates.sm90.defaults import Way  # noqa: E402
-from deepgen.generators.templates.sm90.defaults import config as sm90_config  # noqa: E402
+from common import run_main  # noqa: E402
 from deepgen.measure.gpu_driver import Driver  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
@@ -47,9 +40,7 @@ from gpu_bench import (  # noqa: E402
     FLUSH_BYTES,
     Bench,
     Builder,
-    Config,
     Loaded,
-    Shape,
     conditions,
     interleaved,
     key_of,
@@ -58,17 +49,14 @@ from gpu_bench import (  # noqa: E402
     sources,
     suite,
 )
-from gpu_known import Found, fitting, found_before, known, won_before  # noqa: E402
+from gpu_choices import TENSOR_CORES, Choice, around, first_choices, fixed, sums_are  # noqa: E402
+from gpu_known import found_before, won_before  # noqa: E402
 from gpu_rivals import Call, rivals  # noqa: E402
 from gpu_summary import show, summary  # noqa: E402
 
-ROUNDS, FINALISTS = 31, 4
-BUILD_SECONDS = 20.0  # beyond which a kernel is not waited for
-FAMILIES = {"f32": ("simt_gemm", "skinny_gemm"), "f64": ("simt_gemm",)}
-SMALL = 5e9
-TURNED = (128, 144, 160, 168, 176, 192)
-TENSOR_CORES = ("sm90_gemm", "skinny_gemm", "mma_gemm")
-Choice = tuple[Generator, Config]
+HEATS = ((12, 7), (4, 15))  # how many enter, and rounds: chips slow down as they get warm, so all are interleaved
+ROUNDS = 31
+TRIED, VARIED = 0.5, 0.75  # of the seconds: from then on a shape that has a config tries no more, and no neighbours
 
 
 @dataclass
@@ -80,6 +68,7 @@ class Row:
     seen: set[str] = field(default_factory=set)
     found: list[tuple[float, int, Choice]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    untried: int = 0  # for want of time
 
     def ranked(self) -> list[tuple[float, int, Choice]]:
         return sorted(self.found, key=lambda found: found[:2])
@@ -99,32 +88,39 @@ class Benchmark:
 
     def load(self, bench: Bench, choice: Choice) -> Loaded:
         kernel = choice[0].emit(bench.problem, self.target, choice[1])
-        return Loaded(bench, kernel, self.builder.start(kernel).result(BUILD_SECONDS), self.driver)
+        return Loaded(bench, kernel, self.builder.image(kernel), self.driver)
 
-    def try_all(self, row: Row, bench: Bench) -> None:
-        """Check and time what is in the queue."""
+    def try_all(self, row: Row, bench: Bench, ends: float) -> None:
+        """Check and time what is in the queue, until there is no more time."""
         for choice in row.queue:
             name = choice[0].name + key_of(choice[1])
             if name in row.seen:
                 continue
+            if row.found and time.monotonic() > ends:
+                row.untried += 1
+                continue
             row.seen.add(name)
             try:
                 run = self.load(bench, choice)
-            except (RuntimeError, DeepgenError, TimeoutError, FutureTimeoutError) as error:
+            except DeepgenError as error:
                 row.wrong.append(f"{name}: {str(error)[:200]}")
                 continue
-            if bench.right(run):
-                beat = min(row.found)[0] if row.found else 0.0
-                us = statistics.median(bench.time(run, 10, beat))
-                row.found.append((us, len(row.found), choice))
-            else:
-                row.wrong.append(f"{name}: a wrong result")
+            try:
+                if bench.right(run):
+                    beat = min(row.found)[0] if row.found else 0.0
+                    us = statistics.median(bench.time(run, 10, beat))
+                    row.found.append((us, len(row.found), choice))
+                else:
+                    row.wrong.append(f"{name}: a wrong result")
+            except RuntimeError as error:  # as torch tells faults of the device, after which nothing runs any more
+                raise DeepgenError(f"{bench.problem.describe()}, {name}: {error}") from error
             run.close()
         row.queue = []
 
     def vary(self, row: Row) -> None:
-        """Queue neighbours of the best, half of them of the very best, and begin to build them."""
+        """Queue the best with their sizes in the code, and neighbours of the best two; begin to build them."""
         dice = random.Random(1)
+        row.queue += [made for choice in row.best(4) if self.options.near and (made := fixed(choice)) is not None]
         for family, config in row.best(2):
             near = [(family, c) for c in around(family, row.problem, self.target, config)]
             near = [(f, c) for f, c in near if f.name + key_of(c) not in row.seen]
@@ -133,28 +129,43 @@ class Benchmark:
         for choice in row.queue:
             self.start(row.problem, choice)
 
+    def timed(self, bench: Bench, calls: Mapping[str, Call], rounds: int) -> dict[str, float]:
+        """Median microseconds, while nothing is built."""
+        with self.builder.quiet():
+            taken = interleaved(bench, dict(calls), rounds)
+        return {name: statistics.median(some) for name, some in taken.items()}
+
+    def settle(self, row: Row, bench: Bench) -> tuple[Choice, Loaded]:
+        """Who goes to the finals. Settled before them: the fastest of several would look faster than it is."""
+        left = {str(i): choice for i, choice in enumerate(row.best(HEATS[0][0]))}
+        loaded = {name: self.load(bench, choice) for name, choice in left.items()}
+        for entering, rounds in HEATS:
+            left = dict(list(left.items())[:entering])
+            taken = self.timed(bench, {name: loaded[name] for name in left}, rounds)
+            left = dict(sorted(left.items(), key=lambda entry: taken[entry[0]]))
+        won = next(iter(left))
+        for name, call in loaded.items():
+            if name != won:
+                call.close()
+        return left[won], loaded[won]
+
     def finish(self, row: Row, bench: Bench) -> dict[str, Any]:
-        """The best few and the rivals, interleaved."""
+        """The winner and the rivals, interleaved."""
         problem, exact = row.problem, self.options.exact_sums
         others, absent = rivals(bench, fast_sums=not exact, with_triton=self.options.triton)
-        finalists = {f"ours {i}": self.load(bench, choice) for i, choice in enumerate(row.best(FINALISTS))}
-        # Who goes to the finals is settled before them: the fastest of several would look faster than it is.
-        taken = interleaved(bench, dict(finalists), ROUNDS // 2)
-        won = min(range(len(finalists)), key=lambda i: statistics.median(taken[f"ours {i}"]))
-        family, config = row.best(FINALISTS)[won]
+        (family, config), ours = self.settle(row, bench)
+        calls: dict[str, Call] = {"ours": ours, **others}
         default = (family, dict(family.default(problem, self.target)))
-        calls: dict[str, Call] = {"ours": finalists[f"ours {won}"], **others}
         if sums_are(default, problem, exact):
             calls["default"] = self.load(bench, default)
         benches = dict.fromkeys(calls, bench)
-        nt = (
-            won_before(replace(problem, layout="nt"), self.target, self.options.out) if problem.layout != "nt" else None
-        )
+        usual = replace(problem, layout="nt")
+        nt = won_before(usual, self.target, self.options.out) if usual != problem else None
         if nt is not None:  # the same product in the usual layout, by what won there
-            benches["nt"] = Bench(replace(problem, layout="nt"), self.flush)
+            benches["nt"] = Bench(usual, self.flush)
             calls["nt"] = self.load(benches["nt"], nt)
         before = {name: benches[name].right(call) for name, call in calls.items()}
-        us = {name: statistics.median(some) for name, some in interleaved(bench, calls, ROUNDS).items()}
+        us = self.timed(bench, calls, ROUNDS)
         errors = {name: benches[name].error(call) for name, call in calls.items()}
         correct = {name: before[name] and benches[name].right(call) for name, call in calls.items()}
         bytes_, flops = problem.least_bytes(), problem.flops()
@@ -176,11 +187,9 @@ class Benchmark:
             "error": errors,
             "families": self.by_family(row),
             "tried": len(row.found),
+            "untried": row.untried,
             "wrong": row.wrong,
-            "next": [
-                {"us": us, "family": f.name, "config": c}
-                for us, _, (f, c) in sorted(row.found, key=lambda f: f[:2])[:6]
-            ],
+            "next": [{"us": us, "family": f.name, "config": c} for us, _, (f, c) in row.ranked()[:6]],
         }
 
     def by_family(self, row: Row) -> dict[str, dict[str, float]]:
@@ -193,105 +202,36 @@ class Benchmark:
                 told["default"] = us
         return out
 
-
-def around(family: Generator, problem: Gemm, target: Cuda, config: Config) -> list[Config]:
-    if family.name == "simt_gemm":
-        return [c for c in (*simt.turned(config), *simt.neighbours(config)) if simt.valid(c)]
-    # Not by the space's own neighbours: they take a table of the whole space, which is seconds of a host's time.
-    space = family.space(problem, target)
-    changed = [{**config, k.name: v} for k in space.knobs if k.name in config for v in k.values if v != config[k.name]]
-    return [c for some in changed for c in fitting(space, some) if c != config]
-
-
-def serving(problem: Gemm, target: Cuda) -> list[Generator]:
-    families = [by_name(name) for name in FAMILIES.get(problem.a, TENSOR_CORES)]
-    found = [f for f in families if f.refuses(problem, target) is None]
-    # Warp-wide products reach two thirds of this chip's rate: where products take long they are not worth a trial.
-    small = problem.flops() < SMALL or len(found) == 1
-    return [f for f in found if f.name != "mma_gemm" or small]
-
-
-def first_choices(problem: Gemm, target: Cuda, before: list[Found], options: argparse.Namespace) -> list[Choice]:
-    out: list[Choice] = []
-    for family in serving(problem, target):
-        configs = known(problem, family, target, before, options.known)
-        if family.name == "simt_gemm":
-            shape: Shape = (problem.batch, problem.m, problem.n, problem.k)
-            configs += simt_known(shape) + simt.candidates(shape, options.known)
-        else:
-            configs += modelled(family, problem, target, options.modelled)
-        out += [(family, c) for c in configs]
-    if problem.a.startswith("f8"):
-        out = [choice for some in out for choice in promoted(some, problem, target)]
-    if options.modelled and not options.exact_sums:  # two sets of sums leave no room for these tiles
-        out += [(f, c) for f in serving(problem, target) for c in in_turns(f, problem, target)]
-    return out
+    def run(self, rows: list[Row], tell: Callable[[dict[str, Any]], None]) -> None:
+        """Twice over the shapes: while others are measured, a shape's neighbours are built."""
+        begun, seconds = time.monotonic(), self.options.seconds
+        for row in rows:  # one of each shape first, so that none is without when time is short
+            for choice in row.queue[:1]:
+                self.start(row.problem, choice)
+        for row in rows:
+            for choice in row.queue:
+                self.start(row.problem, choice)
+        for row in rows:
+            self.try_all(row, Bench(row.problem, self.flush), begun + TRIED * seconds)
+            if time.monotonic() < begun + TRIED * seconds:
+                self.vary(row)
+            say(row, "tried", begun)
+        for row in rows:
+            bench = Bench(row.problem, self.flush)
+            self.try_all(row, bench, begun + VARIED * seconds)
+            if not row.found:
+                print("no config of ours serves", row.problem.describe(), row.wrong[:2], flush=True)
+                continue
+            try:
+                tell(self.finish(row, bench))
+            except DeepgenError as error:
+                print("not timed:", row.problem.describe(), str(error)[:300], flush=True)
+            say(row, "timed", begun)
+            bench.torch.cuda.empty_cache()
 
 
-def modelled(family: Generator, problem: Gemm, target: Cuda, most: int) -> list[Config]:
-    """What a family's own model ranks first, few of one tile and way to share out K."""
-    models: dict[str, Any] = {"mma_gemm": mma_model, "skinny_gemm": skinny_model}
-    if family.name not in models or not most:
-        return []
-    model, space = models[family.name], family.space(problem, target)
-    chosen, seen = list[Config](), dict[Any, int]()
-    for c in sorted(model.candidates(problem, target), key=lambda c: float(model.seconds(problem, target, c))):
-        kind = tuple(c.get(k) for k in ("BM", "BN", "WARPS_K", "FIXUP", "TILES", "WARPS_R", "SPLITS"))
-        if seen.get(kind, 0) < 2 and not space.explain(c):
-            seen[kind] = seen.get(kind, 0) + 1
-            chosen.append(c)
-        if len(chosen) == most:
-            break
-    return chosen
-
-
-def in_turns(family: Generator, problem: Gemm, target: Cuda) -> list[Config]:
-    """Of the Hopper family, for large products: two warpgroups that take turns at tiles of 128 rows, in several orders.
-
-    Its model ranks them too low: it knows nothing of power, nor that neighbours' requests are merged on their way.
-    """
-    if family.name != "sm90_gemm" or problem.flops() < SMALL:
-        return []
-    space = family.space(problem, target)
-    orders: tuple[Config, ...] = ({"GROUP": 8}, {"GROUP": 16}, {"ALONG": "N"}, {"HILBERT": True})
-    ways = [Way(2, 2, bn, turns=True, cluster=c) for bn in TURNED for c in ((1, 1), (2, 1))]
-    made = [c for way in ways if (c := sm90_config(problem, target, way)) is not None]
-    return [{**c, **order} for c in made for order in orders if not space.explain({**c, **order})]
-
-
-def promoted(choice: Choice, problem: Gemm, target: Cuda) -> list[Choice]:
-    """A choice as it is, and with sums of 8-bit floats that are moved to f32 after so many steps."""
-    family, config = choice
-    if family.name != "sm90_gemm":
-        return [choice]
-    space = family.space(problem, target)
-    fast: Config = {**config, "PROMOTE": 0}
-    if config.get("PROMOTE"):
-        return [(family, c) for c in (config, fast) if not space.explain(c)]
-    exact: list[Config] = []
-    # There are two sets of sums then: other tiles, where one does not leave room for another.
-    tiles: tuple[Config, ...] = ({}, {"CONSUMERS": 2, "TILES_M": 1, "REGISTERS": True})
-    stores: tuple[Config, ...] = ({}, {"STORE": "copy", "BUFFERS": 2})
-    for tile in tiles:
-        for store in stores:
-            for columns in dict.fromkeys((config["BN"], 192, 160, 128, 64)):
-                exact.append({**config, **tile, **store, "PROMOTE": 4, "BN": columns})
-    fitting = [c for c in exact if not space.explain(c)]
-    return [(family, c) for c in (fast, *fitting[:2]) if not space.explain(c)]
-
-
-def sums_are(choice: Choice, problem: Gemm, exact: bool) -> bool:
-    """Whether 8-bit floats are added up as is asked for. Warpgroups lose bits of the sums unless they are promoted."""
-    family, config = choice
-    if not problem.a.startswith("f8") or family.name != "sm90_gemm":
-        return True
-    return bool(config["PROMOTE"]) == exact
-
-
-def simt_known(shape: Shape) -> list[Config]:
-    file = HERE / "h200/simt_gemm_configs.json"
-    found: list[Config] = json.loads(file.read_text()).get(str(list(shape)), []) if file.exists() else []
-    return found
+def say(row: Row, what: str, begun: float) -> None:
+    print(row.problem.describe(), f"{what}, {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
 
 
 def name_of(options: argparse.Namespace) -> str:
@@ -309,7 +249,27 @@ def command(options: argparse.Namespace) -> str:
     return "python benchmarks/gpu_gemm.py " + " ".join(words)
 
 
-def arguments() -> argparse.Namespace:
+def write(
+    options: argparse.Namespace, seen: dict[str, Any], rows: list[dict[str, Any]], seconds: float
+) -> dict[str, Any]:
+    """The results, whole or not at all."""
+    sums = ("in f32" if options.exact_sums else "fast") if options.dtype.startswith("f8") else "as the dtype has it"
+    told: dict[str, Any] = {
+        "command": command(options),
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "conditions": {**seen, "sums": sums, "l2": "cold", "rounds": ROUNDS, "seconds": seconds},
+        "sources": sources(TENSOR_CORES),
+        "summary": summary(rows, options.dtype),
+        "rows": rows,
+    }
+    file = options.out / f"{name_of(options)}.json"
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps(told, indent=1) + "\n")
+    fresh.replace(file)
+    return told
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", default="f32", choices=DTYPES)
     parser.add_argument("--layout", default="nt", choices=("nn", "nt", "tn", "tt"))
@@ -319,59 +279,37 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--modelled", type=int, default=8, help="configs that the models of small families rank first")
     parser.add_argument("--near", type=int, default=12, help="neighbours of the best that are tried")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of shapes in the suite's order, from 0")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="beyond a part of them less is tried")
     parser.add_argument("--cores", type=int, default=16)
-    parser.add_argument("--built", type=Path, help="a folder of kernels that are built already by other processes")
+    parser.add_argument("--cache", type=Path, help="a folder of built kernels that other runs share")
     parser.add_argument("--out", type=Path, default=HERE / "h200")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     import torch
 
-    options, begun = arguments(), time.monotonic()
-    builder, target, driver = open_device(options.cores, options.built)
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    benchmark, before = Benchmark(options, flush, builder, target, driver), found_before()
-    problems = [operator(s, options.dtype, options.layout) for s in suite()]
-    todo = [p for i, p in enumerate(problems) if options.only is None or i in options.only]
-    rows = [
-        Row(p, [c for c in first_choices(p, target, before, options) if sums_are(c, p, options.exact_sums)])
-        for p in todo
-    ]
-    for row in rows:
-        for choice in row.queue:
-            benchmark.start(row.problem, choice)
-    seen, done = {"begin": conditions()}, list[dict[str, Any]]()
-    # Twice over the shapes: while others are measured, a shape's neighbours are built.
-    for row in rows:
-        benchmark.try_all(row, Bench(row.problem, flush))
-        benchmark.vary(row)
-        print(row.problem.describe(), f"tried, {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
-    for row in rows:
-        if not row.queue and not row.found:
-            print("no family of ours serves", row.problem.describe())
-            continue
-        bench = Bench(row.problem, flush)
-        benchmark.try_all(row, bench)
-        done.append(benchmark.finish(row, bench))
-        print(row.problem.describe(), f"{time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
-        torch.cuda.empty_cache()
-    seen["end"] = conditions()
-    sums = ("in f32" if options.exact_sums else "fast") if options.dtype.startswith("f8") else "as the dtype has it"
-    told: dict[str, Any] = {
-        "command": command(options),
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "conditions": {**seen, "sums": sums, "l2": "cold", "rounds": ROUNDS, "seconds": time.monotonic() - begun},
-        "sources": sources(TENSOR_CORES),
-        "summary": summary(done, options.dtype),
-        "rows": done,
-    }
+    options, begun = arguments(argv), time.monotonic()
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / f"{name_of(options)}.json").write_text(json.dumps(told, indent=1) + "\n")
+    before, seen, done = found_before(), {"begin": conditions()}, list[dict[str, Any]]()
+
+    def tell(row: dict[str, Any]) -> None:
+        """What there is so far is written at once: a run that is stopped keeps its shapes."""
+        done.append(row)
+        write(options, seen, done, time.monotonic() - begun)
+
+    with open_device(options.cores, options.cache) as (builder, target, driver):
+        flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        problems = [operator(s, options.dtype, options.layout) for s in suite()]
+        todo = [p for i, p in enumerate(problems) if options.only is None or i in options.only]
+        rows = [Row(p, first_choices(p, target, before, options)) for p in todo]
+        Benchmark(options, flush, builder, target, driver).run(rows, tell)
+    if not done:
+        raise DeepgenError(f"no shape was timed in {options.dtype} {options.layout}")
+    told = write(options, {**seen, "end": conditions()}, done, time.monotonic() - begun)
     show(done, told["summary"])
     print(f"{time.monotonic() - begun:.0f} s", flush=True)
-    os._exit(0)  # without waiting for builds that were given up
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,13 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")]
 
+from common import run_main  # noqa: E402
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
 from deepgen.generators import by_name  # noqa: E402
 from deepgen.measure.gpu_driver import Driver  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
-from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, TensorArg  # noqa: E402
+from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, ScalarArg, Source, TensorArg  # noqa: E402
 from gpu_bench import FLUSH_BYTES, Bench, Builder, Config, Loaded, conditions, interleaved, open_device, sources  # noqa: E402
 from gpu_known import fitting  # noqa: E402
 
@@ -105,12 +105,16 @@ def told_at(kernel: Kernel, address: int) -> Kernel:
     return replace(kernel, plan=plan)
 
 
-def under_par(folder: Path, par: float, only: list[str] | None = None) -> Iterator[Case]:
+def under_par(folder: Path, par: float, only: list[str] | None = None, most: int | None = None) -> list[Case]:
+    """Shapes of the Hopper family under a ratio, in the order of the files; with `most` those furthest under it."""
+    found = []
     for file in sorted(folder.glob(RUNS)):
         for row in json.loads(file.read_text())["rows"] if only is None or file.stem in only else ():
             ratio = row["ratio"].get("cublaslt", par)
             if ratio < par and row["family"] == FAMILY:
-                yield Case(file.stem, Gemm.from_json(row["operator"]), row["config"], ratio)
+                found.append(Case(file.stem, Gemm.from_json(row["operator"]), row["config"], ratio))
+    kept = sorted(found, key=lambda case: case.ratio)[:most]
+    return [case for case in found if case in kept]
 
 
 class Ablation:
@@ -129,7 +133,7 @@ class Ablation:
             self.builder.start(self.kernel(case, edits))
 
     def load(self, bench: Bench, kernel: Kernel) -> Loaded:
-        return Loaded(bench, kernel, self.builder.start(kernel).result(), self.driver)
+        return Loaded(bench, kernel, self.builder.image(kernel), self.driver)
 
     def measure(self, case: Case) -> dict[str, Any]:
         bench = Bench(case.problem, self.flush)
@@ -141,7 +145,8 @@ class Ablation:
             calls[name] = self.load(bench, told_at(kernel, told.data_ptr()) if name == "clocked" else kernel)
         calls["cublaslt"] = CublasLt(fast_sums=case.fast_sums).prepare(case.problem, bench.places, 1)
         for name in ("whole", "clocked", "cublaslt"):
-            assert bench.right(calls[name]), f"{case.run} {case.problem.describe()}: {name} is wrong"
+            if not bench.right(calls[name]):
+                raise DeepgenError(f"{name} is wrong")
         us, mhz = {}, {}
         for inputs in ("drawn", "zeros"):
             told.zero_()
@@ -166,31 +171,34 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=HERE, help="the folder of gpu_gemm.py's results")
     parser.add_argument("--runs", nargs="*", help="names of result files without their ending; all by default")
     parser.add_argument("--par", type=float, default=1.0, help="shapes under this ratio are looked at")
+    parser.add_argument("--most", type=int, help="of these the ones furthest under it")
     parser.add_argument("--cores", type=int, default=16)
+    parser.add_argument("--cache", type=Path, help="a folder of built kernels that other runs share")
     parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     import torch
 
-    builder, target, driver = open_device(options.cores)
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    ablation, cases = (
-        Ablation(builder, target, driver, flush),
-        list(under_par(options.results, options.par, options.runs)),
-    )
-    for case in cases:
-        ablation.start(case)
+    cases = under_par(options.results, options.par, options.runs, options.most)
     rows = []
-    for case in cases:
-        rows.append(ablation.measure(case))
-        us, zeros = rows[-1]["us"]["drawn"], rows[-1]["us"]["zeros"]
-        words = " ".join(f"{name} {us[name]:.1f}/{zeros[name]:.1f}" for name in us)
-        print(case.run, rows[-1]["shape"], words, {k: round(v) for k, v in rows[-1]["mhz"].items()}, flush=True)
-        torch.cuda.empty_cache()
-    options.out.mkdir(parents=True, exist_ok=True)
-    found = {"conditions": {**conditions(), "l2": "cold", "rounds": ROUNDS}, "rows": rows}
-    (options.out / "ablate.json").write_text(json.dumps(found, indent=1) + "\n")
-    os._exit(0)  # without waiting for builds
+    with open_device(options.cores, options.cache) as (builder, target, driver):
+        flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        ablation = Ablation(builder, target, driver, flush)
+        for case in cases:
+            ablation.start(case)
+        for case in cases:
+            try:
+                rows.append(ablation.measure(case))
+            except DeepgenError as error:
+                print("not looked into:", case.run, case.problem.describe(), str(error)[:300], flush=True)
+                continue
+            us, zeros = rows[-1]["us"]["drawn"], rows[-1]["us"]["zeros"]
+            words = " ".join(f"{name} {us[name]:.1f}/{zeros[name]:.1f}" for name in us)
+            print(case.run, rows[-1]["shape"], words, {k: round(v) for k, v in rows[-1]["mhz"].items()}, flush=True)
+            torch.cuda.empty_cache()
+            found = {"conditions": {**conditions(), "l2": "cold", "rounds": ROUNDS}, "rows": rows}
+            (options.out / "ablate.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

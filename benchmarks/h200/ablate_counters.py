@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,9 +20,11 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")]
 
-from ablate import Ablation, under_par  # noqa: E402
+from ablate import Ablation, Case, under_par  # noqa: E402
 
+from common import run_main  # noqa: E402
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
+from deepgen.vocabulary import DeepgenError  # noqa: E402
 from gpu_bench import FLUSH_BYTES, Bench, open_device  # noqa: E402
 
 OURS = "gemm"  # how the family's kernels are called
@@ -41,29 +42,29 @@ METRICS = {
 }
 
 
-def inside(results: Path, runs: list[str] | None, par: float) -> None:
+def inside(cases: list[Case], cache: Path | None) -> None:
     """What ncu watches: ours and cuBLASLt's of each case in turn."""
     import torch
 
-    builder, target, driver = open_device(16)
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    ablation, cases = Ablation(builder, target, driver, flush), list(under_par(results, par, runs))
-    for case in cases:
-        builder.start(ablation.kernel(case))
     profiler: Any = torch.cuda.profiler
-    for case in cases:
-        bench = Bench(case.problem, flush)
-        ours = ablation.load(bench, ablation.kernel(case))
-        theirs = CublasLt(fast_sums=case.fast_sums).prepare(case.problem, bench.places, 1)
-        assert bench.right(ours), f"{case.run} {case.problem.describe()}: ours is wrong"
-        torch.cuda.synchronize()
-        profiler.start()
-        ours()
-        theirs()
-        torch.cuda.synchronize()
-        profiler.stop()
-        torch.cuda.empty_cache()
-    os._exit(0)  # without waiting for builds
+    with open_device(16, cache) as (builder, target, driver):
+        flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        ablation = Ablation(builder, target, driver, flush)
+        for case in cases:
+            builder.start(ablation.kernel(case))
+        for case in cases:
+            bench = Bench(case.problem, flush)
+            ours = ablation.load(bench, ablation.kernel(case))
+            theirs = CublasLt(fast_sums=case.fast_sums).prepare(case.problem, bench.places, 1)
+            if not bench.right(ours):
+                raise DeepgenError(f"{case.run} {case.problem.describe()}: ours is wrong")
+            torch.cuda.synchronize()
+            profiler.start()
+            ours()
+            theirs()
+            torch.cuda.synchronize()
+            profiler.stop()
+            torch.cuda.empty_cache()
 
 
 def read(text: str) -> list[dict[str, Any]]:
@@ -91,17 +92,20 @@ def paired(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return out
 
 
-def count(results: Path, runs: list[str] | None, par: float) -> list[dict[str, Any]]:
-    """A row for each case. Raises what ncu said where it read no counters."""
-    again = [sys.executable, __file__, "--inside", "--results", str(results), "--par", str(par)]
-    again += ["--runs", *runs] if runs else []
+def count(cases: list[Case], again: list[str]) -> list[dict[str, Any]]:
+    """A row for each case, which this file called again with these words finds, too. Raises what ncu said instead."""
     ncu = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
     asked = [ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"]
-    asked += ["--profile-from-start", "off", "--metrics", ",".join(METRICS.values())]
-    done = subprocess.run([*asked, *again], capture_output=True, text=True, check=False)
-    cases, found = list(under_par(results, par, runs)), paired(read(done.stdout))
+    asked += ["--profile-from-start", "off", "--target-processes", "application-only"]
+    asked += ["--metrics", ",".join(METRICS.values())]
+    words = [sys.executable, __file__, "--inside", *again]
+    try:
+        done = subprocess.run([*asked, *words], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise DeepgenError(f"no counters: {error}") from None
+    found = paired(read(done.stdout))
     if len(found) != len(cases):
-        raise RuntimeError(f"no counters: {(done.stdout + done.stderr)[-3000:]}")
+        raise DeepgenError(f"no counters: {(done.stdout + done.stderr)[-3000:]}")
     return [{"run": c.run, "shape": c.shape, "config": c.config, **f} for c, f in zip(cases, found, strict=True)]
 
 
@@ -110,18 +114,23 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=HERE, help="the folder of gpu_gemm.py's results")
     parser.add_argument("--runs", nargs="*", help="names of result files without their ending; all by default")
     parser.add_argument("--par", type=float, default=1.0, help="shapes under this ratio are looked at")
-    parser.add_argument("--inside", action="store_true")
+    parser.add_argument("--most", type=int, help="of these the ones furthest under it")
+    parser.add_argument("--cache", type=Path, help="a folder of built kernels that other runs share")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args()
+    cases = under_par(options.results, options.par, options.runs, options.most)
     if options.inside:
-        inside(options.results, options.runs, options.par)
-    rows = count(options.results, options.runs, options.par)
+        inside(cases, options.cache)
+        return
+    rows = count(cases, sys.argv[1:])
     for row in rows:
         for who in ("ours", "cublaslt"):
             words = " ".join(f"{k} {v:.4g}" for k, v in row[who].items() if isinstance(v, float))
             print(row["run"], row["shape"], who, words, row[who]["kernel"][:60])
+    options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "ablate_counters.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

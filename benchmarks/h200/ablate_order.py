@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -21,15 +20,18 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")]
 
-from ablate import FAMILY, Ablation, under_par  # noqa: E402
+from ablate import FAMILY, Ablation, Case, under_par  # noqa: E402
 from ablate_counters import count  # noqa: E402
 
+from common import run_main  # noqa: E402
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
 from deepgen.generators import by_name  # noqa: E402
 from deepgen.generators.templates.sm90.defaults import Way, config  # noqa: E402
 from deepgen.operators import gemm  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
-from gpu_bench import FLUSH_BYTES, Bench, Config, conditions, interleaved, open_device  # noqa: E402
+from deepgen.targets.cuda import parse_cuda  # noqa: E402
+from deepgen.vocabulary import DeepgenError  # noqa: E402
+from gpu_bench import FLUSH_BYTES, Bench, Config, conditions, interleaved, open_device, sources  # noqa: E402
 
 RUN, SHAPE, COLUMNS, ROUNDS = "gemm_bf16_nt", (4096, 14336, 4096), 176, 21
 
@@ -48,23 +50,21 @@ def orders(target: Cuda) -> list[Config]:
     return found
 
 
-def raced(folder: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Conditions, and microseconds of each order and of cuBLASLt, interleaved; writes the rows into the folder."""
+def raced(cases: list[Case], cache: Path | None) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Conditions, and microseconds of each order over those of cuBLASLt, interleaved."""
     import torch
 
-    builder, target, driver = open_device(16)
     problem = gemm(*SHAPE, dtype="bf16", layout="nt")
-    common = {"operator": problem.to_json(), "family": FAMILY, "ratio": {"cublaslt": 0.0}}
-    (folder / f"{RUN}.json").write_text(json.dumps({"rows": [{**common, "config": c} for c in orders(target)]}))
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    bench, ablation = Bench(problem, flush), Ablation(builder, target, driver, flush)
-    cases = list(under_par(folder, 1.0))
-    for case in cases:
-        builder.start(ablation.kernel(case))
-    calls: dict[str, Any] = {str(i): ablation.load(bench, ablation.kernel(case)) for i, case in enumerate(cases)}
-    assert all(bench.right(call) for call in calls.values()), "orders do not change results"
-    calls["cublaslt"] = CublasLt().prepare(problem, bench.places, 1)
-    us = {name: statistics.median(some) for name, some in interleaved(bench, calls, ROUNDS).items()}
+    with open_device(16, cache) as (builder, target, driver):
+        flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        bench, ablation = Bench(problem, flush), Ablation(builder, target, driver, flush)
+        for case in cases:
+            builder.start(ablation.kernel(case))
+        calls: dict[str, Any] = {str(i): ablation.load(bench, ablation.kernel(case)) for i, case in enumerate(cases)}
+        if not all(bench.right(call) for call in calls.values()):
+            raise DeepgenError("an order of tiles changed the results")
+        calls["cublaslt"] = CublasLt().prepare(problem, bench.places, 1)
+        us = {name: statistics.median(some) for name, some in interleaved(bench, calls, ROUNDS).items()}
     rows = [
         {
             "operator": problem.to_json(),
@@ -78,13 +78,25 @@ def raced(folder: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
     return conditions(), rows
 
 
+def listed(folder: Path) -> list[Case]:
+    """The orders as a result file, which is how ncu's run of them is told which they are."""
+    problem = gemm(*SHAPE, dtype="bf16", layout="nt")
+    common = {"operator": problem.to_json(), "family": FAMILY, "ratio": {"cublaslt": 0.0}}
+    rows = [{**common, "config": c} for c in orders(parse_cuda("h200"))]
+    (folder / f"{RUN}.json").write_text(json.dumps({"rows": rows}))
+    return under_par(folder, 1.0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cache", type=Path, help="a folder of built kernels that other runs share")
     parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
-        seen, rows = raced(Path(made))
-        counted = count(Path(made), None, 1.0)
+        cases = listed(Path(made))
+        seen, rows = raced(cases, options.cache)
+        kept = ["--cache", str(options.cache)] if options.cache else []
+        counted = count(cases, ["--results", made, *kept])
     for row, counters in zip(rows, counted, strict=True):
         row["counters"] = counters["ours"]
     rows.sort(key=lambda row: float(row["us"]))
@@ -97,10 +109,14 @@ def main() -> None:
             f"tensor {k['tensor_pct']:.1f}% L2 {k['l2_reads'] / 1e6:.0f} of {k['sm_reads'] / 1e6:.0f} M, "
             f"memory {k['dram_read'] / 1e6:.0f} MB"
         )
-    theirs = {"cublaslt": counted[0]["cublaslt"], "conditions": {**seen, "l2": "cold", "rounds": ROUNDS}}
+    theirs = {
+        "sources": sources((FAMILY,))[FAMILY],
+        "cublaslt": counted[0]["cublaslt"],
+        "conditions": {**seen, "l2": "cold", "rounds": ROUNDS},
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "ablate_order.json").write_text(json.dumps({**theirs, "rows": rows}, indent=1) + "\n")
-    os._exit(0)  # without waiting for builds
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -16,6 +16,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "src")]
 
+from common import run_main  # noqa: E402
 from deepgen.generators.base import Generator  # noqa: E402
 from deepgen.generators.templates.mma.mma_gemm import MmaGemm  # noqa: E402
 from deepgen.generators.templates.skinny.skinny_gemm import SkinnyGemm  # noqa: E402
@@ -69,7 +70,7 @@ def check(torch: Any, family: Generator, problem: Gemm, target: Any, driver: Any
             kept.append(torch.zeros(max(size, 16), dtype=torch.uint8, device="cuda"))
             return int(kept[-1].data_ptr())
 
-        loaded = GpuKernel(driver, kernel, code.result())
+        loaded = GpuKernel.read(driver, kernel, code.result().binary)
         places = {"A": a.data_ptr(), "B": b.data_ptr(), "C": c.data_ptr()}
         bound = loaded.bind(places, problem.scalars(), allocate)
         for _ in range(2):
@@ -89,23 +90,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args()
-    builder, target, driver = open_device(16)
-    todo: list[tuple[Generator, Gemm, list[Any]]] = []
-    for family, problem in problems():
-        if family.refuses(problem, target) is None:
-            configs = [family.default(problem, target), *family.space(problem, target).sample(EACH, 7)]
-            kernels = [(family.emit(problem, target, c), dict(c)) for c in configs]
-            todo.append((family, problem, [(k, c, builder.start(k)) for k, c in kernels]))
-    ends, done, wrong = time.monotonic() + options.seconds, 0, list[str]()
-    for family, problem, codes in todo:
-        if time.monotonic() > ends:
-            break
-        wrong += check(torch, family, problem, target, driver, codes)
-        done += len(codes)
+    with open_device(16) as (builder, target, driver):
+        todo: list[tuple[Generator, Gemm, list[Any]]] = []
+        for family, problem in problems():
+            if family.refuses(problem, target) is None:
+                configs = [family.default(problem, target), *family.space(problem, target).sample(EACH, 7)]
+                kernels = [(family.emit(problem, target, c), dict(c)) for c in configs]
+                todo.append((family, problem, [(k, c, builder.start(k)) for k, c in kernels]))
+        ends, done, wrong = time.monotonic() + options.seconds, 0, list[str]()
+        for family, problem, codes in todo:
+            if time.monotonic() > ends:
+                break
+            wrong += check(torch, family, problem, target, driver, codes)
+            done += len(codes)
     print(f"{done} kernels of {sum(len(c) for _, _, c in todo)} checked, {len(wrong)} wrong")
     print("\n".join(wrong[:20]))
     (options.out / "mma_check.json").write_text(json.dumps({"checked": done, "wrong": wrong}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

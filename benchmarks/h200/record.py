@@ -31,20 +31,22 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE), str(HERE.parents[1] / "src")]
 
+from common import run_main  # noqa: E402
+from deepgen.build import BuildError, Cache, build_once  # noqa: E402
 from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm  # noqa: E402
+from deepgen.measure.gpu_driver import CUDA, Driver  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.targets.cuda import parse_cuda  # noqa: E402
 from deepgen.vocabulary import DeepgenError, digest  # noqa: E402
 from gpu_bench import (  # noqa: E402
     FLUSH_BYTES,
+    LIMITS,
     Bench,
     Config,
     Loaded,
     binary_name,
-    compile_kernel,
     conditions,
     key_of,
-    open_device,
     operator,
 )
 from gpu_known import found_before, known  # noqa: E402
@@ -97,8 +99,9 @@ def _build(folder: Path, job: Job) -> None:
     told: dict[str, Any] = {"binary": file.name}
     try:
         if not file.exists():
-            _put(file, compile_kernel(kernel, TARGET.arch))
-    except RuntimeError as error:
+            built = build_once(kernel, TARGET, cache=Cache(folder / "cache"), limits=LIMITS)
+            _put(file, Path(built.binary).read_bytes())
+    except BuildError as error:
         told = {"binary": None, "why": str(error)}
     told["milliseconds"] = (time.monotonic() - begun) * 1e3
     _put(note, json.dumps(told).encode())
@@ -121,7 +124,8 @@ class Worker:
         import torch
 
         self.torch = torch
-        _, _, self.driver = open_device(1)
+        torch.zeros(1, device="cuda")
+        self.driver = Driver(CUDA)
         self.folder, self.journal, self.ends = folder, journal, ends
         flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         self.benches = [Bench(problem, flush) for problem in problems()]
@@ -249,4 +253,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

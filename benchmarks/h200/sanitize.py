@@ -68,12 +68,12 @@ def inside() -> int:
     driver = Driver(CUDA)
     target = targets.resolve("cuda:native")
     assert isinstance(target, Cuda), "cuda:native is a CUDA target"
-    family, builder = SimtGemm(), Builder(target.arch, 16)
+    family = SimtGemm()
     work = [(problem, family.emit(problem, target, config)) for problem, config in sample(target)]
-    codes = [builder.start(kernel) for _, kernel in work]
-    right = []
-    for (problem, kernel), code in zip(work, codes, strict=True):
-        right.append(run(driver, problem, GpuKernel(driver, kernel, code.result())))
+    with Builder(target, 16) as builder:
+        for _, kernel in work:
+            builder.start(kernel)
+        right = [run(driver, problem, GpuKernel(driver, kernel, builder.image(kernel))) for problem, kernel in work]
     print(f"{sum(right)} of {len(right)} kernels are right", flush=True)
     return 0 if all(right) else 1
 

@@ -1,55 +1,22 @@
-"""What a sweep of the Hopper GEMM family works with: kernels built on all cores, problems with their right answers."""
+"""What sweeps of the Hopper GEMM family work with: problems with their right answers, and the suite's by name."""
 
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "src")]
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "benchmarks"), str(ROOT / "src")]
 
-from sm90_candidates import FAMILY, TARGET, Config, shapes  # noqa: E402
+from sm90_candidates import Config, shapes  # noqa: E402
 
-from deepgen.build import BuildLimits, Group, toolchain_for  # noqa: E402
 from deepgen.measure.gpu_driver import CUDA, Driver  # noqa: E402
 from deepgen.measure.gpu_kernel import GpuKernel  # noqa: E402
 from deepgen.operators import Gemm, gemm  # noqa: E402
-
-FLUSH_BYTES = 256 << 20
-
-
-# Building ------------------------------------------------------------------------------------------------------------
-
-
-class Builder:
-    """Builds in processes of NVRTC, as many at once as there are cores; results lie in a folder."""
-
-    def __init__(self, cores: int) -> None:
-        self._pool, self._folder = ThreadPoolExecutor(cores), Path(tempfile.mkdtemp())
-        self._toolchain = toolchain_for(TARGET, "cuda")
-        self._built: dict[str, Future[tuple[Any, bytes, dict[str, Any]]]] = {}
-
-    def start(self, op: Gemm, c: Config) -> Future[tuple[Any, bytes, dict[str, Any]]]:
-        kernel = FAMILY.emit(op, TARGET, c)
-        if kernel.id not in self._built:
-            self._built[kernel.id] = self._pool.submit(self._build, kernel)
-        return self._built[kernel.id]
-
-    def _build(self, kernel: Any) -> tuple[Any, bytes, dict[str, Any]]:
-        folder = self._folder / kernel.id
-        folder.mkdir(exist_ok=True)
-        with Group() as group:
-            built = self._toolchain.build(kernel, TARGET, folder, BuildLimits(), group)
-        return kernel, (folder / built.binary).read_bytes(), dict(built.facts)
-
-
-# On the device -------------------------------------------------------------------------------------------------------
 
 
 class Bench:

@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "src")]
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "benchmarks"), str(ROOT / "src")]
 
-from sm90_bench import FLUSH_BYTES, Bench, Builder  # noqa: E402
-from sm90_candidates import Config, checks  # noqa: E402
+from sm90_bench import Bench  # noqa: E402
+from sm90_candidates import FAMILY, TARGET, Config, checks  # noqa: E402
 
-from deepgen.build import BuildError  # noqa: E402
+from common import run_main  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.vocabulary import DeepgenError  # noqa: E402
+from gpu_bench import FLUSH_BYTES, Builder  # noqa: E402
 
 HANG_SECONDS = 15.0
 JOURNAL = "checks.jsonl"
@@ -38,7 +39,7 @@ class Worker:
         import torch
 
         self.journal = out / JOURNAL
-        self.builder = Builder(cores)
+        self.builder = Builder(TARGET, cores)
         self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         self.done = read(self.journal)
 
@@ -49,27 +50,29 @@ class Worker:
     def run(self) -> None:
         todo = [(op, c) for op, c in checks() if key_of(op, c) not in self.done]
         for op, c in todo:
-            self.builder.start(op, c)
+            self.builder.start(FAMILY.emit(op, TARGET, c))
         benches: dict[str, Bench] = {}
         for op, c in todo:
             name = json.dumps(op.to_json())
             if name not in benches:
                 benches[name] = Bench(op, self.flush)
             self.check(benches[name], c)
+        self.builder.close()
 
     def check(self, bench: Bench, c: Config) -> None:
         """Twice: counters must be left as they were found."""
         row: dict[str, Any] = {"key": key_of(bench.op, c), "problem": bench.op.describe(), "config": c}
         try:
-            future = self.builder.start(bench.op, c)
+            kernel = FAMILY.emit(bench.op, TARGET, c)
+            future = self.builder.start(kernel)
             while not future.done():  # told to whoever watches: it is not the device that takes so long
                 (self.journal.parent / "alive").write_text(str(time.monotonic()))
                 time.sleep(0.01)
-            kernel, image, _ = future.result()
+            image = self.builder.image(kernel)
             self.say({**row, "why": "hung or crashed"})
             call = bench.load(kernel, image)
             error = max(bench.right(call), bench.right(call))
-        except (BuildError, DeepgenError) as failure:
+        except DeepgenError as failure:
             self.say({**row, "why": str(failure)[:300]})
             return
         self.say({**row, "error": error, "why": "" if error < bench.tolerance() else f"wrong: {bench.told}"})
@@ -127,4 +130,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -26,14 +26,14 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")]
 
-from sm90_bench import FLUSH_BYTES, Bench, Builder, Problems  # noqa: E402
+from sm90_bench import Bench, Problems  # noqa: E402
 from sm90_candidates import FAMILY, TARGET, Config, candidates, neighbours  # noqa: E402
 
+from common import run_main  # noqa: E402
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
-from deepgen.build import BuildError  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.vocabulary import DeepgenError  # noqa: E402
-from gpu_bench import interleaved, key_of  # noqa: E402
+from gpu_bench import FLUSH_BYTES, Builder, interleaved, key_of  # noqa: E402
 from gpu_known import Found, fitting, found_before  # noqa: E402
 
 HEATS = ((3, 16), (5, 8), (9, 5))  # rounds, and how many configs stay
@@ -80,7 +80,7 @@ class Course:
     def __init__(self, cores: int) -> None:
         import torch
 
-        self.torch, self.builder = torch, Builder(cores)
+        self.torch, self.builder = torch, Builder(TARGET, cores)
         self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
 
     def enter(self, race: Race, bench: Bench) -> dict[str, Callable[[], Any]]:
@@ -88,10 +88,10 @@ class Course:
         calls: dict[str, Callable[[], Any]] = {}
         for c in race.queue:
             try:
-                kernel, image, _ = self.builder.start(race.op, c).result(60)
-                call = bench.load(kernel, image)
+                kernel = FAMILY.emit(race.op, TARGET, c)
+                call = bench.load(kernel, self.builder.image(kernel))
                 error = bench.right(call)
-            except (BuildError, DeepgenError, TimeoutError) as failure:
+            except DeepgenError as failure:
                 race.wrong.append(f"{key_of(c)}: {str(failure)[:200]}")
                 continue
             if error < bench.tolerance():
@@ -183,7 +183,7 @@ def main() -> None:
     for turn in range(options.rounds + 1):
         for race in races:
             for c in race.queue:
-                course.builder.start(race.op, c)
+                course.builder.start(FAMILY.emit(race.op, TARGET, c))
         for race in races:
             done = course.run(race, last=turn == options.rounds)
             course.torch.cuda.empty_cache()
@@ -205,8 +205,9 @@ def main() -> None:
         for race in races:
             for us, name in race.heats:
                 file.write(json.dumps([race.of.words, race.op.to_json(), us, json.loads(name)]) + "\n")
+    course.builder.close()
     print(f"{time.monotonic() - begun:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)
