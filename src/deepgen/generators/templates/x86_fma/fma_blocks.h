@@ -51,7 +51,7 @@ static void strip(const work *w, long i, coming *next) {
     if (NEXT_STRIP) {
         const float *following = i + MR < w->mc ? a + w->a.next : w->after;
         next->of[0] = (lines){0};
-        if (following) expect(next, 0, following, w->a.ld, MR, w->kc);
+        if (following) expect(next, 0, (region){following, w->a.ld, MR, w->kc});
     }
     for (long j = 0; j < w->nc; j += COLS, panel += w->b.next) one_tile(w, a, panel, w->b.ld, i, j, next);
 }
@@ -91,16 +91,6 @@ static void block(work *w, float *edge, float *panel_of_b, coming *next) {
 #endif
 }
 
-// While this block of B is at work, the one at row p and column j of B is asked for, if it has any columns.
-static inline void expect_block(coming *next, const float *B, long ldb, long p, long j, long depth, long cols) {
-    next->of[1] = (lines){0};
-    if (!cols) return;
-    if (B_T)
-        expect(next, 1, B + j * ldb + p, ldb, cols, depth);
-    else
-        expect(next, 1, B + p * ldb + j, ldb, depth, cols);
-}
-
 // The next block of a dimension of which `left` is left: nearly as large as those that follow, in whole units.
 static inline long block_of(long left, long most, long unit) {
     return least(left, ceil_div(ceil_div(left, ceil_div(left, most)), unit) * unit);
@@ -119,9 +109,9 @@ static void serial_gemm(work *w, float *scratch, const float *A, long lda, const
         r.stream = kc == k && r.beta == 0 && ((uintptr_t)r.c | (uintptr_t)(r.ldc * 4)) % sizeof(vec) == 0;
     long outer = OUTER_A ? m : n, inner = OUTER_A ? n : m;
     int inner_stays = inner <= (OUTER_A ? NC_WHOLE : MC_WHOLE) && kc == k;  // packed once for all
-    if (AHEAD && PACK_B != 3 && (m + n) * k * 4 <= AHEAD_BYTES) {
-        ask_for(A, lda, A_T ? k : m, A_T ? m : k);
-        ask_for(B, ldb, B_T ? n : k, B_T ? k : n);
+    if (AHEAD && (m + n) * k * 4 <= AHEAD_BYTES) {
+        ask_for(region_of_a(A, lda, 0, 0, m, k));
+        ask_for(region_of_b(B, ldb, 0, 0, k, n));
     }
     int finishes = r.last;
     operand a = {0}, b = {0};
@@ -135,15 +125,20 @@ static void serial_gemm(work *w, float *scratch, const float *A, long lda, const
                 long rows = OUTER_A ? outer_size : inner_size, cols = OUTER_A ? inner_size : outer_size;
                 int new_outer = q == 0, new_inner = o == 0 || !inner_stays;
                 if (OUTER_A ? new_outer : new_inner)
-                    a = operand_a(scratch_a, A_T ? A + p * lda + i : A + i * lda + p, lda, rows, depth);
+                    a = operand_a(scratch_a, region_of_a(A, lda, i, p, rows, depth).at, lda, rows, depth);
+                const float *from = region_of_b(B, ldb, p, j, depth, cols).at;
                 if (PACK_B == 3)
-                    b = (operand){B + j / COLS * ldb + p * COLS, COLS, ldb, 0, 0};
+                    b = (operand){from, COLS, ldb, 0, 0};
                 else if (OUTER_A ? new_inner : new_outer)
-                    b = operand_b(scratch_b, B_T ? B + j * ldb + p : B + p * ldb + j, ldb, cols, depth);
+                    b = operand_b(scratch_b, from, ldb, cols, depth);
                 int deeper = p + depth < k, wider = !deeper && j + cols < n;
-                if (NEXT_BLOCK && new_outer) expect_block(next, B, ldb, deeper ? p + depth : 0, wider ? j + cols : j,
-                                                          deeper ? least(kc, k - p - depth) : kc,
-                                                          wider ? columns_of(n - j - cols) : deeper ? cols : 0);
+                if (NEXT_BLOCK && new_outer) {  // while this block of B is at work, the next one is asked for
+                    next->of[1] = (lines){0};
+                    if (deeper)
+                        expect(next, 1, region_of_b(B, ldb, p + depth, j, least(kc, k - p - depth), cols));
+                    else if (wider)
+                        expect(next, 1, region_of_b(B, ldb, 0, j + cols, kc, columns_of(n - j - cols)));
+                }
                 // While the last strip stays, the first one of the next block is asked for.
                 const float *after = i + rows < m ? 0 : deeper ? A + p + depth : wider ? A : 0;
                 result part = tile_at(r, i, j);

@@ -18,7 +18,7 @@ _A_ROW_PAD = 16  # floats that fma_knobs.h adds to each packed row of A
 _LINE = 64  # bytes
 _MOST_LINES = 4  # in a turn of the innermost loop; more would hold up the loads of the tile itself
 
-_PARTS = ("knobs", "result", "later", "tile", "pack", "blocks", "dot")
+_PARTS = ("knobs", "region", "result", "later", "tile", "pack", "blocks", "dot")
 _SOURCES = (
     "gemm_fma.c",
     "x86_vector.h",

@@ -111,8 +111,8 @@
 #if NEXT_STRIP && (INNER_A || PACK_A || A_T)
 #error "the next strip is asked for where one stays while B passes, in rows that run along K"
 #endif
-#if NEXT_BLOCK && (OUTER_A || PACK_B == 3)
-#error "the next block of B is asked for where one stays while A passes, and is not packed yet"
+#if NEXT_BLOCK && OUTER_A
+#error "the next block of B is asked for where one stays while A passes"
 #endif
 #if NEXT && (NEXT_STRIP || NEXT_BLOCK)
 #error "either what this matrix needs next is asked for, or the next matrix"

@@ -7,7 +7,13 @@
 #define ASKS (NEXT || NEXT_STRIP || NEXT_BLOCK)
 #endif
 
-// The lines of some rows of a matrix, in order.
+// All lines at once: what the hardware would fetch ahead by itself comes a few at a time.
+static inline void ask_for(region r) {
+    for (; r.rows > 0; r.rows--, r.at += r.ld)
+        for (long j = 0; j < r.width; j += 16) __builtin_prefetch(r.at + j);
+}
+
+// The lines of a region, in order.
 typedef struct {
     const float *at, *end;  // the line that is next, and where its row ends, whole lines from where it begins
     long gap, ld;           // from the end of a row to the next one, and from row to row
@@ -28,10 +34,10 @@ typedef struct {
     lines of[3];  // null where there is nothing to ask for
 } coming;
 
-static inline void expect(coming *n, int which, const float *at, long ld, long rows, long width) {
-    if (ld == width) width *= rows, rows = 1;  // in one piece
-    width = ceil_div(width, 16) * 16;
-    n->of[which] = (lines){at, at + width, ld - width, ld, at + (rows - 1) * ld + width};
+static inline void expect(coming *n, int which, region r) {
+    if (r.ld == r.width) r.width *= r.rows, r.rows = 1;  // in one piece
+    long width = ceil_div(r.width, 16) * 16;
+    n->of[which] = (lines){r.at, r.at + width, r.ld - width, r.ld, r.at + (r.rows - 1) * r.ld + width};
 }
 
 // What a tile asks for; at `near`, in vain, when there is nothing left.

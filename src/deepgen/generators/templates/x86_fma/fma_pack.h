@@ -59,9 +59,3 @@ static operand operand_b(float *scratch, const float *b, long ldb, long nc, long
     pack_b(scratch, B_PANEL, b, ldb, nc, kc);
     return (operand){scratch, COLS, B_PANEL, 0, 0};
 }
-
-// Asks memory for a matrix, all lines at once: what the hardware would fetch ahead by itself comes a few at a time.
-static void ask_for(const float *at, long ld, long rows, long cols) {
-    for (; rows > 0; rows--, at += ld)
-        for (long j = 0; j < cols; j += 16) __builtin_prefetch(at + j);
-}

@@ -1,31 +1,66 @@
 // The register tile: MR rows x NR vectors of C; a K step loads NR vectors of B and broadcasts MR numbers of A.
 
-// Where number (i, k) of a strip of A lies.
-#if PACK_A == 2
-#define A_AT(a, lda, i, k) a[(k) * MR + (i)]
-#elif PACK_A == 1
-#define A_AT(a, lda, i, k) a[(i) * A_ROW + (k)]
-#elif A_T
-#define A_AT(a, lda, i, k) a[(k) * (lda) + (i)]
-#else
-#define A_AT(a, lda, i, k) a[(i) * (lda) + (k)]
-#endif
+// Where a tile is on its way along K. Rows that lie any distance apart are reached from a pointer for every three of
+// them: an address takes a register once or twice, and a pointer to each row would leave none for anything else.
+enum { A_POINTERS = PACK_A ? 1 : ((A_T ? UNROLL : MR) + 2) / 3, B_POINTERS = (UNROLL + 2) / 3 };
 
-// With `copy`, elsewhere a null constant, the row of B comes from where it lies and goes to its place in a packed one.
-ALWAYS_INLINE void step(vec acc[MR][NR], int nv, int part, mask last, const float *a, long lda, const float *b,
-                        long ldb, float *copy) {
-    (void)lda, (void)ldb;  // of no use when A is packed, or nothing is copied
+typedef struct {
+    const float *a[A_POINTERS], *b[B_POINTERS];
+    long lda, ldb;  // bytes, which an address takes as they are
+    float *copy;  // where B is packed meanwhile; elsewhere a null constant
+} place;
+
+ALWAYS_INLINE place start(const float *a, long lda, const float *b, long ldb, float *copy) {
+    place at = {.lda = lda * 4, .ldb = ldb * 4, .copy = copy};
+    UNROLLED for (int i = 0; i < A_POINTERS; i++) at.a[i] = a + 3 * i * lda;
+    UNROLLED for (int i = 0; i < B_POINTERS; i++) at.b[i] = b + 3 * i * ldb;
+    return at;
+}
+
+ALWAYS_INLINE void move(const float **p, long bytes) {
+    *p = (const float *)((const char *)*p + bytes);
+    __asm__("" : "+r"(*p));
+}
+
+// So many steps on. The compiler learns nothing of pointers and distances: it would keep sums of them, in more registers
+// than there are.
+ALWAYS_INLINE void advance(place *at, int steps) {
+    UNROLLED for (int i = 0; i < A_POINTERS; i++)
+        move(&at->a[i], steps * (PACK_A == 2 ? MR * 4 : A_T && !PACK_A ? at->lda : 4));
+    UNROLLED for (int i = 0; i < B_POINTERS; i++) move(&at->b[i], steps * at->ldb);
+    __asm__("" : "+r"(at->lda), "+r"(at->ldb));
+    if (at->copy) at->copy += steps * COLS;
+}
+
+ALWAYS_INLINE const float *row_of(const float *const from[], long bytes, int i) {
+    return (const float *)((const char *)from[i / 3] + i % 3 * bytes);
+}
+
+// Number (i, u) of A from here.
+ALWAYS_INLINE const float *number(const place *at, int i, int u) {
+    if (PACK_A == 2) return at->a[0] + u * MR + i;
+    if (PACK_A == 1) return at->a[0] + i * A_ROW + u;
+    return A_T ? row_of(at->a, at->lda, u) + i : row_of(at->a, at->lda, i) + u;
+}
+
+// In its own register: given the choice, the compiler moves sums from one to another, runs out of them and spills.
+ALWAYS_INLINE void add(vec *sum, vec x, vec y) { __asm__("vfmadd231ps %2, %1, %0" : "+v"(*sum) : "v"(x), "v"(y)); }
+
+// Step u from here.
+ALWAYS_INLINE void step(vec acc[MR][NR], int nv, int part, mask last, const place *at, int u) {
     vec row[NR];
+    const float *b = PACK_B && !at->copy ? at->b[0] + u * COLS : row_of(at->b, at->ldb, u);
     UNROLLED for (int j = 0; j < nv; j++) {
         row[j] = !PACK_B && part && j == nv - 1 ? load_part(b + j * VL, last) : load(b + j * VL);
-        if (PREFETCH && !copy) __builtin_prefetch(b + (j + PREFETCH) * VL);
-        if (PACK_FETCH && copy) __builtin_prefetch(b + ROWS_AHEAD * ldb + j * VL);
-        if (copy) store(copy + j * VL, row[j]);
+        if (PREFETCH && !at->copy) __builtin_prefetch(b + (j + PREFETCH) * VL);
+        if (PACK_FETCH && at->copy) __builtin_prefetch(b + ROWS_AHEAD * at->ldb / 4 + j * VL);
+        if (at->copy) store(at->copy + u * COLS + j * VL, row[j]);
     }
     UNROLLED for (int i = 0; i < MR; i++) {
-        vec x = all(A_AT(a, lda, i, 0));
-        UNROLLED for (int j = 0; j < nv; j++) acc[i][j] = madd(x, row[j], acc[i][j]);
+        vec x = all(*number(at, i, u));
+        UNROLLED for (int j = 0; j < nv; j++) add(&acc[i][j], x, row[j]);
     }
+    __asm__ volatile("" ::: "memory");  // loads of a later step brought forward to this one would not fit in registers
 }
 
 // The sums of a tile as rows of C. Swapped, a tile holds columns of C: squares of it are turned in registers.
@@ -53,37 +88,36 @@ ALWAYS_INLINE void put(vec acc[MR][NR], int nv, int part, mask last, long rows, 
 
 // `unroll` steps, and what is asked for meanwhile: A some steps ahead, and what other tiles will need. A few lines at a
 // time: many at once would keep those waiting that this tile needs.
-ALWAYS_INLINE void turn(vec acc[MR][NR], int nv, int part, int unroll, mask last, const float *a, long lda,
-                        const float *b, long ldb, float *copy, lines *later) {
+ALWAYS_INLINE void turn(vec acc[MR][NR], int nv, int part, int unroll, mask last, place *at, lines *later) {
     if (PREFETCH_A && !A_T && !PACK_A)
-        UNROLLED for (int i = 0; i < MR; i++) __builtin_prefetch(&A_AT(a, lda, i, PREFETCH_A));
+        UNROLLED for (int i = 0; i < MR; i++) __builtin_prefetch(number(at, i, PREFETCH_A));
     if (ASKS) UNROLLED for (int i = 0; i < NEXT_LINES; i++) ask_for_line(later);
-    UNROLLED for (int u = 0; u < unroll; u++)
-        step(acc, nv, part, last, &A_AT(a, lda, 0, u), lda, b + u * ldb, ldb, copy ? copy + u * COLS : 0);
+    UNROLLED for (int u = 0; u < unroll; u++) step(acc, nv, part, last, at, u);
+    advance(at, unroll);
 }
 
 // The tile at row `row` and column `column` of what `r` describes. nv vectors wide; `part` when the last one is not
 // whole. Both are constants where this is inlined.
-ALWAYS_INLINE void tile(int nv, int part, int unroll, mask last, long rows, long cols, long kc, const float *a,
-                        long lda, const float *b, long ldb, float *copy, lines *later, const result *r, long row,
-                        long column) {
-#define COPY(k) (copy ? copy + (k) * COLS : 0)
+ALWAYS_INLINE void tile(int nv, int part, int unroll, mask last, long rows, long cols, long kc, place at,
+                        lines *later, const result *r, long row, long column) {
     vec acc[MR][NR];
     UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int j = 0; j < nv; j++) acc[i][j] = all(0);
-    result own = tile_at(*r, row, column);  // so that no store to C seems to change it
     lines asked = *later;
-    long k = 0;
+    long turns = kc / unroll;
     if (!SWAP) {  // C is asked for a row at a time
-        float *c = own.c;
-        for (long i = 0; i < rows && k + unroll <= kc; i++, k += unroll, c += own.ldc) {
+        float *c = tile_at(*r, row, column).c;
+        for (long i = least(rows, turns); i > 0; i--, turns--, c += r->ldc) {
             UNROLLED for (int j = 0; j < nv; j++) __builtin_prefetch(c + j * VL, 1);
-            turn(acc, nv, part, unroll, last, &A_AT(a, lda, 0, k), lda, b + k * ldb, ldb, COPY(k), &asked);
+            turn(acc, nv, part, unroll, last, &at, &asked);
         }
     }
-    for (; k + unroll <= kc; k += unroll)
-        turn(acc, nv, part, unroll, last, &A_AT(a, lda, 0, k), lda, b + k * ldb, ldb, COPY(k), &asked);
+    for (; turns > 0; turns--) turn(acc, nv, part, unroll, last, &at, &asked);
     *later = asked;
-    for (; k < kc; k++) step(acc, nv, part, last, &A_AT(a, lda, 0, k), lda, b + k * ldb, ldb, COPY(k));
+    for (long k = kc % unroll; k > 0; k--) {
+        step(acc, nv, part, last, &at, 0);
+        advance(&at, 1);
+    }
+    result own = tile_at(*r, row, column);  // so that no store to C seems to change it
     put(acc, nv, part, last, rows, cols, &own);
 }
 
@@ -92,7 +126,7 @@ ALWAYS_INLINE void tile(int nv, int part, int unroll, mask last, long rows, long
     __attribute__((noinline)) static void name(mask last, long rows, long cols, long kc, const float *a, long lda, \
                                                const float *b, long ldb, lines *later, const result *r,      \
                                                long row, long column) {                                            \
-        tile(nv, part, unroll, last, rows, cols, kc, a, lda, b, ldb, 0, later, r, row, column);                     \
+        tile(nv, part, unroll, last, rows, cols, kc, start(a, lda, b, PACK_B ? COLS : ldb, 0), later, r, row, column);  \
     }
 #define PART_TILE(nv) TILE(part_tile_##nv, nv, 1, (nv == TAIL ? UNROLL : 1))
 TILE(whole_tile, NR, 0, UNROLL)
@@ -124,7 +158,7 @@ PART_TILE(8)
 __attribute__((noinline)) static void packing_tile(long rows, long kc, const float *a, long lda, const float *b,
                                                    long ldb, float *copy, lines *later, const result *r,
                                                    long row, long column) {
-    tile(NR, 0, UNROLL, first(VL), rows, COLS, kc, a, lda, b, ldb, copy, later, r, row, column);
+    tile(NR, 0, UNROLL, first(VL), rows, COLS, kc, start(a, lda, b, ldb, copy), later, r, row, column);
 }
 #endif
 

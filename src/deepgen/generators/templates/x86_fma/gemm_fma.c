@@ -3,6 +3,7 @@
 //     cc -O3 -std=gnu11 -mavx512f -mfma -shared -fPIC -pthread -I.. gemm_fma.c -o gemm.so
 //
 // Levels, from the inside out, a file each:
+//   fma_region.h  where parts of A and B lie
 //   fma_later.h   what later tiles will need
 //   fma_tile.h    MR rows x NR vectors of C in registers (fma_dot.h: sums along K instead)
 //   fma_result.h  what becomes of a finished tile
@@ -19,6 +20,7 @@
 #include "x86_offer.h"
 #include "x86_vector.h"
 #include "fma_knobs.h"
+#include "fma_region.h"
 #include "fma_result.h"
 #if DOT
 typedef int work;  // nothing that another thread could help with
@@ -53,12 +55,8 @@ static void one_task(const job *g, work *w, float *scratch, long t) {
     pool_range e = pool_part(g->batch, 1, g->parts_batch, t / g->parts_n / g->parts_m);
     if (!m.size || !n.size) return;
     for (long x = e.from; x < e.from + e.size; x++) {
-        const float *A = g->A + x * g->stride_a + (A_T ? k.from * g->lda + m.from : m.from * g->lda + k.from);
-        const float *B = g->B + x * g->stride_b;
-        if (PACK_B == 3)
-            B += n.from / (NR * VL) * g->ldb + k.from * NR * VL;
-        else
-            B += B_T ? n.from * g->ldb + k.from : k.from * g->ldb + n.from;
+        region a = region_of_a(g->A + x * g->stride_a, g->lda, m.from, k.from, m.size, k.size);
+        region b = region_of_b(g->B + x * g->stride_b, g->ldb, k.from, n.from, k.size, n.size);
         long row = SWAP ? n.from : m.from, column = SWAP ? m.from : n.from;
         result r = {.c = g->C + x * g->stride_c + row * g->ldc + column,
                     .ldc = g->ldc,
@@ -74,16 +72,16 @@ static void one_task(const job *g, work *w, float *scratch, long t) {
         }
 #if DOT
         (void)scratch, (void)w;
-        dot_gemm(A, g->lda, B, g->ldb, m.size, n.size, k.size, r);
+        dot_gemm(a.at, a.ld, b.at, b.ld, m.size, n.size, k.size, r);
 #else
         coming next = {0};
         if (NEXT && x + 1 < e.from + e.size) {
-            long at_a[] = {m.size, k.size}, at_b[] = {k.size, n.size}, at_c[] = {m.size, n.size};
-            expect(&next, 0, A + g->stride_a, g->lda, at_a[A_T], at_a[!A_T]);
-            if (PACK_B != 3) expect(&next, 1, B + g->stride_b, g->ldb, at_b[B_T], at_b[!B_T]);
-            expect(&next, 2, r.c + g->stride_c, g->ldc, at_c[SWAP], at_c[!SWAP]);
+            region c = {r.c + g->stride_c, g->ldc, SWAP ? n.size : m.size, SWAP ? m.size : n.size};
+            expect(&next, 0, (region){a.at + g->stride_a, a.ld, a.rows, a.width});
+            expect(&next, 1, (region){b.at + g->stride_b, b.ld, b.rows, b.width});
+            expect(&next, 2, c);
         }
-        serial_gemm(w, scratch, A, g->lda, B, g->ldb, m.size, n.size, k.size, r, &next);
+        serial_gemm(w, scratch, a.at, a.ld, b.at, b.ld, m.size, n.size, k.size, r, &next);
 #endif
     }
 }
