@@ -20,7 +20,6 @@ from deepgen.build import BuildLimits, Group
 from deepgen.build.process import End, Finished, run
 from deepgen.cli.processes import descendants
 
-
 # Limits are put on a process from outside, a moment after it started.
 LIMITED = "while [ $(ulimit -f) = unlimited ] || [ $(ulimit -c) != 0 ]; do sleep 0.01; done;"
 

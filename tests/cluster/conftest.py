@@ -47,27 +47,36 @@ class Servers:
         (place / ".venv").parent.mkdir(parents=True, exist_ok=True)
         if not (place / ".venv").exists():
             (place / ".venv").symlink_to(Path(sys.prefix))
-        port = _free_port(address)
         key = self.folder / f"key-{address}"
         if not key.exists():
             _keygen(key)
-        config = self.folder / f"sshd-{address}-{port}"
-        authorized = self.home / ".ssh/id_ed25519.pub"
-        config.write_text(CONFIG.format(port=port, address=address, key=key, authorized=authorized))
         if os.getuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)
-        server = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", str(config)],
-            stdin=subprocess.DEVNULL,
-            stderr=config.with_suffix(".log").open("wb"),
-        )
-        self.started.append(server)
-        _wait_for(address, port)
+        # A port that is free now may be taken by the time the server binds it.
+        port = next(port for _ in range(5) if self._serves(address, port := _free_port(address), key))
         if known:
             public = key.with_name(key.name + ".pub").read_text()
             with (self.home / ".ssh/known_hosts").open("a") as file:
                 file.write(f"[{address}]:{port} {public}")
         return Host(address, str(place), getpass.getuser(), port)
+
+    def _serves(self, address: str, port: int, key: Path) -> bool:
+        """Whether a server that was started there answers."""
+        config = self.folder / f"sshd-{address}-{port}"
+        authorized = self.home / ".ssh/id_ed25519.pub"
+        config.write_text(CONFIG.format(port=port, address=address, key=key, authorized=authorized))
+        with config.with_suffix(".log").open("wb") as log:
+            server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stderr=log)
+        self.started.append(server)
+        deadline = time.monotonic() + 60
+        while server.poll() is None:
+            try:
+                socket.create_connection((address, port), timeout=1).close()
+                return True
+            except OSError:
+                assert time.monotonic() < deadline, f"no SSH server came up at {address}:{port}"
+                time.sleep(0.05)
+        return False
 
 
 @pytest.fixture
@@ -110,14 +119,3 @@ def _free_port(address: str) -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
-
-
-def _wait_for(address: str, port: int) -> None:
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            socket.create_connection((address, port), timeout=1).close()
-            return
-        except OSError:
-            assert time.monotonic() < deadline, f"no SSH server came up at {address}:{port}"
-            time.sleep(0.05)

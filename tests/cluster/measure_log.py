@@ -1,6 +1,7 @@
 """Placed on the hosts' Python path as `sitecustomize`: writes down every measurement that a simulated device begins.
 
-It counts at the device, independently of the engine, the driver and the journal.
+It counts at the device, independently of the engine, the driver and the journal. As long as a file `slow` lies beside
+it each measurement takes a while longer: time enough for a test to do what it wants done in the middle of a run.
 """
 
 import importlib.abc
@@ -32,6 +33,8 @@ class Hook(importlib.abc.MetaPathFinder):
                 line = json.dumps({"at": time.time(), "pid": os.getpid(), "what": what}, sort_keys=True)
                 with LOG.open("a") as file:
                     file.write(line + "\n")
+                if LOG.with_name("slow").exists():
+                    time.sleep(0.5)
                 return measure(self, kernel, artifact, beat=beat)
 
             module.SimRunner.measure = counted

@@ -33,7 +33,7 @@ trials = 60
 GROUPS = """
 [[groups]]
 name = "one"
-target = "sim:build_seconds=0.02,measure_seconds=0.2"
+target = "sim:build_seconds=0.02,measure_seconds=0.04"
 build_host = "builder"
 measure_host = "tester"
 jobs = 2
@@ -43,7 +43,7 @@ tasks = [{ config = "tasks/first.toml", results = "first" }]
 
 [[groups]]
 name = "two"
-target = "sim:build_seconds=0.02,measure_seconds=0.1"
+target = "sim:build_seconds=0.02,measure_seconds=0.05"
 build_host = "both"
 measure_host = "both"
 jobs = 2
@@ -60,6 +60,7 @@ def hosts(servers) -> dict[str, Host]:
     made = {name: servers.host(f"127.0.0.{n}", name) for n, name in ((2, "builder"), (3, "tester"), (4, "both"))}
     for host in made.values():
         count_measurements(Path(host.folder))
+        slow(host).touch()
     return made
 
 
@@ -131,6 +132,8 @@ def test_a_run_survives_what_happens_to_clusters(hosts, own_file, deepgen, start
         assert folder.driver() is None and folder.progress().state == "stopped"
         stopped = {study.folder: study.trials() for study in studies(folder)}
 
+        for host in hosts.values():
+            slow(host).unlink()
         again = deepgen(*command[:-1], "--json")  # this time without --keep-up
         assert again.returncode == 0, again.stdout + again.stderr + folder.log.read_text()
         assert marked() == before, "a run takes down what it brought up"
@@ -203,6 +206,11 @@ def count_measurements(place: Path) -> None:
     python.chmod(0o755)
 
 
+def slow(host: Host) -> Path:
+    """While it lies there the host's devices are slow: what a test does is done in the middle of the run."""
+    return Path(host.folder, "hook/slow")
+
+
 def log_of(place: Path) -> list[str]:
     log = place / "hook/measured.jsonl"
     return log.read_text().splitlines() if log.exists() else []
@@ -230,7 +238,7 @@ def ended(folder: RunFolder, group: str) -> int:
     return count
 
 
-def wait_until(true: Callable[[], bool], folder: RunFolder, seconds: float = 90) -> None:
+def wait_until(true: Callable[[], bool], folder: RunFolder, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         text = folder.log.read_text() if folder.log.exists() else ""

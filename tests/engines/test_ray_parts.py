@@ -74,7 +74,7 @@ def test_compilers_stand_still_while_a_kernel_is_timed(tmp_path: Path) -> None:
     with Group() as group, undisturbed.building(group, tmp_path):
         with undisturbed.timing(tmp_path):
             assert group.paused
-        until = time.monotonic() + 10.0
+        until = time.monotonic() + 60.0
         while group.paused and time.monotonic() < until:
             time.sleep(0.01)
         assert not group.paused

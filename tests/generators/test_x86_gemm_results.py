@@ -177,7 +177,7 @@ def test_a_kernel_can_be_called_again_and_from_several_threads() -> None:
 
 def test_unloading_a_kernel_ends_its_threads() -> None:
     script = """
-import ctypes, _ctypes, os, sys
+import ctypes, _ctypes, os, sys, time
 library = ctypes.CDLL(sys.argv[1])
 a = (ctypes.c_float * 40000)(*([1.0] * 40000))
 c = (ctypes.c_float * 40000)()
@@ -187,6 +187,9 @@ before = len(os.listdir("/proc/self/task"))
 library.deepgen_gemm(a, a, None, c, work, *sizes, ctypes.c_float(1), ctypes.c_float(0), ctypes.c_int32(3))
 during = len(os.listdir("/proc/self/task"))
 _ctypes.dlclose(library._handle)
+deadline = time.monotonic() + 30  # a thread that was joined is listed until the system has cleared it away
+while len(os.listdir("/proc/self/task")) > before and time.monotonic() < deadline:
+    time.sleep(0.01)
 print(c[0], during - before, len(os.listdir("/proc/self/task")) - before)
 """
     operator = gemm(200, 200, 200)

@@ -31,7 +31,7 @@ def start(out: Path) -> subprocess.Popen[str]:
 
 
 def finish(out: Path) -> Study:
-    lines = start(out).communicate(timeout=200)[0].splitlines()
+    lines = start(out).communicate()[0].splitlines()
     return Study.open(json.loads(lines[-1])["study"])
 
 

@@ -27,7 +27,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate()
     return process.returncode, out, err
 
 

@@ -73,7 +73,7 @@ def end(pid: int, grace: float) -> End:
     left = [member for member in family.values() if member.running]
     for member in left:
         member.signal(signal.SIGKILL)
-    _wait(left, 5.0)
+    _wait(left, 20.0)  # memory is given back and files are closed first, on a busy machine not at once
     return End(by_itself, len(left), sum(member.running for member in left))
 
 
