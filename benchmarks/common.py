@@ -19,17 +19,21 @@ PACKAGES = ("deepgen", "numpy", "torch", "kernel-tuner", "pyatf", "ortools", "li
 
 
 def run_main(main: Callable[[], object]) -> None:
-    """A benchmark's main: errors that speak to the user are told as they are, and a reader of what it prints that goes
-    away, as `head` does, ends it without a word.
+    """A benchmark's main: errors that speak to the user are told as they are. An interrupt ends it without a word, and
+    so does a reader of what it prints that goes away, as `head` does. What main returns is its exit status.
     """
     try:
-        main()
+        status = main()
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     except DeepgenError as error:
         raise SystemExit(str(error)) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be written at the exit
         raise SystemExit(1) from None
+    if status:
+        raise SystemExit(status)
 
 
 def conditions() -> dict[str, Any]:

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from common import run_main
 from deepgen import targets
 from deepgen.build import BuildError, BuildPool, Cache, toolchain_for
 from deepgen.generators.templates.simt.simt_gemm import SimtGemm
@@ -74,4 +75,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -24,7 +24,7 @@ from deepgen.measure.gpu_driver import CUDA, Driver
 from deepgen.measure.gpu_kernel import GpuKernel
 from deepgen.operators import Gemm, gemm
 from deepgen.targets import Cuda
-from deepgen.vocabulary import Artifact, Kernel, WorkspaceArg, digest
+from deepgen.vocabulary import Artifact, Kernel, Missing, WorkspaceArg, digest
 
 Config = dict[str, Any]
 Shape = tuple[int, int, int, int]  # batch, M, N, K
@@ -223,14 +223,25 @@ class Loaded:
         self._kernel.close()
 
 
+def gpu_torch() -> Any:
+    """torch, where it finds a GPU."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        torch = None
+    if torch is None or not torch.cuda.is_available():
+        raise Missing(
+            "torch with an NVIDIA GPU", blocks="nothing can be timed here", remedy="Run it on a host with one."
+        )
+    return torch
+
+
 @contextmanager
 def open_device(cores: int, folder: Path | None = None) -> Iterator[tuple[Builder, Cuda, Driver]]:
     """The GPU of this host, and who builds for it."""
-    import torch
-
     from deepgen import targets
 
-    torch.zeros(1, device="cuda")
+    gpu_torch().zeros(1, device="cuda")
     target = targets.resolve("cuda:native")
     assert isinstance(target, Cuda), "cuda:native is a CUDA target"
     with Builder(target, cores, folder) as builder:

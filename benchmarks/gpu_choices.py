@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from deepgen.generators.templates.skinny import defaults as skinny_model
 from deepgen.generators.templates.sm90.defaults import Way
 from deepgen.generators.templates.sm90.defaults import config as sm90_config
 from deepgen.operators import Gemm
+from deepgen.space import Space
 from deepgen.targets import Cuda
 from deepgen.vocabulary import dtype
 from gpu_bench import Config, Shape
@@ -63,9 +65,10 @@ def first_choices(problem: Gemm, target: Cuda, before: list[Found], options: arg
             configs += simt_known(shape) + simt.candidates(shape, options.known)
         else:
             configs += modelled(family, problem, target, options.modelled)
+        if family.name == "sm90_gemm" and problem.a.startswith("f8"):
+            space = family.space(problem, target)
+            configs = [made for c in configs for made in promoted(c, space, options.exact_sums)]
         out += [(family, c) for c in configs]
-    if problem.a.startswith("f8"):
-        out = [choice for some in out for choice in promoted(some, problem, target)]
     if options.modelled and not options.exact_sums:  # two sets of sums leave no room for these tiles
         for family in serving(problem, target):
             kinds = [*in_turns(family, problem, target), *storing(family, problem, target)]
@@ -109,9 +112,8 @@ def storing(family: Generator, problem: Gemm, target: Cuda) -> list[Config]:
 
     Of 44 ways to do batch 32 of 2048x2048x128, the fastest by two percent were pairs of blocks at 64 x 256 along N.
     """
-    if family.name != "sm90_gemm" or problem.m * problem.n < 1 << 18:
-        return []
-    if problem.batch * problem.m * problem.n * dtype(problem.c).bytes < STORED * problem.least_bytes():
+    results = problem.batch * problem.m * problem.n * dtype(problem.c).bytes
+    if family.name != "sm90_gemm" or problem.flops() < SMALL or results < STORED * problem.least_bytes():
         return []
     orders: tuple[Config, ...] = (
         {"ALONG": "N"}, {"ALONG": "N", "GROUP": 1}, {"ALONG": "N", "GROUP": 2}, {"ALONG": "N", "GROUP": 16},
@@ -131,25 +133,18 @@ def _ordered(
     return [{**c, **order} for c in made for order in orders if not space.explain({**c, **order})]
 
 
-def promoted(choice: Choice, problem: Gemm, target: Cuda) -> list[Choice]:
-    """A choice as it is, and with sums of 8-bit floats that are moved to f32 after so many steps."""
-    family, config = choice
-    if family.name != "sm90_gemm":
-        return [choice]
-    space = family.space(problem, target)
-    fast: Config = {**config, "PROMOTE": 0}
-    if config.get("PROMOTE"):
-        return [(family, c) for c in (config, fast) if not space.explain(c)]
-    exact: list[Config] = []
+def promoted(config: Config, space: Space, exact: bool) -> list[Config]:
+    """A config of the Hopper family with the sums of 8-bit floats that are asked for: in f32, it becomes up to two."""
+    if exact and config["PROMOTE"]:
+        return [config]
+    if not exact:
+        return [c for c in ({**config, "PROMOTE": 0},) if not space.explain(c)]
     # There are two sets of sums then: other tiles, where one does not leave room for another.
     tiles: tuple[Config, ...] = ({}, {"CONSUMERS": 2, "TILES_M": 1, "REGISTERS": True})
     stores: tuple[Config, ...] = ({}, {"STORE": "copy", "BUFFERS": 2})
-    for tile in tiles:
-        for store in stores:
-            for columns in dict.fromkeys((config["BN"], 192, 160, 128, 64)):
-                exact.append({**config, **tile, **store, "PROMOTE": 4, "BN": columns})
-    fitting = [c for c in exact if not space.explain(c)]
-    return [(family, c) for c in (fast, *fitting[:2]) if not space.explain(c)]
+    columns = dict.fromkeys((config["BN"], 192, 160, 128, 64))
+    made = ({**config, **t, **s, "PROMOTE": 4, "BN": n} for t, s, n in product(tiles, stores, columns))
+    return list(islice((c for c in made if not space.explain(c)), 2))
 
 
 def sums_are(choice: Choice, problem: Gemm, exact: bool) -> bool:

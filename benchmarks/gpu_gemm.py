@@ -42,6 +42,7 @@ from gpu_bench import (  # noqa: E402
     Builder,
     Loaded,
     conditions,
+    gpu_torch,
     interleaved,
     key_of,
     open_device,
@@ -50,7 +51,7 @@ from gpu_bench import (  # noqa: E402
     suite,
 )
 from gpu_choices import TENSOR_CORES, Choice, around, first_choices, fixed, sums_are  # noqa: E402
-from gpu_known import found_before, won_before  # noqa: E402
+from gpu_known import RESULTS, Found, found_before, won_before  # noqa: E402
 from gpu_rivals import Call, rivals  # noqa: E402
 from gpu_summary import show, summary  # noqa: E402
 
@@ -82,6 +83,13 @@ class Benchmark:
 
     def __init__(self, options: argparse.Namespace, flush: Any, builder: Builder, target: Cuda, driver: Driver) -> None:
         self.options, self.flush, self.builder, self.target, self.driver = options, flush, builder, target, driver
+
+    def row(self, problem: Gemm, before: list[Found]) -> Row:
+        """What is tried first is built from now on."""
+        row = Row(problem, first_choices(problem, self.target, before, self.options))
+        for choice in row.queue:
+            self.start(problem, choice)
+        return row
 
     def start(self, problem: Gemm, choice: Choice) -> None:
         self.builder.start(choice[0].emit(problem, self.target, choice[1]))
@@ -205,12 +213,6 @@ class Benchmark:
     def run(self, rows: list[Row], tell: Callable[[dict[str, Any]], None]) -> None:
         """Twice over the shapes: while others are measured, a shape's neighbours are built."""
         begun, seconds = time.monotonic(), self.options.seconds
-        for row in rows:  # one of each shape first, so that none is without when time is short
-            for choice in row.queue[:1]:
-                self.start(row.problem, choice)
-        for row in rows:
-            for choice in row.queue:
-                self.start(row.problem, choice)
         for row in rows:
             self.try_all(row, Bench(row.problem, self.flush), begun + TRIED * seconds)
             if time.monotonic() < begun + TRIED * seconds:
@@ -287,11 +289,10 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    import torch
-
-    options, begun = arguments(argv), time.monotonic()
+    options, begun, torch = arguments(argv), time.monotonic(), gpu_torch()
     options.out.mkdir(parents=True, exist_ok=True)
-    before, seen, done = found_before(), {"begin": conditions()}, list[dict[str, Any]]()
+    before = found_before() + (found_before(options.out) if options.out != RESULTS else [])
+    seen, done = {"begin": conditions()}, list[dict[str, Any]]()
 
     def tell(row: dict[str, Any]) -> None:
         """What there is so far is written at once: a run that is stopped keeps its shapes."""
@@ -302,8 +303,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         problems = [operator(s, options.dtype, options.layout) for s in suite()]
         todo = [p for i, p in enumerate(problems) if options.only is None or i in options.only]
-        rows = [Row(p, first_choices(p, target, before, options)) for p in todo]
-        Benchmark(options, flush, builder, target, driver).run(rows, tell)
+        benchmark = Benchmark(options, flush, builder, target, driver)
+        benchmark.run([benchmark.row(problem, before) for problem in todo], tell)
     if not done:
         raise DeepgenError(f"no shape was timed in {options.dtype} {options.layout}")
     told = write(options, {**seen, "end": conditions()}, done, time.monotonic() - begun)

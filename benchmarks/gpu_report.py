@@ -14,6 +14,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
+from common import run_main  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.targets.cuda import parse_cuda  # noqa: E402
 from gpu_bench import sources  # noqa: E402
@@ -177,4 +178,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -28,6 +28,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from common import run_main
 from deepgen.search.base import Past
 from deepgen.search.options import parse_options
 from deepgen.search.recorded import Recorded, read
@@ -202,4 +203,4 @@ def _versions() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_main(main)

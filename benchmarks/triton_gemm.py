@@ -14,8 +14,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import triton
-import triton.language as tl
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "src")]
+
+from common import run_main  # noqa: E402
+
+try:
+    import triton
+    import triton.language as tl
+except ModuleNotFoundError as error:
+    if __name__ == "__main__":
+        raise SystemExit(f"{error}: pip install triton") from None
+    raise
 
 # BM, BN, BK in elements of two bytes, warps, stages
 TILES = (
@@ -166,6 +175,8 @@ def _compile(job: tuple[str, str, int]) -> str:
 
 
 def main() -> None:
+    import torch  # noqa: F401 (once, and not in each process)
+
     jobs = [
         (dtype, kind, number)
         for dtype in sys.argv[1:]
@@ -179,5 +190,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
-    main()
+    run_main(main)

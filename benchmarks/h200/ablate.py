@@ -31,7 +31,18 @@ from deepgen.measure.gpu_driver import Driver  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, ScalarArg, Source, TensorArg  # noqa: E402
-from gpu_bench import FLUSH_BYTES, Bench, Builder, Config, Loaded, conditions, interleaved, open_device, sources  # noqa: E402
+from gpu_bench import (  # noqa: E402
+    FLUSH_BYTES,
+    Bench,
+    Builder,
+    Config,
+    Loaded,
+    conditions,
+    gpu_torch,
+    interleaved,
+    open_device,
+    sources,
+)
 from gpu_known import fitting  # noqa: E402
 
 FAMILY, RUNS = "sm90_gemm", "gemm_*.json"
@@ -177,8 +188,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    import torch
-
+    torch = gpu_torch()
     cases = under_par(options.results, options.par, options.runs, options.most)
     rows = []
     with open_device(options.cores, options.cache) as (builder, target, driver):

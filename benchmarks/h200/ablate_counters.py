@@ -25,7 +25,7 @@ from ablate import Ablation, Case, under_par  # noqa: E402
 from common import run_main  # noqa: E402
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
 from deepgen.vocabulary import DeepgenError  # noqa: E402
-from gpu_bench import FLUSH_BYTES, Bench, open_device  # noqa: E402
+from gpu_bench import FLUSH_BYTES, Bench, gpu_torch, open_device  # noqa: E402
 
 OURS = "gemm"  # how the family's kernels are called
 METRICS = {
@@ -44,8 +44,7 @@ METRICS = {
 
 def inside(cases: list[Case], cache: Path | None) -> None:
     """What ncu watches: ours and cuBLASLt's of each case in turn."""
-    import torch
-
+    torch = gpu_torch()
     profiler: Any = torch.cuda.profiler
     with open_device(16, cache) as (builder, target, driver):
         flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")

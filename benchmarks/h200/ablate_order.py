@@ -31,7 +31,7 @@ from deepgen.operators import gemm  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
 from deepgen.targets.cuda import parse_cuda  # noqa: E402
 from deepgen.vocabulary import DeepgenError  # noqa: E402
-from gpu_bench import FLUSH_BYTES, Bench, Config, conditions, interleaved, open_device, sources  # noqa: E402
+from gpu_bench import FLUSH_BYTES, Bench, Config, conditions, gpu_torch, interleaved, open_device, sources  # noqa: E402
 
 RUN, SHAPE, COLUMNS, ROUNDS = "gemm_bf16_nt", (4096, 14336, 4096), 176, 21
 
@@ -52,8 +52,7 @@ def orders(target: Cuda) -> list[Config]:
 
 def raced(cases: list[Case], cache: Path | None) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Conditions, and microseconds of each order over those of cuBLASLt, interleaved."""
-    import torch
-
+    torch = gpu_torch()
     problem = gemm(*SHAPE, dtype="bf16", layout="nt")
     with open_device(16, cache) as (builder, target, driver):
         flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")

@@ -22,7 +22,7 @@ from deepgen.generators.templates.mma.mma_gemm import MmaGemm  # noqa: E402
 from deepgen.generators.templates.skinny.skinny_gemm import SkinnyGemm  # noqa: E402
 from deepgen.measure.gpu_kernel import GpuKernel  # noqa: E402
 from deepgen.operators import Gemm, gemm  # noqa: E402
-from gpu_bench import DTYPES, open_device  # noqa: E402
+from gpu_bench import DTYPES, gpu_torch, open_device  # noqa: E402
 
 MMA, SKINNY = MmaGemm(), SkinnyGemm()
 SIZES: dict[Generator, tuple[tuple[int, int, int], ...]] = {
@@ -84,8 +84,7 @@ def check(torch: Any, family: Generator, problem: Gemm, target: Any, driver: Any
 
 
 def main() -> None:
-    import torch
-
+    torch = gpu_torch()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--out", type=Path, default=HERE)

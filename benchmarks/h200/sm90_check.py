@@ -26,7 +26,7 @@ from sm90_candidates import FAMILY, TARGET, Config, checks  # noqa: E402
 from common import run_main  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.vocabulary import DeepgenError  # noqa: E402
-from gpu_bench import FLUSH_BYTES, Builder  # noqa: E402
+from gpu_bench import FLUSH_BYTES, Builder, gpu_torch  # noqa: E402
 
 HANG_SECONDS = 15.0
 JOURNAL = "checks.jsonl"
@@ -36,9 +36,7 @@ class Worker:
     """Runs what is to be checked, one line of a journal for each thing done."""
 
     def __init__(self, out: Path, cores: int) -> None:
-        import torch
-
-        self.journal = out / JOURNAL
+        self.journal, torch = out / JOURNAL, gpu_torch()
         self.builder = Builder(TARGET, cores)
         self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         self.done = read(self.journal)
@@ -110,7 +108,7 @@ def watch(options: argparse.Namespace) -> None:
         print(f"the worker ended with {child.returncode}; going on after the config it was at", flush=True)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--seconds", type=float, default=120.0)
@@ -120,13 +118,14 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     if options.worker:
         Worker(options.out, options.cores).run()
-        return
+        return 0
     watch(options)
     rows = list(read(options.out / JOURNAL).values())
     bad = [row for row in rows if row["why"]]
     print(f"{len(rows)} of {len(checks())} checked, {len(bad)} bad")
     for row in bad[:40]:
         print("  BAD", row["problem"], row["why"], row.get("error"), json.dumps(row["config"]))
+    return int(bool(bad) or len(rows) < len(checks()))
 
 
 if __name__ == "__main__":

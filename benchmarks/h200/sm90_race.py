@@ -33,7 +33,7 @@ from common import run_main  # noqa: E402
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.vocabulary import DeepgenError  # noqa: E402
-from gpu_bench import FLUSH_BYTES, Builder, interleaved, key_of  # noqa: E402
+from gpu_bench import FLUSH_BYTES, Builder, gpu_torch, interleaved, key_of  # noqa: E402
 from gpu_known import Found, fitting, found_before  # noqa: E402
 
 HEATS = ((3, 16), (5, 8), (9, 5))  # rounds, and how many configs stay
@@ -78,10 +78,8 @@ class Course:
     """The device, and how configs run on it."""
 
     def __init__(self, cores: int) -> None:
-        import torch
-
-        self.torch, self.builder = torch, Builder(TARGET, cores)
-        self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        self.torch, self.builder = gpu_torch(), Builder(TARGET, cores)
+        self.flush = self.torch.empty(FLUSH_BYTES, dtype=self.torch.uint8, device="cuda")
 
     def enter(self, race: Race, bench: Bench) -> dict[str, Callable[[], Any]]:
         """Those of the queue that build and are right."""

@@ -164,6 +164,7 @@ class Torch(ModuleType):
         event = type("Event", (Event,), {"library": library})
         nothing = SimpleNamespace(start=lambda: None, stop=lambda: None)
         self.cuda = SimpleNamespace(
+            is_available=lambda: True,
             Event=event,
             synchronize=lambda: None,
             _sleep=lambda cycles: None,

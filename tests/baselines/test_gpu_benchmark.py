@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,112 @@ def test_what_is_wrong_is_told_and_not_timed(h200: Library, tmp_path: Path) -> N
     (row,) = read(tmp_path / "gemm_f8e4m3_nt_exact.json")["rows"]
     assert [w.rpartition(": ")[2] for w in row["wrong"]] == ["a wrong result"]
     assert row["family"] != "sm90_gemm" or row["config"]["PROMOTE"], "sums are those that were asked for"
+
+
+def test_a_run_that_is_short_of_time_tries_less_and_still_ends(h200: Library, tmp_path: Path) -> None:
+    import gpu_gemm
+
+    gpu_gemm.main(["--dtype", "bf16", "--only", "0", *FEW, "--seconds", "0", "--out", str(tmp_path)])
+    (row,) = read(tmp_path / "gemm_bf16_nt.json")["rows"]
+    assert row["tried"] == 1 and row["untried"] > 1 and row["correct"]["ours"]
+
+
+def test_the_check_of_features_builds_and_launches_them(
+    h200: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sm90_check
+
+    some = sm90_check.checks()[::70]
+    monkeypatch.setattr(sm90_check, "checks", lambda: some)
+    sm90_check.Worker(tmp_path, 2).run()
+    rows = sm90_check.read(tmp_path / sm90_check.JOURNAL)
+    assert len(rows) == len(some) and not [row for row in rows.values() if row["why"]]
+
+
+def test_an_ablation_goes_from_results_to_what_limits(
+    h200: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ablate
+    import ablate_counters
+    import ablate_limiter
+
+    run = read(BENCHMARKS / "h200/gemm_bf16_nt.json")
+    run["rows"] = [row for row in run["rows"] if row["shape"] == [1, 1536, 3072, 768]]
+    (tmp_path / "gemm_bf16_nt.json").write_text(json.dumps(run))
+    words = ["--results", str(tmp_path), "--cache", str(tmp_path / "cache"), "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["ablate.py", *words, "--cores", "2", "--most", "1"])
+    ablate.main()
+    (row,) = read(tmp_path / "ablate.json")["rows"]
+    assert set(row["us"]["drawn"]) == {"whole", "cublaslt", *ablate.EDITS}, "every part can be left out"
+    cases = ablate.under_par(tmp_path, 1.0)
+    before = len(h200.launched)
+    ablate_counters.inside(cases, tmp_path / "cache")
+    assert len(h200.launched) > before, "ours runs between the marks"
+    cells = [["ID", "Kernel Name", *ablate_counters.METRICS.values()], ["", "", *("" for _ in ablate_counters.METRICS)]]
+    cells += [["0", kernel, *("1" for _ in ablate_counters.METRICS)] for kernel in ("gemm", "nvjet")]
+    table = "\n".join(",".join(f'"{cell}"' for cell in line) for line in cells)
+    (tmp_path / "ncu").write_text(f"#!/bin/sh\ncat <<'END'\n{table}\nEND\n")
+    (tmp_path / "ncu").chmod(0o755)
+    monkeypatch.setattr(sys, "argv", ["ablate_counters.py", *words])
+    ablate_counters.main()
+    monkeypatch.setattr(sys, "argv", ["ablate_limiter.py", "--results", str(tmp_path)])
+    ablate_limiter.main()
+    (told,) = read(tmp_path / "gemm_bf16_nt.json")["rows"]
+    assert "tensor cores busy 1% of cycles" in told["limiter"]
+
+
+GEMM = """
+import json, sys, time, pathlib
+words = sys.argv[1:]
+named = dict(zip(words, words[1:]))
+dtype, layout, few = named["--dtype"], named.get("--layout", "nt"), "--only" in words
+if dtype == "f16" and "--near" in words and named["--near"] != "0":
+    sys.exit("a fault")
+row = {"shape": [1, 1, 1, 1], "correct": {"ours": True}, "wrong": [], "absent": ABSENT, "tried": 3, "untried": 0}
+over = {"geomean": 1.1, "least": 1.0, "shapes": 26}
+told = {"rows": [row] * (2 if few else 26), "summary": {"cublaslt": over, "reached": True, "all_correct": True}}
+sums = {True: "_exact", False: "_fast"}["--exact-sums" in words] if dtype.startswith("f8") else ""
+pathlib.Path(named["--out"], f"gemm_{dtype}_{layout}{sums}.json").write_text(json.dumps(told))
+if dtype == "tf32":
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def stub(h200: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In place of gpu_gemm.py: f16 fails unless it tries known configs only, and tf32 does not end."""
+    import whole
+
+    (tmp_path / "gemm.py").write_text(GEMM.replace("ABSENT", "{}"))
+    (tmp_path / "triton.py").write_text("")
+    monkeypatch.setattr(whole, "GEMM", tmp_path / "gemm.py")
+    monkeypatch.setattr(whole, "TRITON", tmp_path / "triton.py")
+    monkeypatch.setattr(whole, "LEAST", 0.0)
+    monkeypatch.setattr(whole, "HARD", 1.0)
+    return tmp_path / "gemm.py"
+
+
+@pytest.mark.usefixtures("stub")
+def test_all_runs_are_made_in_time_whatever_one_of_them_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import whole
+
+    whole.main(["--out", str(tmp_path / "out"), "--seconds", "10"])
+    shown = capsys.readouterr().out
+    assert sorted(file.stem for file in (tmp_path / "out").glob("*.json")) == sorted(job.file for job in whole.JOBS)
+    assert len(list((tmp_path / "out").iterdir())) == 8, "as many files come back as a machine may be asked for"
+    assert "gemm_f16_nt" in shown and "no results: ended with 1" in shown and "again gemm_f16_nt" in shown
+    assert "stopped after" in shown, "what has written its shapes by then keeps them"
+    assert "a fault" in (tmp_path / "out/whole.log").read_text()
+
+
+def test_nothing_is_begun_where_the_check_fails(stub: Path, tmp_path: Path) -> None:
+    import whole
+
+    from deepgen.vocabulary import DeepgenError
+
+    stub.write_text(GEMM.replace("ABSENT", "{'cublaslt': 'it is not here'}"))
+    with pytest.raises(DeepgenError, match="no cublaslt: it is not here"):
+        whole.main(["--out", str(tmp_path / "out")])
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["whole.log"]
