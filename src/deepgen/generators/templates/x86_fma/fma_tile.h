@@ -60,7 +60,7 @@ ALWAYS_INLINE void step(vec acc[MR][NR], int nv, int part, mask last, const plac
         vec x = all(*number(at, i, u));
         UNROLLED for (int j = 0; j < nv; j++) add(&acc[i][j], x, row[j]);
     }
-    __asm__ volatile("" ::: "memory");  // loads of a later step brought forward to this one would not fit in registers
+  // loads of a later step brought forward to this one would not fit in registers
 }
 
 // The sums of a tile as rows of C. Swapped, a tile holds columns of C: squares of it are turned in registers.
@@ -106,7 +106,7 @@ ALWAYS_INLINE void tile(int nv, int part, int unroll, mask last, long rows, long
     long turns = kc / unroll;
     if (!SWAP) {  // C is asked for a row at a time
         float *c = tile_at(*r, row, column).c;
-        for (long i = least(rows, turns); i > 0; i--, turns--, c += r->ldc) {
+        for (long i = 0; i < rows && turns > 0; i++, turns--, c += r->ldc) {
             UNROLLED for (int j = 0; j < nv; j++) __builtin_prefetch(c + j * VL, 1);
             turn(acc, nv, part, unroll, last, &at, &asked);
         }
