@@ -49,17 +49,18 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     small_a = height * gemm.k * FLOAT <= cpu.l2_bytes // 4
     streamed = gemm.m <= _THIN and b_in_place and not little  # B straight from memory, a few long rows at a time
     narrow = width <= 8 * lanes
-    one_panel = little and small_a and not (constant_b or b_in_place)
+    ahead = constant_b and not streamed  # what is read once is read where it lies
+    one_panel = little and small_a and not (ahead or b_in_place)
     askew = little and small_a and b_in_place and width % lanes != 0  # every load in place would touch two cache lines
-    # B is packed by the block, and strips of A pass over it.
-    blocks = not (constant_b or swap or little or streamed)
+    # Strips of A pass over B, a block at a time.
+    blocks = not (swap or little or streamed)
     few = blocks and gemm.m <= _FEW
     # Blocks of B follow so fast that the next has to be asked for: two of them, and C, have to fit in L2.
     fast = blocks and gemm.m <= _FAST
     depth = (32 if gemm.m > 4 else 16) if streamed else 1024 if narrow else 256 if fast or lanes == 8 else 512
     # Not packed at all where a block is so short that its rows lie in few pages.
     reach = [d for d in depths(gemm) if _SHORT <= d <= depth and d * min(width * FLOAT, _PAGE) <= _PAGES * _PAGE]
-    as_it_lies = blocks and b_in_place and gemm.m <= _SOME and bool(reach)
+    as_it_lies = blocks and b_in_place and not ahead and gemm.m <= _SOME and bool(reach)
     if as_it_lies:
         depth = reach[-1]
     # The first strip packs B at no cost where few others follow; where many do, whole rows at a time are faster.
@@ -69,9 +70,10 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "none" if as_it_lies else "first" if on_the_way else "none" if in_place else "panel" if one_panel else "block"
     )
     # Packed blocks leave more than half of L2 to A, C and pages that happen to share sets with them.
-    room = cpu.l2_bytes * 3 // 8 // (depth * FLOAT) if blocks or constant_b else 512
+    room = cpu.l2_bytes * 3 // 8 // (depth * FLOAT) if blocks or ahead else 512
     packed_n = max(n for n in BLOCK_N if n <= max(room, BLOCK_N[0]))
     block_n = nearest(covering(BLOCK_N, width), 4096 if streamed else 1024 if as_it_lies else 384 if few else packed_n)
+    packs = blocks and not (as_it_lies or ahead)
     next_strip = blocks and a_in_place
     # What stays in L1 through the inner loop: the panel where each is packed in turn, else the strip of A.
     stays = FLOAT * (vectors * lanes if one_panel or askew else rows)
@@ -85,7 +87,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "NC": block_n,
         "KC": nearest(depths(gemm), depth),
         "PACK_A": "none" if a_in_place else "panels",
-        "PACK_B": "ahead" if constant_b else packing,
+        "PACK_B": "ahead" if ahead else packing,
         "OUTER": "b",
         "INNER": "a" if one_panel or askew else "b",
         "UNROLL": 8 if one_panel or swap else 4,
@@ -94,14 +96,14 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "NEXT_STRIP": next_strip,
         "NEXT_BLOCK": fast,
         "AHEAD": gemm.batch == 1 and small(gemm) and (gemm.m + gemm.n) * gemm.k * FLOAT <= cpu.l1d_bytes,
-        "PACK_FETCH": blocks and not as_it_lies,
+        "PACK_FETCH": packs,
         "NEXT": "none"
         if gemm.batch == 1 or blocks
         else "l1"
         if 2 * gemm.least_bytes() // gemm.batch <= cpu.l1d_bytes
         else "l2",
         "STREAM_C": False,
-        "HUGE_PAGES": blocks and not as_it_lies and not small(gemm),
+        "HUGE_PAGES": packs and not small(gemm),
     }
     along = "k" if streamed or (as_it_lies and gemm.k >= 2 * max(height, width)) else ""
     return {**config, **_threads(gemm, cpu, height, width, rows, vectors * lanes, along=along, inner=config["INNER"])}

@@ -87,7 +87,7 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _Tile, constant_b: bool) -> No
     nc = s.knob("NC", covering(BLOCK_N, longest), when=tiled)
     kc = s.knob("KC", depths(gemm), when=tiled)
     pack_a = s.knob("PACK_A", ["none", "rows", "panels"], when=tiled)
-    pack_b = s.knob("PACK_B", ["ahead"] if constant_b else ["none", "first", "block", "panel"], when=tiled)
+    pack_b = s.knob("PACK_B", ["ahead", "none"] if constant_b else ["none", "first", "block", "panel"], when=tiled)
     outer = s.knob("OUTER", ["a", "b"], when=tiled)
     inner = s.knob("INNER", ["a", "b"], when=tiled)
     unroll = s.knob("UNROLL", [1, 2, 4, 8], when=tiled)
