@@ -96,7 +96,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "NEXT_STRIP": next_strip,
         "NEXT_BLOCK": fast,
         "AHEAD": gemm.batch == 1 and small(gemm) and (gemm.m + gemm.n) * gemm.k * FLOAT <= cpu.l1d_bytes,
-        "PACK_FETCH": packs,
+        "PACK_FETCH": packs or (askew and not ahead),
         "NEXT": "none"
         if gemm.batch == 1 or blocks
         else "l1"

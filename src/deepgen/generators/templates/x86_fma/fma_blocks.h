@@ -22,8 +22,9 @@ static inline void one_tile(const work *w, const float *strip, const float *pane
     }
 #if PACK_B == 4
     const float *from = i ? 0 : w->b.from;
-    if (from && cols >= COLS) {
-        packing_tile(rows, w->kc, strip, lda, from + j, w->b.ld_from, (float *)panel, later, &w->r, i, j);
+    if (from && (cols >= COLS || ceil_div(cols, VL) == TAIL)) {
+        (cols >= COLS ? packing_tile : packing_tail)(first((cols - 1) % VL + 1), rows, cols, w->kc, strip, lda,
+                                                     from + j, w->b.ld_from, (float *)panel, later, &w->r, i, j);
         return;
     }
     if (from) pack_b((float *)panel, B_PANEL, from + j, w->b.ld_from, cols, w->kc);

@@ -22,8 +22,8 @@ ALWAYS_INLINE void move(const float **p, long bytes) {
     __asm__("" : "+r"(*p));
 }
 
-// So many steps on. The compiler learns nothing of pointers and distances: it would keep sums of them, in more registers
-// than there are.
+// So many steps on. The compiler learns nothing of pointers and distances: it would keep sums of them, in more
+// registers than there are.
 ALWAYS_INLINE void advance(place *at, int steps) {
     UNROLLED for (int i = 0; i < A_POINTERS; i++)
         move(&at->a[i], steps * (PACK_A == 2 ? MR * 4 : A_T && !PACK_A ? at->lda : 4));
@@ -51,7 +51,7 @@ ALWAYS_INLINE void step(vec acc[MR][NR], int nv, int part, mask last, const plac
     vec row[NR];
     const float *b = PACK_B && !at->copy ? at->b[0] + u * COLS : row_of(at->b, at->ldb, u);
     UNROLLED for (int j = 0; j < nv; j++) {
-        row[j] = !PACK_B && part && j == nv - 1 ? load_part(b + j * VL, last) : load(b + j * VL);
+        row[j] = (!PACK_B || at->copy) && part && j == nv - 1 ? load_part(b + j * VL, last) : load(b + j * VL);
         if (PREFETCH && !at->copy) __builtin_prefetch(b + (j + PREFETCH) * VL);
         if (PACK_FETCH && at->copy) __builtin_prefetch(b + ROWS_AHEAD * at->ldb / 4 + j * VL);
         if (at->copy) store(at->copy + u * COLS + j * VL, row[j]);
@@ -126,7 +126,8 @@ ALWAYS_INLINE void tile(int nv, int part, int unroll, mask last, long rows, long
     __attribute__((noinline)) static void name(mask last, long rows, long cols, long kc, const float *a, long lda, \
                                                const float *b, long ldb, lines *later, const result *r,      \
                                                long row, long column) {                                            \
-        tile(nv, part, unroll, last, rows, cols, kc, start(a, lda, b, PACK_B ? COLS : ldb, 0), later, r, row, column);  \
+        place at = start(a, lda, b, PACK_B ? COLS : ldb, 0);                                                        \
+        tile(nv, part, unroll, last, rows, cols, kc, at, later, r, row, column);                                    \
     }
 #define PART_TILE(nv) TILE(part_tile_##nv, nv, 1, (nv == TAIL ? UNROLL : 1))
 TILE(whole_tile, NR, 0, UNROLL)
@@ -154,12 +155,15 @@ PART_TILE(8)
 #endif
 
 #if PACK_B == 4
-// The tile of the first strip of A: it reads B where it lies, and packs it for the strips that follow.
-__attribute__((noinline)) static void packing_tile(long rows, long kc, const float *a, long lda, const float *b,
-                                                   long ldb, float *copy, lines *later, const result *r,
-                                                   long row, long column) {
-    tile(NR, 0, UNROLL, first(VL), rows, COLS, kc, start(a, lda, b, ldb, copy), later, r, row, column);
-}
+// Tiles of the first strip of A: they read B where it lies, and pack it for the strips that follow.
+#define PACKING_TILE(name, nv, part)                                                                                \
+    __attribute__((noinline)) static void name(mask last, long rows, long cols, long kc, const float *a, long lda, \
+                                               const float *b, long ldb, float *copy, lines *later,                 \
+                                               const result *r, long row, long column) {                            \
+        tile(nv, part, UNROLL, last, rows, cols, kc, start(a, lda, b, ldb, copy), later, r, row, column);           \
+    }
+PACKING_TILE(packing_tile, NR, 0)
+PACKING_TILE(packing_tail, (TAIL ? TAIL : 1), 1)
 #endif
 
 typedef void (*tile_kernel)(mask, long, long, long, const float *, long, const float *, long, lines *,
