@@ -83,24 +83,25 @@ ALWAYS_INLINE void transpose(vec t[VL]) {
 // A whole square of rows, turned. The pieces of four numbers come to their places as they are loaded, which spares half
 // of the shuffles: 40 cycles a square instead of 64.
 #if VL == 16
-ALWAYS_INLINE void load_turned(vec t[VL], const float *from, long ld) {
-    UNROLLED for (int p = 0; p < 4; p++) {
-        vec x[4], y[4];
-        UNROLLED for (int i = 0; i < 4; i++) {
-            const float *at = from + i * ld + 4 * p;
-            x[i] = _mm512_castps128_ps512(_mm_loadu_ps(at));
-            x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps(at + 4 * ld), 1);
-            x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps(at + 8 * ld), 2);
-            x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps(at + 12 * ld), 3);
-        }
-        y[0] = _mm512_unpacklo_ps(x[0], x[1]), y[1] = _mm512_unpackhi_ps(x[0], x[1]);
-        y[2] = _mm512_unpacklo_ps(x[2], x[3]), y[3] = _mm512_unpackhi_ps(x[2], x[3]);
-#define PAIRS(f, a, b) _mm512_castpd_ps(f(_mm512_castps_pd(a), _mm512_castps_pd(b)))
-        t[4 * p] = PAIRS(_mm512_unpacklo_pd, y[0], y[2]);
-        t[4 * p + 1] = PAIRS(_mm512_unpackhi_pd, y[0], y[2]);
-        t[4 * p + 2] = PAIRS(_mm512_unpacklo_pd, y[1], y[3]);
-        t[4 * p + 3] = PAIRS(_mm512_unpackhi_pd, y[1], y[3]);
+// Four numbers of each of 16 rows that lie `ld` bytes apart, as four rows.
+ALWAYS_INLINE void load_four_turned(vec t[4], const char *from, long ld) {
+    vec x[4], y[4];
+    UNROLLED for (int i = 0; i < 4; i++) {
+        const char *at = from + i * ld;
+        x[i] = _mm512_castps128_ps512(_mm_loadu_ps((const float *)at));
+        x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps((const float *)(at + 4 * ld)), 1);
+        x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps((const float *)(at + 8 * ld)), 2);
+        x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps((const float *)(at + 12 * ld)), 3);
     }
+    y[0] = _mm512_unpacklo_ps(x[0], x[1]), y[1] = _mm512_unpackhi_ps(x[0], x[1]);
+    y[2] = _mm512_unpacklo_ps(x[2], x[3]), y[3] = _mm512_unpackhi_ps(x[2], x[3]);
+#define PAIRS(f, a, b) _mm512_castpd_ps(f(_mm512_castps_pd(a), _mm512_castps_pd(b)))
+    t[0] = PAIRS(_mm512_unpacklo_pd, y[0], y[2]), t[1] = PAIRS(_mm512_unpackhi_pd, y[0], y[2]);
+    t[2] = PAIRS(_mm512_unpacklo_pd, y[1], y[3]), t[3] = PAIRS(_mm512_unpackhi_pd, y[1], y[3]);
+}
+
+ALWAYS_INLINE void load_turned(vec t[VL], const float *from, long ld) {
+    UNROLLED for (int p = 0; p < VL; p += 4) load_four_turned(t + p, (const char *)(from + p), ld * 4);
 }
 #else
 ALWAYS_INLINE void load_turned(vec t[VL], const float *from, long ld) {

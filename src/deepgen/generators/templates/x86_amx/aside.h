@@ -1,47 +1,73 @@
 // What is done between tile products, a little at every step along K: tiles leave the vector and the load units idle.
 
-// Rows of sums on their way into C, where nothing but a conversion is left to do.
+// Sums on their way into C, where nothing but a conversion is left to do: `rows` of C, whose first are at `from` and `to`.
 typedef struct {
     const char *from;
     number *to;
     long ldc, rows;
 } finishing;
 
+// Rows and columns of C that a product gives, and how many rows are finished at once: where C is computed transposed,
+// four numbers of every row of sums.
+enum { C_ROWS = SWAP ? COLS : ROWS, C_COLUMNS = SWAP ? ROWS : COLS, AT_ONCE = SWAP ? 4 : 1 };
+
 #if defined(__AVX512BF16__) && BF16 && C_TYPE == 1
 #define SIMPLE 1
 #define STEP_NUMBERS 32
-ALWAYS_INLINE line finished(const char *from) {
-    const float *s = (const float *)from;
-    return (line)_mm512_cvtne2ps_pbh(load(s + 16), load(s));
-}
 #elif defined(__AVX512F__) && (BF16 ? C_TYPE == 0 : C_TYPE == 2)
 #define SIMPLE 1
 #define STEP_NUMBERS 16
-ALWAYS_INLINE line finished(const char *from) { return line_whole(from); }
 #else
 #define SIMPLE 0
 #endif
 
-// Fields are copied for the loop: kept in memory, each row would wait for the last one's.
+#if SIMPLE
+// 16 sums of each of these rows of C.
+ALWAYS_INLINE void take_sums(vec x[AT_ONCE], const char *from, int column) {
+#if SWAP
+    load_four_turned(x, from + column * COLS * 4, COLS * 4);
+#else
+    x[0] = load((const float *)from + column);
+#endif
+}
+
+ALWAYS_INLINE void put_result(number *to, line x) {
+    if (STORE == 2 && (uintptr_t)to % 64 == 0)
+        _mm512_stream_si512((void *)to, x);
+    else
+        line_put(to, x);
+}
+
+ALWAYS_INLINE void finish_some(const char *from, number *to, long ldc) {
+    vec x[AT_ONCE];
+    int column = 0;
+#if STEP_NUMBERS == 32
+    UNROLLED for (; column + 32 <= C_COLUMNS; column += 32) {
+        vec y[AT_ONCE];
+        take_sums(x, from, column), take_sums(y, from, column + 16);
+        UNROLLED for (int i = 0; i < AT_ONCE; i++)
+            put_result(to + i * ldc + column, (line)_mm512_cvtne2ps_pbh(y[i], x[i]));
+    }
+    if (column == C_COLUMNS) return;
+    take_sums(x, from, column);
+    UNROLLED for (int i = 0; i < AT_ONCE; i++)
+        _mm256_storeu_si256((__m256i *)(to + i * ldc + column), (__m256i)_mm512_cvtneps_pbh(x[i]));
+#else
+    UNROLLED for (; column < C_COLUMNS; column += 16) {
+        take_sums(x, from, column);
+        UNROLLED for (int i = 0; i < AT_ONCE; i++) put_result(to + i * ldc + column, _mm512_castps_si512(x[i]));
+    }
+#endif
+}
+#endif
+
+// So many rows of C, or a few more. Fields are copied for the loop: kept in memory, each row would wait for the last one's.
 ALWAYS_INLINE void finish_until(finishing *pending, long rows) {
 #if SIMPLE
     finishing f = *pending;
     if (rows > f.rows) rows = f.rows;
-    f.rows -= rows;
-    for (; rows > 0; rows--, f.from += COLS * 4, f.to += f.ldc) {
-        int v = 0;
-        UNROLLED for (; v + STEP_NUMBERS <= COLS; v += STEP_NUMBERS) {
-            line x = finished(f.from + v * 4);
-            if (STORE == 2 && (uintptr_t)(f.to + v) % 64 == 0)
-                _mm512_stream_si512((void *)(f.to + v), x);
-            else
-                line_put(f.to + v, x);
-        }
-#if STEP_NUMBERS == 32
-        if (COLS % 32)
-            _mm256_storeu_si256((__m256i *)(f.to + v), (__m256i)_mm512_cvtneps_pbh(load((const float *)f.from + v)));
-#endif
-    }
+    for (; rows > 0; rows -= AT_ONCE, f.rows -= AT_ONCE, f.from += SWAP ? 16 : COLS * 4, f.to += AT_ONCE * f.ldc)
+        finish_some(f.from, f.to, f.ldc);
     *pending = f;
 #else
     (void)pending, (void)rows;

@@ -79,13 +79,13 @@ static void finish(course *g, const char *from, long rows, long columns, long ro
 
 // The last product of a tile of C: straight into C where nothing is left to do, otherwise by way of the scratch.
 static void last_product(product *p, course *g, long rows, long columns, long row, long column) {
-    int whole = !SWAP && rows == ROWS && columns >= COLS && is_plain(g->r);
-    number *c = g->r->c + row * g->r->ldc + column;
-    long steps = p->depth + !p->depth;
+    int whole = rows == ROWS && columns >= COLS && is_plain(g->r);
+    number *c = g->r->c + (SWAP ? column * g->r->ldc + row : row * g->r->ldc + column);
+    long steps = p->depth + !p->depth, c_row = g->r->ldc * sizeof(number);
     if (AHEAD_RESULT && AHEAD < 2 && whole)
-        g->aside.result = paced(walk_of((char *)c, g->r->ldc * sizeof(number), ROWS, COLS * sizeof(number)), steps);
-    if (whole && STORE == 0 && sizeof(number) == 4 && (C_TYPE == 2) == !BF16) {
-        p->sums_out = (char *)c, p->sums_row = g->r->ldc * 4;
+        g->aside.result = paced(walk_of((char *)c, c_row, C_ROWS, C_COLUMNS * sizeof(number)), steps);
+    if (!SWAP && whole && STORE == 0 && sizeof(number) == 4 && (C_TYPE == 2) == !BF16) {
+        p->sums_out = (char *)c, p->sums_row = c_row;
         multiply(rows, columns, p);
         return;
     }
@@ -93,14 +93,14 @@ static void last_product(product *p, course *g, long rows, long columns, long ro
     p->sums_out = sums;
     g->aside.finish_each = ceil_div(g->aside.finish.rows, steps);
     multiply(rows, columns, p);
-    finish_until(&g->aside.finish, ROWS);
+    finish_until(&g->aside.finish, C_ROWS);
     if (!SIMPLE || !whole) {
         finish(g, sums, rows, least(columns, COLS), row, column);
         return;
     }
-    g->aside.finish = (finishing){sums, c, g->r->ldc, ROWS};
+    g->aside.finish = (finishing){sums, c, g->r->ldc, C_ROWS};
     g->s.turn ^= 1;
-    if (!ASIDE) finish_until(&g->aside.finish, ROWS);
+    if (!ASIDE) finish_until(&g->aside.finish, C_ROWS);
 }
 
 static void one_product(course *g, block b, product *p, long i, long j) {
@@ -232,7 +232,7 @@ static void draw_tasks(void *arg, int thread) {
     long tasks = g->of.p * g->of.q * g->of.batch * (SLICED ? g->slices : 1);
     begin_thread(g->P);
     for (long t; (t = atomic_fetch_add(&g->next, 1)) < tasks;) one_task(g, &c, t);
-    finish_until(&c.aside.finish, ROWS);
+    finish_until(&c.aside.finish, C_ROWS);
     if (STORE == 2) _mm_sfence();  // stores past the caches are not ordered before what tells that this is done
     end_thread();
 }
