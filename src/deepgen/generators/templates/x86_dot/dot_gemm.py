@@ -228,7 +228,7 @@ def _default_direct(gemm: Gemm, left: int, right: int, widen: bool) -> Mapping[s
         "NC": 4096,
         "KC": nearest(covering(_BLOCK_K, gemm.k), depth),
         "INNER": "right",
-        "PACK_AHEAD": 8,
+        "PACK_AHEAD": 0,  # rows are long, and hardware reads them ahead better than instructions do
         "PREFETCH_C": False,
         **({} if widen else {"PACK_LEFT": False}),
     }
