@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from deepgen import targets
@@ -17,6 +18,7 @@ from deepgen.targets import Target
 from deepgen.tuning import Progress, Request, Study
 from deepgen.tuning import tune as run
 from deepgen.tuning.request import STUDIES
+from deepgen.vocabulary import BadInput
 
 
 def tune(
@@ -47,6 +49,8 @@ def tune(
     `target` is a name such as "x86:native", or None for the best device here. `knobs` narrows knobs to some of their
     values. `generator` is a family of kernels of your own in place of deepgen's. `out` is where studies are kept.
     """
+    if not isinstance(target, (str, Target, NoneType)):
+        raise BadInput(f"target is {target!r}", allowed='a name such as "x86:native", or None')
     request = Request(
         operator=operator,
         target=target if isinstance(target, Target) else targets.resolve(target),

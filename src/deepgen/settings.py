@@ -61,7 +61,7 @@ def load(start: Path | None = None) -> Settings:
     merged: dict[str, Any] = {}
     sources: dict[str, Path] = {}
     for path in (user_file(), project_file(start or Path.cwd())):
-        if path is not None and path.is_file():
+        if path is not None and _is_there(path):
             read = _flat(path)
             merged |= read
             sources |= dict.fromkeys(read, path)
@@ -71,12 +71,22 @@ def load(start: Path | None = None) -> Settings:
     return Settings(toolchains=toolchains, limits=Limits(**limits), sources=sources, **plain)
 
 
-def user_file() -> Path:
-    """The user's own settings file, whether or not it exists."""
+def user_file() -> Path | None:
+    """The user's own settings file, whether or not it exists; None for a user without a home."""
     named = os.environ.get("XDG_CONFIG_HOME", "")
-    # The XDG rules say that a relative path there is to be ignored.
-    folder = Path(named) if Path(named).is_absolute() else Path("~/.config").expanduser()
+    try:
+        # The XDG rules say that a relative path there is to be ignored.
+        folder = Path(named) if Path(named).is_absolute() else Path.home() / ".config"
+    except RuntimeError:
+        return None
     return folder / "deepgen" / FILE_NAME
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except PermissionError:  # the home of another user, as after `su`: what lies there is not for this one
+        return False
 
 
 def project_file(start: Path) -> Path | None:
@@ -111,7 +121,7 @@ def read_json(path: Path, *, allowed: str) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"is not JSON: {error}", where=str(path)) from error
     if not isinstance(data, dict):
         raise BadInput("holds no object", where=str(path), allowed=allowed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import deepgen as package
+from deepgen import settings
 from deepgen.cli import main as entry
+from deepgen.vocabulary import BadInput
 
 COMMANDS = (
     "tune", "resume", "top", "show", "retest", "export", "status", "stop", "build", "space", "doctor", "clean",
@@ -56,6 +60,7 @@ def test_help_loads_nothing_heavy() -> None:
         (["tune", "gemm", "MNK=8", "--colour"], "--colour"),
         (["tune", "gemm", "MNK=8", "--trials", "many"], "--trials"),
         (["tune", "gemm", "MNK=8", "--trials", "0"], "--trials"),
+        (["tune", "gemm", "MNK=8", "--target", "sim", "--time-budget", "inf"], "time budget is inf"),
         (["tune", "gemm", "MNK=8", "--dtype", "f31"], "f31"),
         (["tune", "gemm", "MNK=8", "--layout", "zz"], "zz"),
         (["tune", "gemm", "MNK=8", "--target", "abacus"], "abacus"),
@@ -133,3 +138,50 @@ def test_the_installed_command_gives_the_exit_code(project: Path) -> None:
     done = subprocess.run([str(program), "tune", "gemm", "MNK=x"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
+
+
+def _run(script: str, project: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """The installed command in a shell, as `deepgen`."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    surroundings = {**os.environ, "PATH": path, **environment}
+    return subprocess.run(["bash", "-c", script], cwd=project, env=surroundings, capture_output=True, check=False)
+
+
+TUNE = "deepgen tune gemm MNK=64 --target sim --trials 2"
+
+
+def test_closed_streams_cost_a_run_nothing(project: Path) -> None:
+    """Else the journal would get their numbers, and with them what others print."""
+    assert _run(f"{TUNE} <&- 2>&- >&-", project).returncode == 0
+    assert _run("deepgen status", project).stdout.count(b"finished") == 1
+
+
+def test_paths_that_are_no_text_are_told_all_the_same(project: Path) -> None:
+    strict = {"PYTHONIOENCODING": "utf-8:strict"}
+    done = _run(f"{TUNE} --out $'odd\\xff'", project, **strict)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(_run("deepgen top $'odd\\xff' --json", project, **strict).stdout)
+    assert os.fsencode(told["study"]).startswith(b"odd\xff/gemm")
+
+
+def test_what_is_missing_around_us_is_told_or_done_without(project: Path) -> None:
+    gone = _run("mkdir gone && cd gone && rmdir ../gone && deepgen status", project)
+    assert gone.returncode == 1 and b"the current folder was deleted" in gone.stderr
+
+
+def test_a_user_without_a_home_has_no_settings_there(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    assert settings.user_file() is None
+    assert settings.load().target is None
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    with pytest.raises(BadInput, match="XDG_CACHE_HOME"):
+        settings.load()
+
+
+def test_an_empty_target_is_not_taken_for_none(deepgen: Callable) -> None:
+    said = deepgen("tune", "gemm", "MNK=64", "--target", "")
+    assert said.code == 2 and "--target is empty" in said.err

@@ -46,3 +46,15 @@ def test_a_bias_is_asked_for_where_the_kernel_adds_one() -> None:
         call(a, b)
     with pytest.raises(BadInput, match="bias is"):
         call(a, b, bias=bias[:5].copy())
+
+
+def test_what_would_give_wrong_numbers_is_refused() -> None:
+    call = loaded(gemm(32, 32, 32))
+    both = np.ones((64, 32), np.float32)
+    a, b, over = both[:32], both[32:], both[16:48]
+    for out in (a, b, over):
+        with pytest.raises(BadInput, match="out overlaps A or B"):
+            call(a, b, out=out)
+    assert (call(a, b, out=np.empty((32, 32), np.float32)) == 32).all()
+    with pytest.raises(BadInput, match="list and ndarray"):
+        call([[1.0]], b)

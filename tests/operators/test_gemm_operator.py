@@ -93,6 +93,10 @@ def test_activation_and_bias_and_scale(activation: str) -> None:
     np.testing.assert_allclose(op.reference(given_)["C"], want, rtol=1e-6)
 
 
+def test_sizes_may_be_numbers_of_numpy() -> None:
+    assert gemm(*np.array([3, 4, 5])).to_json() == gemm(3, 4, 5).to_json()
+
+
 def test_json_round_trip() -> None:
     op = gemm(3, 4, 5, dtype="bf16", layout="nt", batch=2, bias=True)
     assert operators.from_json(op.to_json()) == op
@@ -100,7 +104,14 @@ def test_json_round_trip() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [({"m": 0}, "M is 0"), ({"layout": "xx"}, "layout 'xx'"), ({"a": "f99"}, "f99"), ({"activation": "tanh"}, "tanh")],
+    [
+        ({"m": 0}, "M is 0"),
+        ({"layout": "xx"}, "layout 'xx'"),
+        ({"a": "f99"}, "f99"),
+        ({"activation": "tanh"}, "tanh"),
+        ({"alpha": float("nan")}, "alpha is nan"),
+        ({"beta": "1"}, "beta is '1'"),
+    ],
 )
 def test_a_wrong_field_is_named(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(BadInput, match=said):

@@ -7,6 +7,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,27 @@ def test_a_second_writer_is_refused_and_readers_are_not(tmp_path: Path) -> None:
     assert holder(tmp_path) is None
     with Journal(tmp_path, write=True) as journal:
         assert len(journal.trials()) == 1
+
+
+def test_who_asks_for_the_holder_is_not_in_the_way(tmp_path: Path) -> None:
+    """`deepgen status` must not keep `deepgen tune` from starting."""
+    with Journal(tmp_path, write=True) as journal:
+        fill(journal, 1)
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            holder(tmp_path)
+            time.sleep(0.001)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        for _ in range(300):
+            Journal(tmp_path, write=True).close()
+    finally:
+        over.set()
+        asking.join()
 
 
 def test_a_folder_without_a_study_is_named(tmp_path: Path) -> None:

@@ -173,6 +173,11 @@ def test_a_time_budget_ends_the_search_and_holds_finals(tmp_path: Path) -> None:
     ("words", "said"),
     [
         ({"trials": 0}, "trials is 0"),
+        ({"trials": "40"}, "trials is '40'"),
+        ({"seed": -1}, "seed is -1"),
+        ({"time_budget": float("inf")}, "time budget is inf"),
+        ({"target": 3}, "target is 3"),
+        ({"knobs": {"BLOCK_M": 64}}, r"BLOCK_M is 64 .*\[64\]"),
         ({"strategy": "psychic"}, "psychic"),
         ({"knobs": {"BLOCK_Q": [1]}}, "BLOCK_Q"),
         ({"knobs": {"BLOCK_M": [7]}}, "BLOCK_M cannot be 7"),
@@ -184,6 +189,19 @@ def test_bad_input_is_named_before_anything_is_written(tmp_path: Path, words: di
     with pytest.raises(BadInput, match=said):
         tune(tmp_path, **words)
     assert not (tmp_path / "studies").exists()
+
+
+def test_a_word_is_no_operator(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"'gemm' is no operator .*deepgen\.gemm"):
+        dg.tune("gemm", target="sim", out=tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_damaged_copy_of_the_winner_is_made_again(tmp_path: Path) -> None:
+    study = tune(tmp_path, trials=3)
+    right = study.best().kernel
+    for text in ("{", "[]", ""):
+        (study.folder / "winner" / "kernel.json").write_text(text)
+        assert study.best().kernel == right
 
 
 def test_two_tuners_on_one_study_the_second_is_refused(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ def default_cache_folder() -> Path:
     try:
         return Path.home() / ".cache" / "deepgen"
     except RuntimeError:
-        raise BadInput("there is no home folder to keep the cache in", allowed="name a cache folder") from None
+        remedy = 'set XDG_CACHE_HOME, or cache = "FOLDER" in deepgen.toml'
+        raise BadInput("there is no home folder to keep the cache in", allowed=remedy) from None
 
 
 def cache_key(kernel: Kernel, toolchain: Toolchain, target: Target) -> str:

@@ -5,11 +5,13 @@ Every command's file keeps heavy imports inside its function, so that `deepgen -
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -106,7 +108,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> NoReturn:
     """The entry point of the installed command."""
+    _settle_streams()
     sys.exit(main())
+
+
+def _settle_streams() -> None:
+    """Standard streams that take everything we say, whatever we were started with."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # Closed: the next file to be opened would get its number, and with it what others print there.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a locale without our signs, a path that is not UTF-8
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _tell(error: Exception) -> int:
@@ -121,11 +138,19 @@ def _tell(error: Exception) -> int:
         return int(error.exit_code)
     if isinstance(error, OSError) and error.strerror:
         # The system's refusals are the user's to mend: a full disk, a folder that may not be written.
-        _say(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+        _say(f"{error.filename}: {error.strerror}" if error.filename else _without_a_name(error))
         return 1
     log = _write_log(error)
     _say(f"an unexpected error, which is a bug of deepgen: {type(error).__name__}: {error} (details are in {log})")
     return 1
+
+
+def _without_a_name(error: OSError) -> str:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return "the current folder was deleted; go to another one"
+    return str(error.strerror)
 
 
 def _command_of(error: Exception) -> str:

@@ -26,8 +26,8 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def print_json(value: object) -> None:
-    """The one object of `--json`."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=str))
+    """The one object of `--json`, in ASCII: the same in every locale, and for any path."""
+    print(json.dumps(value, indent=2, allow_nan=False, default=str))
 
 
 def note(text: str) -> None:

@@ -12,6 +12,7 @@ from deepgen.cli import config_file, words
 from deepgen.generators.legacy import LegacyGenerator
 from deepgen.measure.base import Policy
 from deepgen.settings import Settings
+from deepgen.targets import Target
 from deepgen.tuning import Request, Study
 from deepgen.tuning.request import narrow
 from deepgen.vocabulary.errors import BadInput
@@ -48,7 +49,7 @@ def _wanted(
     if extras.trials is not None and options["trials"] is not None:
         raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="one of them")
     chosen = _chosen({"trials": extras.trials}, options)
-    target = targets.resolve(options["target"] or settings.target)
+    target = _target(options["target"], settings.target)
     request = Request(operator=operator, target=target, policy=policy, **{"out": settings.studies, **chosen})
     return [request], bool(extras.detach)
 
@@ -83,7 +84,7 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
         return [_from_older(older, given[0], options, settings, policy)]
     _no_space_strategy(options)
     config = config_file.read(Path(given[0]))
-    target = targets.resolve(options["target"] or config.target or settings.target)
+    target = _target(options["target"], config.target or settings.target)
     said = {name: getattr(config, name) for name in ("trials", "time_budget", "seed", "strategy", "keep_top", "out")}
     chosen = {"out": settings.studies, **_chosen(said, options)}
     for operator in config.operators:
@@ -104,7 +105,7 @@ def _from_older(
     """The older tool's files say what to tune and over which space; the rest comes from options and settings."""
     strategy = options.get("space_strategy")
     generator = LegacyGenerator(data, 1 if strategy is None else strategy, where)
-    target = targets.resolve(options["target"] or settings.target)
+    target = _target(options["target"], settings.target)
     chosen = {"out": settings.studies, **_chosen({}, options)}
     return Request(operator=generator.operator, target=target, policy=policy, generator=generator, **chosen)
 
@@ -131,6 +132,12 @@ def _on_threads(request: Request, threads: int) -> Request:
         )
     domains = {"THREADS": fitting, **request.domains}
     return replace(request, domains=domains, policy=replace(request.policy, threads=threads))
+
+
+def _target(given: str | None, otherwise: str | None) -> Target:
+    if given == "":  # a variable of a script that was not set: not to be taken for the best device here
+        raise BadInput("--target is empty", allowed="a name such as x86:native, or leave the option out")
+    return targets.resolve(given or otherwise)
 
 
 def _no_space_strategy(options: Mapping[str, Any]) -> None:

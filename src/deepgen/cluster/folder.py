@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from deepgen.cluster.model import Cluster
+from deepgen.tuning import lock
 from deepgen.vocabulary import DeepgenError, JsonObject
 
 DEFINITION = "cluster.json"
@@ -121,29 +120,13 @@ class RunFolder:
 
     def driver(self) -> int | None:
         """The process that drives this run now, if one does."""
-        try:
-            with (self.path / _LOCK).open("r") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    text = file.read().strip()
-                    return int(text) if text.isdigit() else 0
-        except OSError:
-            return None
-        return None
+        return lock.holder(self.path / _LOCK)
 
     def take(self) -> IO[str]:
         """The driver's lock, for as long as the file is open."""
-        file = (self.path / _LOCK).open("a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise DeepgenError(f"{self.path} is driven by process {self.driver()} already") from None
-        file.seek(0)
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
+        file = lock.take(self.path / _LOCK)
+        if file is None:
+            raise DeepgenError(f"{self.path} is driven by process {self.driver()} already")
         return file
 
 

@@ -37,11 +37,17 @@ class LoadedKernel:
 
     def __call__(self, a: Array, b: Array, *, bias: Array | None = None, out: Array | None = None) -> Array:
         """C from A and B, and bias where the kernel adds one. With beta, `out` must hold C; it does so afterwards."""
-        admitted = self._admitted.get((a.shape, b.shape)) or self._admit(a, b)
+        try:
+            admitted = self._admitted.get((a.shape, b.shape)) or self._admit(a, b)
+        except AttributeError:
+            kinds = f"{type(a).__name__} and {type(b).__name__}"
+            raise BadInput(f"A and B are {kinds}", allowed="arrays of numpy: use numpy.asarray") from None
         if out is None:
             if self.operator.beta != 0.0:
                 raise BadInput("this kernel adds beta * C: it needs C", allowed="pass it as out=")
             out = np.empty(*admitted.tensors["C"])
+        elif np.may_share_memory(out, a) or np.may_share_memory(out, b):
+            raise BadInput("out overlaps A or B, which are read while it is written", allowed="an array of its own")
         arrays = {"A": a, "B": b, "C": out}
         if bias is not None:
             arrays["bias"] = bias

@@ -9,7 +9,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepgen.vocabulary import Artifact, DeepgenError, Kernel
+from deepgen.vocabulary import Artifact, Kernel
 
 _KERNEL, _ABOUT, _HASH = "kernel.json", "about.json", "binary.sha256"
 
@@ -28,7 +28,7 @@ def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     for source in kernel.sources:
-        (fresh / source.name).write_text(source.text)
+        (fresh / source.name).write_text(source.text, encoding="utf-8")
     binary = fresh / f"kernel.{artifact.format}"
     shutil.copyfile(artifact.binary, binary)
     (fresh / _HASH).write_text(f"{_sha256(binary)}  {binary.name}\n")
@@ -39,14 +39,12 @@ def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -
 
 
 def read_winner(folder: Path) -> Stored | None:
-    """The stored winner; None when there is none. A binary that was changed is not used."""
+    """The stored winner; None when there is none, or a damaged one. A binary that was changed is not used."""
     try:
         kernel = Kernel.from_json(json.loads((folder / _KERNEL).read_text()))
         expected, name = (folder / _HASH).read_text().split()
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DeepgenError(f"{folder} does not hold a readable kernel: {error}; tune again to write it anew") from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None  # it is emitted and built again, and known by its hash
     binary = folder / Path(name).name
     good = binary.is_file() and _sha256(binary) == expected
     return Stored(kernel, binary if good else None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from math import sqrt
+from math import isfinite, sqrt
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,9 @@ class Gemm:
         for letter, size in (("M", self.m), ("N", self.n), ("K", self.k), ("batch", self.batch)):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise BadInput(f"gemm: {letter} is {size!r}", allowed="a whole number from 1 up")
+        for name, factor in (("alpha", self.alpha), ("beta", self.beta)):
+            if not isinstance(factor, (int, float)) or not isfinite(factor):
+                raise BadInput(f"gemm: {name} is {factor!r}", allowed="a finite number")
         for name in (self.a, self.b, self.c, self.acc):
             dtype(name)
         for word, value, allowed in (
@@ -195,6 +198,7 @@ def gemm(m: int, n: int, k: int, *, dtype: str = "f32", **other: Any) -> Gemm:
     """A GEMM in one dtype: 8-bit integers accumulate in and give i32, floats accumulate in f32 (f64 in f64)."""
     wide = {"i8": "i32", "u8": "i32", "f64": "f64"}.get(dtype, "f32")
     of = {"a": dtype, "b": dtype, "c": "i32" if wide == "i32" else dtype, "acc": wide}
+    m, n, k = (int(size) if isinstance(size, np.integer) else size for size in (m, n, k))
     return Gemm(m, n, k, **{**of, **other})
 
 

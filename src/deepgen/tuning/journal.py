@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -13,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from deepgen.tuning import lock
 from deepgen.tuning.migrations import SCHEMA, migrate, readable, version
 from deepgen.vocabulary import DeepgenError, JsonObject, Measurement, Trial
 
 FILE = "journal.sqlite"
 LOCK = "lock"
+_DAMAGED = "it cannot be read as a journal: bring back a copy of the study's folder, or move it away and begin anew"
 
 
 class JournalError(DeepgenError):
@@ -233,46 +233,29 @@ class Journal:
             hint = {
                 "database or disk is full": "free some space and run the same command again: what was recorded is safe",
                 "attempt to write a readonly database": "make the folder writable, or choose another with --out",
+                "database disk image is malformed": _DAMAGED,
+                "no such table: meta": _DAMAGED,
             }.get(reason, "what was recorded before is safe")
             raise JournalError(f"{self.folder / FILE}: {reason}; {hint}") from error
 
 
 def holder(folder: Path) -> int | None:
     """The process that writes this study's journal now, if one does."""
-    try:
-        with (folder / LOCK).open("r") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                text = file.read().strip()
-                return int(text) if text.isdigit() else None
-    except OSError:
-        return None
-    return None
+    return lock.holder(folder / LOCK) or None
 
 
 def _take_lock(folder: Path) -> IO[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Append mode: opening must not wipe the holder's pid before the lock is ours.
-        file = (folder / LOCK).open("a+")
+        file = lock.take(folder / LOCK)
     except OSError as error:
         reason = error.strerror
         raise JournalError(f"cannot write in {folder}: {reason}; choose another folder with --out") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        pid = file.read().strip() or "unknown"
-        file.close()
+    if file is None:
         raise JournalError(
-            f"{folder} is being written by process {pid}; follow it with `deepgen status`, "
+            f"{folder} is being written by process {holder(folder) or 'unknown'}; follow it with `deepgen status`, "
             f"or end it with `deepgen stop {folder}`"
-        ) from None
-    file.seek(0)
-    file.truncate()
-    file.write(str(os.getpid()))
-    file.flush()
+        )
     return file
 
 
@@ -288,7 +271,7 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
             return db
         return _connect_reader(path)
     except sqlite3.Error as error:
-        raise JournalError(f"{path}: {error}; it cannot be opened as a journal") from error
+        raise JournalError(f"{path}: {error}; {_DAMAGED}") from error
 
 
 def _connect_reader(path: Path) -> sqlite3.Connection:

@@ -58,7 +58,7 @@ def read_results(text: str, name: str) -> list[Result]:
     """The results of a file, the fastest against torch first."""
     try:
         data: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"not JSON: {error}", where=name) from error
     if not isinstance(data, dict) or not isinstance(data.get("results"), list):
         raise BadInput("key 'results' holds no list", where=name, allowed=_FORM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,14 @@ class Request:
     out: Path = STUDIES
 
     def __post_init__(self) -> None:
-        if self.trials < 1:
-            raise BadInput(f"trials is {self.trials}", allowed="a whole number from 1 up")
-        if self.keep_top < 1:
-            raise BadInput(f"keep_top is {self.keep_top}", allowed="a whole number from 1 up")
-        if self.time_budget is not None and self.time_budget <= 0:
-            raise BadInput(f"time budget is {self.time_budget:g} s", allowed="more than 0 seconds")
+        if not isinstance(self.operator, Operator):
+            raise BadInput(f"{self.operator!r} is no operator", allowed="such as deepgen.gemm(1024, 1024, 1024)")
+        for name, least in (("trials", 1), ("keep_top", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise BadInput(f"{name} is {value!r}", allowed=f"a whole number from {least} up")
+        if self.time_budget is not None and not 0 < self.time_budget < inf:
+            raise BadInput(f"time budget is {self.time_budget:g} s", allowed="more than 0 seconds, or none at all")
         search.settle(self.strategy, self.options)
         self.goals()
 
@@ -139,6 +142,9 @@ def _generator(request: Request) -> Generator:
 def narrow(space: Space, domains: Mapping[str, Sequence[Any]]) -> Space:
     """The space with some knobs restricted to the values given."""
     known = {knob.name: knob.values for knob in space.knobs}
+    for name, values in domains.items():
+        if not isinstance(values, Sequence) or isinstance(values, str):
+            raise BadInput(f"knob {name} is {values!r}", allowed=f"a list of values, such as [{values!r}]")
     # JSON knows no tuples: a permutation read back from a file is a list.
     domains = {name: [tuple(v) if isinstance(v, list) else v for v in values] for name, values in domains.items()}
     for name, values in domains.items():

@@ -1,0 +1,49 @@
+"""A lock file that tells who holds it: one process at a time, until it ends, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import IO
+
+_GLANCES, _GLANCE_SECONDS = 10, 0.02
+
+
+def holder(path: Path) -> int | None:
+    """The process that holds the lock now, if one does; 0 where it has not said its number."""
+    try:
+        with path.open("r") as file:
+            for _ in range(_GLANCES):
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    file.seek(0)
+                    if (text := file.read().strip()).isdigit():
+                        return int(text)
+                    time.sleep(_GLANCE_SECONDS)  # it has the lock, and writes its number next
+                else:
+                    return None
+    except OSError:
+        return None
+    return 0
+
+
+def take(path: Path) -> IO[str] | None:
+    """The lock, for as long as the file is open; None when another process holds it."""
+    # Append mode: opening must not wipe the holder's number before the lock is ours.
+    file = path.open("a+")
+    for _ in range(_GLANCES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_GLANCE_SECONDS)  # who only asks for the holder has it for an instant
+        else:
+            file.seek(0)
+            file.truncate()
+            file.write(str(os.getpid()))
+            file.flush()
+            return file
+    file.close()
+    return None
