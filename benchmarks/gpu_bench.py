@@ -225,14 +225,13 @@ class Loaded:
 
 def gpu_torch() -> Any:
     """torch, where it finds a GPU."""
+    missing = Missing("torch with an NVIDIA GPU", blocks="nothing can be timed", remedy="Run it where there is one.")
     try:
         import torch
     except ModuleNotFoundError:
-        torch = None
-    if torch is None or not torch.cuda.is_available():
-        raise Missing(
-            "torch with an NVIDIA GPU", blocks="nothing can be timed here", remedy="Run it on a host with one."
-        )
+        raise missing from None
+    if not torch.cuda.is_available():
+        raise missing
     return torch
 
 

@@ -49,7 +49,7 @@ def run(todo: Sequence[Step], seconds: float, log: IO[str]) -> list[str]:
         if clock.left() < LEAST:
             why = "no time is left"
         else:
-            with started([HERE / name, *words], log) as child:
+            with started([str(HERE / name), *words], log) as child:
                 why = ended(child, clock.left())
         print(f"{name:20} {clock.spent() - begun:4.0f} s  {why or 'done'}", flush=True)
         failed += [f"{name}: {why}"] if why else []

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO
 
 GRACE_SECONDS = 5.0
@@ -28,11 +27,11 @@ class Clock:
 
 
 @contextmanager
-def started(words: Sequence[str | Path], log: IO[str]) -> Iterator[subprocess.Popen[str]]:
+def started(words: Sequence[str], log: IO[str]) -> Iterator[subprocess.Popen[str]]:
     """A program in Python whose words go to the log. It does not outlive this block, but may clear up before that."""
-    log.write(f"\n$ {' '.join(map(str, words))}\n")
+    log.write(f"\n$ {' '.join(words)}\n")
     log.flush()
-    child = subprocess.Popen([sys.executable, *map(str, words)], stdout=log, stderr=subprocess.STDOUT, text=True)
+    child = subprocess.Popen([sys.executable, *words], stdout=log, stderr=subprocess.STDOUT, text=True)
     try:
         yield child
     finally:

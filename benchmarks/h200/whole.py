@@ -84,7 +84,7 @@ def faults(found: dict[str, Any] | None, shapes: int) -> list[str]:
 def check(cache: Path, log: IO[str], seconds: float) -> None:
     """A small run. Raises what is wrong with it."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [GEMM, "--dtype", "bf16", *FEW, "--cache", cache, "--out", folder]
+        words = [str(GEMM), "--dtype", "bf16", *FEW, "--cache", str(cache), "--out", folder]
         with started(words, log) as child:
             why = ended(child, seconds)
         wrong = [*([why] if why else []), *faults(read(Path(folder) / "gemm_bf16_nt.json"), len(CHECKED))]
@@ -93,7 +93,7 @@ def check(cache: Path, log: IO[str], seconds: float) -> None:
 
 
 def run(job: Job, share: float, cache: Path, out: Path, log: IO[str], choices: Sequence[str] = MANY) -> str:
-    words = [GEMM, *job.words, *choices, "--seconds", f"{share:.0f}", "--cache", cache, "--out", out]
+    words = [str(GEMM), *job.words, *choices, "--seconds", f"{share:.0f}", "--cache", str(cache), "--out", str(out)]
     with started(words, log) as child:
         return ended(child, HARD * share)
 
@@ -123,7 +123,7 @@ def again(job: Job, share: float, cache: Path, out: Path, log: IO[str], since: f
 def prepare(jobs: Sequence[Job], cache: Path, log: IO[str], clock: Clock) -> None:
     """The check; and Triton's kernels, for which the runs would wait one after another."""
     dtypes = [job.words[1] for job in jobs if "--triton" in job.words]
-    compiling = started([TRITON, *dtypes], log) if dtypes else nullcontext(None)
+    compiling = started([str(TRITON), *dtypes], log) if dtypes else nullcontext(None)
     with compiling as child:
         check(cache, log, CHECK_SECONDS)
         print(f"checked, {clock.spent():.0f} s", flush=True)

@@ -19,7 +19,7 @@ from deepgen.space.nodes import Nodes, condition_parts
 from deepgen.space.order import Planner, quick_order
 from deepgen.space.tables import merge
 
-_QUICK_MEMORY = 1 << 24
+_QUICK_MEMORY = 1 << 26  # in the quick order some spaces of GPU families take over 32 MiB, and a fifth of a second
 _PATIENCE = 3  # a wide part's first orders may each use this share of the memory
 _LARGEST = 1 << 62
 _BYTES_OF_AN_EDGE = 28  # parent, place, child until it is counted; place, child and count from then on
