@@ -38,7 +38,8 @@ def operator(shape: tuple[int, int, int], dtype: str = "bf16", layout: str = "nt
         (operator(SQUARE, "i8", "tn"), "cuda:sm_90a", "mma_gemm"),
         (operator(THIN), "cuda:sm_90a", "sm90_gemm"),
         (operator(THIN), "cuda:sm_80", "skinny_gemm"),
-        (operator((4096, 32, 4096), "f16"), "cuda:sm_120", "skinny_gemm"),
+        (operator((4096, 64, 4096), "f16"), "cuda:sm_120", "skinny_gemm"),
+        (operator((65, 4096, 4096), "f16"), "cuda:sm_120", "mma_gemm"),
         (operator((64, 64, 4096)), "cuda:sm_80", "mma_gemm"),
         (operator(SQUARE, "f32"), "cuda:sm_90a", "simt_gemm"),
         (operator(THIN), "hip:gfx90a", "simt_gemm"),
@@ -73,25 +74,37 @@ def test_defaults_are_points_of_their_spaces() -> None:
                         assert family.space(problem, chip).explain(config) == []
 
 
-@pytest.mark.parametrize("target", ["cuda:sm_80", "cuda:sm_89", "cuda:sm_90a", "cuda:sm_120"])
+def _paired(dtypes: list[str], target: str) -> list[tuple[str, str]]:
+    layouts = ["nt", "nn", "tn", "tt"]
+    turn = sum(target.encode())
+    return [(dtype, layouts[(turn + place) % 4]) for place, dtype in enumerate(dtypes)]
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_80", "cuda:sm_89", "cuda:sm_90a", "cuda:sm_100a", "cuda:sm_120"])
 def test_defaults_keep_all_in_registers_and_samples_build(target: str, tmp_path: Path) -> None:
     chip = targets.resolve(target)
     try:
         toolchain = toolchain_for(chip, "cuda")
     except Missing as missing:
         pytest.skip(str(missing))
-    eight = "f8e4m3" if target == "cuda:sm_89" else "i8"
+    formats_here = [
+        dtype for dtype in ("bf16", "tf32", "i8", "f8e4m3") if MMA.refuses(operator(SQUARE, dtype), chip) is None
+    ]
+    narrow = formats_here[-1]
     some: list[tuple[Generator, Gemm]] = [
-        (MMA, operator(SQUARE)),
-        (MMA, operator(DEEP, eight, "tn")),
+        # Every format in some layout; which one differs from chip to chip.
+        *((MMA, operator(SQUARE, dtype, layout)) for dtype, layout in _paired(formats_here, target)),
+        (MMA, operator((33, 65, 4097), narrow, "tt")),
         (SKINNY, operator(THIN)),
         (SKINNY, operator((4096, 32, 4096), "f16", "tn")),
+        (SKINNY, operator((16, 4096, 4096), "i8", "tt")),
+        (SKINNY, operator((4096, 64, 4096), narrow)),
     ]
     for number, (family, problem) in enumerate(some):
         sampled = family.space(problem, chip).sample(1, seed=number)
         for config in (
             family.default(problem, chip),
-            *(sampled if number % 2 and target in ("cuda:sm_80", "cuda:sm_90a") else []),
+            *(sampled if number % 5 == 4 and target in ("cuda:sm_80", "cuda:sm_90a") else []),
         ):
             folder = tmp_path / f"{number}-{config is sampled[0]}"
             folder.mkdir()

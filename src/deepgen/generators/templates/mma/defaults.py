@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 from typing import Any, NamedTuple
 
+from deepgen.generators.templates.mma.formats import STEP_BYTES, widened
 from deepgen.generators.templates.mma.lower import along_k, spread
 from deepgen.generators.templates.mma.space import RESERVED, mma_space
 from deepgen.operators import Gemm
@@ -45,14 +46,20 @@ def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
     size = dtype(gemm.a).bytes
     for tile in _TILES:
         tiles = ceil(gemm.m / tile.bm) * ceil(gemm.n / tile.bn) * gemm.batch
+        sums, wide = tile.wm * tile.wn, widened(gemm, gpu)
+        if sums >= 4096 and size == 1 and _spread(gemm):
+            continue
         for bk in (128 // size, 64 // size):
+            if wide and sums * (bk * size // STEP_BYTES) > 4096:  # the compiler widens a tile's whole K at once
+                continue
             for stages in (5, 4, 3, 2):
                 made = config(gemm, gpu, tile, bk, stages)
                 yield made
                 # The stream's bookkeeping leaves no registers for a second set of large fragments.
-                ahead = 1 if tile.wm * tile.wn >= 4096 else made["FRAGMENTS"]
+                ahead = 1 if sums >= 4096 else made["FRAGMENTS"]
                 blocks = gpu.multiprocessors * min(2, made["MIN_BLOCKS"])
-                yield {**made, "FIXUP": "stream", "BLOCKS": blocks, "FRAGMENTS": ahead}
+                if sums <= (1024 if wide else 4096 if _plain(gemm) else 2048):
+                    yield {**made, "FIXUP": "stream", "BLOCKS": blocks, "FRAGMENTS": ahead}
                 for splits in (2, 3, 4, 6, 8, 16, 33, 66):
                     if tiles * splits <= 4 * gpu.multiprocessors:
                         # One block that adds up many parts alone takes longer than a second step.
@@ -62,8 +69,10 @@ def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
 def config(gemm: Gemm, gpu: Gpu, tile: _Tile, bk: int, stages: int) -> dict[str, Any]:
     size = dtype(gemm.a).bytes
     threads = tile.bm // tile.wm * (tile.bn // tile.wn) * tile.warps_k * 32
-    ahead = 2 if bk * size // 32 % (2 * tile.warps_k) == 0 else 1
-    more = 48 if spread(gemm, "A") or spread(gemm, "B") else 16  # the compiler must not spill
+    wide = widened(gemm, gpu)
+    room = not wide and (tile.wm * tile.wn < 4096 or _plain(gemm))
+    ahead = 2 if room and bk * size // STEP_BYTES % (2 * tile.warps_k) == 0 else 1
+    more = 255 if wide else 48 if _spread(gemm) else 16  # the compiler must not spill
     registers = tile.wm * tile.wn // 32 + ahead * (tile.wm + tile.wn) // 4 + RESERVED + more
     shared = (tile.bm + tile.bn) * bk * size * stages + gpu.shared_reserved
     resident = min(
@@ -77,6 +86,15 @@ def config(gemm: Gemm, gpu: Gpu, tile: _Tile, bk: int, stages: int) -> dict[str,
         "WIDE": next(w for w in (4, 2, 1) if tile.wn % (8 * w) == 0) if along_k(gemm, "B") else 1,
         "MAPPING": 8, "FIXUP": "none", "GUARD": "sizes",
     }  # fmt: skip
+
+
+def _plain(gemm: Gemm) -> bool:
+    """Whether fragments come as they lie in memory."""
+    return dtype(gemm.a).bytes > 1 and along_k(gemm, "A") and along_k(gemm, "B")
+
+
+def _spread(gemm: Gemm) -> bool:
+    return spread(gemm, "A") or spread(gemm, "B")
 
 
 def seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:

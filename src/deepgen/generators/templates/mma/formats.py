@@ -7,7 +7,7 @@ from importlib import resources
 
 from deepgen.operators import Gemm, Operator
 from deepgen.operators.gemm import ACTIVATIONS, SCALES
-from deepgen.targets import Cuda, Target
+from deepgen.targets import Cuda, Gpu, Target
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Size, Source, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 
@@ -52,6 +52,11 @@ def refused(operator: Operator, target: Target) -> str | None:
     if not target.has(_NEEDS[operator.a]):
         return f"{target.arch} has no products of {operator.a}"
     return refused_result(operator)
+
+
+def widened(gemm: Gemm, gpu: Gpu) -> bool:
+    """Whether operands become f16 on their way to the products, which takes registers."""
+    return gemm.a.startswith("f8") and gpu.has("mma_f8_widened")
 
 
 def refused_result(gemm: Gemm) -> str | None:

@@ -59,26 +59,31 @@ struct Operand {
         }
         DG_DEVICE void copy(u32 stage) {
             u32 pitch_ = opaque(pitch);  // or the compiler would keep every product with it in registers
-            DG_UNROLL for (int i = 0; i < EVERY; ++i)
-                if (mine(i)) {
-                    const char* source = from + (u64)(u32)line(i) * pitch_ + chunk(i) * 16;
-                    u32 target = stage + place(line(i), chunk(i));
-                    if constexpr (COPY >= 4) {
-                        DG_UNROLL for (int b = 0; b < 16; b += COPY) {
-                            if (EDGE_LINE || EDGE_ALONG)
-                                copy_async_part<COPY>(target + b, source + b, real(line(i), chunk(i) * 16 + b, COPY));
-                            else copy_async<COPY>(target + b, source + b);
-                        }
-                    } else {  // too narrow for asynchronous copies
-                        typedef Vec<T, COPY / SIZE> Some;
-                        Vec<Some, 16 / COPY> all;
-                        DG_UNROLL for (int b = 0; b < 16; b += COPY) {
-                            all.v[b / COPY] = Some{};
-                            if (real(line(i), chunk(i) * 16 + b, COPY)) all.v[b / COPY] = load_global<Some>(source + b);
-                        }
-                        store_shared(target, all);
+            auto one = [&](int i) {
+                if (!mine(i)) return;
+                const char* source = from + (u64)(u32)line(i) * pitch_ + chunk(i) * 16;
+                u32 target = stage + place(line(i), chunk(i));
+                if constexpr (COPY >= 4) {
+                    DG_UNROLL for (int b = 0; b < 16; b += COPY) {
+                        if (EDGE_LINE || EDGE_ALONG)
+                            copy_async_part<COPY>(target + b, source + b, real(line(i), chunk(i) * 16 + b, COPY));
+                        else copy_async<COPY>(target + b, source + b);
                     }
+                } else {  // too narrow for asynchronous copies
+                    typedef Vec<T, COPY / SIZE> Some;
+                    Vec<Some, 16 / COPY> all;
+                    DG_UNROLL for (int b = 0; b < 16; b += COPY) {
+                        all.v[b / COPY] = Some{};
+                        if (real(line(i), chunk(i) * 16 + b, COPY)) all.v[b / COPY] = load_global<Some>(source + b);
+                    }
+                    store_shared(target, all);
                 }
+            };
+            if constexpr (COPY >= 4) {
+                DG_UNROLL for (int i = 0; i < EVERY; ++i) one(i);
+            } else {  // or bytes on their way would take all registers
+                DG_NO_UNROLL for (int i = 0; i < EVERY; ++i) one(i);
+            }
             from += ALONG_K ? (i64)LINE : (i64)BK * pitch;
             (ALONG_K ? along : lines) -= ALONG_K ? LINE : BK;
         }

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepgen.generators.templates.mma.formats import WIDEST
 from deepgen.generators.templates.skinny.lower import BLOCK_BYTES, Sides, sides
-from deepgen.generators.templates.skinny.space import reserved, skinny_space
+from deepgen.generators.templates.skinny.space import registers, skinny_space
 from deepgen.operators import Gemm
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
@@ -50,7 +50,7 @@ def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
                         "TILES": tiles, "WARPS_R": warps_r, "WARPS_K": warps_k, "UNROLL": unroll, "SPLITS": splits,
                         "CHUNK": _chunk(side, ceil(rounds / splits), turn * size), "HINT": True,
                     }  # fmt: skip
-                    yield {**config, "MIN_BLOCKS": _resident(side, gpu, config, size)}
+                    yield {**config, "MIN_BLOCKS": _resident(gemm, gpu, config)}
 
 
 def seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
@@ -82,16 +82,17 @@ def _chunk(side: Sides, rounds: int, round_bytes: int) -> int:
     return next((n for n in sizes if n >= rounds), sizes[-1])
 
 
-def _resident(side: Sides, gpu: Gpu, c: dict[str, Any], size: int) -> int:
+def _resident(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> int:
+    side, size = sides(gemm), dtype(gemm.a).bytes
     threads = c["WARPS_R"] * c["WARPS_K"] * 32
     sums = c["TILES"] * (2 * side.padded if side.plain else side.padded // 2)
-    registers = sums + 2 * _loads(side, c, size) * 4 + reserved(side)
+    needed = registers(gemm, gpu, sums, _loads(side, c, size) * 4)
     rows = c["WARPS_R"] * c["TILES"] * 16
     added = c["WARPS_K"] * (side.padded * (rows + 4) if side.thin_m else rows * (side.padded + 8)) * 4
     line = c["CHUNK"] * c["UNROLL"] * c["WARPS_K"] * BLOCK_BYTES + 64
     shared = max(2 * side.padded * line, added) + gpu.shared_reserved
     most = min(
-        gpu.registers_per_sm // (min(registers, 255) * threads),
+        gpu.registers_per_sm // (min(needed, 255) * threads),
         gpu.threads_per_sm // threads,
         gpu.shared_per_sm // shared,
     )

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from deepgen.generators.templates.mma.formats import WIDEST
-from deepgen.generators.templates.skinny.lower import BLOCK_BYTES, Sides, sides
+from typing import TypeVar
+
+from deepgen.generators.templates.mma.formats import WIDEST, widened
+from deepgen.generators.templates.skinny.lower import BLOCK_BYTES, sides
 from deepgen.operators import Gemm
-from deepgen.space import Space, implies, maximum, where
+from deepgen.space import Expr, Space, implies, maximum, where
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
 
+Count = TypeVar("Count", int, Expr)
 
-def reserved(side: Sides) -> int:
-    """Registers for addresses, counters, the thin operand, and words that were turned."""
-    return 52 if side.large_along else 76
+
+def registers(gemm: Gemm, gpu: Gpu, sums: Count, loads: Count) -> Count:
+    """With those for addresses, counters, the thin operand, and words that were turned or widened."""
+    side = sides(gemm)
+    if not side.large_along:
+        return sums + 2 * loads + 76
+    needed = sums + 2 * loads + (52 if side.thin_along or dtype(gemm.a).bytes > 1 else 84)
+    return needed + sums + loads + side.padded if widened(gemm, gpu) else needed
 
 
 def skinny_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
@@ -28,9 +36,9 @@ def skinny_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     s.require(threads * min_blocks <= gpu.threads_per_sm, "so many blocks' threads fit in a multiprocessor")
     sums = tiles * (2 * side.padded if side.plain else side.padded // 2)
     loads = unroll * (tiles * 2 if side.large_along else 4 * (4 // size)) * 4
-    registers = s.derive("registers", sums + 2 * loads + reserved(side))
-    s.require(registers <= gpu.registers_per_thread, "sums and loads under way fit in a thread's registers")
-    s.require(registers * threads * min_blocks <= gpu.registers_per_sm, "so many blocks' registers fit")
+    needed = s.derive("registers", registers(gemm, gpu, sums, loads))
+    s.require(needed <= gpu.registers_per_thread, "sums and loads under way fit in a thread's registers")
+    s.require(needed * threads * min_blocks <= gpu.registers_per_sm, "so many blocks' registers fit")
     s.require(loads * 4 * threads * min_blocks >= 16 << 10, "enough is on its way to keep the memory busy")
 
     turn = s.derive("round", unroll * warps_k * (BLOCK_BYTES // size))
