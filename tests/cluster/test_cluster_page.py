@@ -48,7 +48,7 @@ def test_the_page_from_two_hosts_to_results(hosts: list[Host], tmp_path: Path) -
     finally:
         if (tmp_path / "cluster.toml").exists():
             run("deepgen cluster down cluster.toml", tmp_path)
-    assert marked() == before
+    assert marked() <= before
     for place in (Path(host.folder) for host in hosts):
         assert list(place.glob(".deepgen/cluster/*.json")) == []
 

@@ -136,7 +136,7 @@ def test_a_run_survives_what_happens_to_clusters(hosts, own_file, deepgen, start
             slow(host).unlink()
         again = deepgen(*command[:-1], "--json")  # this time without --keep-up
         assert again.returncode == 0, again.stdout + again.stderr + folder.log.read_text()
-        assert marked() == before, "a run takes down what it brought up"
+        assert marked() <= before, "a run takes down what it brought up"
     finally:
         if pid := folder.driver():
             kill(pid)

@@ -8,13 +8,16 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import deepgen
 from deepgen import targets
 from deepgen.build import Group
-from deepgen.engines.ray import RayEngine, connection, roles, undisturbed
+from deepgen.engines.ray import RayEngine, connection, flow, roles, undisturbed
+from deepgen.engines.ray.crew import Member
 from deepgen.engines.ray.devices import Device, choose_kind, pin
 from deepgen.engines.ray.roles import Node
 from deepgen.targets import X86
@@ -111,3 +114,39 @@ def test_a_process_sees_its_own_card_only(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "6,7")
     assert pin([]) is None and os.environ["HIP_VISIBLE_DEVICES"] == "6,7"
     assert pin(["7"]) == "7" and os.environ["HIP_VISIBLE_DEVICES"] == "7"
+
+
+class RayError(Exception):
+    pass
+
+
+class ActorGone(RayError):
+    pass
+
+
+class NodeGone(RayError):
+    pass
+
+
+@pytest.mark.parametrize("told", [ActorGone, NodeGone])
+def test_a_trial_whose_device_is_gone_is_measured_elsewhere(told: type[RayError]) -> None:
+    """Ray tells of a node that went while an actor started on it in words of their own."""
+
+    def get(ref: object) -> str:
+        raise told
+
+    errors = SimpleNamespace(RayError=RayError, RayActorError=ActorGone, ActorUnschedulableError=NodeGone)
+    ray = SimpleNamespace(exceptions=errors, get=get)
+    follower = flow.Flow(ray, Any, None, group=None, build_slots=None, wait_seconds=1.0)  # type: ignore[arg-type]
+    lost: list[Member] = []
+
+    def lose(member: Member) -> None:
+        lost.append(member)
+        follower.take_back(member)
+
+    follower._crew = SimpleNamespace(lose=lose, ready=[])  # type: ignore[assignment]
+    trial, member = flow._Trial(7, "{}"), Member(Node("1", "a", {}), 0, None, ready=True)
+    member.trials.append(trial)
+    follower._hear_measurement(trial, member, None)
+    assert lost == [member] and list(follower._built) == [trial]
+    assert follower.ended.empty(), "the study hears nothing of it"

@@ -58,6 +58,11 @@ class Member:
 Later = Callable[[Any, Callable[[Any], None]], None]
 
 
+def gone(errors: Any) -> tuple[type[Exception], ...]:
+    """What is raised of a device that is lost: a node that goes while its actor starts there is told in another way."""
+    return errors.RayActorError, errors.ActorUnschedulableError
+
+
 class Crew:
     """Every method is called by one thread at a time; the session's lock sees to that."""
 
@@ -199,9 +204,7 @@ class Crew:
 
     def _hear_failure(self, member: Member, error: Exception) -> None:
         """It did not even answer. A lost process comes back; code that cannot be imported there does not."""
-        # A node that is gone while an actor is sent to it is told in another way than an actor that is gone.
-        lost = (self._ray.exceptions.RayActorError, self._ray.exceptions.ActorUnschedulableError)
-        if isinstance(error, lost):
+        if isinstance(error, gone(self._ray.exceptions)):
             text = str(error)
             if "ModuleNotFoundError" not in text and "ImportError" not in text:
                 self.lose(member)

@@ -20,7 +20,7 @@ from typing import Any
 from deepgen.build import BuildError
 from deepgen.engines.base import NOT_WORTH_IT, Look, Outcome
 from deepgen.engines.ray import builder, roles
-from deepgen.engines.ray.crew import Crew, Member
+from deepgen.engines.ray.crew import Crew, Member, gone
 from deepgen.engines.ray.shop import TRIES, Shop
 from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Measurement, Verdict
 
@@ -221,7 +221,7 @@ class Flow:
         errors = self._ray.exceptions
         try:
             reply = json.loads(self._ray.get(ref))
-        except errors.RayActorError:
+        except gone(errors):
             self._crew.lose(member)  # which gives back all that it had
         except errors.RayError as error:
             member.trials.remove(trial)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepgen.engines.base import Entry, Look, Outcome
 from deepgen.engines.ray import builder, connection, roles
-from deepgen.engines.ray.crew import Crew, Member, Opening
+from deepgen.engines.ray.crew import Crew, Member, Opening, gone
 from deepgen.engines.ray.flow import TICK_SECONDS, Flow, lost_object, placed
 from deepgen.engines.ray.shop import TRIES, Shop
 from deepgen.measure.base import Task
@@ -188,7 +188,7 @@ class RaySession:
             member = self._device()
             try:
                 reply: dict[str, Any] = json.loads(self._ray.get(ask(member)))
-            except errors.RayActorError:
+            except gone(errors):
                 with self._flow.lock:
                     self._crew.lose(member)
                 continue
