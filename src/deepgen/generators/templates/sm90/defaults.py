@@ -104,10 +104,12 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
     most = min(max(steps, 2), (_ROOM - line * buffers) // stage)
     if most < 1:
         return None
+    # Where twelve stages leave room, longer ones ask memory for more at once: 2 to 15 % of what small tiles take.
+    atoms = 2 if most > STAGES[-1] and not staying and way.fixup == "none" else 1
     made: dict[str, Any] = {
         "SCHEDULE": "ping-pong" if way.turns else "cooperative",
-        "CONSUMERS": way.consumers, "TILES_M": way.tiles_m, "BN": way.bn, "ATOMS": 1,
-        "STAGES": max(n for n in STAGES if n <= most), "REGISTERS": moved, "MIN_BLOCKS": 1,
+        "CONSUMERS": way.consumers, "TILES_M": way.tiles_m, "BN": way.bn, "ATOMS": atoms,
+        "STAGES": max(n for n in STAGES if n <= most // atoms), "REGISTERS": moved, "MIN_BLOCKS": 1,
         "CLUSTER_M": way.cluster[0], "CLUSTER_N": way.cluster[1], "STORE": store,
         "FIXUP": way.fixup, "GROUP": 8, "ALONG": "M", "HILBERT": False,
         # What one side is small against is read once.
