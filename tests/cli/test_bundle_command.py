@@ -86,6 +86,7 @@ def test_errors_are_sentences(deepgen: Callable, project: Path) -> None:
     (project / "text.tar.gz").write_text("hello")
     for argv, says in (
         (("bundle", "pack", *SMALL, "-o", "b.zip"), "is not named as a bundle"),
+        (("bundle", "pack", *SMALL, "-o", "no/such/b.tar.gz"), "a folder that exists"),
         (("bundle", "pack", "nothing-here"), "no study 'nothing-here'"),
         (("bundle", "run", "text.tar.gz"), "is not a bundle"),
         (("bundle", "run", "none.tar.gz"), "cannot be read"),
@@ -93,6 +94,7 @@ def test_errors_are_sentences(deepgen: Callable, project: Path) -> None:
     ):
         said = deepgen(*argv)
         assert said.code == 2 and says in said.err and "Traceback" not in said.err
+        assert "building" not in said.err, "told before any work is done"
 
 
 def test_where_the_gpu_is_elsewhere_tune_offers_the_very_command(

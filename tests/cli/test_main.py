@@ -40,6 +40,11 @@ def test_alone_it_shows_the_help(deepgen: Callable) -> None:
     assert deepgen() == deepgen("--help")
 
 
+@pytest.mark.parametrize("group", ["bundle", "cluster"])
+def test_a_group_alone_shows_its_commands(deepgen: Callable, group: str) -> None:
+    assert deepgen(group) == deepgen(group, "--help")
+
+
 def test_version(deepgen: Callable) -> None:
     assert deepgen("--version").out == f"deepgen {package.__version__}\n"
 

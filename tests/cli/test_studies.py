@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,6 +16,7 @@ from deepgen.cli.studies import check_machine
 from deepgen.operators import gemm
 from deepgen.space import Space
 from deepgen.tuning import Study
+from deepgen.tuning.journal import FILE
 from deepgen.vocabulary import DeepgenError
 
 
@@ -33,6 +35,26 @@ def test_a_study_is_named_by_folder_by_its_parent_or_by_name(deepgen: Callable, 
         said = deepgen("top", word, "--json")
         assert said.code == 0
         assert Path(said.json()["study"]).resolve() == study.folder.resolve()
+
+
+def test_a_study_keeps_its_trials_under_another_name(deepgen: Callable, project: Path, study: Study) -> None:
+    renamed = study.folder.rename(project / "mine")
+    before = Study.open(renamed).trials()
+    said = deepgen("resume", "mine", "--trials", "17", "--json").json()
+    assert said["study"] == "mine" and len(Study.open(renamed).trials()) == 17
+    assert Study.open(renamed).trials()[:15] == before
+    assert deepgen("bundle", "pack", "mine", "--trials", "19", "--json").json()["study"] == "mine"
+    assert list((project / "deepgen-studies").iterdir()) == []
+
+
+def test_a_study_whose_space_has_changed_is_read_but_not_gone_on_with(deepgen: Callable, study: Study) -> None:
+    with sqlite3.connect(study.folder / FILE) as journal:
+        changed = json.dumps({**study.definition, "space": "another"})
+        journal.execute("UPDATE meta SET value = ? WHERE key = 'study'", (changed,))
+    said = deepgen("resume", study.folder.name, "--trials", "20")
+    assert said.code == 1 and "changed since" in said.err and "tune again" in said.err
+    assert deepgen("top", study.folder.name, "--json").code == 0
+    assert len(study.trials()) == 15
 
 
 def test_what_could_be_meant_is_listed(deepgen: Callable, study: Study) -> None:
@@ -175,6 +197,13 @@ def test_clean_deletes_studies_by_name_or_all(deepgen: Callable, project: Path, 
     assert deepgen("clean", "--studies", "--yes").code == 0
     assert not other.exists()
     assert deepgen("clean", "--studies").out == "there is nothing to delete\n"
+
+
+def test_clean_follows_a_link_to_a_study(deepgen: Callable, project: Path, study: Study) -> None:
+    link = project / "link"
+    link.symlink_to(study.folder)
+    assert deepgen("clean", "link", "--yes").code == 0
+    assert not link.is_symlink() and not study.folder.exists()
 
 
 def test_a_study_of_another_machine_is_not_gone_on_with(project: Path) -> None:

@@ -76,7 +76,9 @@ def _delete(item: dict[str, Any]) -> None:
         # Entry by entry: whatever else lies in the folder that the user named stays.
         Cache(item["path"]).clear()
     else:
-        shutil.rmtree(item["path"])
+        folder = Path(item["path"])
+        shutil.rmtree(folder.resolve())
+        folder.unlink(missing_ok=True)  # where it was a link
 
 
 def _size(folder: Path) -> int:

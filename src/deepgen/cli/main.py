@@ -132,6 +132,9 @@ def _tell(error: Exception) -> int:
     if isinstance(error, DeepgenError):
         _say(str(error))
         return error.exit_code
+    if type(error).__name__ == "NoArgsIsHelpError":  # `deepgen bundle` alone, which shows its commands
+        print(getattr(error, "message", error))
+        return 0
     # Usage errors: an unknown option, a missing argument. Their class has moved between versions of typer.
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):
         _say(f"{error.format_message().rstrip('.')} (see: deepgen {_command_of(error)}--help)")

@@ -69,6 +69,7 @@ def from_study(study: Study, options: Mapping[str, Any]) -> Request:
         policy=Policy(**definition["policy"]),
         generator=study.generator,
         out=study.folder.parent,
+        study=study.folder,
         **_chosen(run, options),
     )
 

@@ -39,6 +39,15 @@ def stem(archive: Path) -> str:
     raise BadInput(f"{archive} is not named as a bundle", allowed="a name that ends in " + " or ".join(SUFFIXES))
 
 
+def check(archive: Path) -> None:
+    """Raises where it cannot be written, before much work is done for it."""
+    stem(archive)
+    if archive.name.endswith(".tar.zst"):
+        _zstd()
+    if not archive.absolute().parent.is_dir():
+        raise BadInput(f"{archive} cannot be written", allowed="a file in a folder that exists")
+
+
 def write(archive: Path, manifest: Mapping[str, Any], files: Mapping[str, bytes | Path]) -> str:
     """Write the archive, whole or not at all, and give the bundle's id: the hash of its manifest."""
     top = re.sub(r"[^A-Za-z0-9._=-]", "_", stem(archive)).lstrip(".=-") or "bundle"

@@ -56,7 +56,7 @@ def pack(
     say: Callable[[str], None] = lambda text: None,
 ) -> Packed:
     """Ask the strategy for all that is left of the request's trials, build them here, and write them as a bundle."""
-    bundle_archive.stem(archive)  # a wrong name is told before anything is built
+    bundle_archive.check(archive)
     engine = engine or LocalEngine()
     planned = plan(request)
     with Journal(planned.folder, write=True) as journal:

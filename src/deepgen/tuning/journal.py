@@ -81,9 +81,15 @@ class Journal:
     # What the study is
 
     def define(self, definition: JsonObject) -> None:
-        """Write down what is tuned, once; later calls must say the same."""
+        """Write down what is tuned, once; whoever goes on with it must mean the same space."""
         with self._transaction():
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('study', ?)", (json.dumps(definition),))
+        told = self.definition()
+        if told.get("space") != definition.get("space"):
+            raise JournalError(
+                f"{self.folder} was begun with deepgen {told.get('deepgen')}, and the space of {told['generator']} has "
+                "changed since: it can be read but not gone on with; tune again, which makes a study of its own"
+            )
 
     def definition(self) -> dict[str, Any]:
         found = self._meta("study")

@@ -42,6 +42,7 @@ class Request:
     baselines: bool = True
     generator: Generator | None = None  # None: the best of deepgen's own
     out: Path = STUDIES
+    study: Path | None = None  # the folder of one that is gone on with, whatever its name; None: named after the rest
 
     def __post_init__(self) -> None:
         if not isinstance(self.operator, Operator):
@@ -115,7 +116,7 @@ def plan(request: Request) -> Plan:
     # The version stands in the journal but not in the name: a bug-fix release goes on with the same study.
     name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
     starts = _starts(request, generator, space)
-    return Plan(generator, space, starts, {**definition, "deepgen": __version__}, request.out / name)
+    return Plan(generator, space, starts, {**definition, "deepgen": __version__}, request.study or request.out / name)
 
 
 def _starts(request: Request, generator: Generator, space: Space) -> tuple[Mapping[str, Any], ...]:
