@@ -81,7 +81,7 @@ def neighbours(op: Gemm, c: Config) -> Iterator[Config]:
     """One knob changed at a time, and the stages refitted."""
     space = FAMILY.space(op, TARGET)
     for knob, values in (
-        ("CACHE", ("none", "stream", "A", "B")), ("GROUP", (1, 2, 4, 8, 16)), ("ALONG", ("M", "N")),
+        ("CACHE", ("none", "stream", "A", "B")), ("GROUP", (1, 2, 4, 8, 12, 16)), ("ALONG", ("M", "N")),
         ("STORE", ("straight", "copy", "late", "reuse")), ("ATOMS", (1, 2)), ("BUFFERS", (1, 2, 3, 4, 6, 8)),
         ("PERSISTENT", (True, False)), ("MIN_BLOCKS", (1, 2, 3, 4)), ("PROMOTE", (1, 2, 4)),
         ("CLUSTER_M", (1, 2)), ("CLUSTER_N", (1, 2)), ("REGISTERS", (True, False)),
@@ -240,6 +240,8 @@ class Checks:
         for group in (4, 8, 16):
             add(wide, (1, 1, 64, "c"), HILBERT=True, GROUP=group, FIXED=group == 8)
             add(replace(wide, batch=3), (2, 1, 64, "p"), HILBERT=True, GROUP=group, ALONG="N", CLUSTER_M=2)
+        add(wide, (1, 1, 64, "c"), GROUP=12, FIXED=True)
+        add(replace(wide, batch=3), (2, 1, 64, "p"), GROUP=12, CLUSTER_M=2)
         # Shares of a tile that overlap.
         for bn, high in ((168, 2), (72, 2), (40, 4), (200, 4)):
             add(replace(BASE, n=1200), (2 if bn > 40 else 1, 1, bn, "c"), CLUSTER_M=high)

@@ -43,8 +43,20 @@ def test_a_run_goes_from_candidates_to_tables(
     assert nt["conditions"]["end"]["name"] == "NVIDIA H200"
     monkeypatch.setattr(gpu_report, "RESULTS", tmp_path)
     capsys.readouterr()
-    gpu_report.main()
+    gpu_report.main([])
     assert "| bf16 nt |" in capsys.readouterr().out
+    page = tmp_path / "page.md"
+    shutil.copy(BENCHMARKS.parent / "docs/tensor-cores.md", page)
+    gpu_report.main(["--page", str(page)])
+    assert "Interleaved, nn takes " in page.read_text()
+
+
+@pytest.mark.usefixtures("h200")
+def test_the_page_holds_what_the_results_say() -> None:
+    import gpu_report
+
+    page = (BENCHMARKS.parent / "docs/tensor-cores.md").read_text(encoding="utf-8")
+    assert gpu_report.written(page) == page, "python benchmarks/gpu_report.py --page docs/tensor-cores.md"
 
 
 def test_what_is_wrong_is_told_and_not_timed(h200: Library, tmp_path: Path) -> None:
