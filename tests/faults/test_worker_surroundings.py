@@ -44,6 +44,13 @@ def test_a_time_that_the_machine_cannot_reach_is_not_believed(tmp_path: Path, mo
     assert (measured.verdict, "machine's peak allows" in measured.detail) == (Verdict.UNSTABLE, True)
 
 
+def test_a_peak_that_was_measured_on_a_busy_machine_condemns_no_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "peak_gflops", lambda *_, again, **__: 1e6 if again else 1e-6)
+    assert measure(tmp_path / "cache").ok
+
+
 def test_without_a_known_peak_nothing_is_doubted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "peak_gflops", lambda *_, **__: None)
     assert measure(tmp_path / "cache").ok

@@ -23,6 +23,11 @@ PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only
 LANGUAGES = {"x86": "c", "cuda": "cuda", "hip": "hip", "sim": "sim"}
 
 
+def least_seconds(task: Task, peak: float | None) -> float | None:
+    """What no run can take less than."""
+    return task.operator.flops() / (PEAK_MARGIN * peak * 1e9) if peak else None
+
+
 @dataclass(frozen=True)
 class LocalEngine:
     """Builds and measures here."""
@@ -47,14 +52,15 @@ class LocalSession:
         toolchain = toolchain_for(task.target, LANGUAGES[task.target.kind], engine.toolchains)
         self._cache = Cache(engine.cache or default_cache_folder())
         # Before the first build, so that nothing of ours disturbs it; measured once a machine, then known.
-        self._peak = peak_gflops(task.operator, task.target, cache=self._cache, toolchains=engine.toolchains)
+        self._peak = self._measured_peak()
         self._pool = BuildPool(toolchain, task.target, self._cache, self.jobs, engine.limits)
         self._runner = open_runner(
             task,
             cache=self._cache.folder,
             toolchains=engine.toolchains,
             builds_running=lambda: self._pool.running,
-            least_seconds=task.operator.flops() / (PEAK_MARGIN * self._peak * 1e9) if self._peak else None,
+            least_seconds=least_seconds(task, self._peak),
+            least_again=self._least_again,
         )
         self._device = threading.Lock()  # one measurement at a time, whichever thread asks
         self._built: SimpleQueue[tuple[int, Kernel, Artifact] | None] = SimpleQueue()
@@ -133,6 +139,14 @@ class LocalSession:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def _measured_peak(self, *, again: bool = False) -> float | None:
+        operator, target, tools = self.task.operator, self.task.target, self._engine.toolchains
+        return peak_gflops(operator, target, again=again, cache=self._cache, toolchains=tools)
+
+    def _least_again(self) -> float | None:
+        self._peak = self._measured_peak(again=True)
+        return least_seconds(self.task, self._peak)
 
     def _undisturbed(self) -> AbstractContextManager[None]:
         """Compilers stand still while a kernel runs on the very cores they use.

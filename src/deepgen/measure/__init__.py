@@ -24,9 +24,11 @@ def open_runner(
     toolchains: Mapping[str, str] | None = None,
     builds_running: Callable[[], int] = lambda: 0,
     least_seconds: float | None = None,
+    least_again: Callable[[], float | None] | None = None,
     harness: Path | None = None,
 ) -> Runner:
     """The runner for the task's target. `cache`: where built helpers are kept; `builds_running`: builds at work now;
+    `least_seconds`: what one run takes at the machine's peak, and `least_again` the same with the peak measured anew;
     `harness`: the built helper itself, where it came from elsewhere.
     """
     if task.target.kind == "sim":
@@ -46,22 +48,28 @@ def open_runner(
             toolchains=toolchains,
             builds_running=builds_running,
             least_seconds=least_seconds,
+            least_again=least_again,
             harness=harness,
         )
     raise BadInput(f"kernels for {task.target.name} cannot be measured", allowed="x86, cuda, hip and sim targets")
 
 
 def peak_gflops(
-    operator: Operator, target: Target, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
+    operator: Operator,
+    target: Target,
+    *,
+    again: bool = False,
+    cache: Cache | None = None,
+    toolchains: Mapping[str, str] | None = None,
 ) -> float | None:
-    """The device's peak for this operator's arithmetic, measured once; None where it is not known how."""
+    """The device's peak for this operator's arithmetic, measured once or `again`; None where it is not known how."""
     if isinstance(target, Sim):
         return target.peak_gflops
     if isinstance(target, Gpu):
         return target.peak(getattr(operator, "a", "f32"))  # the datasheet's
     from deepgen.measure.peak import peak_gflops as measured
 
-    return measured(operator, target, cache=cache, toolchains=toolchains)
+    return measured(operator, target, again=again, cache=cache, toolchains=toolchains)
 
 
 __all__ = ["Contender", "Policy", "Runner", "Task", "open_runner", "peak_gflops"]

@@ -47,13 +47,20 @@ class Bounds:
 
 
 def peak_gflops(
-    operator: Operator, target: Target, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
+    operator: Operator,
+    target: Target,
+    *,
+    again: bool = False,
+    cache: Cache | None = None,
+    toolchains: Mapping[str, str] | None = None,
 ) -> float | None:
     """The machine's peak for this operator's arithmetic on all cores; None where it is not known how to measure it."""
     if not isinstance(target, X86) or not isinstance(operator, Gemm):
         return None
     name = arithmetic(operator, target, cache=cache, toolchains=toolchains)
-    return None if name is None else x86_peak(target, name, target.cores, cache=cache, toolchains=toolchains)
+    if name is None:
+        return None
+    return x86_peak(target, name, target.cores, again=again, cache=cache, toolchains=toolchains)
 
 
 def arithmetic(
@@ -76,11 +83,12 @@ def x86_peak(
     dtype: str,
     threads: int,
     *,
+    again: bool = False,
     cache: Cache | None = None,
     toolchains: Mapping[str, str] | None = None,
 ) -> float:
     """GFLOP/s of multiply-adds on registers alone."""
-    return x86_bounds(target, dtype, threads, cache=cache, toolchains=toolchains).gflops
+    return x86_bounds(target, dtype, threads, again=again, cache=cache, toolchains=toolchains).gflops
 
 
 def x86_bounds(

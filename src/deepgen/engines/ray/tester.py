@@ -20,7 +20,7 @@ from typing import Any
 
 from deepgen import baselines
 from deepgen.build import Cache, default_cache_folder
-from deepgen.engines.local import PEAK_MARGIN
+from deepgen.engines.local import least_seconds
 from deepgen.engines.ray import devices, undisturbed
 from deepgen.measure import open_runner, peak_gflops
 from deepgen.measure.base import Contender, Runner, Task
@@ -122,7 +122,8 @@ class Tester:
             task,
             cache=cache.folder,
             toolchains=toolchains,
-            least_seconds=task.operator.flops() / (PEAK_MARGIN * peak * 1e9) if peak else None,
+            least_seconds=least_seconds(task, peak),
+            least_again=lambda: least_seconds(task, _peak(task, cache, toolchains, again=True)),
             harness=_kept(folder / "harness", harness) if harness else None,
         )
         self._benches[session] = _Bench(task, runner, peak, folder, time.monotonic())
@@ -154,9 +155,9 @@ class Tester:
             yield
 
 
-def _peak(task: Task, cache: Cache, toolchains: dict[str, str]) -> float | None:
+def _peak(task: Task, cache: Cache, toolchains: dict[str, str], *, again: bool = False) -> float | None:
     try:
-        return peak_gflops(task.operator, task.target, cache=cache, toolchains=toolchains)
+        return peak_gflops(task.operator, task.target, again=again, cache=cache, toolchains=toolchains)
     except DeepgenError:  # measuring it takes a compiler, which a host that only measures need not have
         return None
 
