@@ -156,6 +156,15 @@ def test_a_constant_b_packed_ahead_gives_the_same(layout: str) -> None:
     assert [runs.wrong(case) for case in (operator, replace(operator, batch=1, beta=1.0))] == ["", ""]
 
 
+def test_a_constant_b_packed_ahead_is_right_in_every_block() -> None:
+    family, operator = X86GemmConstant(), gemm(137, 263, 600)
+    blocks = {"MC": 32, "NC": 128, "KC": 256, "INNER": "b", "NEXT_STRIP": True, "NEXT_BLOCK": True, "PREFETCH_A": 0}
+    config = {**family.default(operator, NATIVE), **blocks, "THREADS": 1}
+    assert family.space(operator, NATIVE).explain(config) == []
+    runs = Runs(family.emit(operator, NATIVE, config), NATIVE)
+    assert runs.wrong(operator) == "" and complaints(runs, operator) == []
+
+
 @pytest.mark.parametrize("target", MACHINES)
 def test_streamed_results_arrive(target: X86) -> None:
     operator = gemm(50, 128, 64)

@@ -91,6 +91,13 @@ def test_a_constant_b_is_packed_in_a_step_of_its_own() -> None:
     assert TensorArg("B") not in kernel.plan.steps[0].args
 
 
+def test_a_constant_b_that_is_read_once_is_read_where_it_lies() -> None:
+    operator = gemm(1, 4096, 4096)
+    kernel = CONSTANT.emit(operator, MACHINE, CONSTANT.default(operator, MACHINE))
+    assert kernel.plan.prepare == ()
+    assert TensorArg("B") in kernel.plan.steps[0].args
+
+
 @pytest.mark.parametrize(
     ("name", "operator", "machine", "changes"),
     [
