@@ -282,7 +282,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--near", type=int, default=12, help="neighbours of the best that are tried")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of shapes in the suite's order, from 0")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="beyond a part of them less is tried")
-    parser.add_argument("--cores", type=int, default=16)
+    parser.add_argument("--cores", type=int, default=15, help="for building: one is left to who measures")
     parser.add_argument("--cache", type=Path, help="a folder of built kernels that other runs share")
     parser.add_argument("--out", type=Path, default=HERE / "h200")
     return parser.parse_args(argv)

@@ -64,7 +64,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=360.0, help="for all of it")
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as cache, (options.out / "ablation.log").open("w") as log:
+    # Builds of a step that was killed may still write there.
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache,
+        (options.out / "ablation.log").open("w") as log,
+    ):
         failed = run(steps(options.results, Path(cache), options.out, options.most), options.seconds, log)
     print((options.out / "ablation.log").read_text()[-8000:], flush=True)
     if failed:

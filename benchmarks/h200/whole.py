@@ -143,7 +143,8 @@ def whole(jobs: Sequence[Job], out: Path, seconds: float, log: IO[str]) -> list[
         found = results(job)
         return found is None or len(found["rows"]) < shapes
 
-    with tempfile.TemporaryDirectory() as folder:
+    # Builds of a run that was killed may still write there.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         cache = Path(folder)
         prepare(jobs, cache, log, clock)
         for place, job in enumerate(jobs):
@@ -155,6 +156,8 @@ def whole(jobs: Sequence[Job], out: Path, seconds: float, log: IO[str]) -> list[
                 begun = clock.spent()
                 why = again(job, clock.left() / HARD, cache, out, log, since)
                 print("again", line(job, results(job), why, clock.spent() - begun), flush=True)
+    for part in out.glob("*.new"):  # of a run that was killed
+        part.unlink()
     return [job.file for job in jobs if incomplete(job)]
 
 

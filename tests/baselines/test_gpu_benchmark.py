@@ -95,6 +95,15 @@ def test_the_check_of_features_builds_and_launches_them(
     assert len(rows) == len(some) and not [row for row in rows.values() if row["why"]]
 
 
+def put_ncu(folder: Path, kernels: list[str], metrics: list[str]) -> None:
+    """A profiler that runs nothing and counts 1 of everything."""
+    cells = [["ID", "Kernel Name", *metrics], ["", "", *("" for _ in metrics)]]
+    cells += [["0", kernel, *("1" for _ in metrics)] for kernel in kernels]
+    table = "\n".join(",".join(f'"{cell}"' for cell in line) for line in cells)
+    (folder / "ncu").write_text(f"#!/bin/sh\ncat <<'END'\n{table}\nEND\n")
+    (folder / "ncu").chmod(0o755)
+
+
 def test_an_ablation_goes_from_results_to_what_limits(
     h200: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,17 +123,47 @@ def test_an_ablation_goes_from_results_to_what_limits(
     before = len(h200.launched)
     ablate_counters.inside(cases, tmp_path / "cache")
     assert len(h200.launched) > before, "ours runs between the marks"
-    cells = [["ID", "Kernel Name", *ablate_counters.METRICS.values()], ["", "", *("" for _ in ablate_counters.METRICS)]]
-    cells += [["0", kernel, *("1" for _ in ablate_counters.METRICS)] for kernel in ("gemm", "nvjet")]
-    table = "\n".join(",".join(f'"{cell}"' for cell in line) for line in cells)
-    (tmp_path / "ncu").write_text(f"#!/bin/sh\ncat <<'END'\n{table}\nEND\n")
-    (tmp_path / "ncu").chmod(0o755)
+    put_ncu(tmp_path, ["gemm", "nvjet"], list(ablate_counters.METRICS.values()))
     monkeypatch.setattr(sys, "argv", ["ablate_counters.py", *words])
     ablate_counters.main()
     monkeypatch.setattr(sys, "argv", ["ablate_limiter.py", "--results", str(tmp_path)])
     ablate_limiter.main()
     (told,) = read(tmp_path / "gemm_bf16_nt.json")["rows"]
     assert "tensor cores busy 1% of cycles" in told["limiter"]
+
+
+@pytest.mark.usefixtures("h200")
+def test_orders_of_tiles_are_timed_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ablate_counters
+    import ablate_order
+
+    from deepgen.targets.cuda import parse_cuda
+    from gpu_known import found_before
+
+    monkeypatch.setattr(ablate_order, "SHAPE", (512, 768, 256))
+    every = ablate_order.orders(parse_cuda("h200"))
+    assert {c["GROUP"] for c in every} == {1, 2, 4, 8, 12, 16} and any(c["HILBERT"] for c in every)
+    monkeypatch.setattr(ablate_order, "orders", lambda target: every[:2])
+    put_ncu(tmp_path, ["gemm", "nvjet"] * 2, list(ablate_counters.METRICS.values()))
+    monkeypatch.setattr(sys, "argv", ["ablate_order.py", "--out", str(tmp_path / "out")])
+    ablate_order.main()
+    found = found_before(tmp_path / "out")
+    assert [f.place for f in found] == [0, 1] and found[0].config in every, "a benchmark begins with the best of them"
+
+
+def test_steps_of_an_ablation_do_not_wait_for_one_that_fails(
+    h200: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import ablation
+
+    (tmp_path / "good.py").write_text("print('here')")
+    (tmp_path / "bad.py").write_text("raise SystemExit('no counters')")
+    monkeypatch.setattr(ablation, "HERE", tmp_path)
+    assert all((BENCHMARKS / "h200" / name).exists() for name, _ in ablation.steps(tmp_path, tmp_path, tmp_path, 3))
+    with (tmp_path / "log").open("w") as log:
+        failed = ablation.run([("bad.py", ()), ("good.py", ())], 60.0, log)
+    assert failed == ["bad.py: ended with 1"] and "done" in capsys.readouterr().out
+    assert "no counters" in (tmp_path / "log").read_text() and "here" in (tmp_path / "log").read_text()
 
 
 GEMM = """
