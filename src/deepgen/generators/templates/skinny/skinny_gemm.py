@@ -16,7 +16,7 @@ from deepgen.vocabulary import Kernel
 
 _OWN = ("gemm_skinny.cu", "large.h")
 _MMA = ("problem.h", "dialect_mma.h")  # of the family of warp-wide products
-_MOST_THIN, _MOST_PLAIN = 64, 16
+_MOST_THIN, _MOST_PLAIN, _MOST_WIDENED = 64, 16, 32
 # What is contiguous along rows is turned in registers, which leaves fewer of them for sums.
 _MOST_TURNED = {"f32": 0, "tf32": 32, "f16": 32, "bf16": 32, "i8": 8, "f8e4m3": 8, "f8e5m2": 8}
 _LEAST_LARGE, _LEAST_K = 1024, 512
@@ -40,6 +40,8 @@ class SkinnyGemm:
         most = _MOST_PLAIN if plain else _MOST_THIN
         if side.thin > most:
             return f"M or N must be at most {most}"
+        if side.thin > _MOST_WIDENED and not side.thin_along and formats.widened(*formats.served(operator, target)):
+            return f"M or N must be at most {_MOST_WIDENED} where it is not contiguous along K in {operator.a}"
         if side.large < _LEAST_LARGE or operator.k < _LEAST_K:
             return f"the large matrix must have at least {_LEAST_LARGE} rows and {_LEAST_K} steps of K"
         if not side.large_along:
