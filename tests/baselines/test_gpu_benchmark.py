@@ -9,13 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch", reason="its tensors are the device's memory")
+
 from fake_h200 import BENCHMARKS, Library, install
+
+from deepgen.build import toolchain_for
+from deepgen.targets.cuda import parse_cuda
+from deepgen.vocabulary import DeepgenError, Missing
 
 FEW = ["--known", "1", "--modelled", "1", "--near", "2", "--cores", "2"]
 
 
 @pytest.fixture
 def h200(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Library:
+    try:
+        toolchain_for(parse_cuda("h200"), "cuda")
+    except Missing as error:
+        pytest.skip(str(error))
     return install(monkeypatch, tmp_path)
 
 
@@ -137,7 +148,6 @@ def test_orders_of_tiles_are_timed_and_counted(tmp_path: Path, monkeypatch: pyte
     import ablate_counters
     import ablate_order
 
-    from deepgen.targets.cuda import parse_cuda
     from gpu_known import found_before
 
     monkeypatch.setattr(ablate_order, "SHAPE", (512, 768, 256))
@@ -214,8 +224,6 @@ def test_all_runs_are_made_in_time_whatever_one_of_them_does(
 
 def test_nothing_is_begun_where_the_check_fails(stub: Path, tmp_path: Path) -> None:
     import whole
-
-    from deepgen.vocabulary import DeepgenError
 
     stub.write_text(GEMM.replace("ABSENT", "{'cublaslt': 'it is not here'}"))
     with pytest.raises(DeepgenError, match="no cublaslt: it is not here"):
