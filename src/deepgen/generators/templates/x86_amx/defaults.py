@@ -25,9 +25,9 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     element = gemm.dtypes[0].bytes
     swap = not constant_b and _default_swap(gemm)
     left, right = sides(gemm, swap)
-    rows, columns = _panel(left, right)
     # The right operand is used once: best from L1, where it was packed.
     passing_by = left <= 32 and right >= 1024 and not constant_b
+    rows, columns = _panel(left, right, passing_by)
     nc, kc = _small_block(gemm, right) if passing_by else _block(gemm, cpu, left, right)
     copied = _left_is_copied(gemm, left, right, nc, kc)
     if copied:
@@ -45,7 +45,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "ASIDE": True,
         "AHEAD": _ahead(gemm, cpu, left, right, kc),
         "AHEAD_RESULT": True,
-        **({} if constant_b else {"GATHER": 8 // element, "PACK_AHEAD": 0}),  # 256 bytes of a row
+        **({} if constant_b else {"GATHER": 8, "PACK_AHEAD": 0}),
         "STORE": "direct" if gemm.c == gemm.acc else "buffer",
         "HUGE_PAGES": constant_b and right * gemm.k * element >= _LARGE,
     }
@@ -64,10 +64,10 @@ def _default_swap(gemm: Gemm) -> bool:
     return choices[0] if len(choices) == 1 else gemm.n > gemm.m
 
 
-def _panel(left: int, right: int) -> tuple[int, int]:
+def _panel(left: int, right: int, passing_by: bool) -> tuple[int, int]:
     """Tiles of sums: 2 x 2 loads least for a product; a thin operand has one tile against several of the other."""
-    if left <= 16:
-        return 1, min(4, 1 << (-(-right // 16) - 1).bit_length())
+    if left <= 16:  # where sums wait after a step or two, waiting for more of them at a time takes longer
+        return 1, min(2 if passing_by else 4, 1 << (-(-right // 16) - 1).bit_length())
     if right <= 16:
         return 2, 1  # 32 rows are read at a time: as many as hardware fetches ahead
     return 2, 2
