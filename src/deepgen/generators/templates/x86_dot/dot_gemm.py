@@ -228,7 +228,8 @@ def _default_direct(gemm: Gemm, left: int, right: int, widen: bool) -> Mapping[s
         "NC": 4096,
         "KC": nearest(covering(_BLOCK_K, gemm.k), depth),
         "INNER": "right",
-        "PACK_AHEAD": 0,  # rows are long, and hardware reads them ahead better than instructions do
+        # Rows are long, and hardware reads them ahead; where each line keeps the core busy for many products, too late.
+        "PACK_AHEAD": 8 if widen and left > 1 else 0,
         "PREFETCH_C": False,
         **({} if widen else {"PACK_LEFT": False}),
     }
@@ -236,23 +237,26 @@ def _default_direct(gemm: Gemm, left: int, right: int, widen: bool) -> Mapping[s
 
 def _is_quicker_turned(gemm: Gemm, cpu: X86) -> bool:
     """Whether both operands lie along K and turning A and C takes less than turning B, which is much larger."""
-    fits = cpu.vector_bytes == 64 and gemm.layout == "nt" and gemm.dtypes[0].bytes == 1
-    return fits and _FEW < gemm.m <= 4 * _FEW and gemm.n >= 4 * gemm.m
+    fewest, most = {"f16": (_FEW_TO_CONVERT, 2 * _FEW), "bf16": (0, 0)}.get(gemm.a, (_FEW, 4 * _FEW))
+    fits = cpu.vector_bytes == 64 and gemm.layout == "nt" and gemm.n >= 4 * gemm.m
+    return fits and fewest < gemm.m <= most
 
 
 def _default_turned(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
-    # C is turned 16 rows at a time, of which 12 are there; all of K at once, if half of L2 holds A.
-    depth = nearest(covering(_BLOCK_K, gemm.k), min(gemm.k, cpu.l2_bytes // 2 // gemm.m))
+    # C is turned 16 rows at a time, of which 12 are there; all of K at once, if half of L2 holds A, or what is copied
+    # because it is widened takes half of L1.
+    widen = gemm.a == "f16"
+    depth = nearest(covering(_BLOCK_K, gemm.k), 512 if widen else min(gemm.k, cpu.l2_bytes // 2 // gemm.m))
     return {
         "KIND": "panels",
-        "PACK_LEFT": False,
+        **({} if widen else {"PACK_LEFT": False}),
         "MR": 12,
         "NR": 2,
         "MC": 64,
         "NC": covering(_BLOCK_COLUMNS, gemm.m)[-1],
         "KC": depth,
         "INNER": "right",
-        "PACK_AHEAD": 32,
+        "PACK_AHEAD": 0 if widen else 32,
         "PREFETCH": 0,
         "PREFETCH_C": False,
     }
@@ -271,12 +275,13 @@ def _default_blocks(gemm: Gemm, cpu: X86, left: int, right: int, widen: bool) ->
     fitting = [c for c in _BLOCK_COLUMNS if c * gemm.k * element <= 8 * cpu.l2_bytes] or _BLOCK_COLUMNS[:1]
     # What lies in one piece: where it is long, the processor itself fetches ahead.
     short = (gemm.k if gemm.layout == "nt" else min(right, wide)) < 1024
+    near = widen and left <= 2 * _FEW  # a panel of the right operand, which widening made twice as large, is kept in L1
     return {
         **config,
         "MC": 256 if few else 64,
         "NC": covering(fitting, right)[-1] if right <= wide else nearest(fitting, max(wide, 256)),
-        "KC": depth,
-        "INNER": "right",
+        "KC": nearest(depths, 128) if near else depth,
+        "INNER": "left" if near else "right",
         "PACK_AHEAD": 8 if few and short else 0,
         "PREFETCH": 0 if few else 8,
         "PREFETCH_C": not few,
