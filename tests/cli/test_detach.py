@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -26,7 +27,8 @@ def nothing_left(project: Path) -> Iterator[None]:
     yield
     for folder in project.glob("deepgen-studies/*"):
         if (pid := holder(folder)) is not None:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it may be ending by itself
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("how", [["--detach"], ["O=0"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -167,6 +168,24 @@ def test_paths_that_are_no_text_are_told_all_the_same(project: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(_run("deepgen top $'odd\\xff' --json", project, **strict).stdout)
     assert os.fsencode(told["study"]).startswith(b"odd\xff/gemm")
+
+
+def test_the_exit_code_is_right_when_nobody_listens(project: Path) -> None:
+    done = _run("deepgen top nonsense 2>&1 | true; exit ${PIPESTATUS[0]}", project)
+    assert (done.returncode, done.stderr) == (2, b"")
+
+
+def test_a_bug_is_told_when_its_log_cannot_be_written(deepgen: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(settings: object) -> None:
+        raise RuntimeError("the cat is out")
+
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("deepgen.cli.checkup.examine", broken)
+    monkeypatch.setattr("tempfile.mkstemp", full)
+    said = deepgen("doctor")
+    assert said.code == 1 and "the cat is out" in said.err and "No space left" in said.err
 
 
 def test_what_is_missing_around_us_is_told_or_done_without(project: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
@@ -143,8 +144,11 @@ def _tell(error: Exception) -> int:
         # The system's refusals are the user's to mend: a full disk, a folder that may not be written.
         _say(f"{error.filename}: {error.strerror}" if error.filename else _without_a_name(error))
         return 1
-    log = _write_log(error)
-    _say(f"an unexpected error, which is a bug of deepgen: {type(error).__name__}: {error} (details are in {log})")
+    try:
+        details = f"details are in {_write_log(error)}"
+    except OSError as refused:
+        details = f"details cannot be written: {refused.strerror}; see them with deepgen --debug"
+    _say(f"an unexpected error, which is a bug of deepgen: {type(error).__name__}: {error} ({details})")
     return 1
 
 
@@ -173,12 +177,13 @@ def _write_log(error: Exception) -> Path:
         name = tempfile.mkstemp(prefix="error-", suffix=".txt", dir=folder)[1]
     except (OSError, DeepgenError):
         name = tempfile.mkstemp(prefix="deepgen-error-", suffix=".txt")[1]
-    Path(name).write_text(text, encoding="utf-8")
+    Path(name).write_text(text, encoding="utf-8", errors="backslashreplace")
     return Path(name)
 
 
 def _say(sentence: str) -> None:
-    print(f"deepgen: {sentence}", file=sys.stderr)
+    with suppress(OSError):  # nobody listens any more: the exit code tells as much as it can
+        print(f"deepgen: {sentence}", file=sys.stderr)
 
 
 if __name__ == "__main__":
