@@ -90,7 +90,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "PACK_B": "ahead" if ahead else packing,
         "OUTER": "b",
         "INNER": "a" if one_panel or askew else "b",
-        "UNROLL": 8 if one_panel or swap else 4,
+        "UNROLL": 8 if one_panel or swap or blocks else 4,
         "PREFETCH": 0,
         "PREFETCH_A": 64 if a_in_place and not small_a and not next_strip else 0,
         "NEXT_STRIP": next_strip,

@@ -91,9 +91,9 @@ ALWAYS_INLINE void put(vec acc[MR][NR], int nv, int part, mask last, long rows, 
 ALWAYS_INLINE void turn(vec acc[MR][NR], int nv, int part, int unroll, mask last, place *at, lines *later) {
     if (PREFETCH_A && !A_T && !PACK_A)
         UNROLLED for (int i = 0; i < MR; i++) __builtin_prefetch(number(at, i, PREFETCH_A));
-    int line = 0;
     UNROLLED for (int u = 0; u < unroll; u++) {
-        UNROLLED for (; ASKS && line * unroll <= u * NEXT_LINES && line < NEXT_LINES; line++) ask_for_line(later, line);
+        UNROLLED for (int i = 0; i < NEXT_LINES; i++)
+            if (ASKS && i * unroll / NEXT_LINES == u) ask_for_line(later, i);
         step(acc, nv, part, last, at, u);
     }
     if (ASKS) pass(later);
