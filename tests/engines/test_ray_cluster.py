@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shlex
@@ -103,11 +104,9 @@ def processes(title: str) -> list[int]:
 
 def kill(title: str) -> bool:
     for pid in processes(title)[:1]:
-        try:
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:  # it ended by itself meanwhile
-            return False
-        return True
+            return True
     return False
 
 
@@ -197,8 +196,9 @@ def test_a_kernel_on_the_processor_survives_the_death_of_the_process_it_runs_in(
 
     def murder(ended: int) -> None:
         if not killed and (found := children()):
-            killed.append(found[0])
-            os.kill(found[0], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
+                os.kill(found[0], signal.SIGKILL)
+                killed.append(found[0])
 
     with nodes.engine(tmp_path).open(task) as session:
         session.submit(0, kernel)
