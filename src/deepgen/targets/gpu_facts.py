@@ -74,7 +74,7 @@ _SM75 = (*_SM70, "ldmatrix", "mma_i8")
 _SM80 = (*_SM75, "cp_async", "bf16x2", "mma_bf16", "mma_tf32", "mma_f64", "reduce_add")
 _SM89 = (*_SM80, "mma_f8")
 _TMA = ("cluster", "tma", "stmatrix")
-# Server chips from sm_90 on have 8-bit floats in larger products only: warp-wide ones are widened to f16 by the compiler.
+# Server chips from sm_90 on have 8-bit floats in larger products only: the compiler widens warp-wide ones to f16.
 _SM90 = (*_SM89, *_TMA, "mma_f8_widened")
 _SM100 = (*_SM90, "ffma2")
 _SM120 = (*_SM89, *_TMA, "ffma2")
