@@ -59,7 +59,7 @@ def start(project: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def run(*argv: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "deepgen.cli.main", *argv],
+            [sys.executable, "-m", "deepgen", *argv],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -57,6 +57,23 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "False"
 
 
+IMPATIENT = """
+import sys
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, CtrlC())
+from deepgen.__main__ import run
+run()
+"""
+
+
+def test_ctrl_c_while_it_is_still_being_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPATIENT], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize(
     ("argv", "named"),
     [

@@ -205,7 +205,7 @@ def test_where_there_is_no_terminal_progress_is_lines_on_stderr(start: Callable)
 def test_on_a_terminal_there_is_a_live_view(project: Path) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "deepgen.cli.main", *SLOW[:-1], "8"],
+        [sys.executable, "-m", "deepgen", *SLOW[:-1], "8"],
         stdout=subprocess.PIPE,
         stderr=slave,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
@@ -234,7 +234,7 @@ def test_on_a_terminal_there_is_a_live_view(project: Path) -> None:
 def test_json_stays_pure_on_a_terminal(project: Path) -> None:
     master, slave = pty.openpty()
     done = subprocess.run(
-        [sys.executable, "-m", "deepgen.cli.main", *SMALL, "--json"],
+        [sys.executable, "-m", "deepgen", *SMALL, "--json"],
         stdout=subprocess.PIPE,
         stderr=slave,
         check=True,

@@ -75,7 +75,7 @@ def walk(hosts: list[Host], tmp_path: Path, before: set[int]) -> None:
 def run(line: str, folder: Path) -> str:
     program, *words = line.split()
     assert program == "deepgen" and words.pop(0) == "cluster"
-    command = [sys.executable, "-m", "deepgen.cli.main", "cluster", *words]
+    command = [sys.executable, "-m", "deepgen", "cluster", *words]
     environment = {**os.environ, "COLUMNS": "80"}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=150, check=False

@@ -70,7 +70,7 @@ def deepgen(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
     ran: list[str] = []
 
     def run(*argv: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "deepgen.cli.main", "cluster", *argv]
+        command = [sys.executable, "-m", "deepgen", "cluster", *argv]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False)
         ran.append(f"{' '.join(argv)} -> {done.returncode}\n{done.stdout}{done.stderr}")
         return done
@@ -85,7 +85,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def run(*argv: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "deepgen.cli.main", "cluster", *argv]
+        command = [sys.executable, "-m", "deepgen", "cluster", *argv]
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
         started.append(process)

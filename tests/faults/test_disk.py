@@ -47,7 +47,7 @@ os.environ["COLUMNS"] = "80"
 TUNE = ["tune", "gemm", "MNK=128", "--target", "sim:measure_seconds=0.01", "--trials", "300", "--out",
         str(disk / "studies"), "--json"]
 def start(*words):
-    command = [sys.executable, "-m", "deepgen.cli.main", *words]
+    command = [sys.executable, "-m", "deepgen", *words]
     return subprocess.Popen(command, cwd=disk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 def end(process):
     out, err = process.communicate(timeout=120)

@@ -68,7 +68,7 @@ def test_a_study_goes_on_when_workers_and_compilers_are_killed(tmp_path: Path) -
     words = ["tune", "gemm", "MNK=64", "--target", "x86:native", "--trials", str(TRIALS), "--keep-top", "3", "--json"]
     words += ["--jobs", "2"]  # or many cores have built everything before there is a compiler to kill
     tuner = subprocess.Popen(
-        [sys.executable, "-m", "deepgen.cli.main", *words],
+        [sys.executable, "-m", "deepgen", *words],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -22,7 +22,7 @@ LONG = ["--trials", "5000"]  # longer than any test: however slow the machine, t
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "deepgen.cli.main", *words]
+    command = [sys.executable, "-m", "deepgen", *words]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

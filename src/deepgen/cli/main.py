@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run() -> NoReturn:
-    """The entry point of the installed command."""
+    """The command line of this process, to its end."""
     _settle_streams()
     sys.exit(main())
 
@@ -184,7 +184,3 @@ def _write_log(error: Exception) -> Path:
 def _say(sentence: str) -> None:
     with suppress(OSError):  # nobody listens any more: the exit code tells as much as it can
         print(f"deepgen: {sentence}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    run()

@@ -77,7 +77,7 @@ def facts(code: str | None = None, build: list[str] = [], measure: list[str] = [
         with tempfile.TemporaryDirectory(prefix="deepgen-") as folder:
             _unpack(code, Path(folder))
             try:
-                found["doctor"] = json.loads(_python(folder, "deepgen.cli.main", "doctor", "--json"))
+                found["doctor"] = json.loads(_python(folder, "deepgen", "doctor", "--json"))
                 wanted = json.dumps([build, measure])
                 found["targets"] = json.loads(_python(folder, "deepgen.cluster.probe", wanted))
             except (Refused, ValueError) as error:

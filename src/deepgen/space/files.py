@@ -15,7 +15,7 @@ def read_space(text: str, name: str, strategy: int = 1) -> Space:
     """The space that the text of a file describes; `strategy` says how a tuning config becomes one."""
     try:
         data: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"not JSON: {error}", where=name) from error
     if isinstance(data, dict) and str(data.get("format", "")).startswith("deepgen.space/"):
         try:
