@@ -68,7 +68,7 @@ WITHOUT_TILES = {
 CONSTANT_B = "_constant_b"  # how families end their name that pack B ahead of time
 RACE_SECONDS = 4.0
 CALM = 0.80  # of the machine's best rate, before a race and after it
-FEWEST_ROUNDS, MOST_ROUNDS = 11, 41
+FEWEST_ROUNDS, MOST_ROUNDS = 21, 41
 
 
 class Runners:

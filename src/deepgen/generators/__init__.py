@@ -26,8 +26,8 @@ def families() -> tuple[Generator, ...]:
         X86Gemm(),
         X86GemmConstant(),
         AmxGemm(),
-        AmxGemmConstant(),
         vector_gemm(),
+        AmxGemmConstant(),  # after vectors, which serve few rows: one that packs B ahead is only taken by name
         Sm90Gemm(),
         SkinnyGemm(),
         MmaGemm(),
