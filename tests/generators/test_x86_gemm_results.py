@@ -157,11 +157,11 @@ def test_a_constant_b_packed_ahead_gives_the_same(layout: str) -> None:
 
 
 def test_a_constant_b_packed_ahead_is_right_in_every_block() -> None:
-    family, operator = X86GemmConstant(), gemm(137, 263, 600)
+    family, operator, alone = X86GemmConstant(), gemm(137, 263, 600), replace(NATIVE, cores=1)
     blocks = {"MC": 32, "NC": 128, "KC": 256, "INNER": "b", "NEXT_STRIP": True, "NEXT_BLOCK": True, "PREFETCH_A": 0}
-    config = {**family.default(operator, NATIVE), **blocks, "THREADS": 1}
-    assert family.space(operator, NATIVE).explain(config) == []
-    runs = Runs(family.emit(operator, NATIVE, config), NATIVE)
+    config = {**family.default(operator, alone), **blocks}
+    assert family.space(operator, alone).explain(config) == []
+    runs = Runs(family.emit(operator, alone, config), alone)
     assert runs.wrong(operator) == "" and complaints(runs, operator) == []
 
 
