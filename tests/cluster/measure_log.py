@@ -34,7 +34,7 @@ class Hook(importlib.abc.MetaPathFinder):
                 with LOG.open("a") as file:
                     file.write(line + "\n")
                 if LOG.with_name("slow").exists():
-                    time.sleep(0.5)
+                    time.sleep(0.25)
                 return measure(self, kernel, artifact, beat=beat)
 
             module.SimRunner.measure = counted
