@@ -24,11 +24,11 @@ from deepgen.vocabulary import Trial
 
 TRIALS = 60
 IN_FLIGHT = 12  # two calls a device, three devices: lost with the driver, or with a device
-TASK = """
+TASK = f"""
 operator = "gemm"
-shapes = { MNK = %d }
+shapes = {{ MNK = %d }}
 [budget]
-trials = 60
+trials = {TRIALS}
 """
 GROUPS = """
 [[groups]]

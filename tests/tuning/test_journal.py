@@ -87,20 +87,23 @@ def test_who_asks_for_the_holder_is_not_in_the_way(tmp_path: Path) -> None:
     with Journal(tmp_path, write=True) as journal:
         fill(journal, 1)
     over = threading.Event()
+    told: set[int | None] = set()
 
     def ask() -> None:
         while not over.is_set():
-            holder(tmp_path)
+            told.add(holder(tmp_path))
             time.sleep(0.001)
 
     asking = threading.Thread(target=ask)
     asking.start()
     try:
         for _ in range(300):
-            Journal(tmp_path, write=True).close()
+            Journal(tmp_path, write=True).close()  # raises where it finds the lock taken
     finally:
         over.set()
         asking.join()
+    assert told <= {None, os.getpid()}
+    assert holder(tmp_path) is None
 
 
 def test_a_folder_without_a_study_is_named(tmp_path: Path) -> None:

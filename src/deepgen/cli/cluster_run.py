@@ -16,6 +16,7 @@ import typer
 from deepgen.cli import live, toolchain
 from deepgen.cli.cluster_requests import requests_of
 from deepgen.cli.cluster_view import print_results, print_results_json, watching
+from deepgen.cli.detach import PROGRAM
 from deepgen.cli.output import note, shown
 from deepgen.cli.signals import Stopped, stop_on_signals
 from deepgen.cluster import files, ssh
@@ -25,8 +26,6 @@ from deepgen.cluster.model import Cluster, Host, Secret, password_variable
 from deepgen.settings import Settings
 from deepgen.vocabulary import BadInput, DeepgenError
 
-# Not with the current folder on its path: a file there named like a package must not be imported.
-_PROGRAM = "import sys; sys.path = [p for p in sys.path if p]; from deepgen.cli.main import run; run()"
 _GLANCE = 0.2
 _PATIENCE = 60.0  # seconds that a stop may take before it is said how to force it
 
@@ -48,7 +47,7 @@ def start(folder: RunFolder, passwords: Mapping[Host, Secret]) -> None:
     folder.tell(RunProgress())
     with folder.log.open("ab") as sink:
         child = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, "cluster", "drive", str(folder.path.absolute())],
+            [sys.executable, "-c", PROGRAM, "cluster", "drive", str(folder.path.absolute())],
             stdin=subprocess.PIPE,
             stdout=sink,
             stderr=sink,

@@ -17,7 +17,7 @@ from deepgen.vocabulary.errors import DeepgenError
 LOG = "log.txt"
 # `python -m` and `-c` look for modules in the current folder first, which the installed command does not: a file there
 # named like a package must not be imported.
-_PROGRAM = "import sys; sys.path = [p for p in sys.path if p]; from deepgen.cli.main import run; run()"
+PROGRAM = "import sys; sys.path = [p for p in sys.path if p]; from deepgen.cli.main import run; run()"
 _PATIENCE = 30.0  # seconds until the background process must have taken the study
 
 
@@ -32,7 +32,7 @@ def start(argv: Sequence[str], folders: Sequence[Path], *, as_json: bool) -> Non
     log = folder / LOG
     with log.open("ab") as sink:
         child = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, *foreground(argv)],
+            [sys.executable, "-c", PROGRAM, *foreground(argv)],
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
