@@ -21,7 +21,10 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.syspath_prepend(str(BENCHMARKS / "h200"))
-    for name in ("gpu_bench", "gpu_known", "gpu_summary", "ablate", "ablate_counters", "ablate_limiter"):
+    for name in (
+        "gpu_bench", "gpu_known", "gpu_summary", "ablate", "ablate_counters", "ablate_limiter", "sm90_bench",
+        "sm90_candidates", "sm90_check",
+    ):  # fmt: skip
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -89,3 +92,11 @@ def test_results_say_what_the_ablation_shows(tmp_path: Path, monkeypatch: pytest
     main()
     for file in results.glob("gemm_*.json"):
         assert (tmp_path / file.name).read_text() == file.read_text(), "run benchmarks/h200/ablate_limiter.py"
+
+
+@pytest.mark.usefixtures("benchmarks")
+def test_every_check_of_the_family_is_another_one() -> None:
+    from sm90_check import checks, key_of
+
+    made = checks()
+    assert len({key_of(op, config) for op, config in made}) == len(made) > 0, "as many are checked as are counted"
