@@ -1,4 +1,4 @@
-"""What benchmarks share: how they end, and what they write beside figures (date, hardware, versions, command)."""
+"""What benchmarks share: how they end, how they write, and what beside figures (date, hardware, versions, command)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -59,3 +59,17 @@ def save(path: Path, results: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"conditions": conditions(), "results": results}, indent=1) + "\n")
     print(f"written to {path}")
+
+
+def by_lines(told: Mapping[str, Any]) -> str:
+    """JSON with a line for each member, and for each item of a member that is a list.
+
+    For files of many results: one that is measured again changes one line, and a whole file can be looked through.
+    """
+    return "{\n" + ",\n".join(f"{json.dumps(name)}: {_of_lines(value)}" for name, value in told.items()) + "\n}\n"
+
+
+def _of_lines(value: Any) -> str:
+    if not isinstance(value, list):
+        return json.dumps(value)
+    return "[\n" + ",\n".join(json.dumps(item) for item in value) + "\n]"

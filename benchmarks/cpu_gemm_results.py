@@ -11,6 +11,8 @@ from math import exp, log
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from common import by_lines
+
 Race: TypeAlias = "Mapping[str, Any]"
 
 ENOUGH = 0.90  # of the bound: a shape that reaches it meets its floor whatever the ratio
@@ -89,7 +91,7 @@ def merge(path: Path, race: Race) -> None:
         races = [known for known in read(path) if _key(known) != _key(race)]
         races = sorted([*races, dict(race)], key=_key)
         fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps({"races": races}, indent=1) + "\n")
+        fresh.write_text(by_lines({"races": races}))
         fresh.replace(path)
     finally:
         os.close(lock)

@@ -52,6 +52,7 @@ def test_a_race_takes_the_place_of_an_earlier_one_and_of_no_other(results: Any, 
     for each in (race(1.0), *others, race(3.0)):
         results.merge(out, each)
     assert sorted(r["ratio"] for r in results.read(out)) == [2.0, 2.0, 2.0, 2.0, 3.0]
+    assert sum('"ratio"' in line for line in out.read_text().splitlines()) == 5, "one line a race"
 
 
 def test_the_summary_shows_what_misses_and_a_retry_takes_just_that(results: Any) -> None:
