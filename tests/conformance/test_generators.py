@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from deepgen import generators, operators, targets
 from deepgen.generators import Generator
+from deepgen.generators.base import Specialist
 from deepgen.operators import Operator, gemm
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Kernel
@@ -19,6 +22,9 @@ OPERATORS = [
     gemm(48, 80, 100, dtype="i8"),
     gemm(16, 4096, 4096, dtype="bf16", layout="nt"),
 ]
+# What is faster by another family than by the one that comes first.
+FEW_ROWS = [gemm(m, 1024, 1024, dtype=dtype, layout=layout) for m in (1, 4, 5, 64) for dtype in ("bf16", "i8")
+            for layout in ("nn", "nt")]  # fmt: skip
 TARGETS = [
     "x86:native", "x86:avx2", "x86:avx512", "x86:avx512_bf16", "x86:amx", "cuda:sm_80", "cuda:sm_90a",
     "hip:gfx906", "sim",
@@ -80,6 +86,32 @@ def test_a_config_outside_the_space_is_explained(family: Generator, operator: Op
     config = dict(family.default(operator, target))
     knob = space.knobs[0].name
     assert not space.contains({**config, knob: 10**9})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_order_of_those_that_serve_is_by_what_they_say_alone(target: str) -> None:
+    """Those that excel come first, then the list's order; so there is a default wherever any family serves."""
+    chip = targets.resolve(target)
+    for operator in (*OPERATORS, *FEW_ROWS):
+        serving = [f for f in generators.families() if f.refuses(operator, chip) is None]
+        if not serving:
+            continue
+        excelling = [f.name for f in serving if isinstance(f, Specialist) and f.excels(operator, chip)]
+        rest = [f.name for f in serving if f.name not in excelling]
+        for _ in range(2):
+            assert [f.name for f in generators.serving(operator, chip)] == excelling + rest
+        assert generators.find(operator, chip).name == (excelling + rest)[0]
+
+
+def test_who_excels_does_so_on_some_of_what_it_serves() -> None:
+    """Everywhere or nowhere would be a place in the list."""
+    said: dict[str, set[bool]] = {}
+    for family, target in itertools.product(generators.families(), TARGETS):
+        for operator in (*OPERATORS, *FEW_ROWS):
+            chip = targets.resolve(target)
+            if isinstance(family, Specialist) and family.refuses(operator, chip) is None:
+                said.setdefault(family.name, set()).add(family.excels(operator, chip))
+    assert said and all(answers == {True, False} for answers in said.values()), said
 
 
 def test_no_generator_is_an_error_that_says_why() -> None:

@@ -39,10 +39,15 @@ def test_sampled_configs_are_right_on_all_sizes(layout: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "operator", [bf16(8, 1100, 300), bf16(64, 96, 64, batch=5), integers(70, 131, 300, "u8", layout="tn")], ids=str
-)
+    "operator",
+    [
+        bf16(8, 1100, 300), bf16(64, 96, 64, batch=5), integers(70, 131, 300, "u8", layout="tn"),
+        bf16(1, 1100, 300), integers(4, 1100, 300),
+    ],
+    ids=str,
+)  # fmt: skip
 def test_default_configs_are_right_on_all_sizes(operator: Gemm) -> None:
-    """Sums that wait in memory; a batch, which fetches what comes next; a left operand that is turned."""
+    """Sums that wait in memory; a batch, which fetches what comes next; a left operand that is turned; few rows."""
     kernel = runs(operator, FAMILY.default(operator, TARGET))
     assert kernel.wrong(operator) == ""
     for m, n, k in SIZES:

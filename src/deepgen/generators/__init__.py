@@ -1,33 +1,33 @@
-"""Families of kernels. The first that serves an operator on a target is the default."""
+"""Families of kernels, and in which order they are tried for an operator on a target: the first is the default."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.generators.base import Generator
+from deepgen.generators.base import Generator, Specialist
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary.errors import BadInput
 
 
 def families() -> tuple[Generator, ...]:
-    """All generators, the best choice first."""
+    """All generators. Of those that serve, and do not excel, an earlier one is the better choice."""
     from deepgen.generators.sim import SimTiles
     from deepgen.generators.templates.mma.mma_gemm import MmaGemm
     from deepgen.generators.templates.simt.simt_gemm import SimtGemm
     from deepgen.generators.templates.skinny.skinny_gemm import SkinnyGemm
     from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
     from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm, AmxGemmConstant
-    from deepgen.generators.templates.x86_dot.dot_gemm import vector_gemm
+    from deepgen.generators.templates.x86_dot.dot_gemm import DotGemm
     from deepgen.generators.templates.x86_fma.fma_gemm import X86Gemm, X86GemmConstant
 
     return (
         X86Gemm(),
         X86GemmConstant(),
         AmxGemm(),
-        vector_gemm(),
-        AmxGemmConstant(),  # after vectors, which serve few rows: one that packs B ahead is only taken by name
+        DotGemm(),
+        AmxGemmConstant(),  # after vectors, too: what packs B ahead is only taken by name
         Sm90Gemm(),
         SkinnyGemm(),
         MmaGemm(),
@@ -48,7 +48,11 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
     if not found:
         reasons = "; ".join(f"{family.name}: {reason}" for family, reason in answers)
         raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed=reasons)
-    return found
+    return sorted(found, key=lambda family: not _excels(family, operator, target))
+
+
+def _excels(family: Generator, operator: Operator, target: Target) -> bool:
+    return isinstance(family, Specialist) and family.excels(operator, target)
 
 
 def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from deepgen.operators import Operator
 from deepgen.space import Space
@@ -18,7 +18,7 @@ class Generator(Protocol):
     def name(self) -> str: ...
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        """None when this family serves the operator on the target, otherwise the reason in words."""
+        """None when this family serves the operator on the target, otherwise the reason why it cannot, in words."""
         ...
 
     def space(self, operator: Operator, target: Target) -> Space: ...
@@ -27,4 +27,13 @@ class Generator(Protocol):
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         """A valid config that is good without any search: where a search may start, and what a demo builds."""
+        ...
+
+
+@runtime_checkable
+class Specialist(Protocol):
+    """What a family has beside, if it is faster on some of what it serves than those before it in `families()`."""
+
+    def excels(self, operator: Operator, target: Target) -> bool:
+        """Whether it comes before them. Asked only of what it serves; it knows nothing of what is running or built."""
         ...

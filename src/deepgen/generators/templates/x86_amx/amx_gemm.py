@@ -8,7 +8,6 @@ from typing import Any
 
 from deepgen.generators.templates.x86_amx.defaults import BYTES_WORTH_A_THREAD, default_config
 from deepgen.generators.templates.x86_common import HUGE_PAGE, covering, served, sources, thread_counts
-from deepgen.generators.templates.x86_dot.dot_gemm import vector_gemm
 from deepgen.generators.templates.x86_dot.products import (
     C_TYPES,
     PARTITION,
@@ -40,7 +39,6 @@ _COMMON = tuple(f"x86_{part}.h" for part in ("call", "curve", "pages", "pool", "
 _SOURCES = (*_OWN, "lines.h", "finish.h", "tasks.h", *_COMMON)
 _SWITCHES = ("SWAP", "K_OUTSIDE", "PACK_LEFT", "SNAKE", "ASIDE", "AHEAD_RESULT", "HUGE_PAGES")
 _PARTITION = {**PARTITION, "k": 4}
-_FEW_ROWS = 4
 _LEAST_SLICE = 256  # numbers along K; the sums of shorter slices take longer to add up than they save
 _WHILE_PACKING = {"GATHER": 8, "PACK_AHEAD": 0}  # what only a B that is packed in every run chooses
 
@@ -61,14 +59,7 @@ class AmxGemm:
         needs = ("amx_tile", "amx_bf16" if operator.a == "bf16" else "amx_int8")
         if not target.has(*needs):
             return "it needs " + " and ".join(needs)
-        if self._leaves_to_vectors(operator, target):
-            return "so few rows by a B stored K x N are multiplied faster by vectors"
         return unfit_result(operator)
-
-    def _leaves_to_vectors(self, gemm: Gemm, cpu: X86) -> bool:
-        """Tiles need B packed, which takes longer than products of few rows; vectors read it where it lies."""
-        few = gemm.m <= _FEW_ROWS and gemm.layout[1] == "n" and not self._constant_b
-        return few and vector_gemm().refuses(gemm, cpu) is None
 
     def space(self, operator: Operator, target: Target) -> Space:
         gemm, cpu = served(operator, target)
