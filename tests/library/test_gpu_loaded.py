@@ -92,6 +92,39 @@ def test_what_does_not_fit_is_told(call: LoadedGpuKernel) -> None:
         call([1, 2], OnDevice(b), out=OnDevice(out))
 
 
+def test_a_result_that_overlaps_what_is_read_is_refused(call: LoadedGpuKernel) -> None:
+    buffer, apart = aligned(40, 16), aligned(8, 16)
+    a, b = buffer[:8], buffer[16:24]
+    call(OnDevice(a), OnDevice(b), out=OnDevice(buffer[32:36].reshape(8, 8)))  # the shapes are known from here on
+    for start, name in ((0, "A"), (4, "A"), (7, "A"), (14, "B"), (16, "B"), (20, "B"), (23, "B")):
+        out = buffer[start : start + 4].reshape(8, 8)
+        with pytest.raises(BadInput, match=f"out overlaps {name}, which is read"):
+            call(OnDevice(a), OnDevice(b), out=OnDevice(out))
+    for start in (8, 12, 24):  # right behind A, right before B and right behind it
+        out = buffer[start : start + 4].reshape(8, 8)
+        for first in (a, apart):
+            call(OnDevice(first), OnDevice(b), out=OnDevice(out))
+            np.testing.assert_allclose(out, first @ b.T, rtol=1e-4, atol=1e-5)
+
+
+def test_slices_of_one_buffer_may_lie_between_each_other(call: LoadedGpuKernel) -> None:
+    buffer, b = aligned(8, 64), aligned(8, 16)
+    a = buffer[:, :16]
+    for start in (16, 32, 56):
+        for _ in range(2):
+            out = buffer[:, start : start + 8]
+            call(OnDevice(a), OnDevice(b), out=OnDevice(out))
+            np.testing.assert_allclose(out, a @ b.T, rtol=1e-4, atol=1e-5)
+        with pytest.raises(BadInput, match="out overlaps A"):
+            call(OnDevice(a), OnDevice(b), out=OnDevice(buffer[:, 12:20]))
+
+
+def test_a_bias_that_the_kernel_does_not_add_is_refused(call: LoadedGpuKernel) -> None:
+    a, b, out, bias = aligned(8, 8), aligned(8, 8), aligned(8, 8), aligned(1, 8)[0]
+    with pytest.raises(BadInput, match="bias is given to a kernel that adds none"):
+        call(OnDevice(a), OnDevice(b), out=OnDevice(out), bias=OnDevice(bias))
+
+
 def test_a_call_costs_little_more_than_its_launch(call: LoadedGpuKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through torch's tensors: a few microseconds. Against a workload of Python's own, so that any machine will do."""
     torch = pytest.importorskip("torch")

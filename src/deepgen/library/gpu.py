@@ -13,6 +13,7 @@ from threading import Lock, get_ident
 from typing import Any, TypeAlias
 
 from deepgen.library.device_arrays import View, stream_handle, view
+from deepgen.library.overlap import Apart
 from deepgen.library.shapes import check_shape
 from deepgen.measure.gpu_driver import APIS, Driver, DriverError, Launch
 from deepgen.measure.gpu_kernel import BoundPlan, GpuKernel
@@ -28,7 +29,7 @@ _NO_CONTEXT = 201
 _Fire: TypeAlias = Callable[[Sequence[int], int], None]
 
 
-def _firing(plans: Sequence[BoundPlan], names: Sequence[str]) -> _Fire:
+def _firing(plans: Sequence[BoundPlan], names: Sequence[str], apart: Apart) -> _Fire:
     """Of plans bound to one shape, strides, thread and, where they have scratch memory, one stream.
 
     Threads have bindings of their own: one may set addresses while another launches.
@@ -36,9 +37,10 @@ def _firing(plans: Sequence[BoundPlan], names: Sequence[str]) -> _Fire:
     slots = [[slot for plan in plans for slot in plan.slots(name)] for name in names]
     launch = plans[0].single if len(plans) == 1 else None
     if launch is not None and [len(some) for some in slots] == [1, 1, 1]:
-        return _firing_once(launch, *(some[0] for some in slots))
+        return _firing_once(launch, apart, *(some[0] for some in slots))
 
     def fire(addresses: Sequence[int], stream: int) -> None:
+        apart.check(addresses)
         for some, address in zip(slots, addresses, strict=True):
             for slot in some:
                 slot.value = address
@@ -48,12 +50,16 @@ def _firing(plans: Sequence[BoundPlan], names: Sequence[str]) -> _Fire:
     return fire
 
 
-def _firing_once(launch: Launch, a: Any, b: Any, c: Any) -> _Fire:
+def _firing_once(launch: Launch, apart: Apart, a: Any, b: Any, c: Any) -> _Fire:
     """One launch of three tensors: what is called most, and where every tenth of a microsecond shows."""
     on = 0
+    (before_a, after_a), (before_b, after_b) = apart.within["A"], apart.within["B"]
 
     def fire(addresses: Sequence[int], stream: int) -> None:
         nonlocal on
+        at_a, at_b, at_c = addresses
+        if before_a < at_c - at_a < after_a or before_b < at_c - at_b < after_b:
+            apart.look(addresses)
         a.value, b.value, c.value = addresses
         if stream != on:
             launch.on(stream)
@@ -84,33 +90,30 @@ class LoadedGpuKernel:
         """C from A and B, enqueued on `stream`: a handle, a stream object, or by default torch's current stream.
 
         Without `out` the result is a new torch tensor. With beta, `out` must be given and holds C before and after.
+        `out` may lie between the rows of A or B, as slices of one buffer do, but share no element with them.
         """
         if out is None:
             out = self._new_output(a, b)
-        names: tuple[str, ...] = _NAMES
-        arrays: tuple[Any, ...] = (a, b, out)
+        key: Any = None
         try:  # Tensors of torch are what is called most: no loop, no detour.
             device = a.get_device()
             handle = self._torch_stream(device) if stream is None else stream_handle(stream)
             at_a, at_b, at_c = a.data_ptr(), b.data_ptr(), out.data_ptr()
             if (at_a | at_b | at_c) % _ALIGN:
-                _refuse(names, (at_a, at_b, at_c))
+                _refuse(_NAMES, (at_a, at_b, at_c))
             addresses: tuple[int, ...] = (at_a, at_b, at_c)
-            key: Any = (
+            key = (
                 a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype, out.shape, out.stride(), out.dtype,
                 device, b.get_device(), out.get_device(), handle if self._scratch else None, get_ident(),
             )  # fmt: skip
         except AttributeError:
             handle = 0 if stream is None else stream_handle(stream)
-            key, addresses = self._look(names, arrays, handle)
-        if bias is not None or scale is not None:
-            more = {name: array for name, array in (("bias", bias), ("scale", scale)) if array is not None}
-            names, arrays = (*names, *more), (*arrays, *more.values())
-            key, addresses = self._look(names, arrays, handle)
+        if key is None or bias is not None or scale is not None:
+            key, addresses = self._look(_named(a, b, out, bias, scale), handle)
         fire = self._calls.get(key)
         if fire is None:
             with self._lock:
-                views = {name: view(array) for name, array in zip(names, arrays, strict=True)}
+                views = {name: view(array) for name, array in _named(a, b, out, bias, scale).items()}
                 fire = self._calls[key] = self._bind(views)
         try:
             fire(addresses, handle)
@@ -133,6 +136,8 @@ class LoadedGpuKernel:
     def _bind(self, views: Mapping[str, View]) -> _Fire:
         """The slow way, once for each shape: everything is checked here."""
         gemm = self._served(views)
+        for name in views.keys() - {tensor.name for tensor in gemm.tensors()}:
+            raise BadInput(f"{name} is given to a kernel that adds none", allowed="a call without it")
         for tensor in gemm.tensors():
             if tensor.name not in views:
                 raise BadInput(f"{gemm.describe()} needs {tensor.name}", allowed=f"pass it as {tensor.name}=")
@@ -142,7 +147,8 @@ class LoadedGpuKernel:
         scalars = _scalars(gemm, views)
         check_shape(self.kernel, scalars)
         bound = self._loaded.bind(addresses, scalars, self._allocate, shapes)
-        return _firing((bound.prepare, bound.run) if self.kernel.plan.prepare else (bound.run,), tuple(views))
+        plans = (bound.prepare, bound.run) if self.kernel.plan.prepare else (bound.run,)
+        return _firing(plans, tuple(views), Apart(views))
 
     def _served(self, views: Mapping[str, View]) -> Gemm:
         a, b, op = views["A"].shape, views["B"].shape, self.operator
@@ -165,9 +171,9 @@ class LoadedGpuKernel:
             return a.new_empty(c.shape)
         raise BadInput(f"the result is {gemm.c}", allowed="pass it as out=")
 
-    def _look(self, names: tuple[str, ...], arrays: tuple[Any, ...], handle: int) -> tuple[Any, tuple[int, ...]]:
+    def _look(self, arrays: Mapping[str, Any], handle: int) -> tuple[Any, tuple[int, ...]]:
         """What a call with these arrays depends on, and their addresses."""
-        views = [view(array) for array in arrays]
+        names, views = tuple(arrays), [view(array) for array in arrays.values()]
         told = tuple((seen.shape, seen.strides, seen.dtype) for seen in views)
         _refuse(names, [seen.address for seen in views])
         return (names, told, handle if self._scratch else None, get_ident()), tuple(seen.address for seen in views)
@@ -184,6 +190,12 @@ class LoadedGpuKernel:
 
     def __repr__(self) -> str:
         return f"<deepgen kernel {self.kernel.name} for {self.operator.describe()} on {self.kernel.language}>"
+
+
+def _named(a: Any, b: Any, out: Any, bias: Any, scale: Any) -> dict[str, Any]:
+    """The arrays of a call, A, B and C first."""
+    more = {name: array for name, array in (("bias", bias), ("scale", scale)) if array is not None}
+    return {"A": a, "B": b, "C": out, **more}
 
 
 def _refuse(names: Sequence[str], addresses: Sequence[int]) -> None:

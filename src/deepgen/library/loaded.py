@@ -11,6 +11,7 @@ import numpy as np
 
 from deepgen.build import build_once
 from deepgen.library.gpu import LoadedGpuKernel
+from deepgen.library.overlap import refuse_arrays
 from deepgen.library.shapes import check_shape
 from deepgen.measure.native import NativeKernel
 from deepgen.operators import Array, Gemm, Operator
@@ -46,8 +47,8 @@ class LoadedKernel:
             if self.operator.beta != 0.0:
                 raise BadInput("this kernel adds beta * C: it needs C", allowed="pass it as out=")
             out = np.empty(*admitted.tensors["C"])
-        elif _overlap(out, a) or _overlap(out, b):
-            raise BadInput("out overlaps A or B, which are read while it is written", allowed="an array of its own")
+        else:
+            refuse_arrays(out, {"A": a, "B": b})
         arrays = {"A": a, "B": b, "C": out}
         if bias is not None:
             arrays["bias"] = bias
@@ -90,12 +91,6 @@ def load(kernel: Kernel, operator: Operator, target: Target, binary: Path | None
     if isinstance(target, Gpu):
         return LoadedGpuKernel(kernel, operator, binary or Path(build_once(kernel, target).binary))
     return LoadedKernel(kernel, operator, binary or Path(build_once(kernel, target).binary))
-
-
-def _overlap(one: Array, other: Array) -> bool:
-    if one.base is None and other.base is None:  # each has its own memory: asking numpy would take a microsecond
-        return one is other
-    return np.may_share_memory(one, other)
 
 
 def _check(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
