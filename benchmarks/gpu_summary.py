@@ -27,11 +27,6 @@ def summary(rows: list[dict[str, Any]], dtype: str) -> dict[str, Any]:
         for row in rows
         if row["ratio"].get("cublaslt", least) < least
     ]
-    if not out["reached"]:
-        short = [row for row in rows if least <= row["ratio"].get("cublaslt", 1.0) < 1.0]
-        out["under_par"] = [
-            {"shape": row["shape"], "ratio": row["ratio"]["cublaslt"], "limiter": limiter(row)} for row in short
-        ]
     out["all_correct"] = all(all(row["correct"].values()) for row in rows)
     return out
 
