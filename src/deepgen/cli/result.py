@@ -23,7 +23,8 @@ def print_result(study: Study) -> None:
         labelled("", f"trial {winner['trial']}, rank {winner['rank']}, {winner['verdict']}")
         labelled("config", config_text(winner["config"]))
         if winner.get("ties"):
-            labelled("ties", "as fast: trials " + ", ".join(str(t) for t in winner["ties"]))
+            kept = "; a tie goes to the default" if winner["tie_broken_by"] == "default" else ""
+            labelled("ties", "as fast: trials " + ", ".join(str(t) for t in winner["ties"]) + kept)
     for label, row in zip(["against", *[""] * len(summary["baselines"])], summary["baselines"], strict=False):
         labelled(label, f"{row['name']}: {_ratio(row['ratio'])} ({seconds_text(row['seconds'])})")
     counts = ", ".join(f"{n} {verdict}" for verdict, n in trials.items())

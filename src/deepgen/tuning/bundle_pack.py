@@ -39,10 +39,13 @@ def write(
     trials: Sequence[tuple[Trial, Kernel, Artifact]],
     known: Sequence[tuple[Trial, Kernel, Artifact]],
     harness: Artifact | None,
+    default: int | None,
     keep: int,
     baselines: bool,
 ) -> str:
-    """Write a bundle and give its id. `known`: trials that were measured before, for the finals."""
+    """Write a bundle and give its id. `known`: trials that were measured before, for the finals; `default`: the trial
+    of the config that the search began with.
+    """
     files: dict[str, bytes | Path] = {**travelling(), START: _text("bundle_start.py")}
     for trial, _, artifact in (*trials, *known):
         files[_binary(trial, artifact)] = Path(artifact.binary)
@@ -57,7 +60,7 @@ def write(
         "harness": helper,
         "trials": [_row(*entry) for entry in trials],
         "known": [{**_row(*entry), "measurement": entry[0].measurement.to_json()} for entry in known],
-        "finals": {"keep": keep, "baselines": baselines},
+        "finals": {"default": default, "keep": keep, "baselines": baselines},
     }
     return bundle_archive.write(archive, manifest, files)
 

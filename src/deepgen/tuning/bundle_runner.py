@@ -23,13 +23,12 @@ from deepgen.engines.bundle_results import TrialResult
 from deepgen.measure import gpu_here, open_runner
 from deepgen.measure.base import Contender, Runner, Task
 from deepgen.targets import X86, Cuda, Gpu, Target, host
-from deepgen.tuning.finals import run_finals
+from deepgen.tuning.finals import RESERVES, run_finals
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Missing, Trial, Verdict
 
 INTERRUPTED = 130
 _PEAK_MARGIN = 1.2
 UNMEASURED = Measurement(Verdict.UNSTABLE, "not measured yet")
-_ALL_FINALISTS = 4  # times as many candidates as finalists: some may fail on harder inputs
 
 
 @dataclass(frozen=True)
@@ -178,8 +177,9 @@ def _hold_finals(
     result = run_finals(
         _Here(job, runner, peak),
         job.task.operator,
-        right[: _ALL_FINALISTS * rules["keep"]],
+        right[: RESERVES * rules["keep"]],
         lambda trial: kernels[trial.id],
+        default=next((trial for trial in right if trial.id == rules["default"]), None),
         keep=rules["keep"],
         baselines=rules["baselines"],
         seed=job.task.seed,

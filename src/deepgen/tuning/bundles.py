@@ -19,13 +19,12 @@ from deepgen.measure.supervisor import harness_for
 from deepgen.targets import X86, host
 from deepgen.tuning import bundle_pack
 from deepgen.tuning.bundle_runner import UNMEASURED
+from deepgen.tuning.finals import RESERVES
 from deepgen.tuning.journal import Journal, Proposal
-from deepgen.tuning.request import Request, plan
+from deepgen.tuning.request import Plan, Request, plan
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.study import WINNER, Study
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Trial, digest
-
-_KNOWN = 4  # times as many finalists as are kept: some may fail on harder inputs
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def pack(
         with _Builds(engine, request) as builds:
             say(f"building {len(waiting)} kernels")
             built, failed = builds.all([(p, emit(p.config)) for p in waiting])
-            known = [(t, k, builds.one(k)) for t in journal.best(_KNOWN * request.keep_top) for k in [emit(t.config)]]
+            known = [(t, k, builds.one(k)) for t in _known(journal, planned, request) for k in [emit(t.config)]]
             harness = None if request.target.kind == "sim" else builds.one(harness_for(request.target))
         state.finish(failed)
         if not built:
@@ -91,11 +90,18 @@ def pack(
             trials=built,
             known=known,
             harness=harness,
+            default=next((p.id for p in journal.proposals() if p.rank == planned.first), None),
             keep=request.keep_top,
             baselines=request.baselines,
         )
         journal.note(f"packed {len(built)} trials into bundle {identity[:12]}")
     return Packed(archive, planned.folder, identity, len(built), len(failed))
+
+
+def _known(journal: Journal, planned: Plan, request: Request) -> list[Trial]:
+    """Trials measured before that may go to the finals: the best so far, and the default."""
+    best, default = journal.best(RESERVES * request.keep_top), journal.right(planned.first)
+    return best if default is None or default in best else [*best, default]
 
 
 def merge(study: Study, path: Path, *, engine: LocalEngine | None = None) -> Merged:

@@ -182,9 +182,9 @@ class Journal:
         """The fastest right ones; equal times in the order of rank, so that the choice is always the same."""
         return self._select("WHERE verdict = 'correct' ORDER BY seconds, length(rank), rank LIMIT ?", (count,))
 
-    def right(self, rank: int) -> Trial | None:
-        """The trial of this config, if it was right."""
-        found = self._select("WHERE verdict = 'correct' AND rank = ?", (str(rank),))
+    def right(self, rank: int | None) -> Trial | None:
+        """The trial of this config, if there is one and it was right."""
+        found = [] if rank is None else self._select("WHERE verdict = 'correct' AND rank = ?", (str(rank),))
         return found[0] if found else None
 
     def verdicts(self) -> dict[str, int]:

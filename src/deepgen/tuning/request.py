@@ -85,6 +85,11 @@ class Plan:
     definition: JsonObject
     folder: Path
 
+    @property
+    def first(self) -> int | None:
+        """The rank of the config that the search begins with: the default, unless the space is without it."""
+        return self.space.rank(dict(self.starts[0])) if self.starts else None
+
 
 def plan(request: Request) -> Plan:
     """Find the generator, narrow its space, and name the study. Says what is wrong before any work is done."""
@@ -115,19 +120,26 @@ def plan(request: Request) -> Plan:
         definition["recipe"] = recipe
     # The version stands in the journal but not in the name: a bug-fix release goes on with the same study.
     name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
-    starts = _starts(request, generator, space)
+    first = first_config(generator, request.operator, request.target, space, request.domains, request.policy)
+    starts = () if first is None else (first,)
     return Plan(generator, space, starts, {**definition, "deepgen": __version__}, request.study or request.out / name)
 
 
-def _starts(request: Request, generator: Generator, space: Space) -> tuple[Mapping[str, Any], ...]:
+def first_config(
+    generator: Generator,
+    operator: Operator,
+    target: Target,
+    space: Space,
+    domains: Mapping[str, Sequence[Any]],
+    policy: Policy,
+) -> Mapping[str, Any] | None:
     """What a search begins with: the default, on no more threads than allowed and with the knobs that are given."""
-    machine, threads = request.target, request.policy.threads
-    if isinstance(machine, X86) and threads is not None:
-        machine = replace(machine, cores=min(threads, machine.cores))
-    default = dict(generator.default(request.operator, machine))
-    given = {name: v[0] for name, v in request.domains.items() if name in default and default[name] not in v}
-    start = {**default, **given}
-    return (start,) if space.contains(start) else ()
+    if isinstance(target, X86) and policy.threads is not None:
+        target = replace(target, cores=min(policy.threads, target.cores))
+    default = dict(generator.default(operator, target))
+    given = {name: v[0] for name, v in _values(domains).items() if name in default and default[name] not in v}
+    first = {**default, **given}
+    return first if space.contains(first) else None
 
 
 def _generator(request: Request) -> Generator:
@@ -146,8 +158,7 @@ def narrow(space: Space, domains: Mapping[str, Sequence[Any]]) -> Space:
     for name, values in domains.items():
         if not isinstance(values, Sequence) or isinstance(values, str):
             raise BadInput(f"knob {name} is {values!r}", allowed=f"a list of values, such as [{values!r}]")
-    # JSON knows no tuples: a permutation read back from a file is a list.
-    domains = {name: [tuple(v) if isinstance(v, list) else v for v in values] for name, values in domains.items()}
+    domains = _values(domains)
     for name, values in domains.items():
         if name not in known:
             raise BadInput(f"knob {name!r} is not in the space", allowed="one of " + ", ".join(known))
@@ -156,6 +167,11 @@ def narrow(space: Space, domains: Mapping[str, Sequence[Any]]) -> Space:
             what = f"knob {name} cannot be {strange[0]!r}" if strange else f"knob {name} has no values"
             raise BadInput(what, allowed="one of " + ", ".join(map(str, known[name])))
     return space.restrict(domains) if domains else space
+
+
+def _values(domains: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """JSON knows no tuples: a permutation read back from a file is a list."""
+    return {name: [tuple(v) if isinstance(v, list) else v for v in values] for name, values in domains.items()}
 
 
 def _safe(name: str) -> str:

@@ -9,8 +9,9 @@ from deepgen.engines import Engine, LocalEngine
 from deepgen.measure.base import Policy, Task
 from deepgen.operators import Gemm
 from deepgen.space import Space
-from deepgen.tuning.finals import run_finals
+from deepgen.tuning.finals import RESERVES, run_finals
 from deepgen.tuning.journal import Journal
+from deepgen.tuning.request import first_config
 from deepgen.tuning.study import Study
 from deepgen.vocabulary import BadInput, Json, JsonObject, Trial
 
@@ -72,11 +73,13 @@ def widened(domain: Sequence[Any], used: set[Any]) -> list[Any]:
 
 
 def retest(study: Study, count: int, *, engine: Engine | None = None, baselines: bool = True) -> JsonObject:
-    """Finals once more, over the best `count`, and nothing else on the machine from our side."""
+    """Finals once more, over the best `count` and the default, and nothing else on the machine from our side."""
     policy = Policy(**study.definition["policy"])
+    domains = study.definition["domains"]
+    first = first_config(study.generator, study.operator, study.target, study.space, domains, policy)
     task = Task(study.operator, study.target, study.definition["seed"], policy)
     with Journal(study.folder, write=True) as journal:
-        candidates = journal.best(4 * count)
+        candidates = journal.best(RESERVES * count)
         if not candidates:
             raise BadInput(f"{study.folder} has no right kernel to test again")
         before = journal.finals() or {}
@@ -86,6 +89,7 @@ def retest(study: Study, count: int, *, engine: Engine | None = None, baselines:
                 study.operator,
                 candidates,
                 study.kernel,
+                default=journal.right(study.space.rank(dict(first)) if first else None),
                 keep=count,
                 baselines=baselines,
                 seed=task.seed,

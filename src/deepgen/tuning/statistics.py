@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# A tie is called when the interval covers equality and the estimate itself is small: a wide interval around a
-# large difference means too few rounds, not two equal kernels.
+# A tie is called when the interval reaches equality and the estimate itself is small: a wide interval around a large
+# difference means too few rounds, not two equal kernels.
 TIE = 0.02
 CONFIDENCE = 0.99
 _RESAMPLES = 2000
@@ -23,8 +23,9 @@ class Ratio:
     high: float
 
     @property
-    def tie(self) -> bool:
-        return self.low <= 1.0 <= self.high and abs(self.estimate - 1.0) <= TIE
+    def no_slower(self) -> bool:
+        """Whether it cannot be told to be slower than the other."""
+        return self.low <= 1.0 and self.estimate <= 1.0 + TIE
 
     @property
     def half_width(self) -> float:

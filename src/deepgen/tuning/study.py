@@ -179,6 +179,7 @@ class Study:
                 "share_of_peak": gflops / peak if peak else None,
                 "verdict": best.trial.measurement.verdict.value,
                 "ties": finals.get("ties", []),
+                "tie_broken_by": finals.get("tie_broken_by"),
             }
         return summary
 

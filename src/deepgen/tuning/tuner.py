@@ -12,7 +12,7 @@ from deepgen.engines import Engine, Entry, LocalEngine, Look, Outcome, Session
 from deepgen.measure.base import Task
 from deepgen.search.second_look import SecondLook
 from deepgen.search.stopping import Stopping
-from deepgen.tuning.finals import dropped_reasons, run_finals
+from deepgen.tuning.finals import RESERVES, dropped_reasons, run_finals
 from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Plan, Request, plan
@@ -120,7 +120,8 @@ class _Run:
         if self.stop.is_set():
             self.journal.note("stopped before the finals; the same command goes on from here")
             return
-        candidates, keep = self._candidates()
+        keep = self.request.keep_top
+        candidates = self.journal.best(RESERVES * keep)
         if not candidates:
             raise DeepgenError(f"no config was right after {self.state.ended} trials: {self._failures()}")
         self.say(phase="finals")
@@ -129,6 +130,7 @@ class _Run:
             self.request.operator,
             candidates,
             lambda trial: self.plan.generator.emit(self.request.operator, self.request.target, trial.config),
+            default=self.journal.right(self.plan.first),
             keep=keep,
             baselines=self.request.baselines,
             seed=self.request.seed,
@@ -137,21 +139,10 @@ class _Run:
         for reason in dropped_reasons(result):
             self.journal.note(f"dropped from the finals: {reason}")
         keep_winner(self.plan, self.request, session, result)
-        self.journal.add_finals({**result, "trials": self.state.ended, "peak_gflops": self.peak})
+        # Not the one of the beginning: a peak that a kernel beat was measured anew.
+        self.journal.add_finals({**result, "trials": self.state.ended, "peak_gflops": session.peak()})
         if result["winner"] is None:
             raise DeepgenError(f"no kernel survived the finals; the best one: {dropped_reasons(result)[0]}")
-
-    def _candidates(self) -> tuple[list[Trial], int]:
-        """Who may go to the finals, and how many of them do: the fastest, and the default whatever its trial said.
-
-        Among many trials some look faster than they are. So a search may end with less than it began with, unless the
-        default is timed beside them.
-        """
-        keep = self.request.keep_top
-        best = self.journal.best(4 * keep)
-        begun = [self.journal.right(self.plan.space.rank(dict(config))) for config in self.plan.starts]
-        late = [t for t in begun if t is not None and all(t.id != other.id for other in best[:keep])]
-        return [*late, *(t for t in best if all(t.id != other.id for other in late))], keep + len(late)
 
     def say(self, **changes: object) -> None:
         """Tell the watcher where we are."""
