@@ -19,6 +19,12 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 OPERATOR = dg.gemm(33, 31, 29)
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all: the machine's peak is measured once."""
+    return tmp_path_factory.mktemp("cache")
+
+
 def measure(cache: Path) -> dg.Measurement:
     task = Task(OPERATOR, targets.resolve("x86:native"), policy=Policy(max_samples=5))
     kernel = FaultyGemm().emit(OPERATOR, task.target, {"PLACE": 0, "LANE": 0})
@@ -30,27 +36,29 @@ def measure(cache: Path) -> dg.Measurement:
 
 
 @pytest.mark.parametrize("name", ["numpy", "deepgen", "json", "socket"])
-def test_nothing_in_the_current_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_nothing_in_the_current_folder_is_imported(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the user was taken for a library')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")
-    assert measure(tmp_path / "cache").ok
+    assert measure(cache).ok
 
 
-def test_a_time_that_the_machine_cannot_reach_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert measure(tmp_path / "cache").ok
+def test_a_time_that_the_machine_cannot_reach_is_not_believed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measure(cache).ok
     monkeypatch.setattr(local, "peak_gflops", lambda *_, **__: 1e-6)
-    measured = measure(tmp_path / "cache")
+    measured = measure(cache)
     assert (measured.verdict, "machine's peak allows" in measured.detail) == (Verdict.UNSTABLE, True)
 
 
 def test_a_peak_that_was_measured_on_a_busy_machine_condemns_no_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "peak_gflops", lambda *_, again, **__: 1e6 if again else 1e-6)
-    assert measure(tmp_path / "cache").ok
+    assert measure(cache).ok
 
 
-def test_without_a_known_peak_nothing_is_doubted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_known_peak_nothing_is_doubted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "peak_gflops", lambda *_, **__: None)
-    assert measure(tmp_path / "cache").ok
+    assert measure(cache).ok

@@ -28,18 +28,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture
-def runner(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervisor]:
+@pytest.fixture(scope="module")
+def runner(folder: Path) -> Iterator[Supervisor]:
     target = resolve("cuda:sm_90a")
     try:
-        build_once(gpu_checks.source("cuda"), target, cache=Cache(tmp_path))
+        build_once(gpu_checks.source("cuda"), target, cache=Cache(folder))
     except Missing as error:
         pytest.skip(str(error))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))  # not before: NVRTC itself asks a driver that it finds
-    task = Task(gemm(24, 20, 16, layout="nt"), target, policy=Policy(timeout_seconds=3.0, max_samples=8))
-    made = Supervisor(task, cache=tmp_path)
-    yield made
-    made.close()
+    task = Task(gemm(24, 20, 16, layout="nt"), target, policy=Policy(timeout_seconds=1.0, max_samples=8))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_LIBRARY_PATH", str(folder))  # not before: NVRTC itself asks a driver that it finds
+        made = Supervisor(task, cache=folder)
+        yield made
+        made.close()
 
 
 def test_a_right_kernel_is_timed_and_its_conditions_told(runner: Supervisor, folder: Path) -> None:
@@ -58,7 +59,7 @@ def test_a_right_kernel_is_timed_and_its_conditions_told(runner: Supervisor, fol
         ("little", "C[7] *= 1.01f;", Verdict.WRONG, "C[0, 7] is"),
         ("later", "static int n; if (n++ > 2) C[0] += 1.f;", Verdict.WRONG, "right at first but not on call"),
         ("address", "return 700;", Verdict.CRASHED, "illegal memory access"),
-        ("endless", 'for (;;) __asm__ volatile("");', Verdict.TIMED_OUT, "did not end within 3 seconds"),
+        ("endless", 'for (;;) __asm__ volatile("");', Verdict.TIMED_OUT, "did not end within 1 second"),
     ],
 )
 def test_a_faulty_kernel_has_its_verdict_and_harms_nobody(
