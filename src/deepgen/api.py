@@ -1,4 +1,4 @@
-"""The Python interface: the same defaults as the command line."""
+"""The Python interface: the same defaults as the command line, but settings only where they are handed over."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from types import NoneType
 from typing import Any
 
 from deepgen import targets
-from deepgen.engines import Engine
+from deepgen.engines import Engine, LocalEngine
 from deepgen.generators import Generator
 from deepgen.measure.base import Policy
 from deepgen.operators import Operator
 from deepgen.search import DEFAULT
+from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Progress, Request, Study
 from deepgen.tuning import tune as run
@@ -39,8 +40,9 @@ def tune(
     generator: Generator | None = None,
     policy: Policy | None = None,
     baselines: bool = True,
-    out: str | Path = STUDIES,
+    out: str | Path | None = None,
     engine: Engine | None = None,
+    settings: Settings | None = None,
     watch: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Study:
@@ -48,9 +50,21 @@ def tune(
 
     `target` is a name such as "x86:native", or None for the best device here. `knobs` narrows knobs to some of their
     values. `generator` is a family of kernels of your own in place of deepgen's. `out` is where studies are kept.
+
+    No `deepgen.toml` is read: it names programs to run, and a script should do the same wherever it is started. To go
+    by one, hand it over, with `from deepgen import settings`: `settings=settings.read("deepgen.toml")`, or
+    `settings.load()` for what the command line would use in this folder. An argument comes before its setting, and an
+    `engine` before those of the local one (`cache`, `toolchains`, limits of builds).
     """
     if not isinstance(target, (str, Target, NoneType)):
         raise BadInput(f"target is {target!r}", allowed='a name such as "x86:native", or None')
+    if not isinstance(settings, (Settings, NoneType)):
+        raise BadInput(f"settings is {settings!r}", allowed='what deepgen.settings.read("deepgen.toml") gives')
+    if settings is not None:
+        target = settings.target if target is None else target
+        out = settings.studies if out is None else out
+        policy = policy or Policy(timeout_seconds=settings.limits.run_seconds)
+        engine = engine or local_engine(settings)
     request = Request(
         operator=operator,
         target=target if isinstance(target, Target) else targets.resolve(target),
@@ -68,6 +82,16 @@ def tune(
         generator=generator,
         policy=policy or Policy(),
         baselines=baselines,
-        out=Path(out),
+        out=STUDIES if out is None else Path(out),
     )
     return run(request, engine=engine, watch=watch, stop=stop)
+
+
+def local_engine(settings: Settings, jobs: int | None = None) -> LocalEngine:
+    """The local engine as the settings want it."""
+    return LocalEngine(
+        jobs=jobs or settings.limits.jobs,
+        cache=settings.cache,
+        toolchains=settings.programs(),
+        limits=settings.build_limits(),
+    )

@@ -1,7 +1,8 @@
 """Settings: where toolchains, the cache and studies are, the default target, and limits.
 
 They come from `deepgen.toml` in the project, then from the one in the user's config folder, then from defaults, key
-by key; each value remembers where it came from.
+by key; each value remembers where it came from. The command line loads them. Python calls take what they are handed
+and read no file by themselves: a settings file names programs to run, and a library should not find those by chance.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from deepgen.build import TOOLS, default_cache_folder
+from deepgen.build import TOOLS, BuildLimits, default_cache_folder
 from deepgen.vocabulary.errors import BadInput
 
 # The same parser under two names: part of Python since 3.11, a package before.
@@ -55,16 +56,38 @@ class Settings:
         out |= {key: getattr(self, key) for key in ("cache", "studies", "target")}
         return out | {f"limits.{f.name}": getattr(self.limits, f.name) for f in fields(Limits)}
 
+    def programs(self) -> dict[str, str]:
+        """The toolchains that are named, as engines and builds take them."""
+        return {name: str(path) for name, path in self.toolchains.items()}
+
+    def build_limits(self) -> BuildLimits:
+        given = self.limits
+        return BuildLimits(
+            wall_seconds=given.build_seconds,
+            cpu_seconds=max(1, round(given.build_seconds)),
+            memory_bytes=round(given.build_memory_gb * (1 << 30)),
+        )
+
 
 def load(start: Path | None = None) -> Settings:
-    """The settings in force in a folder (the current one, if none is given)."""
+    """The settings in force in a folder (the current one, if none is given), as the command line uses them."""
+    found = (user_file(), project_file(start or Path.cwd()))
+    return _of(path for path in found if path is not None and _is_there(path))
+
+
+def read(path: str | Path) -> Settings:
+    """The settings of one file alone; a default for each key that it does not give."""
+    return _of([Path(path).expanduser().absolute()])
+
+
+def _of(files: Iterable[Path]) -> Settings:
+    """The last file that gives a key wins."""
     merged: dict[str, Any] = {}
     sources: dict[str, Path] = {}
-    for path in (user_file(), project_file(start or Path.cwd())):
-        if path is not None and _is_there(path):
-            read = _flat(path)
-            merged |= read
-            sources |= dict.fromkeys(read, path)
+    for path in files:
+        given = _flat(path)
+        merged |= given
+        sources |= dict.fromkeys(given, path)
     limits = {k.partition(".")[2]: v for k, v in merged.items() if k.startswith("limits.")}
     toolchains = {k.partition(".")[2]: v for k, v in merged.items() if k.startswith("toolchains.")}
     plain = {k: v for k, v in merged.items() if "." not in k}

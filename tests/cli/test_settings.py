@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import deepgen
 from deepgen import settings
+from deepgen.measure.base import Policy
 from deepgen.vocabulary import BadInput
+
+OPERATOR = deepgen.gemm(64, 64, 64)
 
 
 def _user(text: str) -> Path:
@@ -83,3 +87,36 @@ def test_a_malformed_file_is_bad_input(project: Path, content: bytes) -> None:
     (project / "deepgen.toml").write_bytes(content)
     with pytest.raises(BadInput, match=r"deepgen\.toml"):
         settings.load()
+
+
+def test_one_file_can_be_read_by_itself(project: Path) -> None:
+    _user('target = "sim"\n')
+    (project / "there").mkdir()
+    (project / "there" / "mine.toml").write_text('cache = "fast"\n[toolchains]\ngcc = "/opt/gcc"\n')
+    found = settings.read("there/mine.toml")
+    assert found.cache == project / "there" / "fast" and found.programs() == {"gcc": "/opt/gcc"}
+    assert found.target is None, "the user's own file is not asked"
+    with pytest.raises(BadInput, match=r"none\.toml: cannot be read"):
+        settings.read("none.toml")
+
+
+def test_a_call_from_python_goes_by_the_settings_it_is_handed_and_by_no_others(project: Path) -> None:
+    (project / "deepgen.toml").write_text('target = "x86:none-such"\nstudies = "elsewhere"\n')
+    alone = deepgen.tune(OPERATOR, target="sim", trials=3)
+    assert alone.folder.parent.name == "deepgen-studies" and not (project / "elsewhere").exists()
+
+    text = 'target = "sim"\nstudies = "kept"\ncache = "built"\n[limits]\njobs = 1\nrun_seconds = 9\n'
+    (project / "deepgen.toml").write_text(text)
+    handed = deepgen.tune(OPERATOR, trials=3, settings=settings.load())
+    assert (
+        handed.folder.parent == project / "kept" and handed.target.name == "sim" and any((project / "built").iterdir())
+    )
+    assert handed.definition["policy"]["timeout_seconds"] == 9
+
+    said = deepgen.tune(
+        OPERATOR, target="sim:seed=1", out="said", policy=Policy(cold=False), trials=3, settings=settings.load()
+    )
+    assert said.folder.parent == Path("said") and said.target.name == "sim:seed=1", "arguments come before settings"
+    assert said.definition["policy"]["timeout_seconds"] is None
+    with pytest.raises(BadInput, match=r"settings is 'deepgen\.toml'"):
+        deepgen.tune(OPERATOR, settings="deepgen.toml")  # type: ignore[arg-type]

@@ -51,7 +51,8 @@ def pack(
 ) -> None:
     """Build what a study tries next and pack it, with a runner that needs Python and numpy only."""
     from deepgen import settings
-    from deepgen.cli import engines, session
+    from deepgen.api import local_engine
+    from deepgen.cli import session
     from deepgen.cli.output import note, print_json, shown
     from deepgen.tuning import bundles
 
@@ -73,7 +74,7 @@ def pack(
     request = _request(words, given, current, warm=warm)
     [job] = session.jobs_of([request])
     archive = output or Path(f"{job.folder.name}.tar.gz")
-    packed = bundles.pack(request, archive, engine=engines.local(current, jobs), say=note)
+    packed = bundles.pack(request, archive, engine=local_engine(current, jobs), say=note)
     if as_json:
         size = archive.stat().st_size
         print_json({"bundle": str(archive), "bytes": size, "study": str(packed.study), "trials": packed.trials})
@@ -119,14 +120,15 @@ def merge(
 ) -> None:
     """Bring a bundle's results back into their study; merging them twice changes nothing."""
     from deepgen import settings
-    from deepgen.cli import engines, session, studies
+    from deepgen.api import local_engine
+    from deepgen.cli import session, studies
     from deepgen.cli.output import print_json, shown
     from deepgen.cli.result import print_result
     from deepgen.tuning import Study, bundles
 
     current = settings.load()
     found = studies.open_study(study, current)
-    merged = bundles.merge(found, results, engine=engines.local(current, None))
+    merged = bundles.merge(found, results, engine=local_engine(current))
     found = Study.open(found.folder)
     session.write_older_results(found)
     if as_json:

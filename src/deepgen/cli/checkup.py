@@ -12,7 +12,7 @@ from typing import Any
 
 import deepgen
 from deepgen.build import survey
-from deepgen.cli import clocks, toolchain
+from deepgen.cli import clocks
 from deepgen.settings import Settings
 from deepgen.targets import host
 from deepgen.targets.gpu_facts import CUDA_ARCHES, HIP_ARCHES
@@ -48,7 +48,7 @@ def examine(settings: Settings, root: Path = Path("/")) -> dict[str, Any]:
     """Everything, as one JSON object."""
     gpus = clocks.nvidia_gpus(shutil.which("nvidia-smi"))
     held = [clocks.cpu(root), *(clocks.nvidia(gpu) for gpu in gpus), *clocks.amd(root)]
-    tools = [{**asdict(tool), "ok": tool.ok} for tool in survey(toolchain.paths(settings))]
+    tools = [{**asdict(tool), "ok": tool.ok} for tool in survey(settings.programs())]
     packages = [_package(package) for package in PACKAGES]
     return {
         "deepgen": deepgen.__version__,

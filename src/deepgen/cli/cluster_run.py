@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from deepgen.cli import live, toolchain
+from deepgen.cli import live
 from deepgen.cli.cluster_requests import requests_of
 from deepgen.cli.cluster_view import print_results, print_results_json, watching
 from deepgen.cli.detach import PROGRAM
@@ -78,7 +78,7 @@ def driver_main(path: Path, settings: Settings) -> None:
         requests=lambda group, fetched, out: requests_of(group, fetched, out, options, settings),
         line=live.line,
         say=lambda text: print(time.strftime("%H:%M:%S"), text, flush=True),
-        limits=toolchain.limits(settings),
+        limits=settings.build_limits(),
     )
     with stop_on_signals() as stop:
         ended = drive(folder, means, stop.event)

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from deepgen.cli import toolchain
-from deepgen.engines import Engine, LocalEngine
+from deepgen.api import local_engine
+from deepgen.engines import Engine
 from deepgen.settings import Settings
 from deepgen.vocabulary.errors import BadInput
-
-
-def local(settings: Settings, jobs: int | None) -> LocalEngine:
-    """The local engine as the settings want it."""
-    return LocalEngine(
-        jobs=jobs or settings.limits.jobs,
-        cache=settings.cache,
-        toolchains=toolchain.paths(settings),
-        limits=toolchain.limits(settings),
-    )
 
 
 def chosen(name: str, address: str | None) -> Callable[[Settings, int | None], Engine]:
@@ -27,16 +17,16 @@ def chosen(name: str, address: str | None) -> Callable[[Settings, int | None], E
     if name == "local":
         if address is not None:
             raise BadInput("--address is given without a Ray cluster", allowed="only with --engine ray")
-        return local
+        return local_engine
 
     def ray(settings: Settings, jobs: int | None) -> Engine:
         from deepgen.engines.ray import RayEngine
 
-        limits = toolchain.limits(settings)
+        limits = settings.build_limits()
         if address is not None:  # its nodes have folders and programs of their own
             return RayEngine(address=address, build_slots=jobs, limits=limits)
         slots = jobs or settings.limits.jobs
-        return RayEngine(build_slots=slots, limits=limits, cache=settings.cache, toolchains=toolchain.paths(settings))
+        return RayEngine(build_slots=slots, limits=limits, cache=settings.cache, toolchains=settings.programs())
 
     return ray
 

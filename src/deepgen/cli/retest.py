@@ -14,7 +14,8 @@ Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best."
 def retest(study: options.StudyName, top: Count = 8, as_json: options.AsJson = False) -> None:
     """Measure the best of a study again, and nothing else."""
     from deepgen import settings
-    from deepgen.cli import engines, studies
+    from deepgen.api import local_engine
+    from deepgen.cli import studies
     from deepgen.cli.output import print_json
     from deepgen.cli.result import print_result
     from deepgen.tuning import reuse
@@ -22,7 +23,7 @@ def retest(study: options.StudyName, top: Count = 8, as_json: options.AsJson = F
     current = settings.load()
     found = studies.open_study(study, current)
     studies.check_machine(found)
-    reuse.retest(found, top, engine=engines.local(current, None))
+    reuse.retest(found, top, engine=local_engine(current))
     if as_json:
         print_json(found.summary())
     else:
