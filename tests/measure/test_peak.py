@@ -19,19 +19,32 @@ NATIVE = targets.resolve("x86:native")
 assert isinstance(NATIVE, X86)
 
 
-def test_both_bounds_are_found_and_kept(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache in which the bounds of f32 are kept from the first measurement on."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def cache(folder: Path) -> Cache:
+    return Cache(folder)
+
+
+@pytest.fixture
+def kept(folder: Path, cache: Cache) -> Path:
+    x86_bounds(NATIVE, "f32", 1, cache=cache)
+    [file] = (folder / "peak").glob("*f32*")
+    return file
+
+
+def test_both_bounds_are_found_and_kept(cache: Cache, kept: Path) -> None:
     first = x86_bounds(NATIVE, "f32", 1, cache=cache)
     assert first.gflops > 1 and first.gbytes_per_second > 0.1
     assert x86_bounds(NATIVE, "f32", 1, cache=cache) == first, "measured again instead of read"
-    [kept] = (tmp_path / "peak").iterdir()
     assert json.loads(kept.read_text()) == vars(first)
 
 
-def test_a_bound_that_is_measured_again_never_falls(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
-    x86_bounds(NATIVE, "f32", 1, cache=cache)
-    [kept] = (tmp_path / "peak").iterdir()
+def test_a_bound_that_is_measured_again_never_falls(cache: Cache, kept: Path) -> None:
     high = Bounds(gflops_zeros=1e6, gflops_random=0.1, gbytes_per_second=1e6)  # a better moment of the same machine
     kept.write_text(json.dumps(vars(high)))
     again = x86_bounds(NATIVE, "f32", 1, again=True, cache=cache)
@@ -39,11 +52,8 @@ def test_a_bound_that_is_measured_again_never_falls(tmp_path: Path) -> None:
     assert x86_bounds(NATIVE, "f32", 1, cache=cache) == again
 
 
-def test_a_torn_file_is_measured_anew(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
-    x86_bounds(NATIVE, "f64", 1, cache=cache)
-    [kept] = (tmp_path / "peak").iterdir()
-    kept.write_text('{"gflops": 1')
+def test_a_torn_file_is_measured_anew(cache: Cache, kept: Path) -> None:
+    kept.with_name(kept.name.replace("f32", "f64")).write_text('{"gflops": 1')
     assert x86_bounds(NATIVE, "f64", 1, cache=cache).gflops > 0
 
 
