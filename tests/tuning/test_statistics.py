@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from deepgen.tuning.statistics import paired_ratio
 
@@ -20,6 +21,19 @@ def test_a_three_percent_gap_is_seen_through_two_percent_noise() -> None:
 def test_equals_are_called_a_tie() -> None:
     seen = [paired_ratio(samples(1.0, 2 * s), samples(1.0, 2 * s + 1)) for s in range(100)]
     assert sum(r.no_slower for r in seen) >= 90
+
+
+@pytest.mark.parametrize("rounds", [8, 10, 31, 60, 240])
+def test_an_interval_holds_the_truth_as_often_as_it_says(rounds: int) -> None:
+    seen = [paired_ratio(samples(1.03, 2 * s, rounds), samples(1.0, 2 * s + 1, rounds)) for s in range(500)]
+    assert 0.98 <= sum(r.low <= 1.03 <= r.high for r in seen) / 500 <= 0.999
+    assert all(r.low <= r.estimate <= r.high for r in seen)
+
+
+def test_few_rounds_leave_everything_open_that_they_saw() -> None:
+    for rounds in range(1, 8):
+        found = paired_ratio([1.0 + i for i in range(rounds)], [1.0] * rounds)
+        assert (round(found.low, 9), round(found.high, 9)) == (1.0, rounds)
 
 
 def test_a_slow_round_that_hits_both_changes_little() -> None:

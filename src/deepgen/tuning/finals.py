@@ -154,7 +154,7 @@ def run_race(
         if not racing:
             return None, lost
         leader = min(racing, key=lambda name: median(samples[name]))
-        ratios = {name: paired_ratio(samples[name], samples[leader], seed) for name in samples}
+        ratios = {name: paired_ratio(samples[name], samples[leader]) for name in samples}
         if _narrow_enough([ratios[name] for name in racing], rounds) or time.monotonic() - started > max_seconds:
             break
     return Race(samples, ratios, leader, conditions), lost

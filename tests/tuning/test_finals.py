@@ -1,0 +1,169 @@
+"""Finals: nobody ends with less than the default, noise is given more rounds, and everyone holds them alike."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import deepgen as dg
+from deepgen.engines import Entry
+from deepgen.tuning import finals, reuse
+from deepgen.tuning.finals import Finalist, Race, choose, run_finals
+from deepgen.tuning.statistics import Ratio
+from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Measurement, Source, Trial, Verdict
+
+OPERATOR = dg.gemm(256, 256, 256)
+
+
+def trial(number: int) -> Trial:
+    return Trial(number, number, {}, str(number), Measurement(Verdict.CORRECT, samples=(1.0,)))
+
+
+def kernel(of: Trial) -> Kernel:
+    return Kernel("made_up", "c", (Source("id", str(of.id)),), (), LaunchPlan(()))
+
+
+@st.composite
+def races(draw: st.DrawFn) -> tuple[list[Finalist], Race]:
+    """Any outcome of a race: the leader at 1.0, the others with whatever intervals noise may give."""
+    count = draw(st.integers(1, 6))
+    at = draw(st.none() | st.integers(0, count - 1))  # the default
+    finalists, ratios = [], {}
+    for number in range(count):
+        code = draw(st.integers(1, 3))
+        artifact = Artifact(str(number), "", "so", "", {"code_bytes": code}, 0.0)
+        finalists.append(Finalist(trial(number), kernel(trial(number)), artifact, number == at))
+        estimate, below, above = (draw(st.floats(*ends)) for ends in ((0.95, 1.1), (0.0, 0.1), (0.0, 0.1)))
+        ratios[f"trial {number}"] = Ratio(estimate, estimate - below, estimate + above)
+    leader = f"trial {draw(st.integers(0, count - 1))}"
+    ratios[leader] = Ratio(1.0, 1.0, 1.0)
+    return finalists, Race({}, ratios, leader)
+
+
+@settings(max_examples=300, deadline=None)
+@given(races())
+def test_the_default_yields_only_to_what_is_faster(case: tuple[list[Finalist], Race]) -> None:
+    finalists, race = case
+    winner, ties = choose(finalists, race)
+    level = [f for f in finalists if race.ratios[f.name].no_slower]
+    default = next((f for f in finalists if f.default), None)
+    assert winner in level and winner not in ties and set(map(id, ties)) <= set(map(id, level))
+    if default in level:
+        assert winner is default and len(ties) == len(level) - 1
+        return
+    if default is not None:
+        assert race.ratios[winner.name].estimate <= race.ratios[default.name].estimate
+    resources = [(f.artifact.facts["code_bytes"], f.trial.rank) for f in (winner, *ties)]
+    assert resources[0] == min(resources), "the rest is in the order of resources"
+
+
+class Arena:
+    """Kernels that take the times given, with that much noise; all are right."""
+
+    def __init__(self, seconds: dict[int, float], noise: float) -> None:
+        self._seconds, self._noise = seconds, noise
+        self.rounds = 0
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        yield
+
+    def build(self, kernel: Kernel) -> Artifact:
+        # The higher the number the smaller the code: a tie that is not the default's goes to the last one.
+        number = int(kernel.sources[0].text)
+        return Artifact(str(number), "", "so", "", {"code_bytes": 100 - number}, 0.0)
+
+    def verify(self, kernel: Kernel, seed: int, probe: str) -> Measurement:
+        return Measurement(Verdict.CORRECT)
+
+    def compare(self, entries: Sequence[Entry], rounds: int, seed: int) -> list[Measurement]:
+        self.rounds += rounds
+        rng = np.random.default_rng(seed)
+        times = [self._seconds[int(e.kernel.sources[0].text)] for e in entries if e.kernel]
+        drawn = [t * np.exp(self._noise * rng.standard_normal(rounds)) for t in times]
+        return [Measurement(Verdict.CORRECT, samples=tuple(map(float, row))) for row in drawn]
+
+    def baselines(self) -> list[str]:
+        return []
+
+    def peak(self) -> float | None:
+        return None
+
+
+def held(
+    seconds: dict[int, float], noise: float, seed: int = 0, max_seconds: float = 30.0
+) -> tuple[dict[str, object], int]:
+    """The finals of trials with these true times, of which the first is the default; and how many rounds they took."""
+    arena = Arena(seconds, noise)
+    trials = [trial(number) for number in seconds]
+    rules = {"keep": 3, "baselines": False, "seed": seed, "max_seconds": max_seconds}
+    result = run_finals(arena, OPERATOR, trials[1:], kernel, default=trials[0], **rules)  # type: ignore[arg-type]
+    return dict(result), arena.rounds
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.02, 0.05])
+def test_a_phase_in_which_all_are_alike_leaves_the_default(noise: float) -> None:
+    result, _ = held({0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0}, noise)
+    assert (result["winner"], result["tie_broken_by"]) == (0, "default") and result["ties"]
+
+
+def test_what_is_faster_wins_and_a_tie_without_the_default_goes_by_resources() -> None:
+    result, _ = held({0: 1.0, 1: 0.9, 2: 0.9, 3: 0.95}, 0.001)
+    assert (result["winner"], result["ties"], result["tie_broken_by"]) == (2, [1], "resources")
+    result, _ = held({0: 1.0, 1: 0.9, 2: 0.95, 3: 0.95}, 0.001)
+    assert (result["winner"], result["ties"], result["tie_broken_by"]) == (1, [], None)
+
+
+def test_noise_costs_rounds_and_never_without_end() -> None:
+    alike = {0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0}
+    taken = [held(alike, noise)[1] for noise in (0.0001, 0.02, 0.05, 0.5)]
+    assert taken[:2] == [finals.CHUNK, finals.ROUNDS] and taken[3] == finals.NOISY_ROUNDS
+    assert finals.ROUNDS < taken[2] < finals.NOISY_ROUNDS
+    assert held(alike, 0.5, max_seconds=0.0)[1] == finals.CHUNK, "time is a limit of its own"
+
+
+def test_through_noise_the_default_is_kept_where_it_is_best_and_left_where_it_is_not() -> None:
+    ends = [held({0: 1.0, 1: 1.02, 2: 1.03, 3: 1.04}, 0.08, seed)[0]["winner"] for seed in range(6)]
+    assert ends == [0] * 6
+    ends = [held({0: 1.0, 1: 0.9, 2: 1.03, 3: 1.04}, 0.08, seed)[0]["winner"] for seed in range(6)]
+    assert ends == [1] * 6
+
+
+def tied(out: Path) -> dg.Study:
+    """A study in which every config is as fast as any other, and nearly all have less code than the default."""
+    engine = dg.LocalEngine(jobs=2, cache=out / "cache")
+    words = {"knobs": {"SWIZZLE": [0, 1]}, "strategy": "random", "trials": 16, "keep_top": 3}
+    return dg.tune(OPERATOR, target="sim:noise=0.01,gap=0", out=out / "studies", engine=engine, **words)  # type: ignore[arg-type]
+
+
+def test_a_study_of_equals_ends_where_it_began_and_says_so(tmp_path: Path) -> None:
+    study = tied(tmp_path)
+    winner = study.summary()["winner"]
+    assert isinstance(winner, dict) and winner["config"] == study.generator.default(OPERATOR, study.target)
+    assert winner["ties"] and winner["tie_broken_by"] == "default"
+    found = study.finals()
+    assert found is not None and [row["trial"] for row in found["finalists"] if row["default"]] == [winner["trial"]]
+    said = subprocess.run(
+        [sys.executable, "-m", "deepgen", "retest", str(study.folder), "--top", "1"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "as fast: trials" in said and "a tie goes to the default" in said
+
+
+def test_a_second_look_at_the_best_races_the_default_too(tmp_path: Path) -> None:
+    study = tied(tmp_path)
+    default = study.generator.default(OPERATOR, study.target)
+    result = reuse.retest(study, 1, engine=dg.LocalEngine(jobs=1, cache=tmp_path / "cache"))
+    rows = result["finalists"]
+    assert isinstance(rows, list) and default in [row["config"] for row in rows if isinstance(row, dict)]
+    assert result["winner"] == study.best().trial.id and study.best().trial.config == default
