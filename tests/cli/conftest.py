@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from deepgen import scratch
 from deepgen.cli.main import main
 
 
@@ -36,6 +37,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(scratch, "_places", lambda: [tmp_path])  # what other runs left behind is not our subject
     return folder
 
 

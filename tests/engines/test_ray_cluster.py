@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from deepgen import generators, targets
+from deepgen import generators, scratch, targets
 from deepgen.engines import Engine, LocalEngine, Outcome, Session
 from deepgen.engines.ray import RayEngine, connection, roles
 from deepgen.generators.sim import SimTiles
@@ -298,13 +299,25 @@ def shown_command() -> list[str]:
     return shlex.split(next(line for line in page.splitlines() if line.startswith("deepgen tune")))[1:]
 
 
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """For temporary files: a folder with a short name, as Ray needs it, in which a killed run has left something."""
+    with tempfile.TemporaryDirectory(prefix="dg-", dir="/tmp") as folder:
+        monkeypatch.setattr(scratch, "_places", lambda: [Path(folder)])
+        left = Path(folder, "deepgen-ray-left")
+        left.mkdir()
+        (left / "owner").touch()
+        yield Path(folder)
+
+
 OURS = ("gemm ", "preparing", "searching", "finals", "done", "stopping", "deepgen: stopped")
 
 
 @pytest.mark.parametrize(
     ("signum", "code"), [(0, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["to the end", "Ctrl-C", "killed"]
 )
-def test_the_command_leaves_no_process_behind(tmp_path: Path, signum: int, code: int) -> None:
+def test_the_command_leaves_nothing_behind(tmp_path: Path, place: Path, signum: int, code: int) -> None:
+    """A killed one leaves its folders, and whoever starts next removes them."""
     mark = f"deepgen-{secrets.token_hex(8)}"
     slow = ["--target", "sim:measure_seconds=0.3"] if signum else []
     words = [*shown_command(), *slow]
@@ -313,7 +326,7 @@ def test_the_command_leaves_no_process_behind(tmp_path: Path, signum: int, code:
     command = subprocess.Popen(
         [sys.executable, "-c", program, *words],
         cwd=tmp_path,
-        env={**environment, "MARK": mark},
+        env={**environment, "MARK": mark, "TMPDIR": str(place)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -325,4 +338,9 @@ def test_the_command_leaves_no_process_behind(tmp_path: Path, signum: int, code:
     _, err = command.communicate(timeout=SECONDS)
     assert command.returncode == code, err
     assert until(lambda: not marked(mark)), marked(mark)
+    left = {folder.name.rpartition("-")[0] for folder in place.glob("deepgen-*")}
+    assert left == ({"deepgen-ray", "deepgen-ray-session", "deepgen-tester"} if signum == signal.SIGKILL else set())
+    assert not (place / "deepgen-ray-left").exists()
+    scratch.sweep()
+    assert not list(place.glob("deepgen-*"))
     assert all(line.startswith(OURS) for line in err.splitlines()), "what Ray prints is not for the user"

@@ -1,4 +1,4 @@
-"""`deepgen clean`: free the room that builds and studies take."""
+"""`deepgen clean`: free the room that builds and studies take, and what killed runs left behind."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def clean(
     yes: Yes = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Free the room that builds take (or studies, if asked)."""
+    """Free the room that builds and killed runs take (or studies, if asked)."""
     from deepgen import settings
     from deepgen.cli.output import bytes_text, print_json, shown
 
     current = settings.load()
-    items = _items(names or [], cache or not (names or studies), studies, current)
+    items = _items(names or [], cache, studies, current)
     if yes:
         for item in items:
             _delete(item)
@@ -50,6 +50,7 @@ def clean(
 
 
 def _items(names: list[str], cache: bool, all_studies: bool, current: Settings) -> list[dict[str, Any]]:
+    from deepgen import scratch
     from deepgen.build import Cache
     from deepgen.cli import studies
     from deepgen.cli.output import shown
@@ -64,15 +65,21 @@ def _items(names: list[str], cache: bool, all_studies: bool, current: Settings) 
             hint = f"stop it first with: deepgen stop {shown(folder)}"
             raise DeepgenError(f"{shown(folder)} is being tuned by process {pid}; {hint}")
     items = [{"kind": "study", "path": str(folder), "bytes": _size(folder)} for folder in folders]
-    if cache and (size := Cache(current.cache).size()):
+    anything = not (names or cache or all_studies)
+    if (cache or anything) and (size := Cache(current.cache).size()):
         items.append({"kind": "cache", "path": str(current.cache), "bytes": size})
+    if anything:
+        items += [{"kind": "leftover", "path": str(f), "bytes": _size(f)} for f in scratch.left_behind()]
     return items
 
 
 def _delete(item: dict[str, Any]) -> None:
+    from deepgen import scratch
     from deepgen.build import Cache
 
-    if item["kind"] == "cache":
+    if item["kind"] == "leftover":
+        scratch.remove(Path(item["path"]))
+    elif item["kind"] == "cache":
         # Entry by entry: whatever else lies in the folder that the user named stays.
         Cache(item["path"]).clear()
     else:

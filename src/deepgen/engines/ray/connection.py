@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import secrets
-import shutil
 import signal
 import sys
 import tempfile
@@ -22,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.engines.ray import roles
+from deepgen.scratch import Scratch, sweep
 from deepgen.targets import host
 from deepgen.vocabulary import DeepgenError, Missing
 
 NAMESPACE = "deepgen"
 STORE_BYTES = 256 << 20  # binaries are small, and few of them are on their way at a time
-_LONGEST = 40  # of a temporary folder's name: below it Ray makes sockets, whose names the system cuts off at 107
+_LONGEST = 20  # of a temporary folder's name: Ray's sockets have 86 more, and the system cuts off at 107
 
 # Ray takes these from the environment of its process alone, and some of them only when it is imported.
 _MANNERS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
@@ -49,7 +49,7 @@ class _Held:
         self.lock = threading.Lock()
         self.sessions = 0
         self.to: str | Local | None = None
-        self.folder: Path | None = None  # of the local cluster
+        self.scratch: Scratch | None = None  # of the local cluster
         self.before: dict[str, str | None] = {}  # the environment as it was
         self.actors: list[Any] = []
 
@@ -108,6 +108,7 @@ def _open(to: str | Local, token: Path | None) -> None:
     if "ray" in sys.modules and imported().is_initialized():
         _held.to = None  # the program's own, and its to close
         return
+    sweep()
     _held.before = {}
     _set(_MANNERS)
     try:
@@ -121,15 +122,15 @@ def _open(to: str | Local, token: Path | None) -> None:
 def _connect(to: str | Local, token: Path | None) -> None:
     options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.CRITICAL}
     if isinstance(to, Local):
-        _held.folder = Path(tempfile.mkdtemp(prefix="deepgen-ray-", dir=_short_folder()))
-        token = _new_token(_held.folder)
+        _held.scratch = Scratch("ray", _short_folder())
+        token = _new_token(_held.scratch.path)
         options |= {
             "address": "local",
             "num_cpus": 0,  # all that we run asks for roles instead, and for each of these Ray would start a process
             "resources": roles.of_node(to.build_slots, to.testers),
             "object_store_memory": STORE_BYTES,
             "include_dashboard": False,
-            "_temp_dir": str(_held.folder),
+            "_temp_dir": str(_held.scratch.path / "r"),  # a folder in ours: Ray lets everybody write to it
             "_system_config": {
                 "enable_worker_prestart": False,
                 "gcs_rpc_server_reconnect_timeout_s": 5,  # when we are killed, it is gone for good: so are its workers
@@ -168,9 +169,9 @@ def _close() -> None:
     if tokens_were:
         heed_environment(ray)
     _held.before, _held.to = {}, None
-    folder, _held.folder = _held.folder, None
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+    scratch, _held.scratch = _held.scratch, None
+    if scratch is not None:
+        scratch.close()
 
 
 def _set(variables: dict[str, Any]) -> None:

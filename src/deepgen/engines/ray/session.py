@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import secrets
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +18,7 @@ from deepgen.engines.ray.flow import TICK_SECONDS, Flow, lost_object, placed
 from deepgen.engines.ray.shop import TRIES, Shop
 from deepgen.measure.base import Task
 from deepgen.measure.supervisor import harness_for
+from deepgen.scratch import Scratch
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class RaySession:
         with ExitStack() as undo:
             self._ray = connection.connect(engine.cluster(), engine.token)
             undo.callback(connection.disconnect)
-            self._scratch = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="deepgen-ray-session-")))
+            self._scratch = undo.enter_context(Scratch("ray-session")).path
             roles.require(roles.living(self._ray.nodes()), engine.group)
             ordered = builder.order(task.target, engine.toolchains, engine.limits, engine.cache)
             self._shop = Shop(self._ray, engine.group, ordered)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -25,6 +23,7 @@ from deepgen.engines.ray import devices, undisturbed
 from deepgen.measure import open_runner, peak_gflops
 from deepgen.measure.base import Contender, Runner, Task
 from deepgen.measure.supervisor import DeviceSetAside
+from deepgen.scratch import Scratch, sweep
 from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Kernel, Measurement
 
 MOST_OPEN = 8  # studies whose runners are kept: the one that was idle longest makes room
@@ -39,7 +38,7 @@ class _Bench:
     task: Task
     runner: Runner
     peak: float | None
-    folder: Path
+    scratch: Scratch
     used: float
     good: Path | None = None  # the last right kernel's binary, which the supervisor may want again
 
@@ -53,6 +52,7 @@ class Tester:
         self._slot = slot
         self._card = devices.pin(ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
         self._benches: dict[str, _Bench] = {}
+        sweep()  # one before this that was killed
 
     def describe(self) -> str:
         return json.dumps({**devices.probe(self._slot, self._card).to_json(), "pid": os.getpid()})
@@ -108,14 +108,14 @@ class Tester:
         if bench is not None:
             with suppress(DeepgenError):
                 bench.runner.close()
-            shutil.rmtree(bench.folder, ignore_errors=True)
+            bench.scratch.close()
 
     def _opened(self, session: str, given: str, setting: dict[str, Any], harness: bytes | None) -> _Bench:
         self._make_room()
         task = Task.from_json(json.loads(given))
         cache = Cache(setting["cache"] or default_cache_folder())
         toolchains: dict[str, str] = setting["toolchains"]
-        folder = Path(tempfile.mkdtemp(prefix="deepgen-tester-"))
+        scratch = Scratch("tester")
         with self._alone(task):
             peak = _peak(task, cache, toolchains)
         runner = open_runner(
@@ -124,9 +124,9 @@ class Tester:
             toolchains=toolchains,
             least_seconds=least_seconds(task, peak),
             least_again=lambda: least_seconds(task, _peak(task, cache, toolchains, again=True)),
-            harness=_kept(folder / "harness", harness) if harness else None,
+            harness=_kept(scratch.path / "harness", harness) if harness else None,
         )
-        self._benches[session] = _Bench(task, runner, peak, folder, time.monotonic())
+        self._benches[session] = _Bench(task, runner, peak, scratch, time.monotonic())
         return self._benches[session]
 
     def _make_room(self) -> None:
@@ -169,7 +169,7 @@ def _kernel(text: str) -> Kernel:
 def _placed(bench: _Bench, artifact: str, binary: bytes) -> tuple[Artifact, Path]:
     """The artifact with its binary on this host."""
     told: JsonObject = json.loads(artifact)
-    path = _kept(bench.folder / f"{told['kernel_id']}.{told['format']}", binary)
+    path = _kept(bench.scratch.path / f"{told['kernel_id']}.{told['format']}", binary)
     return Artifact.from_json({**told, "binary": str(path)}), path
 
 
