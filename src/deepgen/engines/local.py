@@ -56,7 +56,7 @@ class LocalSession:
         self._pool = BuildPool(toolchain, task.target, self._cache, self.jobs, engine.limits)
         self._runner = open_runner(
             task,
-            cache=self._cache.folder,
+            cache=self._cache,
             toolchains=engine.toolchains,
             builds_running=lambda: self._pool.running,
             least_seconds=least_seconds(task, self._peak),
@@ -145,7 +145,9 @@ class LocalSession:
         return peak_gflops(operator, target, again=again, cache=self._cache, toolchains=tools)
 
     def _least_again(self) -> float | None:
-        self._peak = self._measured_peak(again=True)
+        again = self._measured_peak(again=True)
+        if self._peak is None or (again is not None and again > self._peak):  # an unwritable cache forgets the better
+            self._peak = again
         return least_seconds(self.task, self._peak)
 
     def _undisturbed(self) -> AbstractContextManager[None]:

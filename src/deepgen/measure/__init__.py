@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 def open_runner(
     task: Task,
     *,
-    cache: Path | None = None,
+    cache: Cache | Path | None = None,
     toolchains: Mapping[str, str] | None = None,
     builds_running: Callable[[], int] = lambda: 0,
     least_seconds: float | None = None,
     least_again: Callable[[], float | None] | None = None,
     harness: Path | None = None,
 ) -> Runner:
-    """The runner for the task's target. `cache`: where built helpers are kept; `builds_running`: builds at work now;
+    """The runner for the task's target. `cache`: where built helpers are kept, a folder or the caller's own;
+    `builds_running`: builds at work now;
     `least_seconds`: what one run takes at the machine's peak, and `least_again` the same with the peak measured anew;
     `harness`: the built helper itself, where it came from elsewhere.
     """

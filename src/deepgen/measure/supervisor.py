@@ -27,6 +27,7 @@ RECYCLE_THREADS = 128
 RETAKES = 2  # of a contaminated measurement
 ALWAYS_BUSY = 3  # measurements in a row that stayed contaminated: from then on each is taken once
 TOO_FAST = 0.5  # of the time to beat: a result below this is confirmed in a fresh worker
+PEAK_HOLDS = 60.0  # seconds: measuring a peak takes some, and a calmer phase of the machine is not missed for long
 FLOOR = 0.8  # of the time that the machine's peak allows: below this no measurement is believed
 
 
@@ -41,7 +42,7 @@ class Supervisor:
         self,
         task: Task,
         *,
-        cache: Path | None = None,
+        cache: Cache | Path | None = None,
         toolchains: Mapping[str, str] | None = None,
         builds_running: Callable[[], int] = lambda: 0,
         least_seconds: float | None = None,
@@ -50,13 +51,15 @@ class Supervisor:
         harness: Path | None = None,
     ) -> None:
         """`least_seconds`: what one run takes at the machine's peak; anything far below it is not believed, also not
-        when the peak is measured anew by `least_again`.
+        when the peak is measured anew by `least_again`, which happens once in PEAK_HOLDS at most.
+        `cache`: where our own code for the device is kept: a folder, or the cache that the caller builds in.
         `harness`: our own code for the device, where it was built elsewhere.
         """
         self.task = task
         self.starts = 0  # of workers, so far
         self._builds_running = builds_running
         self._least, self._least_again = least_seconds, least_again
+        self._peak_from: float | None = None  # when the peak was measured anew
         self._retakes = retakes
         self._scratch = tempfile.TemporaryDirectory(prefix="deepgen-measure-")
         self._opening = self._prepare_opening(harness or _built_harness(task.target, cache, toolchains))
@@ -130,7 +133,7 @@ class Supervisor:
             raise DeepgenError("a runner stays on its target and number of threads: open another one")
         with self._device:
             # What was right and what is possible belong to the operator before.
-            self.task, self._least, self._least_again, self._good = task, None, None, None
+            self.task, self._least, self._least_again, self._peak_from, self._good = task, None, None, None, None
             self._opening = {**self._opening, "task": task.to_json()}
             if isinstance(task.target, Gpu):  # a context is opened once in a process
                 self._drop()
@@ -193,15 +196,21 @@ class Supervisor:
         if not again.ok:
             return again
         slower = max(measured, again, key=lambda m: m.seconds or 0.0)
-        if self._impossible(slower) and self._least_again is not None:
-            # Perhaps the peak is what is wrong: a neighbour may have had most of the machine when it was measured.
-            self._least = self._least_again()
+        if self._impossible(slower):
+            self._renew_peak()
         if self._impossible(slower):
             detail = (
                 f"{slower.seconds:.3g} seconds a run is less than the {self._least:.3g} that the machine's peak allows"
             )
             return replace(slower, verdict=Verdict.UNSTABLE, detail=detail)
         return _noted(slower, confirmed=True)
+
+    def _renew_peak(self) -> None:
+        """Perhaps the peak is what is wrong: a neighbour may have had most of the machine when it was measured."""
+        held = self._peak_from is not None and time.monotonic() - self._peak_from < PEAK_HOLDS
+        if self._least_again is not None and not held:
+            self._least = self._least_again()
+            self._peak_from = time.monotonic()
 
     def _take(self, request: Mapping[str, Any], keys: Sequence[str]) -> tuple[list[Measurement], str | None]:
         """One request: its measurements with the conditions, and what disturbed them, if anything. Raises Lost."""
@@ -329,10 +338,11 @@ class Supervisor:
         }
 
 
-def _built_harness(target: Target, cache: Path | None, toolchains: Mapping[str, str] | None) -> Path | None:
+def _built_harness(target: Target, cache: Cache | Path | None, toolchains: Mapping[str, str] | None) -> Path | None:
     try:
-        folder = Cache(cache or default_cache_folder())
-        return Path(build_once(harness_for(target), target, paths=toolchains, cache=folder).binary)
+        # The caller's own where there is one: it may have found its folder unwritable and said so already.
+        used = cache if isinstance(cache, Cache) else Cache(cache or default_cache_folder())
+        return Path(build_once(harness_for(target), target, paths=toolchains, cache=used).binary)
     except DeepgenError:  # no compiler: the worker streams memory instead, and tells less of a crash
         return None
 
