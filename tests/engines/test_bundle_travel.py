@@ -192,6 +192,27 @@ def test_a_study_goes_on_in_a_second_bundle_and_its_best_race_again(
     assert finals is not None and best.id in [row["trial"] for row in finals["finalists"]]
 
 
+def test_the_default_races_in_every_bundle_as_it_does_at_home(tmp_path: Path) -> None:
+    # With so much noise the default's own trial is far from the best, and with so few kept only its name helps it.
+    engine, finals = LocalEngine(jobs=1, cache=tmp_path / "cache"), []
+    for number, trials in enumerate((12, 24)):
+        request = sim(tmp_path / "studies", "noise=0.5", trials=trials, keep_top=1)
+        archive, results = tmp_path / f"{number}.tar.gz", tmp_path / f"{number}.jsonl"
+        study = Study.open(pack(request, archive, engine=engine).study)
+        assert run(archive, results, tmp_path).returncode == 0
+        assert merge(study, results, engine=engine).finals
+        local = tune(replace(request, out=tmp_path / "local"), engine=engine)
+        finals.append((study.finals(), local.finals()))
+    for there, here in finals:
+        assert there is not None and here is not None
+        assert {row["trial"]: row["default"] for row in there["finalists"]} == {
+            row["trial"]: row["default"] for row in here["finalists"]
+        }
+        assert [row["trial"] for row in there["finalists"] if row["default"]] == [0]
+        assert (there["winner"], there["ties"]) == (here["winner"], here["ties"])
+        assert there["tie_broken_by"] == here["tie_broken_by"]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 def test_real_kernels_run_in_a_worker_there_too_and_faults_are_verdicts(tmp_path: Path) -> None:
