@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -150,3 +151,11 @@ def test_a_trial_whose_device_is_gone_is_measured_elsewhere(told: type[RayError]
     follower._hear_measurement(trial, member, None)
     assert lost == [member] and list(follower._built) == [trial]
     assert follower.ended.empty(), "the study hears nothing of it"
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/home/someone/of/us", "/home/someone/else/", f"/scratch/{'far' * 20}"])
+def test_sockets_of_a_cluster_on_this_machine_have_names_that_fit(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", place)
+    session = "session_2026-11-15_19-37-21_487429_4194304"  # with the largest number of a process
+    longest = Path(connection._short_folder(), "deepgen-ray-12345678", "r", session, "sockets", "plasma_store")
+    assert len(str(longest)) <= 107, "a longer one Ray refuses"

@@ -1,12 +1,13 @@
-"""Knobs, and expressions as JSON: a scalar is a constant, a list is an operation with its operands."""
+"""Knobs, and spaces and their expressions as JSON: a scalar is a constant, a list is an operation with its operands."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from deepgen.space.evaluate import STRICT
-from deepgen.space.expr import Expr, Value, check_value, const, key, knob_ref
+from deepgen.space.expr import Expr, Requirement, Value, check_value, const, key, knob_ref
 from deepgen.vocabulary import BadInput, Json, JsonObject
 
 FORMAT = "deepgen.space/1"
@@ -29,6 +30,18 @@ class Knob:
     def places(self) -> int:
         """How many states it has: its values, and being absent if it can be."""
         return len(self.values) + (self.when is not None or self.optional)
+
+
+def space_to_json(
+    name: str, knobs: Iterable[Knob], derived: Mapping[str, Expr], requirements: Iterable[Requirement]
+) -> JsonObject:
+    return {
+        "format": FORMAT,
+        "name": name,
+        "knobs": [knob_to_json(k) for k in knobs],
+        "derived": [[name, expr_to_json(expr.args[0])] for name, expr in derived.items()],
+        "requirements": [[r.name, expr_to_json(r.expr)] for r in requirements],
+    }
 
 
 def knob_to_json(knob: Knob) -> JsonObject:

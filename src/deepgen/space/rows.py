@@ -25,15 +25,16 @@ class Rows:
             (k.name, {v: i for i, v in enumerate(k.values)}, len(k.values) if k.places > len(k.values) else -1)
             for k in knobs
         ]
+        self.absent = [gone for _, _, gone in self._places]
         self._values = [(k.name, k.values, len(k.values)) for k in knobs]
         self._optional = any(k.places > len(k.values) for k in knobs)
         self._arrays = [as_array([*k.values, None], "object") for k in knobs]
         self._blank: Config = {k.name: k.values[0] for k in knobs}
 
-    @property
-    def absent(self) -> list[int]:
-        """By knob, the place of absence; -1 for a knob that always exists."""
-        return [gone for _, _, gone in self._places]
+    def adjacent(self, row: Sequence[int], other: Sequence[int]) -> bool:
+        """Whether the knob that differs does so by one place; knobs that came or went do not matter."""
+        pairs = zip(row, other, self.absent, strict=True)
+        return [abs(a - b) for a, b, gone in pairs if a != b and gone not in (a, b)] == [1]
 
     def row(self, config: Mapping[str, Value]) -> list[int] | None:
         """The row; None for a config with a foreign knob or value, or without a knob that it needs."""

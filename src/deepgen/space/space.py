@@ -12,15 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.space.definition import (
-    FORMAT,
-    Knob,
-    expr_from_json,
-    expr_to_json,
-    knob_to_json,
-    same_condition,
-    value_from_json,
-)
+from deepgen.space.definition import FORMAT, Knob, expr_from_json, same_condition, space_to_json, value_from_json
 from deepgen.space.engine import DEFAULT_MEMORY, Engine, TooWide
 from deepgen.space.expr import Config, Expr, Operand, Requirement, Value, check_value, key, knob_ref, lift, points
 from deepgen.space.reasons import Broken, Removal, derived_values, explain, smallest_conflict
@@ -233,7 +225,7 @@ class Space:
         absent = rows.absent
         found = engine.repaired(row, absent) if kind == "repair" else engine.one_knob_away(row, absent)
         if kind == "adjacent":
-            found = [f for f in found if _is_adjacent(row, f, absent)]
+            found = [f for f in found if rows.adjacent(row, f)]
         return [rows.config(f) for f in found]
 
     def restrict(self, values: Mapping[str, Value | Iterable[Value]]) -> Space:
@@ -366,13 +358,7 @@ class Space:
         return {**body, "fingerprint": digest(body)}
 
     def _definition(self) -> JsonObject:
-        return {
-            "format": FORMAT,
-            "name": self.name,
-            "knobs": [knob_to_json(k) for k in self.knobs],
-            "derived": [[name, expr_to_json(expr.args[0])] for name, expr in self._derived.items()],
-            "requirements": [[r.name, expr_to_json(r.expr)] for r in self._requirements],
-        }
+        return space_to_json(self.name, self.knobs, self._derived, self._requirements)
 
     def fingerprint(self) -> str:
         """A hash of the definition: equal for equal definitions."""
@@ -403,12 +389,6 @@ class Space:
 
 def _difference(more: int | None, less: int | None) -> int | None:
     return None if more is None or less is None else more - less
-
-
-def _is_adjacent(row: Sequence[int], other: Sequence[int], absent: Sequence[int]) -> bool:
-    """Whether the knob that differs does so by one place; knobs that came or went do not matter."""
-    moves = [abs(a - b) for a, b, gone in zip(row, other, absent, strict=True) if a != b and gone not in (a, b)]
-    return moves == [1]
 
 
 def _sorted(values: list[Value]) -> list[Value]:

@@ -27,7 +27,7 @@ from deepgen.vocabulary import DeepgenError, Missing
 
 NAMESPACE = "deepgen"
 STORE_BYTES = 256 << 20  # binaries are small, and few of them are on their way at a time
-_LONGEST = 20  # of a temporary folder's name: Ray's sockets have 86 more, and the system cuts off at 107
+_LONGEST = 20  # of a temporary folder's name: Ray's sockets add 87 to it, and the system cuts off at 107
 
 # Ray takes these from the environment of its process alone, and some of them only when it is imported.
 _MANNERS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
