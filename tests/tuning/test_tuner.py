@@ -217,7 +217,7 @@ DUEL = {"BLOCK_M": [64], "BLOCK_N": [64], "BLOCK_K": [16], "THREAD_M": [4], "THR
 def duel(out: Path, gap: float, seed: int) -> dict[str, object]:
     """A study of four configs, two of them good; which of the two is better alternates with the seed."""
     target = targets.resolve(f"sim:noise=0.02,gap={gap},seed={seed}")
-    study = tune(out, target=target, strategy="exhaustive", knobs=DUEL, seed=seed)
+    study = tune(out, target=target, strategy="exhaustive", knobs=DUEL, seed=seed, transfer=False)
     finals = study.finals()
     assert finals is not None
     chosen = study.trial(finals["winner"]).config["SWIZZLE"]
