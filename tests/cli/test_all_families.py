@@ -26,6 +26,12 @@ def test_every_family_that_serves_has_a_study() -> None:
     assert len(set(names)) == len(names) and len({request.operator for request in wanted}) == 1
 
 
+def test_what_is_slower_is_there_for_who_asks() -> None:
+    for family in ("x86_amx_gemm", "x86_vector_dot_gemm"):
+        (wanted,) = _wanted("gemm", "M=1", "N=512", "K=512", dtype="bf16", layout="nn", target="x86:amx", family=family)
+        assert wanted.generator.refuses(wanted.operator, wanted.target) is None
+
+
 def test_the_fastest_family_is_told_first(capsys: pytest.CaptureFixture[str]) -> None:
     def study(family: str, seconds: float | None, m: int = 64) -> Any:
         winner = None if seconds is None else {"seconds": seconds}

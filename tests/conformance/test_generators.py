@@ -8,7 +8,7 @@ import pytest
 
 from deepgen import generators, operators, targets
 from deepgen.generators import Generator
-from deepgen.generators.base import Specialist
+from deepgen.generators.base import Yielding
 from deepgen.operators import Operator, gemm
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Kernel
@@ -90,27 +90,26 @@ def test_a_config_outside_the_space_is_explained(family: Generator, operator: Op
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_order_of_those_that_serve_is_by_what_they_say_alone(target: str) -> None:
-    """Those that excel come first, then the list's order; so there is a default wherever any family serves."""
+    """The list's order, but those that yield come last: there is a default wherever any family serves."""
     chip = targets.resolve(target)
     for operator in (*OPERATORS, *FEW_ROWS):
         serving = [f for f in generators.families() if f.refuses(operator, chip) is None]
-        if not serving:
-            continue
-        excelling = [f.name for f in serving if isinstance(f, Specialist) and f.excels(operator, chip)]
-        rest = [f.name for f in serving if f.name not in excelling]
-        for _ in range(2):
-            assert [f.name for f in generators.serving(operator, chip)] == excelling + rest
-        assert generators.find(operator, chip).name == (excelling + rest)[0]
+        yielding = [f.name for f in serving if isinstance(f, Yielding) and f.yields(operator, chip)]
+        wanted = [f.name for f in serving if f.name not in yielding] + yielding
+        for _ in range(2 if serving else 0):
+            assert [f.name for f in generators.serving(operator, chip)] == wanted
+            assert generators.find(operator, chip).name == wanted[0]
 
 
-def test_who_excels_does_so_on_some_of_what_it_serves() -> None:
-    """Everywhere or nowhere would be a place in the list."""
+def test_who_yields_does_so_on_some_of_what_it_serves() -> None:
+    """Everywhere would be a place in the list; to nobody would be nothing."""
     said: dict[str, set[bool]] = {}
-    for family, target in itertools.product(generators.families(), TARGETS):
+    for family, target in itertools.product(generators.families(), map(targets.resolve, TARGETS)):
         for operator in (*OPERATORS, *FEW_ROWS):
-            chip = targets.resolve(target)
-            if isinstance(family, Specialist) and family.refuses(operator, chip) is None:
-                said.setdefault(family.name, set()).add(family.excels(operator, chip))
+            if isinstance(family, Yielding) and family.refuses(operator, target) is None:
+                said.setdefault(family.name, set()).add(family.yields(operator, target))
+                first = generators.find(operator, target)
+                assert first.name != family.name or not family.yields(operator, target)
     assert said and all(answers == {True, False} for answers in said.values()), said
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.generators.base import Generator, Specialist
+from deepgen.generators.base import Generator, Yielding
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary.errors import BadInput
 
 
 def families() -> tuple[Generator, ...]:
-    """All generators. Of those that serve, and do not excel, an earlier one is the better choice."""
+    """All generators. Of those that serve, the better choice is an earlier one, unless it yields."""
     from deepgen.generators.sim import SimTiles
     from deepgen.generators.templates.mma.mma_gemm import MmaGemm
     from deepgen.generators.templates.simt.simt_gemm import SimtGemm
@@ -48,11 +48,7 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
     if not found:
         reasons = "; ".join(f"{family.name}: {reason}" for family, reason in answers)
         raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed=reasons)
-    return sorted(found, key=lambda family: not _excels(family, operator, target))
-
-
-def _excels(family: Generator, operator: Operator, target: Target) -> bool:
-    return isinstance(family, Specialist) and family.excels(operator, target)
+    return sorted(found, key=lambda family: isinstance(family, Yielding) and family.yields(operator, target))
 
 
 def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:

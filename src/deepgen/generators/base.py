@@ -31,9 +31,9 @@ class Generator(Protocol):
 
 
 @runtime_checkable
-class Specialist(Protocol):
-    """What a family has beside, if it is faster on some of what it serves than those before it in `families()`."""
+class Yielding(Protocol):
+    """What a family has beside, if some of what it serves is served faster by one after it in `families()`."""
 
-    def excels(self, operator: Operator, target: Target) -> bool:
-        """Whether it comes before them. Asked only of what it serves; it knows nothing of what is running or built."""
+    def yields(self, operator: Operator, target: Target) -> bool:
+        """Whether it comes after those that do not yield. Asked only of what it serves; always the same answer."""
         ...

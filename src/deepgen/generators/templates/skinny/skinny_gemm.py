@@ -12,7 +12,7 @@ from deepgen.generators.templates.skinny.space import skinny_space
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Cuda, Target
-from deepgen.vocabulary import Kernel
+from deepgen.vocabulary import Kernel, dtype
 
 _OWN = ("gemm_skinny.cu", "large.h")
 _MMA = ("problem.h", "dialect_mma.h")  # of the family of warp-wide products
@@ -20,6 +20,7 @@ _MOST_THIN, _MOST_PLAIN, _MOST_WIDENED = 64, 16, 32
 # What is contiguous along rows is turned in registers, which leaves fewer of them for sums.
 _MOST_TURNED = {"f32": 0, "tf32": 32, "f16": 32, "bf16": 32, "i8": 8, "f8e4m3": 8, "f8e5m2": 8}
 _LEAST_LARGE, _LEAST_K = 1024, 512
+_MOST_AHEAD = 48  # rows up to which it is ahead of warp-wide products, as measured on an H200
 
 
 class SkinnyGemm:
@@ -49,6 +50,19 @@ class SkinnyGemm:
             if side.thin > most:
                 return f"M or N must be at most {most} where the large matrix is not contiguous along K in {operator.a}"
         return None
+
+    def yields(self, operator: Operator, target: Target) -> bool:
+        """To warp-wide products out of shared memory, which do not multiply plain f32."""
+        gemm, gpu = formats.served(operator, target)
+        side = sides(gemm)
+        if side.plain:
+            return False
+        # Loads of fewer bytes take more registers and instructions; copies to shared memory take none to wait.
+        broken = formats.aligned_bytes(gemm, "B" if side.thin_m else "A") < formats.WIDEST
+        # Bytes and halves are exchanged in registers here, and turned by matrix loads there.
+        exchanged = not side.large_along and dtype(gemm.a).bytes < 4
+        crowded = side.thin > _MOST_AHEAD and not formats.widened(gemm, gpu)
+        return broken or exchanged or crowded
 
     def space(self, operator: Operator, target: Target) -> Space:
         return skinny_space(self.name, *formats.served(operator, target))

@@ -39,6 +39,7 @@ _COMMON = tuple(f"x86_{part}.h" for part in ("call", "curve", "pages", "pool", "
 _SOURCES = (*_OWN, "lines.h", "finish.h", "tasks.h", *_COMMON)
 _SWITCHES = ("SWAP", "K_OUTSIDE", "PACK_LEFT", "SNAKE", "ASIDE", "AHEAD_RESULT", "HUGE_PAGES")
 _PARTITION = {**PARTITION, "k": 4}
+_FEW_ROWS = 4
 _LEAST_SLICE = 256  # numbers along K; the sums of shorter slices take longer to add up than they save
 _WHILE_PACKING = {"GATHER": 8, "PACK_AHEAD": 0}  # what only a B that is packed in every run chooses
 
@@ -60,6 +61,11 @@ class AmxGemm:
         if not target.has(*needs):
             return "it needs " + " and ".join(needs)
         return unfit_result(operator)
+
+    def yields(self, operator: Operator, target: Target) -> bool:
+        """To vectors, which read B where it lies: packing it for tiles takes longer than products of few rows."""
+        gemm, _ = served(operator, target)
+        return gemm.m <= _FEW_ROWS and gemm.layout[1] == "n"
 
     def space(self, operator: Operator, target: Target) -> Space:
         gemm, cpu = served(operator, target)

@@ -46,7 +46,6 @@ _BLOCK_K = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _FEW = 32  # rows or columns up to which the other operand is used so little that it is not kept once packed
 _FEW_TO_SHUFFLE = 12  # the same where reading it unpacked takes shuffles for each panel of the other,
 _FEW_TO_CONVERT = 8  # and conversions of both operands
-_TOO_FEW_FOR_TILES = 4  # rows by a B stored K x N
 _WORTH_A_THREAD = 16_000_000  # operations; waking another thread takes as long as computing these
 _BYTES_WORTH_A_THREAD = 4 << 20  # that come from memory: one core alone does not use all of its bandwidth
 
@@ -66,11 +65,6 @@ class DotGemm:
         if (missing := _missing(operator, target)) is not None:
             return missing
         return unfit_result(operator)
-
-    def excels(self, operator: Operator, target: Target) -> bool:
-        """Tiles need B packed, which takes longer than products of few rows; vectors read it where it lies."""
-        gemm, _ = served(operator, target)
-        return gemm.m <= _TOO_FEW_FOR_TILES and gemm.layout[1] == "n"
 
     def space(self, operator: Operator, target: Target) -> Space:
         gemm, cpu = served(operator, target)
