@@ -114,3 +114,31 @@ def test_a_kernel_whose_worker_is_killed_is_tried_once_more(tmp_path: Path, cond
         assert (measured.verdict, "killed by the system" in measured.detail) == (Verdict.OUT_OF_MEMORY, True)
     else:
         assert measured.ok, measured.detail
+
+
+def test_what_a_killed_run_leaves_in_the_temporary_folder_goes_with_the_next(tmp_path: Path) -> None:
+    program = """
+import sys, deepgen as dg
+from deepgen import targets
+from deepgen.measure.base import Task
+from deepgen.measure.supervisor import Supervisor
+runner = Supervisor(Task(dg.gemm(33, 31, 29), targets.resolve("x86:native")), cache="cache")
+print("ready", flush=True)
+sys.stdin.read()
+runner.close()
+"""
+    folders = []
+    for end in (subprocess.Popen.kill, lambda child: child.stdin.close()):
+        child = subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        folders.append(set(tmp_path.glob("deepgen-measure-*")))
+        end(child)
+        child.wait()
+    assert [len(found) for found in folders] == [1, 1] and folders[0] != folders[1]
+    assert not list(tmp_path.glob("deepgen-measure-*"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from deepgen.measure import conditions, harness, limits
 from deepgen.measure.base import Contender, Task
 from deepgen.measure.process import Lost, WorkerProcess
 from deepgen.measure.timing import is_beaten, unsettled
+from deepgen.scratch import Scratch, sweep
 from deepgen.targets import Gpu, Target, host
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict
 
@@ -61,7 +61,8 @@ class Supervisor:
         self._least, self._least_again = least_seconds, least_again
         self._peak_from: float | None = None  # when the peak was measured anew
         self._retakes = retakes
-        self._scratch = tempfile.TemporaryDirectory(prefix="deepgen-measure-")
+        sweep()
+        self._scratch = Scratch("measure")
         self._opening = self._prepare_opening(harness or _built_harness(task.target, cache, toolchains))
         self._worker: WorkerProcess | None = None
         self._closed = False
@@ -154,7 +155,7 @@ class Supervisor:
                 worker.end()
         try:
             self._drop()
-            self._scratch.cleanup()
+            self._scratch.close()
         finally:
             self._device.release()
 
@@ -303,7 +304,7 @@ class Supervisor:
             if self._closed:
                 raise DeepgenError("the runner is closed")
             try:
-                return WorkerProcess(self._opening, Path(self._scratch.name))
+                return WorkerProcess(self._opening, self._scratch.path)
             except Lost as lost:
                 if last:
                     what = f"its measuring worker cannot be started: {lost}"
@@ -333,7 +334,7 @@ class Supervisor:
         return {
             "task": self.task.to_json(),
             "threads": self.task.policy.threads or host.usable_cores(),
-            "scratch": self._scratch.name,
+            "scratch": str(self._scratch.path),
             "harness": str(library) if library else None,
         }
 
