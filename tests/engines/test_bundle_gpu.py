@@ -45,9 +45,8 @@ def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         made, artifact = kernel(tmp_path, name, more)
         trials.append((Trial(number, number, {"NAME": name}, made.id, bundle_runner.UNMEASURED), made, artifact))
     archive = tmp_path / "gpu.tar.gz"
-    bundle_pack.write(
-        archive, task, study="s", name="n", trials=trials, known=[], harness=harness, keep=2, baselines=False
-    )
+    finals = {"default": 4, "keep": 2, "baselines": False}
+    bundle_pack.write(archive, task, study="s", name="n", trials=trials, known=[], harness=harness, **finals)  # type: ignore[arg-type]
     return bundle_archive.unpack(archive, tmp_path)
 
 
@@ -61,7 +60,8 @@ def test_every_kernel_has_its_verdict_and_the_right_ones_race(
     assert [found.trials[i].measurement.verdict for i in range(len(KERNELS))] == [v for _, v in KERNELS.values()]
     assert "H200" in found.head["device"]
     assert all("H200" in str(r.measurement.conditions["device"]) for r in found.trials.values())
-    assert found.finals is not None and {row["trial"] for row in found.finals["finalists"]} == {0, 4}
+    assert found.finals is not None
+    assert {row["trial"]: row["default"] for row in found.finals["finalists"]} == {0: False, 4: True}
 
 
 def test_another_card_is_told_by_its_name(

@@ -19,7 +19,7 @@ def test_an_unwritable_cache_is_said_once(
     (tmp_path / "file").touch()
     monkeypatch.setattr(local, "peak_gflops", lambda *_, **__: None)  # it would be measured anew, for seconds
     engine = dg.LocalEngine(jobs=1, cache=tmp_path / "file" / "cache")
-    words = {"trials": 2, "baselines": False, "keep_top": 1, "out": tmp_path}
+    words = {"trials": 1, "baselines": False, "keep_top": 1, "out": tmp_path}
     with caplog.at_level(logging.WARNING):
         study = dg.tune(dg.gemm(32, 32, 32), target="x86:native", engine=engine, **words)  # type: ignore[arg-type]
     assert study.best().seconds > 0.0
