@@ -179,7 +179,7 @@ def choose(finalists: Sequence[Finalist], race: Race) -> tuple[Finalist, list[Fi
     """
     level = [f for f in finalists if race.ratios[f.name].no_slower]
     default = next((f for f in finalists if f.default), None)
-    if default is not None and default not in level:
+    if default is not None and not race.ratios[default.name].no_slower:
         bound = race.ratios[default.name].estimate
         level = [f for f in level if race.ratios[f.name].estimate <= bound]
     winner = min(level, key=Finalist.order)
