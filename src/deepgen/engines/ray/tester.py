@@ -120,7 +120,7 @@ class Tester:
             peak = _peak(task, cache, toolchains)
         runner = open_runner(
             task,
-            cache=cache.folder,
+            cache=cache,
             toolchains=toolchains,
             least_seconds=least_seconds(task, peak),
             least_again=lambda: least_seconds(task, _peak(task, cache, toolchains, again=True)),
