@@ -52,11 +52,11 @@ def suite() -> list[Shape]:
     return [(1, m, n, k) for m, n, k in gpu["gemm"]] + [tuple(s) for s in gpu["batched_gemm"]]
 
 
-def operator(shape: Shape, dtype: str = "f32", layout: str = "nt") -> Gemm:
+def operator(shape: Shape, dtype: str = "f32", layout: str = "nt", *, exact_sums: bool = False) -> Gemm:
     """As it is usual: products of 8-bit floats give bf16."""
     batch, m, n, k = shape
     made = gemm(m, n, k, dtype=dtype, batch=batch, layout=layout)
-    return replace(made, c="bf16") if dtype.startswith("f8") else made
+    return replace(made, c="bf16", fast_sums=not exact_sums) if dtype.startswith("f8") else made
 
 
 class Builder:

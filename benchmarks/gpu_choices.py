@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from deepgen.generators.templates.skinny import defaults as skinny_model
 from deepgen.generators.templates.sm90.defaults import Way
 from deepgen.generators.templates.sm90.defaults import config as sm90_config
 from deepgen.operators import Gemm
-from deepgen.space import Space
 from deepgen.targets import Cuda
 from deepgen.vocabulary import dtype
 from gpu_bench import Config, Shape
@@ -65,15 +63,12 @@ def first_choices(problem: Gemm, target: Cuda, before: list[Found], options: arg
             configs += simt_known(shape) + simt.candidates(shape, options.known)
         else:
             configs += modelled(family, problem, target, options.modelled)
-        if family.name == "sm90_gemm" and problem.a.startswith("f8"):
-            space = family.space(problem, target)
-            configs = [made for c in configs for made in promoted(c, space, options.exact_sums)]
         out += [(family, c) for c in configs]
-    if options.modelled and not options.exact_sums:  # two sets of sums leave no room for these tiles
+    if options.modelled:
         for family in serving(problem, target):
             kinds = [*in_turns(family, problem, target), *storing(family, problem, target)]
             out += [(family, c) for c in kinds]
-    return [choice for choice in out if sums_are(choice, problem, options.exact_sums)]
+    return out
 
 
 def modelled(family: Generator, problem: Gemm, target: Cuda, most: int) -> list[Config]:
@@ -131,28 +126,6 @@ def _ordered(
     space = family.space(problem, target)
     made = [c for way in ways if (c := sm90_config(problem, target, way)) is not None]
     return [{**c, **order} for c in made for order in orders if not space.explain({**c, **order})]
-
-
-def promoted(config: Config, space: Space, exact: bool) -> list[Config]:
-    """A config of the Hopper family with the sums of 8-bit floats that are asked for: in f32, it becomes up to two."""
-    if exact and config["PROMOTE"]:
-        return [config]
-    if not exact:
-        return [c for c in ({**config, "PROMOTE": 0},) if not space.explain(c)]
-    # There are two sets of sums then: other tiles, where one does not leave room for another.
-    tiles: tuple[Config, ...] = ({}, {"CONSUMERS": 2, "TILES_M": 1, "REGISTERS": True})
-    stores: tuple[Config, ...] = ({}, {"STORE": "copy", "BUFFERS": 2})
-    columns = dict.fromkeys((config["BN"], 192, 160, 128, 64))
-    made = ({**config, **t, **s, "PROMOTE": 4, "BN": n} for t, s, n in product(tiles, stores, columns))
-    return list(islice((c for c in made if not space.explain(c)), 2))
-
-
-def sums_are(choice: Choice, problem: Gemm, exact: bool) -> bool:
-    """Whether 8-bit floats are added up as is asked for. Warpgroups lose bits of the sums unless they are promoted."""
-    family, config = choice
-    if not problem.a.startswith("f8") or family.name != "sm90_gemm":
-        return True
-    return bool(config["PROMOTE"]) == exact
 
 
 def simt_known(shape: Shape) -> list[Config]:

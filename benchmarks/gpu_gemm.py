@@ -50,7 +50,7 @@ from gpu_bench import (  # noqa: E402
     sources,
     suite,
 )
-from gpu_choices import TENSOR_CORES, Choice, around, first_choices, fixed, sums_are  # noqa: E402
+from gpu_choices import TENSOR_CORES, Choice, around, first_choices, fixed  # noqa: E402
 from gpu_known import RESULTS, Found, found_before, won_before  # noqa: E402
 from gpu_rivals import Call, rivals  # noqa: E402
 from gpu_summary import show, summary  # noqa: E402
@@ -132,7 +132,6 @@ class Benchmark:
         for family, config in row.best(2):
             near = [(family, c) for c in around(family, row.problem, self.target, config)]
             near = [(f, c) for f, c in near if f.name + key_of(c) not in row.seen]
-            near = [choice for choice in near if sums_are(choice, row.problem, self.options.exact_sums)]
             row.queue += dice.sample(near, min(len(near), self.options.near // 2))
         for choice in row.queue:
             self.start(row.problem, choice)
@@ -159,13 +158,11 @@ class Benchmark:
 
     def finish(self, row: Row, bench: Bench) -> dict[str, Any]:
         """The winner and the rivals, interleaved."""
-        problem, exact = row.problem, self.options.exact_sums
-        others, absent = rivals(bench, fast_sums=not exact, with_triton=self.options.triton)
+        problem = row.problem
+        others, absent = rivals(bench, with_triton=self.options.triton)
         (family, config), ours = self.settle(row, bench)
-        calls: dict[str, Call] = {"ours": ours, **others}
-        default = (family, dict(family.default(problem, self.target)))
-        if sums_are(default, problem, exact):
-            calls["default"] = self.load(bench, default)
+        default = self.load(bench, (family, dict(family.default(problem, self.target))))
+        calls: dict[str, Call] = {"ours": ours, **others, "default": default}
         benches = dict.fromkeys(calls, bench)
         usual = replace(problem, layout="nt")
         nt = won_before(usual, self.target, self.options.out) if usual != problem else None
@@ -301,7 +298,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     with open_device(options.cores, options.cache) as (builder, target, driver):
         flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-        problems = [operator(s, options.dtype, options.layout) for s in suite()]
+        problems = [operator(s, options.dtype, options.layout, exact_sums=options.exact_sums) for s in suite()]
         todo = [p for i, p in enumerate(problems) if options.only is None or i in options.only]
         benchmark = Benchmark(options, flush, builder, target, driver)
         benchmark.run([benchmark.row(problem, before) for problem in todo], tell)

@@ -13,16 +13,16 @@ from gpu_bench import Bench
 Call = Callable[[], Any]
 
 
-def rivals(bench: Bench, *, fast_sums: bool, with_triton: bool) -> tuple[dict[str, Call], dict[str, str]]:
+def rivals(bench: Bench, *, with_triton: bool) -> tuple[dict[str, Call], dict[str, str]]:
     """Those that serve the problem and get it right, ready to be timed; and why the others are not among them."""
     found: dict[str, Call] = {}
     absent: dict[str, str] = {}
     makers: dict[str, Callable[[], Call]] = {
-        "cublaslt": lambda: CublasLt(fast_sums=fast_sums).prepare(bench.problem, bench.places, 1),
-        "torch": lambda: _torch(bench, fast_sums),
+        "cublaslt": lambda: CublasLt().prepare(bench.problem, bench.places, 1),
+        "torch": lambda: _torch(bench),
     }
     if with_triton:
-        makers["triton"] = lambda: _triton(bench, fast_sums)
+        makers["triton"] = lambda: _triton(bench)
     for name, make in makers.items():
         try:
             call = make()
@@ -34,7 +34,7 @@ def rivals(bench: Bench, *, fast_sums: bool, with_triton: bool) -> tuple[dict[st
     return found, absent
 
 
-def _torch(bench: Bench, fast_sums: bool) -> Call:
+def _torch(bench: Bench) -> Call:
     """torch's own product, into C where it can."""
     torch, p = bench.torch, bench.problem
     torch.backends.cuda.matmul.allow_tf32 = p.a == "tf32"
@@ -45,19 +45,19 @@ def _torch(bench: Bench, fast_sums: bool) -> Call:
         if p.a == "i8":
             return lambda: torch._int_mm(a[0], b[0])
         one = torch.ones((), device="cuda")
-        return lambda: torch._scaled_mm(a[0], b[0], one, one, out_dtype=c.dtype, use_fast_accum=fast_sums)
+        return lambda: torch._scaled_mm(a[0], b[0], one, one, out_dtype=c.dtype, use_fast_accum=p.fast_sums)
     if p.batch == 1:
         return lambda: torch.mm(a[0], b[0], out=c[0])
     return lambda: torch.bmm(a, b, out=c)
 
 
-def _triton(bench: Bench, fast_sums: bool) -> Call:
+def _triton(bench: Bench) -> Call:
     """The faster of its two kernels, each tuned by Triton."""
     from triton_gemm import calls
 
     timed: list[tuple[float, int, Call]] = []
     wrong: list[str] = []
-    for number, (name, call) in enumerate(calls(bench, fast_sums).items()):
+    for number, (name, call) in enumerate(calls(bench).items()):
         try:
             if not bench.right(call):
                 raise DeepgenError("a wrong result")

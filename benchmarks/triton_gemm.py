@@ -110,21 +110,21 @@ def _by_descriptors(
     result.store([m * BM, n * BN], sums.to(c.dtype.element_ty))
 
 
-def _fixed(problem: Any, fast_sums: bool) -> dict[str, Any]:
+def _fixed(problem: Any) -> dict[str, Any]:
     """What is constant in a kernel beside its config."""
     eight = problem.a.startswith("f8")
     return {
         "SUMS": tl.int32 if problem.acc == "i32" else tl.float32,
         # So many products of 8-bit floats are added up on the tensor cores before they are added in f32.
-        "EXACT": EXACT_AFTER if eight and not fast_sums else None,
+        "EXACT": EXACT_AFTER if eight and not problem.fast_sums else None,
         "BYTES": {"bf16": 2, "f16": 2, "tf32": 4}.get(problem.a, 1),
     }
 
 
-def calls(bench: Any, fast_sums: bool) -> dict[str, Callable[[], None]]:
+def calls(bench: Any) -> dict[str, Callable[[], None]]:
     """The ways of calling that serve a problem; the first call of each tunes it."""
     torch, p = bench.torch, bench.problem
-    fixed = _fixed(p, fast_sums)
+    fixed = _fixed(p)
     am, ak = bench.left.stride()[1:]
     bk, bn = bench.right_side.stride()[1:]
 
@@ -168,7 +168,7 @@ def _compile(job: tuple[str, str, int]) -> str:
     kernel = _by_descriptors if kind == "descriptors" else _by_pointers
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     try:
-        kernel.fn.warmup(given, given, out, *sizes, grid=(1, 1), **config.kwargs, **_fixed(problem, True), **options)
+        kernel.fn.warmup(given, given, out, *sizes, grid=(1, 1), **config.kwargs, **_fixed(problem), **options)
     except Exception as error:  # whatever the compiler says: the autotuner will meet it again
         return f"{job}: {type(error).__name__} {str(error)[:200]}"
     return ""

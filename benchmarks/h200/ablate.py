@@ -89,10 +89,6 @@ class Case:
     ratio: float
 
     @property
-    def fast_sums(self) -> bool:
-        return not self.run.endswith("_exact")
-
-    @property
     def shape(self) -> list[int]:
         return [self.problem.batch, self.problem.m, self.problem.n, self.problem.k]
 
@@ -154,7 +150,7 @@ class Ablation:
         for name, edits in EDITS.items():
             kernel = self.kernel(case, edits)
             calls[name] = self.load(bench, told_at(kernel, told.data_ptr()) if name == "clocked" else kernel)
-        calls["cublaslt"] = CublasLt(fast_sums=case.fast_sums).prepare(case.problem, bench.places, 1)
+        calls["cublaslt"] = CublasLt().prepare(case.problem, bench.places, 1)
         for name in ("whole", "clocked", "cublaslt"):
             if not bench.right(calls[name]):
                 raise DeepgenError(f"{name} is wrong")

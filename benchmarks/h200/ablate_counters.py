@@ -54,7 +54,7 @@ def inside(cases: list[Case], cache: Path | None) -> None:
         for case in cases:
             bench = Bench(case.problem, flush)
             ours = ablation.load(bench, ablation.kernel(case))
-            theirs = CublasLt(fast_sums=case.fast_sums).prepare(case.problem, bench.places, 1)
+            theirs = CublasLt().prepare(case.problem, bench.places, 1)
             if not bench.right(ours):
                 raise DeepgenError(f"{case.run} {case.problem.describe()}: ours is wrong")
             torch.cuda.synchronize()

@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "benchmarks"), str(ROOT / "src")]
 
-from sm90_candidates import Config, shapes  # noqa: E402
+from sm90_candidates import shapes  # noqa: E402
 
 from deepgen.measure.gpu_driver import CUDA, Driver  # noqa: E402
 from deepgen.measure.gpu_kernel import GpuKernel  # noqa: E402
@@ -123,15 +123,9 @@ class Problems:
 
     def operators(self) -> list[Gemm]:
         dtype, layout, c = (*self.words.split("/"), "", "")[:3]
-        named = {"c": c} if c else {}
+        named: dict[str, Any] = {"c": c} if c else {}
         only = self.told.partition("@")[2]
         listed = [shapes()[int(i)] for i in only.split(",")] if only else shapes()
+        if dtype.startswith("f8"):
+            named["fast_sums"] = not self.words.endswith("/exact")
         return [gemm(m, n, k, batch=b, dtype=dtype, layout=layout or "nt", **named) for b, m, n, k in listed]
-
-    @property
-    def exact(self) -> bool:
-        """8-bit floats are added up in f32, here and by the rival."""
-        return self.words.endswith("/exact")
-
-    def fixed(self) -> Config:
-        return {"PROMOTE": 1} if self.exact else {}

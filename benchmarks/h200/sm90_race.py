@@ -52,7 +52,7 @@ class Race:
     heats: list[tuple[float, str]] = field(default_factory=list)  # microseconds in the first heat of each turn
 
 
-def first(of: Problems, op: Gemm, before: list[Found], options: argparse.Namespace) -> list[Config]:
+def first(op: Gemm, before: list[Found], options: argparse.Namespace) -> list[Config]:
     """What was found for this shape, the same format's first; what the model says; what needs no search."""
     space = FAMILY.space(op, TARGET)
 
@@ -64,11 +64,11 @@ def first(of: Problems, op: Gemm, before: list[Found], options: argparse.Namespa
     found: dict[str, Config] = {}
     for c in known:
         # Older configs lack the younger knobs: their first values are the better ones.
-        for made in fitting(space, {**c, **({"PROMOTE": c.get("PROMOTE") or 4} if of.exact else {})}):
-            if len(found) < options.known and (of.exact or not made.get("PROMOTE")):
+        for made in fitting(space, c):
+            if len(found) < options.known:
                 found[key_of(made)] = made
-    listed = candidates(op, options.most, **of.fixed()) if options.most else []
-    for c in [*({**c, "FIXED": True} for c in listed), {**FAMILY.default(op, TARGET), **of.fixed()}]:
+    listed = candidates(op, options.most) if options.most else []
+    for c in [*({**c, "FIXED": True} for c in listed), dict(FAMILY.default(op, TARGET))]:
         if not space.explain(c):
             found[key_of(c)] = c
     return list(found.values())
@@ -116,7 +116,7 @@ class Course:
     def final(self, race: Race, bench: Bench, calls: dict[str, Callable[[], Any]]) -> dict[str, Any]:
         op = race.op
         places = {n: SimpleNamespace(address=t.data_ptr()) for n, t in bench.tensors.items()}
-        rival = {"cublaslt": CublasLt(fast_sums=not race.of.exact).prepare(op, places, 1)}
+        rival = {"cublaslt": CublasLt().prepare(op, places, 1)}
         us = timed(bench, {**calls, **rival}, FINAL_ROUNDS)
         order = sorted(calls, key=lambda name: us[name])
         best = us[order[0]]
@@ -176,7 +176,7 @@ def main() -> None:
             asked += [Found(Gemm.from_json(row["operator"]), FAMILY.name, c) for c in (row["config"], *row["top"])]
     before = [*asked, *found_before()]
     course = Course(options.cores)
-    races = [Race(of, op, first(of, op, before, options)) for of in map(Problems, options.of) for op in of.operators()]
+    races = [Race(of, op, first(op, before, options)) for of in map(Problems, options.of) for op in of.operators()]
     finals: list[dict[str, Any]] = []
     for turn in range(options.rounds + 1):
         for race in races:
@@ -191,7 +191,6 @@ def main() -> None:
                 (options.out / "race.json").write_text(json.dumps({"finals": finals}, indent=1))
                 continue
             near = [n for c in race.queue[:3] for n in neighbours(race.op, c)]
-            near = [n for n in near if bool(n.get("PROMOTE")) == race.of.exact]
             race.queue += dice.sample(near, min(len(near), options.near))
     for of in dict.fromkeys(r["of"] for r in finals):
         ratios = [r["ratio"] for r in finals if r["of"] == of]

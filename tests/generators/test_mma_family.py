@@ -28,7 +28,7 @@ SQUARE, THIN, DEEP = (4096, 4096, 4096), (16, 4096, 4096), (128, 128, 16384)
 
 def operator(shape: tuple[int, int, int], dtype: str = "bf16", layout: str = "nt") -> Gemm:
     made = gemm(*shape, dtype=dtype, layout=layout)
-    return replace(made, c="bf16") if dtype.startswith("f8") else made
+    return replace(made, c="bf16", fast_sums=True) if dtype.startswith("f8") else made
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,21 @@ def test_the_family_that_a_user_gets(problem: Gemm, target: str, name: str) -> N
     [
         (operator(SQUARE), "cuda:sm_75", "sm_80"),
         (operator(SQUARE, "f8e4m3"), "cuda:sm_80", "no products"),
+        (replace(operator(SQUARE, "f8e4m3"), fast_sums=False), "cuda:sm_89", "fast_sums=True"),
+        (replace(operator(SQUARE, "f8e4m3"), fast_sums=False), "cuda:sm_120", "fast_sums=True"),
         (gemm(64, 64, 64, dtype="i8", alpha=0.5), "cuda:sm_80", "whole"),
         (gemm(64, 64, 64), "cuda:sm_80", "multiplies"),
     ],
 )
 def test_what_it_cannot_do_it_refuses_in_words(problem: Gemm, target: str, why: str) -> None:
     assert why in (MMA.refuses(problem, targets.resolve(target)) or "")
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_90", "cuda:sm_90a", "cuda:sm_100a"])
+def test_sums_of_8_bit_floats_are_f32_where_the_chip_widens_them(target: str) -> None:
+    for family, shape in ((MMA, SQUARE), (SKINNY, THIN)):
+        exact = replace(operator(shape, "f8e4m3"), fast_sums=False)
+        assert family.refuses(exact, targets.resolve(target)) is None
 
 
 def test_defaults_are_points_of_their_spaces() -> None:

@@ -17,6 +17,7 @@ from deepgen.generators.templates.sm90.lower import result_line
 from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
 from deepgen.library.shapes import check_shape
 from deepgen.operators import Gemm, gemm
+from deepgen.operators.gemm import EXACT_SUMS
 from deepgen.space import compile as compiler
 from deepgen.vocabulary import BadInput, Missing, TensorMapArg, WorkspaceArg
 
@@ -33,7 +34,8 @@ SHAPES = [
     gemm(1000, 777, 520, dtype="bf16", layout="nt", bias=True, activation="gelu", beta=0.5, scales="column"),
     gemm(4096, 4096, 4096, dtype="tf32", layout="nt"),
     gemm(384, 384, 4096, dtype="i8", layout="nt"),
-    gemm(2048, 2048, 2048, dtype="f8e4m3", c="bf16", layout="nt", scales="row"),
+    gemm(2048, 2048, 2048, dtype="f8e4m3", c="bf16", layout="nt", scales="row", fast_sums=True),
+    gemm(2048, 2048, 2048, dtype="f8e4m3", c="bf16", layout="nt"),
 ]
 
 
@@ -171,11 +173,25 @@ def test_results_leave_in_lines_that_tiles_have_whole_ones_of(operator: Gemm) ->
         assert line in (128, 64, 32) or line // 16 % 2 == 1  # swizzled, or on different banks as they are
 
 
-def test_only_sums_of_8_bit_floats_can_be_promoted() -> None:
-    eight = gemm(2048, 2048, 2048, dtype="f8e4m3", c="bf16", layout="nt")
-    knobs = {knob.name: knob.values for knob in FAMILY.space(eight, HOPPER).knobs}
-    assert knobs["PROMOTE"][0] == 0 and FAMILY.default(eight, HOPPER)["PROMOTE"] == 0
-    assert "PROMOTE" not in {knob.name for knob in FAMILY.space(SQUARE, HOPPER).knobs}
+def test_sums_of_8_bit_floats_are_as_exact_as_was_asked_for_whatever_a_search_finds() -> None:
+    fast, exact = SHAPES[-2:]
+    space = FAMILY.space(exact, HOPPER)
+    for config in (dict(FAMILY.default(exact, HOPPER)), *space.sample(200, seed=5)):
+        assert 0 < config["PROMOTE"] * config["ATOMS"] * 128 <= EXACT_SUMS
+        assert "late" not in config["STORE"]  # registers hold two sets of sums
+    assert {**FAMILY.default(exact, HOPPER), "PROMOTE": 0} not in space
+    for other in (fast, SQUARE):
+        assert "PROMOTE" not in {knob.name for knob in FAMILY.space(other, HOPPER).knobs}
+
+
+def test_the_model_takes_no_longer_tile_than_registers_hold_two_sets_of_sums_for() -> None:
+    """Fast sums take tiles that exact ones cannot: the default is one of its own, not a fallback to narrow tiles."""
+    fast, exact = (
+        gemm(8192, 8192, 8192, dtype="f8e4m3", c="bf16", layout="nt", fast_sums=sums) for sums in (True, False)
+    )
+    wide = {op: FAMILY.default(op, HOPPER) for op in (fast, exact)}
+    area = {op: c["CONSUMERS"] * c["TILES_M"] * c["BN"] for op, c in wide.items()}
+    assert area[fast] > area[exact] >= 2 * 160
 
 
 def test_batches_are_a_dimension_of_the_tensor_maps() -> None:
@@ -213,7 +229,7 @@ def built(operator: Gemm, config: Any, folder: Path) -> Any:
 
 
 def test_defaults_keep_their_sums_in_registers(tmp_path: Path) -> None:
-    tried = (SHAPES[0], SHAPES[2], SHAPES[4], *SHAPES[-3:])
+    tried = (SHAPES[0], SHAPES[2], SHAPES[4], *SHAPES[-4:])
     assert {operator.a for operator in tried} == {"bf16", "f16", "tf32", "i8", "f8e4m3"}
     for number, operator in enumerate(tried):
         result = built(operator, FAMILY.default(operator, HOPPER), tmp_path / str(number))
@@ -230,7 +246,7 @@ def test_defaults_keep_their_sums_in_registers(tmp_path: Path) -> None:
         {"STORE": ["late"], "CACHE": ["A"], "HILBERT": [True]},
         {"STORE": ["reuse"], "BN": [72]},
         {"FIXUP": ["tail"], "BN": [192]},
-        {"PROMOTE": [2]},
+        {"PROMOTE": [1]},
         {"CONSUMERS": [3], "REGISTERS": [True], "BN": [200]},
         {},
     ],

@@ -147,3 +147,47 @@ def test_special_inputs_hold_nan_and_both_infinities() -> None:
     given_ = gemm(8, 8, 8).inputs(0, "special")
     for name in ("A", "B"):
         assert np.isnan(given_[name]).sum() == 1 and np.isinf(given_[name]).sum() == 2
+
+
+def eight(k: int = 4096, **other: object) -> Gemm:
+    return gemm(64, 64, k, dtype="f8e4m3", c="f32", layout="nt", **other)
+
+
+def test_sums_of_8_bit_floats_are_f32_unless_fast_ones_are_asked_for() -> None:
+    exact, fast = eight(), eight(fast_sums=True)
+    assert not exact.fast_sums and "fast" not in exact.describe() + exact.slug()
+    assert "fast sums" in fast.describe() and fast.slug() == exact.slug() + "-fast"  # two studies, not one
+    assert exact.to_json()["fast_sums"] is False and fast.to_json()["fast_sums"] is True
+    assert [operators.from_json(op.to_json()) for op in (exact, fast)] == [exact, fast]
+
+
+def test_files_from_before_there_was_a_choice_of_sums_are_read_as_what_they_asked_for() -> None:
+    older = {k: v for k, v in eight().to_json().items() if k != "fast_sums"}
+    assert operators.from_json(older) == eight()  # acc says f32
+    assert "fast_sums" not in gemm(3, 4, 5, dtype="bf16").to_json()  # studies of other formats keep their names
+
+
+@pytest.mark.parametrize("asked", [{"dtype": "bf16"}, {"dtype": "i8"}, {"a": "f8e4m3"}, {"dtype": "f32"}])
+def test_other_formats_have_no_fast_sums(asked: dict[str, str]) -> None:
+    with pytest.raises(BadInput, match="8-bit floats"):
+        gemm(3, 4, 5, fast_sums=True, **asked)
+    with pytest.raises(BadInput, match="fast_sums is 1"):
+        eight(fast_sums=1)
+
+
+# The largest errors of sums on an H200 (benchmarks/h200/sm90_sums.json, f8e4m3, f32 results, standard-normal inputs)
+# and the largest element; without fast sums after 256 products.
+@pytest.mark.parametrize(
+    ("k", "fast", "off", "largest"),
+    [
+        (128, True, 4.8e-4, 55.0), (1024, True, 1.6e-3, 150.0),
+        (4096, True, 4.3e-3, 300.0), (16384, True, 9.4e-3, 610.0),
+        (1024, False, 4.6e-4, 150.0), (4096, False, 2.8e-4, 300.0), (16384, False, 2.4e-4, 610.0),
+    ],
+)  # fmt: skip
+def test_the_tolerance_fits_sums_as_tensor_cores_keep_them(k: int, fast: bool, off: float, largest: float) -> None:
+    allowed = eight(k, fast_sums=fast).tolerance()
+    assert off * largest <= allowed.absolute + allowed.relative * largest
+    if not fast:
+        assert allowed.absolute < 0.6, "a lost product shows"
+        assert allowed.absolute < eight(k, fast_sums=True).tolerance().absolute

@@ -24,13 +24,10 @@ _FLOATS: dict[str, Any] = {"f32": ctypes.c_float, "tf32": ctypes.c_float, "f64":
 class CublasLt:
     """f32 is computed in f32 by multiply-adds; tensor cores take part where the operator's dtype says so.
 
-    8-bit floats are added up as the tensor cores do it, like the families of kernels here; in f32 without `fast_sums`.
+    8-bit floats are added up as the operator asks.
     """
 
     name = "cublaslt"
-
-    def __init__(self, *, fast_sums: bool = True) -> None:
-        self._fast_sums = fast_sums
 
     def missing(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Cuda):
@@ -54,21 +51,19 @@ class CublasLt:
             raise BadInput(f"cuBLASLt has no {operator.name}")
         if path is None:
             raise Missing("cuBLASLt", blocks="its baseline cannot run", remedy="pip install nvidia-cublas")
-        return _Products(Driver(CUDA), Handle(path), operator, tensors, self._fast_sums).best()
+        return _Products(Driver(CUDA), Handle(path), operator, tensors).best()
 
 
 class _Products:
     """One product by any algorithm. cuBLASLt is column-major: C^T = op(B)^T op(A)^T is the row-major product."""
 
-    def __init__(
-        self, driver: Driver, handle: Handle, gemm: Gemm, tensors: Mapping[str, Any], fast_sums: bool = True
-    ) -> None:
+    def __init__(self, driver: Driver, handle: Handle, gemm: Gemm, tensors: Mapping[str, Any]) -> None:
         self._driver, self._handle = driver, handle
         a, b, c = (tensors[name].address for name in ("A", "B", "C"))
         ta, tb = gemm.layout[0] == "t", gemm.layout[1] == "t"
         m, n, k, batch = gemm.m, gemm.n, gemm.k, gemm.batch
         compute = "tf32" if gemm.a == "tf32" else gemm.acc
-        self._product = handle.product(compute, (tb, ta), fast_sums and gemm.a.startswith("f8"))
+        self._product = handle.product(compute, (tb, ta), gemm.fast_sums)
         first = handle.layout(gemm.b, *((k, n) if tb else (n, k)), k if tb else n, batch, k * n)
         second = handle.layout(gemm.a, *((m, k) if ta else (k, m)), m if ta else k, batch, m * k)
         result = handle.layout(gemm.c, n, m, n, batch, m * n)

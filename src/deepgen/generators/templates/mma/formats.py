@@ -51,11 +51,13 @@ def refused(operator: Operator, target: Target) -> str | None:
         )
     if not target.has(_NEEDS[operator.a]):
         return f"{target.arch} has no products of {operator.a}"
+    if both_eight and not (operator.fast_sums or widened(operator, target)):
+        return f"{target.arch} adds up 8-bit floats in fewer bits than f32, which fast_sums=True allows"
     return refused_result(operator)
 
 
 def widened(gemm: Gemm, gpu: Gpu) -> bool:
-    """Whether operands become f16 on their way to the products, which takes registers."""
+    """Whether operands become f16 on their way to the products, which takes registers; sums are f32 then."""
     return gemm.a.startswith("f8") and gpu.has("mma_f8_widened")
 
 

@@ -12,10 +12,12 @@ from deepgen.generators.templates.sm90.lower import (
     CONSUMER_REGISTERS,
     LINE_BYTES,
     operand_rows,
+    promotes,
     result_line,
 )
 from deepgen.generators.templates.sm90.space import sm90_space
 from deepgen.operators import Gemm
+from deepgen.operators.gemm import EXACT_SUMS
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
 
@@ -24,14 +26,32 @@ _COLUMNS = (256, 224, 208, 192, 176, 168, 160, 144, 128, 112, 96, 88, 72, 64, 48
 _GROUPS = ((1, 1, False), (1, 2, False), (2, 1, False), (2, 2, False), (3, 1, False), (2, 1, True), (2, 2, True))
 _PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 16, 18, 20, 22, 26, 29, 33, 44, 66, 132)
 _ROOM = 226 << 10  # of shared memory, for stages and buffers
+_RESERVED = 36  # registers beside sums
+_REGISTERS = {1: 254, 2: 168, 3: 128}  # of a thread, by how many groups multiply, while the producer keeps as many
 
-# What the model knows of the chip beside its target, fitted to 1,300 ways to do 104 problems measured on an H200.
-_LAUNCH_SECONDS = 5.3e-6
-_CLUSTER_SECONDS = 0.47e-6  # more until a cluster's blocks have met
-_TILE_SECONDS = 0.24e-6
-_CLOCK = 1.39e9
-_L2_BYTES_PER_SECOND = 11e12
-_STORE_BYTES_PER_SECOND = 64e9  # a multiprocessor's
+# What the model knows of the chip beside its target, fitted to 2,500 ways to do 182 problems measured on an H200. With
+# a third of the shapes left out, it chose what took 1.020 times as long as the best of a left-out shape's ways.
+_LAUNCH_SECONDS = 4.5e-6
+_CLUSTER_SECONDS = 0.75e-6  # more until a cluster's blocks have met
+_CLUSTER_SLOWER = 1.03  # they wait for each other in every stage
+_TURNS_SECONDS = 0.12e-6  # more until the second warpgroup begins
+_TILE_SECONDS = 0.31e-6  # until a tile's first products, and from its last ones
+_CLOCK = 1.96e9
+_OPERAND_CLOCKS, _OPERAND_BOUND = 0.35, 1.55  # of 128 bytes from shared memory: they cost power, or bind
+_ALONE_CLOCKS = 38  # of a stage: the last products of a warpgroup that has no others, and no partner
+_PROMOTE_CLOCKS = 62  # of a stage: products end before their sums are added to
+_ADD_CLOCKS = 0.3  # of a stage, for each column: where no other warpgroup multiplies meanwhile
+_READ, _WRITTEN, _OVER = 0.8, 1.1, 0.41  # of the memory's rate; of its time more for what the cache does not hold
+_L2_BYTES_PER_SECOND = 28e12
+_STORE_BYTES_PER_SECOND = 43e9  # a multiprocessor's
+_LATE = 0.4  # of a store, what the next tile waits for if it is late
+_OPEN = 0.32  # of that wait, what the memory's time does not hide
+_LAST = 0.52  # of the last store of several: multiprocessors do not end all at once
+_ASKED_TWICE = 0.35  # of the time to read it once, where one asks again for what comes from memory
+_RAGGED = 0.54  # more to write where tiles end within a line of memory
+_SHARP = 4.7  # how little the shorter of arithmetic and memory adds to the longer
+_LATE_STEPS = 8  # results that are late go out between so many steps, or all at once
+_CACHED = 12 << 20  # bytes that surely stay in the cache
 
 
 class Way(NamedTuple):
@@ -68,11 +88,11 @@ def _ways(gemm: Gemm, gpu: Gpu, columns: Sequence[int]) -> Iterator[Way]:
     for consumers, tiles_m, turns in _GROUPS:
         for bn in columns:
             tile = Way(consumers, tiles_m, bn, turns)
-            most = {1: 254, 2: CONSUMER_REGISTERS[2], 3: CONSUMER_REGISTERS[3]}[consumers]
-            if tiles_m * bn // 2 + 36 > most or tile.bm >= max(2 * gemm.m, 65):
+            most = CONSUMER_REGISTERS.get(consumers, _REGISTERS[1])
+            if _sums(gemm, tile) + _RESERVED > most or tile.bm >= max(2 * gemm.m, 65):
                 continue
-            if tiles_m > 1 and operand_rows(gemm, bn) != bn:
-                continue  # two rows of tiles by lines of columns that are used in part take a third longer
+            if (turns or tiles_m > 1) and operand_rows(gemm, bn) != bn:
+                continue  # lines of columns that are used in part then take a third longer, or twice as long
             for cluster in ((1, 1), (2, 1), (1, 2)):  # 33 clusters of four do not run at once
                 yield tile._replace(cluster=cluster)
             tiles = ceil(gemm.m / tile.bm) * ceil(gemm.n / bn) * gemm.batch
@@ -83,7 +103,8 @@ def _ways(gemm: Gemm, gpu: Gpu, columns: Sequence[int]) -> Iterator[Way]:
                     # Blocks that share tiles were never faster where K is divided.
                     yield tile._replace(parts=parts, fixup="exchange")
                     yield tile._replace(parts=parts, fixup="split")
-                for cluster_k in (2, 3, 4):
+                # Clusters along K meet the others that share their lines at other times.
+                for cluster_k in (2, 3, 4) if gemm.least_bytes() <= _CACHED else ():
                     if parts * cluster_k <= min(steps, gpu.multiprocessors // tiles):
                         yield tile._replace(cluster_k=cluster_k, parts=parts, fixup="split")
 
@@ -94,6 +115,8 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
     tiles = ceil(gemm.m / way.bm) * ceil(gemm.n / way.bn) * gemm.batch
     staying = way.turns or tiles > gpu.multiprocessors
     moved = way.consumers > 1 and way.tiles_m * way.bn >= 192 + 64 * way.turns
+    if promotes(gemm):
+        moved = _sums(gemm, way) + _RESERVED > _REGISTERS[way.consumers]
     store = "straight"
     if gemm.n * size % LINE_BYTES == 0 and splits == 1:
         store = "late" if staying and moved and _late(gemm, way) else "copy" if staying else "reuse"
@@ -117,8 +140,8 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
         "CACHE": "stream" if gemm.batch == 1 and min(gemm.m, gemm.n) <= 256 else "none",
         "FIXED": False,  # what needs no search serves other shapes, too
     }  # fmt: skip
-    if dtype(gemm.a).bytes == 1 and gemm.acc == "f32":
-        made["PROMOTE"] = 0
+    if promotes(gemm):
+        made["PROMOTE"] = EXACT_SUMS // (ATOM_BYTES * atoms)
     if buffers:
         made["BUFFERS"] = buffers
     if way.fixup == "none":
@@ -132,8 +155,14 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
 
 def _late(gemm: Gemm, way: Way) -> bool:
     """Whether registers hold a tile's results beside the sums of the next."""
-    sums = way.tiles_m * way.bn // 2
-    return dtype(gemm.c).bytes == 2 and way.consumers > 1 and not way.turns and 96 <= sums <= 130
+    one_set = dtype(gemm.c).bytes == 2 and not promotes(gemm)
+    longer = way.consumers > 1 and not way.turns and _steps(gemm) >= _LATE_STEPS
+    return one_set and longer and 96 <= _sums(gemm, way) <= 130
+
+
+def _sums(gemm: Gemm, way: Way) -> int:
+    """Registers of a thread that hold them."""
+    return way.tiles_m * way.bn // 2 * (2 if promotes(gemm) else 1)
 
 
 def _steps(gemm: Gemm) -> int:
@@ -141,35 +170,45 @@ def _steps(gemm: Gemm) -> int:
 
 
 def seconds(gemm: Gemm, gpu: Gpu, way: Way) -> float:
-    """The busiest multiprocessor's arithmetic, the memory's or the cache's time, and what adding parts up costs."""
+    """The busiest multiprocessor's arithmetic beside the memory's time, and what adding parts up costs."""
     bm, bn, (cluster_m, cluster_n) = way.bm, way.bn, way.cluster
-    shared, splits = cluster_m * cluster_n, way.cluster_k * way.parts
+    shared, splits, size = cluster_m * cluster_n, way.cluster_k * way.parts, dtype(gemm.c).bytes
     tiles = ceil(gemm.m / (bm * cluster_m)) * ceil(gemm.n / (bn * cluster_n)) * gemm.batch * shared
-    rounds = ceil(tiles * splits / gpu.multiprocessors)
-    # Of 128 bytes of K: products, operands read from shared memory, tiles that come in. In clocks.
-    products = bm * bn / 32 * 1.37
-    operands = (bm + bm // 64 * bn) * 1.44
-    lines_a = (min(bm, gemm.m) if cluster_n == 1 else bm) / cluster_n
-    lines_b = operand_rows(gemm, bn) / cluster_m
-    steps = ceil(_steps(gemm) / splits)
-    clocks = steps * max(products, operands, 0.72 * (lines_a + lines_b))
-    own = rounds * (clocks / _CLOCK + _TILE_SECONDS * (0.74 if way.turns else 1.0))
-    # To ask twice for what comes from memory costs more than for what the cache has.
-    lines = lines_a * (1.26 if gemm.m >= 4 * gemm.n else 1.0) + lines_b * (1.26 if gemm.n >= 4 * gemm.m else 1.0)
-    fetched = steps * ATOM_BYTES * tiles * splits * lines
-    busy = min(1.0, tiles * splits / gpu.multiprocessors)  # a few multiprocessors do not take all that memory gives
-    memory = max(gemm.least_bytes() / (gpu.bandwidth_gbs * 0.74e9), fetched / _L2_BYTES_PER_SECOND) / (
-        0.92 + 0.08 * busy
-    )
-    # Of the time to store a tile, what the next one waits for.
-    again = 0.0 if way.turns else 0.18 if _late(gemm, way) else 1.23
-    stored = bm * bn * dtype(gemm.c).bytes / _STORE_BYTES_PER_SECOND * (1 + again * (rounds - 1))
-    if result_line(gemm, bn) < 128:
-        stored, memory = stored * 1.78, memory + 0.25 * gemm.batch * gemm.m * gemm.n * dtype(gemm.c).bytes / 3e12
-    parts = _CLUSTER_SECONDS * (shared > 1) + 1.1e-7 * way.turns
+    rounds, steps = ceil(tiles * splits / gpu.multiprocessors), ceil(_steps(gemm) / splits)
+    ragged = 1 + _RAGGED * (bn * size % 128 > 0)
+    stored = bm * bn * size / _STORE_BYTES_PER_SECOND * ragged
+    waited = 0.0 if way.turns else (rounds - 1) * stored * (_LATE if _late(gemm, way) else 1.0)
+    own = rounds * (steps * _clocks(gemm, way) / _CLOCK + _TILE_SECONDS) + (1 - _OPEN) * waited
+    memory = _memory_seconds(gemm, gpu, way, steps * tiles * splits, ragged)
+    parts = _CLUSTER_SECONDS * (shared > 1) + _TURNS_SECONDS * way.turns
     if way.fixup == "exchange":
-        parts += 1.6e-6 + bm * bn * 4 / 64e9
+        parts += 2.4e-6 + 0.03e-6 * way.parts + bm * bn * 4 / 43e9
     elif splits > 1:
-        last = 1.35e-6 + way.parts * bm * bn * 4 / way.cluster_k / 20e9
-        parts += (2.3e-6 + 1.4e-6 * (way.cluster_k > 2)) * (way.cluster_k > 1) + last * (way.parts > 1)
-    return float(_LAUNCH_SECONDS + max(own, memory) + 0.11 * min(own, memory) + stored + parts)
+        parts += (1.0e-6 + bm * bn * 4 / 27e9) * (way.cluster_k > 1)
+        parts += (1.35e-6 + way.parts * bm * bn * 4 / way.cluster_k / 20e9) * (way.parts > 1)
+    both = (own**_SHARP + memory**_SHARP) ** (1 / _SHARP)
+    return float(_LAUNCH_SECONDS + both + _OPEN * waited + stored * (1.0 if rounds == 1 else _LAST) + parts)
+
+
+def _clocks(gemm: Gemm, way: Way) -> float:
+    """Of 128 bytes of K of a tile."""
+    operands = way.bm + way.bm // 64 * way.bn
+    single = way.turns or way.consumers == 1  # one warpgroup multiplies at a time
+    clocks = way.bm * way.bn / 32 + _OPERAND_CLOCKS * operands + _ALONE_CLOCKS * (single and way.tiles_m == 1)
+    if promotes(gemm):
+        clocks += _PROMOTE_CLOCKS + _ADD_CLOCKS * way.tiles_m * way.bn * single
+    return max(clocks * (_CLUSTER_SLOWER if way.cluster != (1, 1) else 1.0), _OPERAND_BOUND * operands)
+
+
+def _memory_seconds(gemm: Gemm, gpu: Gpu, way: Way, stages: int, ragged: float) -> float:
+    """Of what is read, in so many stages, and written."""
+    (cluster_m, cluster_n), size = way.cluster, dtype(gemm.a).bytes
+    rows = operand_rows(gemm, way.bn)
+    lines = (min(way.bm, gemm.m) if cluster_n == 1 else way.bm) / cluster_n + rows / cluster_m
+    a, b = gemm.batch * gemm.m * gemm.k * size, gemm.batch * gemm.n * gemm.k * size
+    written = gemm.batch * gemm.m * gemm.n * dtype(gemm.c).bytes * ragged
+    # Neighbours along M ask for the same columns of B at the same time, but not those along N for the same rows of A.
+    again = b * (rows / way.bn - 1) + a * (gemm.m >= 4 * gemm.n and gemm.n > way.bn * cluster_n)
+    bandwidth = gpu.bandwidth_gbs * 1e9
+    read = max((a + b + _ASKED_TWICE * again) / (bandwidth * _READ), stages * ATOM_BYTES * lines / _L2_BYTES_PER_SECOND)
+    return float(read + (written / _WRITTEN + _OVER * max(written - gpu.l2_bytes, 0)) / bandwidth)

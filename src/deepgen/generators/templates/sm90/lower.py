@@ -96,6 +96,14 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
     return Lowered(macros, threads, shared, cluster["M"] * cluster["N"] * cluster["K"])
 
 
+def promotes(gemm: Gemm) -> bool:
+    """Whether sums are kept in f32 by adding to a second set of them: the chip itself keeps fewer bits of 8-bit floats.
+
+    Both sets then take registers, so that other tiles fit.
+    """
+    return gemm.a.startswith("f8") and not gemm.fast_sums
+
+
 def _sizes(gemm: Gemm, fixed: bool) -> dict[str, int | str]:
     """Sizes and factors that are part of the code, so that nothing is read or divided before the first fetch."""
     if not fixed:

@@ -10,9 +10,11 @@ from deepgen.generators.templates.sm90.lower import (
     CONSUMER_REGISTERS,
     LINE_BYTES,
     matrix_rows,
+    promotes,
     result_line,
 )
 from deepgen.operators import Gemm
+from deepgen.operators.gemm import EXACT_SUMS
 from deepgen.space import Expr, Space, divides, implies, minimum, where
 from deepgen.space.expr import points
 from deepgen.targets.gpu import Gpu
@@ -42,11 +44,11 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     store, buffers = _result(s, gemm)
     sums = tiles_m * bn // 2
     held = sums * where(store == "late", 3, 2) // 2
-    if dtype(gemm.a).bytes == 1 and gemm.acc == "f32":
-        # Without it the chip adds up 8-bit floats its fast way, which keeps fewer bits than f32 has.
-        promote = s.knob("PROMOTE", [0, 1, 2, 4])
-        s.require(implies(promote > 0, store != "late"), "registers hold two sets of sums, or results")
-        held = where(promote > 0, sums * 2, held)
+    if promotes(gemm):
+        promote = s.knob("PROMOTE", [2, 1])
+        words = f"at most {EXACT_SUMS} products are added up in fewer bits than f32 has"
+        s.require(promote * atoms * ATOM_BYTES <= EXACT_SUMS, words)
+        held = sums * 2
     _registers(s, gpu, consumers, bn, held, registers, min_blocks)
     # Where columns are contiguous in B, lines of 64 are fetched, or a single shorter one.
     rows = bn if gemm.layout[1] == "t" else where(bn < 64, bn, (bn + 63) // 64 * 64)
@@ -122,7 +124,8 @@ def _result(s: Space, gemm: Gemm) -> tuple[Expr, Expr]:
     size = dtype(gemm.c).bytes
     ways = ["straight"]
     if gemm.n * size % LINE_BYTES == 0:
-        ways += ["copy", "reuse", *(["late"] if size == 2 else [])]
+        # Registers hold results beside sums, or two sets of sums.
+        ways += ["copy", "reuse", *(["late"] if size == 2 and not promotes(gemm) else [])]
     store = s.knob("STORE", ways)
     buffers = s.knob("BUFFERS", [1, 2, 3, 4, 6, 8], when=(store == "copy") | (store == "late"))
     return store, buffers
