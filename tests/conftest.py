@@ -9,17 +9,25 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from deepgen.targets.host import usable_cores
+
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
 # What is timed, raced or killed here wants the machine for itself; everything else runs several files at a time.
-ALONE = (
-    "cluster", "conformance/test_engines.py", "conformance/test_runners.py", "engines", "faults", "library", "measure",
-)  # fmt: skip
+ALONE = ("conformance/test_runners.py", "faults", "library", "measure")
+# These start Ray and find its processes by their names: one after the other, beside the others.
+ON_RAY = ("cluster", "conformance/test_engines.py", "engines")
+FIRST = (*ON_RAY, "docs", "examples")  # few tests that take long: begun last, they would be waited for
 
 
 # The same examples on every machine, however slow it is just now.
 settings.register_profile("deepgen", deadline=None, derandomize=True, database=None)
 settings.load_profile("deepgen")
+
+
+# numpy's BLAS lets its threads spin for a tenth of a second after each call, and a race of kernels waits for that every
+# time: it takes ten times as long. Workers inherit this: 2^20 turns of the processor, half a millisecond.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,9 +36,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        path = item.path.relative_to(TESTS).as_posix()
-        if path in ALONE or path.split("/")[0] in ALONE:
+        if _among(ALONE, item.nodeid):
             item.add_marker(pytest.mark.alone)
+    items.sort(key=lambda item: not _among(FIRST, item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: the one whose tests are on Ray waits for processes most of the time."""
+    return usable_cores() + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """A file goes to one worker, and so do all files that start Ray; in the order in which they were collected."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByPlace(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "on Ray" if _among(ON_RAY, nodeid) else super()._split_scope(nodeid)
+
+    config.option.loadscopereorder = False
+    return ByPlace(config, log)
+
+
+def _among(places: tuple[str, ...], nodeid: str) -> bool:
+    file = nodeid.partition("::")[0].removeprefix("tests/")
+    return file in places or file.partition("/")[0] in places
 
 
 @pytest.fixture

@@ -25,8 +25,6 @@ from deepgen.cluster.state import State
 PAGE = Path(__file__).parents[2] / "docs/clusters.md"
 FENCE = re.compile(r"^```\w+ +hosts(?:=(?P<file>\S+))? *\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture
 def hosts(servers) -> Iterator[list[Host]]:

@@ -52,8 +52,6 @@ strategy = "random"
 tasks = [{ config = "a.toml", results = "a" }, { config = "b.toml", results = "b" }]
 """
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture
 def hosts(servers) -> dict[str, Host]:

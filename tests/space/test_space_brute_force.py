@@ -17,7 +17,7 @@ from deepgen.space import compile as compiler
 from deepgen.space.expr import walk
 
 QUICK = settings(
-    max_examples=100,
+    max_examples=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
@@ -169,7 +169,7 @@ def _without(space: Space, kept: list[Requirement]) -> Space:
     return other
 
 
-@settings(QUICK, max_examples=60)
+@QUICK
 @given(spaces(most_requirements=6))
 def test_why_empty_names_a_smallest_conflict(space: Space) -> None:
     names = space.why_empty()
