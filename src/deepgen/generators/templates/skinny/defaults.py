@@ -26,7 +26,8 @@ def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
 
 def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
     side, size = sides(gemm), dtype(gemm.a).bytes
-    for tiles in (1, 2, 4) if side.large_along else (WIDEST // size // 2,):
+    # Four tiles were never the best of 69 problems on an H200: their sums take the registers of loads along K.
+    for tiles in (1, 2) if side.large_along else (WIDEST // size // 2,):
         for warps_r, warps_k in (
             (1, 2),
             (1, 4),
@@ -66,10 +67,15 @@ def seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
     stream = rounds * share * gpu.multiprocessors / bandwidth
     # The thin operand comes from L2, at about the memory's rate once more.
     thin = rounds * gpu.multiprocessors * side.thin * gemm.k / c["SPLITS"] * size / (gpu.bandwidth_gbs * 1.2e9)
+    # Nothing is multiplied before the first chunk of it is there.
+    first = c["CHUNK"] * c["UNROLL"] * c["WARPS_K"] * BLOCK_BYTES * side.padded / 30e9
     late = 0.0 if rounds <= c["MIN_BLOCKS"] else 0.5e-6 * ceil(rounds / c["MIN_BLOCKS"])
-    parts = 0.3e-6 + (0.0 if c["SPLITS"] == 1 else 1.5e-6 + c["SPLITS"] * 0.1e-6)
+    # Sums that blocks leave to each other are written and read: by all, and by the one that adds a tile's parts up.
+    left = c["SPLITS"] * rows * side.padded * 4
+    shared = 1.5e-6 + 2 * left * blocks / c["SPLITS"] / 2e12 + left / 75e9
+    parts = 0.3e-6 + (0.0 if c["SPLITS"] == 1 else shared)
     plain = 2.0 * side.large * side.thin * gemm.k * gemm.batch / 40e12 if side.plain else 0.0
-    return float(_LAUNCH_SECONDS + max(stream + 0.5 * thin, plain) + late + parts)
+    return float(_LAUNCH_SECONDS + first + max(stream + 0.5 * thin, plain) + late + parts)
 
 
 def _loads(side: Sides, c: dict[str, Any], size: int) -> int:

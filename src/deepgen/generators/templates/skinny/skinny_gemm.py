@@ -53,15 +53,16 @@ class SkinnyGemm:
 
     def yields(self, operator: Operator, target: Target) -> bool:
         """To warp-wide products out of shared memory, which do not multiply plain f32."""
-        gemm, gpu = formats.served(operator, target)
-        side = sides(gemm)
+        gemm, _ = formats.served(operator, target)
+        side, size = sides(gemm), dtype(gemm.a).bytes
         if side.plain:
             return False
         # Loads of fewer bytes take more registers and instructions; copies to shared memory take none to wait.
         broken = formats.aligned_bytes(gemm, "B" if side.thin_m else "A") < formats.WIDEST
         # Bytes and halves are exchanged in registers here, and turned by matrix loads there.
-        exchanged = not side.large_along and dtype(gemm.a).bytes < 4
-        crowded = side.thin > _MOST_AHEAD and not formats.widened(gemm, gpu)
+        exchanged = not side.large_along and size < 4
+        # Sums leave few registers for loads, unless loads have many numbers.
+        crowded = side.thin > _MOST_AHEAD and size > 1
         return broken or exchanged or crowded
 
     def space(self, operator: Operator, target: Target) -> Space:
