@@ -22,7 +22,7 @@ from deepgen.generators.templates.mma.mma_gemm import MmaGemm  # noqa: E402
 from deepgen.generators.templates.skinny.skinny_gemm import SkinnyGemm  # noqa: E402
 from deepgen.measure.gpu_kernel import GpuKernel  # noqa: E402
 from deepgen.operators import Gemm, gemm  # noqa: E402
-from gpu_bench import DTYPES, gpu_torch, open_device  # noqa: E402
+from gpu_bench import DTYPES, gpu_torch, open_device, sources  # noqa: E402
 
 MMA, SKINNY = MmaGemm(), SkinnyGemm()
 SIZES: dict[Generator, tuple[tuple[int, int, int], ...]] = {
@@ -104,7 +104,8 @@ def main() -> None:
             done += len(codes)
     print(f"{done} kernels of {sum(len(c) for _, _, c in todo)} checked, {len(wrong)} wrong")
     print("\n".join(wrong[:20]))
-    (options.out / "mma_check.json").write_text(json.dumps({"checked": done, "wrong": wrong}, indent=1) + "\n")
+    told = {"checked": done, "wrong": wrong, "sources": sources((MMA.name, SKINNY.name))}
+    (options.out / "mma_check.json").write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":
