@@ -230,3 +230,29 @@ def test_nothing_is_begun_where_the_check_fails(stub: Path, tmp_path: Path) -> N
     with pytest.raises(DeepgenError, match="no cublaslt: it is not here"):
         whole.main(["--out", str(tmp_path / "out")])
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["whole.log"]
+
+
+@pytest.mark.usefixtures("h200")
+def test_defaults_are_raced_beside_those_of_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import sm90_defaults
+
+    before, only = tmp_path / "before.json", ["--formats", "gemm_f8e4m3_nt_exact", "--only", "17"]
+    sm90_defaults.main(["--write", str(before), *only])
+    words = [*only, "--before", str(before), "--more", "0", "--cores", "2", "--out", str(tmp_path)]
+    sm90_defaults.main(words)
+    (row,) = read(tmp_path / "sm90_defaults.json")["formats"]["gemm_f8e4m3_nt_exact"]
+    assert row["us"]["default"] == row["us"]["before"], "what is the same is raced once"
+    assert {"best", "best, sizes open", "cublaslt"} <= set(row["us"]) and not row["wrong"]
+    assert "before 1.0000" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("h200")
+def test_sums_of_8_bit_floats_are_compared_with_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sm90_sums
+
+    monkeypatch.setattr(sm90_sums, "DTYPES", ("f8e4m3",))
+    sm90_sums.main(["--depths", "256", "--cores", "2", "--out", str(tmp_path)])
+    drawn, positive = read(tmp_path / "sm90_sums.json")["rows"]
+    ways = {"fast", "f32 after 128", "f32 after 256", "warp-wide products", "cuBLASLt", "cuBLASLt, fast"}
+    assert ways <= set(drawn["errors"]) and drawn["errors"]["fast"]["norm"] < 1e-6  # this chip is exact
+    assert positive["errors"]["fast"]["norm"] > 0.5  # it gives the answer of before, which is noticed

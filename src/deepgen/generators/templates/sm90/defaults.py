@@ -25,6 +25,7 @@ STAGES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 _COLUMNS = (256, 224, 208, 192, 176, 168, 160, 144, 128, 112, 96, 88, 72, 64, 48, 32, 16)
 _GROUPS = ((1, 1, False), (1, 2, False), (2, 1, False), (2, 2, False), (3, 1, False), (2, 1, True), (2, 2, True))
 _PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 16, 18, 20, 22, 26, 29, 33, 44, 66, 132)
+_MOST_SHARES = 22  # of a tile that as many blocks add up: smaller ones took longer
 _ROOM = 226 << 10  # of shared memory, for stages and buffers
 _RESERVED = 36  # registers beside sums
 _REGISTERS = {1: 254, 2: 168, 3: 128}  # of a thread, by how many groups multiply, while the producer keeps as many
@@ -91,18 +92,20 @@ def _ways(gemm: Gemm, gpu: Gpu, columns: Sequence[int]) -> Iterator[Way]:
             most = CONSUMER_REGISTERS.get(consumers, _REGISTERS[1])
             if _sums(gemm, tile) + _RESERVED > most or tile.bm >= max(2 * gemm.m, 65):
                 continue
-            if (turns or tiles_m > 1) and operand_rows(gemm, bn) != bn:
+            in_part = operand_rows(gemm, bn) != bn
+            if (turns or tiles_m > 1) and in_part:
                 continue  # lines of columns that are used in part then take a third longer, or twice as long
             for cluster in ((1, 1), (2, 1), (1, 2)):  # 33 clusters of four do not run at once
                 yield tile._replace(cluster=cluster)
             tiles = ceil(gemm.m / tile.bm) * ceil(gemm.n / bn) * gemm.batch
-            if turns or tiles * 2 > gpu.multiprocessors:
+            if turns or in_part or tiles * 2 > gpu.multiprocessors:
                 continue
             for parts in _PARTS:
                 if 1 < parts <= min(steps, gpu.multiprocessors // tiles):
                     # Blocks that share tiles were never faster where K is divided.
-                    yield tile._replace(parts=parts, fixup="exchange")
                     yield tile._replace(parts=parts, fixup="split")
+                    if parts <= _MOST_SHARES:
+                        yield tile._replace(parts=parts, fixup="exchange")
                 # Clusters along K meet the others that share their lines at other times.
                 for cluster_k in (2, 3, 4) if gemm.least_bytes() <= _CACHED else ():
                     if parts * cluster_k <= min(steps, gpu.multiprocessors // tiles):
@@ -182,7 +185,7 @@ def seconds(gemm: Gemm, gpu: Gpu, way: Way) -> float:
     memory = _memory_seconds(gemm, gpu, way, steps * tiles * splits, ragged)
     parts = _CLUSTER_SECONDS * (shared > 1) + _TURNS_SECONDS * way.turns
     if way.fixup == "exchange":
-        parts += 2.4e-6 + 0.03e-6 * way.parts + bm * bn * 4 / 43e9
+        parts += 2.7e-6 + bm * bn * 4 / 90e9
     elif splits > 1:
         parts += (1.0e-6 + bm * bn * 4 / 27e9) * (way.cluster_k > 1)
         parts += (1.35e-6 + way.parts * bm * bn * 4 / way.cluster_k / 20e9) * (way.parts > 1)
@@ -206,7 +209,9 @@ def _memory_seconds(gemm: Gemm, gpu: Gpu, way: Way, stages: int, ragged: float) 
     rows = operand_rows(gemm, way.bn)
     lines = (min(way.bm, gemm.m) if cluster_n == 1 else way.bm) / cluster_n + rows / cluster_m
     a, b = gemm.batch * gemm.m * gemm.k * size, gemm.batch * gemm.n * gemm.k * size
-    written = gemm.batch * gemm.m * gemm.n * dtype(gemm.c).bytes * ragged
+    # Tiles that end outside of C take as long as whole ones.
+    columns = ceil(gemm.n / way.bn) * way.bn
+    written = gemm.batch * gemm.m * columns * dtype(gemm.c).bytes * ragged
     # Neighbours along M ask for the same columns of B at the same time, but not those along N for the same rows of A.
     again = b * (rows / way.bn - 1) + a * (gemm.m >= 4 * gemm.n and gemm.n > way.bn * cluster_n)
     bandwidth = gpu.bandwidth_gbs * 1e9
