@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import resources
@@ -38,20 +37,11 @@ _HEADERS = {
 
 def build(kernel: Kernel, folder: Path) -> ctypes.CDLL:
     """The kernel as a library of this machine. Its own flags decide what it is."""
-    assert COMPILER is not None
     folder.mkdir(exist_ok=True)
-    for source in kernel.sources:
-        (folder / source.name).write_text(source.text)
     for name, package in _HEADERS.items():
         (folder / name).write_text(resources.files(package).joinpath(name).read_text())
     entries = "".join(_ENTRY.format(entry=step.entry) for step in kernel.plan.steps)
-    (folder / "harness.cpp").write_text(_HARNESS.format(main=kernel.sources[0].name) + entries)
-    flags = ("-O0", "-w", "-shared", "-fPIC", "-DDG_EMULATE", *kernel.flags)
-    made = subprocess.run(
-        [COMPILER, *flags, "-o", "harness.so", "harness.cpp"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert made.returncode == 0, made.stderr[:2000]
-    library = ctypes.CDLL(str(folder / "harness.so"))
+    library = simt.compiled(kernel, folder, _HARNESS.format(main=kernel.sources[0].name) + entries)
     library.conflicts.restype = ctypes.c_int64
     return library
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -35,23 +38,47 @@ extern "C" const char* run_gemm_reduce(void** args, int grid, int threads, int s
 }
 #endif
 """
+_FLAGS = ("-O0", "-w", "-fPIC")
 _KINDS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
 
 
 def build(kernel: Kernel, folder: Path, *more: str) -> ctypes.CDLL:
     """The kernel as a library of this machine. Its own flags decide what it is."""
+    (folder / "emulate.h").write_text(_emulation())
+    return compiled(kernel, folder, _HARNESS, *more)
+
+
+def compiled(kernel: Kernel, folder: Path, harness: str, *more: str) -> ctypes.CDLL:
+    """A library of a harness that includes the kernel's source."""
     assert COMPILER is not None
     for source in kernel.sources:
         (folder / source.name).write_text(source.text)
-    header = resources.files("deepgen.generators.templates.simt").joinpath("emulate.h").read_text()
-    (folder / "emulate.h").write_text(header)
-    (folder / "harness.cpp").write_text(_HARNESS)
-    flags = ("-O0", "-w", "-shared", "-fPIC", "-DDG_EMULATE", *kernel.flags, *more)
+    (folder / "harness.cpp").write_text(harness)
+    flags = (*_FLAGS, *_parsed(), "-shared", "-DDG_EMULATE", *kernel.flags, *more)
     made = subprocess.run(
         [COMPILER, *flags, "-o", "harness.so", "harness.cpp"], cwd=folder, capture_output=True, text=True, check=False
     )
     assert made.returncode == 0, made.stderr[:2000]
     return ctypes.CDLL(str(folder / "harness.so"))
+
+
+def _emulation() -> str:
+    return resources.files("deepgen.generators.templates.simt").joinpath("emulate.h").read_text()
+
+
+def _parsed() -> tuple[str, ...]:
+    """Flags for C++'s own headers as clang has read them once: reading them is half of compiling a kernel."""
+    return ("-include-pch", f"{_headers().name}/std.pch") if "clang" in Path(str(COMPILER)).name else ()
+
+
+@cache
+def _headers() -> TemporaryDirectory[str]:
+    """Lives as long as this process."""
+    folder = TemporaryDirectory(prefix="deepgen-headers-")
+    (Path(folder.name) / "std.h").write_text("\n".join(re.findall(r"^#include <.*>", _emulation(), re.MULTILINE)))
+    command = [str(COMPILER), *_FLAGS, "-std=c++17", "-x", "c++-header", "std.h", "-o", "std.pch"]
+    subprocess.run(command, cwd=folder.name, check=True)
+    return folder
 
 
 def run(kernel: Kernel, library: ctypes.CDLL, gemm: Gemm, seed: int = 1, times: int = 1) -> tuple[str, Array, Array]:
