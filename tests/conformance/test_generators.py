@@ -21,6 +21,7 @@ OPERATORS = [
     gemm(48, 80, 100, dtype="bf16", layout="nt"),
     gemm(48, 80, 100, dtype="i8"),
     gemm(16, 4096, 4096, dtype="bf16", layout="nt"),
+    gemm(1024, 3, 512, dtype="bf16", layout="nt"),
 ]
 # What is faster by another family than by the one that comes first.
 FEW_ROWS = [gemm(m, 1024, 1024, dtype=dtype, layout=layout) for m in (1, 4, 5, 64) for dtype in ("bf16", "i8")

@@ -22,7 +22,7 @@ from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
 
 STAGES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
-_COLUMNS = (256, 224, 208, 192, 176, 168, 160, 144, 128, 112, 96, 88, 72, 64, 48, 32, 16)
+_COLUMNS = (256, 224, 208, 192, 176, 168, 160, 144, 128, 112, 96, 88, 72, 64, 48, 32, 16, 8)
 _GROUPS = ((1, 1, False), (1, 2, False), (2, 1, False), (2, 2, False), (3, 1, False), (2, 1, True), (2, 2, True))
 _PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 16, 18, 20, 22, 26, 29, 33, 44, 66, 132)
 _MOST_SHARES = 22  # of a tile that as many blocks add up: smaller ones took longer
