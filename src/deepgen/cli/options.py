@@ -32,7 +32,9 @@ TargetName = Annotated[
 Family = Annotated[
     str | None,
     typer.Option(
-        "--family", help="The family of kernels, or `all`: a study of each. [the first that serves]", show_default=False
+        "--family",
+        help="The family of kernels, or `all`: a study of each. [the fastest there, as measured]",
+        show_default=False,
     ),
 ]
 Threads = Annotated[

@@ -59,10 +59,12 @@ def judge(name: str, finished: process.Finished, limits: BuildLimits) -> None:
     if "No space left on device" in log:
         raise OSError(errno.ENOSPC, "No space left on device")
     if _OUT_OF_MEMORY.search(log):
-        detail = f"{name} needed more than {_size(limits.memory_bytes)} of memory"
         # Of 12,000 builds by NVRTC six said so at a fortieth of the limit, and were built when tried again.
-        by_chance = finished.peak_bytes < limits.memory_bytes // 8
-        raise BuildError(Verdict.OUT_OF_MEMORY, detail, log, transient=by_chance)
+        if finished.peak_bytes < limits.memory_bytes // 8:
+            detail = f"{name} said that memory ran out when it had taken {_size(finished.peak_bytes)}"
+            raise BuildError(Verdict.OUT_OF_MEMORY, detail, log, transient=True)
+        detail = f"{name} needed more than {_size(limits.memory_bytes)} of memory"
+        raise BuildError(Verdict.OUT_OF_MEMORY, detail, log)
     if code == -signal.SIGKILL or _KILLED.search(log):
         detail = f"{name} was killed from outside, most likely because the machine ran out of memory"
         raise BuildError(Verdict.OUT_OF_MEMORY, detail, log, transient=True)
@@ -85,7 +87,7 @@ def failed(name: str, what: str, log: str) -> BuildError:
 
 
 def _size(size: int) -> str:
-    return f"{size / (1 << 30):g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):g} MiB"
+    return f"{size / (1 << 30):.3g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.3g} MiB"
 
 
 def _signal_name(number: int) -> str:
