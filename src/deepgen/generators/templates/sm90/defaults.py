@@ -92,6 +92,8 @@ def _ways(gemm: Gemm, gpu: Gpu, columns: Sequence[int]) -> Iterator[Way]:
             most = CONSUMER_REGISTERS.get(consumers, _REGISTERS[1])
             if _sums(gemm, tile) + _RESERVED > most or tile.bm >= max(2 * gemm.m, 65):
                 continue
+            if bn < min(gemm.n, 16):
+                continue  # so few columns of more were never timed
             in_part = operand_rows(gemm, bn) != bn
             if (turns or tiles_m > 1) and in_part:
                 continue  # lines of columns that are used in part then take a third longer, or twice as long
