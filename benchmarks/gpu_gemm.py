@@ -6,8 +6,9 @@ without search, kinds that did well, and neighbours of the best of these (gpu_ch
 the rivals is settled in heats before, in which all are interleaved. cuBLASLt is given 64 MiB and is the fastest of all
 algorithms that its heuristic returns for 64 requested. Other layouts are timed beside what won in nt, if its results
 lie where these go. 8-bit floats are added up on both sides as the tensor cores do it (`fast`), or in f32
-(`--exact-sums`). Every result is checked against float64, before timing and after. Results are written after each
-shape. Needs torch, numpy and NVRTC, and Triton for `--triton`; no installation of deepgen.
+(`--exact-sums`; docs/kernels/sm90_gemm.md tells how exact either side is). Every result is checked against float64,
+before timing and after. Results are written after each shape. Needs torch, numpy and NVRTC, and Triton for `--triton`;
+no installation of deepgen.
 
     python benchmarks/gpu_gemm.py --dtype bf16 --triton --out benchmarks/h200
     python benchmarks/gpu_gemm.py --dtype f8e4m3 --exact-sums --out benchmarks/h200
