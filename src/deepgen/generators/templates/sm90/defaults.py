@@ -31,7 +31,7 @@ _RESERVED = 36  # registers beside sums
 _REGISTERS = {1: 254, 2: 168, 3: 128}  # of a thread, by how many groups multiply, while the producer keeps as many
 
 # What the model knows of the chip beside its target, fitted to 2,500 ways to do 182 problems measured on an H200. With
-# a third of the shapes left out, it chose what took 1.020 times as long as the best of a left-out shape's ways.
+# a third of the shapes left out, it chose what took 1.02 times as long as the best of a left-out shape's ways.
 _LAUNCH_SECONDS = 4.5e-6
 _CLUSTER_SECONDS = 0.75e-6  # more until a cluster's blocks have met
 _CLUSTER_SLOWER = 1.03  # they wait for each other in every stage
