@@ -17,7 +17,12 @@ GOLDEN = TESTS / "golden"
 ALONE = ("conformance/test_runners.py", "faults", "library", "measure")
 # These start Ray and find its processes by their names: one after the other, beside the others.
 ON_RAY = ("cluster", "conformance/test_engines.py", "engines")
-FIRST = (*ON_RAY, "docs", "examples")  # few tests that take long: begun last, they would be waited for
+FIRST = (
+    *ON_RAY,
+    "docs",
+    "examples",
+    "tuning/test_chaos.py",
+)  # few tests that take long: begun last, they would be waited for
 
 
 # The same examples on every machine, however slow it is just now.
