@@ -53,6 +53,15 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Workers inherit this: where more threads want to run than there are cores, those of a BLAS mostly wait for each
+    other, and a model of a search takes ten times as long to fit. Measuring workers set their own numbers.
+    """
+    for library in ("OPENBLAS", "OMP", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """A file goes to one worker, and so do all files that start Ray; in the order in which they were collected."""
     from xdist.scheduler import LoadFileScheduling
