@@ -24,10 +24,19 @@ SCALES = ("none", "tensor", "row", "column")
 
 # What the finals add to the usual standard-normal inputs. Each is a scale of the inputs, or special values in them.
 PROBES = ("normal", "large", "denormal", "zeros", "special")
-_LARGE = {"f16": 8.0}  # where 2**40 would overflow: the sums must stay finite
+_LARGE = {"f16": 8.0, "f8e4m3": 64.0, "f8e5m2": 2.0**12}  # where 2**40 would overflow: the sums must stay finite
+_SPECIAL = {"f8e4m3": (np.nan,)}  # where there are no infinities
 # One row of A is this small, so that one row of C is below the smallest normal number. Not more of it: processors
 # take hundreds of cycles for each such number, and a whole GEMM of them would look like a kernel that hangs.
-_DENORMAL = {"f16": 2.0**-20, "f64": 2.0**-1060}
+# 8-bit floats have results in wider formats: the row itself is below their smallest normal number. bf16 is left out.
+_DENORMAL = {
+    "f32": 2.0**-140,
+    "tf32": 2.0**-140,
+    "f16": 2.0**-20,
+    "f64": 2.0**-1060,
+    "f8e4m3": 2.0**-7,
+    "f8e5m2": 2.0**-15,
+}
 
 # Tensor cores keep some 14 bits of sums of 8-bit floats. Without fast sums at most so many products are added up there,
 # then f32 takes over. More would be less exact than a bf16 result, which is off by up to 0.2 %: where all products are
@@ -155,11 +164,18 @@ class Gemm:
             if tensor.role == "output":
                 continue
             rng = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
-            given[tensor.name] = _fill(tensor, rng, probe)
-        if probe == "denormal" and dtype(self.a).native:
+            # A factor stays of size 1: the tolerance is that of the product.
+            size = 1.0 if tensor.name == "scale" else self._size(probe)
+            given[tensor.name] = _fill(tensor, rng, probe, size)
+        if probe == "denormal" and self.a in _DENORMAL:
             rows = given["A"] if self.layout[0] == "n" else np.swapaxes(given["A"], -1, -2)
-            rows[..., -1, :] *= given["A"].dtype.type(_DENORMAL.get(self.a, 2.0**-140))
+            rows[..., -1, :] = narrow(widen(rows[..., -1, :], self.dtypes[0]) * _DENORMAL[self.a], self.dtypes[0])
         return given
+
+    def _size(self, probe: str) -> float:
+        """Of inputs; the narrowest format decides for all, or a bias in a wider one would hide the product."""
+        large = min(_LARGE.get(name, 2.0**40) for name in (self.a, self.b, self.c))
+        return {"large": large, "zeros": 0.0}.get(probe, 1.0)
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         a, b, c, _ = self.dtypes
@@ -199,7 +215,7 @@ class Gemm:
         a, _, c, acc = self.dtypes
         if c.integer:
             return Tolerance(0.0, 0.0)
-        scale = _scale(probe, a) * _scale(probe, self.dtypes[1])
+        scale = self._size(probe) ** 2
         # tf32 rounds the inputs themselves: K products, each off by up to its epsilon, add up like sqrt(K).
         inputs = 6.0 * a.epsilon * sqrt(self.k) if a.name == "tf32" else 0.0
         cut = 0.0
@@ -223,28 +239,29 @@ class Gemm:
 
 
 def gemm(m: int, n: int, k: int, *, dtype: str = "f32", **other: Any) -> Gemm:
-    """A GEMM in one dtype: 8-bit integers accumulate in and give i32, floats accumulate in f32 (f64 in f64)."""
+    """A GEMM in one dtype: floats accumulate in f32 (f64 in f64); 8-bit integers in i32, which they give.
+
+    8-bit floats give bf16, as in vendors' libraries: C is bf16 unless told.
+    """
     wide = {"i8": "i32", "u8": "i32", "f64": "f64"}.get(dtype, "f32")
-    of = {"a": dtype, "b": dtype, "c": "i32" if wide == "i32" else dtype, "acc": wide}
+    result = {"i8": "i32", "u8": "i32", "f8e4m3": "bf16", "f8e5m2": "bf16"}.get(dtype, dtype)
+    of = {"a": dtype, "b": dtype, "c": result, "acc": wide}
     m, n, k = (int(size) if isinstance(size, np.integer) else size for size in (m, n, k))
     return Gemm(m, n, k, **{**of, **other})
 
 
-def _scale(probe: str, of: DType) -> float:
-    return {"large": _LARGE.get(of.name, 2.0**40), "zeros": 0.0}.get(probe, 1.0)
-
-
-def _fill(tensor: Tensor, rng: np.random.Generator, probe: str) -> Array:
+def _fill(tensor: Tensor, rng: np.random.Generator, probe: str, size: float) -> Array:
     if tensor.dtype.integer:
         low, high = (0, 16) if tensor.dtype.name == "u8" else (-8, 8)
         values = rng.integers(low, high, tensor.shape, dtype=np.int64)
         return narrow(values * (0 if probe == "zeros" else 1), tensor.dtype)
     wide = np.float64 if tensor.dtype.name == "f64" else np.float32
-    normal = rng.standard_normal(tensor.shape, dtype=wide) * wide(_scale(probe, tensor.dtype))
+    normal = rng.standard_normal(tensor.shape, dtype=wide) * wide(size)
     if probe == "special" and tensor.name in ("A", "B"):
         flat = normal.reshape(-1)
-        places = rng.choice(flat.size, size=min(3, flat.size), replace=False)
-        flat[places] = np.array([np.nan, np.inf, -np.inf], dtype=wide)[: len(places)]
+        special = _SPECIAL.get(tensor.dtype.name, (np.nan, np.inf, -np.inf))
+        places = rng.choice(flat.size, size=min(len(special), flat.size), replace=False)
+        flat[places] = np.array(special, dtype=wide)[: len(places)]
     return narrow(normal, tensor.dtype)
 
 

@@ -75,18 +75,63 @@ def widen(values: npt.NDArray[Any], of: DType) -> npt.NDArray[Any]:
         return values.astype(np.int64)
     if of.name == "bf16":
         return (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    if not of.native:
-        raise BadInput(f"dtype {of} cannot be widened on the host yet", allowed="f64, f32, tf32, f16, bf16 or integers")
+    if of.name in _EIGHT_BITS:
+        meant: npt.NDArray[Any] = _meanings(_EIGHT_BITS[of.name])[values]
+        return meant
     return values.astype(np.float64)
 
 
 def narrow(values: npt.NDArray[Any], to: DType) -> npt.NDArray[Any]:
-    """Round numbers to a format, to nearest with ties to even, and give its storage."""
+    """Round numbers to a format, to nearest with ties to even, and give its storage.
+
+    What is too large becomes infinite, but in f8e4m3, which has no infinities, its largest number of that sign, as with
+    the converters of GPUs.
+    """
     if to.name == "bf16":
         bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         # Rounding the bits of a NaN could carry into infinity: keep it a quiet NaN.
         return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
-    if not to.native:
-        raise BadInput(f"dtype {to} cannot be rounded on the host yet", allowed="f64, f32, tf32, f16, bf16 or integers")
+    if to.name in _EIGHT_BITS:
+        return _codes(values, _EIGHT_BITS[to.name])
     return values.astype(to.numpy())
+
+
+@dataclass(frozen=True)
+class _EightBits:
+    """A float in eight bits: sign, exponent, fraction. Codes without their sign rise with the numbers."""
+
+    fraction_bits: int
+    lowest: int  # exponent of the smallest normal number; subnormal ones have its steps
+    top: float  # the largest number, or what infinity's code would mean as a number: all that is larger becomes it
+    infinite: bool  # whether that code is infinity
+
+
+_EIGHT_BITS = {
+    "f8e4m3": _EightBits(fraction_bits=3, lowest=-6, top=448.0, infinite=False),
+    "f8e5m2": _EightBits(fraction_bits=2, lowest=-14, top=2.0**16, infinite=True),
+}
+_NAN = 0x7F  # of either sign
+
+
+def _codes(values: npt.NDArray[Any], of: _EightBits) -> npt.NDArray[Any]:
+    """In the values' own precision, where all but one rounding is exact: rounding twice could miss the nearest."""
+    size = np.fmin(np.abs(values, dtype=np.result_type(values, np.float32)), of.top)
+    exponent = np.frexp(np.maximum(size, 2.0**of.lowest))[1] - 1
+    steps = np.rint(np.ldexp(size, of.fraction_bits - exponent)).astype(np.uint8)
+    # A number that rounds up to the next power of two carries into the exponent, as it should.
+    code = steps + ((exponent - of.lowest) << of.fraction_bits).astype(np.uint8)
+    sign = np.signbit(values).astype(np.uint8) << 7
+    signed: npt.NDArray[Any] = np.where(np.isnan(values), np.uint8(_NAN), code) | sign
+    return signed
+
+
+def _meanings(of: _EightBits) -> npt.NDArray[Any]:
+    """What each of the 256 codes stands for."""
+    code = np.arange(128)
+    exponent = np.maximum(code >> of.fraction_bits, 1) - 1
+    size = np.ldexp((code - (exponent << of.fraction_bits)).astype(np.float64), exponent + of.lowest - of.fraction_bits)
+    size[size > of.top] = np.nan
+    if of.infinite:
+        size[size == of.top] = np.inf
+    return np.concatenate([size, -size])
