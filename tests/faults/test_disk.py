@@ -44,8 +44,8 @@ from deepgen.tuning import Study
 from deepgen.vocabulary import DeepgenError
 disk = Path(sys.argv[1])
 os.environ["COLUMNS"] = "80"
-TUNE = ["tune", "gemm", "MNK=128", "--target", "sim:measure_seconds=0.01", "--trials", "300", "--out",
-        str(disk / "studies"), "--json"]
+TUNE = ["tune", "gemm", "MNK=128", "--target", "sim:measure_seconds=0.01", "--strategy", "random", "--trials", "300",
+        "--out", str(disk / "studies"), "--json"]
 def start(*words):
     command = [sys.executable, "-m", "deepgen", *words]
     return subprocess.Popen(command, cwd=disk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
