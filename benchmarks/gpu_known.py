@@ -85,11 +85,8 @@ def known(problem: Gemm, family: Generator, target: Cuda, before: list[Found], m
 
 def fitting(space: Space, config: Config) -> Iterator[Config]:
     """The config, or what is nearest to it where the space has other knobs or fewer values."""
-    values = {knob.name: knob.values for knob in space.knobs}
-    names = set(values)
+    names = {knob.name for knob in space.knobs}
     kept = {name: value for name, value in config.items() if name in names}
-    if kept.get("PROMOTE", 1) not in values.get("PROMOTE", (1,)):  # sums that were once taken for exact
-        kept["PROMOTE"] = 2 // kept["ATOMS"]
     straight = {**{k: v for k, v in kept.items() if k != "BUFFERS"}, "STORE": "straight"}
     for made in (kept, straight) if "STORE" in names else (kept,):
         missing = {knob.name: knob.values[0] for knob in space.knobs if knob.name not in made and knob.when is None}

@@ -81,7 +81,7 @@ def neighbours(op: Gemm, c: Config) -> Iterator[Config]:
     for knob, values in (
         ("CACHE", ("none", "stream", "A", "B")), ("GROUP", (1, 2, 4, 8, 12, 16)), ("ALONG", ("M", "N")),
         ("STORE", ("straight", "copy", "late", "reuse")), ("ATOMS", (1, 2)), ("BUFFERS", (1, 2, 3, 4, 6, 8)),
-        ("PERSISTENT", (True, False)), ("MIN_BLOCKS", (1, 2, 3, 4)), ("PROMOTE", (1, 2)),
+        ("PERSISTENT", (True, False)), ("MIN_BLOCKS", (1, 2, 3, 4)),
         ("CLUSTER_M", (1, 2)), ("CLUSTER_N", (1, 2)), ("REGISTERS", (True, False)),
         ("BN", (c["BN"] - 32, c["BN"] - 16, c["BN"] - 8, c["BN"] + 8, c["BN"] + 16, c["BN"] + 32)),
         ("PARTS", _near(c.get("PARTS", 1))), ("CLUSTER_K", (1, 2, 3, 4, 6, 8, 16)),
@@ -185,10 +185,10 @@ class Checks:
         for eight in ("f8e4m3", "f8e5m2"):
             add(gemm(1000, 776, 528, dtype=eight, layout="nt", c="bf16", fast_sums=True), COOP)
         exact = gemm(1000, 776, 4112, dtype="f8e4m3", layout="nt", c="bf16")
-        for promote in (1, 2):
-            add(exact, (2, 1, 128, "c"), PROMOTE=promote)
-        add(exact, (2, 1, 128, "p"), PROMOTE=1)
-        add(replace(exact, c="f32"), (2, 1, 128, "c"), PROMOTE=1)
+        for tile in ((2, 1, 128, "c"), (3, 1, 96, "c"), (2, 1, 128, "p")):
+            add(exact, tile)
+        add(exact, (2, 1, 128, "c"), ATOMS=2, STAGES=3)
+        add(replace(exact, c="f32"), (2, 1, 128, "c"))
 
     def ways_out(self) -> None:
         """Results of all widths; what goes with them."""

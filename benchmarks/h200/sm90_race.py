@@ -144,7 +144,7 @@ def told(r: dict[str, Any]) -> str:
     words += f"R{int(c['REGISTERS'])} cl{c['CLUSTER_M']}{c['CLUSTER_N']} b{c['MIN_BLOCKS']} "
     words += f"{c['STORE'][:2]}{c.get('BUFFERS', '')} {c['FIXUP'][:3]}{c.get('CLUSTER_K', '')}/{c.get('PARTS', '')} "
     words += f"P{int(c.get('PERSISTENT', 0))} g{c['GROUP']}{c['ALONG']} {c['CACHE']} F{int(c['FIXED'])} "
-    words += f"{c.get('PROMOTE', '')} of {r['tried']}, {len(r['wrong'])} wrong"
+    words += f"of {r['tried']}, {len(r['wrong'])} wrong"
     shape = "x".join(map(str, r["shape"]))
     right = "" if r["right"] else "WRONG "
     return f"{r['of']:>8} {shape:>18} {r['us']:8.2f} {r['cublaslt_us']:8.2f} {r['ratio']:5.3f} {right}{words}"

@@ -19,8 +19,6 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")]
 
-from sm90_candidates import fitted  # noqa: E402
-
 from common import run_main  # noqa: E402
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
 from deepgen.generators import by_name  # noqa: E402
@@ -43,13 +41,9 @@ def kernels(dtype: str, k: int, target: Cuda) -> Iterator[tuple[str, Kernel]]:
     sm90, mma = by_name("sm90_gemm"), by_name("mma_gemm")
     for fast in (True, False):
         of = problem(dtype, k, fast)
-        space, made = sm90.space(of, target), config(of, target, Way(1, 1, 64))
+        made = config(of, target, Way(1, 1, 64))
         assert made is not None, "64 x 64 always fits"
-        for promote, atoms in ((0, 1),) if fast else ((1, 1), (2, 1), (4, 1), (4, 2)):
-            fit = fitted(space, {**made, "ATOMS": atoms} | ({} if fast else {"PROMOTE": 1}))
-            if fit is not None:  # longer groups than the space has show why it has none
-                name = "fast" if fast else f"f32 after {promote * atoms * 128}"
-                yield name, sm90.emit(of, target, {**fit, "PROMOTE": promote})
+        yield "fast" if fast else "f32", sm90.emit(of, target, made)
     of = problem(dtype, k, fast_sums=False)
     yield "warp-wide products", mma.emit(of, target, mma.default(of, target))
 

@@ -13,11 +13,10 @@ from deepgen import generators, targets
 from deepgen.build import toolchain_for
 from deepgen.build.base import BuildLimits
 from deepgen.build.group import Group
-from deepgen.generators.templates.sm90.lower import result_line
+from deepgen.generators.templates.sm90.lower import lower, result_line
 from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
 from deepgen.library.shapes import check_shape
 from deepgen.operators import Gemm, gemm
-from deepgen.operators.gemm import EXACT_SUMS
 from deepgen.space import compile as compiler
 from deepgen.vocabulary import BadInput, Missing, TensorMapArg, WorkspaceArg
 
@@ -175,13 +174,11 @@ def test_results_leave_in_lines_that_tiles_have_whole_ones_of(operator: Gemm) ->
 
 def test_sums_of_8_bit_floats_are_as_exact_as_was_asked_for_whatever_a_search_finds() -> None:
     fast, exact = SHAPES[-2:]
-    space = FAMILY.space(exact, HOPPER)
-    for config in (dict(FAMILY.default(exact, HOPPER)), *space.sample(200, seed=5)):
-        assert 0 < config["PROMOTE"] * config["ATOMS"] * 128 <= EXACT_SUMS
+    for config in (dict(FAMILY.default(exact, HOPPER)), *FAMILY.space(exact, HOPPER).sample(200, seed=5)):
+        assert lower(exact, config).macros["EXACT"] == 1
         assert "late" not in config["STORE"]  # registers hold two sets of sums
-    assert {**FAMILY.default(exact, HOPPER), "PROMOTE": 0} not in space
     for other in (fast, SQUARE):
-        assert "PROMOTE" not in {knob.name for knob in FAMILY.space(other, HOPPER).knobs}
+        assert lower(other, FAMILY.default(other, HOPPER)).macros["EXACT"] == 0
 
 
 def test_the_model_takes_no_longer_tile_than_registers_hold_two_sets_of_sums_for() -> None:
@@ -246,14 +243,14 @@ def test_defaults_keep_their_sums_in_registers(tmp_path: Path) -> None:
         {"STORE": ["late"], "CACHE": ["A"], "HILBERT": [True]},
         {"STORE": ["reuse"], "BN": [72]},
         {"FIXUP": ["tail"], "BN": [192]},
-        {"PROMOTE": [1]},
+        {"CONSUMERS": [2], "ATOMS": [2]},
         {"CONSUMERS": [3], "REGISTERS": [True], "BN": [200]},
         {},
     ],
     ids=str,
 )
 def test_sampled_configs_build(ways: dict[str, Any], tmp_path: Path) -> None:
-    operator = SHAPES[-1] if "PROMOTE" in ways else SQUARE if "BN" in ways else SHAPES[1] if ways else SHAPES[5]
+    operator = SHAPES[-1] if "ATOMS" in ways else SQUARE if "BN" in ways else SHAPES[1] if ways else SHAPES[5]
     (config,) = FAMILY.space(operator, HOPPER).restrict(ways).sample(1, seed=2)
     result = built(operator, config, tmp_path / "sample")
     assert result.log == ""

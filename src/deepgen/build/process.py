@@ -42,7 +42,6 @@ class Finished:
     log: str  # stdout and stderr as they came, shortened in the middle
     seconds: float  # pauses left out
     cpu_seconds: float  # of it and the children that it waited for
-    peak_bytes: int  # of memory, of the largest of them
 
 
 def run(
@@ -72,7 +71,6 @@ def run(
         log=log.text(),
         seconds=group.clock() - started,
         cpu_seconds=usage.ru_utime + usage.ru_stime,
-        peak_bytes=usage.ru_maxrss << 10,
     )
 
 

@@ -17,7 +17,6 @@ from deepgen.generators.templates.sm90.lower import (
 )
 from deepgen.generators.templates.sm90.space import sm90_space
 from deepgen.operators import Gemm
-from deepgen.operators.gemm import EXACT_SUMS
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
 
@@ -40,8 +39,8 @@ _TILE_SECONDS = 0.31e-6  # until a tile's first products, and from its last ones
 _CLOCK = 1.96e9
 _OPERAND_CLOCKS, _OPERAND_BOUND = 0.35, 1.55  # of 128 bytes from shared memory: they cost power, or bind
 _ALONE_CLOCKS = 38  # of a stage: the last products of a warpgroup that has no others, and no partner
-_PROMOTE_CLOCKS = 62  # of a stage: products end before their sums are added to
-_ADD_CLOCKS = 0.3  # of a stage, for each column: where no other warpgroup multiplies meanwhile
+_PROMOTE_CLOCKS = 124  # of a stage: products end before their sums are added to
+_ADD_CLOCKS = 0.6  # of a stage, for each column: where no other warpgroup multiplies meanwhile
 _READ, _WRITTEN, _OVER = 0.8, 1.1, 0.41  # of the memory's rate; of its time more for what the cache does not hold
 _L2_BYTES_PER_SECOND = 28e12
 _STORE_BYTES_PER_SECOND = 43e9  # a multiprocessor's
@@ -145,8 +144,6 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
         "CACHE": "stream" if gemm.batch == 1 and min(gemm.m, gemm.n) <= 256 else "none",
         "FIXED": False,  # what needs no search serves other shapes, too
     }  # fmt: skip
-    if promotes(gemm):
-        made["PROMOTE"] = EXACT_SUMS // (ATOM_BYTES * atoms)
     if buffers:
         made["BUFFERS"] = buffers
     if way.fixup == "none":

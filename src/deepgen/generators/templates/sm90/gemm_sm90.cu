@@ -24,9 +24,10 @@
 //                                                     512x512x64: 14.4 to 13.7; 4096^3: 178.1 to 176.7; all of 26 shapes
 //   pairs that share tiles of any width               nothing in bf16; fp8 2048x11008x4096: 127.6 to 126.5
 //   parts of the tiles beyond the last full round     nn 2048x11008x4096: 243.7 to 233.7; nt: nothing (168 fits)
-//   warpgroups move sums at different times           fp8 with f32 sums 8192^3: 817 to 789; 4096x14336x4096: 356 to 348
 //   squares of tiles along Hilbert's curve            nothing: 1 % at most, in three of 130
-// Tried and left out: to go through the storing once, outside of C, while the first tile is on its way (more registers,
+//   8-bit floats: a second set of sums, in f32        exact to f32, not to 14 bits; 4096^3: 94 to 109, 8192^3: 720 to 755
+// Tried and left out: to move such sums at different times in the warpgroups of a block, half a stage apart (0 to 6 %
+// slower, in 12 of 14 shapes); to go through the storing once, outside of C, while the first tile is on its way (more registers,
 // up to three times as long); to ask for C's descriptor early, and the producer's code first (nothing); tiles of 72 to
 // 200 columns in nn (168: 370 us where nt takes 236: instructions want whole lines of contiguous columns).
 //
@@ -155,30 +156,56 @@ DG_DEVICE void release(u32 empty, int rank) {
     }
 }
 
+// The products of an atom are put in line. `add`: to sums that there are.
+DG_DEVICE void put_products(acc_t (&sums)[CHUNKS * 4], u64 a, u64 b, bool add) {
+#pragma unroll
+    for (int q = 0; q < 4; ++q)
+#pragma unroll
+        for (int t = 0; t < TILE_M / 64; ++t)
+            product(
+                &sums[t * (BN / 2)],
+                a + ((t * 8192 + q * (A_K_MAJOR ? 32 : 2048)) >> 4),
+                b + (q * (B_K_MAJOR ? 32 : B_LINE * 16) >> 4),
+                q > 0 || add);
+}
+
 // The products of one step are put in line behind those of the step before, whose stage is let go when they are done.
 DG_DEVICE void multiply_step(
-    acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, u64 a, u64 b, bool add, bool first, u32& last, int rank
+    acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, u64 a, u64 b, bool first, u32& last, int rank
 ) {
     barrier_wait(s.full + at.stage * 8, at.phase);
     u64 tile = (u32)(at.stage * STAGE_BYTES) >> 4;
     products_begin();
 #pragma unroll
     for (int j = 0; j < ATOMS; ++j)
-#pragma unroll
-        for (int q = 0; q < 4; ++q)
-#pragma unroll
-            for (int t = 0; t < TILE_M / 64; ++t)
-                product(
-                    &sums[t * (BN / 2)],
-                    a + tile + ((j * A_BYTES + t * 8192 + q * (A_K_MAJOR ? 32 : 2048)) >> 4),
-                    b + tile + ((j * B_BYTES + q * (B_K_MAJOR ? 32 : B_LINE * 16)) >> 4),
-                    j + q > 0 || add);
+        put_products(sums, a + tile + (j * A_BYTES >> 4), b + tile + (j * B_BYTES >> 4), j > 0 || !first);
     products_commit();
     if (!first) {
         products_wait<1>();
         release(last, rank);
     }
     last = s.empty + at.stage * 8;
+    at.advance();
+}
+
+// Of sums of 8-bit floats the chip keeps fewer bits than f32 has: those of an atom, 128 products, are added to a second
+// set. A stage is let go before that.
+DG_DEVICE void multiply_exact_step(
+    acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, u64 a, u64 b, bool last, int rank
+) {
+    barrier_wait(s.full + at.stage * 8, at.phase);
+    u64 tile = (u32)(at.stage * STAGE_BYTES) >> 4;
+#pragma unroll
+    for (int j = 0; j < ATOMS; ++j) {
+        acc_t some[CHUNKS * 4];
+        products_begin();
+        put_products(some, a + tile + (j * A_BYTES >> 4), b + tile + (j * B_BYTES >> 4), false);
+        products_commit();
+        products_wait<0>();
+        if (j + 1 == ATOMS && !last) release(s.empty + at.stage * 8, rank);
+#pragma unroll
+        for (int k = 0; k < CHUNKS * 4; ++k) pin(some[k]), sums[k] += some[k];
+    }
     at.advance();
 }
 
@@ -212,45 +239,27 @@ struct Late {
 // One tile's steps.
 DG_DEVICE void multiply(
     acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, int steps, u64 a, u64 b, int rank,
-    [[maybe_unused]] int team, [[maybe_unused]] Late& late
+    [[maybe_unused]] Late& late
 ) {
-    u32 last = 0;
     int i = 0;
+#if EXACT
+#pragma unroll
+    for (int k = 0; k < CHUNKS * 4; ++k) sums[k] = 0;
+#pragma unroll 1
+    for (; i < steps; ++i) multiply_exact_step(sums, s, at, a, b, i + 1 == steps, rank);
+    u32 last = s.empty + (at.stage == 0 ? STAGES - 1 : at.stage - 1) * 8;
+#else
+    u32 last = 0;
 #if LATE
 #pragma unroll
     for (int piece = 0; piece < PIECES; ++piece) {
-        if (i < steps) multiply_step(sums, s, at, a, b, i > 0, i == 0, last, rank), ++i;
+        if (i < steps) multiply_step(sums, s, at, a, b, i == 0, last, rank), ++i;
         late.store(piece);
     }
     late.any = false;
 #endif
-#if PROMOTE
-    // The chip keeps fewer bits of sums of 8-bit floats than f32 has: a few steps' are added up in registers.
-    acc_t some[CHUNKS * 4];
-#pragma unroll
-    for (int j = 0; j < CHUNKS * 4; ++j) sums[j] = 0;
-    bool none = true;  // no stage waits to be let go
-    // Warpgroups move their sums at different times: the tensor cores have the other's products meanwhile.
-    int left = PROMOTE - team * PROMOTE / TEAM;
-    bool fresh = true;
 #pragma unroll 1
-    for (; i < steps; ++i) {
-        multiply_step(some, s, at, a, b, !fresh, none, last, rank);
-        none = fresh = false;
-        if (--left > 0 && i + 1 < steps) continue;
-        left = PROMOTE;
-        fresh = true;
-        products_wait<0>();
-        if (i + 1 < steps) {
-            release(last, rank);
-            none = true;
-        }
-#pragma unroll
-        for (int j = 0; j < CHUNKS * 4; ++j) pin(some[j]), sums[j] += some[j];
-    }
-#else
-#pragma unroll 1
-    for (; i < steps; ++i) multiply_step(sums, s, at, a, b, i > 0, i == 0, last, rank);
+    for (; i < steps; ++i) multiply_step(sums, s, at, a, b, i == 0, last, rank);
 #endif
     if (PING_PONG) return;
     products_wait<0>();
@@ -280,7 +289,7 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
     while (schedule.next(p, w)) {
         acc_t sums[CHUNKS * 4];
         if (PING_PONG) meet(ORDER + group, 256);
-        multiply(sums, s, at, w.steps, a, b, rank, team, late);
+        multiply(sums, s, at, w.steps, a, b, rank, late);
         if (PING_PONG) {
             if (schedule.more(1)) notify(ORDER + 1 - group, 256);
             products_wait<0>();

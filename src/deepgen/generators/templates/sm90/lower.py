@@ -74,7 +74,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
         "GROUP": c["GROUP"],
         "ALONG_N": int(c["ALONG"] == "N"),
         "HILBERT": int(c.get("HILBERT", False)),
-        "PROMOTE": c.get("PROMOTE", 0),
+        "EXACT": int(promotes(gemm)),
         **{f"CACHE_{name}": use for name, use in uses.items()},
         "A_ROWS": _rows(gemm, bm, c["CLUSTER_N"]),
         "B_LINE": operand_line(gemm, c["BN"]),

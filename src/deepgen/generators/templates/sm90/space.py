@@ -14,7 +14,6 @@ from deepgen.generators.templates.sm90.lower import (
     result_line,
 )
 from deepgen.operators import Gemm
-from deepgen.operators.gemm import EXACT_SUMS
 from deepgen.space import Expr, Space, divides, implies, minimum, where
 from deepgen.space.expr import points
 from deepgen.targets.gpu import Gpu
@@ -45,9 +44,6 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     sums = tiles_m * bn // 2
     held = sums * where(store == "late", 3, 2) // 2
     if promotes(gemm):
-        promote = s.knob("PROMOTE", [2, 1])
-        words = f"at most {EXACT_SUMS} products are added up in fewer bits than f32 has"
-        s.require(promote * atoms * ATOM_BYTES <= EXACT_SUMS, words)
         held = sums * 2
     _registers(s, gpu, consumers, bn, held, registers, min_blocks)
     # Where columns are contiguous in B, lines of 64 are fetched, or a single shorter one.
