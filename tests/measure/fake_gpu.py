@@ -9,15 +9,28 @@ from pathlib import Path
 from deepgen.vocabulary import Arg, Artifact, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 
 HERE = Path(__file__).parent
+FLOATS = """
+typedef float number;
+static float value(number x) { return x; }
+"""
+EIGHT_BITS = """
+typedef unsigned char number;  // f8e4m3
+static float value(number code) {
+    int exponent = code >> 3 & 15, fraction = code & 7;
+    float size = exponent ? __builtin_ldexpf(8 + fraction, exponent - 10) : __builtin_ldexpf(fraction, -9);
+    if ((code & 127) == 127) size = __builtin_nanf("");
+    return code & 128 ? -size : size;
+}
+"""
 _GEMM = """
 int entry(void** p, const unsigned* grid, const unsigned* block) {
-    const float *A = *(float**)p[0], *B = *(float**)p[1];
+    const number *A = *(number**)p[0], *B = *(number**)p[1];
     float* C = *(float**)p[2];
     int M = *(int*)p[3], N = *(int*)p[4], K = *(int*)p[5], lda = *(int*)p[6], ldb = *(int*)p[7], ldc = *(int*)p[8];
     for (int i = 0; i < M; i++)
         for (int j = 0; j < N; j++) {
             float sum = 0;
-            for (int k = 0; k < K; k++) sum += A[i * lda + k] * B[j * ldb + k];
+            for (int k = 0; k < K; k++) sum += value(A[i * lda + k]) * value(B[j * ldb + k]);
             C[i * ldc + j] = sum;
         }
     MORE
@@ -35,10 +48,10 @@ def build_driver(folder: Path) -> Path | None:
     return folder if _shared(HERE / "fake_cuda.c", folder / "libcuda.so.1") else None
 
 
-def kernel(folder: Path, name: str, more: str = "", **step: object) -> tuple[Kernel, Artifact]:
-    """A GEMM of layout nt, with something more to do at its end."""
+def kernel(folder: Path, name: str, more: str = "", numbers: str = FLOATS, **step: object) -> tuple[Kernel, Artifact]:
+    """A GEMM of layout nt on such inputs, with something more to do at its end."""
     source = folder / f"{name}.c"
-    source.write_text(_GEMM.replace("MORE", more))
+    source.write_text(numbers + _GEMM.replace("MORE", more))
     library = folder / f"lib{name}.so"
     assert _shared(source, library)
     image = folder / f"{name}.cubin"

@@ -25,6 +25,7 @@ def build(
     output: Output,
     dtype: options.Dtype = None,
     layout: options.Layout = None,
+    fast_sums: options.FastSums = False,
     target: options.TargetName = None,
     config: ConfigText = None,
     rank: Rank = None,
@@ -38,7 +39,7 @@ def build(
     from deepgen.cli.output import print_json
 
     current = settings.load()
-    operator, _ = operator_words.parse(words, dtype=dtype or "f32", layout=layout or "nn")
+    operator, _ = operator_words.parse(words, dtype=dtype or "f32", layout=layout or "nn", fast_sums=fast_sums)
     where = targets.resolve(target or current.target)
     generator = generators.find(operator, where)
     space = generator.space(operator, where)

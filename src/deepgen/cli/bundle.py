@@ -36,6 +36,7 @@ def pack(
     output: Archive = None,
     dtype: options.Dtype = None,
     layout: options.Layout = None,
+    fast_sums: options.FastSums = False,
     target: options.TargetName = None,
     family: options.Family = None,
     threads: options.Threads = None,
@@ -60,6 +61,7 @@ def pack(
     given = {
         "dtype": dtype,
         "layout": layout,
+        "fast_sums": fast_sums or None,
         "target": target,
         "family": family,
         "threads": threads,
@@ -151,7 +153,7 @@ def command(words: Sequence[str], given: Mapping[str, Any], *, warm: bool) -> st
         word
         for name, value in given.items()
         if value is not None and name not in NOT_PACKED
-        for word in (f"--{name.replace('_', '-')}", str(value))
+        for word in (f"--{name.replace('_', '-')}", *([] if value is True else [str(value)]))
     ]
     plain = [word for word in words if not word.startswith("O=")]
     return shlex.join(["deepgen", "bundle", "pack", *plain, *options_given, *(["--warm"] if warm else [])])

@@ -18,7 +18,8 @@ from deepgen.vocabulary.errors import BadInput
 
 SUFFIXES = (".toml", ".json")
 _KEYS = (
-    "operator", "shapes", "dtype", "layout", "target", "knobs", "budget", "seed", "strategy", "keep_top", "out",
+    "operator", "shapes", "dtype", "layout", "fast_sums", "target", "knobs", "budget", "seed", "strategy", "keep_top",
+    "out",
 )  # fmt: skip
 _CONTENT = "an object with " + ", ".join(_KEYS)
 
@@ -117,23 +118,26 @@ def _operators(top: _Table) -> tuple[Operator, ...]:
             example = 'such as operator = "gemm" and shapes = { MNK = 1024 }'
             raise BadInput(f"{key} is not given", where=top.where, allowed=example)
     name = top.get("operator", _word, "an operator's name", check=words.known_operator)
-    dtype = top.get("dtype", _one_of(DTYPES), "one of " + ", ".join(DTYPES), default="f32")
-    layout = top.get("layout", _one_of(LAYOUTS), "one of " + ", ".join(LAYOUTS), default="nn")
+    fields = {
+        "dtype": top.get("dtype", _one_of(DTYPES), "one of " + ", ".join(DTYPES), default="f32"),
+        "layout": top.get("layout", _one_of(LAYOUTS), "one of " + ", ".join(LAYOUTS), default="nn"),
+        "fast_sums": top.get("fast_sums", _choice, "true or false", default=False),
+    }
     given = top.items["shapes"]
     shapes = given if isinstance(given, list) else [given]
     if not shapes:
         raise BadInput("shapes is empty", where=top.where, allowed="one table of sizes or more, such as { MNK = 1024 }")
-    return tuple(_operator(name, s, dtype, layout, f"{top.where}: shapes[{i}]") for i, s in enumerate(shapes))
+    return tuple(_operator(name, s, fields, f"{top.where}: shapes[{i}]") for i, s in enumerate(shapes))
 
 
-def _operator(name: str, shape: object, dtype: str, layout: str, where: str) -> Operator:
+def _operator(name: str, shape: object, fields: Mapping[str, Any], where: str) -> Operator:
     if not isinstance(shape, dict):
         raise BadInput(f"is {shape!r}", where=where, allowed="a table of sizes, such as { MNK = 1024 }")
     for letters, size in shape.items():
         if _whole(size) is None:
             raise BadInput(f"{letters} is {size!r}", where=where, allowed="a whole number from 1 up")
     try:
-        return words.operator(name, shape.items(), dtype=dtype, layout=layout)
+        return words.operator(name, shape.items(), **fields)
     except BadInput as error:
         raise BadInput(error.what, where=where, allowed=error.allowed) from error
 
@@ -152,6 +156,10 @@ def _one_of(known: Collection[str]) -> Callable[[Any], str | None]:
 
 def _word(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+def _choice(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _table(value: Any) -> dict[str, Any] | None:

@@ -20,11 +20,17 @@ StudyName = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Dtype = Annotated[str | None, typer.Option("--dtype", help="Number format of the tensors. [f32]", show_default=False)]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype", help="Number format of the tensors; 8-bit ones give wider results. [f32]", show_default=False
+    ),
+]
 Layout = Annotated[
     str | None,
     typer.Option("--layout", help="nn, nt, tn or tt: which of A and B is transposed. [nn]", show_default=False),
 ]
+FastSums = Annotated[bool, typer.Option("--fast-sums", help="8-bit floats may be added up in fewer bits than f32 has.")]
 TargetName = Annotated[
     str | None,
     typer.Option("--target", help="Where it runs, such as x86:native. [the best device here]", show_default=False),

@@ -18,6 +18,7 @@ from deepgen.tuning.request import narrow
 from deepgen.vocabulary.errors import BadInput
 
 EVERY_FAMILY = "all"
+OF_THE_OPERATOR = ("dtype", "layout", "fast_sums")  # what words leave to options
 # What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
 OF_A_RUN = (
     "trials", "time_budget", "seed", "strategy", "options", "transfer", "second_look", "target_speedup", "patience",
@@ -44,8 +45,8 @@ def _wanted(
     if given and config_file.is_config_file(given[0]):
         return _from_file(given, options, settings, policy), False
     _no_space_strategy(options)
-    shape = {name: options[name] for name in ("dtype", "layout") if options[name] is not None}
-    operator, extras = words.parse(given, **shape)
+    fields = {name: options[name] for name in OF_THE_OPERATOR if options[name] is not None}
+    operator, extras = words.parse(given, **fields)
     if extras.trials is not None and options["trials"] is not None:
         raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="one of them")
     chosen = _chosen({"trials": extras.trials}, options)
@@ -77,9 +78,10 @@ def from_study(study: Study, options: Mapping[str, Any]) -> Request:
 def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy) -> list[Request]:
     if len(given) > 1:
         raise BadInput(f"{given[1]!r} follows a tuning config file", allowed="the file alone, with options")
-    for name in ("dtype", "layout"):
+    for name in OF_THE_OPERATOR:
         if options[name] is not None:
-            raise BadInput(f"--{name} is given with a tuning config file", allowed=f"write {name} in {given[0]}")
+            option = f"--{name.replace('_', '-')}"
+            raise BadInput(f"{option} is given with a tuning config file", allowed=f"write {name} in {given[0]}")
     older = config_file.read_older(Path(given[0]))
     if older is not None:
         return [_from_older(older, given[0], options, settings, policy)]

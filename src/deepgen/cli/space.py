@@ -38,6 +38,7 @@ def space(
     output: Output = None,
     dtype: options.Dtype = None,
     layout: options.Layout = None,
+    fast_sums: options.FastSums = False,
     target: options.TargetName = None,
     space_strategy: SpaceStrategy = 1,
     sample: SampleSize = 3,
@@ -47,7 +48,8 @@ def space(
     """Count and describe a space: of an operator on a target, or of a file."""
     from deepgen.cli.output import print_json
 
-    make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, dtype, layout, target)
+    fields = {"dtype": dtype or "f32", "layout": layout or "nn", "fast_sums": fast_sums}
+    make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, target, **fields)
     start = time.perf_counter()
     found = make()
     count = found.count() if found.uniform else None
@@ -75,11 +77,11 @@ def _reader(words: list[str], strategy: int) -> Callable[[], Space]:
     return lambda: read_space(text, str(path), strategy)
 
 
-def _generator(words: list[str], dtype: str | None, layout: str | None, target: str | None) -> Callable[[], Space]:
+def _generator(words: list[str], target: str | None, **fields: Any) -> Callable[[], Space]:
     from deepgen import generators, settings, targets
     from deepgen.cli import words as operator_words
 
-    operator, _ = operator_words.parse(words, dtype=dtype or "f32", layout=layout or "nn")
+    operator, _ = operator_words.parse(words, **fields)
     where = targets.resolve(target or settings.load().target)
     generator = generators.find(operator, where)
     return lambda: generator.space(operator, where)

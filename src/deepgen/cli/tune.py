@@ -24,6 +24,7 @@ def tune(
     words: Words,
     dtype: options.Dtype = None,
     layout: options.Layout = None,
+    fast_sums: options.FastSums = False,
     target: options.TargetName = None,
     family: options.Family = None,
     threads: options.Threads = None,
@@ -58,6 +59,7 @@ def tune(
     given = {
         "dtype": dtype,
         "layout": layout,
+        "fast_sums": fast_sums or None,
         "target": target,
         "family": family,
         "threads": threads,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from deepgen.operators import OPERATORS, Operator, gemm
 from deepgen.vocabulary.errors import BadInput
@@ -28,8 +29,8 @@ class Extras:
     detach: bool | None = None
 
 
-def parse(words: Sequence[str], *, dtype: str = "f32", layout: str = "nn") -> tuple[Operator, Extras]:
-    """The operator that the words describe, and the rest of what they ask for."""
+def parse(words: Sequence[str], **fields: Any) -> tuple[Operator, Extras]:
+    """The operator that the words describe, with its other `fields`, and the rest of what they ask for."""
     if not words:
         raise BadInput("no operator is named", allowed=usage())
     name = known_operator(words[0])
@@ -47,11 +48,11 @@ def parse(words: Sequence[str], *, dtype: str = "f32", layout: str = "nn") -> tu
         least, allowed = _SHORT[key]
         short[key] = _whole(word, text, least, allowed)
     extras = Extras(trials=short.get("t"), detach=short["O"] == 0 if "O" in short else None)
-    return operator(name, pairs, dtype=dtype, layout=layout), extras
+    return operator(name, pairs, **fields), extras
 
 
-def operator(name: str, pairs: Iterable[tuple[str, int]], *, dtype: str = "f32", layout: str = "nn") -> Operator:
-    """The operator of that name with sizes given as (letters, value)."""
+def operator(name: str, pairs: Iterable[tuple[str, int]], **fields: Any) -> Operator:
+    """The operator of that name with sizes given as (letters, value), and its other fields, such as its dtype."""
     letters = _SIZES[known_operator(name)]
     sizes: dict[str, int] = {}
     for key, value in pairs:
@@ -64,7 +65,7 @@ def operator(name: str, pairs: Iterable[tuple[str, int]], *, dtype: str = "f32",
     missing = [letter for letter, (field, needed) in letters.items() if needed and field not in sizes]
     if missing:
         raise BadInput(f"{name}: no value for {' and '.join(missing)}", allowed=usage(name))
-    return gemm(**sizes, dtype=dtype, layout=layout)
+    return gemm(**{**fields, **sizes})
 
 
 def usage(name: str = "gemm") -> str:

@@ -59,6 +59,7 @@ def as_config(study: Study, count: int) -> JsonObject:
         "shapes": [shape],
         "dtype": operator.a,
         "layout": operator.layout,
+        **({"fast_sums": True} if operator.fast_sums else {}),
         "target": study.target.name,
         "knobs": knobs,
         "strategy": study.definition["strategy"],
