@@ -27,9 +27,9 @@
 //   squares of tiles along Hilbert's curve            nothing: 1 % at most, in three of 130
 //   8-bit floats: a second set of sums, in f32        exact to f32, not to 14 bits; 4096^3: 94 to 109, 8192^3: 720 to 755
 // Tried and left out: to move such sums at different times in the warpgroups of a block, half a stage apart (0 to 6 %
-// slower, in 12 of 14 shapes); to go through the storing once, outside of C, while the first tile is on its way (more registers,
-// up to three times as long); to ask for C's descriptor early, and the producer's code first (nothing); tiles of 72 to
-// 200 columns in nn (168: 370 us where nt takes 236: instructions want whole lines of contiguous columns).
+// slower, in 12 of 14 shapes); to go through the storing once, outside of C, while the first tile is on its way (more
+// registers, up to three times as long); to ask for C's descriptor early, and the producer's code first (nothing); tiles
+// of 72 to 200 columns in nn (168: 370 us where nt takes 236: instructions want whole lines of contiguous columns).
 //
 // A block computes BM x BN of C, BK steps of K at a time. One thread has the copy engine fetch tiles of A and B into
 // STAGES swizzled buffers; CONSUMERS warpgroups multiply them. A stage's `full` barrier tells that its bytes have come,
