@@ -17,22 +17,12 @@ GOLDEN = TESTS / "golden"
 ALONE = ("conformance/test_runners.py", "faults", "library", "measure")
 # These start Ray and find its processes by their names: one after the other, beside the others.
 ON_RAY = ("cluster", "conformance/test_engines.py", "engines")
-FIRST = (
-    *ON_RAY,
-    "docs",
-    "examples",
-    "tuning/test_chaos.py",
-)  # few tests that take long: begun last, they would be waited for
+FIRST = (*ON_RAY, "docs", "examples", "tuning/test_chaos.py")  # what takes long: begun last, it would be waited for
 
 
 # The same examples on every machine, however slow it is just now.
 settings.register_profile("deepgen", deadline=None, derandomize=True, database=None)
 settings.load_profile("deepgen")
-
-
-# numpy's BLAS lets its threads spin for a tenth of a second after each call, and a race of kernels waits for that every
-# time: it takes ten times as long. Workers inherit this: 2^20 turns of the processor, half a millisecond.
-os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
