@@ -45,7 +45,7 @@ def _wanted(
     if given and config_file.is_config_file(given[0]):
         return _from_file(given, options, settings, policy), False
     _no_space_strategy(options)
-    fields = {name: options[name] for name in OF_THE_OPERATOR if options[name] is not None}
+    fields = {name: options[name] for name in OF_THE_OPERATOR if options.get(name) is not None}
     operator, extras = words.parse(given, **fields)
     if extras.trials is not None and options["trials"] is not None:
         raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="one of them")
@@ -79,7 +79,7 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
     if len(given) > 1:
         raise BadInput(f"{given[1]!r} follows a tuning config file", allowed="the file alone, with options")
     for name in OF_THE_OPERATOR:
-        if options[name] is not None:
+        if options.get(name) is not None:
             option = f"--{name.replace('_', '-')}"
             raise BadInput(f"{option} is given with a tuning config file", allowed=f"write {name} in {given[0]}")
     older = config_file.read_older(Path(given[0]))
