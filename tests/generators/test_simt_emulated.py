@@ -52,6 +52,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "asynchronous copies, element by element": {"COPY": "async", "INNER_A": "row", "LOAD_A": 1},
     "K shared inside a block": {"SPLIT_U": [2, 4]},
     "result through shared memory": {"SPLIT_U": 1, "STAGE_ROWS": [1, 2, 4]},
+    "result through shared memory, two lanes in a row": {
+        "STAGE_ROWS": [1, 2, 4],
+        "LANES_M": 16,
+        "THREAD_SCATTER_B": 1,
+        "STORE": 4,
+    },
     "parts of K added by a second step": {"FIXUP": "step"},
     "parts of K added by the last block": {"FIXUP": "last"},
     "stream-K": {"FIXUP": "stream"},

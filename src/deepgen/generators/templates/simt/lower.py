@@ -72,7 +72,8 @@ def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, i
         "REG_PREFETCH": int(c["REG_PREFETCH"]),
         "UNROLL": gcd(c["UNROLL"], groups),
         "STAGE_ROWS": c["STAGE_ROWS"],
-        "PAD_C": lanes_n if c["THREAD_SCATTER_B"] == 1 else 0,
+        # Lanes on different banks; lines stay whole numbers of stores.
+        "PAD_C": max(lanes_n, c["STORE"]) if c["THREAD_SCATTER_B"] == 1 else 0,
         "REDUCE_CONTINUOUS": int(c["REDUCE_CONTINUOUS"]),
         "FIXUP": FIXUPS[c["FIXUP"]],
         "EDGE_M": int(everywhere or gemm.m % c["BM"] != 0),
