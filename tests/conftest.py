@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from difflib import unified_diff
 from pathlib import Path
 
 import pytest
@@ -70,18 +71,20 @@ def _among(places: tuple[str, ...], nodeid: str) -> bool:
 
 
 @pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compare a text with tests/golden/NAME; `pytest --update-golden` writes it."""
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], str]:
+    """How a text differs from tests/golden/NAME, empty where it does not; `pytest --update-golden` writes the file."""
 
-    def check(name: str, text: str) -> None:
+    def difference(name: str, text: str) -> str:
         path = GOLDEN / name
         if request.config.getoption("--update-golden"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        assert path.exists(), f"no golden file {name}: run pytest --update-golden and look at what it writes"
-        assert text == path.read_text(), f"differs from golden file {name}: if that is meant, pytest --update-golden"
+        if not path.exists():
+            return f"no golden file {name}: run pytest --update-golden and look at what it writes"
+        lines = [*unified_diff(path.read_text().splitlines(), text.splitlines(), name, "now", lineterm="")]
+        return "\n".join(["if that is meant, pytest --update-golden:", *lines]) if path.read_text() != text else ""
 
-    return check
+    return difference
 
 
 @pytest.fixture(autouse=True)

@@ -97,9 +97,9 @@ def test_every_side_of_the_dialect_has_the_same_words() -> None:
     ],
 )
 def test_the_emitted_kernel_is_the_one_we_looked_at(
-    name: str, operator: Gemm, target: str, changes: dict[str, Any], golden: Callable[[str, str], None]
+    name: str, operator: Gemm, target: str, changes: dict[str, Any], golden: Callable[[str, str], str]
 ) -> None:
     chip = targets.resolve(target)
     kernel = FAMILY.emit(operator, chip, {**FAMILY.default(operator, chip), **changes}).to_json()
     kept = {key: kernel[key] for key in ("name", "language", "flags", "plan")}
-    golden(f"simt/{name}.json", json.dumps(kept, indent=1) + "\n")
+    assert golden(f"simt/{name}.json", json.dumps(kept, indent=1) + "\n") == ""

@@ -13,10 +13,11 @@ from deepgen import generators, targets
 from deepgen.build import toolchain_for
 from deepgen.build.base import BuildLimits
 from deepgen.build.group import Group
-from deepgen.generators.templates.sm90.lower import lower, result_line
+from deepgen.generators.templates.sm90.lower import ATOM_BYTES, lower, result_line
 from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
 from deepgen.library.shapes import check_shape
 from deepgen.operators import Gemm, gemm
+from deepgen.operators.gemm import EXACT_SUMS
 from deepgen.space import compile as compiler
 from deepgen.vocabulary import BadInput, Missing, TensorMapArg, WorkspaceArg
 
@@ -174,6 +175,7 @@ def test_results_leave_in_lines_that_tiles_have_whole_ones_of(operator: Gemm) ->
 
 def test_sums_of_8_bit_floats_are_as_exact_as_was_asked_for_whatever_a_search_finds() -> None:
     fast, exact = SHAPES[-2:]
+    assert ATOM_BYTES == EXACT_SUMS  # after each of these f32 takes over, and the tolerance counts on it
     for config in (dict(FAMILY.default(exact, HOPPER)), *FAMILY.space(exact, HOPPER).sample(200, seed=5)):
         assert lower(exact, config).macros["EXACT"] == 1
         assert "late" not in config["STORE"]  # registers hold two sets of sums
@@ -207,12 +209,12 @@ def test_batches_are_a_dimension_of_the_tensor_maps() -> None:
     ],
 )
 def test_the_emitted_kernel_is_the_one_we_looked_at(
-    name: str, operator: Gemm, changes: dict[str, Any], golden: Callable[[str, str], None]
+    name: str, operator: Gemm, changes: dict[str, Any], golden: Callable[[str, str], str]
 ) -> None:
     kernel = FAMILY.emit(operator, HOPPER, {**FAMILY.default(operator, HOPPER), **changes})
     kept = {key: kernel.to_json()[key] for key in ("name", "language", "flags", "plan")}
-    golden(f"sm90/{name}.json", json.dumps(kept, indent=1) + "\n")
-    golden(f"sm90/{name}_products.h", next(s.text for s in kernel.sources if s.name == "products.h"))
+    assert golden(f"sm90/{name}.json", json.dumps(kept, indent=1) + "\n") == ""
+    assert golden(f"sm90/{name}_products.h", next(s.text for s in kernel.sources if s.name == "products.h")) == ""
 
 
 def built(operator: Gemm, config: Any, folder: Path) -> Any:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from deepgen.vocabulary import Arg, Artifact, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
+import pytest
+
+from deepgen.build import Cache, build_once
+from deepgen.measure import gpu_checks
+from deepgen.measure.base import Policy, Task
+from deepgen.measure.supervisor import Supervisor
+from deepgen.operators import Gemm
+from deepgen.targets import resolve
+from deepgen.vocabulary import Arg, Artifact, Kernel, LaunchPlan, Missing, ScalarArg, Source, Step, TensorArg
 
 HERE = Path(__file__).parent
 FLOATS = """
@@ -46,6 +56,23 @@ ARGUMENTS: tuple[Arg, ...] = (
 def build_driver(folder: Path) -> Path | None:
     """A folder to be put on the loader's path; None where there is no compiler."""
     return folder if _shared(HERE / "fake_cuda.c", folder / "libcuda.so.1") else None
+
+
+@contextmanager
+def supervised(operator: Gemm, folder: Path) -> Iterator[Supervisor]:
+    """A supervisor whose worker finds the fake driver in the folder. Skips the test where either cannot be built."""
+    target = resolve("cuda:sm_90a")
+    if build_driver(folder) is None:
+        pytest.skip("there is no C compiler to build the fake driver with")
+    try:
+        build_once(gpu_checks.source("cuda"), target, cache=Cache(folder))
+    except Missing as error:
+        pytest.skip(str(error))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_LIBRARY_PATH", str(folder))  # not before: NVRTC itself asks a driver that it finds
+        made = Supervisor(Task(operator, target, policy=Policy(timeout_seconds=1.0, max_samples=8)), cache=folder)
+        yield made
+        made.close()
 
 
 def kernel(folder: Path, name: str, more: str = "", numbers: str = FLOATS, **step: object) -> tuple[Kernel, Artifact]:

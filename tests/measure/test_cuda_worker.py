@@ -6,15 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_gpu import build_driver, kernel
+from fake_gpu import kernel, supervised
 
-from deepgen.build import Cache, build_once
-from deepgen.measure import gpu_checks
-from deepgen.measure.base import Contender, Policy, Task
+from deepgen.measure.base import Contender
 from deepgen.measure.gpu_here import require, runs_on
 from deepgen.measure.supervisor import Supervisor
 from deepgen.operators import gemm
-from deepgen.targets import resolve
 from deepgen.targets.cuda import parse_cuda
 from deepgen.targets.hip import parse_hip
 from deepgen.vocabulary import Missing, Verdict
@@ -22,25 +19,13 @@ from deepgen.vocabulary import Missing, Verdict
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("gpu")
-    if build_driver(made) is None:
-        pytest.skip("there is no C compiler to build the fake driver with")
-    return made
+    return tmp_path_factory.mktemp("gpu")
 
 
 @pytest.fixture(scope="module")
 def runner(folder: Path) -> Iterator[Supervisor]:
-    target = resolve("cuda:sm_90a")
-    try:
-        build_once(gpu_checks.source("cuda"), target, cache=Cache(folder))
-    except Missing as error:
-        pytest.skip(str(error))
-    task = Task(gemm(24, 20, 16, layout="nt"), target, policy=Policy(timeout_seconds=1.0, max_samples=8))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LD_LIBRARY_PATH", str(folder))  # not before: NVRTC itself asks a driver that it finds
-        made = Supervisor(task, cache=folder)
+    with supervised(gemm(24, 20, 16, layout="nt"), folder) as made:
         yield made
-        made.close()
 
 
 def test_a_right_kernel_is_timed_and_its_conditions_told(runner: Supervisor, folder: Path) -> None:

@@ -6,39 +6,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_gpu import EIGHT_BITS, build_driver, kernel
+from fake_gpu import EIGHT_BITS, kernel, supervised
 
-from deepgen.build import Cache, build_once
-from deepgen.measure import gpu_checks
-from deepgen.measure.base import Policy, Task
 from deepgen.measure.supervisor import Supervisor
 from deepgen.operators import gemm
-from deepgen.targets import resolve
-from deepgen.vocabulary import Missing, Verdict
+from deepgen.vocabulary import Verdict
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("eight")
-    if build_driver(made) is None:
-        pytest.skip("there is no C compiler to build the fake driver with")
-    return made
+    return tmp_path_factory.mktemp("eight")
 
 
 @pytest.fixture(scope="module")
 def runner(folder: Path) -> Iterator[Supervisor]:
-    target = resolve("cuda:sm_90a")
-    try:
-        build_once(gpu_checks.source("cuda"), target, cache=Cache(folder))
-    except Missing as error:
-        pytest.skip(str(error))
     # f32, because the driver's stand-in judges nothing else.
-    operator = gemm(24, 20, 64, dtype="f8e4m3", c="f32", layout="nt")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LD_LIBRARY_PATH", str(folder))  # not before: NVRTC itself asks a driver that it finds
-        made = Supervisor(Task(operator, target, policy=Policy(timeout_seconds=1.0, max_samples=8)), cache=folder)
+    with supervised(gemm(24, 20, 64, dtype="f8e4m3", c="f32", layout="nt"), folder) as made:
         yield made
-        made.close()
 
 
 def test_a_right_kernel_is_right_on_usual_and_on_odd_inputs(runner: Supervisor, folder: Path) -> None:

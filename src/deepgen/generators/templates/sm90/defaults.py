@@ -39,6 +39,7 @@ _TILE_SECONDS = 0.31e-6  # until a tile's first products, and from its last ones
 _CLOCK = 1.96e9
 _OPERAND_CLOCKS, _OPERAND_BOUND = 0.35, 1.55  # of 128 bytes from shared memory: they cost power, or bind
 _ALONE_CLOCKS = 38  # of a stage: the last products of a warpgroup that has no others, and no partner
+# Sums of 8-bit floats that are moved, fitted where that was done in every second stage, and doubled:
 _PROMOTE_CLOCKS = 124  # of a stage: products end before their sums are added to
 _ADD_CLOCKS = 0.6  # of a stage, for each column: where no other warpgroup multiplies meanwhile
 _READ, _WRITTEN, _OVER = 0.8, 1.1, 0.41  # of the memory's rate; of its time more for what the cache does not hold
