@@ -83,6 +83,8 @@ class Servers:
 def servers(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
     if not Path(SSHD).exists():
         pytest.skip("there is no SSH server to play the hosts: install openssh-server")
+    for package in ("asyncssh", "ray"):
+        pytest.importorskip(package, reason=f"there is no cluster without {package}: pip install 'deepgen[cluster]'")
     home = own_home / "user"
     (home / ".ssh").mkdir(parents=True, mode=0o700)
     _keygen(home / ".ssh/id_ed25519")

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("asyncssh", reason="hosts cannot be reached without asyncssh: pip install 'deepgen[cluster]'")
+
 from password_server import PasswordServer
 
 from deepgen.cli.main import main

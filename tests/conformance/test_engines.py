@@ -32,6 +32,8 @@ ENGINES: dict[str, Callable[[Path], Engine]] = {
 @pytest.fixture(scope="module", params=sorted(ENGINES))
 def make(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], Engine]]:
     """One Ray cluster for all tests: starting it takes seconds."""
+    if request.param == "ray":
+        pytest.importorskip("ray", reason="nothing can run on Ray without it: pip install 'deepgen[cluster]'")
     connected = RayEngine(build_slots=2, testers=1).connected() if request.param == "ray" else nullcontext()
     with connected:
         yield ENGINES[request.param]
