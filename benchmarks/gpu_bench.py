@@ -19,9 +19,9 @@ from types import SimpleNamespace, TracebackType
 from typing import Any
 
 from deepgen.build import BuildLimits, BuildPool, Cache, toolchain_for
-from deepgen.measure.gpu_driver import CUDA, Driver
-from deepgen.measure.gpu_kernel import GpuKernel
 from deepgen.operators import Gemm, gemm
+from deepgen.runtime.gpu_driver import CUDA, Driver
+from deepgen.runtime.gpu_kernel import GpuKernel
 from deepgen.targets import Cuda
 from deepgen.vocabulary import Artifact, Kernel, Missing, WorkspaceArg, digest
 

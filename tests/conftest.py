@@ -15,7 +15,7 @@ from deepgen.targets.host import usable_cores
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
 # What is timed, raced or killed here wants the machine for itself; everything else runs several files at a time.
-ALONE = ("conformance/test_runners.py", "faults", "library", "measure")
+ALONE = ("conformance/test_runners.py", "faults", "measure", "runtime")
 # These start Ray and find its processes by their names: one after the other, beside the others.
 ON_RAY = ("cluster", "conformance/test_engines.py", "engines")
 FIRST = (*ON_RAY, "docs", "examples", "tuning/test_chaos.py")  # what takes long: begun last, it would be waited for

@@ -27,8 +27,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")]
 from common import run_main  # noqa: E402
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
 from deepgen.generators import by_name  # noqa: E402
-from deepgen.measure.gpu_driver import Driver  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
+from deepgen.runtime.gpu_driver import Driver  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, ScalarArg, Source, TensorArg  # noqa: E402
 from gpu_bench import (  # noqa: E402

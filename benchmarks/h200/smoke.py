@@ -24,9 +24,9 @@ from deepgen.build import BuildError, BuildPool, Cache, toolchain_for
 from deepgen.engines import Entry, LocalEngine
 from deepgen.engines.local import LocalSession
 from deepgen.generators import find
-from deepgen.library.gpu import LoadedGpuKernel
 from deepgen.measure.base import Policy, Task
 from deepgen.operators import gemm
+from deepgen.runtime.loaded_gpu import LoadedGpuKernel
 from deepgen.targets import Cuda
 from deepgen.vocabulary import BadInput, Kernel, Measurement, WorkspaceArg
 

@@ -10,8 +10,8 @@ import pytest
 
 from deepgen import baselines, targets
 from deepgen.measure import Contender, Task, open_runner
-from deepgen.measure.verify import compare
 from deepgen.operators import Array, Gemm, gemm
+from deepgen.operators.compare import compare
 from deepgen.vocabulary import BadInput, Verdict
 
 X86 = targets.resolve("x86:native")

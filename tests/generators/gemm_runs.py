@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from deepgen.build import build_once
 from deepgen.measure.buffers import Guarded
-from deepgen.measure.native import NativeKernel
-from deepgen.measure.verify import compare
 from deepgen.operators import Array, Gemm
+from deepgen.operators.compare import compare
+from deepgen.runtime.native import NativeKernel
 from deepgen.targets import Target
 from deepgen.vocabulary import Kernel, WorkspaceArg
 

@@ -15,9 +15,9 @@ from deepgen.build.base import BuildLimits
 from deepgen.build.group import Group
 from deepgen.generators.templates.sm90.lower import ATOM_BYTES, lower, result_line
 from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
-from deepgen.library.shapes import check_shape
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import EXACT_SUMS
+from deepgen.runtime.shapes import check_shape
 from deepgen.space import compile as compiler
 from deepgen.vocabulary import BadInput, Missing, TensorMapArg, WorkspaceArg
 

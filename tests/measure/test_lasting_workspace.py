@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from fake_gpu import ARGUMENTS, build_driver, kernel
 
-from deepgen.measure import gpu_driver
-from deepgen.measure.gpu_driver import Driver
-from deepgen.measure.gpu_kernel import GpuKernel
 from deepgen.operators import gemm
+from deepgen.runtime import gpu_driver
+from deepgen.runtime.gpu_driver import Driver
+from deepgen.runtime.gpu_kernel import GpuKernel
 from deepgen.vocabulary import Kernel, LaunchPlan, Step, WorkspaceArg
 
 COUNT = "**(int**)p[9] += 1;"

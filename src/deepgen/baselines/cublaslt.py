@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any
 
 from deepgen.baselines.cublaslt_api import COMPUTE, TYPES, Handle, Heuristic, find
-from deepgen.measure.gpu_driver import CUDA, Driver
 from deepgen.operators import Gemm, Operator
+from deepgen.runtime.gpu_driver import CUDA, Driver
 from deepgen.targets import Cuda, Target
 from deepgen.vocabulary import BadInput, DeepgenError, Missing
 

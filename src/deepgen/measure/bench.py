@@ -10,8 +10,8 @@ import numpy as np
 
 from deepgen.measure.buffers import Guarded
 from deepgen.measure.references import reference
-from deepgen.measure.verify import compare, explain
 from deepgen.operators import Array, Operator
+from deepgen.operators.compare import compare, explain
 from deepgen.vocabulary import Verdict
 
 _NAN_BYTE = 0xFF  # a NaN in every floating format, and not one that arithmetic gives

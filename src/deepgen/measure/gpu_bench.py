@@ -9,10 +9,10 @@ import numpy as np
 from deepgen.measure.bench import Rejected
 from deepgen.measure.gpu_buffers import DeviceBuffer, DeviceTensor
 from deepgen.measure.gpu_checks import Checks, known
-from deepgen.measure.gpu_driver import Driver
 from deepgen.measure.references import reference
-from deepgen.measure.verify import compare, explain
 from deepgen.operators import Array, Operator
+from deepgen.operators.compare import compare, explain
+from deepgen.runtime.gpu_driver import Driver
 from deepgen.vocabulary import BadInput, Verdict
 
 _NAN_BYTE = 0xFF  # a NaN in every floating format, and not one that arithmetic gives

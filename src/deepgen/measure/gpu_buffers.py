@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from deepgen.measure.gpu_driver import Driver
 from deepgen.operators import Array
+from deepgen.runtime.gpu_driver import Driver
 from deepgen.vocabulary import DType
 
 GUARD = 1 << 20  # bytes on each side; a device has no guard pages, so whoever writes there is found out afterwards

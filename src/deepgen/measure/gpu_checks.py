@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from importlib import resources
 
 from deepgen.measure.gpu_buffers import CANARY, GUARD, DeviceBuffer
-from deepgen.measure.gpu_driver import Driver, Launch
-from deepgen.measure.verify import largest
 from deepgen.operators import Tolerance
+from deepgen.operators.compare import largest
+from deepgen.runtime.gpu_driver import Driver, Launch
 from deepgen.vocabulary import DType, Kernel, LaunchPlan, Source, Step
 
 _KINDS = {"f64": 0, "f32": 1, "tf32": 1, "f16": 2, "bf16": 3, "i8": 4, "i32": 5, "i64": 6}

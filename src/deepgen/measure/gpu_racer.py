@@ -13,10 +13,10 @@ from deepgen.measure.bench import Rejected
 from deepgen.measure.gpu_bench import GpuBench
 from deepgen.measure.gpu_buffers import DeviceBuffer
 from deepgen.measure.gpu_checks import Checks
-from deepgen.measure.gpu_driver import Driver, DriverError
-from deepgen.measure.gpu_kernel import BoundPlan, GpuKernel
 from deepgen.measure.pulse import Pulse, Stage
 from deepgen.measure.referee import ContextLost
+from deepgen.runtime.gpu_driver import Driver, DriverError
+from deepgen.runtime.gpu_kernel import BoundPlan, GpuKernel
 from deepgen.vocabulary import DeepgenError, Kernel, Verdict, WorkspaceArg
 
 _GARBAGE = 0xFF  # fresh memory may hold zeros: no kernel may count on them

@@ -12,11 +12,11 @@ from deepgen.measure.base import Task
 from deepgen.measure.gpu_bench import GpuBench
 from deepgen.measure.gpu_buffers import DeviceBuffer
 from deepgen.measure.gpu_checks import Checks
-from deepgen.measure.gpu_driver import APIS, Driver
 from deepgen.measure.gpu_racer import Device, GpuRacer
 from deepgen.measure.nvml import Nvml
 from deepgen.measure.pulse import Pulse
 from deepgen.measure.referee import Referee
+from deepgen.runtime.gpu_driver import APIS, Driver
 from deepgen.targets import Gpu
 from deepgen.vocabulary import DeepgenError, JsonObject, Kernel
 

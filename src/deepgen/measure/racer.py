@@ -11,10 +11,10 @@ from deepgen.measure.base import Task
 from deepgen.measure.bench import Bench, Rejected, look_for_damage
 from deepgen.measure.buffers import Guarded
 from deepgen.measure.harness import Harness
-from deepgen.measure.native import NativeKernel, NotLoadable
 from deepgen.measure.pulse import Pulse, Stage
 from deepgen.measure.timing import Threads
 from deepgen.operators import Array
+from deepgen.runtime.native import NativeKernel, NotLoadable
 from deepgen.vocabulary import BadInput, Kernel, Verdict, WorkspaceArg
 
 _GARBAGE = 0xFF  # fresh memory is zero here but not in a user's process: no kernel may count on it

@@ -13,7 +13,6 @@ from deepgen.build import BuildError, BuildPool, Cache, build_once, default_cach
 from deepgen.engines import LocalEngine, bundle_archive, bundle_results
 from deepgen.engines.bundle_results import Results, TrialResult
 from deepgen.engines.local import LANGUAGES
-from deepgen.library.store import write_winner
 from deepgen.measure.base import Task
 from deepgen.measure.supervisor import harness_for
 from deepgen.targets import X86, host
@@ -24,6 +23,7 @@ from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.request import Plan, Request, plan
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.study import WINNER, Study
+from deepgen.tuning.winner import write_winner
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Trial, digest
 
 

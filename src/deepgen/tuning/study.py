@@ -12,15 +12,15 @@ from typing import Any
 from deepgen import generators, operators, targets
 from deepgen.engines import Session
 from deepgen.generators import Generator
-from deepgen.library.loaded import Loaded, load
-from deepgen.library.store import read_winner, write_winner
 from deepgen.operators import Operator
+from deepgen.runtime.loaded import Loaded, load
 from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.tuning import journal as journals
 from deepgen.tuning.finals import dropped_reasons
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request, narrow
+from deepgen.tuning.winner import read_winner, write_winner
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial
 
 WINNER = "winner"

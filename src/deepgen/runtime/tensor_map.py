@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from deepgen.measure.gpu_driver import CUDA, Driver
-from deepgen.measure.native import Scalars, evaluate
+from deepgen.runtime.gpu_driver import CUDA, Driver
+from deepgen.runtime.native import Scalars, evaluate
 from deepgen.vocabulary import BadInput, TensorMapArg, dtype
 
 _ALIGN, _BYTES = 64, 128

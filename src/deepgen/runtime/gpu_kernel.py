@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from deepgen.measure.gpu_driver import Driver, DriverError, Launch, Stream
-from deepgen.measure.gpu_tensor_map import encode
-from deepgen.measure.native import NotLoadable, Scalars, evaluate
+from deepgen.runtime.gpu_driver import Driver, DriverError, Launch, Stream
+from deepgen.runtime.native import NotLoadable, Scalars, evaluate
+from deepgen.runtime.tensor_map import encode
 from deepgen.vocabulary import BadInput, Kernel, ScalarArg, Step, TensorArg, TensorMapArg, WorkspaceArg
 
 # Gives a workspace its memory: from the argument and the number of bytes to an address.

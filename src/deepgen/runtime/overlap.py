@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from deepgen.library.device_arrays import View
 from deepgen.operators import Array
+from deepgen.runtime.device_arrays import View
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import DTYPES
 

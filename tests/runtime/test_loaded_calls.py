@@ -9,8 +9,8 @@ import pytest
 
 from deepgen import targets
 from deepgen.generators.templates.x86_fma.fma_gemm import X86Gemm
-from deepgen.library.loaded import load
 from deepgen.operators import Gemm, gemm
+from deepgen.runtime.loaded import load
 from deepgen.vocabulary import BadInput
 
 NATIVE = targets.resolve("x86:native")

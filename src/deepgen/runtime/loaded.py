@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from deepgen.build import build_once
-from deepgen.library.gpu import LoadedGpuKernel
-from deepgen.library.overlap import refuse_arrays
-from deepgen.library.shapes import check_shape
-from deepgen.measure.native import NativeKernel
 from deepgen.operators import Array, Gemm, Operator
+from deepgen.runtime.loaded_gpu import LoadedGpuKernel
+from deepgen.runtime.native import NativeKernel
+from deepgen.runtime.overlap import refuse_arrays
+from deepgen.runtime.shapes import check_shape
 from deepgen.targets import Gpu, Target
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import replace
 from functools import partial
@@ -9,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))
 from faulty_kernels import TARGET, build, kernel
 
 from deepgen.build import build_once
-from deepgen.library import load as load_for_users
-from deepgen.measure.native import NativeKernel, NotLoadable
 from deepgen.operators import Array, gemm
+from deepgen.runtime.loaded import load as load_for_users
+from deepgen.runtime.native import NativeKernel, NotLoadable
 from deepgen.vocabulary import (
     Arg,
     BadInput,

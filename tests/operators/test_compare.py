@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepgen.measure.verify import compare, explain
 from deepgen.operators import Tolerance, gemm
+from deepgen.operators.compare import compare, explain
 from deepgen.vocabulary import dtype
 from deepgen.vocabulary.dtypes import narrow
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from threading import Lock, get_ident
 from typing import Any, TypeAlias
 
-from deepgen.library.device_arrays import View, stream_handle, view
-from deepgen.library.overlap import Apart
-from deepgen.library.shapes import check_shape
-from deepgen.measure.gpu_driver import APIS, Driver, DriverError, Launch
-from deepgen.measure.gpu_kernel import BoundPlan, GpuKernel
 from deepgen.operators import Gemm
+from deepgen.runtime.device_arrays import View, stream_handle, view
+from deepgen.runtime.gpu_driver import APIS, Driver, DriverError, Launch
+from deepgen.runtime.gpu_kernel import BoundPlan, GpuKernel
+from deepgen.runtime.overlap import Apart
+from deepgen.runtime.shapes import check_shape
 from deepgen.vocabulary import BadInput, Kernel, WorkspaceArg
 
 _NAMES = ("A", "B", "C")
