@@ -11,7 +11,8 @@ ROOT = Path(deepgen.__file__).parent
 # From left to right. Layers on one line do not know each other.
 ORDER = (
     ("vocabulary",),
-    ("operators", "targets", "space", "scratch"),
+    ("targets", "space", "scratch"),
+    ("operators",),
     ("generators",),
     ("build",),
     ("runtime", "settings"),

@@ -38,7 +38,7 @@ class Bench:
 
     def __init__(self, operator: Operator, seed: int, probe: str, references: Path, *, tight: bool) -> None:
         self.operator = operator
-        self.tolerance = operator.tolerance(probe)
+        self._probe = probe
         inputs = operator.inputs(seed, probe)
         self.reference = reference(operator, seed, probe, inputs, references)
         self.buffers: dict[str, Guarded] = {}
@@ -75,9 +75,9 @@ class Bench:
         worst = 0.0
         for tensor in self._outputs:
             got, want = self.arrays[tensor.name], self.reference[tensor.name]
-            found = compare(got, want, tensor.dtype, self.tolerance)
+            found = compare(got, want, tensor.dtype, self.operator.tolerance(tensor.name, self._probe))
             if not found.ok:
-                sentence = explain(tensor.name, got, want, tensor.dtype, found, self._poison.get(tensor.name))
+                sentence = explain(tensor.name, got, want.values, tensor.dtype, found, self._poison.get(tensor.name))
                 raise Rejected(Verdict.WRONG, sentence, found.error if np.isfinite(found.error) else None)
             worst = max(worst, found.error)
         return worst

@@ -11,12 +11,14 @@ from deepgen.measure.gpu_buffers import DeviceBuffer, DeviceTensor
 from deepgen.measure.gpu_checks import Checks, known
 from deepgen.measure.references import reference
 from deepgen.operators import Array, Operator
-from deepgen.operators.compare import compare, explain
+from deepgen.operators.compare import compare, explain, flat_scale
 from deepgen.runtime.gpu_driver import Driver
 from deepgen.vocabulary import BadInput, Verdict
 
 _NAN_BYTE = 0xFF  # a NaN in every floating format, and not one that arithmetic gives
 _INTEGER_BYTES = (0xAA, 0x55)  # in turn: an integer that was right by chance cannot be so twice
+
+_SCALE_BYTES = 4
 
 
 class GpuBench:
@@ -26,12 +28,13 @@ class GpuBench:
         self, driver: Driver, checks: Checks, operator: Operator, seed: int, probe: str, scratch: Path
     ) -> None:
         self.operator, self._driver, self._checks = operator, driver, checks
-        self.tolerance = operator.tolerance(probe)
+        self._probe = probe
         inputs = operator.inputs(seed, probe)
         self._want = reference(operator, seed, probe, inputs, scratch)
         self.buffers: dict[str, DeviceBuffer] = {}
         self._before: dict[str, DeviceBuffer] = {}  # what inputs hold, and tensors that are read and written held
         self._right: dict[str, DeviceBuffer] = {}  # the reference
+        self._scale: dict[str, DeviceBuffer] = {}  # and its scale, in f32: one number, or one an element
         self._kept: dict[str, DeviceBuffer] = {}  # an answer that was found right
         self._poison: dict[str, int] = {}
         self._runs = 0
@@ -46,11 +49,14 @@ class GpuBench:
         for tensor in self.outputs:
             if not known(tensor.dtype):
                 raise BadInput(f"{tensor.name} is {tensor.dtype}: such answers cannot be judged on a GPU yet")
-            want = np.ascontiguousarray(self._want[tensor.name], np.int64 if tensor.dtype.integer else np.float64)
-            self._right[tensor.name] = DeviceBuffer(driver, tensor.name, want.nbytes)
-            self._right[tensor.name].put(want)
+            answer = self._want[tensor.name]
+            want = np.ascontiguousarray(answer.values, np.int64 if tensor.dtype.integer else np.float64)
+            scale = np.ascontiguousarray(flat_scale(answer), np.float32)
+            for place, array in ((self._right, want), (self._scale, scale)):
+                place[tensor.name] = DeviceBuffer(driver, tensor.name, array.nbytes)
+                place[tensor.name].put(array)
             self._kept[tensor.name] = DeviceBuffer(driver, tensor.name, tensor.bytes)
-        self.bytes = 2 * sum(t.bytes for t in operator.tensors()) + sum(8 * _size(t.shape) for t in self.outputs)
+        self.bytes = 2 * sum(t.bytes for t in operator.tensors()) + sum(12 * _size(t.shape) for t in self.outputs)
         driver.synchronize()
 
     def addresses(self) -> dict[str, int]:
@@ -75,8 +81,12 @@ class GpuBench:
         """The largest error of the outputs as a share of the tolerance, when all are right."""
         worst = 0.0
         for tensor in self.outputs:
-            place, right = self.buffers[tensor.name].start, self._right[tensor.name].start
-            found = self._checks.judge(place, right, _size(tensor.shape), tensor.dtype, self.tolerance)
+            tolerance = self.operator.tolerance(tensor.name, self._probe)
+            right, scale = self._right[tensor.name].start, self._scale[tensor.name]
+            each = scale.bytes > _SCALE_BYTES
+            found = self._checks.judge(
+                self.buffers[tensor.name].start, right, scale.start, _size(tensor.shape), each, tensor.dtype, tolerance
+            )
             if found.count:
                 self._explain(tensor.name)
             worst = max(worst, found.error)
@@ -107,7 +117,7 @@ class GpuBench:
                     raise Rejected(Verdict.WRONG, f"wrote to its input {tensor.name} (at byte {found.place})")
 
     def close(self) -> None:
-        for group in (self.buffers, self._before, self._right, self._kept):
+        for group in (self.buffers, self._before, self._right, self._scale, self._kept):
             for buffer in group.values():
                 buffer.close()
             group.clear()
@@ -116,9 +126,9 @@ class GpuBench:
         """The host's rule decides; it also finds the words."""
         tensor = next(t for t in self.outputs if t.name == name)
         got: Array = self.buffers[name].get(tensor.empty())
-        found = compare(got, self._want[name], tensor.dtype, self.tolerance)
+        found = compare(got, self._want[name], tensor.dtype, self.operator.tolerance(name, self._probe))
         if not found.ok:
-            sentence = explain(name, got, self._want[name], tensor.dtype, found, self._poison.get(name))
+            sentence = explain(name, got, self._want[name].values, tensor.dtype, found, self._poison.get(name))
             raise Rejected(Verdict.WRONG, sentence, found.error if np.isfinite(found.error) else None)
 
 

@@ -9,7 +9,7 @@ from importlib import resources
 
 from deepgen.measure.gpu_buffers import CANARY, GUARD, DeviceBuffer
 from deepgen.operators import Tolerance
-from deepgen.operators.compare import largest
+from deepgen.operators.compare import largest, smallest
 from deepgen.runtime.gpu_driver import Driver, Launch
 from deepgen.vocabulary import DType, Kernel, LaunchPlan, Source, Step
 
@@ -60,16 +60,22 @@ class Checks:
         self._canaries = driver.alloc(2 * GUARD)
         driver.fill(self._canaries, CANARY, 2 * GUARD)
 
-    def judge(self, got: int, want: int, count: int, dtype: DType, tolerance: Tolerance) -> Found:
+    def judge(
+        self, got: int, want: int, scale: int, count: int, each: bool, dtype: DType, tolerance: Tolerance
+    ) -> Found:
+        """`each`: whether every element has a scale of its own."""
         return self._run(
             "dg_judge",
             ctypes.c_uint64(got),
             ctypes.c_uint64(want),
+            ctypes.c_uint64(scale),
             ctypes.c_uint64(count),
+            ctypes.c_int32(each),
             ctypes.c_int32(_KINDS[dtype.name]),
             ctypes.c_double(tolerance.absolute),
             ctypes.c_double(tolerance.relative),
             ctypes.c_double(0.0 if dtype.integer else largest(dtype)),
+            ctypes.c_double(smallest(dtype)),
         )
 
     def differ(self, a: int, b: int, size: int) -> Found:

@@ -62,8 +62,9 @@ __device__ static inline long long whole(const void* from, u64 i, int kind) {
 
 // found[0]: elements out of tolerance; found[1]: the bits of the largest error as a share of the tolerance, which
 // order like the numbers because none is negative.
-extern "C" __global__ void dg_judge(const void* got, const void* want, u64 count, int kind, double absolute,
-                                    double relative, double largest, u64* found) {
+extern "C" __global__ void dg_judge(const void* got, const void* want, const float* scale, u64 count, int each,
+                                    int kind, double absolute, double relative, double largest, double smallest,
+                                    u64* found) {
     const double infinity = as<double>(0x7ff0000000000000ull);
     u64 wrong = 0;
     double worst = 0.0;
@@ -74,7 +75,7 @@ extern "C" __global__ void dg_judge(const void* got, const void* want, u64 count
         } else {
             double x = widened(got, i, kind), r = ((const double*)want)[i];
             double magnitude = r < 0 ? -r : r, off = x - r;
-            double allowed = absolute + relative * magnitude;
+            double allowed = absolute * scale[each ? i : 0] + relative * magnitude + smallest;
             share = (off < 0 ? -off : off) / allowed;
             if (!(share < infinity)) {
                 int same = x == r || (x != x && r != r);

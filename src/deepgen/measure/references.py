@@ -10,13 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
-from deepgen.operators import Array, Operator
+from deepgen.operators import Answer, Array, Operator
 from deepgen.vocabulary import Json, digest
 
-_VERSION = 1
+_VERSION = 2
+_SCALE = ".scale"
 
 
-def reference(operator: Operator, seed: int, probe: str, inputs: Mapping[str, Array], folder: Path) -> dict[str, Array]:
+def reference(
+    operator: Operator, seed: int, probe: str, inputs: Mapping[str, Array], folder: Path
+) -> Mapping[str, Answer]:
     """The operator's exact result on its inputs of that seed and probe; read-only, so that no kernel can spoil it."""
     key = digest([_VERSION, operator.to_json(), seed, probe], 32)
     kept = _read(folder, key)
@@ -29,7 +32,7 @@ def reference(operator: Operator, seed: int, probe: str, inputs: Mapping[str, Ar
     return kept if kept is not None else operator.reference(inputs)
 
 
-def _read(folder: Path, key: str) -> dict[str, Array] | None:
+def _read(folder: Path, key: str) -> dict[str, Answer] | None:
     """What was kept, when it is whole."""
     try:
         sums = json.loads((folder / f"{key}.json").read_text())
@@ -39,13 +42,16 @@ def _read(folder: Path, key: str) -> dict[str, Array] | None:
             if _sum(array) != expected:
                 return None
             arrays[str(name)] = array
-        return arrays or None
-    except (OSError, EOFError, ValueError, AttributeError):
+        outputs = [name for name in arrays if not name.endswith(_SCALE)]
+        return {name: Answer(arrays[name], arrays[name + _SCALE]) for name in outputs} or None
+    except (OSError, EOFError, ValueError, AttributeError, KeyError):
         return None
 
 
-def _write(folder: Path, key: str, arrays: Mapping[str, Array]) -> None:
+def _write(folder: Path, key: str, answers: Mapping[str, Answer]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    arrays = {name: answer.values for name, answer in answers.items()}
+    arrays |= {name + _SCALE: answer.scale for name, answer in answers.items()}
     sums: dict[str, Json] = {}
     for name, array in arrays.items():
         whole = np.ascontiguousarray(array)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.operators.base import Array, Operator, Tensor, Tolerance
+from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
 from deepgen.operators.gemm import Gemm, gemm
+from deepgen.operators.signature import Param, Signature, Tensor, TensorFacts
+from deepgen.operators.words import Word
 from deepgen.vocabulary.errors import BadInput
 
-OPERATORS: dict[str, type[Gemm]] = {"gemm": Gemm}
+OPERATORS: dict[str, type[Operator]] = {"gemm": Gemm}
 
 
 def from_json(data: Mapping[str, Any]) -> Operator:
@@ -20,4 +22,20 @@ def from_json(data: Mapping[str, Any]) -> Operator:
     return OPERATORS[name].from_json(data)
 
 
-__all__ = ["OPERATORS", "Array", "Gemm", "Operator", "Tensor", "Tolerance", "from_json", "gemm"]
+__all__ = [
+    "OPERATORS",
+    "Answer",
+    "Array",
+    "Gemm",
+    "Operator",
+    "Param",
+    "Signature",
+    "Tensor",
+    "TensorFacts",
+    "Tolerance",
+    "Word",
+    "Work",
+    "from_json",
+    "gemm",
+    "least_work",
+]

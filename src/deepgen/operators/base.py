@@ -1,85 +1,239 @@
-"""What every operator can tell: its work, its tensors, its inputs, its reference and its tolerance."""
+"""What every operator can tell: its signature, its work, its inputs, its reference and its tolerance."""
 
 from __future__ import annotations
 
+import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import prod
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.vocabulary.dtypes import DType
+from deepgen.operators.signature import (
+    INPUT,
+    OUTPUT,
+    Param,
+    Signature,
+    Tensor,
+    TensorFacts,
+    dense_strides,
+    stride_scalars,
+)
+from deepgen.operators.signature import number as size_number
+from deepgen.operators.words import Word
+from deepgen.vocabulary.dtypes import DType, dtype, narrow
+from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 
 Array: TypeAlias = npt.NDArray[Any]
+O = TypeVar("O", bound="Operator")  # noqa: E741
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """One tensor of an operator: dense, row-major. `role` is input, output, or inout (read and written)."""
+class Work:
+    """What must be done at least: operations by the arithmetic that does them, and bytes across the memory bus."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: DType
-    role: str
+    operations: Mapping[str, int]  # dtype of the arithmetic -> operations, a multiply-add counting as two
+    read: int
+    written: int
+
+    @property
+    def flops(self) -> int:
+        return sum(self.operations.values())
 
     @property
     def bytes(self) -> int:
-        return prod(self.shape) * self.dtype.bytes
+        return self.read + self.written
 
-    def empty(self) -> Array:
-        return np.empty(self.shape, self.dtype.numpy())
+    def to_json(self) -> JsonObject:
+        return {"operations": dict(self.operations), "read": self.read, "written": self.written}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Work:
+        return Work(dict(data["operations"]), data["read"], data["written"])
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """A result x is right when |x - reference| <= absolute + relative * |reference|, element by element."""
+    """A result x is right when |x - want| <= absolute * scale + relative * |want|, element by element.
+
+    The scale belongs to the reference: see Answer.
+    """
 
     absolute: float
     relative: float
 
 
-@runtime_checkable
-class Operator(Protocol):
-    """What to compute. It knows nothing of hardware."""
+@dataclass(frozen=True)
+class Answer:
+    """A right result in float64 or int64, and how large the numbers are that it was made of: an array that broadcasts.
 
-    @property
-    def name(self) -> str: ...
+    The rounding errors of a sum grow with its terms, which may be far larger than the sum itself.
+    """
+
+    values: Array
+    scale: Array = field(default_factory=lambda: np.ones(()))
+
+
+class Operator(ABC):
+    """What to compute, as a frozen dataclass. It knows nothing of hardware and does no I/O.
+
+    An operator of your own gives `name`, `signature`, `sizes`, `work` and `reference`, and overrides of the rest what
+    the defaults here do not fit.
+    """
+
+    name: ClassVar[str]
+    words: ClassVar[tuple[Word, ...]] = ()  # what the command line and config files ask for
+
+    @abstractmethod
+    def signature(self) -> Signature: ...
+
+    @abstractmethod
+    def sizes(self) -> Mapping[str, int]:
+        """Numbers for the symbols of the signature's shapes, and whatever other whole numbers launch plans name."""
+
+    @abstractmethod
+    def work(self) -> Work: ...
+
+    @abstractmethod
+    def reference(self, inputs: Mapping[str, Array]) -> Mapping[str, Answer]:
+        """The exact result of each output. Inputs have their storage's dtype: `widen` gives numbers."""
 
     def describe(self) -> str:
         """One short line for people."""
-        ...
+        formats = "_".join(dict.fromkeys(t.dtype.name for t in self.tensors()))
+        return f"{self.name} {formats} {self._sizes_text(' ')}".rstrip()
 
     def slug(self) -> str:
         """A short name fit for a folder."""
-        ...
+        formats = "_".join(dict.fromkeys(t.dtype.name for t in self.tensors()))
+        return "-".join(filter(None, [self.name, formats, self._sizes_text("-")]))
 
-    def flops(self) -> int: ...
+    def _sizes_text(self, between: str) -> str:
+        return between.join(f"{name}={value}" for name, value in self.sizes().items())
+
+    def flops(self) -> int:
+        return self.work().flops
 
     def least_bytes(self) -> int:
         """The bytes that must cross the memory bus at least once."""
-        ...
+        return self.work().bytes
 
-    def tensors(self) -> tuple[Tensor, ...]: ...
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All tensors with their sizes."""
+        return self.signature().shaped(self.sizes())
+
+    def values(self) -> Mapping[str, int | float]:
+        """The run-time scalars of the signature: fields of the same names, unless an operator says otherwise."""
+        return {p.name: getattr(self, p.name) for p in self.signature().scalars}
 
     def scalars(self) -> Mapping[str, int | float]:
-        """The run-time numbers that a launch plan's expressions may name."""
-        ...
+        """The numbers that a launch plan's expressions may name: sizes, strides, run-time scalars."""
+        out: dict[str, int | float] = {**self.sizes(), **self.values()}
+        for tensor in self.tensors():
+            out |= stride_scalars(tensor.name, dense_strides(tensor.shape))
+        return out
+
+    def strided(self, given: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
+        """The scalars for arrays that lie in memory in their own way."""
+        out = dict(self.scalars())
+        for tensor in self.tensors():
+            facts = given.get(tensor.name)
+            if facts is not None and facts.strides is not None:
+                missing = len(tensor.shape) - len(facts.strides)
+                steps = (*(0,) * missing, *facts.strides)
+                found = (*(1,) * missing, *facts.shape)
+                # Along a broadcast dimension every step stays where it is.
+                kept = (0 if f == 1 and s > 1 else step for step, f, s in zip(steps, found, tensor.shape, strict=True))
+                out |= stride_scalars(tensor.name, tuple(kept))
+        return out
+
+    def bind(self: O, given: Mapping[str, TensorFacts], values: Mapping[str, int | float] | None = None) -> O:
+        """The operator of a call's arrays and run-time scalars; what does not fit is said by name."""
+        solved = self.signature().solve(given, self.sizes())
+        return self.resized(solved.sizes, solved.dtypes, values or {})
+
+    def resized(self: O, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]) -> O:
+        """The same operator with other sizes, formats and scalars: fields of the same names."""
+        assert is_dataclass(self), "an operator is a frozen dataclass"
+        known = {f.name for f in fields(self)}
+        return replace(self, **{k: v for k, v in {**sizes, **dtypes, **values}.items() if k in known})
 
     def probes(self) -> tuple[str, ...]:
         """The kinds of input that finalists must survive; "normal" is the first and the one that is timed."""
-        ...
+        return ("normal", "zeros")
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
-        """Fresh inputs (input and inout tensors), the same for the same seed on every machine."""
-        ...
+        """Fresh inputs (input and inout tensors), the same for the same seed on every machine.
 
-    def reference(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The exact result as float64 or int64, by output tensor."""
-        ...
+        Floats are drawn from a standard normal distribution, or evenly where a range is declared; integers evenly.
+        """
+        sizes = self.sizes()
+        signature = self.signature()
+        return {
+            tensor.name: drawn(tensor, signature[tensor.name], sizes, seed, probe)
+            for tensor in self.tensors()
+            if tensor.role != OUTPUT
+        }
 
-    def tolerance(self, probe: str = "normal") -> Tolerance: ...
+    def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
+        """Each output rounded once, and a few steps of arithmetic before it of like size."""
+        of = dtype(self.signature().dtype_of(self.signature()[output]))
+        return Tolerance(0.0, 0.0) if of.integer else Tolerance(4.0 * of.epsilon, 2.0 * of.epsilon)
 
-    def to_json(self) -> JsonObject: ...
+    def to_json(self) -> JsonObject:
+        assert is_dataclass(self), "an operator is a frozen dataclass"
+        return {"name": self.name, **{f.name: getattr(self, f.name) for f in fields(self)}}
+
+    @classmethod
+    def from_json(cls: type[O], data: Mapping[str, Any]) -> O:
+        assert is_dataclass(cls), "an operator is a frozen dataclass"
+        known = {f.name for f in fields(cls)}
+        return cls(**{k: v for k, v in data.items() if k in known})
+
+    @classmethod
+    def make(cls: type[O], given: Mapping[str, Any]) -> O:
+        """The operator that the words of a command line or a config file describe."""
+        return cls(**given)
+
+
+def least_work(operator: Operator, operations: Mapping[str, int]) -> Work:
+    """Work that reads every input once and writes every output once."""
+    tensors = operator.tensors()
+    return Work(
+        operations,
+        read=sum(t.bytes for t in tensors if t.role != OUTPUT),
+        written=sum(t.bytes for t in tensors if t.role != INPUT),
+    )
+
+
+def drawn(tensor: Tensor, param: Param, sizes: Mapping[str, int], seed: int, probe: str) -> Array:
+    """One input from a seed of its own."""
+    rng = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
+    of = tensor.dtype
+    if probe not in ("normal", "zeros"):
+        raise BadInput(f"{tensor.name}: unknown probe {probe!r}", allowed="normal or zeros")
+    low, high = bounds(param, of, sizes)
+    if of.integer:
+        if probe == "zeros":
+            return narrow(np.full(tensor.shape, min(max(0, int(low)), int(high)), np.int64), of)
+        return narrow(rng.integers(int(low), int(high), tensor.shape, dtype=np.int64, endpoint=True), of)
+    wide = np.float64 if of.name == "f64" else np.float32
+    if probe == "zeros":
+        return narrow(np.full(tensor.shape, min(max(0.0, low), high), wide), of)
+    if param.range is None:
+        return narrow(rng.standard_normal(tensor.shape, dtype=wide), of)
+    return narrow(low + (high - low) * rng.random(tensor.shape, dtype=wide), of)
+
+
+def bounds(param: Param, of: DType, sizes: Mapping[str, int]) -> tuple[float, float]:
+    """The least and greatest value that an input may hold."""
+    if param.range is not None:
+        low, high = (size_number(v, sizes) if isinstance(v, str) else v for v in param.range)
+        return low, high
+    if of.integer:
+        info = np.iinfo(of.numpy())
+        return int(info.min), int(info.max)
+    return -np.inf, np.inf

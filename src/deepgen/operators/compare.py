@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepgen.operators import Array, Tolerance
+from deepgen.operators.base import Answer, Array, Tolerance
 from deepgen.vocabulary import DType
 from deepgen.vocabulary.dtypes import widen
 
@@ -27,14 +27,17 @@ class Comparison:
         return self.wrong == 0
 
 
-def compare(got: Array, want: Array, dtype: DType, tolerance: Tolerance) -> Comparison:
-    """NaN must stand where the reference has NaN, and Inf where it has Inf or overflows the format."""
-    flat, reference = got.reshape(-1), want.reshape(-1)
+def compare(got: Array, want: Answer, dtype: DType, tolerance: Tolerance) -> Comparison:
+    """NaN must stand where the reference has NaN, and Inf where it has Inf or overflows the format.
+
+    Numbers that a format holds with fewer digits than others may be rounded to zero: see `smallest`.
+    """
+    flat, reference, scale = got.reshape(-1), want.values.reshape(-1), flat_scale(want)
     error, wrong, first = 0.0, 0, None
     with np.errstate(all="ignore"):
         for start in range(0, flat.size, _CHUNK):
             piece = slice(start, start + _CHUNK)
-            shares = _shares(flat[piece], reference[piece], dtype, tolerance)
+            shares = _shares(flat[piece], reference[piece], scale[piece] if scale.size > 1 else scale, dtype, tolerance)
             bad = ~(shares <= 1.0)
             if bad.any():
                 wrong += int(bad.sum())
@@ -42,6 +45,13 @@ def compare(got: Array, want: Array, dtype: DType, tolerance: Tolerance) -> Comp
                 shares = np.where(np.isnan(shares), np.inf, shares)
             error = max(error, float(shares.max()))
     return Comparison(error, wrong, first, flat.size)
+
+
+def flat_scale(answer: Answer) -> Array:
+    """The scale of each element in the order of memory; a single one where all have the same."""
+    if answer.scale.size == 1:
+        return answer.scale.reshape(-1)
+    return np.broadcast_to(answer.scale, answer.values.shape).reshape(-1)
 
 
 def explain(name: str, got: Array, want: Array, dtype: DType, found: Comparison, poison: int | None) -> str:
@@ -58,13 +68,13 @@ def explain(name: str, got: Array, want: Array, dtype: DType, found: Comparison,
     return f"{place} is {value:.9g}, should be {want.reshape(-1)[found.first]:.9g} ({count}{worst})"
 
 
-def _shares(got: Array, want: Array, dtype: DType, tolerance: Tolerance) -> Array:
+def _shares(got: Array, want: Array, scale: Array, dtype: DType, tolerance: Tolerance) -> Array:
     """Each element's error as a share of its tolerance."""
     if dtype.integer:
         wide = widen(got, dtype)
-        return np.where(wide == want, 0.0, np.abs(wide.astype(np.float64) - want) / tolerance.absolute)
+        return np.where(wide == want, 0.0, np.inf)
     x = widen(got, dtype)
-    allowed = tolerance.absolute + tolerance.relative * np.abs(want)
+    allowed = tolerance.absolute * scale + tolerance.relative * np.abs(want) + smallest(dtype)
     off = np.abs(x - want)
     shares: Array = off / allowed
     odd = ~np.isfinite(shares)
@@ -78,6 +88,24 @@ def _shares(got: Array, want: Array, dtype: DType, tolerance: Tolerance) -> Arra
 
 def largest(dtype: DType) -> float:
     """The largest finite number of a format."""
+    if dtype.name in _EIGHT_BITS:
+        return _EIGHT_BITS[dtype.name][1]
     if dtype.name == "bf16":
         return float(np.finfo(np.float32).max) * (1 - 2.0**-9)
     return float(np.finfo(dtype.numpy()).max)
+
+
+def smallest(dtype: DType) -> float:
+    """By so much a result may be off in any case.
+
+    It is the step of the subnormal numbers in f16 and 8 bits, which all hardware has, and the smallest normal number
+    elsewhere: some instructions take subnormal numbers for zero, and no operator promises otherwise.
+    """
+    if dtype.integer:
+        return 0.0
+    if dtype.name in _EIGHT_BITS:
+        return _EIGHT_BITS[dtype.name][0]
+    return {"f16": 2.0**-24, "f64": 2.0**-1022}.get(dtype.name, 2.0**-126)
+
+
+_EIGHT_BITS = {"f8e4m3": (2.0**-9, 448.0), "f8e5m2": (2.0**-16, 57344.0)}  # the subnormal step, the largest number

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from math import isfinite, sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from deepgen.operators.base import Array, Tensor, Tolerance
-from deepgen.vocabulary.dtypes import DType, dtype, narrow, widen
+from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
+from deepgen.operators.signature import ROWS, Param, Signature, Size, Tensor, TensorFacts
+from deepgen.operators.words import Word
+from deepgen.vocabulary.dtypes import DTYPES, DType, dtype, narrow, widen
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 
@@ -46,8 +48,21 @@ _FAST_EPSILON = 2.0**-13
 
 
 @dataclass(frozen=True)
-class Gemm:
+class Gemm(Operator):
     """The fields of a GEMM, listed once."""
+
+    name: ClassVar[str] = "gemm"
+    words: ClassVar[tuple[Word, ...]] = (
+        Word("M", "rows of A and C", needed=True),
+        Word("N", "columns of B and C", needed=True),
+        Word("K", "columns of A and rows of B", needed=True),
+        Word("B", "independent products", aliases=("batch",)),
+        Word(
+            "dtype", "number format of the tensors; 8-bit ones give wider results", "choice", "f32", choices=(*DTYPES,)
+        ),
+        Word("layout", "which of A and B is transposed", "choice", "nn", choices=LAYOUTS),
+        Word("fast_sums", "8-bit floats may be added up in fewer bits than f32 has", "flag", False),
+    )
 
     m: int
     n: int
@@ -88,10 +103,6 @@ class Gemm:
             raise BadInput(words, allowed="fast_sums=False, or f8e4m3 and f8e5m2 as A and B")
 
     @property
-    def name(self) -> str:
-        return "gemm"
-
-    @property
     def _eight_bit_floats(self) -> bool:
         return self.a.startswith("f8") and self.b.startswith("f8")
 
@@ -118,41 +129,48 @@ class Gemm:
         names = dict.fromkeys((self.a, self.b, self.c))
         return "_".join(names)
 
-    def flops(self) -> int:
-        return 2 * self.batch * self.m * self.n * self.k
+    def work(self) -> Work:
+        return least_work(self, {self.a: 2 * self.batch * self.m * self.n * self.k})
 
-    def least_bytes(self) -> int:
-        return sum(t.bytes * (2 if t.role == "inout" else 1) for t in self.tensors())
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        a, b, c, _acc = self.dtypes
-        outer = (self.batch,) if self.batch > 1 else ()
-        a_shape = (self.m, self.k) if self.layout[0] == "n" else (self.k, self.m)
-        b_shape = (self.k, self.n) if self.layout[1] == "n" else (self.n, self.k)
-        out = [Tensor("A", outer + a_shape, a, "input"), Tensor("B", outer + b_shape, b, "input")]
+    def signature(self) -> Signature:
+        outer = ("batch",) if self.batch > 1 else ()
+        a_shape = ("M", "K") if self.layout[0] == "n" else ("K", "M")
+        b_shape = ("K", "N") if self.layout[1] == "n" else ("N", "K")
+        params = [
+            Param("A", "input", self.a, outer + a_shape, strides=ROWS),
+            Param("B", "input", self.b, outer + b_shape, strides=ROWS),
+        ]
         if self.bias:
-            out.append(Tensor("bias", (self.n,), c, "input"))
+            params.append(Param("bias", "input", self.c, ("N",)))
         if self.scales != "none":
-            length = {"tensor": 1, "row": self.m, "column": self.n}[self.scales]
-            out.append(Tensor("scale", (length,), dtype("f32"), "input"))
-        out.append(Tensor("C", (*outer, self.m, self.n), c, "inout" if self.beta != 0.0 else "output"))
-        return tuple(out)
+            lengths: dict[str, Size] = {"tensor": 1, "row": "M", "column": "N"}
+            params.append(Param("scale", "input", "f32", (lengths[self.scales],)))
+        role = "inout" if self.beta != 0.0 else "output"
+        params.append(Param("C", role, self.c, (*outer, "M", "N"), strides=ROWS))
+        return Signature(tuple(params))
+
+    def sizes(self) -> Mapping[str, int]:
+        return {"M": self.m, "N": self.n, "K": self.k, "batch": self.batch}
 
     def scalars(self) -> Mapping[str, int | float]:
-        return {
-            "M": self.m,
-            "N": self.n,
-            "K": self.k,
-            "batch": self.batch,
-            "lda": self.k if self.layout[0] == "n" else self.m,
-            "ldb": self.n if self.layout[1] == "n" else self.k,
-            "ldc": self.n,
-            "stride_a": self.m * self.k,
-            "stride_b": self.k * self.n,
-            "stride_c": self.m * self.n,
-            "alpha": self.alpha,
-            "beta": self.beta,
-        }
+        """Strides have the names that BLAS gives them beside the general ones."""
+        return _with_leading({**super().scalars(), "alpha": self.alpha, "beta": self.beta}, self)
+
+    def strided(self, given: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
+        return _with_leading(super().strided(given), self)
+
+    def bind(self, given: Mapping[str, TensorFacts], values: Mapping[str, int | float] | None = None) -> Gemm:
+        """Matrices, or batches of them, whatever the kernel was tuned on."""
+        dims = [len(given[name].shape) for name in ("A", "B") if name in given]
+        if len(set(dims)) != 1 or dims[0] not in (2, 3):
+            raise BadInput(f"A has {dims[0]} and B {dims[-1]} dimensions", allowed="2 each, or 3 with a batch")
+
+        shaped = replace(self, batch=2 if dims[0] == 3 else 1)
+        solved = shaped.signature().solve(given, shaped.sizes())
+        return shaped.resized(solved.sizes, {}, values or {})
+
+    def resized(self, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]) -> Gemm:
+        return replace(self, m=sizes["M"], n=sizes["N"], k=sizes["K"], batch=sizes["batch"])
 
     def probes(self) -> tuple[str, ...]:
         """The kinds of input that finals try; integers have no large, tiny or special values of interest."""
@@ -177,7 +195,7 @@ class Gemm:
         large = min(_LARGE.get(name, 2.0**40) for name in (self.a, self.b, self.c))
         return {"large": large, "zeros": 0.0}.get(probe, 1.0)
 
-    def reference(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
         a, b, c, _ = self.dtypes
         with np.errstate(all="ignore"):
             wide_a, wide_b = widen(inputs["A"], a), widen(inputs["B"], b)
@@ -187,13 +205,32 @@ class Gemm:
             if self.alpha != 1.0:
                 result = self.alpha * result
             if self.scales != "none":
-                scale = inputs["scale"].astype(np.float64)
-                result = result * (scale[:, None] if self.scales == "row" else scale)
+                result = result * self._factors(inputs)
             if self.beta != 0.0:
                 result = result + self.beta * widen(inputs["C"], c)
             if self.bias:
                 result = result + widen(inputs["bias"], c)
-            return {"C": _activate(result, self.activation)}
+            scale = np.ones(()) if c.integer else self._scale(wide_a, wide_b, inputs)
+            return {"C": Answer(_activate(result, self.activation), scale)}
+
+    def _factors(self, inputs: Mapping[str, Array]) -> Array:
+        scale: Array = inputs["scale"].astype(np.float64)
+        return scale[:, None] if self.scales == "row" else scale
+
+    def _scale(self, wide_a: Array, wide_b: Array, inputs: Mapping[str, Array]) -> Array:
+        """The size of a product of K: the norms of its row and its column, over K. It is 1 for numbers of size 1."""
+        rows, columns = np.linalg.norm(wide_a, axis=-1), np.linalg.norm(wide_b, axis=-2)
+        size = (abs(self.alpha) / self.k * rows)[..., :, None].astype(np.float32) * columns[..., None, :].astype(
+            np.float32
+        )
+        if self.scales != "none":
+            size = size * np.abs(self._factors(inputs))
+        c = self.dtypes[2]
+        if self.beta != 0.0:
+            size = size + abs(self.beta) / self.k * np.abs(widen(inputs["C"], c))
+        if self.bias:
+            size = size + np.abs(widen(inputs["bias"], c)) / self.k
+        return np.where(np.isfinite(size), size, 0.0).astype(np.float32)
 
     def _product(self, wide_a: Array, wide_b: Array) -> Array:
         a, b = self.dtypes[:2]
@@ -204,26 +241,30 @@ class Gemm:
         product: Array = np.matmul(wide_a, wide_b)
         return product  # numpy's own annotation is wider than Array
 
-    def tolerance(self, probe: str = "normal") -> Tolerance:
+    def tolerance(self, output: str = "C", probe: str = "normal") -> Tolerance:
         """Rounding grows like a random walk: each of K additions rounds a partial sum of size up to sqrt(K).
 
-        The root mean square of that is about epsilon * K / 3 and the worst of millions of elements lies six times
-        higher; a single lost product is of size 1 and stays far above it. Sums of 8-bit floats are such walks over all
-        of K, or over groups whose errors add up like those of independent numbers. Bits that are cut off, not rounded,
-        take from every sum: up to an ulp for each instruction of 32 products, a quarter of it in the mean of a walk.
+        The root mean square of that is 0.15 epsilon * K, but its tail is exponential: the larger a result, the larger
+        were the partial sums on the way to it. Given the result, the error has the scale epsilon * sqrt(K / 6 *
+        K + want^2 / 3), so a share of the result that grows like sqrt(K) stands beside the absolute term. Simulated:
+        fewer than one false alarm in 10 million results of 1e8 elements. A single lost product is of size 1 and stays
+        far above it.
+
+        Sums of 8-bit floats are such walks over all of K, or over groups whose errors add up like those of independent
+        numbers. Bits that are cut off, not rounded, take from every sum: up to an ulp for each instruction of 32
+        products, a quarter of it in the mean of a walk.
         """
         a, _, c, acc = self.dtypes
         if c.integer:
             return Tolerance(0.0, 0.0)
-        scale = self._size(probe) ** 2
         # tf32 rounds the inputs themselves: K products, each off by up to its epsilon, add up like sqrt(K).
         inputs = 6.0 * a.epsilon * sqrt(self.k) if a.name == "tf32" else 0.0
         cut = 0.0
         if self._eight_bit_floats:
             group = self.k if self.fast_sums else min(self.k, EXACT_SUMS)
             inputs, cut = 2.0 * _FAST_EPSILON * sqrt(self.k * group), _FAST_EPSILON * group / (4 * 32)
-        accumulated = abs(self.alpha) * scale * (2.0 * acc.epsilon * self.k + inputs)
-        return Tolerance(absolute=accumulated + 4.0 * acc.epsilon * scale, relative=2.0 * c.epsilon + cut)
+        absolute = 2.0 * acc.epsilon * self.k + inputs + 4.0 * acc.epsilon
+        return Tolerance(absolute, relative=2.0 * c.epsilon + acc.epsilon * sqrt(self.k) + cut)
 
     def to_json(self) -> JsonObject:
         """`fast_sums` is told where there is a choice, so that studies of other formats keep their names."""
@@ -232,10 +273,10 @@ class Gemm:
             del told["fast_sums"]
         return {"name": self.name, **told}
 
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Gemm:
-        known = {f.name for f in fields(Gemm)}
-        return Gemm(**{k: v for k, v in data.items() if k in known})
+    @classmethod
+    def make(cls, given: Mapping[str, Any]) -> Gemm:
+        named = {"M": "m", "N": "n", "K": "k", "B": "batch"}
+        return gemm(**{named.get(word, word): value for word, value in given.items()})
 
 
 def gemm(m: int, n: int, k: int, *, dtype: str = "f32", **other: Any) -> Gemm:
@@ -248,6 +289,18 @@ def gemm(m: int, n: int, k: int, *, dtype: str = "f32", **other: Any) -> Gemm:
     of = {"a": dtype, "b": dtype, "c": result, "acc": wide}
     m, n, k = (int(size) if isinstance(size, np.integer) else size for size in (m, n, k))
     return Gemm(m, n, k, **{**of, **other})
+
+
+def _with_leading(scalars: Mapping[str, int | float], gemm: Gemm) -> Mapping[str, int | float]:
+    """The strides of rows and of batches by BLAS's names; a matrix alone is a batch of one, whatever its stride."""
+    out = dict(scalars)
+    whole = {"A": gemm.m * gemm.k, "B": gemm.k * gemm.n, "C": gemm.m * gemm.n}
+    batched = gemm.batch > 1
+    for name, size in whole.items():
+        letter = name.lower()
+        out[f"ld{letter}"] = out[f"stride_{name}_{int(batched)}"]
+        out[f"stride_{letter}"] = out[f"stride_{name}_0"] if batched else size
+    return out
 
 
 def _fill(tensor: Tensor, rng: np.random.Generator, probe: str, size: float) -> Array:

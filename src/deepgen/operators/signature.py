@@ -1,0 +1,267 @@
+"""A signature: the ordered parameters of an operator, with symbolic shapes that a call's arrays give numbers to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeAlias
+
+from deepgen.space.parse import parse
+from deepgen.vocabulary.dtypes import DType, dtype
+from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.json import JsonObject
+
+# A size: a number, a symbol such as "rows", or an expression over symbols such as "(H + 2 * pad - k) // stride + 1".
+Size: TypeAlias = "int | str"
+INPUT, OUTPUT, INOUT, SCALAR = "input", "output", "inout", "scalar"
+ROLES = (INPUT, OUTPUT, INOUT, SCALAR)
+# How the elements of a tensor may lie in memory.
+DENSE, ROWS, ANY = "dense", "rows", "any"
+STRIDES = {
+    DENSE: "dense, in row-major order",
+    ROWS: "contiguous along its last dimension",
+    ANY: "strided in any way",
+}
+
+_parsed = lru_cache(maxsize=1024)(parse)
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter: a tensor that is read, written or both, or a run-time scalar.
+
+    `dtype` is a format's name or a variable of the signature. `range`: the least and greatest value that an input may
+    hold, numbers or expressions over sizes, so that indices stay in bounds; None: all that its dtype can hold.
+    """
+
+    name: str
+    role: str
+    dtype: str
+    shape: tuple[Size, ...] = ()
+    optional: bool = False  # a call may leave it out, or give None
+    range: tuple[Size | float, Size | float] | None = None
+    strides: str = DENSE
+    align: int = 0  # bytes that its address is a multiple of; 0: those of an element
+    broadcast: bool = False  # a size of 1 stands for any, and leading dimensions may be missing
+    aliases: tuple[str, ...] = ()  # inputs whose memory an output may share
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise BadInput(f"parameter {self.name}: role {self.role!r}", allowed="one of " + ", ".join(ROLES))
+        if self.strides not in STRIDES:
+            raise BadInput(f"parameter {self.name}: strides {self.strides!r}", allowed="one of " + ", ".join(STRIDES))
+        if self.role == SCALAR and self.shape:
+            raise BadInput(f"parameter {self.name} is a scalar with a shape", allowed="a tensor, or no shape")
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.role != SCALAR
+
+    @property
+    def read(self) -> bool:
+        return self.role in (INPUT, INOUT)
+
+    @property
+    def written(self) -> bool:
+        return self.role in (OUTPUT, INOUT)
+
+    def to_json(self) -> JsonObject:
+        """What differs from the defaults: old files stay readable when there is more to say."""
+        plain = {f: v for f, v in asdict(self).items() if v != getattr(_PLAIN, f)}
+        told: JsonObject = {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
+        return {"name": self.name, "role": self.role, "dtype": self.dtype, **told}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Param:
+        told: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return Param(**told)
+
+
+_PLAIN = Param("", INPUT, "")
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """What a call knows of an array. Strides count elements; None stands for dense, in row-major order."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...] | None = None
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of an operator whose sizes are known: dense, row-major."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    role: str
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * self.dtype.bytes
+
+    def empty(self) -> Any:
+        import numpy as np
+
+        return np.empty(self.shape, self.dtype.numpy())
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What the arrays of a call say: numbers for symbols, formats for dtype variables."""
+
+    sizes: Mapping[str, int]
+    dtypes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Parameters in the order of a call. `dtypes` gives each dtype variable its format in this operator."""
+
+    params: tuple[Param, ...]
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = [p.name for p in self.params]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise BadInput(f"two parameters are named {twice!r}", allowed="a name each")
+        for param in self.params:
+            dtype(self.dtype_of(param))
+
+    def __getitem__(self, name: str) -> Param:
+        for param in self.params:
+            if param.name == name:
+                return param
+        raise BadInput(f"no parameter {name!r}", allowed="one of " + ", ".join(p.name for p in self.params))
+
+    @property
+    def tensors(self) -> tuple[Param, ...]:
+        return tuple(p for p in self.params if p.is_tensor)
+
+    @property
+    def scalars(self) -> tuple[Param, ...]:
+        return tuple(p for p in self.params if not p.is_tensor)
+
+    @property
+    def inputs(self) -> tuple[Param, ...]:
+        """Tensors that are read and not written."""
+        return tuple(p for p in self.params if p.role == INPUT)
+
+    @property
+    def outputs(self) -> tuple[Param, ...]:
+        """Tensors that are written."""
+        return tuple(p for p in self.params if p.written)
+
+    def dtype_of(self, param: Param) -> str:
+        return self.dtypes.get(param.dtype, param.dtype)
+
+    def symbols(self) -> frozenset[str]:
+        """The sizes that the shapes of inputs give numbers to: those that stand alone in one."""
+        return frozenset(s for p in self.params if p.read for s in p.shape if isinstance(s, str) and s.isidentifier())
+
+    def shaped(self, sizes: Mapping[str, int | float]) -> tuple[Tensor, ...]:
+        """All tensors with numbers for their sizes."""
+        return tuple(
+            Tensor(p.name, tuple(number(s, sizes) for s in p.shape), dtype(self.dtype_of(p)), p.role)
+            for p in self.tensors
+        )
+
+    def solve(self, given: Mapping[str, TensorFacts], otherwise: Mapping[str, int]) -> Solved:
+        """Numbers for the symbols of these arrays; `otherwise`: sizes that no shape tells. Raises BadInput by name."""
+        for name in given:
+            self[name]
+        sizes: dict[str, int] = {}
+        origin: dict[str, str] = {}
+        dtypes: dict[str, str] = {}
+        present = [(p, given[p.name]) for p in self.tensors if p.name in given]
+        for param, facts in present:
+            self._solve_dtype(param, facts, dtypes)
+            for place, (size, found) in enumerate(_pairs(param, facts)):
+                if not isinstance(size, str) or not size.isidentifier() or (found == 1 and param.broadcast):
+                    continue
+                if sizes.setdefault(size, found) != found:
+                    raise BadInput(
+                        f"{param.name} has {size}={found} (dimension {place} of {_shape(facts)}), but "
+                        f"{origin[size]} has {size}={sizes[size]}",
+                        allowed=f"the same {size} in both",
+                    )
+                origin.setdefault(size, param.name)
+        sizes = {**otherwise, **sizes}
+        for param, facts in present:
+            self._check_shape(param, facts, sizes)
+        return Solved(sizes, {**self.dtypes, **dtypes})
+
+    def _solve_dtype(self, param: Param, facts: TensorFacts, dtypes: dict[str, str]) -> None:
+        if param.dtype in self.dtypes:
+            if dtypes.setdefault(param.dtype, facts.dtype) != facts.dtype:
+                raise BadInput(
+                    f"{param.name} is {facts.dtype}", allowed=f"{dtypes[param.dtype]}, as the tensors before it"
+                )
+        elif stored(facts.dtype) != stored(param.dtype):
+            raise BadInput(f"{param.name} is {facts.dtype} {_shape(facts)}", allowed=stored(param.dtype))
+
+    def _check_shape(self, param: Param, facts: TensorFacts, sizes: Mapping[str, int]) -> None:
+        for size, found in _pairs(param, facts):
+            wanted = number(size, sizes)
+            if wanted != found and not (param.broadcast and found == 1):
+                told = "x".join(str(number(s, sizes)) for s in param.shape)
+                words = " x ".join(map(str, param.shape))
+                same = "" if words.replace(" ", "") == told else f" ({words})"
+                raise BadInput(f"{param.name} has the shape {_shape(facts)}", allowed=f"{told}{same}")
+
+    def to_json(self) -> JsonObject:
+        return {"params": [p.to_json() for p in self.params], "dtypes": dict(self.dtypes)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Signature:
+        return Signature(tuple(Param.from_json(p) for p in data["params"]), dict(data["dtypes"]))
+
+
+def number(size: Size | float, sizes: Mapping[str, int | float]) -> int:
+    """A size of a shape as a number. Raises BadInput where a symbol has none."""
+    if not isinstance(size, str):
+        return int(size)
+    if size in sizes:
+        return int(sizes[size])
+    value = _parsed(size).evaluate(sizes)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadInput(f"the size {size!r} is {value!r}", allowed="a whole number")
+    return value
+
+
+def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """How many elements lie between neighbours along each dimension, row-major."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def stride_scalars(name: str, strides: tuple[int, ...]) -> dict[str, int]:
+    """The scalars by which a launch plan finds the strides of a tensor: stride_NAME_0 is the outermost."""
+    return {f"stride_{name}_{i}": stride for i, stride in enumerate(strides)}
+
+
+def stored(name: str) -> str:
+    """The format of the bytes: tf32 is rounded by the arithmetic, and its numbers lie in memory as f32."""
+    return "f32" if name == "tf32" else name
+
+
+def _pairs(param: Param, facts: TensorFacts) -> list[tuple[Size, int]]:
+    """Each size of a shape with what the array has there."""
+    shape, found = param.shape, facts.shape
+    if len(found) > len(shape) or (len(found) < len(shape) and not param.broadcast):
+        words = " x ".join(map(str, shape)) or "none"
+        raise BadInput(f"{param.name} has {len(found)} dimensions, {_shape(facts)}", allowed=f"{len(shape)}: {words}")
+    return list(zip(shape[len(shape) - len(found) :], found, strict=True))
+
+
+def _shape(facts: TensorFacts) -> str:
+    return "x".join(map(str, facts.shape)) or "a single number"
