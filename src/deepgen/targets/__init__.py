@@ -7,6 +7,7 @@ from typing import Any
 
 from deepgen.targets import host
 from deepgen.targets.base import Target
+from deepgen.targets.cpu import Cpu
 from deepgen.targets.cuda import Cuda, parse_cuda
 from deepgen.targets.gpu import Gpu
 from deepgen.targets.hip import Hip, parse_hip
@@ -44,4 +45,4 @@ def from_json(data: Mapping[str, Any]) -> Target:
     return KINDS[kind].from_json(data)
 
 
-__all__ = ["KINDS", "X86", "Cuda", "Gpu", "Hip", "Sim", "Target", "best", "from_json", "resolve"]
+__all__ = ["KINDS", "X86", "Cpu", "Cuda", "Gpu", "Hip", "Sim", "Target", "best", "from_json", "resolve"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deepgen.targets.base import Target
+from deepgen.targets.cpu import Cpu
 from deepgen.vocabulary.errors import BadInput
 
 # Instruction sets that generators ask for, by the name the Linux kernel gives them.
@@ -31,19 +31,8 @@ ARCHES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class X86(Target):
+class X86(Cpu):
     """An x86-64 processor."""
-
-    model: str
-    isa: tuple[str, ...]
-    cores: int
-    l1d_bytes: int
-    l2_bytes: int
-    l3_bytes: int
-    line_bytes: int = 64
-
-    def has(self, *features: str) -> bool:
-        return set(features) <= set(self.isa)
 
     @property
     def vector_bytes(self) -> int:
@@ -52,9 +41,6 @@ class X86(Target):
     @property
     def vector_registers(self) -> int:
         return 32 if self.has("avx512f") else 16
-
-    def describe(self) -> str:
-        return f"{self.name}: {self.model}, {self.cores} cores, {self.vector_bytes * 8}-bit vectors"
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> X86:
