@@ -75,7 +75,7 @@ def drive(strategy: Strategy, space: Space, asks: list[int], first: int = 0) -> 
     return given
 
 
-@pytest.fixture(params=sorted(STRATEGIES))
+@pytest.fixture(params=sorted(STRATEGIES.names()))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -49,5 +49,5 @@ def test_a_study_records_all_options_with_the_library(recorded: Recorded) -> Non
     assert search.settle("evolution", {"population": 7})["population"] == 7
     with pytest.raises(BadInput, match="abacus"):
         search.settle("model", {"library": "abacus"})
-    for name in search.STRATEGIES:
+    for name in search.STRATEGIES.own:
         search.make(name, Setting(recorded.space, options=search.settle(name, {})))

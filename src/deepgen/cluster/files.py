@@ -26,7 +26,7 @@ _TARGET = Kind(
     "kind:arch with a kind of " + ", ".join(KINDS),
 )
 _STRATEGY = Kind(
-    lambda v: v if v in search.STRATEGIES else None, "one of " + ", ".join(search.STRATEGIES)
+    lambda v: v if v in search.STRATEGIES else None, "one of " + ", ".join(search.STRATEGIES.names())
 )  # of the search
 _TOP: Mapping[str, Kind] = {"head": keys.WORD, "hosts": keys.TABLE, "groups": keys.TABLES}
 _HOST: Mapping[str, Kind] = {

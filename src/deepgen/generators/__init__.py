@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from deepgen.generators.base import Generator, Yielding
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.registry import Registry
+
+_TEMPLATES = "deepgen.generators.templates"
+# Of the families that serve, the better choice is an earlier one, unless it yields. Plug-ins come after all of these.
+FAMILIES: Registry[Callable[[], Generator]] = Registry(
+    "deepgen.generators",
+    "generator",
+    {
+        "x86_gemm": f"{_TEMPLATES}.x86_fma.fma_gemm:X86Gemm",
+        "x86_gemm_constant_b": f"{_TEMPLATES}.x86_fma.fma_gemm:X86GemmConstant",
+        "x86_amx_gemm": f"{_TEMPLATES}.x86_amx.amx_gemm:AmxGemm",
+        "x86_vector_dot_gemm": f"{_TEMPLATES}.x86_dot.dot_gemm:DotGemm",
+        # After vectors, too: what packs B ahead is only taken by name.
+        "x86_amx_gemm_constant_b": f"{_TEMPLATES}.x86_amx.amx_gemm:AmxGemmConstant",
+        "sm90_gemm": f"{_TEMPLATES}.sm90.sm90_gemm:Sm90Gemm",
+        "skinny_gemm": f"{_TEMPLATES}.skinny.skinny_gemm:SkinnyGemm",
+        "mma_gemm": f"{_TEMPLATES}.mma.mma_gemm:MmaGemm",
+        "simt_gemm": f"{_TEMPLATES}.simt.simt_gemm:SimtGemm",
+        "sim_tiles": "deepgen.generators.sim:SimTiles",
+    },
+)
 
 
 def families() -> tuple[Generator, ...]:
-    """All generators. Of those that serve, the better choice is an earlier one, unless it yields."""
-    from deepgen.generators.sim import SimTiles
-    from deepgen.generators.templates.mma.mma_gemm import MmaGemm
-    from deepgen.generators.templates.simt.simt_gemm import SimtGemm
-    from deepgen.generators.templates.skinny.skinny_gemm import SkinnyGemm
-    from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
-    from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm, AmxGemmConstant
-    from deepgen.generators.templates.x86_dot.dot_gemm import DotGemm
-    from deepgen.generators.templates.x86_fma.fma_gemm import X86Gemm, X86GemmConstant
-
-    return (
-        X86Gemm(),
-        X86GemmConstant(),
-        AmxGemm(),
-        DotGemm(),
-        AmxGemmConstant(),  # after vectors, too: what packs B ahead is only taken by name
-        Sm90Gemm(),
-        SkinnyGemm(),
-        MmaGemm(),
-        SimtGemm(),
-        SimTiles(),
-    )
+    """All generators, deepgen's own first."""
+    return tuple(make() for make in FAMILIES.working())
 
 
 def find(operator: Operator, target: Target) -> Generator:
@@ -58,10 +59,7 @@ def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:
 
         if name == NAME:
             return LegacyGenerator.from_recipe(recipe)
-    for family in families():
-        if family.name == name:
-            return family
-    raise BadInput(f"unknown generator {name!r}", allowed="one of " + ", ".join(f.name for f in families()))
+    return FAMILIES.get(name)()
 
 
-__all__ = ["Generator", "by_name", "families", "find", "serving"]
+__all__ = ["FAMILIES", "Generator", "by_name", "families", "find", "serving"]

@@ -7,19 +7,28 @@ from typing import Any
 
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
 from deepgen.operators.gemm import Gemm, gemm
+from deepgen.operators.recorded import RECORDED, Recorded, record
 from deepgen.operators.signature import Param, Signature, Tensor, TensorFacts
 from deepgen.operators.words import Word
 from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.registry import Registry
 
-OPERATORS: dict[str, type[Operator]] = {"gemm": Gemm}
+OPERATORS: Registry[type[Operator]] = Registry("deepgen.operators", "operator", {"gemm": "deepgen.operators.gemm:Gemm"})
 
 
 def from_json(data: Mapping[str, Any]) -> Operator:
-    """The operator that `to_json` described."""
+    """The operator that `to_json` described: a built-in one, or one of an installed package."""
     name = data.get("name")
-    if name not in OPERATORS:
-        raise BadInput(f"unknown operator {name!r}", allowed="one of " + ", ".join(OPERATORS))
-    return OPERATORS[name].from_json(data)
+    if not isinstance(name, str):
+        raise BadInput("no operator is named", allowed="one of " + ", ".join(OPERATORS.names()))
+    if name == RECORDED:
+        return Recorded.from_json(data)
+    return OPERATORS.get(name).from_json(data)
+
+
+def is_built_in(operator: Operator) -> bool:
+    """Whether every process that has deepgen can make this operator from its JSON."""
+    return operator.name in OPERATORS.own and isinstance(operator, OPERATORS.get(operator.name))
 
 
 __all__ = [
@@ -29,6 +38,7 @@ __all__ = [
     "Gemm",
     "Operator",
     "Param",
+    "Recorded",
     "Signature",
     "Tensor",
     "TensorFacts",
@@ -37,5 +47,7 @@ __all__ = [
     "Work",
     "from_json",
     "gemm",
+    "is_built_in",
     "least_work",
+    "record",
 ]

@@ -5,37 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.search.annealing import Annealing
 from deepgen.search.base import Kind, Past, Setting, Strategy, check_options
-from deepgen.search.constrained_ga import ConstrainedGA
-from deepgen.search.evolution import Evolution
-from deepgen.search.exhaustive import Exhaustive
-from deepgen.search.model import Model
-from deepgen.search.random import Random
-from deepgen.search.regressors import check_library
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary.registry import Registry
 
-STRATEGIES: Mapping[str, Kind] = {
-    "model": Model,
-    "random": Random,
-    "exhaustive": Exhaustive,
-    "annealing": Annealing,
-    "evolution": Evolution,
-    "constrained_ga": ConstrainedGA,
-}
+STRATEGIES: Registry[Kind] = Registry(
+    "deepgen.strategies",
+    "strategy",
+    {
+        "model": "deepgen.search.model:Model",
+        "random": "deepgen.search.random:Random",
+        "exhaustive": "deepgen.search.exhaustive:Exhaustive",
+        "annealing": "deepgen.search.annealing:Annealing",
+        "evolution": "deepgen.search.evolution:Evolution",
+        "constrained_ga": "deepgen.search.constrained_ga:ConstrainedGA",
+    },
+)
 DEFAULT = "model"
 
 
 def make(name: str, setting: Setting) -> Strategy:
     """The strategy of that name, ready for its first ask."""
-    check(name)
-    return STRATEGIES[name](setting)
+    return STRATEGIES.get(name)(setting)
 
 
 def check(name: str) -> None:
     """Refuse an unknown name before any work is done."""
-    if name not in STRATEGIES:
-        raise BadInput(f"unknown strategy {name!r}", allowed="one of " + ", ".join(STRATEGIES))
+    STRATEGIES.get(name)
 
 
 def settle(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,9 +38,10 @@ def settle(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
     Also says at once what is wrong: an unknown option, a value of another type, a library that is not installed.
     """
-    check(name)
-    settled = check_options(name, options, STRATEGIES[name].OPTIONS)
+    settled = check_options(name, options, STRATEGIES.get(name).OPTIONS)
     if "library" in settled:
+        from deepgen.search.regressors import check_library
+
         check_library(settled["library"])
     return settled
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
@@ -28,6 +29,7 @@ _STUBS = {
     "deepgen.space": "from deepgen.space.parse import parse\n",
 }
 START = "run.py"
+_PLACE = re.compile(r"deepgen(\.\w+)+:\w+")
 
 
 def write(
@@ -98,6 +100,8 @@ def _imports(text: bytes) -> list[str]:
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _PLACE.fullmatch(node.value):
+            found.append(node.value.partition(":")[0])  # what a registry imports when it is asked for it
     ours = [name.split(".") for name in found if name.split(".")[0] == "deepgen"]
     return [".".join(parts[: i + 1]) for parts in ours for i in range(len(parts))]
 

@@ -1,0 +1,96 @@
+"""An operator as data: what a worker, a bundle or a report knows of one whose code is elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work
+from deepgen.operators.signature import Signature
+from deepgen.vocabulary.errors import DeepgenError
+from deepgen.vocabulary.json import JsonObject
+
+RECORDED = "recorded operator"
+
+
+@dataclass(frozen=True)
+class Recorded(Operator):
+    """Everything that can be told of an operator without running its code. Inputs and answers come as arrays."""
+
+    name: ClassVar[str] = RECORDED
+
+    data: Mapping[str, Any]  # what `record` wrote
+
+    @property
+    def operator(self) -> Mapping[str, Any]:
+        """The JSON of the operator itself."""
+        found: Mapping[str, Any] = self.data["operator"]
+        return found
+
+    def describe(self) -> str:
+        return str(self.data["describe"])
+
+    def slug(self) -> str:
+        return str(self.data["slug"])
+
+    def signature(self) -> Signature:
+        return Signature.from_json(self.data["signature"])
+
+    def sizes(self) -> Mapping[str, int]:
+        return dict(self.data["sizes"])
+
+    def values(self) -> Mapping[str, int | float]:
+        return dict(self.data["values"])
+
+    def scalars(self) -> Mapping[str, int | float]:
+        return dict(self.data["scalars"])
+
+    def work(self) -> Work:
+        return Work.from_json(self.data["work"])
+
+    def probes(self) -> tuple[str, ...]:
+        return tuple(self.data["tolerances"])
+
+    def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
+        return Tolerance(*self.data["tolerances"][probe][output])
+
+    def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
+        raise self._elsewhere()
+
+    def reference(self, inputs: Mapping[str, Array]) -> Mapping[str, Answer]:
+        raise self._elsewhere()
+
+    def _elsewhere(self) -> DeepgenError:
+        return DeepgenError(f"{self.describe()} is known as a record only: its inputs and answers must be handed over")
+
+    def to_json(self) -> JsonObject:
+        return {"name": RECORDED, "data": dict(self.data)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Recorded:
+        return cls(data["data"])
+
+
+def record(operator: Operator) -> Recorded:
+    """The record of an operator; all plain JSON."""
+    if isinstance(operator, Recorded):
+        return operator
+    outputs = [p.name for p in operator.signature().outputs]
+    tolerances: JsonObject = {}
+    for probe in operator.probes():
+        allowed = {name: operator.tolerance(name, probe) for name in outputs}
+        tolerances[probe] = {name: [t.absolute, t.relative] for name, t in allowed.items()}
+    return Recorded(
+        {
+            "operator": operator.to_json(),
+            "describe": operator.describe(),
+            "slug": operator.slug(),
+            "signature": operator.signature().to_json(),
+            "sizes": dict(operator.sizes()),
+            "values": dict(operator.values()),
+            "scalars": dict(operator.scalars()),
+            "work": operator.work().to_json(),
+            "tolerances": tolerances,
+        }
+    )

@@ -1,0 +1,109 @@
+"""Things by name: the package's own, and those that other installed packages bring through entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module, metadata
+from typing import Any, Generic, TypeVar
+
+from deepgen.vocabulary.errors import BadInput, DeepgenError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A plug-in that cannot be loaded."""
+
+    group: str
+    name: str
+    package: str
+    why: str
+
+
+class Registry(Generic[T]):
+    """`own` gives each built-in name the place of its object, `module:attribute`; it is imported when asked for.
+
+    A plug-in adds names by entry points of the group. Built-in names win.
+    """
+
+    def __init__(self, group: str, what: str, own: Mapping[str, str]) -> None:
+        self.group, self.what, self._own = group, what, own
+        self._loaded: dict[str, T] = {}
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The built-in names, in their order."""
+        return tuple(self._own)
+
+    def names(self) -> tuple[str, ...]:
+        """All names, the built-in ones first. Imports nothing."""
+        return (*self._own, *(name for name in sorted(_entry_points(self.group)) if name not in self._own))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or name in _entry_points(self.group)
+
+    def get(self, name: str) -> T:
+        """The object of that name. Raises BadInput for an unknown one and DeepgenError for a broken plug-in."""
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
+
+    def working(self) -> list[T]:
+        """All objects; plug-ins that cannot be loaded are left out."""
+        out = [self.get(name) for name in self._own]
+        for name in self.names()[len(self._own) :]:
+            try:
+                out.append(self.get(name))
+            except DeepgenError:
+                continue
+        return out
+
+    def broken(self) -> list[Broken]:
+        """The plug-ins that cannot be loaded, and why. Imports all of them."""
+        found = []
+        for name, entry in sorted(_entry_points(self.group).items()):
+            if name in self._own:
+                why = f"{name!r} is one of deepgen's own names, which win"
+                found.append(Broken(self.group, name, _package(entry), why))
+                continue
+            try:
+                self.get(name)
+            except DeepgenError as error:
+                found.append(Broken(self.group, name, _package(entry), str(error)))
+        return found
+
+    def _load(self, name: str) -> T:
+        if name in self._own:
+            module, _, attribute = self._own[name].partition(":")
+            own: T = getattr(import_module(module), attribute)
+            return own
+        entry = _entry_points(self.group).get(name)
+        if entry is None:
+            raise BadInput(f"unknown {self.what} {name!r}", allowed="one of " + ", ".join(self.names()))
+        try:
+            plugged: T = entry.load()
+        except Exception as error:  # whatever someone else's module raises while it is imported
+            what = f"{self.what} {name!r} of package {_package(entry)} cannot be loaded"
+            raise DeepgenError(f"{what}: {type(error).__name__}: {error}") from error
+        return plugged
+
+
+@cache
+def _entry_points(group: str) -> Mapping[str, Any]:
+    """By name; the first of two installed packages that use the same one."""
+    try:
+        found = metadata.entry_points(group=group)
+    except TypeError:  # a Python before 3.10, where bundles run: no plug-ins travel with them
+        return {}
+    out: dict[str, Any] = {}
+    for entry in found:
+        out.setdefault(entry.name, entry)
+    return out
+
+
+def _package(entry: Any) -> str:
+    dist = getattr(entry, "dist", None)
+    return f"{dist.name} {dist.version}" if dist is not None else str(entry.value)
