@@ -14,7 +14,7 @@ def print_result(study: Study) -> None:
     """The winner, how it compares, and how to use it."""
     summary: dict[str, Any] = study.summary()
     winner, trials = summary["winner"], summary["trials"]
-    print(f"{study.operator.describe()} on {study.target.name}")
+    print(f"{study.about.describe()} on {study.target.name}")
     if winner is None:
         labelled("winner", "none: no config was right")
     else:
@@ -38,11 +38,11 @@ def print_result(study: Study) -> None:
 
 def print_ranking(studies: Sequence[Study]) -> None:
     """Where families competed for an operator: each one's winner, the fastest first."""
-    for operator in dict.fromkeys(study.operator for study in studies):
-        rivals = [study for study in studies if study.operator == operator]
+    for operator in dict.fromkeys(study.about.describe() for study in studies):
+        rivals = [study for study in studies if study.about.describe() == operator]
         winners: list[tuple[Any, str]] = [(s.summary()["winner"], s.definition["generator"]) for s in rivals]
         if len(rivals) > 1:
-            print(f"{operator.describe()}: families, the fastest first")
+            print(f"{operator}: families, the fastest first")
             width = max(len(family) for _, family in winners) + 2
             for seconds, family in sorted((winner["seconds"], family) for winner, family in winners if winner):
                 labelled(f"{family}:", seconds_text(seconds), width)

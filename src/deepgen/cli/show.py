@@ -64,7 +64,7 @@ def _facts(study: Study, trial: Trial) -> dict[str, Any]:
         "config": dict(trial.config),
         "kernel": trial.kernel_id,
         "seconds": seconds,
-        "gflops": study.operator.flops() / seconds / 1e9 if seconds else None,
+        "gflops": study.about.flops() / seconds / 1e9 if seconds else None,
         **trial.measurement.to_json(),
         "build": dict(trial.build_facts),
     }

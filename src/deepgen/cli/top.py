@@ -26,7 +26,7 @@ def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json:
     rows: list[dict[str, Any]] = top_rows(found, count)
     about = {
         "study": str(found.folder),
-        "operator": found.operator.to_json(),
+        "operator": found.definition["operator"],
         "target": found.target.name,
         "top": rows,
     }
@@ -38,7 +38,7 @@ def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json:
     if not rows:
         raise DeepgenError(f"{found.folder} has no right kernel yet")
     table(
-        f"{found.operator.describe()} on {found.target.name}",
+        f"{found.about.describe()} on {found.target.name}",
         ("trial", "time", "GFLOP/s", "config"),
         [(str(r["trial"]), seconds_text(r["seconds"]), f"{r['gflops']:.1f}", config_text(r["config"])) for r in rows],
         right=("trial", "time", "GFLOP/s"),

@@ -21,7 +21,7 @@ class OnDevice(Study):
     """A study as one of its group's devices saw it."""
 
     def __init__(self, study: Study, slot: int, card: int) -> None:
-        super().__init__(study.folder, study.definition, study.generator)
+        super().__init__(study.folder, study.definition, operator=study.operator, generator=study.generator)
         self._slot, self._card = slot, card
 
     def _here(self, conditions: Mapping[str, Json]) -> bool:

@@ -26,11 +26,13 @@ def open_runner(
     least_seconds: float | None = None,
     least_again: Callable[[], float | None] | None = None,
     harness: Path | None = None,
+    arrays: Path | None = None,
 ) -> Runner:
     """The runner for the task's target. `cache`: where built helpers are kept, a folder or the caller's own;
     `builds_running`: builds at work now;
     `least_seconds`: what one run takes at the machine's peak, and `least_again` the same with the peak measured anew;
-    `harness`: the built helper itself, where it came from elsewhere.
+    `harness`: the built helper itself, where it came from elsewhere;
+    `arrays`: the folder with inputs and answers of an operator whose code is elsewhere.
     """
     if task.target.kind == "sim":
         from deepgen.measure.sim import SimRunner
@@ -51,6 +53,7 @@ def open_runner(
             least_seconds=least_seconds,
             least_again=least_again,
             harness=harness,
+            arrays=arrays,
         )
     raise BadInput(f"kernels for {task.target.name} cannot be measured", allowed="x86, cuda, hip and sim targets")
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from deepgen import operators, targets
-from deepgen.operators import Operator
+from deepgen.operators import Operator, is_built_in, record
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, JsonObject, Kernel, Measurement
 
@@ -40,7 +40,8 @@ class Task:
 
     def to_json(self) -> JsonObject:
         return {
-            "operator": self.operator.to_json(),
+            # Whoever reads this may lack the code of an operator that is not deepgen's own.
+            "operator": (self.operator if is_built_in(self.operator) else record(self.operator)).to_json(),
             "target": self.target.to_json(),
             "seed": self.seed,
             "policy": self.policy.to_json(),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from deepgen.measure import handed
 from deepgen.measure.buffers import Guarded
-from deepgen.measure.references import reference
 from deepgen.operators import Array, Operator
 from deepgen.operators.compare import compare, explain
 from deepgen.vocabulary import Verdict
@@ -39,8 +39,7 @@ class Bench:
     def __init__(self, operator: Operator, seed: int, probe: str, references: Path, *, tight: bool) -> None:
         self.operator = operator
         self._probe = probe
-        inputs = operator.inputs(seed, probe)
-        self.reference = reference(operator, seed, probe, inputs, references)
+        inputs, self.reference = handed.arrays(operator, seed, probe, references)
         self.buffers: dict[str, Guarded] = {}
         self.arrays: dict[str, Array] = {}
         self._before: dict[str, Array] = {}  # of tensors that are read and written

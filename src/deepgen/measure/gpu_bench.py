@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from deepgen.measure import handed
 from deepgen.measure.bench import Rejected
 from deepgen.measure.gpu_buffers import DeviceBuffer, DeviceTensor
 from deepgen.measure.gpu_checks import Checks, known
-from deepgen.measure.references import reference
 from deepgen.operators import Array, Operator
 from deepgen.operators.compare import compare, explain, flat_scale
 from deepgen.runtime.gpu_driver import Driver
@@ -29,8 +29,7 @@ class GpuBench:
     ) -> None:
         self.operator, self._driver, self._checks = operator, driver, checks
         self._probe = probe
-        inputs = operator.inputs(seed, probe)
-        self._want = reference(operator, seed, probe, inputs, scratch)
+        inputs, self._want = handed.arrays(operator, seed, probe, scratch)
         self.buffers: dict[str, DeviceBuffer] = {}
         self._before: dict[str, DeviceBuffer] = {}  # what inputs hold, and tensors that are read and written held
         self._right: dict[str, DeviceBuffer] = {}  # the reference

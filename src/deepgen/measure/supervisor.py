@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.build import Cache, build_once, default_cache_folder
-from deepgen.measure import conditions, harness, limits
+from deepgen.measure import conditions, handed, harness, limits
 from deepgen.measure.base import Contender, Task
 from deepgen.measure.process import Lost, WorkerProcess
 from deepgen.measure.timing import is_beaten, unsettled
@@ -49,11 +49,13 @@ class Supervisor:
         least_again: Callable[[], float | None] | None = None,
         retakes: int = RETAKES,
         harness: Path | None = None,
+        arrays: Path | None = None,
     ) -> None:
         """`least_seconds`: what one run takes at the machine's peak; anything far below it is not believed, also not
         when the peak is measured anew by `least_again`, which happens once in PEAK_HOLDS at most.
         `cache`: where our own code for the device is kept: a folder, or the cache that the caller builds in.
         `harness`: our own code for the device, where it was built elsewhere.
+        `arrays`: where the inputs and answers lie of an operator that is known as a record only.
         """
         self.task = task
         self.starts = 0  # of workers, so far
@@ -63,6 +65,7 @@ class Supervisor:
         self._retakes = retakes
         sweep()
         self._scratch = Scratch("measure")
+        self._arrays = arrays or self._scratch.path
         self._opening = self._prepare_opening(harness or _built_harness(task.target, cache, toolchains))
         self._worker: WorkerProcess | None = None
         self._closed = False
@@ -85,6 +88,7 @@ class Supervisor:
         key = artifact.kernel_id
         if self._deaths[key] >= DEATHS:
             return self._verdicts[key]
+        self._hand_over(self.task.seed, "normal")
         request = {"do": "measure", "beat": beat, **_entry(kernel, artifact)}
         try:
             measured = self._settled(request, key)
@@ -100,6 +104,7 @@ class Supervisor:
         key = artifact.kernel_id
         if self._deaths[key] >= DEATHS:
             return self._verdicts[key]
+        self._hand_over(seed, probe)
         try:
             request = {"do": "verify", "seed": seed, "probe": probe, **_entry(kernel, artifact)}
             return self._take(request, [key])[0][0]
@@ -107,6 +112,7 @@ class Supervisor:
             return _verdict(lost)
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        self._hand_over(self.task.seed, "normal")
         entries = [_contender(c) for c in contenders]
         keys = [c.artifact.kernel_id if c.artifact else f"baseline {c.name}" for c in contenders]
         out = {i: self._verdicts[k] for i, k in enumerate(keys) if self._deaths[k] >= DEATHS}
@@ -124,6 +130,11 @@ class Supervisor:
             self._busy = self._busy + 1 if disturbed else 0
             out.update(zip(racing, (_noted(m, retaken=retaken) for m in measurements), strict=True))
         return [out[i] for i in range(len(entries))]
+
+    def _hand_over(self, seed: int, probe: str) -> None:
+        """The worker has none of a user's code: what that computes is computed here."""
+        if handed.needed(self.task.operator):
+            handed.hand_over(self.task.operator, seed, probe, self._arrays)
 
     def turn_to(self, task: Task) -> None:
         """Go on with another operator or policy on the same target and as many threads.
@@ -334,7 +345,7 @@ class Supervisor:
         return {
             "task": self.task.to_json(),
             "threads": self.task.policy.threads or host.usable_cores(),
-            "scratch": str(self._scratch.path),
+            "scratch": str(self._arrays),
             "harness": str(library) if library else None,
         }
 

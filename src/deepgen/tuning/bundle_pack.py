@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import deepgen
 from deepgen.engines import bundle_archive
 from deepgen.measure.base import Task
+from deepgen.tuning.bundle_runner import ARRAYS
 from deepgen.vocabulary import Artifact, JsonObject, Kernel, Source, Trial
 
 _ENTRIES = ("deepgen.tuning.bundle_runner", "deepgen.measure.worker")
@@ -44,13 +45,15 @@ def write(
     default: int | None,
     keep: int,
     baselines: bool,
+    arrays: Mapping[str, bytes],
 ) -> str:
     """Write a bundle and give its id. `known`: trials that were measured before, for the finals; `default`: the trial
-    of the config that the search began with.
+    of the config that the search began with; `arrays`: inputs and answers of an operator whose code stays here.
     """
     files: dict[str, bytes | Path] = {**travelling(), START: _text("bundle_start.py")}
     for trial, _, artifact in (*trials, *known):
         files[_binary(trial, artifact)] = Path(artifact.binary)
+    files |= {f"{ARRAYS}/{name}": content for name, content in arrays.items()}
     helper = f"harness.{harness.format}" if harness else None
     if harness and helper:
         files[helper] = Path(harness.binary)

@@ -27,6 +27,7 @@ from deepgen.tuning.finals import RESERVES, run_finals
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Missing, Trial, Verdict
 
 INTERRUPTED = 130
+ARRAYS = "arrays"  # the folder with inputs and answers of an operator whose code is elsewhere
 _PEAK_MARGIN = 1.2
 UNMEASURED = Measurement(Verdict.UNSTABLE, "not measured yet")
 
@@ -50,6 +51,7 @@ class Job:
     trials: tuple[Packed, ...]
     known: tuple[Packed, ...]
     harness: Path | None
+    arrays: Path
 
 
 class _Here:
@@ -105,7 +107,7 @@ def read(folder: Path) -> Job:
         harness = folder / manifest["harness"] if manifest["harness"] else None
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput("its manifest cannot be read", where=str(folder)) from error
-    return Job(identity, manifest, task, trials, known, harness)
+    return Job(identity, manifest, task, trials, known, harness, folder / ARRAYS)
 
 
 def _packed(row: Mapping[str, Any], folder: Path) -> Packed:
@@ -132,7 +134,7 @@ def _run(job: Job, path: Path) -> int:
         _say(f"{job.task.operator.describe()} on {device}: {len(job.trials)} kernels, {len(done)} measured before")
         if len(done) < len(job.trials) or writer.so_far.finals is None:
             least = job.task.operator.flops() / (_PEAK_MARGIN * peak * 1e9) if peak else None
-            runner = open_runner(job.task, least_seconds=least, harness=_loadable(job))
+            runner = open_runner(job.task, least_seconds=least, harness=_loadable(job), arrays=job.arrays)
             try:
                 _measure_all(job, runner, writer, done, device)
                 _hold_finals(job, runner, writer, done, peak)

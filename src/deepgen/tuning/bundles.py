@@ -13,12 +13,14 @@ from deepgen.build import BuildError, BuildPool, Cache, build_once, default_cach
 from deepgen.engines import LocalEngine, bundle_archive, bundle_results
 from deepgen.engines.bundle_results import Results, TrialResult
 from deepgen.engines.local import LANGUAGES
+from deepgen.measure import handed
 from deepgen.measure.base import Task
 from deepgen.measure.supervisor import harness_for
 from deepgen.targets import X86, host
 from deepgen.tuning import bundle_pack
 from deepgen.tuning.bundle_runner import UNMEASURED
-from deepgen.tuning.finals import RESERVES
+from deepgen.tuning.finals import OTHER_SEEDS, RESERVES
+from deepgen.tuning.identity import open_journal
 from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.request import Plan, Request, plan
 from deepgen.tuning.search_state import open_search
@@ -57,9 +59,7 @@ def pack(
     """Ask the strategy for all that is left of the request's trials, build them here, and write them as a bundle."""
     bundle_archive.check(archive)
     engine = engine or LocalEngine()
-    planned = plan(request)
-    with Journal(planned.folder, write=True) as journal:
-        journal.define(planned.definition)
+    with open_journal(request, plan(request)) as (planned, journal):
         journal.begin_run(request.budget())
         state = open_search(request, planned, journal)
         state.replay()
@@ -93,9 +93,19 @@ def pack(
             default=next((p.id for p in journal.proposals() if p.rank == planned.first), None),
             keep=request.keep_top,
             baselines=request.baselines,
+            arrays=_arrays(request),
         )
         journal.note(f"packed {len(built)} trials into bundle {identity[:12]}")
     return Packed(archive, planned.folder, identity, len(built), len(failed))
+
+
+def _arrays(request: Request) -> dict[str, bytes]:
+    """Inputs and answers of an operator that is not deepgen's own: its code stays here."""
+    operator, seed = request.operator, request.seed
+    if not handed.needed(operator):
+        return {}
+    wanted = [(seed, "normal"), *handed.sets(operator, seed, OTHER_SEEDS)]
+    return {handed.name(*one): handed.packed(operator, *one) for one in wanted}
 
 
 def _known(journal: Journal, planned: Plan, request: Request) -> list[Trial]:
@@ -234,7 +244,7 @@ def _keep_finals(
         trial = ended[finals["winner"]]
         kernel = study.generator.emit(study.operator, study.target, trial.config)
         artifact = _built(kernel, study.target, engine, Cache(engine.cache or default_cache_folder()))
-        about = {"operator": study.operator.to_json(), "config": dict(trial.config), "target": study.target.name}
+        about = {"operator": study.definition["operator"], "config": dict(trial.config), "target": study.target.name}
         write_winner(study.folder / WINNER, kernel, artifact, json.dumps(about, indent=2))
     journal.add_finals({**finals, "trials": told})
     return True

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from deepgen.engines.base import Arena, Entry
+from deepgen.measure import handed
 from deepgen.operators import Operator
 from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
 from deepgen.vocabulary import Artifact, Json, JsonObject, Kernel, Measurement, Trial, Verdict
@@ -112,8 +113,7 @@ def qualify(
     """Those that are right on other seeds and on extreme inputs too; the rest with the reason why not."""
     finalists: list[Finalist] = []
     dropped: list[Json] = []
-    tests = [(seed + i, "normal") for i in range(1, OTHER_SEEDS + 1)]
-    tests += [(seed, probe) for probe in operator.probes() if probe != "normal"]
+    tests = list(handed.sets(operator, seed, OTHER_SEEDS))
     for trial in candidates:
         if len(finalists) == keep:
             break

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from deepgen.space import Space
 from deepgen.tuning import lock
 from deepgen.tuning.migrations import SCHEMA, migrate, readable, version
 from deepgen.vocabulary import DeepgenError, JsonObject, Measurement, Trial
@@ -91,6 +92,39 @@ class Journal:
                 "changed since: it can be read but not gone on with; tune again, which makes a study of its own"
             )
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was said of the study yet."""
+        return self._meta("study") is None
+
+    def keep_space(self, space: Space) -> None:
+        """The space itself, for whoever reads the study without its generator."""
+        if self._meta("space") is None:
+            self._keep("space", json.dumps(space.to_json()))
+
+    def space(self) -> Space | None:
+        found = self._meta("space")
+        return None if found is None else Space.from_json(json.loads(found))
+
+    def keep_digest(self, digest: str) -> None:
+        """Of the text that the generator's kernels come from; the newest that is known to give the same kernels."""
+        self._keep("digest", digest)
+
+    def digest(self) -> str | None:
+        return self._meta("digest")
+
+    def keep_signature(self, signature: str) -> None:
+        """Of the reference to the study's code."""
+        self._keep("signature", signature)
+
+    def signature(self) -> str | None:
+        return self._meta("signature")
+
+    def _keep(self, key: str, value: str) -> None:
+        if self._meta(key) != value:
+            with self._transaction():
+                self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
     def definition(self) -> dict[str, Any]:
         found = self._meta("study")
         if found is None:
@@ -99,8 +133,7 @@ class Journal:
 
     def begin_run(self, budget: JsonObject) -> None:
         """The budget of the newest run, so that others know how far it means to go."""
-        with self._transaction():
-            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('run', ?)", (json.dumps(budget),))
+        self._keep("run", json.dumps(budget))
 
     def run(self) -> dict[str, Any]:
         return dict(json.loads(self._meta("run") or "{}"))

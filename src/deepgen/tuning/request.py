@@ -12,10 +12,11 @@ from typing import Any
 from deepgen import __version__, generators, search
 from deepgen.generators import Generator
 from deepgen.measure.base import Policy
-from deepgen.operators import Operator
+from deepgen.operators import OPERATORS, Operator, is_built_in, record
 from deepgen.search.stopping import Goals
 from deepgen.space import Space
 from deepgen.targets import X86, Target
+from deepgen.tuning.finding import NAME, CodeRef, Source, source_of
 from deepgen.vocabulary import BadInput, JsonObject, digest
 
 STUDIES = Path("deepgen-studies")
@@ -84,6 +85,8 @@ class Plan:
     starts: tuple[Mapping[str, Any], ...]
     definition: JsonObject
     folder: Path
+    sources: Mapping[str, Source] = field(default_factory=dict)  # of code that is not deepgen's own
+    after: Path | None = None  # the study whose kernels these are no more, and which this one learns from
 
     @property
     def first(self) -> int | None:
@@ -122,7 +125,27 @@ def plan(request: Request) -> Plan:
     name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
     first = first_config(generator, request.operator, request.target, space, request.domains, request.policy)
     starts = () if first is None else (first,)
-    return Plan(generator, space, starts, {**definition, "deepgen": __version__}, request.study or request.out / name)
+    sources = code_of(request.operator, generator)
+    facts: JsonObject = {key: value for key, value in record(request.operator).data.items() if key != "operator"}
+    told: JsonObject = {**definition, "deepgen": __version__, "facts": facts}
+    if sources:
+        told["code"] = {part: source.ref.to_json() for part, source in sources.items()}
+    return Plan(generator, space, starts, told, request.study or request.out / name, sources)
+
+
+def code_of(operator: Operator, generator: Generator) -> dict[str, Source]:
+    """How the code of an operator and a generator is found again, where it is not deepgen's own."""
+    out: dict[str, Source] = {}
+    if not is_built_in(operator):
+        named = operator.name in OPERATORS and OPERATORS.get(operator.name) is type(operator)
+        found = Source(CodeRef(NAME, operator.name)) if named else source_of(type(operator))
+        out |= {} if found is None else {"operator": found}
+    own = generator.name in generators.FAMILIES.own and generators.FAMILIES.get(generator.name) is type(generator)
+    if not own and getattr(generator, "recipe", None) is None:
+        named = generator.name in generators.FAMILIES and type(generators.by_name(generator.name)) is type(generator)
+        found = Source(CodeRef(NAME, generator.name)) if named else source_of(type(generator))
+        out |= {} if found is None else {"generator": found}
+    return out
 
 
 def first_config(

@@ -18,7 +18,7 @@ from deepgen.vocabulary import BadInput, Json, JsonObject, Trial
 
 def top_rows(study: Study, count: int) -> list[JsonObject]:
     """The best trials as data, the winner first."""
-    flops = study.operator.flops()
+    flops = study.about.flops()
     return [
         {
             "trial": trial.id,

@@ -12,10 +12,11 @@ from typing import Any
 from deepgen import generators, operators, targets
 from deepgen.engines import Session
 from deepgen.generators import Generator
-from deepgen.operators import Operator
+from deepgen.operators import Operator, Recorded
 from deepgen.runtime.loaded import Loaded, load
 from deepgen.space import Space
 from deepgen.targets import Target
+from deepgen.tuning import finding, trust
 from deepgen.tuning import journal as journals
 from deepgen.tuning.finals import dropped_reasons
 from deepgen.tuning.journal import Journal
@@ -39,38 +40,87 @@ class Best:
         return self.study.kernel(self.trial)
 
     def load(self) -> Loaded:
-        """The winner as a function on numpy arrays."""
-        stored = read_winner(self.study.folder / WINNER)
-        if stored is not None and stored.kernel.id == self.trial.kernel_id:
-            return load(stored.kernel, self.study.operator, self.study.target, stored.binary)
-        return load(self.kernel, self.study.operator, self.study.target)
+        """The winner as a function on arrays."""
+        study = self.study
+        stored = read_winner(study.folder / WINNER)
+        usable = stored is not None and stored.kernel.id == self.trial.kernel_id
+        if usable and stored is not None and (stored.own or study.trusted):
+            return load(stored.kernel, study.operator, study.target, stored.binary)
+        return load(study.kernel(self.trial), study.operator, study.target)
 
 
 class Study:
-    """A study as it stands now; reading it disturbs no one who writes it."""
+    """A study as it stands now; reading it disturbs no one who writes it, and imports nothing of what was tuned."""
 
-    def __init__(self, folder: Path, definition: Mapping[str, Any], generator: Generator | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        definition: Mapping[str, Any],
+        *,
+        signature: str | None = None,
+        operator: Operator | None = None,
+        generator: Generator | None = None,
+        trust: bool = False,
+    ) -> None:
         self.folder = folder
         self.definition = definition
-        self.operator: Operator = operators.from_json(definition["operator"])
+        self.trusted = trust
         self.target: Target = targets.from_json(definition["target"])
-        self._own_generator = generator
+        self._signature = signature
+        self._own_operator, self._own_generator = operator, generator
 
     @staticmethod
-    def open(folder: str | Path, *, generator: Generator | None = None) -> Study:
-        """The study in a folder. `generator` is needed where it was tuned with one of the user's own."""
+    def open(
+        folder: str | Path,
+        *,
+        operator: Operator | None = None,
+        generator: Generator | None = None,
+        trust: bool = False,
+    ) -> Study:
+        """The study in a folder.
+
+        `operator` and `generator` are needed where it was tuned with objects that no file or module holds. `trust`
+        lets code and binaries run that somebody else's deepgen put there.
+        """
         path = Path(folder)
         with Journal(path) as journal:
-            definition = journal.definition()
+            definition, signature = journal.definition(), journal.signature()
         if generator is not None and generator.name != definition["generator"]:
             what = f"{path} was tuned with generator {definition['generator']!r}"
             raise BadInput(what, allowed=f"that one, not {generator.name!r}")
-        return Study(path, definition, generator)
+        return Study(path, definition, signature=signature, operator=operator, generator=generator, trust=trust)
+
+    @cached_property
+    def about(self) -> Operator:
+        """What is known of the operator without its code: its name, sizes, work, tensors."""
+        if "facts" in self.definition:
+            return Recorded({**self.definition["facts"], "operator": self.definition["operator"]})
+        return operators.from_json(self.definition["operator"])  # a study of before there were facts
+
+    @cached_property
+    def operator(self) -> Operator:
+        """The operator itself, its code found again."""
+        if self._own_operator is not None:
+            return self._own_operator
+        ref = self._code("operator")
+        data = self.definition["operator"]
+        if ref is None or ref.by == finding.NAME:
+            try:
+                return operators.from_json(data)
+            except BadInput as error:
+                what = f"{self.folder} is of {self.about.describe()}, whose code is not here: {error.what}"
+                raise BadInput(what, allowed="from Python: dg.Study.open(folder, operator=...)") from error
+        found: Operator = self._found(ref, "operator").from_json(data)
+        return found
 
     @cached_property
     def generator(self) -> Generator:
         if self._own_generator is not None:
             return self._own_generator
+        ref = self._code("generator")
+        if ref is not None and ref.by != finding.NAME:
+            made: Generator = self._found(ref, "generator")()
+            return made
         name = self.definition["generator"]
         try:
             return generators.by_name(name, self.definition.get("recipe"))
@@ -78,8 +128,22 @@ class Study:
             what = f"{self.folder} was tuned with {name!r}, which is not one of deepgen's generators"
             raise BadInput(what, allowed="from Python: dg.Study.open(folder, generator=...)") from error
 
+    def _code(self, part: str) -> finding.CodeRef | None:
+        told = self.definition.get("code", {}).get(part)
+        return None if told is None else finding.CodeRef.from_json(told)
+
+    def _found(self, ref: finding.CodeRef, part: str) -> Any:
+        """A class of the user's own, once it is known whose it is."""
+        code = self.definition["code"]
+        trust.require(code, self._signature, trust=self.trusted, origin=self.folder, holds=f"the {part} {ref.ref}")
+        return finding.load(ref, self.folder)
+
     @cached_property
     def space(self) -> Space:
+        with Journal(self.folder) as journal:
+            kept = journal.space()
+        if kept is not None:
+            return kept
         return narrow(self.generator.space(self.operator, self.target), self.definition["domains"])
 
     def trials(self) -> list[Trial]:
@@ -122,17 +186,20 @@ class Study:
         return Best(self, found[0], seconds)
 
     def kernel(self, trial: Trial) -> Kernel:
-        """The kernel of a trial, emitted again and checked to be the one that was measured."""
+        """The kernel of a trial: emitted again, or the stored winner where that is this user's own."""
         stored = read_winner(self.folder / WINNER)
-        if stored is not None and stored.kernel.id == trial.kernel_id:
-            return stored.kernel
+        kept = stored if stored is not None and stored.kernel.id == trial.kernel_id else None
+        if kept is not None and (kept.own or self.trusted):
+            return kept.kernel
         kernel = self.generator.emit(self.operator, self.target, trial.config)
-        if kernel.id != trial.kernel_id:
-            raise DeepgenError(
-                f"{self.folder}: generator {self.generator.name} has changed since trial {trial.id} was measured, "
-                "so its source cannot be shown; tune again"
-            )
-        return kernel
+        if kernel.id == trial.kernel_id:
+            return kernel
+        if kept is not None:
+            trust.require(None, None, trust=False, origin=self.folder, holds="a winner")
+        raise DeepgenError(
+            f"{self.folder}: generator {self.generator.name} has changed since trial {trial.id} was measured, "
+            "so its source cannot be shown; tune again"
+        )
 
     def finals(self) -> dict[str, Any] | None:
         with Journal(self.folder) as journal:
@@ -157,7 +224,7 @@ class Study:
             verdicts, finals = journal.verdicts(), journal.finals() or {}
         summary: JsonObject = {
             "study": str(self.folder),
-            "operator": self.operator.to_json(),
+            "operator": self.definition["operator"],
             "target": self.target.name,
             "trials": dict(verdicts),
             "winner": None,
@@ -168,7 +235,7 @@ class Study:
         }
         if verdicts.get("correct") and (not finals or finals["winner"] is not None):
             best = self.best()
-            gflops = self.operator.flops() / best.seconds / 1e9
+            gflops = self.about.flops() / best.seconds / 1e9
             peak = finals.get("peak_gflops")
             summary["winner"] = {
                 "trial": best.trial.id,

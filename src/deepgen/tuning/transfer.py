@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deepgen import operators
-from deepgen.operators import Operator
 from deepgen.search import Past
 from deepgen.space import Space
 from deepgen.tuning.journal import FILE, Journal
@@ -38,14 +37,15 @@ def _alike(request: Request, planned: Plan) -> list[Study]:
     """Studies of the same generator, those of the most similar work first."""
     scored = [
         (
-            _distance(study.operator, request.operator),
+            study.folder != planned.after,
+            _distance(study.definition["operator"], request.operator.to_json()),
             study.target.name != request.target.name,
             study.folder.name,
             study,
         )
         for study in _neighbours(planned)
     ]
-    return [study for *_, study in sorted(scored, key=lambda row: row[:3])[:STUDIES]]
+    return [study for *_, study in sorted(scored, key=lambda row: row[:4])[:STUDIES]]
 
 
 def _neighbours(planned: Plan) -> Iterator[Study]:
@@ -54,15 +54,15 @@ def _neighbours(planned: Plan) -> Iterator[Study]:
             continue
         try:
             study = Study.open(folder)
-            if study.definition["generator"] == planned.definition["generator"] and len(study.trials()) >= LEAST:
+            least = 1 if folder == planned.after else LEAST
+            if study.definition["generator"] == planned.definition["generator"] and len(study.trials()) >= least:
                 yield study
         except DeepgenError:
             continue  # a study that cannot be read has nothing to teach
 
 
-def _distance(one: Operator, other: Operator) -> float:
+def _distance(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
     """How different the work is: sizes on a logarithmic scale; another layout or dtype counts like a factor of two."""
-    mine, theirs = one.to_json(), other.to_json()
     total = 0.0
     for key in mine.keys() | theirs.keys():
         a, b = mine.get(key), theirs.get(key)
@@ -78,7 +78,8 @@ def _kept(study: Study) -> dict[str, Json]:
     trials: list[Json] = [[t.rank, t.seconds, t.measurement.verdict.value] for t in study.trials()[:TRIALS]]
     return {
         "name": study.folder.name,
-        "operator": study.operator.to_json(),
+        "operator": study.definition["operator"],
+        "describe": study.about.describe(),
         "space": study.space.to_json(),
         "trials": trials,
     }
@@ -90,4 +91,5 @@ def _past(row: Mapping[str, Any]) -> Past:
         Trial(i, rank, space.at(rank), "", Measurement(Verdict(verdict), samples=() if seconds is None else (seconds,)))
         for i, (rank, seconds, verdict) in enumerate(row["trials"])
     ]
-    return Past(f"{row['name']} ({operators.from_json(row['operator']).describe()})", space, trials)
+    described = row["describe"] if "describe" in row else operators.from_json(row["operator"]).describe()
+    return Past(f"{row['name']} ({described})", space, trials)

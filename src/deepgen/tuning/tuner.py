@@ -13,6 +13,7 @@ from deepgen.measure.base import Task
 from deepgen.search.second_look import SecondLook
 from deepgen.search.stopping import Stopping
 from deepgen.tuning.finals import RESERVES, dropped_reasons, run_finals
+from deepgen.tuning.identity import open_journal
 from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Plan, Request, plan
@@ -32,17 +33,17 @@ def tune(
     stop: threading.Event | None = None,
 ) -> Study:
     """Tune, or go on with the same study where it stopped; `stop` ends the run early and loses nothing."""
-    planned = plan(request)
-    with Journal(planned.folder, write=True) as journal:
-        journal.define(planned.definition)
+    with open_journal(request, plan(request)) as (planned, journal):
         journal.begin_run(request.budget())
         run = _Run(request, planned, journal, watch or (lambda progress: None), stop or threading.Event())
+        if planned.after is not None:
+            run.say(note=f"generator {planned.generator.name} has changed: a new study, {planned.folder.name}")
         if not run.complete():
             with (engine or LocalEngine()).open(_task(request), run.look) as session:
                 run.search(session)
                 run.finals(session)
         run.say(phase="done")
-    return Study.open(planned.folder, generator=request.generator)
+    return Study.open(planned.folder, operator=request.operator, generator=request.generator)
 
 
 def _task(request: Request) -> Task:

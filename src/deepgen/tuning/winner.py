@@ -9,9 +9,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepgen.vocabulary import Artifact, Kernel
+from deepgen.tuning import trust
+from deepgen.vocabulary import Artifact, JsonObject, Kernel
 
-_KERNEL, _ABOUT, _HASH = "kernel.json", "about.json", "binary.sha256"
+_KERNEL, _ABOUT, _HASH, _SIGNATURE = "kernel.json", "about.json", "binary.sha256", "signature"
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Stored:
 
     kernel: Kernel
     binary: Path | None
+    own: bool  # whether this user's deepgen wrote both
 
 
 def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -> None:
@@ -32,6 +34,8 @@ def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -
     binary = fresh / f"kernel.{artifact.format}"
     shutil.copyfile(artifact.binary, binary)
     (fresh / _HASH).write_text(f"{_sha256(binary)}  {binary.name}\n")
+    if (signature := trust.sign(_signed(kernel, _sha256(binary)))) is not None:
+        (fresh / _SIGNATURE).write_text(signature)
     (fresh / _KERNEL).write_text(json.dumps(kernel.to_json()))
     (fresh / _ABOUT).write_text(about)
     shutil.rmtree(folder, ignore_errors=True)
@@ -47,7 +51,18 @@ def read_winner(folder: Path) -> Stored | None:
         return None  # it is emitted and built again, and known by its hash
     binary = folder / Path(name).name
     good = binary.is_file() and _sha256(binary) == expected
-    return Stored(kernel, binary if good else None)
+    return Stored(kernel, binary if good else None, trust.is_own(_signed(kernel, expected), _signature(folder)))
+
+
+def _signed(kernel: Kernel, binary: str) -> JsonObject:
+    return {"winner": kernel.id, "binary": binary}
+
+
+def _signature(folder: Path) -> str | None:
+    try:
+        return (folder / _SIGNATURE).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _sha256(path: Path) -> str:

@@ -31,6 +31,9 @@ class Opening:
     session: str
     task: Task
     setting: str  # JSON: cache folder and toolchains on the node
+    arrays: (
+        Any  # inputs and answers of an operator that is not deepgen's own, as `measure.handed` packs them; else None
+    )
     harness: Any  # our own code for the device, built on a node that builds; None where there is none
 
 
@@ -121,7 +124,7 @@ class Crew:
         member.ready = False
         opening = self._opening
         ref = member.handle.open.remote(
-            opening.session, json.dumps(opening.task.to_json()), opening.setting, opening.harness
+            opening.session, json.dumps(opening.task.to_json()), opening.setting, opening.harness, opening.arrays
         )
         self._later(ref, partial(self._hear_ready, member))
 

@@ -16,6 +16,7 @@ from deepgen.engines.ray import builder, connection, roles
 from deepgen.engines.ray.crew import Crew, Member, Opening, gone
 from deepgen.engines.ray.flow import TICK_SECONDS, Flow, lost_object, placed
 from deepgen.engines.ray.shop import TRIES, Shop
+from deepgen.measure import handed
 from deepgen.measure.base import Task
 from deepgen.measure.supervisor import harness_for
 from deepgen.scratch import Scratch
@@ -36,6 +37,7 @@ class RaySession:
         self.task = task
         self._patience = engine.wait_seconds
         self._finalists: dict[str, tuple[Artifact, str, Any]] = {}
+        self._handed: dict[tuple[int, str], Any] = {}
         self._home: Member | None = None
         with ExitStack() as undo:
             self._ray = connection.connect(engine.cluster(), engine.token)
@@ -56,7 +58,9 @@ class RaySession:
             setting = json.dumps({"cache": cache, "toolchains": dict(engine.toolchains)})
             self._crew = Crew(
                 self._ray,
-                Opening(f"session-{secrets.token_hex(8)}", task, setting, self._harness()),
+                Opening(
+                    f"session-{secrets.token_hex(8)}", task, setting, self._arrays(task.seed, "normal"), self._harness()
+                ),
                 self._flow.call,
                 group=engine.group,
                 most=engine.testers,
@@ -115,7 +119,8 @@ class RaySession:
         def ask(member: Member) -> Any:
             _, told, binary = self._finalist(kernel)
             text = json.dumps(kernel.to_json())
-            return member.handle.verify.remote(self._crew.session, text, told, seed, probe, binary)
+            arrays = self._arrays(seed, probe)
+            return member.handle.verify.remote(self._crew.session, text, told, seed, probe, binary, arrays)
 
         return self._measured(ask)[0]
 
@@ -158,6 +163,7 @@ class RaySession:
         # Actors and objects are kept alive by whoever can still name them.
         self._crew.members.clear()
         self._finalists.clear()
+        self._handed.clear()
         self._home = None
 
     def _device(self) -> Member:
@@ -213,6 +219,14 @@ class RaySession:
             artifact, binary = self._shop.now(kernel)
             self._finalists[kernel.id] = artifact, json.dumps(artifact.to_json()), binary
         return self._finalists[kernel.id]
+
+    def _arrays(self, seed: int, probe: str) -> Any:
+        """Nodes have none of a user's code: what it computes is computed here and kept in Ray's store."""
+        if not handed.needed(self.task.operator):
+            return None
+        if (seed, probe) not in self._handed:
+            self._handed[seed, probe] = self._ray.put(handed.packed(self.task.operator, seed, probe))
+        return self._handed[seed, probe]
 
     def _harness(self) -> Any:
         """Our own code for the device, built where there are compilers: hosts that only measure may have none."""

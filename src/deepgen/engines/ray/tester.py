@@ -20,7 +20,7 @@ from deepgen import baselines
 from deepgen.build import Cache, default_cache_folder
 from deepgen.engines.local import least_seconds
 from deepgen.engines.ray import devices, undisturbed
-from deepgen.measure import open_runner, peak_gflops
+from deepgen.measure import handed, open_runner, peak_gflops
 from deepgen.measure.base import Contender, Runner, Task
 from deepgen.measure.supervisor import DeviceSetAside
 from deepgen.scratch import Scratch, sweep
@@ -57,10 +57,10 @@ class Tester:
     def describe(self) -> str:
         return json.dumps({**devices.probe(self._slot, self._card).to_json(), "pid": os.getpid()})
 
-    def open(self, session: str, task: str, setting: str, harness: bytes | None) -> str:
+    def open(self, session: str, task: str, setting: str, harness: bytes | None, arrays: bytes | None) -> str:
         """Make ready for a study, unless it is; gives the device's peak."""
         try:
-            bench = self._benches.get(session) or self._opened(session, task, json.loads(setting), harness)
+            bench = self._benches.get(session) or self._opened(session, task, json.loads(setting), harness, arrays)
         except DeepgenError as error:
             return json.dumps({"error": str(error)})
         return json.dumps({"peak": bench.peak})
@@ -79,8 +79,12 @@ class Tester:
 
         return self._answer(session, work)
 
-    def verify(self, session: str, kernel: str, artifact: str, seed: int, probe: str, binary: bytes) -> str:
+    def verify(
+        self, session: str, kernel: str, artifact: str, seed: int, probe: str, binary: bytes, arrays: bytes | None
+    ) -> str:
         def work(bench: _Bench) -> list[Measurement]:
+            if arrays is not None:
+                _kept(bench.scratch.path / handed.name(seed, probe), arrays)
             with self._alone(bench.task, finals=True):
                 return [bench.runner.verify(_kernel(kernel), _placed(bench, artifact, binary)[0], seed, probe)]
 
@@ -110,7 +114,9 @@ class Tester:
                 bench.runner.close()
             bench.scratch.close()
 
-    def _opened(self, session: str, given: str, setting: dict[str, Any], harness: bytes | None) -> _Bench:
+    def _opened(
+        self, session: str, given: str, setting: dict[str, Any], harness: bytes | None, arrays: bytes | None
+    ) -> _Bench:
         self._make_room()
         task = Task.from_json(json.loads(given))
         cache = Cache(setting["cache"] or default_cache_folder())
@@ -118,6 +124,8 @@ class Tester:
         scratch = Scratch("tester")
         with self._alone(task):
             peak = _peak(task, cache, toolchains)
+        if arrays is not None:
+            _kept(scratch.path / handed.name(task.seed, "normal"), arrays)
         runner = open_runner(
             task,
             cache=cache,
@@ -125,6 +133,7 @@ class Tester:
             least_seconds=least_seconds(task, peak),
             least_again=lambda: least_seconds(task, _peak(task, cache, toolchains, again=True)),
             harness=_kept(scratch.path / "harness", harness) if harness else None,
+            arrays=scratch.path,
         )
         self._benches[session] = _Bench(task, runner, peak, scratch, time.monotonic())
         return self._benches[session]

@@ -1,0 +1,106 @@
+"""Inputs and answers as files, for operators whose code only the tuner's process has.
+
+A worker, a bundle and a node of a cluster run kernels, never a user's Python: they are handed arrays instead.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from deepgen.measure.references import reference
+from deepgen.operators import Answer, Array, Operator, Recorded, is_built_in
+from deepgen.operators.signature import INPUT, OUTPUT
+from deepgen.vocabulary import BadInput, DeepgenError
+
+_INPUT, _WANT, _SCALE = "input.", "want.", "scale."
+
+
+def needed(operator: Operator) -> bool:
+    """Whether this process must hand the operator's arrays to others: it has code that they lack."""
+    return not is_built_in(operator) and not isinstance(operator, Recorded)
+
+
+def arrays(operator: Operator, seed: int, probe: str, folder: Path) -> tuple[dict[str, Array], Mapping[str, Answer]]:
+    """Inputs and answers: read where they were handed over, computed otherwise."""
+    if isinstance(operator, Recorded):
+        return read(folder, seed, probe)
+    inputs = operator.inputs(seed, probe)
+    return inputs, reference(operator, seed, probe, inputs, folder)
+
+
+def name(seed: int, probe: str) -> str:
+    """The file of one set of inputs."""
+    return f"arrays-{seed}-{probe}.npz"
+
+
+def packed(operator: Operator, seed: int, probe: str) -> bytes:
+    """The inputs of that seed and probe with their answers, as the bytes of a file."""
+    try:
+        inputs = operator.inputs(seed, probe)
+        with np.errstate(all="ignore"):
+            answers = operator.reference({n: array.copy() for n, array in inputs.items()})
+    except DeepgenError:
+        raise
+    except Exception as error:  # whatever a user's own code raises
+        what = f"{operator.describe()}: its inputs or its reference raised {type(error).__name__}: {error}"
+        raise DeepgenError(what) from error
+    _check(operator, inputs, answers)
+    out: dict[str, Array] = {_INPUT + n: array for n, array in inputs.items()}
+    for n, answer in answers.items():
+        out |= {_WANT + n: answer.values, _SCALE + n: answer.scale}
+    buffer = io.BytesIO()
+    np.savez(buffer, **out)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def _check(operator: Operator, inputs: Mapping[str, Array], answers: Mapping[str, Answer]) -> None:
+    """Says by name what a user's operator got wrong."""
+    for tensor in operator.tensors():
+        if tensor.role != OUTPUT:
+            given = inputs.get(tensor.name)
+            if given is None or given.shape != tensor.shape or given.dtype != tensor.dtype.numpy():
+                found = "is missing" if given is None else f"is {given.dtype} {given.shape}"
+                raise BadInput(
+                    f"{operator.describe()}: its input {tensor.name} {found}",
+                    allowed=f"{tensor.dtype.numpy()} {tensor.shape}",
+                )
+        if tensor.role != INPUT:
+            answer = answers.get(tensor.name)
+            if not isinstance(answer, Answer) or answer.values.shape != tensor.shape:
+                found = f"of shape {answer.values.shape}" if isinstance(answer, Answer) else "missing"
+                raise BadInput(
+                    f"{operator.describe()}: its reference of {tensor.name} is {found}",
+                    allowed=f"an Answer of shape {tensor.shape}",
+                )
+
+
+def hand_over(operator: Operator, seed: int, probe: str, folder: Path) -> None:
+    """Put the file where a worker looks for it, unless it is there."""
+    path = folder / name(seed, probe)
+    if not path.exists():
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(packed(operator, seed, probe))
+        fresh.replace(path)
+
+
+def read(folder: Path, seed: int, probe: str) -> tuple[dict[str, Array], Mapping[str, Answer]]:
+    """The inputs and answers that were handed over."""
+    try:
+        with np.load(folder / name(seed, probe), allow_pickle=False) as file:
+            found = {str(n): file[n] for n in file.files}
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise DeepgenError(f"the inputs of seed {seed} ({probe}) were not handed over whole: {error}") from error
+    inputs = {n[len(_INPUT) :]: array for n, array in found.items() if n.startswith(_INPUT)}
+    outputs = [n[len(_WANT) :] for n in found if n.startswith(_WANT)]
+    return inputs, {n: Answer(found[_WANT + n], found[_SCALE + n]) for n in outputs}
+
+
+def sets(operator: Operator, seed: int, other_seeds: int) -> Iterator[tuple[int, str]]:
+    """All that finals try kernels on, beside what they are timed on."""
+    yield from ((seed + i, "normal") for i in range(1, other_seeds + 1))
+    yield from ((seed, probe) for probe in operator.probes() if probe != "normal")

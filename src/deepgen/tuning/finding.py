@@ -1,0 +1,153 @@
+"""How the code of an operator or a generator is found again: by its name, in an installed module, or in a file.
+
+A study records a reference. A file is copied into the study, so that it can be gone on with anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import site
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject
+
+NAME, MODULE, FILE = "name", "module", "file"
+FOLDER = "code"  # in a study
+
+
+@dataclass(frozen=True)
+class CodeRef:
+    """`ref` is a name, `package.module:Class`, or `file.py:Class`; `sha256` is that of the source file."""
+
+    by: str
+    ref: str
+    sha256: str | None = None
+
+    def to_json(self) -> JsonObject:
+        return {"by": self.by, "ref": self.ref, **({} if self.sha256 is None else {"sha256": self.sha256})}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> CodeRef:
+        try:
+            found = CodeRef(str(data["by"]), str(data["ref"]), data.get("sha256"))
+        except (KeyError, TypeError) as error:
+            raise BadInput(f"{data!r} says not where code is found", allowed="by, ref and sha256") from error
+        if found.by not in (NAME, MODULE, FILE):
+            raise BadInput(f"code is found by {found.by!r}", allowed=f"{NAME}, {MODULE} or {FILE}")
+        return found
+
+    @property
+    def attribute(self) -> str:
+        return self.ref.rpartition(":")[2]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A reference together with the file that it stands for, where there is one."""
+
+    ref: CodeRef
+    file: Path | None = None
+
+
+def source_of(thing: type) -> Source | None:
+    """Where a class of the user's own comes from; None where nothing keeps it, as in an interactive session."""
+    module = sys.modules.get(thing.__module__)
+    path = Path(getattr(module, "__file__", None) or "")
+    if module is None or not path.is_file() or "." in thing.__qualname__:
+        return None
+    digest = _sha256(path.read_bytes())
+    if _installed(path) and thing.__module__ != "__main__":
+        return Source(CodeRef(MODULE, f"{thing.__module__}:{thing.__qualname__}", digest), path)
+    return Source(CodeRef(FILE, f"{path.name}:{thing.__qualname__}", digest), path)
+
+
+def keep(sources: Mapping[str, Source], folder: Path) -> None:
+    """Copy the files of a study's code into it."""
+    for source in sources.values():
+        if source.ref.by == FILE and source.file is not None:
+            (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+            (folder / FOLDER / source.file.name).write_bytes(source.file.read_bytes())
+
+
+def load(ref: CodeRef, folder: Path) -> Any:
+    """The object of a reference by module or file; `folder` is the study's. Whoever calls has settled the trust."""
+    module = _from_file(ref, folder / FOLDER) if ref.by == FILE else _from_module(ref)
+    found = getattr(module, ref.attribute, None)
+    if found is None:
+        raise BadInput(f"{ref.ref} is not there: {_name(ref)} has no {ref.attribute!r}", where=str(folder))
+    return found
+
+
+def load_file(path: Path) -> ModuleType:
+    """A user's Python file as a module, named by its content: the same file is executed once."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}", allowed="a Python file") from error
+    digest = _sha256(text)
+    present = _present(path.name, digest)
+    if present is not None:
+        return present
+    spec = importlib.util.spec_from_file_location(f"deepgen_code_{digest[:16]}", path)
+    assert spec is not None and spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[module.__name__]
+        if isinstance(error, Exception):
+            raise DeepgenError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise
+    return module
+
+
+def _from_file(ref: CodeRef, folder: Path) -> ModuleType:
+    path = folder / Path(_name(ref)).name
+    if not path.is_file():
+        raise BadInput(f"{path} is missing: the study's code was in it", allowed="bring back the study's whole folder")
+    if _sha256(path.read_bytes()) != ref.sha256:
+        raise BadInput(f"{path} was changed since the study was begun", allowed="the file as it was; tune again")
+    return load_file(path)
+
+
+def _from_module(ref: CodeRef) -> ModuleType:
+    try:
+        return importlib.import_module(_name(ref))
+    except ImportError as error:
+        what = f"module {_name(ref)!r}, which the study's code is in, cannot be imported: {error}"
+        raise BadInput(what, allowed="install the package that it belongs to") from error
+
+
+def _present(name: str, digest: str) -> ModuleType | None:
+    """A module of this process that was made from the same file: its classes are the ones that callers hold."""
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        same_name = isinstance(path, str) and Path(path).name == name and Path(path).is_file()
+        if same_name and _sha256(Path(str(path)).read_bytes()) == digest:
+            return module
+    return None
+
+
+def _installed(path: Path) -> bool:
+    """Whether a file belongs to an installed package: then every process of this environment finds its module."""
+    roots = [site.getusersitepackages(), *(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))]
+    inside = any(Path(root) in path.parents for root in roots)
+    # A package's module needs its siblings, and an editable install lies elsewhere.
+    return inside or (path.parent / "__init__.py").is_file()
+
+
+def _name(ref: CodeRef) -> str:
+    return ref.ref.rpartition(":")[0]
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,98 @@
+"""Is it still the same kernel? A study goes on only while its generator emits what its trials measured."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import deepgen
+from deepgen.generators import Generator
+from deepgen.tuning import finding, trust
+from deepgen.tuning.journal import Journal
+from deepgen.tuning.request import Plan, Request
+from deepgen.vocabulary import DeepgenError, Trial
+
+COMPARED = 1000  # trials at most whose kernels are emitted again; of more, the best and an even choice of the rest
+_BEST = 64
+_IGNORED = ("__pycache__",)
+
+
+@contextmanager
+def open_journal(request: Request, planned: Plan) -> Iterator[tuple[Plan, Journal]]:
+    """The journal of a study, ready to be written; that of a new study where the kernels are others by now."""
+    digest = source_digest(planned.generator)
+    with Journal(planned.folder, write=True) as journal:
+        if journal.empty or _same(request, planned, journal, digest):
+            _define(planned, journal, digest)
+            yield planned, journal
+            return
+    folder = planned.folder.with_name(f"{planned.folder.name}-{digest[:8]}")
+    after = replace(planned, folder=folder, after=planned.folder)
+    with Journal(after.folder, write=True) as journal:
+        if not journal.empty and not _same(request, after, journal, digest):
+            raise DeepgenError(f"{after.folder}: generator {after.generator.name} emits other kernels in every process")
+        if journal.empty:
+            journal.note(
+                f"generator {planned.generator.name} has changed: its kernels are not those that {planned.folder.name} "
+                "measured, so this is a new study, which learns from that one"
+            )
+        _define(after, journal, digest)
+        yield after, journal
+
+
+def _define(planned: Plan, journal: Journal, digest: str) -> None:
+    journal.define(planned.definition)
+    journal.keep_space(planned.space)
+    journal.keep_digest(digest)
+    if planned.sources:
+        finding.keep(planned.sources, planned.folder)
+        if (signature := trust.sign(journal.definition()["code"])) is not None:
+            journal.keep_signature(signature)
+
+
+def _same(request: Request, planned: Plan, journal: Journal, digest: str) -> bool:
+    """Whether today's kernels are the measured ones; where the generator's text is the same, nothing is emitted."""
+    if journal.digest() == digest:
+        return True
+    emit = planned.generator.emit
+    return all(
+        emit(request.operator, request.target, trial.config).id == trial.kernel_id for trial in _compared(journal)
+    )
+
+
+def _compared(journal: Journal) -> list[Trial]:
+    """Trials that a kernel was emitted for, an even choice where they are many."""
+    trials = [trial for trial in journal.trials() if trial.kernel_id]
+    if len(trials) <= COMPARED:
+        return trials
+    step = len(trials) / (COMPARED - _BEST)
+    return [*journal.best(_BEST), *(trials[int(i * step)] for i in range(COMPARED - _BEST))]
+
+
+def source_digest(generator: Generator) -> str:
+    """Changes whenever the text changes that a generator's kernels come from."""
+    module = sys.modules.get(type(generator).__module__)
+    path = Path(getattr(module, "__file__", None) or "")
+    ours = Path(deepgen.__file__).parent
+    if ours in path.parents:
+        # Families share headers and expressions: any change there is looked at, and most change no kernel.
+        return _tree(ours / "generators") + _tree(ours / "operators")[:16]
+    if not path.is_file():
+        return ""  # of an interactive session: never known to be the same
+    package = path.parent if (path.parent / "__init__.py").is_file() else None
+    return _tree(package) if package else hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@lru_cache(maxsize=8)
+def _tree(folder: Path) -> str:
+    seen = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not set(_IGNORED) & set(path.parts):
+            seen.update(f"{path.relative_to(folder).as_posix()}\0".encode())
+            seen.update(hashlib.sha256(path.read_bytes()).digest())
+    return seen.hexdigest()

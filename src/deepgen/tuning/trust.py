@@ -1,0 +1,92 @@
+"""Whose code is it? What this user's deepgen wrote is signed with a key that only this user can read.
+
+Code and binaries out of a folder or an archive run without a question only if their signature holds. Whatever else is
+to run must be allowed by whoever runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import pwd
+import secrets
+import stat
+from functools import lru_cache
+from pathlib import Path
+
+from deepgen import settings
+from deepgen.vocabulary import DeepgenError
+from deepgen.vocabulary.json import canonical
+
+KEY_FILE = "key"
+_BYTES = 32
+
+
+class Untrusted(DeepgenError):
+    """Code that this user's deepgen did not write."""
+
+
+def sign(what: object) -> str | None:
+    """The signature of a JSON value; None for a user who has no place for a key."""
+    key = _key()
+    return None if key is None else hmac.new(key, canonical(what).encode(), hashlib.sha256).hexdigest()
+
+
+def is_own(what: object, signature: object) -> bool:
+    """Whether this user's deepgen signed exactly this."""
+    expected = sign(what) if isinstance(signature, str) else None
+    return expected is not None and hmac.compare_digest(expected, str(signature))
+
+
+def require(what: object, signature: object, *, trust: bool, origin: Path, holds: str) -> None:
+    """Raises Untrusted unless it is this user's own, or allowed. `holds`: what would run, in words."""
+    if not trust and not is_own(what, signature):
+        raise Untrusted(
+            f"{origin}{_owner(origin)} holds {holds} that this user's deepgen did not write: if you trust where it "
+            "comes from, allow it with --trust (in Python: trust=True)"
+        )
+
+
+def _owner(path: Path) -> str:
+    """Who else it belongs to."""
+    try:
+        owner = path.stat().st_uid
+        return "" if owner == os.getuid() else f" (of user {pwd.getpwuid(owner).pw_name})"
+    except (OSError, KeyError):
+        return ""
+
+
+def _key() -> bytes | None:
+    found = settings.user_file()
+    return None if found is None else _read_or_make(found.parent / KEY_FILE)
+
+
+@lru_cache(maxsize=8)
+def _read_or_make(path: Path) -> bytes | None:
+    try:
+        if not path.exists():
+            _make(path)
+        about = path.stat()
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None  # nowhere to keep one: nothing is signed, and what needs a signature asks
+    if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
+        raise DeepgenError(f"{path} can be read by others, so it signs nothing: chmod 600 it, or delete it")
+    if len(text) != 2 * _BYTES:
+        raise DeepgenError(f"{path} is not a key of deepgen's: delete it, and a new one is made")
+    return bytes.fromhex(text)
+
+
+def _make(path: Path) -> None:
+    """Written beside its place and linked there: of two processes that make one at once, both read the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{KEY_FILE}.{os.getpid()}")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(secrets.token_hex(_BYTES))
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        pass
+    finally:
+        fresh.unlink()
