@@ -38,7 +38,7 @@ def test_a_broken_plug_in_is_left_out_and_told_of(monkeypatch: pytest.MonkeyPatc
     assert len(things.working()) == 1
     [broken] = things.broken()
     assert broken.name == "lost" and "no_such_module" in broken.why
-    with pytest.raises(DeepgenError, match="thing 'lost' of package .* cannot be loaded: ModuleNotFoundError"):
+    with pytest.raises(DeepgenError, match=r"thing 'lost' of package .* cannot be loaded: ModuleNotFoundError"):
         things.get("lost")
 
 

@@ -31,9 +31,7 @@ class Opening:
     session: str
     task: Task
     setting: str  # JSON: cache folder and toolchains on the node
-    arrays: (
-        Any  # inputs and answers of an operator that is not deepgen's own, as `measure.handed` packs them; else None
-    )
+    arrays: Any  # inputs and answers as `measure.handed` packs them, where the nodes lack an operator's code; else None
     harness: Any  # our own code for the device, built on a node that builds; None where there is none
 
 
