@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import deepgen
+from deepgen.baselines import BASELINES
 from deepgen.build import survey
 from deepgen.cli import clocks
+from deepgen.generators import FAMILIES
+from deepgen.operators import OPERATORS
+from deepgen.search import STRATEGIES
 from deepgen.settings import Settings
 from deepgen.targets import host
 from deepgen.targets.gpu_facts import CUDA_ARCHES, HIP_ARCHES
@@ -58,6 +62,7 @@ def examine(settings: Settings, root: Path = Path("/")) -> dict[str, Any]:
         "toolchains": tools,
         "targets": _targets(),
         "packages": packages,
+        "plugins": _plugins(),
         "missing": _missing(tools, packages),
         "clocks": [c.to_json() for c in held],
         "settings": [
@@ -75,6 +80,18 @@ def _targets() -> list[dict[str, str]]:
         *({"target": target, "evidence": evidence} for target, evidence in EXECUTED.items()),
         *({"target": f"{kind} ({which})", "evidence": NEVER_EXECUTED} for kind, which in never.items()),
     ]
+
+
+def _plugins() -> list[dict[str, Any]]:
+    """What installed packages add to deepgen, and why some of it cannot be used."""
+    out = []
+    for registry in (OPERATORS, FAMILIES, BASELINES, STRATEGIES):
+        why = {broken.name: broken for broken in registry.broken()}
+        names = [name for name in registry.names() if name not in registry.own]
+        for name in dict.fromkeys((*names, *why)):
+            broken = why.get(name)
+            out.append({"kind": registry.what, "name": name, "problem": broken.why if broken else None})
+    return out
 
 
 def _processor() -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ def doctor(as_json: options.AsJson = False) -> None:
     _devices(found["devices"])
     _tools(found["toolchains"], found["packages"])
     _targets(found["targets"])
+    _plugins(found["plugins"])
     _missing(found["missing"])
     _clocks(found["clocks"])
     _settings(found["settings"])
@@ -70,6 +71,13 @@ def _targets(targets: list[dict[str, str]]) -> None:
     print("\ntargets")
     for row in targets:
         labelled("", f"{row['target']}: {row['evidence']}", indent=2)
+
+
+def _plugins(plugins: list[dict[str, Any]]) -> None:
+    if plugins:
+        print("\nplug-ins")
+    for row in plugins:
+        _line(f"  {row['name']}", f"{row['kind']}: {row['problem'] or 'ready'}")
 
 
 def _tool(tool: dict[str, Any]) -> str:

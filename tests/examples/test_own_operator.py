@@ -1,0 +1,125 @@
+"""An operator and a family from outside the package do all that deepgen's own do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_operator.py"
+PROJECT = """
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "own-operator"
+version = "1.0"
+
+[tool.setuptools]
+py-modules = ["own_operator", "broken_plugin"]
+
+[project.entry-points."deepgen.operators"]
+vadd = "own_operator:VectorAdd"
+row_softmax = "own_operator:RowSoftmax"
+lost = "broken_plugin:Lost"
+
+[project.entry-points."deepgen.generators"]
+c_vadd = "own_operator:VectorAddFamily"
+c_row_softmax = "own_operator:RowSoftmaxFamily"
+"""
+CALL = """
+import sys
+import numpy as np
+import deepgen as dg
+
+kernel = dg.Study.open(sys.argv[1]).best().load()
+a, b = np.ones(777, np.float32), np.arange(777, dtype=np.float32)
+assert (kernel(a, b) == a + b).all()
+"""
+
+
+def run(*argv: str, cwd: Path, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [sys.executable, *argv], cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def deepgen(*words: str, cwd: Path, env: dict[str, str] | None = None) -> str:
+    return run("-m", "deepgen", *words, cwd=cwd, env=env)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tuned")
+    env = {"XDG_CONFIG_HOME": str(folder / "config"), "XDG_CACHE_HOME": str(folder / "cache")}
+    run(str(EXAMPLE), cwd=folder, env=env)
+    return folder
+
+
+def study(folder: Path, name: str) -> Path:
+    [found] = folder.glob(f"deepgen-studies/{name}-*")
+    return found
+
+
+@pytest.fixture
+def at_home(tuned: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user who tuned."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tuned / "config"))
+    return tuned
+
+
+def test_it_is_reopened_and_called_in_a_new_process(at_home: Path, tmp_path: Path) -> None:
+    run("-c", CALL, str(study(at_home, "vadd")), cwd=tmp_path)
+
+
+def test_the_command_line_goes_on_with_it(at_home: Path) -> None:
+    for name in ("vadd", "row_softmax"):
+        folder = study(at_home, name)
+        before = json.loads(deepgen("show", str(folder), "--json", cwd=at_home))["trials"]["correct"]
+        after = json.loads(deepgen("resume", str(folder), "--trials", "10", "--json", cwd=at_home))
+        assert after["trials"]["correct"] > before and after["winner"]
+    assert "void row_softmax" in deepgen("show", str(study(at_home, "row_softmax")), "--source", cwd=at_home)
+
+
+def test_it_travels_in_a_bundle_without_its_code(at_home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / study(at_home, "vadd").name
+    shutil.copytree(study(at_home, "vadd"), folder)
+    deepgen("bundle", "pack", str(folder), "--trials", "12", "-o", "vadd.tar.gz", cwd=tmp_path)
+    shutil.unpack_archive(tmp_path / "vadd.tar.gz", tmp_path / "far", filter="data")
+    assert not list((tmp_path / "far").rglob("own_operator.py"))
+    run(str(tmp_path / "far" / "vadd" / "run.py"), "-o", str(tmp_path / "vadd.results.jsonl"), cwd=tmp_path / "far")
+    merged = json.loads(deepgen("bundle", "merge", str(folder), "vadd.results.jsonl", "--json", cwd=tmp_path))
+    assert merged["merged"] > 0 and merged["trials"]["correct"] == 12 and merged["winner"]
+
+
+def test_an_installed_package_brings_it_by_entry_points(tmp_path: Path) -> None:
+    project, site = tmp_path / "project", tmp_path / "site"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(PROJECT)
+    shutil.copy(EXAMPLE, project / "own_operator.py")
+    (project / "broken_plugin.py").write_text("import no_such_module\n")
+    pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+    run(*pip, "--target", str(site), str(project), cwd=tmp_path)
+    env = {"PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))}
+    words = ("tune", "vadd", "n=5000", "--target", "cpu", "--trials", "4", "--json")
+    done = json.loads(deepgen(*words, cwd=tmp_path, env=env))
+    assert done["trials"] == {"correct": 4} and done["operator"] == {"name": "vadd", "n": 5000}
+    run("-c", CALL, done["study"], cwd=tmp_path, env=env)
+    plugins = {row["name"]: row for row in json.loads(deepgen("doctor", "--json", cwd=tmp_path, env=env))["plugins"]}
+    assert plugins["vadd"]["problem"] is None and plugins["c_vadd"]["kind"] == "generator"
+    assert "no_such_module" in plugins["lost"]["problem"]
+    # Where the package is gone, a sentence says so; what was measured can still be read.
+    assert "vadd f32 n=5000" in deepgen("show", done["study"], cwd=tmp_path)
+    gone = subprocess.run(
+        [sys.executable, "-m", "deepgen", "resume", done["study"], "--trials", "6"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert gone.returncode == 2 and "whose code is not here" in gone.stderr
