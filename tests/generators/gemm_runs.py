@@ -41,9 +41,8 @@ class Runs:
         bound = self.native.bind(arrays, operator.scalars(), workspace)
         bound.prepare()
         bound.run()
-        found = compare(
-            arrays["C"].copy(), operator.reference(inputs)["C"], operator.dtypes[2], operator.tolerance(probe)
-        )
+        want, tolerance = operator.reference(inputs)["C"], operator.tolerance("C", probe)
+        found = compare(arrays["C"].copy(), want, operator.dtypes[2], tolerance)
         damage = [words for memory in guarded.values() if (words := memory.damage())]
         for memory in guarded.values():
             memory.close()

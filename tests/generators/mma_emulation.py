@@ -50,10 +50,8 @@ def build(kernel: Kernel, folder: Path) -> ctypes.CDLL:
 def check(operator: Gemm, kernel: Kernel, folder: Path, times: int = 1) -> int:
     """Asserts that the result is right, run after run; gives how often rows of matrices met on the same banks."""
     library = build(kernel, folder)
-    error, got, wanted = simt.run(kernel, library, testable(operator), times=times)
-    assert error == ""
-    allowed = operator.tolerance()
-    np.testing.assert_allclose(got, wanted, rtol=allowed.relative, atol=allowed.absolute)
+    error, found = simt.run(kernel, library, testable(operator), times=times)
+    assert error == "" and found.ok, found
     return int(library.conflicts())
 
 

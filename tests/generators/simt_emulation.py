@@ -17,9 +17,9 @@ import numpy as np
 
 from deepgen.operators import Gemm
 from deepgen.operators.base import Array
+from deepgen.operators.compare import Comparison, compare
 from deepgen.space import parse
 from deepgen.vocabulary import Kernel, ScalarArg, TensorArg, WorkspaceArg
-from deepgen.vocabulary.dtypes import widen
 
 COMPILER = next((found for name in ("clang++-19", "clang++", "g++") if (found := shutil.which(name))), None)
 NO_COMPILER = "no C++ compiler is installed, so kernels cannot be emulated"
@@ -81,10 +81,9 @@ def _headers() -> TemporaryDirectory[str]:
     return folder
 
 
-def run(kernel: Kernel, library: ctypes.CDLL, gemm: Gemm, seed: int = 1, times: int = 1) -> tuple[str, Array, Array]:
-    """What went wrong (empty: nothing), the result and the exact one, both in f64. Only the last run's result."""
+def run(kernel: Kernel, library: ctypes.CDLL, gemm: Gemm, seed: int = 1, times: int = 1) -> tuple[str, Comparison]:
+    """What went wrong (empty: nothing), and how the last run's result compares with the exact one."""
     inputs = gemm.inputs(seed)
-    expected = gemm.reference(inputs)["C"]
     tensors = {t.name: _tensor(t.shape, inputs.get(t.name), t.dtype) for t in gemm.tensors()}
     spaces: dict[str, Array] = {}
     error = ""
@@ -94,7 +93,7 @@ def run(kernel: Kernel, library: ctypes.CDLL, gemm: Gemm, seed: int = 1, times: 
         else:
             tensors["C"][...] = inputs["C"]
         error = error or _steps(kernel, library, gemm, tensors, spaces)
-    return error, np.asarray(widen(tensors["C"], gemm.dtypes[2]), dtype=np.float64), expected
+    return error, compare(tensors["C"], gemm.reference(inputs)["C"], gemm.dtypes[2], gemm.tolerance())
 
 
 def _tensor(shape: tuple[int, ...], values: Array | None, dtype: Any) -> Array:

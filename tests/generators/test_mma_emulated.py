@@ -85,8 +85,8 @@ def test_a_mistake_in_a_kernel_is_caught(file: str, wrong: str, instead: str, sa
     )
     broken = replace(kernel, sources=sources)
     library = emulation.build(broken, tmp_path)
-    error, got, wanted = simt.run(broken, library, operator)
+    error, found = simt.run(broken, library, operator)
     if says == "banks":
-        assert error == "" and np.allclose(got, wanted, rtol=0.02, atol=0.2) and library.conflicts() > 0
+        assert error == "" and found.ok and library.conflicts() > 0
     else:
         assert says in error

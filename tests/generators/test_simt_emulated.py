@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import simt_emulation as emulation
 
@@ -22,10 +21,8 @@ pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_
 
 
 def check(operator: Gemm, kernel: Kernel, folder: Path, times: int = 1) -> None:
-    error, got, wanted = emulation.run(kernel, emulation.build(kernel, folder), operator, times=times)
-    assert error == ""
-    allowed = operator.tolerance()
-    np.testing.assert_allclose(got, wanted, rtol=allowed.relative, atol=allowed.absolute)
+    error, found = emulation.run(kernel, emulation.build(kernel, folder), operator, times=times)
+    assert error == "" and found.ok, found
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -83,9 +80,8 @@ def test_one_binary_serves_other_sizes_where_its_guards_are_general(tmp_path: Pa
     kernel = FAMILY.emit(operator, CHIP, config)
     library = emulation.build(kernel, tmp_path)
     for m, n, k in ((64, 64, 64), (1, 1, 1), (65, 7, 129)):
-        error, got, wanted = emulation.run(kernel, library, replace(operator, m=m, n=n, k=k))
-        assert error == ""
-        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-4)
+        error, found = emulation.run(kernel, library, replace(operator, m=m, n=n, k=k))
+        assert error == "" and found.ok, found
 
 
 @pytest.mark.parametrize(
@@ -107,5 +103,5 @@ def test_a_mistake_in_a_kernel_is_caught(copy: str, wrong: str, instead: str, sa
     main = kernel.sources[0]
     assert wrong in main.text
     broken = replace(kernel, sources=(Source(main.name, main.text.replace(wrong, instead)), *kernel.sources[1:]))
-    error, _, _ = emulation.run(broken, emulation.build(broken, tmp_path), operator)
+    error, _ = emulation.run(broken, emulation.build(broken, tmp_path), operator)
     assert says in error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import simt_emulation as emulation
 
@@ -38,9 +37,8 @@ def test_a_legal_config_is_a_kernel_that_is_right(name: str, seed: int, transpos
     assert family.refuses(operator, chip) is None
     (config,) = family.space(operator, chip).sample(1, seed)
     kernel = family.emit(operator, chip, config)
-    error, got, wanted = emulation.run(kernel, emulation.build(kernel, tmp_path), operator)
-    assert error == ""
-    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=operator.tolerance().absolute)
+    error, found = emulation.run(kernel, emulation.build(kernel, tmp_path), operator)
+    assert error == "" and found.ok, found
 
 
 @pytest.mark.parametrize("strategy", [0, 1])
@@ -73,9 +71,8 @@ def test_more_groups_than_steps_of_k_in_a_tile(tmp_path: Path) -> None:
     operator, chip = older_operator(candidates), targets.resolve("cuda:sm_80")
     config = {**{key: values[0] for key, values in candidates.items()}, "REDUCE_C_CONTINUOUS": 1}
     kernel = OlderSimtGemm(candidates).emit(operator, chip, config)
-    error, got, wanted = emulation.run(kernel, emulation.build(kernel, tmp_path), operator)
-    assert error == ""
-    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=operator.tolerance().absolute)
+    error, found = emulation.run(kernel, emulation.build(kernel, tmp_path), operator)
+    assert error == "" and found.ok, found
 
 
 def test_their_space_is_the_one_tuned_over() -> None:

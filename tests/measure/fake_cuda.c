@@ -75,10 +75,13 @@ int cuCtxSynchronize(void) { return sticky; }
 static int judge(void** p) {
     const float* got = *(void**)p[0];
     const double* want = *(void**)p[1];
-    double absolute = *(double*)p[4], relative = *(double*)p[5], worst = 0;
-    u64 count = *(u64*)p[2], *found = *(void**)p[7], bits;
+    const float* scale = *(void**)p[2];
+    double absolute = *(double*)p[6], relative = *(double*)p[7], smallest = *(double*)p[9], worst = 0;
+    u64 count = *(u64*)p[3], *found = *(void**)p[10], bits;
+    int each = *(int*)p[4];
     for (u64 i = 0; i < count; i++) {
-        double off = got[i] - want[i], share = (off < 0 ? -off : off) / (absolute + relative * (want[i] < 0 ? -want[i] : want[i]));
+        double off = got[i] - want[i], size = want[i] < 0 ? -want[i] : want[i];
+        double share = (off < 0 ? -off : off) / (absolute * scale[each ? i : 0] + relative * size + smallest);
         if (!(share <= 1.0)) found[0]++;
         if (share > worst) worst = share;
     }

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from deepgen.measure.references import reference
-from deepgen.operators import Array, Gemm
+from deepgen.operators import Answer, Array, Gemm
 
 
 class Counted(Gemm):
@@ -17,7 +17,7 @@ class Counted(Gemm):
 
     computed = 0
 
-    def reference(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
         Counted.computed += 1
         return super().reference(inputs)
 
@@ -26,7 +26,7 @@ OPERATOR = Counted(8, 9, 10)
 
 
 def get(folder: Path, seed: int = 0, probe: str = "normal") -> Array:
-    return reference(OPERATOR, seed, probe, OPERATOR.inputs(seed, probe), folder)["C"]
+    return reference(OPERATOR, seed, probe, OPERATOR.inputs(seed, probe), folder)["C"].values
 
 
 def test_it_is_computed_once_for_each_seed_and_probe(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_nobody_can_write_to_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("harm", ["flip", "cut", "empty", "pickle"])
 def test_a_damaged_file_is_not_believed(harm: str, tmp_path: Path) -> None:
     right = get(tmp_path).copy()
-    [file] = tmp_path.glob("*.npy")
+    [file] = tmp_path.glob("*.C.npy")
     content = file.read_bytes()
     if harm == "pickle":
         np.save(file, np.array([{"a": 1}], dtype=object), allow_pickle=True)
