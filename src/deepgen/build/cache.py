@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepgen.build.base import BuildError, Built, Toolchain
-from deepgen.targets import X86, Target
+from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, BadInput, Kernel, Verdict, digest
-from deepgen.vocabulary.json import Json, JsonObject
+from deepgen.vocabulary.json import JsonObject
 
 _FORMAT = 1  # of entries; another number is another key
 _ENTRY = "entry.json"
@@ -50,8 +50,7 @@ def default_cache_folder() -> Path:
 
 def cache_key(kernel: Kernel, toolchain: Toolchain, target: Target) -> str:
     """What a binary depends on: the kernel, the toolchain and the target's facts that reach the compiler."""
-    facts: Json = {"name": target.name, "isa": list(target.isa)} if isinstance(target, X86) else target.to_json()
-    return digest({"format": _FORMAT, "kernel": kernel.id, "toolchain": toolchain.id, "target": facts})
+    return digest({"format": _FORMAT, "kernel": kernel.id, "toolchain": toolchain.id, "target": target.build_facts()})
 
 
 @dataclass(frozen=True)

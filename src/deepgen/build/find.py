@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,16 +14,17 @@ from deepgen.build.group import Group
 from deepgen.build.programs import Tool
 from deepgen.build.toolchains.c import CCompiler, gcc_or_clang, zig
 from deepgen.build.toolchains.sim import SimToolchain
-from deepgen.targets import X86, Gpu, Target
+from deepgen.targets import KINDS, Cpu, Target, host
+from deepgen.targets.cpu import common
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Missing, Source
 
 _SMALLEST = "#include <math.h>\n#include <stdint.h>\nfloat tried(float x) { return expf(x); }\n"
 
 # In the order in which they are tried. The first that is here builds C kernels.
 C_COMPILERS = (
-    Tool("gcc", "building C kernels for x86", "Install it with `apt-get install gcc libc6-dev`."),
-    Tool("clang", "building C kernels for x86", "Install it with `apt-get install clang`."),
-    Tool("zig", "building C kernels for x86 on a machine without a compiler", "Install it with `pip install ziglang`."),
+    Tool("gcc", "building C kernels for processors", "Install it with `apt-get install gcc libc6-dev`."),
+    Tool("clang", "building C kernels for processors", "Install it with `apt-get install clang`."),
+    Tool("zig", "building C kernels for any processor, on any machine", "Install it with `pip install ziglang`."),
 )
 OTHERS = (Tool("objdump", "showing a binary's instructions", "Install it with `apt-get install binutils`."),)
 TOOLS = {tool.name: tool for tool in (*C_COMPILERS, *OTHERS, *find_gpu.TOOLS)}
@@ -50,28 +51,43 @@ def toolchain_for(target: Target, language: str, paths: Mapping[str, str] | None
 
     A compiler whose path the user set comes before those that are merely found, and must work.
     """
-    if language == "sim" and target.kind == "sim":
-        return SimToolchain()
-    given = {name: path for name, path in (paths or {}).items() if path}
-    if isinstance(target, Gpu) and language == target.kind:
-        return find_gpu.toolchain_for(target, given)
-    if language != "c" or target.kind != "x86":
+    if language not in target.languages:
         raise Missing(
             f"a toolchain for {language} on {target.name}",
             blocks="such kernels cannot be built",
-            remedy="C is built for x86 targets, CUDA for cuda targets, HIP for hip targets, sim for sim targets.",
+            remedy=f"Kernels for {target.kind} targets are written in {' or '.join(target.languages)}.",
         )
+    given = {name: path for name, path in (paths or {}).items() if path}
+    return _TOOLCHAINS[language](target, given)
+
+
+def _c_compiler(target: Target, given: Mapping[str, str]) -> Toolchain:
+    """A compiler that builds for another kind of machine, such as gcc for its own, is passed over."""
+    assert isinstance(target, Cpu), "only processors have kernels in C"
+    others = []
     for tool in sorted(C_COMPILERS, key=lambda tool: tool.name not in given):
-        if tool.name in given:
-            return _compiler(tool.name, programs.named(tool.name, given[tool.name]))
-        path = programs.search(tool.name)
-        if path is not None:
-            return _compiler(tool.name, path)
+        path = programs.named(tool.name, given[tool.name]) if tool.name in given else programs.search(tool.name)
+        if path is None:
+            continue
+        compiler = _compiler(tool.name, path, target.machine)
+        if compiler.serves(target):
+            return compiler
+        others.append(f"{path} builds for {compiler.machine}")
     raise Missing(
-        "a C compiler",
-        blocks="kernels for x86 cannot be built",
-        remedy="Install gcc or clang with your system's packages, or `pip install ziglang`.",
+        f"a C compiler for {target.machine}" if others else "a C compiler",
+        blocks=f"kernels for {target.name} cannot be built" + (f" ({', '.join(others)})" if others else ""),
+        remedy="Install one with `pip install ziglang`, which builds for every processor"
+        + ("." if others else ", or gcc or clang with your system's packages."),
     )
+
+
+# Language -> what chooses its toolchain, from a target that has the language and the paths that the user set.
+_TOOLCHAINS: Mapping[str, Callable[[Target, Mapping[str, str]], Toolchain]] = {
+    "c": _c_compiler,
+    "cuda": find_gpu.nvrtc_for,
+    "hip": find_gpu.hip_for,
+    "sim": lambda target, given: SimToolchain(),
+}
 
 
 def survey(paths: Mapping[str, str] | None = None) -> list[ToolStatus]:
@@ -87,7 +103,8 @@ def _status(tool: Tool, given: str) -> ToolStatus:
         path = programs.named(tool.name, given) if given else programs.search(tool.name)
         if path is None:
             return ToolStatus(tool.name, tool.serves, None, None, "not found", tool.remedy)
-        version = _tried(_compiler(tool.name, path)) if tool in C_COMPILERS else programs.version(path)
+        here = host.machine()
+        version = _tried(_compiler(tool.name, path, here)) if tool in C_COMPILERS else programs.version(path)
     except (BadInput, BuildError) as error:
         return ToolStatus(tool.name, tool.serves, None, given or None, str(error), tool.remedy)
     return ToolStatus(tool.name, tool.serves, version, path, None, tool.remedy)
@@ -95,18 +112,21 @@ def _status(tool: Tool, given: str) -> ToolStatus:
 
 def _tried(compiler: CCompiler) -> str:
     """The version of a compiler that did build something: one without headers or linker tells its version too."""
-    target = X86("x86:any", model="any", isa=("sse2",), cores=1, l1d_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=8 << 20)
+    target = next((common(k, 1) for k in KINDS.values() if issubclass(k, Cpu) and k.machine == compiler.machine), None)
+    if target is None:
+        raise BadInput(f"{compiler.path} builds for {compiler.machine}", allowed="processors that deepgen knows")
     kernel = Kernel("tried", "c", (Source("tried.c", _SMALLEST),), (), LaunchPlan(()))
     with tempfile.TemporaryDirectory() as folder, Group() as group:
         compiler.build(kernel, target, Path(folder), BuildLimits(), group)
     return compiler.version
 
 
-def _compiler(name: str, path: str) -> CCompiler:
+def _compiler(name: str, path: str, machine: str) -> CCompiler:
+    """The compiler at a path; where it can build for any machine, for this one."""
     if name == "zig":
-        return zig(path, programs.number(programs.ask(path, "version")), _zig_cache())
+        return zig(path, programs.number(programs.ask(path, "version")), _zig_cache(), machine)
     try:
-        return gcc_or_clang(name, path, programs.ask(path, "--version"))
+        return gcc_or_clang(name, path, programs.ask(path, "--version"), programs.ask(path, "-dumpmachine"))
     except ValueError as error:
         raise BadInput(f"{path} is not a {name} that can be used: {error}") from error
 

@@ -13,7 +13,7 @@ from deepgen.build.programs import Tool
 from deepgen.build.toolchains import hip_clang, nvrtc
 from deepgen.build.toolchains.hip_clang import HipClang
 from deepgen.build.toolchains.nvrtc import Nvrtc
-from deepgen.targets import Cuda, Gpu
+from deepgen.targets import Cuda, Target
 from deepgen.vocabulary import BadInput, Missing
 
 TOOLS = (
@@ -27,11 +27,6 @@ TOOLS = (
 )
 _TOOLKITS = (Path("/usr/local/cuda"), Path("/opt/cuda"))
 _VENDORS = (Path("/opt/rocm/llvm/bin/clang++"), Path("/opt/dtk/llvm/bin/clang++"))
-
-
-def toolchain_for(target: Gpu, paths: Mapping[str, str]) -> Toolchain:
-    """The toolchain for a GPU. One whose path the user set must work."""
-    return _nvrtc_for(target, paths) if isinstance(target, Cuda) else _hip(paths.get("hip", ""))
 
 
 def examine(name: str, given: str) -> tuple[str | None, str | None]:
@@ -49,8 +44,9 @@ def examine(name: str, given: str) -> tuple[str | None, str | None]:
         return None, None
 
 
-def _nvrtc_for(target: Cuda, paths: Mapping[str, str]) -> Nvrtc:
-    """The newest library that compiles for the architecture."""
+def nvrtc_for(target: Target, paths: Mapping[str, str]) -> Nvrtc:
+    """The newest library that compiles for the architecture. One whose path the user set must work."""
+    assert isinstance(target, Cuda), "only CUDA targets have kernels in CUDA"
     seen = []
     for path in _libraries(paths.get("nvrtc", "")):
         library = _described(path, _nvdisasm(paths.get("nvdisasm", "")))
@@ -101,6 +97,11 @@ def _nvdisasm(given: str) -> str | None:
     packaged = (shutil.which("nvdisasm", path=str(f)) for p in _package_folders() for f in p.glob("*/bin"))
     toolkits = (shutil.which("nvdisasm", path=str(folder / "bin")) for folder in _TOOLKITS)
     return next((path for path in (*packaged, *toolkits) if path), None) or shutil.which("nvdisasm")
+
+
+def hip_for(target: Target, paths: Mapping[str, str]) -> HipClang:
+    """The compiler for all AMD GPUs. One whose path the user set must work."""
+    return _hip(paths.get("hip", ""))
 
 
 def _hip(given: str) -> HipClang:

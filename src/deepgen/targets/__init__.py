@@ -2,39 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from deepgen.targets import host
+from deepgen.targets.arm import Arm
 from deepgen.targets.base import Target
-from deepgen.targets.cpu import Cpu
+from deepgen.targets.cpu import Cpu, narrowed
 from deepgen.targets.cuda import Cuda, parse_cuda
 from deepgen.targets.gpu import Gpu
 from deepgen.targets.hip import Hip, parse_hip
 from deepgen.targets.sim import Sim, parse_sim
-from deepgen.targets.x86 import X86, narrowed
-from deepgen.vocabulary.errors import BadInput
+from deepgen.targets.x86 import X86
+from deepgen.vocabulary.errors import BadInput, DeepgenError, Missing
 
-KINDS: Mapping[str, type[X86] | type[Cuda] | type[Hip] | type[Sim]] = {"x86": X86, "cuda": Cuda, "hip": Hip, "sim": Sim}
+KINDS: Mapping[str, type[X86] | type[Arm] | type[Cuda] | type[Hip] | type[Sim]] = {
+    "x86": X86,
+    "arm": Arm,
+    "cuda": Cuda,
+    "hip": Hip,
+    "sim": Sim,
+}
+# How the device of a kind is found on this machine. The simulated one is nowhere and everywhere.
+_LOOK: Mapping[str, Callable[[], Target]] = {
+    "x86": lambda: host.x86(),
+    "arm": lambda: host.arm(),
+    "cuda": lambda: host.cuda(),
+    "hip": lambda: host.hip(),
+}
+
+
+class Elsewhere(Missing):
+    """Kernels for the target can be built on this machine but not run."""
 
 
 def resolve(name: str | None = None) -> Target:
-    """The target of that name; without one, the best device here."""
+    """The target of that name; without one, the best device here. `cpu` is this machine's processor."""
     kind, _, arch = (name or best()).partition(":")
+    if kind == "cpu":
+        return narrowed(host.processor(), arch or "native")
     if kind == "x86":
-        return narrowed(host.x86(), arch or "native")
+        return host.x86() if arch in ("", "native") else narrowed(host.like(X86), arch)
+    if kind == "arm":
+        return host.arm() if arch in ("", "native") else narrowed(host.like(Arm), arch)
     if kind == "cuda":
         return host.cuda() if arch in ("", "native") else parse_cuda(arch)
     if kind == "hip":
         return host.hip() if arch in ("", "native") else parse_hip(arch)
     if kind == "sim":
         return parse_sim(arch)
-    raise BadInput(f"unknown target {name!r}", allowed="kind:arch with a kind of " + ", ".join(KINDS))
+    raise BadInput(f"unknown target {name!r}", allowed="kind:arch with a kind of cpu, " + ", ".join(KINDS))
 
 
 def best() -> str:
     """The name of the fastest kind of device that this machine has."""
-    return "cuda:native" if host.has_cuda() else "hip:native" if host.has_hip() else "x86:native"
+    return "cuda:native" if host.has_cuda() else "hip:native" if host.has_hip() else host.processor().name
+
+
+def devices() -> list[Target]:
+    """All kinds of devices that this machine has, one of each."""
+    found = []
+    for look in _LOOK.values():
+        try:
+            found.append(look())
+        except DeepgenError:  # not of that kind, or a card that no table knows
+            continue
+    return found
+
+
+def device_for(target: Target) -> Target:
+    """The device of this machine that runs the target's kernels. Raises Elsewhere, saying what could be done instead."""
+    if target.kind not in _LOOK:
+        return target
+    try:
+        found = _LOOK[target.kind]()
+    except Missing as error:
+        raise _elsewhere(target, "this machine has none") from error
+    if not target.runs_on(found):
+        raise _elsewhere(target, f"this machine has {found.describe().partition(': ')[2]}")
+    return found
 
 
 def from_json(data: Mapping[str, Any]) -> Target:
@@ -45,4 +91,28 @@ def from_json(data: Mapping[str, Any]) -> Target:
     return KINDS[kind].from_json(data)
 
 
-__all__ = ["KINDS", "X86", "Cpu", "Cuda", "Gpu", "Hip", "Sim", "Target", "best", "from_json", "resolve"]
+def _elsewhere(target: Target, why: str) -> Elsewhere:
+    return Elsewhere(
+        f"a device that runs {target.name}",
+        blocks=f"{why}, so this host can build kernels for {target.name} but not measure them",
+        remedy="Pack them with `deepgen bundle pack`, run the bundle where such a device is, and merge its results.",
+    )
+
+
+__all__ = [
+    "KINDS",
+    "X86",
+    "Arm",
+    "Cpu",
+    "Cuda",
+    "Elsewhere",
+    "Gpu",
+    "Hip",
+    "Sim",
+    "Target",
+    "best",
+    "device_for",
+    "devices",
+    "from_json",
+    "resolve",
+]

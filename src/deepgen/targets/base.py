@@ -1,15 +1,24 @@
-"""What every target is: a name and hardware facts, as data."""
+"""What every target is: a name and hardware facts, as data, and what can be done with it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from deepgen.vocabulary.json import JsonObject, digest
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a kernel runs. Each kind of target adds its own facts as fields."""
+    """Where a kernel runs. Each kind of target adds its own facts as fields.
+
+    Code outside `targets` and the generators asks what a target can do, never which kind it is.
+    """
+
+    languages: ClassVar[tuple[str, ...]] = ()  # in which its kernels are written; our own helpers are in the first
+    runner: ClassVar[str] = ""  # how its kernels are measured: cpu, gpu or sim
+    computes: ClassVar[bool] = True  # whether its kernels give results, so that they can be called
+    shares_cores_with_builds: ClassVar[bool] = False  # so that builds stand still while a kernel is timed
 
     name: str  # kind:arch, such as x86:native
 
@@ -17,12 +26,33 @@ class Target:
     def kind(self) -> str:
         return self.name.partition(":")[0]
 
+    @property
+    def bandwidth(self) -> float | None:
+        """GB/s of its memory, where a datasheet tells."""
+        return None
+
+    def peak(self, dtype: str) -> float | None:
+        """GFLOP/s in a number format, where a datasheet tells; None where it has to be measured or there is none."""
+        return None
+
+    def runs_on(self, found: Target) -> bool:
+        """Whether code built for this target runs on a device that was found."""
+        return self == found
+
+    def limited_to(self, cores: int | None) -> Target:
+        """As it looks to a kernel that may use so many of the host's cores; None: all."""
+        return self
+
     def describe(self) -> str:
         """One short line for people."""
         return self.name
 
     def to_json(self) -> JsonObject:
         return asdict(self)
+
+    def build_facts(self) -> JsonObject:
+        """The facts that reach a compiler: what a binary depends on."""
+        return self.to_json()
 
     def fingerprint(self) -> str:
         """Changes when a fact changes: a study belongs to one machine, not to a name."""

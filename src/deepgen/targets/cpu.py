@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
 
 from deepgen.targets.base import Target
+from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.json import JsonObject
+
+C = TypeVar("C", bound="Cpu")
 
 
 @dataclass(frozen=True)
 class Cpu(Target):
     """A processor that runs kernels in C on its cores. Caches are as one core sees them."""
+
+    languages: ClassVar[tuple[str, ...]] = ("c",)
+    runner: ClassVar[str] = "cpu"
+    shares_cores_with_builds: ClassVar[bool] = True
+    own_kind: ClassVar[str]  # the part of a name before the colon
+    machine: ClassVar[str]  # as `uname -m` and compilers call it
+    family: ClassVar[str]  # of processors, for people
+    features: ClassVar[tuple[str, ...]]  # instruction sets that generators ask for, by the Linux kernel's names
+    arches: ClassVar[Mapping[str, tuple[str, ...]]]  # what can be built for on any machine
 
     model: str
     isa: tuple[str, ...]
@@ -22,6 +38,16 @@ class Cpu(Target):
     def has(self, *features: str) -> bool:
         return set(features) <= set(self.isa)
 
+    def runs_on(self, found: Target) -> bool:
+        return isinstance(found, type(self)) and found.has(*self.isa)
+
+    def build_facts(self) -> JsonObject:
+        # Caches and cores reach generators, not compilers: the same kernel is the same binary on both.
+        return {"name": self.name, "isa": list(self.isa)}
+
+    def limited_to(self, cores: int | None) -> Target:
+        return self if cores is None else replace(self, cores=min(cores, self.cores))
+
     @property
     def vector_bytes(self) -> int:
         """Of one vector register."""
@@ -33,3 +59,47 @@ class Cpu(Target):
 
     def describe(self) -> str:
         return f"{self.name}: {self.model}, {self.cores} cores, {self.vector_bytes * 8}-bit vectors"
+
+    @classmethod
+    def from_json(cls: type[C], data: Mapping[str, Any]) -> C:
+        return cls(**{**data, "isa": tuple(data["isa"])})
+
+
+def native(cls: type[C], model: str, isa: Iterable[str], caches: Mapping[str, int], cores: int) -> C:
+    """The processor of the machine that says so of itself; `caches` are the sizes of L1d, L2 and L3 in bytes."""
+    return cls(
+        name=f"{cls.own_kind}:native",
+        model=model or f"unknown {cls.family}",
+        isa=_ordered(cls, isa),
+        cores=cores,
+        # Sizes that nearly every processor of the last ten years has, where the machine does not tell.
+        l1d_bytes=caches.get("L1d", 32 << 10),
+        l2_bytes=caches.get("L2", 256 << 10),
+        l3_bytes=caches.get("L3", 8 << 20),
+    )
+
+
+def common(cls: type[C], cores: int) -> C:
+    """A processor of that kind that is not here, with usual caches."""
+    return native(cls, f"a common {cls.family}", (), {}, cores)
+
+
+def narrowed(cpu: C, arch: str) -> C:
+    """This machine seen as a lesser architecture, or a common machine of a greater one: builds need no device."""
+    if arch == "native":
+        return cpu
+    if arch not in cpu.arches:
+        names = ", ".join(f"{cpu.kind}:{a}" for a in ("native", *cpu.arches))
+        raise BadInput(f"unknown target {cpu.kind}:{arch}", allowed=names)
+    return replace(cpu, name=f"{cpu.kind}:{arch}", isa=_ordered(type(cpu), cpu.arches[arch]))
+
+
+def field(cpuinfo: str, key: str) -> str:
+    """The first line of that name in /proc/cpuinfo's text; empty when there is none."""
+    found = re.search(rf"^{key}\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    return found.group(1).strip() if found else ""
+
+
+def _ordered(cls: type[Cpu], features: Iterable[str]) -> tuple[str, ...]:
+    chosen = set(features)
+    return tuple(f for f in cls.features if f in chosen)

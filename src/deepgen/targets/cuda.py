@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
+from deepgen.targets.base import Target
 from deepgen.targets.gpu import Gpu, by_name, from_card, newest
 from deepgen.targets.gpu_facts import CUDA_ARCHES, CUDA_CARDS, Card
 from deepgen.vocabulary.errors import BadInput
@@ -15,10 +16,19 @@ from deepgen.vocabulary.errors import BadInput
 class Cuda(Gpu):
     """An NVIDIA GPU."""
 
+    languages: ClassVar[tuple[str, ...]] = ("cuda",)
+
     @property
     def sm(self) -> int:
         """The compute capability as a number: 90 for sm_90a."""
         return int(self.arch[len("sm_") :].rstrip("a"))
+
+    def runs_on(self, found: Target) -> bool:
+        if not isinstance(found, Cuda):
+            return False
+        if self.arch.endswith("a"):
+            return self.sm == found.sm
+        return self.sm // 10 == found.sm // 10 and self.sm <= found.sm
 
 
 def parse_cuda(word: str) -> Cuda:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from deepgen.targets.base import Target
 from deepgen.targets.gpu_facts import Arch, Card
@@ -17,6 +17,8 @@ G = TypeVar("G", bound="Gpu")
 @dataclass(frozen=True)
 class Gpu(Target):
     """A GPU. For AMD's, read compute unit for multiprocessor, wavefront for warp, LDS for shared memory."""
+
+    runner: ClassVar[str] = "gpu"
 
     arch: str  # what the compiler is told: sm_90a, gfx906
     model: str  # a typical card of that architecture, or the one found
@@ -42,6 +44,10 @@ class Gpu(Target):
     def has(self, *features: str) -> bool:
         return set(features) <= set(self.features)
 
+    @property
+    def bandwidth(self) -> float:
+        return self.bandwidth_gbs
+
     def peak(self, dtype: str) -> float | None:
         """GFLOP/s of the fastest unit; None when the chip does not compute in that format."""
         return dict(self.peaks).get(dtype)
@@ -49,6 +55,9 @@ class Gpu(Target):
     def vector_peak(self, dtype: str) -> float | None:
         """GFLOP/s without matrix units."""
         return dict(self.vector_peaks).get(dtype)
+
+    def runs_on(self, found: Target) -> bool:
+        return isinstance(found, type(self)) and self.arch == found.arch
 
     def describe(self) -> str:
         return f"{self.name}: {self.model} ({self.arch}), {self.multiprocessors} multiprocessors"

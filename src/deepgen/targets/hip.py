@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from deepgen.targets.gpu import Gpu, by_name, from_card
 from deepgen.targets.gpu_facts import HIP_ARCHES, HIP_CARDS
@@ -14,6 +14,8 @@ from deepgen.vocabulary.errors import BadInput
 @dataclass(frozen=True)
 class Hip(Gpu):
     """An AMD GPU, or one that runs the same code."""
+
+    languages: ClassVar[tuple[str, ...]] = ("hip",)
 
 
 def parse_hip(word: str) -> Hip:

@@ -8,26 +8,81 @@ import platform
 import sys
 from pathlib import Path
 
+from deepgen.targets import arm as arm_facts
+from deepgen.targets import x86 as x86_facts
+from deepgen.targets.arm import Arm
+from deepgen.targets.cpu import C, Cpu, common
 from deepgen.targets.host_gpu import cuda, has_cuda, has_hip, hip
-from deepgen.targets.x86 import X86, from_facts
+from deepgen.targets.x86 import X86
 from deepgen.vocabulary.errors import Missing
 
-__all__ = ["cache_sizes", "cuda", "has_cuda", "has_hip", "hip", "may_use_tiles", "usable_cores", "x86"]
+__all__ = [
+    "arm",
+    "cache_sizes",
+    "cuda",
+    "has_cuda",
+    "has_hip",
+    "hip",
+    "like",
+    "machine",
+    "may_use_tiles",
+    "processor",
+    "usable_cores",
+    "x86",
+]
+_MACHINES: dict[str, type[Cpu]] = {kind.machine: kind for kind in (X86, Arm)}
+
+
+def processor() -> Cpu:
+    """This machine's processor as a target, whatever its kind."""
+    kind = _MACHINES.get(machine())
+    if kind is None:
+        raise Missing(
+            "a processor that deepgen knows",
+            blocks=f"this machine is {machine()}, so kernels for its processor cannot be built",
+            remedy="Name another target with --target.",
+        )
+    return x86() if kind is X86 else arm()
 
 
 def x86() -> X86:
-    """This machine's processor as a target."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
+    """This machine's processor, which must be an x86-64."""
+    _require(X86, "an x86-64 processor")
+    return x86_facts.from_facts(_cpuinfo(), cache_sizes(), usable_cores(), tiles=may_use_tiles())
+
+
+def arm() -> Arm:
+    """This machine's processor, which must be a 64-bit Arm."""
+    _require(Arm, "a 64-bit Arm processor")
+    return arm_facts.from_facts(_cpuinfo(), cache_sizes(), usable_cores())
+
+
+def like(kind: type[C]) -> C:
+    """This machine's processor where it is of that kind; otherwise a common one, to build for."""
+    found = processor() if machine() in _MACHINES else None
+    return found if isinstance(found, kind) else common(kind, usable_cores())
+
+
+def _require(kind: type[Cpu], words: str) -> None:
+    if _MACHINES.get(machine()) is not kind:
         raise Missing(
-            "an x86-64 processor",
-            blocks=f"this machine is {platform.machine()}, so x86 kernels cannot run here",
+            words,
+            blocks=f"this machine is {machine()}, so {kind.own_kind} kernels cannot run here",
             remedy="Name another target with --target.",
         )
+
+
+def machine() -> str:
+    """As compilers call it: x86_64, aarch64."""
+    name = platform.machine().lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+
+
+def _cpuinfo() -> str:
     try:
-        cpuinfo = Path("/proc/cpuinfo").read_text()
+        return Path("/proc/cpuinfo").read_text()
     except OSError:
-        cpuinfo = ""
-    return from_facts(cpuinfo, cache_sizes(), usable_cores(), tiles=may_use_tiles())
+        return ""
 
 
 def may_use_tiles() -> bool:

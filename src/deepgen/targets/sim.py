@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,10 @@ FAULTS = (
 class Sim(Target):
     """The options of a simulated device."""
 
+    languages: ClassVar[tuple[str, ...]] = ("sim",)
+    runner: ClassVar[str] = "sim"
+    computes: ClassVar[bool] = False
+
     noise: float = 0.02  # standard deviation of a sample, as a share of the true time
     seed: int = 0  # another seed, another landscape
     faults: float = 0.0  # share of configs that end in a fault, one verdict each
@@ -40,6 +44,9 @@ class Sim(Target):
     build_seconds: float = 0.0  # mean of the lognormal time that a build really takes
     measure_seconds: float = 0.0  # likewise for a measurement
     peak_gflops: float = 1000.0
+
+    def peak(self, dtype: str) -> float | None:
+        return self.peak_gflops
 
     def describe(self) -> str:
         return f"{self.name}: simulated, {self.noise:.0%} noise, {self.faults:.0%} faults"

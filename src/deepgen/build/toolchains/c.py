@@ -14,7 +14,7 @@ from deepgen.build.group import Group
 from deepgen.build.toolchains import isa
 from deepgen.build.toolchains.judge import failed, run_judged
 from deepgen.build.toolchains.sources import write_sources
-from deepgen.targets import X86, Target
+from deepgen.targets import Cpu, Target
 from deepgen.vocabulary import BadInput, Json, Kernel, digest
 
 _OPTIMISE = ("-O3",)
@@ -25,7 +25,10 @@ _ASSEMBLY = "kernel.s"
 
 @dataclass(frozen=True)
 class CCompiler:
-    """One C compiler. `command` starts it; `family` says whose flags and version numbers it has, gcc's or clang's."""
+    """One C compiler for one kind of machine.
+
+    `command` starts it; `family` says whose flags and version numbers it has, gcc's or clang's.
+    """
 
     name: str
     version: str
@@ -33,6 +36,7 @@ class CCompiler:
     command: tuple[str, ...]
     family: str
     major: int
+    machine: str  # that it builds for: x86_64, aarch64
     identity: str  # the compiler's own description, down to the distribution's patch level
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -40,6 +44,9 @@ class CCompiler:
     def id(self) -> str:
         recipe = [*self._flags(()), *_SHARED]
         return f"{self.name}-{self.version}-{digest([self.identity, recipe, list(self.command[1:])], 16)}"
+
+    def serves(self, target: Target) -> bool:
+        return isinstance(target, Cpu) and target.machine == self.machine
 
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
         # -fstack-usage costs nothing and shows which kernels spill registers.
@@ -64,7 +71,8 @@ class CCompiler:
     def _flags(self, features: tuple[str, ...]) -> tuple[str, ...]:
         # zig takes the processor of -mtune for the one to compile for, with instructions that the target may lack.
         tuning = () if self.name == "zig" else isa.tuning(features, self.family, self.major)
-        return (*_OPTIMISE, *isa.flags(features, self.family, self.major), *tuning)
+        zig = self.name == "zig"
+        return (*_OPTIMISE, *isa.flags(self.machine, features, self.family, self.major, zig=zig), *tuning)
 
     def _compile(
         self,
@@ -76,8 +84,8 @@ class CCompiler:
         limits: BuildLimits,
         group: Group,
     ) -> process.Finished:
-        if not isinstance(target, X86):
-            raise BadInput(f"{self.name} builds no kernels for {target.name}", allowed="x86 targets")
+        if not isinstance(target, Cpu) or not self.serves(target):
+            raise BadInput(f"{self.path} builds no kernels for {target.name}", allowed=f"{self.machine} processors")
         write_sources(kernel, folder)
         # Names relative to the folder, so that the binary is the same wherever it was built; the kernel's own flags
         # come last, so that they win and its libraries follow what needs them.
@@ -90,19 +98,20 @@ class CCompiler:
         return {key: value.replace("{folder}", str(folder)) for key, value in self.env.items()}
 
 
-def gcc_or_clang(name: str, path: str, description: str) -> CCompiler:
-    """The compiler at a path, as its own `--version` describes it. Raises ValueError when that is neither."""
+def gcc_or_clang(name: str, path: str, description: str, machine: str) -> CCompiler:
+    """The compiler at a path, as its own `--version` and `-dumpmachine` describe it. Raises ValueError otherwise."""
     first = description.splitlines()[0] if description.strip() else ""
     numbers = re.findall(r"\b(\d+)\.\d+(?:\.\d+)?", first)
     version = re.findall(r"\b\d+\.\d+(?:\.\d+)?", first)
     family = "clang" if "clang" in first.lower() else "gcc" if re.search(r"\bGCC\b|gcc", description) else ""
     if not family or not numbers:
         raise ValueError(f"it describes itself as {first!r}")
-    return CCompiler(name, version[-1], path, (path,), family, int(numbers[-1]), first)
+    built_for = machine.strip().partition("-")[0]  # of a triple such as aarch64-linux-gnu
+    return CCompiler(name, version[-1], path, (path,), family, int(numbers[-1]), built_for, first)
 
 
-def zig(path: str, version: str, cache: str) -> CCompiler:
-    """The C compiler inside zig, with a libc of its own: all that a machine without a compiler needs."""
+def zig(path: str, version: str, cache: str, machine: str) -> CCompiler:
+    """The C compiler inside zig, with a libc of its own for any machine: all that one without a compiler needs."""
     libc = "musl" if platform.libc_ver()[0] != "glibc" else "gnu"
     return CCompiler(
         name="zig",
@@ -110,9 +119,10 @@ def zig(path: str, version: str, cache: str) -> CCompiler:
         path=path,
         # Without a target zig would compile for this machine's processor and nothing else; and its checks for
         # undefined behaviour are not what is to be timed.
-        command=(path, "cc", "-target", f"x86_64-linux-{libc}", "-fno-sanitize=undefined", "-g0"),
+        command=(path, "cc", "-target", f"{machine}-linux-{libc}", "-fno-sanitize=undefined", "-g0"),
         family="clang",
         major=18,  # of the oldest zig that deepgen asks for
+        machine=machine,
         identity=f"zig {version}",
         # The C library, compiled once, is shared; objects are ours to keep and go away with the work folder.
         env={"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": "{folder}/zig-cache"},

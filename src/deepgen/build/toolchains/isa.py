@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 # Instruction set -> flag, and the first gcc and clang that know it. An older compiler is not given the flag: a kernel
 # that needs the instructions then fails with the compiler's own words, and all others build.
-_FLAGS: dict[str, tuple[str, int, int]] = {
+_X86: dict[str, tuple[str, int, int]] = {
     "sse2": ("-msse2", 0, 0),
     "avx": ("-mavx", 0, 0),
     "f16c": ("-mf16c", 0, 0),
@@ -27,6 +27,16 @@ _FLAGS: dict[str, tuple[str, int, int]] = {
     "amx_int8": ("-mamx-int8", 11, 11),
     "amx_bf16": ("-mamx-bf16", 11, 11),
 }
+# The same for Arm, as an extension of -march: gcc's and clang's name, and zig's, where it differs.
+_ARM: dict[str, tuple[str, str, int, int]] = {
+    "atomics": ("lse", "lse", 6, 4),
+    "asimdhp": ("fp16", "fullfp16", 7, 5),
+    "asimddp": ("dotprod", "dotprod", 8, 6),
+    "bf16": ("bf16", "bf16", 10, 11),
+    "i8mm": ("i8mm", "i8mm", 10, 11),
+    "sve": ("sve", "sve", 8, 5),
+    "sve2": ("sve2", "sve2", 10, 9),
+}
 # The processor whose instruction costs the scheduler assumes, by the newest instruction set there is.
 _TUNE: tuple[tuple[str, str, int, int], ...] = (
     ("amx_tile", "sapphirerapids", 11, 12),
@@ -36,10 +46,14 @@ _TUNE: tuple[tuple[str, str, int, int], ...] = (
 )
 
 
-def flags(isa: Iterable[str], family: str, major: int) -> tuple[str, ...]:
+def flags(machine: str, isa: Iterable[str], family: str, major: int, *, zig: bool = False) -> tuple[str, ...]:
     """The flags for these instruction sets that a compiler of this family and major version knows."""
     present = set(isa)
-    chosen = [flag for name, (flag, *since) in _FLAGS.items() if name in present and _known(family, major, *since)]
+    if machine == "aarch64":
+        known = [names for f, (*names, gcc, clang) in _ARM.items() if f in present and _known(family, major, gcc, clang)]
+        # zig reads -march as the name of a processor.
+        return ("+".join(("-mcpu=generic" if zig else "-march=armv8-a", *(str(names[zig]) for names in known))),)
+    chosen = [flag for name, (flag, *since) in _X86.items() if name in present and _known(family, major, *since)]
     if "-mavx512f" in chosen and _known(family, major, 8, 6):
         # The tunings would vectorise loops in 256 bits, though every target with 512 has full-width units.
         chosen.append("-mprefer-vector-width=512")
