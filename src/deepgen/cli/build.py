@@ -39,7 +39,7 @@ def build(
     from deepgen.cli.output import print_json
 
     current = settings.load()
-    operator, _ = operator_words.parse(words, dtype=dtype or "f32", layout=layout or "nn", fast_sums=fast_sums)
+    operator, _ = operator_words.parse(words, **options.of_operator(dtype, layout, fast_sums))
     where = targets.resolve(target or current.target)
     generator = generators.find(operator, where)
     space = generator.space(operator, where)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepgen.cli import options
+from deepgen.cli.operator_help import OperatorCommand
 
 if TYPE_CHECKING:
     from deepgen.settings import Settings
@@ -19,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure a s
 Words = Annotated[
     list[str],
     typer.Argument(
-        metavar="STUDY | OPERATOR SIZES... | FILE",
+        metavar="STUDY | OPERATOR NAME=VALUE... | FILE",
         help="A study to go on with, or what `deepgen tune` takes.",
         show_default=False,
     ),
@@ -30,7 +31,7 @@ Archive = Annotated[
 ]
 
 
-@app.command("pack")
+@app.command("pack", cls=OperatorCommand)
 def pack(
     words: Words,
     output: Archive = None,
@@ -59,9 +60,7 @@ def pack(
 
     current = settings.load()
     given = {
-        "dtype": dtype,
-        "layout": layout,
-        "fast_sums": fast_sums or None,
+        **options.of_operator(dtype, layout, fast_sums),
         "target": target,
         "family": family,
         "threads": threads,
@@ -161,11 +160,12 @@ def command(words: Sequence[str], given: Mapping[str, Any], *, warm: bool) -> st
 
 def _request(words: list[str], given: dict[str, Any], current: Settings, *, warm: bool) -> Request:
     from deepgen.cli import config_file, requests, studies
+    from deepgen.cli.words import names_a_file
     from deepgen.measure.base import Policy
     from deepgen.vocabulary.errors import BadInput
 
     one = words[0] if len(words) == 1 else None
-    if one is not None and "=" not in one and not config_file.is_config_file(one):
+    if one is not None and "=" not in one and not config_file.is_config_file(one) and not names_a_file(one):
         return requests.from_study(studies.open_study(one, current), given)
     policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
     wanted, _ = requests.from_words(words, given, current, policy)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deepgen import search, targets
 from deepgen.cli import words
-from deepgen.operators import Operator
-from deepgen.operators.gemm import LAYOUTS
+from deepgen.operators import OPERATORS, Operator, words_of
+from deepgen.operators.words import short_example
 from deepgen.settings import read_json, read_toml
 from deepgen.space import legacy
-from deepgen.vocabulary.dtypes import DTYPES
 from deepgen.vocabulary.errors import BadInput
 
 SUFFIXES = (".toml", ".json")
-_KEYS = (
-    "operator", "shapes", "dtype", "layout", "fast_sums", "target", "knobs", "budget", "seed", "strategy", "keep_top",
-    "out",
-)  # fmt: skip
-_CONTENT = "an object with " + ", ".join(_KEYS)
+WHAT = ("operator", "shapes")
+RUN = ("target", "knobs", "budget", "seed", "strategy", "keep_top", "out")
+_CONTENT = f"an object with {', '.join(WHAT)}, the operator's words, {', '.join(RUN)}"
 
 
 @dataclass(frozen=True)
@@ -86,12 +83,15 @@ class _Table:
 def read(path: Path) -> TuningConfig:
     """The file's content, every key and value checked but for the knobs, which only the space can judge."""
     where = str(path)
-    top = _Table(where, read_toml(path) if path.suffix == ".toml" else read_json(path, allowed=_CONTENT)).known(*_KEYS)
+    top = _Table(where, read_toml(path) if path.suffix == ".toml" else read_json(path, allowed=_CONTENT))
+    operator = _operator_kind(top)
+    shared = [word for word in words_of(operator) if word not in RUN]
+    top.known(*WHAT, *shared, *RUN)
     budget = _Table(where, top.get("budget", _table, "a table of trials and time", default={}), "budget.")
     budget.known("trials", "time")
     return TuningConfig(
         file=path,
-        operators=_operators(top),
+        operators=_operators(top, operator, shared),
         target=top.get("target", _word, "the name of a target, such as x86:native", check=targets.resolve),
         knobs=_knobs(top),
         trials=budget.get("trials", _whole, "a whole number from 1 up"),
@@ -112,34 +112,40 @@ def read_older(path: Path) -> Mapping[str, Any] | None:
     return data if legacy.is_tuning_config(data) or legacy.is_space_file(data) else None
 
 
-def _operators(top: _Table) -> tuple[Operator, ...]:
-    for key in ("operator", "shapes"):
+def _operator_kind(top: _Table) -> type[Operator]:
+    for key in WHAT:
         if key not in top.items:
-            example = 'such as operator = "gemm" and shapes = { MNK = 1024 }'
+            first = OPERATORS.own[0]
+            example = f'such as operator = "{first}" and shapes = {_example(OPERATORS.get(first))}'
             raise BadInput(f"{key} is not given", where=top.where, allowed=example)
-    name = top.get("operator", _word, "an operator's name", check=words.known_operator)
-    fields = {
-        "dtype": top.get("dtype", _one_of(DTYPES), "one of " + ", ".join(DTYPES), default="f32"),
-        "layout": top.get("layout", _one_of(LAYOUTS), "one of " + ", ".join(LAYOUTS), default="nn"),
-        "fast_sums": top.get("fast_sums", _choice, "true or false", default=False),
-    }
+    name: str = top.get("operator", _word, "an operator's name", check=words.find_operator)
+    return words.find_operator(name)
+
+
+def _operators(top: _Table, kind: type[Operator], shared: Sequence[str]) -> tuple[Operator, ...]:
+    """One for each shape, with the words that the file says of all of them."""
+    said = {name: top.items[name] for name in shared if name in top.items}
     given = top.items["shapes"]
     shapes = given if isinstance(given, list) else [given]
+    allowed = f"a table of sizes, such as {_example(kind)}"
     if not shapes:
-        raise BadInput("shapes is empty", where=top.where, allowed="one table of sizes or more, such as { MNK = 1024 }")
-    return tuple(_operator(name, s, fields, f"{top.where}: shapes[{i}]") for i, s in enumerate(shapes))
+        raise BadInput("shapes is empty", where=top.where, allowed=allowed)
+    found = []
+    for i, shape in enumerate(shapes):
+        where = f"{top.where}: shapes[{i}]"
+        if not isinstance(shape, dict):
+            raise BadInput(f"is {shape!r}", where=where, allowed=allowed)
+        try:
+            found.append(words.operator(kind, said, shape))
+        except BadInput as error:
+            raise BadInput(error.what, where=where, allowed=error.allowed) from error
+    return tuple(found)
 
 
-def _operator(name: str, shape: object, fields: Mapping[str, Any], where: str) -> Operator:
-    if not isinstance(shape, dict):
-        raise BadInput(f"is {shape!r}", where=where, allowed="a table of sizes, such as { MNK = 1024 }")
-    for letters, size in shape.items():
-        if _whole(size) is None:
-            raise BadInput(f"{letters} is {size!r}", where=where, allowed="a whole number from 1 up")
-    try:
-        return words.operator(name, shape.items(), **fields)
-    except BadInput as error:
-        raise BadInput(error.what, where=where, allowed=error.allowed) from error
+def _example(kind: type[Operator]) -> str:
+    """A shape as TOML writes it."""
+    said = short_example(words_of(kind).values()).split()
+    return "{ " + ", ".join(word.replace("=", " = ") for word in said) + " }"
 
 
 def _knobs(top: _Table) -> dict[str, list[Any]]:
@@ -150,16 +156,8 @@ def _knobs(top: _Table) -> dict[str, list[Any]]:
     return dict(table)
 
 
-def _one_of(known: Collection[str]) -> Callable[[Any], str | None]:
-    return lambda value: value if isinstance(value, str) and value in known else None
-
-
 def _word(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _choice(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None
 
 
 def _table(value: Any) -> dict[str, Any] | None:

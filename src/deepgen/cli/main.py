@@ -37,10 +37,12 @@ from deepgen.cli import (
     top,
     tune,
 )
+from deepgen.cli.operator_help import OperatorCommand
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 app = typer.Typer(name="deepgen", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+_OF_OPERATORS = (tune.tune, space.space, build.build)
 for _name, _command in (
     ("tune", tune.tune),
     ("resume", resume.resume),
@@ -57,7 +59,7 @@ for _name, _command in (
     ("doctor", doctor.doctor),
     ("clean", clean.clean),
 ):
-    app.command(_name)(_command)
+    app.command(_name, cls=OperatorCommand if _command in _OF_OPERATORS else None)(_command)
 app.add_typer(bundle.app, name="bundle")
 app.add_typer(cluster.app, name="cluster")
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+OF_OPERATOR = ("dtype", "layout", "fast_sums")  # options that say what a word of that name may say, too
 
 Words = Annotated[
     list[str],
     typer.Argument(
-        metavar="OPERATOR SIZES...", help="Such as: gemm M=1024 N=2048 K=3072, or gemm MNK=1024.", show_default=False
+        metavar="OPERATOR NAME=VALUE...",
+        help="Such as: gemm M=1024 N=2048 K=3072, or gemm MNK=1024.",
+        show_default=False,
     ),
 ]
 StudyName = Annotated[
@@ -22,15 +26,15 @@ StudyName = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Dtype = Annotated[
     str | None,
-    typer.Option(
-        "--dtype", help="Number format of the tensors; 8-bit ones give wider results. [f32]", show_default=False
-    ),
+    typer.Option("--dtype", help="Number format of the tensors, as the word dtype=.", show_default=False),
 ]
 Layout = Annotated[
     str | None,
-    typer.Option("--layout", help="nn, nt, tn or tt: which of A and B is transposed. [nn]", show_default=False),
+    typer.Option("--layout", help="Which way tensors lie in memory, as the word layout=.", show_default=False),
 ]
-FastSums = Annotated[bool, typer.Option("--fast-sums", help="8-bit floats may be added up in fewer bits than f32 has.")]
+FastSums = Annotated[
+    bool, typer.Option("--fast-sums", help="Fewer bits than f32 has may do for sums, as the word fast_sums=true.")
+]
 TargetName = Annotated[
     str | None,
     typer.Option("--target", help="Where it runs, such as x86:native. [the best device here]", show_default=False),
@@ -110,3 +114,9 @@ SpaceStrategy = Annotated[
     ),
 ]
 Warm = Annotated[bool, typer.Option("--warm", help="Time with warm caches instead of cold ones.")]
+
+
+def of_operator(dtype: str | None, layout: str | None, fast_sums: bool) -> dict[str, Any]:
+    """What these options say of the operator: a word each."""
+    said = zip(OF_OPERATOR, (dtype, layout, fast_sums or None), strict=True)
+    return {name: value for name, value in said if value is not None}

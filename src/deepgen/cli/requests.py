@@ -9,6 +9,7 @@ from typing import Any
 
 from deepgen import generators, targets
 from deepgen.cli import config_file, words
+from deepgen.cli.options import OF_OPERATOR
 from deepgen.generators.legacy import LegacyGenerator
 from deepgen.measure.base import Policy
 from deepgen.settings import Settings
@@ -18,7 +19,6 @@ from deepgen.tuning.request import narrow
 from deepgen.vocabulary.errors import BadInput
 
 EVERY_FAMILY = "all"
-OF_THE_OPERATOR = ("dtype", "layout", "fast_sums")  # what words leave to options
 # What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
 OF_A_RUN = (
     "trials", "time_budget", "seed", "strategy", "options", "transfer", "second_look", "target_speedup", "patience",
@@ -45,7 +45,7 @@ def _wanted(
     if given and config_file.is_config_file(given[0]):
         return _from_file(given, options, settings, policy), False
     _no_space_strategy(options)
-    fields = {name: options[name] for name in OF_THE_OPERATOR if options.get(name) is not None}
+    fields = {name: options[name] for name in OF_OPERATOR if options.get(name) is not None}
     operator, extras = words.parse(given, **fields)
     if extras.trials is not None and options["trials"] is not None:
         raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="one of them")
@@ -78,7 +78,7 @@ def from_study(study: Study, options: Mapping[str, Any]) -> Request:
 def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy) -> list[Request]:
     if len(given) > 1:
         raise BadInput(f"{given[1]!r} follows a tuning config file", allowed="the file alone, with options")
-    for name in OF_THE_OPERATOR:
+    for name in OF_OPERATOR:
         if options.get(name) is not None:
             option = f"--{name.replace('_', '-')}"
             raise BadInput(f"{option} is given with a tuning config file", allowed=f"write {name} in {given[0]}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Words = Annotated[
     list[str],
     typer.Argument(
-        metavar="OPERATOR SIZES... | show FILE",
+        metavar="OPERATOR NAME=VALUE... | show FILE",
         help="Such as: gemm MNK=1024. Or: show FILE, of a space file, a T1 file or an older tuning config.",
         show_default=False,
     ),
@@ -48,8 +48,8 @@ def space(
     """Count and describe a space: of an operator on a target, or of a file."""
     from deepgen.cli.output import print_json
 
-    fields = {"dtype": dtype or "f32", "layout": layout or "nn", "fast_sums": fast_sums}
-    make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, target, **fields)
+    said = options.of_operator(dtype, layout, fast_sums)
+    make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, target, said)
     start = time.perf_counter()
     found = make()
     count = found.count() if found.uniform else None
@@ -77,11 +77,11 @@ def _reader(words: list[str], strategy: int) -> Callable[[], Space]:
     return lambda: read_space(text, str(path), strategy)
 
 
-def _generator(words: list[str], target: str | None, **fields: Any) -> Callable[[], Space]:
+def _generator(words: list[str], target: str | None, said: Mapping[str, Any]) -> Callable[[], Space]:
     from deepgen import generators, settings, targets
     from deepgen.cli import words as operator_words
 
-    operator, _ = operator_words.parse(words, **fields)
+    operator, _ = operator_words.parse(words, **said)
     where = targets.resolve(target or settings.load().target)
     generator = generators.find(operator, where)
     return lambda: generator.space(operator, where)

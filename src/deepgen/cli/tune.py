@@ -11,7 +11,7 @@ from deepgen.cli import options
 Words = Annotated[
     list[str],
     typer.Argument(
-        metavar="OPERATOR SIZES... | FILE",
+        metavar="OPERATOR NAME=VALUE... | FILE",
         help="Such as: gemm M=1024 N=2048 K=3072, or MN=1024 K=2048, or MNK=4096; t=500 sets the trials, O=0 detaches. "
         "Or a tuning config file: my.toml or my.json, also one of the older tool.",
         show_default=False,
@@ -57,9 +57,7 @@ def tune(
     current = settings.load()
     policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
     given = {
-        "dtype": dtype,
-        "layout": layout,
-        "fast_sums": fast_sums or None,
+        **options.of_operator(dtype, layout, fast_sums),
         "target": target,
         "family": family,
         "threads": threads,

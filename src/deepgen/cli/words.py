@@ -1,88 +1,135 @@
-"""The words after a command: an operator's name, its sizes (`MN=1024 K=2048`), and `t=` and `O=` for short.
+"""The words after a command: an operator's name, what is said of it (`rows=4096`), and `t=` and `O=` for short.
 
-Letters before `=` share the value.
+Letters before `=` share the value: `MN=1024 K=2048`. What can be said of an operator is its own affair
+(`operators/words.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from deepgen.operators import OPERATORS, Operator, gemm
+from deepgen.operators import OPERATORS, Operator, Word, words_of
+from deepgen.operators.words import usage
 from deepgen.vocabulary.errors import BadInput
 
-# The sizes of an operator: the letter, the operator's own name for it, and whether it must be given.
-_SIZES: Mapping[str, Mapping[str, tuple[str, bool]]] = {
-    "gemm": {"M": ("m", True), "N": ("n", True), "K": ("k", True), "B": ("batch", False)},
+# The short options, unless the operator has such a word: they are whole numbers.
+_SHORT = {
+    "t": Word("t", "the number of trials, from 1 up"),
+    "O": Word("O", "O=0 detaches, O=65536 stays in the foreground", least=0),
 }
-_WHOLE_WORDS = {"batch": "B"}
-# The short options: the least value and what they mean.
-_SHORT = {"t": (1, "the number of trials, from 1 up"), "O": (0, "O=0 detaches, O=65536 stays in the foreground")}
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What words other than sizes asked for; None where they said nothing."""
+    """What words asked for that are not about the operator; None where they said nothing."""
 
     trials: int | None = None
     detach: bool | None = None
 
 
-def parse(words: Sequence[str], **fields: Any) -> tuple[Operator, Extras]:
-    """The operator that the words describe, with its other `fields`, and the rest of what they ask for."""
+def parse(words: Sequence[str], **options: Any) -> tuple[Operator, Extras]:
+    """The operator that the words and the `options` named like its words describe, and what else the words ask for."""
     if not words:
-        raise BadInput("no operator is named", allowed=usage())
-    name = known_operator(words[0])
-    pairs: list[tuple[str, int]] = []
+        raise BadInput("no operator is named", allowed="one of " + ", ".join(OPERATORS.names()))
+    kind = find_operator(words[0])
+    known, said = words_of(kind), _Said(kind)
     short: dict[str, int] = {}
     for word in words[1:]:
         key, equals, text = word.partition("=")
         if not key or not equals:
-            raise BadInput(f"{word!r} is not a word of the form LETTERS=SIZE", allowed=usage(name))
-        if key not in _SHORT:
-            pairs.append((key, _whole(word, text, 1, "a whole number from 1 up")))
+            what = f"{word!r} is not a word of the form NAME=VALUE"
+            raise BadInput(what, allowed=usage(kind.name, known.values()))
+        if key in _SHORT and key not in known:
+            if key in short:
+                raise BadInput(f"{word!r}: {key} is given twice", allowed="once")
+            short[key] = _read(_SHORT[key], text, word, allowed=_SHORT[key].help)
             continue
-        if key in short:
-            raise BadInput(f"{word!r}: {key} is given twice", allowed="once")
-        least, allowed = _SHORT[key]
-        short[key] = _whole(word, text, least, allowed)
+        said.say(key, text, partial(_read, text=text, word=word))
+    for name, value in options.items():
+        said.option(name, value)
     extras = Extras(trials=short.get("t"), detach=short["O"] == 0 if "O" in short else None)
-    return operator(name, pairs, **fields), extras
+    return said.operator(), extras
 
 
-def operator(name: str, pairs: Iterable[tuple[str, int]], **fields: Any) -> Operator:
-    """The operator of that name with sizes given as (letters, value), and its other fields, such as its dtype."""
-    letters = _SIZES[known_operator(name)]
-    sizes: dict[str, int] = {}
-    for key, value in pairs:
-        for letter in _WHOLE_WORDS.get(key, key):
-            if letter not in letters:
-                raise BadInput(f"{key}={value}: {name} has no size {letter!r}", allowed=usage(name))
-            if letters[letter][0] in sizes:
-                raise BadInput(f"{key}={value}: {letter} is given twice", allowed="each size once")
-            sizes[letters[letter][0]] = value
-    missing = [letter for letter, (field, needed) in letters.items() if needed and field not in sizes]
-    if missing:
-        raise BadInput(f"{name}: no value for {' and '.join(missing)}", allowed=usage(name))
-    return gemm(**{**fields, **sizes})
+def operator(kind: type[Operator], *tables: Mapping[str, Any]) -> Operator:
+    """The operator that the tables of a file describe: words and their values."""
+    said = _Said(kind)
+    for table in tables:
+        for key, value in table.items():
+            said.say(key, value, partial(_check, value=value, key=key))
+    return said.operator()
 
 
-def usage(name: str = "gemm") -> str:
-    """How the words of an operator are written."""
-    needed = [letter for letter, (_, must) in _SIZES[name].items() if must]
-    apart, together = " ".join(f"{letter}=1024" for letter in needed), "".join(needed)
-    return f"such as: {name} {apart}, or {name} {together}=1024; B=8 adds a batch"
+def find_operator(word: str) -> type[Operator]:
+    """The class of operators that a word names."""
+    if names_a_file(word):
+        raise BadInput(f"{word!r} names a file", allowed="an operator by name: " + ", ".join(OPERATORS.names()))
+    return OPERATORS.get(word)
 
 
-def known_operator(name: str) -> str:
-    if name not in OPERATORS or name not in _SIZES:
-        raise BadInput(f"unknown operator {name!r}", allowed="one of " + ", ".join(_SIZES))
-    return name
+def names_a_file(word: str) -> bool:
+    """Whether a word names Python code of the user's own: `vadd.py`, or `vadd.py:kernel` for one object of it."""
+    return word.endswith(".py") or ".py:" in word
 
 
-def _whole(word: str, text: str, least: int, allowed: str) -> int:
-    # Eighteen digits are more than any machine holds, and keep a typing slip from becoming a huge number.
-    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) >= least):
-        raise BadInput(f"{word!r}: {text!r} is not possible", allowed=allowed)
-    return int(text)
+class _Said:
+    """What has been said of an operator so far; it refuses what the operator does not know or was told before."""
+
+    def __init__(self, kind: type[Operator]) -> None:
+        self.kind, self.values = kind, dict[str, Any]()
+        self._known = words_of(kind)
+        self._spelled = {name: word for word in self._known.values() for name in (word.name, *word.aliases)}
+        self._letters = {name: word for name, word in self._known.items() if word.letter}
+
+    def say(self, key: str, value: Any, read: Callable[[Word], Any]) -> None:
+        """What `key=value` says; `read` gives the value for a word, or raises BadInput."""
+        for word in self._meant(key, value):
+            if word.name in self.values:
+                raise BadInput(f"{key}={value}: {word.name} is given twice", allowed="each word once")
+            self.values[word.name] = read(word)
+
+    def _meant(self, key: str, value: Any) -> list[Word]:
+        """One word by its name, or one for each letter."""
+        if key in self._spelled:
+            return [self._spelled[key]]
+        if not key.isalpha() or len(key) > len(self._letters):
+            raise BadInput(f"{key}={value}: {self.kind.name} has no word {key!r}", allowed=self._usage())
+        for letter in key:
+            if letter not in self._letters:
+                raise BadInput(f"{key}={value}: {self.kind.name} has no size {letter!r}", allowed=self._usage())
+        return [self._letters[letter] for letter in key]
+
+    def option(self, name: str, value: Any) -> None:
+        """What the option `--name` says."""
+        if name not in self._known:
+            its = ", ".join(self._known)
+            raise BadInput(f"{self.kind.name} has no {name.replace('_', ' ')}", allowed=f"its words: {its}")
+        if name in self.values:
+            raise BadInput(f"{name} is given twice, as a word and as an option", allowed="each word once")
+        self.values[name] = self._known[name].check(value)
+
+    def operator(self) -> Operator:
+        missing = [name for name, word in self._known.items() if word.needed and name not in self.values]
+        if missing:
+            raise BadInput(f"{self.kind.name}: no value for {' and '.join(missing)}", allowed=self._usage())
+        return self.kind.make(self.values)
+
+    def _usage(self) -> str:
+        return usage(self.kind.name, self._known.values())
+
+
+def _read(meant: Word, text: str, word: str, allowed: str | None = None) -> Any:
+    try:
+        return meant.read(text)
+    except BadInput as error:
+        raise BadInput(f"{word!r}: {text!r} is not possible", allowed=allowed or error.allowed) from error
+
+
+def _check(meant: Word, value: Any, key: str) -> Any:
+    try:
+        return meant.check(value)
+    except BadInput as error:
+        raise BadInput(f"{key} is {value!r}", allowed=error.allowed) from error

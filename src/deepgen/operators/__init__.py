@@ -9,7 +9,7 @@ from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, lea
 from deepgen.operators.gemm import Gemm, gemm
 from deepgen.operators.recorded import RECORDED, Recorded, record
 from deepgen.operators.signature import Param, Signature, Tensor, TensorFacts
-from deepgen.operators.words import Word
+from deepgen.operators.words import Word, words_of
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.registry import Registry
 
@@ -50,4 +50,5 @@ __all__ = [
     "is_built_in",
     "least_work",
     "record",
+    "words_of",
 ]

@@ -22,7 +22,7 @@ from deepgen.operators.signature import (
     stride_scalars,
 )
 from deepgen.operators.signature import number as size_number
-from deepgen.operators.words import Word
+from deepgen.operators.words import Word, words_of
 from deepgen.vocabulary.dtypes import DType, dtype, narrow
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
@@ -85,7 +85,7 @@ class Operator(ABC):
     """
 
     name: ClassVar[str]
-    words: ClassVar[tuple[Word, ...]] = ()  # what the command line and config files ask for
+    words: ClassVar[tuple[Word, ...]] = ()  # what the command line and config files ask for; none: the fields
 
     @abstractmethod
     def signature(self) -> Signature: ...
@@ -197,6 +197,10 @@ class Operator(ABC):
     def make(cls: type[O], given: Mapping[str, Any]) -> O:
         """The operator that the words of a command line or a config file describe."""
         return cls(**given)
+
+    def said(self) -> Mapping[str, Any]:
+        """The words that describe it, as `make` takes them: fields of the same names, unless it says otherwise."""
+        return {name: getattr(self, name) for name in words_of(type(self))}
 
 
 def least_work(operator: Operator, operations: Mapping[str, int]) -> Work:

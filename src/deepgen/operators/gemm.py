@@ -23,6 +23,7 @@ from deepgen.vocabulary.json import JsonObject
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
 SCALES = ("none", "tensor", "row", "column")
+_FIELDS = {"M": "m", "N": "n", "K": "k", "B": "batch"}  # the words that are not named like their field
 
 # What the finals add to the usual standard-normal inputs. Each is a scale of the inputs, or special values in them.
 PROBES = ("normal", "large", "denormal", "zeros", "special")
@@ -275,8 +276,12 @@ class Gemm(Operator):
 
     @classmethod
     def make(cls, given: Mapping[str, Any]) -> Gemm:
-        named = {"M": "m", "N": "n", "K": "k", "B": "batch"}
-        return gemm(**{named.get(word, word): value for word, value in given.items()})
+        return gemm(**{_FIELDS.get(word, word): value for word, value in given.items()})
+
+    def said(self) -> Mapping[str, Any]:
+        batch = {"B": self.batch} if self.batch > 1 else {}
+        sums = {"fast_sums": True} if self.fast_sums else {}
+        return {"M": self.m, "N": self.n, "K": self.k, **batch, "dtype": self.a, "layout": self.layout, **sums}
 
 
 def gemm(m: int, n: int, k: int, *, dtype: str = "f32", **other: Any) -> Gemm:

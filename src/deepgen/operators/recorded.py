@@ -55,6 +55,9 @@ class Recorded(Operator):
     def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
         return Tolerance(*self.data["tolerances"][probe][output])
 
+    def said(self) -> Mapping[str, Any]:
+        raise self._elsewhere()
+
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
         raise self._elsewhere()
 

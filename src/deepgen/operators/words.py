@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
+from deepgen.vocabulary.dtypes import DTYPES
 from deepgen.vocabulary.errors import BadInput
 
 MOST_DIGITS = 18  # more than any machine holds, and it keeps a typing slip from becoming a huge number
@@ -16,8 +17,9 @@ _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 class Word:
     """One thing to say of an operator: `rows=4096`, `layout=nchw`.
 
-    `kind` is size (a whole number from `least` up), number, choice, flag or dtype. A word without a default must be
-    given. Sizes whose names are single capital letters may share a value: `MN=1024`.
+    `kind` is size (a whole number from `least` up), number, flag or choice (one of `choices`, or any text if there are
+    none). Whoever leaves out a word that is not `needed` gets what the operator does without it; `default` tells in the
+    help what that is. Sizes whose names are single capital letters may share a value: `MN=1024`.
     """
 
     name: str
@@ -29,50 +31,86 @@ class Word:
     least: int = 1
     aliases: tuple[str, ...] = ()
 
-    def read(self, text: Any) -> Any:
-        """The value that a text or a JSON value stands for. Raises BadInput."""
-        value = {"size": self._size, "number": _number, "flag": _flag}.get(self.kind, self._choice)(text)
-        if value is None:
-            raise BadInput(f"{self.name} is {text!r}", allowed=self.allowed())
+    @property
+    def letter(self) -> bool:
+        """Whether it may share its value with others."""
+        return self.kind == "size" and len(self.name) == 1 and self.name.isupper()
+
+    def read(self, text: str) -> Any:
+        """The value that a text stands for. Raises BadInput."""
+        kinds = {"size": _whole, "number": _number, "flag": _flag}
+        return self.check(kinds[self.kind](text) if self.kind in kinds else text, text)
+
+    def check(self, value: Any, shown: Any = None) -> Any:
+        """The value itself, if it is one for this word. Raises BadInput, which tells of `shown`."""
+        if not self._fits(value):
+            raise BadInput(f"{self.name} is {value if shown is None else shown!r}", allowed=self.allowed())
         return value
 
     def allowed(self) -> str:
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        return {"size": f"a whole number from {self.least} up", "number": "a number", "flag": "true or false"}[
-            self.kind
-        ]
+        kinds = {"size": f"a whole number from {self.least} up", "number": "a number", "flag": "true or false"}
+        return kinds.get(self.kind, "a text")
 
-    def _size(self, given: Any) -> int | None:
-        if isinstance(given, str):
-            good = given.isascii() and given.isdigit() and len(given) <= MOST_DIGITS
-            given = int(given) if good else None
-        good = isinstance(given, int) and not isinstance(given, bool) and self.least <= given < 10**MOST_DIGITS
-        return int(given) if good else None
+    def example(self) -> str:
+        return f"{self.name}={self.choices[0] if self.choices else self.default or 1024}"
 
-    def _choice(self, given: Any) -> str | None:
-        return given if given in self.choices else None
-
-
-def _number(given: Any) -> float | None:
-    try:
-        value = None if isinstance(given, bool) else float(given)
-    except (TypeError, ValueError):
-        return None
-    return value if value is not None and abs(value) < float("inf") else None
+    def _fits(self, value: Any) -> bool:
+        if self.kind == "flag":
+            return isinstance(value, bool)
+        if self.kind == "size":
+            return type(value) is int and self.least <= value < 10**MOST_DIGITS
+        if self.kind == "number":
+            return type(value) in (int, float) and abs(value) < float("inf")
+        return value in self.choices if self.choices else isinstance(value, str) and bool(value)
 
 
-def _flag(given: Any) -> bool | None:
-    if isinstance(given, bool):
-        return given
-    text = str(given).lower()
-    return True if text in _TRUE else False if text in _FALSE else None
+def words_of(operator: type[Any]) -> Mapping[str, Word]:
+    """What can be said of an operator, by name: its own `words`, or else the fields of its dataclass."""
+    return {word.name: word for word in operator.words or _from_fields(operator)}
 
 
-def usage(name: str, words: Sequence[Word]) -> str:
+def usage(name: str, words: Iterable[Word]) -> str:
     """How the words of an operator are written, by example."""
+    words = list(words)
+    apart = " ".join(word.example() for word in words if word.needed)
+    written = ", or ".join(f"{name} {example}".rstrip() for example in dict.fromkeys((apart, short_example(words))))
+    others = ", ".join(word.name for word in words if not word.needed)
+    return f"such as: {written}" + (f"; it also takes {others}" if others else "")
+
+
+def short_example(words: Iterable[Word]) -> str:
+    """All that is needed, in as few words as possible."""
     needed = [word for word in words if word.needed]
-    apart = " ".join(f"{w.name}={w.choices[0] if w.choices else 1024}" for w in needed)
-    letters = [w.name for w in needed if len(w.name) == 1 and w.name.isupper()]
-    together = f", or {name} {''.join(letters)}=1024" if len(letters) == len(needed) > 1 else ""
-    return f"such as: {name} {apart}{together}"
+    letters = "".join(word.name for word in needed if word.letter)
+    return " ".join([*([f"{letters}=1024"] if letters else []), *(w.example() for w in needed if not w.letter)])
+
+
+def _from_fields(operator: type[Any]) -> list[Word]:
+    """A word for every field; lists and tables have none."""
+    kinds = {"int": "size", "float": "number", "bool": "flag", "str": "choice"}
+    found = []
+    for field in fields(operator):
+        kind = kinds.get(field.type if isinstance(field.type, str) else getattr(field.type, "__name__", ""))
+        if kind is not None:
+            needed = field.default is MISSING and field.default_factory is MISSING
+            choices = tuple(DTYPES) if field.name == "dtype" else ()
+            default = None if field.default is MISSING else field.default
+            found.append(Word(field.name, "", kind, default, needed, choices))
+    return found
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _flag(text: str) -> bool | None:
+    return True if text.lower() in _TRUE else False if text.lower() in _FALSE else None

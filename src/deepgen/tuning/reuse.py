@@ -7,7 +7,7 @@ from typing import Any
 
 from deepgen.engines import Engine, LocalEngine
 from deepgen.measure.base import Policy, Task
-from deepgen.operators import Gemm
+from deepgen.operators import Operator, words_of
 from deepgen.space import Space
 from deepgen.tuning.finals import RESERVES, run_finals
 from deepgen.tuning.journal import Journal
@@ -42,28 +42,25 @@ def as_space(study: Study, count: int) -> Space:
 def as_config(study: Study, count: int) -> JsonObject:
     """A tuning config whose domains are the winners' values, each widened by one step of its knob's domain."""
     best = _best(study, count)
-    operator = study.operator
-    if not isinstance(operator, Gemm):
-        raise BadInput(f"{operator.describe()} cannot be written as a tuning config")
     knobs: dict[str, Json] = {}
     for knob in study.space.knobs:
         used = {_hashable(t.config[knob.name]) for t in best if knob.name in t.config}
         # A conditional knob that no winner has is left free.
         if used:
             knobs[knob.name] = [_plain(v) for v in widened(knob.values, used)]
-    shape: JsonObject = {"M": operator.m, "N": operator.n, "K": operator.k}
-    if operator.batch > 1:
-        shape["batch"] = operator.batch
-    return {
-        "operator": operator.name,
-        "shapes": [shape],
-        "dtype": operator.a,
-        "layout": operator.layout,
-        **({"fast_sums": True} if operator.fast_sums else {}),
-        "target": study.target.name,
-        "knobs": knobs,
-        "strategy": study.definition["strategy"],
-    }
+    shape, others = _said(study.operator)
+    run: JsonObject = {"target": study.target.name, "knobs": knobs, "strategy": study.definition["strategy"]}
+    return {"operator": study.operator.name, "shapes": [shape], **others, **run}
+
+
+def _said(operator: Operator) -> tuple[JsonObject, JsonObject]:
+    """The operator in a config file's words: those of its shape, and the others."""
+    said = operator.said()
+    if type(operator).make(said) != operator:
+        raise BadInput(f"{operator.describe()} cannot be written as a tuning config", allowed="what words can say")
+    words = words_of(type(operator))
+    sizes = {name: value for name, value in said.items() if words[name].kind == "size"}
+    return sizes, {name: value for name, value in said.items() if name not in sizes}
 
 
 def widened(domain: Sequence[Any], used: set[Any]) -> list[Any]:
