@@ -14,7 +14,7 @@ from deepgen.operators import Array, Gemm, gemm
 from deepgen.operators.compare import compare
 from deepgen.vocabulary import BadInput, Verdict
 
-X86 = targets.resolve("x86:native")
+X86 = targets.resolve("cpu")
 OPERATORS = [
     *(gemm(17, 13, 19, layout=layout) for layout in ("nn", "nt", "tn", "tt")),
     gemm(17, 13, 19, layout="nt", batch=3),

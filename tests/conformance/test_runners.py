@@ -59,8 +59,8 @@ def _sim(cache: Path) -> Case:
     return Case(open_runner(Task(OPERATOR, target, policy=POLICY)), good[:3], bad[:3])
 
 
-def _x86(cache: Path) -> Case:
-    target = targets.resolve("x86:native")
+def _cpu(cache: Path) -> Case:
+    target = targets.resolve("cpu")
     loop = "for (long i = 0; i < M; i++) for (long j = 0; j < N; j++) { float s = 0; %s C[i * N + j] = s; }"
     inner = "for (long k = 0; k < K; k++) s += A[i * K + k] * B[k * N + j];"
     bodies = [loop % inner, loop % inner + "(void)0;", loop % (inner + "s += 0;")]
@@ -77,7 +77,7 @@ def _x86(cache: Path) -> Case:
     return Case(runner, [made(b) for b in bodies], [made(b) for b in faults])
 
 
-RUNNERS: dict[str, Callable[[Path], Case]] = {"sim": _sim, "x86": _x86}
+RUNNERS: dict[str, Callable[[Path], Case]] = {"sim": _sim, "cpu": _cpu}
 
 
 @pytest.fixture(scope="module", params=sorted(RUNNERS))

@@ -220,7 +220,7 @@ def test_real_kernels_run_in_a_worker_there_too_and_faults_are_verdicts(tmp_path
     places = [list(FAULTS).index(name) for name in wanted]
     request = Request(
         operator=gemm(65, 61, 59),
-        target=targets.resolve("x86:native"),
+        target=targets.resolve("cpu"),
         trials=30,
         keep_top=2,
         generator=FaultyGemm(),

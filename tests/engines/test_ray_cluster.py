@@ -186,7 +186,7 @@ def test_a_device_whose_process_dies_comes_back_and_its_trial_is_run_again(nodes
 
 
 def test_a_kernel_on_the_processor_survives_the_death_of_the_process_it_runs_in(nodes: Nodes, tmp_path: Path) -> None:
-    target = targets.resolve("x86:native")
+    target = targets.resolve("cpu")
     family = generators.find(OPERATOR, target)
     kernel = family.emit(OPERATOR, target, family.default(OPERATOR, target))
     task = Task(OPERATOR, target, policy=Policy(max_seconds=0.3))

@@ -10,7 +10,7 @@ from typing import Any
 
 from deepgen.operators import Operator
 from deepgen.space import Space
-from deepgen.targets import X86, Target
+from deepgen.targets import Cpu, Target
 from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, Verdict
 
 PLACES = 40
@@ -90,7 +90,7 @@ class FaultyGemm:
     name = "faulty_gemm"
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        return None if isinstance(target, X86) and operator.name == "gemm" else "it serves gemm on x86 only"
+        return None if isinstance(target, Cpu) and operator.name == "gemm" else "it serves gemm on processors only"
 
     def space(self, operator: Operator, target: Target) -> Space:
         space = Space(self.name)

@@ -29,7 +29,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.Study]:
     policy = Policy(max_samples=20, max_seconds=0.05, timeout_seconds=1.5)
     yield dg.tune(
         OPERATOR,
-        target="x86:native",
+        target="cpu",
         trials=200,
         generator=FaultyGemm(),
         policy=policy,
@@ -82,7 +82,7 @@ def test_good_kernels_are_not_blamed_for_their_neighbours(study: dg.Study) -> No
 
 def test_a_generator_of_ones_own_is_recorded_and_needed_again(tmp_path: Path) -> None:
     engine = dg.LocalEngine(cache=tmp_path / "cache")
-    given = {"target": "x86:native", "trials": 2, "knobs": {"LANE": [0]}, "baselines": False, "engine": engine}
+    given = {"target": "cpu", "trials": 2, "knobs": {"LANE": [0]}, "baselines": False, "engine": engine}
     study = dg.tune(OPERATOR, generator=FaultyGemm(), out=tmp_path / "studies", **given)  # type: ignore[arg-type]
     assert study.definition["generator"] == "faulty_gemm"
     slower = study.top()[-1]

@@ -29,7 +29,7 @@ TRIALS = 20
 TUNER = f"""
 import deepgen as dg
 engine = dg.LocalEngine(jobs=2, cache="cache")
-given = dict(target="x86:native", trials={TRIALS}, keep_top=3, baselines=False)
+given = dict(target="cpu", trials={TRIALS}, keep_top=3, baselines=False)
 print(dg.tune(dg.gemm(64, 64, 64), engine=engine, **given).folder)
 """
 COMPILERS = ("gcc", "cc1", "as", "collect2", "ld")
@@ -98,7 +98,7 @@ def test_a_study_goes_on_when_workers_and_compilers_are_killed(tmp_path: Path) -
 
 @pytest.mark.parametrize("condition", ['open("flag", O_CREAT | O_EXCL, 0600) >= 0', "1"], ids=["once", "always"])
 def test_a_kernel_whose_worker_is_killed_is_tried_once_more(tmp_path: Path, condition: str) -> None:
-    operator, target = dg.gemm(33, 31, 29), targets.resolve("x86:native")
+    operator, target = dg.gemm(33, 31, 29), targets.resolve("cpu")
     good = FaultyGemm().emit(operator, target, {"PLACE": 0, "LANE": 0})
     [source] = good.sources
     killing = source.text.replace("calls++;", f"if ({condition}) kill(getpid(), SIGKILL);")
@@ -122,7 +122,7 @@ import sys, deepgen as dg
 from deepgen import targets
 from deepgen.measure.base import Task
 from deepgen.measure.supervisor import Supervisor
-runner = Supervisor(Task(dg.gemm(33, 31, 29), targets.resolve("x86:native")), cache="cache")
+runner = Supervisor(Task(dg.gemm(33, 31, 29), targets.resolve("cpu")), cache="cache")
 print("ready", flush=True)
 sys.stdin.read()
 runner.close()

@@ -26,7 +26,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measure(cache: Path) -> dg.Measurement:
-    task = Task(OPERATOR, targets.resolve("x86:native"), policy=Policy(max_samples=5))
+    task = Task(OPERATOR, targets.resolve("cpu"), policy=Policy(max_samples=5))
     kernel = FaultyGemm().emit(OPERATOR, task.target, {"PLACE": 0, "LANE": 0})
     with dg.LocalEngine(cache=cache).open(task) as session:
         session.submit(0, kernel)

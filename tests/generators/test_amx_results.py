@@ -9,13 +9,14 @@ import pytest
 from dot_gemm_cases import bf16, emulated, integers
 from gemm_runs import Runs
 
+import needs
 from deepgen import targets
 from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm, AmxGemmConstant
 from deepgen.operators import Gemm
 from deepgen.operators.gemm import LAYOUTS
 from deepgen.targets import X86
 
-NATIVE = targets.resolve("x86:native")
+NATIVE = needs.x86()
 SIZES = [(1, 1, 1), (2, 3, 5), (1, 97, 101), (61, 1, 7), (131, 67, 259)]
 FAMILY, MACHINE = AmxGemm(), "x86:amx"
 TARGET = targets.resolve(MACHINE)

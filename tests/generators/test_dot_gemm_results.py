@@ -10,6 +10,7 @@ import pytest
 from dot_gemm_cases import bf16, integers
 from gemm_runs import Runs
 
+import needs
 from deepgen import targets
 from deepgen.generators.templates.x86_dot.dot_gemm import DotGemm
 from deepgen.operators import Gemm, gemm
@@ -17,8 +18,7 @@ from deepgen.operators.gemm import LAYOUTS
 from deepgen.targets import X86
 from deepgen.vocabulary import Kernel
 
-NATIVE = targets.resolve("x86:native")
-assert isinstance(NATIVE, X86)
+NATIVE = needs.x86()
 BF16 = targets.resolve("x86:avx512_bf16")
 assert isinstance(BF16, X86)
 TARGET = replace(BF16, isa=(*BF16.isa, "avx512_fp16"))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import mma_emulation as emulation
-import numpy as np
 import pytest
 import simt_emulation as simt
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from gemm_runs import Runs
 
+import needs
 from deepgen import targets
 from deepgen.build import build_once
 from deepgen.generators.templates.x86_fma.fma_gemm import X86Gemm, X86GemmConstant
@@ -19,7 +20,7 @@ from deepgen.targets import X86
 from deepgen.vocabulary import WorkspaceArg
 
 FAMILY = X86Gemm()
-NATIVE = targets.resolve("x86:native")
+NATIVE = needs.x86()
 MACHINES = [
     pytest.param(targets.resolve(name), id=name)
     for name, needs in (("x86:avx2", "avx2"), ("x86:avx512", "avx512f"))

@@ -9,7 +9,7 @@ from deepgen import targets
 from deepgen.build import Cache, build_once
 from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, Verdict, WorkspaceArg
 
-TARGET = targets.resolve("x86:native")
+TARGET = targets.resolve("cpu")
 
 _BASE = """
 #define _GNU_SOURCE

@@ -40,7 +40,7 @@ def test_a_shape_that_is_not_served_is_refused_in_words() -> None:
 
 
 def test_a_loaded_kernel_refuses_such_arrays_and_serves_the_others() -> None:
-    binary = Path(build_once(EVEN, targets.resolve("x86:native")).binary)
+    binary = Path(build_once(EVEN, targets.resolve("cpu")).binary)
     call = LoadedKernel(EVEN, gemm(4, 4, 4), binary)
     zeros = {shape: np.zeros(shape, np.float32) for shape in ((4, 8), (8, 4), (3, 8))}
     for _ in range(2):
