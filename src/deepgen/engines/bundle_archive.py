@@ -13,7 +13,7 @@ import json
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -22,6 +22,7 @@ from deepgen.vocabulary import BadInput, JsonObject, Missing
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+SIGNATURE = "signature"  # in the manifest, of all else in it
 SUFFIXES = (".tar.gz", ".tgz", ".tar.zst")
 MOST_FILES = 200_000
 MOST_MANIFEST_BYTES = 256 << 20
@@ -48,11 +49,21 @@ def check(archive: Path) -> None:
         raise BadInput(f"{archive} cannot be written", allowed="a file in a folder that exists")
 
 
-def write(archive: Path, manifest: Mapping[str, Any], files: Mapping[str, bytes | Path]) -> str:
-    """Write the archive, whole or not at all, and give the bundle's id: the hash of its manifest."""
+def write(
+    archive: Path,
+    manifest: Mapping[str, Any],
+    files: Mapping[str, bytes | Path],
+    sign: Callable[[object], str | None] = lambda manifest: None,
+) -> str:
+    """Write the archive, whole or not at all, and give the bundle's id: the hash of its manifest.
+
+    The manifest holds the hashes of all files, so its signature is one of them all.
+    """
     top = re.sub(r"[^A-Za-z0-9._=-]", "_", stem(archive)).lstrip(".=-") or "bundle"
     listed: JsonObject = {name: _listing(content) for name, content in sorted(files.items())}
-    text = json.dumps({"format": FORMAT, **manifest, "files": listed}).encode()
+    whole = {"format": FORMAT, **manifest, "files": listed}
+    signature = sign(whole)
+    text = json.dumps(whole if signature is None else {**whole, SIGNATURE: signature}).encode()
     fresh = archive.with_name(f".{archive.name}.new")
     try:
         with _opened(archive, fresh, "wb") as stream, tarfile.open(fileobj=stream, mode="w|") as tar:

@@ -18,6 +18,7 @@ from typing import Any
 import deepgen
 from deepgen.engines import bundle_archive
 from deepgen.measure.base import Task
+from deepgen.tuning import trust
 from deepgen.tuning.bundle_runner import ARRAYS
 from deepgen.vocabulary import Artifact, JsonObject, Kernel, Source, Trial
 
@@ -67,7 +68,7 @@ def write(
         "known": [{**_row(*entry), "measurement": entry[0].measurement.to_json()} for entry in known],
         "finals": {"default": default, "keep": keep, "baselines": baselines},
     }
-    return bundle_archive.write(archive, manifest, files)
+    return bundle_archive.write(archive, manifest, files, trust.sign)
 
 
 def travelling() -> dict[str, bytes]:
