@@ -18,7 +18,7 @@ from typing import Any
 
 from common import run_main
 from deepgen import targets
-from deepgen.build import BuildError, BuildPool, Cache, toolchain_for
+from deepgen.build import BuildError, BuildPool, Cache, toolchains_for
 from deepgen.generators.templates.simt.simt_gemm import SimtGemm
 from deepgen.operators import gemm
 
@@ -29,12 +29,13 @@ CASES = (("cuda:sm_90a", 4096), ("cuda:sm_80", 1024), ("cuda:sm_90a", 512))
 def rate(name: str, size: int, jobs: int, kernels: int) -> dict[str, Any]:
     target, problem, family = targets.resolve(name), gemm(size, size, size, layout="nt"), SimtGemm()
     configs = family.space(problem, target).sample(kernels, 1, distinct=True)
-    toolchain = toolchain_for(target, "cuda")
+    toolchains = toolchains_for(target)
+    toolchain = toolchains("cuda")
     built = 0
     before = os.times()
     with (
         tempfile.TemporaryDirectory() as folder,
-        BuildPool(toolchain, target, Cache(Path(folder)), jobs=jobs) as pool,
+        BuildPool(toolchains, target, Cache(Path(folder)), jobs=jobs) as pool,
     ):
         started = time.perf_counter()
         futures = [pool.submit(family.emit(problem, target, config)) for config in configs]

@@ -45,7 +45,8 @@ from deepgen.baselines.torch_cpu import TorchCpu
 from deepgen.build import build_once
 from deepgen.generators import Generator
 from deepgen.measure import Contender, Policy, Task
-from deepgen.measure.peak import Bounds, arithmetic, x86_bounds, x86_state
+from deepgen.measure.base import arithmetic
+from deepgen.measure.peak import Bounds, bounding, cpu_bounds, cpu_state
 from deepgen.measure.supervisor import Supervisor
 from deepgen.operators import Gemm, gemm
 from deepgen.targets import X86
@@ -142,7 +143,7 @@ class Job:
         same is raced again. Which race counts is decided by the machine's state around it, not by its times.
         """
         config = self.config()
-        numbers = arithmetic(self.operator, self.target) or "f32"
+        numbers = bounding(arithmetic(self.operator), self.target) or "f32"
         bounds = _bounds(self.target, numbers, self.threads)
         best = Found()
         ends = time.monotonic() + patience
@@ -177,7 +178,7 @@ class Job:
         }
 
     def _state(self, numbers: str) -> float:
-        return x86_state(self.target, numbers, self.threads)
+        return cpu_state(self.target, numbers, self.threads)
 
     def _times(self, runners: Runners, config: Mapping[str, Any], rounds: int) -> Found:
         kernel = self.generator.emit(self.operator, self.target, config)
@@ -221,7 +222,7 @@ class Job:
 @cache
 def _bounds(target: X86, dtype: str, threads: int) -> Bounds:
     """Measured once in every run: the machine may be in a better state than when it was measured last."""
-    return x86_bounds(target, dtype, threads, again=True)
+    return cpu_bounds(target, dtype, threads, again=True)
 
 
 def main() -> None:

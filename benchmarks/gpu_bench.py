@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
-from deepgen.build import BuildLimits, BuildPool, Cache, toolchain_for
+from deepgen.build import BuildLimits, BuildPool, Cache, toolchains_for
 from deepgen.operators import Gemm, gemm
 from deepgen.runtime.gpu_driver import CUDA, Driver
 from deepgen.runtime.gpu_kernel import GpuKernel
@@ -67,7 +67,7 @@ class Builder:
 
     def __init__(self, target: Cuda, cores: int, folder: Path | None = None) -> None:
         self._own = tempfile.TemporaryDirectory()
-        self._pool = BuildPool(toolchain_for(target, "cuda"), target, Cache(folder or self._own.name), cores, LIMITS)
+        self._pool = BuildPool(toolchains_for(target), target, Cache(folder or self._own.name), cores, LIMITS)
         self._built: dict[str, Future[Artifact]] = {}
 
     def start(self, kernel: Kernel) -> Future[Artifact]:

@@ -20,7 +20,7 @@ from typing import Any
 import smoke_kernels as kernels
 
 from deepgen import targets
-from deepgen.build import BuildError, BuildPool, Cache, toolchain_for
+from deepgen.build import BuildError, BuildPool, Cache, toolchains_for
 from deepgen.engines import Entry, LocalEngine
 from deepgen.engines.local import LocalSession
 from deepgen.generators import find
@@ -127,9 +127,10 @@ def batched(target: Cuda, cache: Path) -> None:
 
 
 def builds(target: Cuda, cache: Path) -> None:
-    toolchain = toolchain_for(target, "cuda")
+    toolchains = toolchains_for(target)
+    toolchain = toolchains("cuda")
     count = 64
-    with BuildPool(toolchain, target, Cache(cache / str(time.time_ns())), jobs=4) as pool:
+    with BuildPool(toolchains, target, Cache(cache / str(time.time_ns())), jobs=4) as pool:
         started = time.monotonic()
         futures = [pool.submit(kernels.tiled(1 + i)) for i in range(count)]
         facts = [future.result().facts for future in futures]

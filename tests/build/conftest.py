@@ -11,7 +11,8 @@ from build_helpers import Fake, c_kernel
 
 from deepgen.build import BuildLimits, Cache, Group, toolchain_for
 from deepgen.build.toolchains.c import CCompiler
-from deepgen.targets import X86
+from deepgen.targets import Cpu, host
+from deepgen.targets.cpu import narrowed
 
 # In every script: the file to write is $out.
 _PROLOGUE = """#!/bin/sh
@@ -21,9 +22,10 @@ while [ $# -gt 0 ]; do [ "$1" = -o ] && out=$2; shift; done
 
 
 @pytest.fixture
-def target() -> X86:
-    """A machine that every compiler can build for."""
-    return X86("x86:avx2", "test", ("sse2", "avx", "fma", "avx2"), 2, 32 << 10, 1 << 20, 8 << 20)
+def target() -> Cpu:
+    """The least of this machine's kind: every compiler can build for it."""
+    cpu = host.processor()
+    return narrowed(cpu, next(iter(cpu.arches)))
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def group() -> Iterator[Group]:
 
 
 @pytest.fixture
-def gcc(target: X86) -> CCompiler:
+def gcc(target: Cpu) -> CCompiler:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
     found = toolchain_for(target, "c", {"gcc": "gcc"})
@@ -54,13 +56,13 @@ def fake(tmp_path: Path) -> Fake:
         script = tmp_path / f"fake{len(list(tmp_path.glob('fake*')))}"
         script.write_text(_PROLOGUE + body)
         script.chmod(0o755)
-        return CCompiler("gcc", "12.0.0", str(script), (str(script),), "gcc", 12, f"fake {body}")
+        return CCompiler("gcc", "12.0.0", str(script), (str(script),), "gcc", 12, host.machine(), f"fake {body}")
 
     return make
 
 
 @pytest.fixture
-def library(gcc: CCompiler, target: X86, group: Group, tmp_path: Path) -> Path:
+def library(gcc: CCompiler, target: Cpu, group: Group, tmp_path: Path) -> Path:
     """A shared library for fake compilers to give."""
     folder = tmp_path / "library"
     folder.mkdir()

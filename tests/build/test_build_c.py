@@ -12,7 +12,7 @@ from build_helpers import Fake, c_kernel
 
 from deepgen.build import BuildError, BuildLimits, Cache, Group, ToolStatus, build_once, survey, toolchain_for
 from deepgen.build.toolchains.c import CCompiler, gcc_or_clang
-from deepgen.targets import X86
+from deepgen.targets import Cpu
 from deepgen.vocabulary import BadInput, Kernel, Source, Verdict
 
 
@@ -22,7 +22,7 @@ def surveyed() -> dict[str, ToolStatus]:
 
 
 @pytest.fixture(params=["gcc", "clang", "zig"])
-def compiler(request: pytest.FixtureRequest, target: X86) -> CCompiler:
+def compiler(request: pytest.FixtureRequest, target: Cpu) -> CCompiler:
     status = surveyed()[request.param]
     if status.path is None:
         pytest.skip(f"{status.name} is {status.problem}. {status.remedy}")
@@ -31,14 +31,14 @@ def compiler(request: pytest.FixtureRequest, target: X86) -> CCompiler:
     return found
 
 
-def failure(compiler: CCompiler, kernel: Kernel, target: X86, folder: Path, **limits: float) -> BuildError:
+def failure(compiler: CCompiler, kernel: Kernel, target: Cpu, folder: Path, **limits: float) -> BuildError:
     with Group() as group, pytest.raises(BuildError) as caught:
         compiler.build(kernel, target, folder, BuildLimits(**limits), group)  # type: ignore[arg-type]
     return caught.value
 
 
 def test_every_compiler_builds_a_library_that_runs(
-    compiler: CCompiler, target: X86, tmp_path: Path, group: Group
+    compiler: CCompiler, target: Cpu, tmp_path: Path, group: Group
 ) -> None:
     text = '#include "other.h"\n#include <math.h>\n' + "float root(float x) { return sqrtf(x) + ZERO + expf(-1e9f); }\n"
     kernel = replace(c_kernel(text), sources=(Source("k.c", text), Source("other.h", "#define ZERO 0.0f\n")))
@@ -51,7 +51,7 @@ def test_every_compiler_builds_a_library_that_runs(
 
 
 def test_every_compiler_uses_the_targets_instructions_and_no_others(
-    compiler: CCompiler, target: X86, tmp_path: Path
+    compiler: CCompiler, target: Cpu, tmp_path: Path
 ) -> None:
     kernel = c_kernel("void f(float *a, const float *b) { for (int i = 0; i < 64; i++) a[i] += 2.0f * b[i]; }\n")
     narrow = compiler.assembly(kernel, target, tmp_path)
@@ -61,7 +61,7 @@ def test_every_compiler_uses_the_targets_instructions_and_no_others(
     assert "%zmm" in compiler.assembly(kernel, wide, tmp_path)
 
 
-def test_every_compiler_knows_the_newest_instructions(compiler: CCompiler, target: X86, tmp_path: Path) -> None:
+def test_every_compiler_knows_the_newest_instructions(compiler: CCompiler, target: Cpu, tmp_path: Path) -> None:
     newest = replace(
         target, isa=(*target.isa, "avx512f", "avx512vl", "avx512bw", "avx512_bf16", "amx_tile", "amx_bf16")
     )
@@ -70,7 +70,7 @@ def test_every_compiler_knows_the_newest_instructions(compiler: CCompiler, targe
 
 
 def test_the_same_kernel_gives_the_same_bytes_in_any_folder(
-    compiler: CCompiler, target: X86, tmp_path: Path, group: Group
+    compiler: CCompiler, target: Cpu, tmp_path: Path, group: Group
 ) -> None:
     images = []
     for name in ("here", "there"):
@@ -80,7 +80,7 @@ def test_the_same_kernel_gives_the_same_bytes_in_any_folder(
     assert images[0] == images[1]
 
 
-def test_every_compiler_tells_the_first_error_of_a_bad_source(compiler: CCompiler, target: X86, tmp_path: Path) -> None:
+def test_every_compiler_tells_the_first_error_of_a_bad_source(compiler: CCompiler, target: Cpu, tmp_path: Path) -> None:
     error = failure(
         compiler, c_kernel("int f(void) {\n  return nowhere;\n}\nint g(void) { return x; }\n"), target, tmp_path
     )
@@ -92,23 +92,23 @@ def test_every_compiler_tells_the_first_error_of_a_bad_source(compiler: CCompile
     assert "add.c:4" in error.log
 
 
-def test_spills_show_as_stack(gcc: CCompiler, target: X86, tmp_path: Path, group: Group) -> None:
+def test_spills_show_as_stack(gcc: CCompiler, target: Cpu, tmp_path: Path, group: Group) -> None:
     text = "void g(float *);\nvoid f(void) { float x[1000]; g(x); }\n"
     assert int(gcc.build(c_kernel(text), target, tmp_path, BuildLimits(), group).facts["stack_bytes"]) >= 4000  # type: ignore[arg-type]
 
 
-def test_the_kernels_own_flags_win(gcc: CCompiler, target: X86, tmp_path: Path) -> None:
+def test_the_kernels_own_flags_win(gcc: CCompiler, target: Cpu, tmp_path: Path) -> None:
     assert "ymm" not in gcc.assembly(
         c_kernel("void f(float *a) { for (int i = 0; i < 64; i++) a[i] *= 2; }", "-mno-avx"), target, tmp_path
     )
 
 
-def test_a_symbol_that_is_nowhere_is_told(gcc: CCompiler, target: X86, tmp_path: Path) -> None:
+def test_a_symbol_that_is_nowhere_is_told(gcc: CCompiler, target: Cpu, tmp_path: Path) -> None:
     error = failure(gcc, c_kernel("int g(void); int f(void) { return g(); }", "-Wl,-z,defs"), target, tmp_path)
     assert "undefined reference to `g'" in error.detail
 
 
-def test_too_little_memory_is_told(gcc: CCompiler, target: X86, tmp_path: Path) -> None:
+def test_too_little_memory_is_told(gcc: CCompiler, target: Cpu, tmp_path: Path) -> None:
     table = "int x[] = {" + "1+__COUNTER__," * 400_000 + "};\n"
     error = failure(gcc, c_kernel(table), target, tmp_path, memory_bytes=64 << 20)
     assert error.verdict is Verdict.OUT_OF_MEMORY
@@ -116,7 +116,7 @@ def test_too_little_memory_is_told(gcc: CCompiler, target: X86, tmp_path: Path) 
     assert not error.lasting
 
 
-def test_too_much_cpu_time_is_told(gcc: CCompiler, target: X86, tmp_path: Path) -> None:
+def test_too_much_cpu_time_is_told(gcc: CCompiler, target: Cpu, tmp_path: Path) -> None:
     # Each macro doubles: far more text than any compiler reads in a second.
     text = "#define A0 +1\n" + "".join(f"#define A{i + 1} A{i} A{i}\n" for i in range(40)) + "int x = A40;\n"
     error = failure(gcc, c_kernel(text), target, tmp_path, cpu_seconds=1)
@@ -143,7 +143,7 @@ def test_too_much_cpu_time_is_told(gcc: CCompiler, target: X86, tmp_path: Path) 
     ],
 )
 def test_each_way_to_fail_has_its_verdict_and_sentence(
-    fake: Fake, target: X86, tmp_path: Path, body: str, verdict: Verdict, detail: str
+    fake: Fake, target: Cpu, tmp_path: Path, body: str, verdict: Verdict, detail: str
 ) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
@@ -154,7 +154,7 @@ def test_each_way_to_fail_has_its_verdict_and_sentence(
     assert len(error.log) < 70_000
 
 
-def test_an_old_compiler_is_not_asked_for_what_it_does_not_know(target: X86) -> None:
+def test_an_old_compiler_is_not_asked_for_what_it_does_not_know(target: Cpu) -> None:
     newest = replace(target, isa=(*target.isa, "avx512f", "amx_tile", "avx512_fp16"))
     old = gcc_or_clang("gcc", "/usr/bin/gcc-9", "gcc (Ubuntu 9.4.0-1ubuntu1) 9.4.0\nCopyright GCC\n")
     flags = old._flags(newest.isa)
@@ -173,14 +173,14 @@ def test_versions_are_read_from_what_compilers_say_of_themselves() -> None:
 
 
 @pytest.mark.parametrize("name", ["/etc/evil.c", "../evil.c", "-evil.c", ""])
-def test_sources_stay_in_their_folder(gcc: CCompiler, target: X86, tmp_path: Path, group: Group, name: str) -> None:
+def test_sources_stay_in_their_folder(gcc: CCompiler, target: Cpu, tmp_path: Path, group: Group, name: str) -> None:
     kernel = replace(c_kernel(), sources=(Source(name, "int x;"),))
     with pytest.raises(BadInput, match="relative name"):
         gcc.build(kernel, target, tmp_path, BuildLimits(), group)
     assert not (tmp_path.parent / "evil.c").exists()
 
 
-def test_one_call_builds_one_kernel(target: X86, gcc: CCompiler, cache: Cache) -> None:
+def test_one_call_builds_one_kernel(target: Cpu, gcc: CCompiler, cache: Cache) -> None:
     artifact = build_once(c_kernel(), target, paths={"gcc": gcc.path}, cache=cache)
     assert ctypes.CDLL(artifact.binary).add(40, 2) == 42
     assert artifact.toolchain == f"gcc {gcc.version}"

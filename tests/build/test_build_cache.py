@@ -17,7 +17,7 @@ from build_helpers import Fake, c_kernel
 
 from deepgen.build import BuildError, BuildLimits, Cache, Group, cache_key, default_cache_folder, make
 from deepgen.build.toolchains.c import CCompiler
-from deepgen.targets import X86
+from deepgen.targets import Cpu
 from deepgen.vocabulary import Artifact, Kernel, Verdict
 
 
@@ -31,12 +31,12 @@ def runs(tmp_path: Path) -> int:
     return len((tmp_path / "runs").read_text().split())
 
 
-def built(kernel: Kernel, compiler: CCompiler, target: X86, cache: Cache) -> Artifact:
+def built(kernel: Kernel, compiler: CCompiler, target: Cpu, cache: Cache) -> Artifact:
     with Group() as group:
         return make(kernel, compiler, target, cache, BuildLimits(), group)
 
 
-def test_the_key_tells_apart_all_that_changes_the_binary(gcc: CCompiler, target: X86) -> None:
+def test_the_key_tells_apart_all_that_changes_the_binary(gcc: CCompiler, target: Cpu) -> None:
     keys = {
         cache_key(c_kernel(), gcc, target),
         cache_key(c_kernel(salt=1), gcc, target),
@@ -49,7 +49,7 @@ def test_the_key_tells_apart_all_that_changes_the_binary(gcc: CCompiler, target:
     assert cache_key(c_kernel(), gcc, other) in keys
 
 
-def test_a_kernel_is_built_once(counting: CCompiler, target: X86, cache: Cache, tmp_path: Path) -> None:
+def test_a_kernel_is_built_once(counting: CCompiler, target: Cpu, cache: Cache, tmp_path: Path) -> None:
     first = built(c_kernel(), counting, target, cache)
     assert built(c_kernel(), counting, target, Cache(cache.folder)) == first
     assert runs(tmp_path) == 1
@@ -61,7 +61,7 @@ def test_a_kernel_is_built_once(counting: CCompiler, target: X86, cache: Cache, 
     "harm", ["truncated", "altered", "missing", "no entry", "bad entry", "empty entry", "strange entry"]
 )
 def test_a_damaged_entry_is_built_anew(
-    counting: CCompiler, target: X86, cache: Cache, tmp_path: Path, harm: str
+    counting: CCompiler, target: Cpu, cache: Cache, tmp_path: Path, harm: str
 ) -> None:
     artifact = built(c_kernel(), counting, target, cache)
     binary = Path(artifact.binary)
@@ -94,7 +94,7 @@ def _facts(binary: Path) -> dict[str, int]:
     return facts
 
 
-def test_a_source_that_was_refused_is_not_compiled_again(fake: Fake, target: X86, cache: Cache, tmp_path: Path) -> None:
+def test_a_source_that_was_refused_is_not_compiled_again(fake: Fake, target: Cpu, cache: Cache, tmp_path: Path) -> None:
     refusing = fake(f"echo run >> {tmp_path}/runs; echo 'add.c:1:1: error: no'; exit 1")
     for _ in range(2):
         with pytest.raises(BuildError) as caught:
@@ -105,7 +105,7 @@ def test_a_source_that_was_refused_is_not_compiled_again(fake: Fake, target: X86
 
 
 def test_time_and_memory_that_ran_out_are_not_held_against_a_kernel(
-    fake: Fake, target: X86, cache: Cache, tmp_path: Path
+    fake: Fake, target: Cpu, cache: Cache, tmp_path: Path
 ) -> None:
     greedy = fake(f"echo run >> {tmp_path}/runs; echo 'cc1: out of memory'; exit 1")
     for _ in range(2):
@@ -118,7 +118,7 @@ def test_time_and_memory_that_ran_out_are_not_held_against_a_kernel(
     "chance", ["kill -KILL $$", "kill -SEGV $$", "{ echo 'ptxas fatal   : Memory allocation failure'; exit 1; }"]
 )
 def test_a_compiler_that_fails_by_chance_gets_another_try(
-    fake: Fake, target: X86, cache: Cache, library: Path, tmp_path: Path, chance: str
+    fake: Fake, target: Cpu, cache: Cache, library: Path, tmp_path: Path, chance: str
 ) -> None:
     unlucky = fake(f"echo run >> {tmp_path}/runs; [ $(wc -l < {tmp_path}/runs) = 1 ] && {chance}; cp {library} $out")
     assert Path(built(c_kernel(), unlucky, target, cache).binary).exists()
@@ -131,9 +131,9 @@ import ctypes, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from build_helpers import c_kernel
 from deepgen.build import *
-from deepgen.targets import X86
-target = X86("x86:avx2", "test", ("sse2", "avx", "fma", "avx2"), 2, 32 << 10, 1 << 20, 8 << 20)
-with BuildPool(toolchain_for(target, "c", {{"gcc": {gcc.path!r}}}), target, Cache({str(cache.folder)!r}), 2) as pool:
+from deepgen.targets import Cpu
+target = Cpu("x86:avx2", "test", ("sse2", "avx", "fma", "avx2"), 2, 32 << 10, 1 << 20, 8 << 20)
+with BuildPool(lambda _: toolchain_for(target, "c", {{"gcc": {gcc.path!r}}}), target, Cache({str(cache.folder)!r}), 2) as pool:
     futures = [pool.submit(c_kernel(salt=i)) for i in range(6)]
     print(sum(ctypes.CDLL(f.result().binary).add(i, 1) for i, f in enumerate(futures)), pool.cache.trouble)
 """
@@ -145,7 +145,7 @@ with BuildPool(toolchain_for(target, "c", {{"gcc": {gcc.path!r}}}), target, Cach
 
 @pytest.mark.parametrize("where", ["a file", "/proc/deepgen"])
 def test_a_cache_that_cannot_be_written_is_done_without(
-    counting: CCompiler, target: X86, tmp_path: Path, where: str, caplog: pytest.LogCaptureFixture
+    counting: CCompiler, target: Cpu, tmp_path: Path, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "a file").write_text("")
     cache = Cache(tmp_path / where)
@@ -161,7 +161,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 
 
 def test_a_disk_that_fills_up_during_a_build_is_done_without(
-    fake: Fake, target: X86, cache: Cache, library: Path
+    fake: Fake, target: Cpu, cache: Cache, library: Path
 ) -> None:
     full = fake(
         f"case $PWD in {cache.folder}*) echo 'fatal error: error writing: No space left on device'; exit 1;; esac\n"
@@ -173,7 +173,7 @@ def test_a_disk_that_fills_up_during_a_build_is_done_without(
     assert "No space left on device" in cache.trouble
 
 
-def test_the_longest_unused_go_first(counting: CCompiler, target: X86, cache: Cache) -> None:
+def test_the_longest_unused_go_first(counting: CCompiler, target: Cpu, cache: Cache) -> None:
     artifacts = [built(c_kernel(salt=i), counting, target, cache) for i in range(4)]
     for age, artifact in zip((40, 30, 20, 10), artifacts, strict=True):
         then = time.time() - age
@@ -189,7 +189,7 @@ def test_the_longest_unused_go_first(counting: CCompiler, target: X86, cache: Ca
     assert cache.size() == 0
 
 
-def test_an_entry_half_removed_is_removed_for_good(counting: CCompiler, target: X86, cache: Cache) -> None:
+def test_an_entry_half_removed_is_removed_for_good(counting: CCompiler, target: Cpu, cache: Cache) -> None:
     binary = Path(built(c_kernel(), counting, target, cache).binary)
     binary.with_name("entry.json").unlink()
     assert cache.size() > 0
@@ -197,7 +197,7 @@ def test_an_entry_half_removed_is_removed_for_good(counting: CCompiler, target: 
     assert not binary.exists()
 
 
-def test_the_cache_keeps_itself_within_its_size(counting: CCompiler, target: X86, tmp_path: Path) -> None:
+def test_the_cache_keeps_itself_within_its_size(counting: CCompiler, target: Cpu, tmp_path: Path) -> None:
     cache = Cache(tmp_path / "small", max_bytes=100_000)
     for i in range(12):
         built(c_kernel(salt=i), counting, target, cache)

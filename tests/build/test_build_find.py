@@ -11,7 +11,7 @@ from deepgen import targets
 from deepgen.build import TOOLS, survey, toolchain_for
 from deepgen.build.toolchains.c import CCompiler
 from deepgen.build.toolchains.sim import SimToolchain
-from deepgen.targets import X86
+from deepgen.targets import Cpu, host
 from deepgen.vocabulary import BadInput, Missing
 
 
@@ -23,16 +23,16 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)  # no packaged zig either
 
-    def put(name: str, says: str) -> Path:
+    def put(name: str, says: str, machine: str = host.machine()) -> Path:
         tool = folder / name
-        tool.write_text(f"#!/bin/sh\necho '{says}'\n")
+        tool.write_text(f"#!/bin/sh\n[ $1 = -dumpmachine ] && echo {machine}-linux-gnu || echo '{says}'\n")
         tool.chmod(0o755)
         return tool
 
     return put
 
 
-def test_gcc_comes_before_clang_and_the_newest_clang_first(target: X86, tools: Callable[..., Path]) -> None:
+def test_gcc_comes_before_clang_and_the_newest_clang_first(target: Cpu, tools: Callable[..., Path]) -> None:
     for version in (9, 19, 14):
         tools(f"clang-{version}", f"clang version {version}.0.1")
     found = toolchain_for(target, "c")
@@ -42,7 +42,25 @@ def test_gcc_comes_before_clang_and_the_newest_clang_first(target: X86, tools: C
     assert toolchain_for(target, "c", {"clang": "clang-14"}).version == "14.0.1"
 
 
-def test_without_any_compiler_the_remedies_are_told(target: X86, tools: Callable[..., Path]) -> None:
+def test_a_compiler_for_another_kind_of_machine_is_passed_over(target: Cpu, tools: Callable[..., Path]) -> None:
+    tools("gcc", "gcc (Any) 13.2.0", "riscv64")
+    with pytest.raises(Missing, match=f"a C compiler for {target.machine} is missing.*gcc builds for riscv64.*ziglang"):
+        toolchain_for(target, "c")
+    tools("clang", "clang version 19.0.1")
+    assert toolchain_for(target, "c").name == "clang"
+
+
+def test_zig_builds_for_processors_that_are_elsewhere(tools: Callable[..., Path]) -> None:
+    tools("gcc", "gcc (Any) 13.2.0")
+    tools("zig", "0.14.0")
+    for name in ("x86:avx512", "arm:neon_dot"):
+        elsewhere = targets.resolve(name)
+        assert isinstance(elsewhere, Cpu)
+        found = toolchain_for(elsewhere, "c")
+        assert found.name == ("gcc" if elsewhere.machine == host.machine() else "zig")
+
+
+def test_without_any_compiler_the_remedies_are_told(target: Cpu, tools: Callable[..., Path]) -> None:
     with pytest.raises(Missing, match="pip install ziglang"):
         toolchain_for(target, "c")
     statuses = survey()
@@ -55,7 +73,7 @@ def test_without_any_compiler_the_remedies_are_told(target: X86, tools: Callable
 
 @pytest.mark.parametrize(("says", "complaint"), [("busybox 1.36", "describes itself"), (None, "not an executable")])
 def test_a_set_path_that_does_not_work_is_an_error(
-    target: X86, tools: Callable[..., Path], says: str | None, complaint: str
+    target: Cpu, tools: Callable[..., Path], says: str | None, complaint: str
 ) -> None:
     tools("gcc", "gcc (Any) 13.2.0")
     path = str(tools("wrong", says)) if says else "/nowhere/gcc"
@@ -66,7 +84,7 @@ def test_a_set_path_that_does_not_work_is_an_error(
     assert complaint in (status.problem or "")
 
 
-def test_a_tool_that_fails_or_cannot_be_run_is_told(target: X86, tools: Callable[..., Path]) -> None:
+def test_a_tool_that_fails_or_cannot_be_run_is_told(target: Cpu, tools: Callable[..., Path]) -> None:
     broken = tools("gcc", "")
     broken.write_text("#!/bin/sh\necho cannot load library >&2\nexit 127\n")
     with pytest.raises(BadInput, match="does not work: cannot load library"):
@@ -89,9 +107,9 @@ def test_a_working_compiler_is_surveyed_with_version_and_path(gcc: CCompiler) ->
     assert (status.version, status.path) == (gcc.version, gcc.path)
 
 
-def test_each_language_has_its_target(target: X86) -> None:
+def test_each_language_has_its_target(target: Cpu) -> None:
     assert isinstance(toolchain_for(targets.resolve("sim"), "sim"), SimToolchain)
-    with pytest.raises(Missing, match="cuda on x86"):
+    with pytest.raises(Missing, match=f"cuda on {target.kind}"):
         toolchain_for(target, "cuda")
     with pytest.raises(Missing, match="c on sim"):
         toolchain_for(targets.resolve("sim"), "c")

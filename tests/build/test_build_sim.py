@@ -54,7 +54,7 @@ def test_a_device_with_other_faults_does_not_share_its_failures(cache: Cache) ->
 
 def test_a_simulated_build_takes_its_time_pauses_and_is_killed(cache: Cache) -> None:
     target = sim_target("build_seconds=1.0")
-    with BuildPool(toolchain_for(target, "sim"), target, cache, jobs=1) as pool:
+    with BuildPool(lambda _: toolchain_for(target, "sim"), target, cache, jobs=1) as pool:
         future = pool.submit(sim_kernel(1))
         assert until(lambda: pool.running == 1)
         with pool.quiet():

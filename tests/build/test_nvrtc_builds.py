@@ -93,7 +93,7 @@ def test_a_compilation_without_end_is_stopped(tmp_path: Path) -> None:
 
 def test_the_pool_builds_and_the_cache_keeps(tmp_path: Path) -> None:
     toolchain, target = found("cuda:sm_80")
-    with BuildPool(toolchain, target, Cache(tmp_path), jobs=2) as pool:
+    with BuildPool(lambda _: toolchain, target, Cache(tmp_path), jobs=2) as pool:
         first = [pool.submit(kernel(_SOURCE, f"-DV={i}")).result() for i in range(3)]
         again = pool.submit(kernel(_SOURCE, "-DV=1")).result()
     assert again.binary == first[1].binary and len({a.binary for a in first}) == 3

@@ -19,6 +19,7 @@ OPERATORS = [
     gemm(1, 512, 300, layout="tt"),
     gemm(128, 96, 64, layout="tn"),
     gemm(48, 80, 100, dtype="bf16", layout="nt"),
+    gemm(48, 80, 100, dtype="f64"),
     gemm(48, 80, 100, dtype="i8"),
     gemm(16, 4096, 4096, dtype="bf16", layout="nt"),
     gemm(1024, 3, 512, dtype="bf16", layout="nt"),
@@ -27,7 +28,7 @@ OPERATORS = [
 FEW_ROWS = [gemm(m, 1024, 1024, dtype=dtype, layout=layout) for m in (1, 4, 5, 64) for dtype in ("bf16", "i8")
             for layout in ("nn", "nt")]  # fmt: skip
 TARGETS = [
-    "x86:native", "x86:avx2", "x86:avx512", "x86:avx512_bf16", "x86:amx", "cuda:sm_80", "cuda:sm_90a",
+    "cpu", "x86:avx2", "x86:avx512", "arm:neon", "x86:avx512_bf16", "x86:amx", "cuda:sm_80", "cuda:sm_90a",
     "hip:gfx906", "sim",
 ]  # fmt: skip
 
@@ -117,4 +118,4 @@ def test_who_yields_does_so_on_some_of_what_it_serves() -> None:
 def test_no_generator_is_an_error_that_says_why() -> None:
     operator = operators.Gemm(8, 8, 8, a="i16", b="i16", c="i32", acc="i32")
     with pytest.raises(BadInput, match="no generator serves"):
-        generators.find(operator, targets.resolve("x86:native"))
+        generators.find(operator, targets.resolve("cpu"))

@@ -10,9 +10,10 @@ from deepgen import targets
 from deepgen.targets import Target
 
 NAMES = [
-    "x86:native",
+    "cpu",
     "x86:avx2",
     "x86:avx512",
+    "arm:neon",
     "cuda:sm_90a",
     "cuda:h200",
     "hip:gfx906",
@@ -28,7 +29,7 @@ def target(request: pytest.FixtureRequest) -> Target:
 
 
 def test_its_name_says_its_kind(target: Target) -> None:
-    assert target.kind in targets.KINDS
+    assert targets.KINDS[target.kind] is type(target)
     assert target.name == target.kind or target.name.startswith(target.kind + ":")
 
 
@@ -39,7 +40,7 @@ def test_its_facts_are_json_and_come_back_whole(target: Target) -> None:
 
 def test_its_fingerprint_is_that_of_its_facts(target: Target) -> None:
     assert target.fingerprint() == targets.resolve(target.name).fingerprint()
-    others = {targets.resolve(n).fingerprint() for n in NAMES if n != target.name}
+    others = {t.fingerprint() for t in map(targets.resolve, NAMES) if t.name != target.name}
     assert target.fingerprint() not in others
 
 
@@ -50,3 +51,11 @@ def test_it_describes_itself_in_one_line(target: Target) -> None:
 def test_it_cannot_be_changed(target: Target) -> None:
     with pytest.raises(AttributeError):
         target.name = "other"  # type: ignore[misc]
+
+
+def test_it_says_what_it_can_do(target: Target) -> None:
+    assert target.languages and target.runner in ("cpu", "gpu", "sim")
+    assert target.runs_on(target)
+    assert target.build_facts().items() <= json.loads(json.dumps(target.to_json())).items()
+    known = target.peak("f32")
+    assert known is None or known > 0.0

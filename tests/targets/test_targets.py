@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from deepgen import targets
-from deepgen.targets import X86, Sim, host
+from deepgen.targets import X86, Arm, Elsewhere, Sim, Target, host
+from deepgen.targets import arm as arm_facts
+from deepgen.targets.cpu import common, narrowed
+from deepgen.targets.cuda import parse_cuda
 from deepgen.targets.sim import FAULTS, fault, noisy, true_seconds
-from deepgen.targets.x86 import from_facts, narrowed
-from deepgen.vocabulary import BadInput
+from deepgen.targets.x86 import from_facts
+from deepgen.vocabulary import BadInput, Missing
 
 CPUINFO = """processor\t: 0
 model name\t: Example Processor 9000
@@ -30,6 +33,56 @@ def test_a_lesser_architecture_of_the_same_machine() -> None:
     assert (cpu.name, cpu.vector_bytes, cpu.vector_registers) == ("x86:avx2", 32, 16)
 
 
+ARM = """processor\t: 0
+Features\t: fp asimd evtstrm atomics fphp asimdhp cpuid asimddp bf16 madeup
+CPU implementer\t: 0x41
+CPU part\t: 0xd0c
+"""
+
+
+def test_an_arm_machine_is_a_target_too() -> None:
+    cpu = arm_facts.from_facts(ARM, {"L1d": 64 << 10}, cores=2)
+    assert (cpu.name, cpu.model, cpu.isa[-1]) == ("arm:native", "Neoverse N1", "bf16")
+    assert (cpu.vector_bytes, cpu.vector_registers, cpu.l1d_bytes) == (16, 32, 64 << 10)
+    other = arm_facts.from_facts(ARM.replace("0x41", "0x61"), {}, cores=2)
+    assert "0x61" in other.model and arm_facts.from_facts("", {}, cores=1).model
+
+
+def test_a_processor_that_is_not_here_can_be_built_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for machine, elsewhere in (("aarch64", "x86:amx"), ("x86_64", "arm:neon")):
+        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        target = targets.resolve(elsewhere)
+        assert "common" in target.describe()
+        with pytest.raises(Elsewhere, match="bundle pack"):
+            targets.device_for(target)
+        with pytest.raises(Missing, match=f"this machine is {machine}"):
+            targets.resolve(elsewhere.partition(":")[0])
+    monkeypatch.setattr("platform.machine", lambda: "vax")
+    with pytest.raises(Missing, match="this machine is vax"):
+        targets.resolve("cpu")
+
+
+@pytest.mark.parametrize(
+    ("target", "found", "runs"),
+    [
+        (common(X86, 2), narrowed(common(X86, 4), "avx2"), True),
+        (narrowed(common(X86, 2), "avx512"), narrowed(common(X86, 2), "avx2"), False),
+        (common(X86, 2), common(Arm, 2), False),
+        (parse_cuda("sm_80"), parse_cuda("sm_86"), True),
+        (parse_cuda("sm_90a"), parse_cuda("sm_80"), False),
+        (common(Arm, 2), parse_cuda("sm_80"), False),
+    ],
+)
+def test_what_was_built_for_one_device_runs_on_some_others(target: Target, found: Target, runs: bool) -> None:
+    assert target.runs_on(found) is runs
+
+
+def test_cores_limit_a_processor_and_nothing_else() -> None:
+    cpu = common(Arm, 8)
+    assert [getattr(cpu.limited_to(cores), "cores", 0) for cores in (None, 2, 99)] == [8, 2, 8]
+    assert parse_cuda("sm_80").limited_to(2) == parse_cuda("sm_80")
+
+
 def test_a_silent_machine_still_is_a_target() -> None:
     cpu = from_facts("", {}, cores=1)
     assert cpu.vector_bytes == 16 and cpu.l1d_bytes > 0
@@ -45,7 +98,9 @@ def test_cache_sizes_are_read(tmp_path: Path) -> None:
     assert host.cache_sizes(tmp_path) == {"L1d": 48 << 10, "L2": 2 << 20}
 
 
-@pytest.mark.parametrize("name", ["x86:native", "x86:avx2", "x86:avx512", "sim", "sim:noise=0.1,seed=7"])
+@pytest.mark.parametrize(
+    "name", ["cpu", "x86:avx2", "x86:avx512", "arm:neon", "arm:neon_dot", "sim", "sim:noise=0.1,seed=7"]
+)
 def test_json_round_trip(name: str) -> None:
     target = targets.resolve(name)
     assert targets.from_json(target.to_json()) == target
@@ -53,10 +108,12 @@ def test_json_round_trip(name: str) -> None:
 
 
 def test_no_name_means_the_best_device_here() -> None:
-    assert isinstance(targets.resolve(None), X86)
+    assert targets.resolve(None).name == targets.best()
+    if not host.has_cuda() and not host.has_hip():
+        assert targets.resolve(None) == targets.resolve("cpu") == targets.resolve("cpu:native") == host.processor()
 
 
-@pytest.mark.parametrize("name", ["quantum:q1", "x86:z80", "sim:colour=red", "sim:noise=loud"])
+@pytest.mark.parametrize("name", ["quantum:q1", "x86:z80", "arm:thumb", "cpu:z80", "sim:colour=red", "sim:noise=loud"])
 def test_an_unknown_name_is_refused_with_what_is_allowed(name: str) -> None:
     with pytest.raises(BadInput) as caught:
         targets.resolve(name)

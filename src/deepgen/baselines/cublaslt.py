@@ -30,7 +30,7 @@ class CublasLt:
     name = "cublaslt"
 
     def missing(self, operator: Operator, target: Target) -> str | None:
-        if not isinstance(target, Cuda):
+        if "cuda" not in target.languages:
             return f"cuBLASLt does not run on {target.name}"
         if not isinstance(operator, Gemm):
             return f"cuBLASLt has no {operator.name}"

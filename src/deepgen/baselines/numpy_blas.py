@@ -18,7 +18,7 @@ class NumpyBlas:
     name = "numpy"
 
     def missing(self, operator: Operator, target: Target) -> str | None:
-        if target.kind != "x86":
+        if target.runner != "cpu":
             return f"numpy does not run on {target.name}"
         if not isinstance(operator, Gemm):
             return f"numpy has no {operator.name}"

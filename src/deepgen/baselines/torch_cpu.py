@@ -21,7 +21,7 @@ class TorchCpu:
     name = "torch"
 
     def missing(self, operator: Operator, target: Target) -> str | None:
-        if target.kind != "x86":
+        if target.runner != "cpu":
             return f"torch on the CPU does not run on {target.name}"
         if isinstance(operator, Gemm) and operator.a in _INTEGERS:
             return _unfit_integers(operator)

@@ -7,7 +7,7 @@ from typing import Any
 
 from deepgen.baselines.torch_cpu import bound, unfit
 from deepgen.operators import Gemm, Operator
-from deepgen.targets import Gpu, Target
+from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Missing
 
 
@@ -17,7 +17,7 @@ class TorchGpu:
     name = "torch-gpu"
 
     def missing(self, operator: Operator, target: Target) -> str | None:
-        return unfit(operator) if isinstance(target, Gpu) else f"torch on a GPU does not run on {target.name}"
+        return unfit(operator) if target.runner == "gpu" else f"torch on a GPU does not run on {target.name}"
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
         if not isinstance(operator, Gemm):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from deepgen.build import find_gpu, programs
@@ -59,6 +60,11 @@ def toolchain_for(target: Target, language: str, paths: Mapping[str, str] | None
         )
     given = {name: path for name, path in (paths or {}).items() if path}
     return _TOOLCHAINS[language](target, given)
+
+
+def toolchains_for(target: Target, paths: Mapping[str, str] | None = None) -> Callable[[str], Toolchain]:
+    """The toolchain of each language, found when it is first needed: finding a compiler asks it for its version."""
+    return lru_cache(maxsize=None)(lambda language: toolchain_for(target, language, paths))
 
 
 def _c_compiler(target: Target, given: Mapping[str, str]) -> Toolchain:

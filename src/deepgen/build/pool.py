@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
@@ -20,9 +20,16 @@ class BuildPool:
     """Builds kernels for one target, `jobs` at a time. Threads wait here; the work is done by compiler processes."""
 
     def __init__(
-        self, toolchain: Toolchain, target: Target, cache: Cache, jobs: int, limits: BuildLimits | None = None
+        self,
+        toolchains: Callable[[str], Toolchain],
+        target: Target,
+        cache: Cache,
+        jobs: int,
+        limits: BuildLimits | None = None,
     ) -> None:
-        self.toolchain, self.target, self.cache = toolchain, target, cache
+        """`toolchains`: the toolchain of a language, asked for each kernel."""
+        self.target, self.cache = target, cache
+        self._toolchains = toolchains
         self.jobs = max(1, jobs)
         self.limits = limits or BuildLimits()
         self._group = Group()
@@ -90,7 +97,7 @@ class BuildPool:
         with self._lock:
             self._at_work += 1
         try:
-            return make(kernel, self.toolchain, self.target, self.cache, self.limits, self._group)
+            return make(kernel, self._toolchains(kernel.language), self.target, self.cache, self.limits, self._group)
         finally:
             with self._lock:
                 self._at_work -= 1

@@ -96,12 +96,12 @@ def _plugins() -> list[dict[str, Any]]:
 
 def _processor() -> list[dict[str, Any]]:
     try:
-        target = host.x86()
+        target = host.processor()
     except DeepgenError as error:
         return [{"kind": "cpu", "name": platform.machine(), "problem": str(error)}]
     return [
         {
-            "kind": "x86",
+            "kind": target.kind,
             "target": target.name,
             "name": target.model,
             "cores": target.cores,

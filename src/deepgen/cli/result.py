@@ -30,7 +30,7 @@ def print_result(study: Study) -> None:
     counts = ", ".join(f"{n} {verdict}" for verdict, n in trials.items())
     labelled("trials", f"{sum(trials.values())}: {counts}")
     labelled("study", shown(study.folder))
-    if winner is not None and not isinstance(study.target, Sim):  # a simulated kernel cannot be called
+    if winner is not None and study.target.computes:
         # Never wrapped: these lines are there to be copied.
         print("use it   import deepgen as dg")
         print(f'         kernel = dg.Study.open("{shown(study.folder)}").best().load()')

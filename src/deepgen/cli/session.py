@@ -15,7 +15,7 @@ from deepgen.cli.result import print_ranking, print_result
 from deepgen.cli.signals import Stop, Stopped, stop_on_signals
 from deepgen.engines import Engine
 from deepgen.generators.legacy import NAME as LEGACY
-from deepgen.measure.gpu_here import Elsewhere
+from deepgen.targets import Elsewhere
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.legacy_results import write_results

@@ -7,7 +7,6 @@ from pathlib import Path
 from deepgen import targets
 from deepgen.cli.output import shown
 from deepgen.settings import Settings
-from deepgen.targets import X86
 from deepgen.tuning.journal import FILE as JOURNAL
 from deepgen.tuning.study import Study
 from deepgen.vocabulary.errors import BadInput, DeepgenError
@@ -45,7 +44,7 @@ def open_study(word: str, settings: Settings) -> Study:
 
 def check_machine(study: Study) -> None:
     """Refuse to mix measurements of two machines in one study."""
-    if not isinstance(study.target, X86):
+    if study.target.runner != "cpu":
         return
     here = targets.resolve(study.target.name)
     if here.fingerprint() != study.target.fingerprint():

@@ -8,9 +8,6 @@ from typing import Any
 
 from deepgen import targets
 from deepgen.build import toolchain_for
-from deepgen.engines.local import LANGUAGES
-from deepgen.measure import gpu_here
-from deepgen.targets import Gpu
 from deepgen.vocabulary import DeepgenError
 
 
@@ -22,7 +19,7 @@ def probe(build: list[str], measure: list[str]) -> dict[str, Any]:
 def _toolchain(name: str) -> dict[str, Any]:
     try:
         target = targets.resolve(name)
-        return {"ok": toolchain_for(target, LANGUAGES[target.kind]).id}
+        return {"ok": toolchain_for(target, target.languages[0]).id}
     except DeepgenError as error:
         return {"problem": str(error)}
 
@@ -30,8 +27,7 @@ def _toolchain(name: str) -> dict[str, Any]:
 def _device(name: str) -> dict[str, Any]:
     try:
         target = targets.resolve(name)
-        if isinstance(target, Gpu):
-            gpu_here.require(target)
+        targets.device_for(target)
     except DeepgenError as error:
         return {"problem": str(error)}
     return {"ok": target.to_json()}

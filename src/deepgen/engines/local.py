@@ -12,20 +12,12 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from deepgen import baselines
-from deepgen.build import BuildError, BuildLimits, BuildPool, Cache, build_once, default_cache_folder, toolchain_for
+from deepgen.build import BuildError, BuildLimits, BuildPool, Cache, build_once, default_cache_folder, toolchains_for
 from deepgen.engines.base import NOT_WORTH_IT, Entry, Look, Outcome
 from deepgen.measure import open_runner, peak_gflops
-from deepgen.measure.base import Contender, Task
+from deepgen.measure.base import Contender, Task, least_seconds
 from deepgen.targets import host
 from deepgen.vocabulary import Artifact, Kernel, Measurement
-
-PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only what is far above it is doubted
-LANGUAGES = {"x86": "c", "cuda": "cuda", "hip": "hip", "sim": "sim"}
-
-
-def least_seconds(task: Task, peak: float | None) -> float | None:
-    """What no run can take less than."""
-    return task.operator.flops() / (PEAK_MARGIN * peak * 1e9) if peak else None
 
 
 @dataclass(frozen=True)
@@ -49,11 +41,12 @@ class LocalSession:
         self._look = look
         self.jobs = engine.jobs or host.usable_cores()
         self._engine = engine
-        toolchain = toolchain_for(task.target, LANGUAGES[task.target.kind], engine.toolchains)
+        toolchains = toolchains_for(task.target, engine.toolchains)
+        toolchains(task.target.languages[0])  # where there is none, that is said at once
         self._cache = Cache(engine.cache or default_cache_folder())
         # Before the first build, so that nothing of ours disturbs it; measured once a machine, then known.
         self._peak = self._measured_peak()
-        self._pool = BuildPool(toolchain, task.target, self._cache, self.jobs, engine.limits)
+        self._pool = BuildPool(toolchains, task.target, self._cache, self.jobs, engine.limits)
         self._runner = open_runner(
             task,
             cache=self._cache,
@@ -156,7 +149,7 @@ class LocalSession:
         Without this a search on two cores preferred kernels that suffer least from neighbours: at 1024^3 its winner
         had 0.79 of torch's speed on a quiet machine. A GPU is another device, and its builds go on.
         """
-        return self._pool.quiet() if self.task.target.kind == "x86" else nullcontext()
+        return self._pool.quiet() if self.task.target.shares_cores_with_builds else nullcontext()
 
     def _on_built(self, trial_id: int, kernel: Kernel, future: Future[Artifact]) -> None:
         try:

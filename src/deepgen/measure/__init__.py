@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepgen.measure.base import Contender, Policy, Runner, Task
+from deepgen.measure.base import Contender, Policy, Runner, Task, arithmetic
 from deepgen.operators import Operator
-from deepgen.targets import X86, Gpu, Sim, Target
-from deepgen.vocabulary import BadInput
+from deepgen.targets import Target, device_for
 
 if TYPE_CHECKING:
     from deepgen.build import Cache
@@ -34,28 +33,23 @@ def open_runner(
     `harness`: the built helper itself, where it came from elsewhere;
     `arrays`: the folder with inputs and answers of an operator whose code is elsewhere.
     """
-    if task.target.kind == "sim":
+    if task.target.runner == "sim":
         from deepgen.measure.sim import SimRunner
 
         return SimRunner(task)
-    if isinstance(task.target, Gpu):
-        from deepgen.measure import gpu_here
+    from deepgen.measure.supervisor import Supervisor
 
-        gpu_here.require(task.target)
-    if isinstance(task.target, (X86, Gpu)):
-        from deepgen.measure.supervisor import Supervisor
-
-        return Supervisor(
-            task,
-            cache=cache,
-            toolchains=toolchains,
-            builds_running=builds_running,
-            least_seconds=least_seconds,
-            least_again=least_again,
-            harness=harness,
-            arrays=arrays,
-        )
-    raise BadInput(f"kernels for {task.target.name} cannot be measured", allowed="x86, cuda, hip and sim targets")
+    device_for(task.target)  # raises where there is none
+    return Supervisor(
+        task,
+        cache=cache,
+        toolchains=toolchains,
+        builds_running=builds_running,
+        least_seconds=least_seconds,
+        least_again=least_again,
+        harness=harness,
+        arrays=arrays,
+    )
 
 
 def peak_gflops(
@@ -67,10 +61,8 @@ def peak_gflops(
     toolchains: Mapping[str, str] | None = None,
 ) -> float | None:
     """The device's peak for this operator's arithmetic, measured once or `again`; None where it is not known how."""
-    if isinstance(target, Sim):
-        return target.peak_gflops
-    if isinstance(target, Gpu):
-        return target.peak(getattr(operator, "a", "f32"))  # the datasheet's
+    if target.runner != "cpu":
+        return target.peak(arithmetic(operator))  # the datasheet's
     from deepgen.measure.peak import peak_gflops as measured
 
     return measured(operator, target, again=again, cache=cache, toolchains=toolchains)

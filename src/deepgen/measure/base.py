@@ -11,6 +11,8 @@ from deepgen.operators import Operator, is_built_in, record
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, JsonObject, Kernel, Measurement
 
+PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only what is far above it is doubted
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -55,6 +57,17 @@ class Task:
             seed=data["seed"],
             policy=Policy(**data["policy"]),
         )
+
+
+def arithmetic(operator: Operator) -> str:
+    """The dtype in which most of the operator's work is done: whose peak bounds it."""
+    operations = operator.work().operations
+    return max(operations, key=lambda name: operations[name], default="f32")
+
+
+def least_seconds(task: Task, peak: float | None) -> float | None:
+    """What no run can take less than, on a device of so many GFLOP/s."""
+    return task.operator.flops() / (PEAK_MARGIN * peak * 1e9) if peak else None
 
 
 @dataclass(frozen=True)

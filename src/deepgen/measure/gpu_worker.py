@@ -35,11 +35,11 @@ class GpuWorker(Referee[GpuRacer]):
             raise DeepgenError(f"the measuring kernels for {target.name} could not be built")
         self._threads: int = opening["threads"]
         self._scratch = Path(opening["scratch"])
-        driver = Driver(APIS[target.kind])
+        driver = Driver(APIS[target.languages[0]])
         ballast = DeviceBuffer(driver, "ballast", max(_LEAST_BALLAST, 4 * target.l2_bytes))
         checks = Checks(driver, Path(opening["harness"]).read_bytes())
         self._device = Device(self.task, driver, checks, pulse, ballast, (driver.event(), driver.event()))
-        self._nvml = Nvml.find(driver.device) if target.kind == "cuda" else None
+        self._nvml = Nvml.find(driver.device) if "cuda" in target.languages else None
         self._benches: dict[tuple[int, str], GpuBench] = {}
         self._call_seconds = self._empty_launch()
 

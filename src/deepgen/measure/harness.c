@@ -24,6 +24,16 @@ struct pulse {
 static struct pulse *pulse;
 static char alternate[1 << 16]; /* a handler must run even when the stack is what overflowed */
 
+#if defined(__linux__) && defined(__aarch64__)
+/* Whether the fault was a write: bit 6 of the syndrome that Linux leaves among the saved state; -1 where it does not. */
+static int wrote(const ucontext_t *at) {
+    const unsigned char *record = at->uc_mcontext.__reserved, *end = record + sizeof at->uc_mcontext.__reserved;
+    for (const struct _aarch64_ctx *head; (head = (const void *)record)->size && record < end; record += head->size)
+        if (head->magic == ESR_MAGIC) return ((const struct esr_context *)head)->esr >> 6 & 1;
+    return -1;
+}
+#endif
+
 static void on_signal(int number, siginfo_t *info, void *context) {
     pulse->signal = number;
     pulse->code = info->si_code;
@@ -33,6 +43,10 @@ static void on_signal(int number, siginfo_t *info, void *context) {
     const ucontext_t *at = context;
     pulse->stack = (uint64_t)at->uc_mcontext.gregs[REG_RSP];
     pulse->write = (at->uc_mcontext.gregs[REG_ERR] >> 1) & 1; /* bit 1 of the page fault's error code */
+#elif defined(__linux__) && defined(__aarch64__)
+    const ucontext_t *at = context;
+    pulse->stack = at->uc_mcontext.sp;
+    pulse->write = wrote(at);
 #else
     (void)context;
     pulse->write = -1;
@@ -64,6 +78,8 @@ void dg_begin(void) {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) sigaction(numbers[i], &action, NULL);
 #if defined(__x86_64__)
     __builtin_ia32_ldmxcsr(0x1f80); /* round to nearest, denormals on: a library may turn them off when it is loaded */
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, xzr"); /* likewise */
 #endif
     errno = 0;
 }
@@ -93,6 +109,17 @@ int dg_flush(const void *start, size_t bytes) {
     uintptr_t at = (uintptr_t)start & ~(uintptr_t)63, end = (uintptr_t)start + bytes;
     (fast ? flush_fast : flush_slow)(at, end);
     _mm_mfence();
+    return 1;
+}
+#elif defined(__linux__) && defined(__aarch64__)
+/* Cleaned and invalidated to the point where all cores see the same; Linux lets processes do it. */
+int dg_flush(const void *start, size_t bytes) {
+    uint64_t cache_type;
+    __asm__("mrs %0, ctr_el0" : "=r"(cache_type));
+    uintptr_t line = (uintptr_t)4 << (cache_type >> 16 & 15);
+    uintptr_t at = (uintptr_t)start & ~(line - 1), end = (uintptr_t)start + bytes;
+    for (; at < end; at += line) __asm__ volatile("dc civac, %0" ::"r"(at) : "memory");
+    __asm__ volatile("dsb sy" ::: "memory");
     return 1;
 }
 #else

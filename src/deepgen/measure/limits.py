@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from deepgen.measure.base import Task
-from deepgen.targets import Gpu
 
 # Slower than this no kernel is worth waiting for: about what plain scalar code reaches.
 _FLOPS_A_SECOND = 1e9
@@ -19,7 +18,7 @@ def run_seconds(task: Task, beat: float | None = None) -> float:
     if task.policy.timeout_seconds is not None:
         return task.policy.timeout_seconds
     operator = task.operator
-    scale = _GPU if isinstance(task.target, Gpu) else 1.0
+    scale = _GPU if task.target.runner == "gpu" else 1.0
     limit = 2.0 + (operator.flops() / _FLOPS_A_SECOND + operator.least_bytes() / _BYTES_A_SECOND) / scale
     return limit if beat is None else min(limit, 1.0 + 200.0 * beat)
 

@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 
 from deepgen.build import Cache, build_once, default_cache_folder
-from deepgen.operators import Array, Gemm, Operator
-from deepgen.targets import X86, Target
+from deepgen.measure.base import arithmetic
+from deepgen.operators import Array, Operator
+from deepgen.targets import Cpu, Target
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, dtype
 from deepgen.vocabulary.dtypes import narrow
 
 _C_TYPES = {"f32": "float", "f64": "double"}
+_WIDENED = {"bf16": "f32", "f16": "f32", "tf32": "f32"}  # what is computed in f32 where there are no units for it
 _DOTS = ("bf16", "i8")  # multiplied as dot products, by tiles where there are any
 _ROUNDS = 40  # the best counts: a peak is what nothing disturbed
 _SECONDS = 2e-3  # of one round: longer than threads take to start, shorter than a scheduler's turn
@@ -55,31 +57,33 @@ def peak_gflops(
     toolchains: Mapping[str, str] | None = None,
 ) -> float | None:
     """The machine's peak for this operator's arithmetic on all cores; None where it is not known how to measure it."""
-    if not isinstance(target, X86) or not isinstance(operator, Gemm):
+    if not isinstance(target, Cpu):
         return None
-    name = arithmetic(operator, target, cache=cache, toolchains=toolchains)
+    name = bounding(arithmetic(operator), target, cache=cache, toolchains=toolchains)
     if name is None:
         return None
-    return x86_peak(target, name, target.cores, again=again, cache=cache, toolchains=toolchains)
+    return cpu_peak(target, name, target.cores, again=again, cache=cache, toolchains=toolchains)
 
 
-def arithmetic(
-    operator: Gemm, target: X86, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
+def bounding(
+    name: str, target: Cpu, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
 ) -> str | None:
-    """The dtype whose peak bounds this operator: its inputs' where the target has dot products of them.
+    """The dtype whose peak bounds arithmetic in a dtype: its own where the target has units for it.
 
     bf16 can be widened to f32, and some processors multiply that faster than vectors of bf16.
     """
-    dots = {"bf16": "bf16", "i8": "i8", "u8": "i8"}.get(operator.a)
-    if dots is None or _dot_flags(dots, target) is None:
-        return operator.acc if operator.acc in _C_TYPES else None
+    dots = {"u8": "i8"}.get(name, name)
+    if dots not in _DOTS or _dot_flags(dots, target) is None:
+        own_f16 = name == "f16" and (target.has("avx512_fp16") or target.has("asimdhp"))
+        widened = name if own_f16 else _WIDENED.get(name, name)
+        return widened if widened in _C_TYPES else None
     if dots == "i8" or target.has("amx_tile", "amx_bf16"):
         return dots
-    return max(("bf16", "f32"), key=lambda name: x86_peak(target, name, 1, cache=cache, toolchains=toolchains))
+    return max(("bf16", "f32"), key=lambda name: cpu_peak(target, name, 1, cache=cache, toolchains=toolchains))
 
 
-def x86_peak(
-    target: X86,
+def cpu_peak(
+    target: Cpu,
     dtype: str,
     threads: int,
     *,
@@ -88,11 +92,11 @@ def x86_peak(
     toolchains: Mapping[str, str] | None = None,
 ) -> float:
     """GFLOP/s of multiply-adds on registers alone."""
-    return x86_bounds(target, dtype, threads, again=again, cache=cache, toolchains=toolchains).gflops
+    return cpu_bounds(target, dtype, threads, again=again, cache=cache, toolchains=toolchains).gflops
 
 
-def x86_bounds(
-    target: X86,
+def cpu_bounds(
+    target: Cpu,
     dtype: str,
     threads: int,
     *,
@@ -105,7 +109,7 @@ def x86_bounds(
     `again` measures in any case and keeps the better: whatever disturbs a machine only makes its bounds look lower.
     """
     cache = cache or Cache(default_cache_folder())
-    alike = replace(target, name="x86", cores=threads)  # other cores, which a process may be kept from, change nothing
+    alike = replace(target, name=target.kind, cores=threads)  # other cores, which a process may be kept from, change nothing
     kept = cache.folder / "peak" / f"{alike.fingerprint()}-{dtype}-{threads}.json"
     known = _read(kept)
     if known is not None and not again:
@@ -118,32 +122,32 @@ def x86_bounds(
     return bounds
 
 
-def _kernel(name: str, target: X86) -> Kernel:
+def _kernel(name: str, target: Cpu) -> Kernel:
     flags = _dot_flags(name, target) if name in _DOTS else _flags(name)
     if flags is None:
         allowed = "one of " + ", ".join((*_C_TYPES, *_DOTS)) + ", where the processor has instructions for it"
         raise BadInput(f"the peak of {dtype(name)} cannot be measured", allowed=allowed)
-    names = ("x86_dot_peak.c", "x86_peak.c") if name in _DOTS else ("x86_peak.c",)
+    names = ("x86_dot_peak.c", "cpu_peak.c") if name in _DOTS else ("cpu_peak.c",)
     folder = resources.files("deepgen.measure")
     sources = tuple(Source(file, folder.joinpath(file).read_text()) for file in names)
-    return Kernel("x86_peak", "c", sources, ("-std=gnu11", *flags), LaunchPlan(()))
+    return Kernel("cpu_peak", "c", sources, ("-std=gnu11", *flags), LaunchPlan(()))
 
 
 def _flags(name: str) -> tuple[str, ...] | None:
-    return ("-ffp-contract=fast", f"-DREAL={_C_TYPES[name]}") if name in _C_TYPES else None
+    return (f"-DREAL={_C_TYPES[name]}",) if name in _C_TYPES else None
 
 
-def _dot_flags(name: str, target: X86) -> tuple[str, ...] | None:
+def _dot_flags(name: str, target: Cpu) -> tuple[str, ...] | None:
     """None where the target has no dot products of this dtype."""
     tiles = target.has("amx_tile", "amx_bf16" if name == "bf16" else "amx_int8")
     vectors = target.has("avx512_bf16") if name == "bf16" else target.has("avx512_vnni") or target.has("avx_vnni")
     return (f"-DTILES={int(tiles)}", f"-DBF16={int(name == 'bf16')}") if tiles or vectors else None
 
 
-def x86_state(target: X86, dtype: str, threads: int, *, cache: Cache | None = None) -> float:
+def cpu_state(target: Cpu, dtype: str, threads: int, *, cache: Cache | None = None) -> float:
     """The share of its best rate on random numbers that the machine gives just now; less where others slow it down."""
     cache = cache or Cache(default_cache_folder())
-    best = x86_bounds(target, dtype, threads, cache=cache).gflops_random
+    best = cpu_bounds(target, dtype, threads, cache=cache).gflops_random
     library = ctypes.CDLL(build_once(_kernel(dtype, target), target, cache=cache).binary)
     return median(_rates(library, _random(dtype), threads)) * 1e-9 / best
 

@@ -16,7 +16,7 @@ from deepgen.measure.base import Contender, Task
 from deepgen.measure.process import Lost, WorkerProcess
 from deepgen.measure.timing import is_beaten, unsettled
 from deepgen.scratch import Scratch, sweep
-from deepgen.targets import Gpu, Target, host
+from deepgen.targets import Target, host
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict
 
 ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
@@ -147,7 +147,7 @@ class Supervisor:
             # What was right and what is possible belong to the operator before.
             self.task, self._least, self._least_again, self._peak_from, self._good = task, None, None, None, None
             self._opening = {**self._opening, "task": task.to_json()}
-            if isinstance(task.target, Gpu):  # a context is opened once in a process
+            if task.target.runner == "gpu":  # a context is opened once in a process
                 self._drop()
             if self._worker is None or not self._worker.alive:
                 return
@@ -324,7 +324,7 @@ class Supervisor:
 
     def _spent(self, reply: Mapping[str, Any]) -> bool:
         """Whether a fresh worker should take over."""
-        if isinstance(self.task.target, Gpu):  # its kernels have no hold on this process's memory and threads
+        if self.task.target.runner == "gpu":  # its kernels have no hold on this process's memory and threads
             return self._kernels >= RECYCLE_KERNELS
         return (
             self._kernels >= RECYCLE_KERNELS
@@ -361,10 +361,10 @@ def _built_harness(target: Target, cache: Cache | Path | None, toolchains: Mappi
 
 def harness_for(target: Target) -> Kernel:
     """Our own code that runs beside kernels on the target, to be built like any of them."""
-    if isinstance(target, Gpu):
+    if target.runner == "gpu":
         from deepgen.measure.gpu_checks import source
 
-        return source(target.kind)
+        return source(target.languages[0])
     return harness.source()
 
 

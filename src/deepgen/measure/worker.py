@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from deepgen import baselines
+from deepgen import baselines, targets
 from deepgen.measure import limits
 from deepgen.measure.base import Task
 from deepgen.measure.bench import Bench, Rejected
@@ -143,7 +143,7 @@ def _opened(opening: Mapping[str, Any], pulse: Pulse, channel: Channel) -> Refer
 
 
 def _worker(opening: Mapping[str, Any], pulse: Pulse) -> Referee[Any]:
-    if str(opening["task"]["target"]["name"]).partition(":")[0] in ("cuda", "hip"):
+    if targets.from_json(opening["task"]["target"]).runner == "gpu":
         from deepgen.measure.gpu_worker import GpuWorker
 
         return GpuWorker(opening, pulse)

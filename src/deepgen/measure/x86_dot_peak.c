@@ -1,13 +1,13 @@
 // What a core can do at best in bf16 or 8 bits: dot products on registers alone, of AMX tiles or of vectors.
 //
-// -DBF16=1 or 0, -DTILES=1 or 0. The same functions as x86_peak.c, which gives the reading of memory.
+// -DBF16=1 or 0, -DTILES=1 or 0. The same functions as cpu_peak.c, which gives the reading of memory.
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define deepgen_peak_flops deepgen_peak_flops_f32
 #define deepgen_peak_compute deepgen_peak_compute_f32
-#include "x86_peak.c"
+#include "cpu_peak.c"
 #undef deepgen_peak_flops
 #undef deepgen_peak_compute
 

@@ -35,6 +35,14 @@ _LOOK: Mapping[str, Callable[[], Target]] = {
 class Elsewhere(Missing):
     """Kernels for the target can be built on this machine but not run."""
 
+    def __init__(self, target: Target, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"a device that runs {target.name}",
+            blocks=f"{why}, so this host can build kernels for {target.name} but not measure them",
+            remedy="Pack them with `deepgen bundle pack`, run the bundle where such a device is, and merge its results.",
+        )
+
 
 def resolve(name: str | None = None) -> Target:
     """The target of that name; without one, the best device here. `cpu` is this machine's processor."""
@@ -77,9 +85,9 @@ def device_for(target: Target) -> Target:
     try:
         found = _LOOK[target.kind]()
     except Missing as error:
-        raise _elsewhere(target, "this machine has none") from error
+        raise Elsewhere(target, "this machine has none") from error
     if not target.runs_on(found):
-        raise _elsewhere(target, f"this machine has {found.describe().partition(': ')[2]}")
+        raise Elsewhere(target, f"this machine has {found.describe().partition(': ')[2]}")
     return found
 
 
@@ -89,14 +97,6 @@ def from_json(data: Mapping[str, Any]) -> Target:
     if kind not in KINDS:
         raise BadInput(f"unknown target {data.get('name')!r}", allowed="a kind of " + ", ".join(KINDS))
     return KINDS[kind].from_json(data)
-
-
-def _elsewhere(target: Target, why: str) -> Elsewhere:
-    return Elsewhere(
-        f"a device that runs {target.name}",
-        blocks=f"{why}, so this host can build kernels for {target.name} but not measure them",
-        remedy="Pack them with `deepgen bundle pack`, run the bundle where such a device is, and merge its results.",
-    )
 
 
 __all__ = [

@@ -27,6 +27,11 @@ class Target:
         return self.name.partition(":")[0]
 
     @property
+    def device_kind(self) -> str:
+        """Devices of which this is the same give the same times, so that they may share a study."""
+        return self.name
+
+    @property
     def bandwidth(self) -> float | None:
         """GB/s of its memory, where a datasheet tells."""
         return None

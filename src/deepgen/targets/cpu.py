@@ -41,6 +41,10 @@ class Cpu(Target):
     def runs_on(self, found: Target) -> bool:
         return isinstance(found, type(self)) and found.has(*self.isa)
 
+    @property
+    def device_kind(self) -> str:
+        return f"{self.model}, {self.cores} cores"
+
     def build_facts(self) -> JsonObject:
         # Caches and cores reach generators, not compilers: the same kernel is the same binary on both.
         return {"name": self.name, "isa": list(self.isa)}

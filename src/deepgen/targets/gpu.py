@@ -45,6 +45,10 @@ class Gpu(Target):
         return set(features) <= set(self.features)
 
     @property
+    def device_kind(self) -> str:
+        return self.model
+
+    @property
     def bandwidth(self) -> float:
         return self.bandwidth_gbs
 

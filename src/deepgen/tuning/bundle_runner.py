@@ -20,15 +20,14 @@ from deepgen import baselines
 from deepgen.engines import bundle_archive, bundle_results
 from deepgen.engines.base import Entry
 from deepgen.engines.bundle_results import TrialResult
-from deepgen.measure import gpu_here, open_runner
-from deepgen.measure.base import Contender, Runner, Task
-from deepgen.targets import X86, Cuda, Gpu, Target, host
+from deepgen.measure import open_runner
+from deepgen.measure.base import Contender, Runner, Task, arithmetic, least_seconds
+from deepgen.targets import Elsewhere, device_for
 from deepgen.tuning.finals import RESERVES, run_finals
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Missing, Trial, Verdict
 
 INTERRUPTED = 130
 ARRAYS = "arrays"  # the folder with inputs and answers of an operator whose code is elsewhere
-_PEAK_MARGIN = 1.2
 UNMEASURED = Measurement(Verdict.UNSTABLE, "not measured yet")
 
 
@@ -133,7 +132,7 @@ def _run(job: Job, path: Path) -> int:
         done = dict(writer.so_far.trials)
         _say(f"{job.task.operator.describe()} on {device}: {len(job.trials)} kernels, {len(done)} measured before")
         if len(done) < len(job.trials) or writer.so_far.finals is None:
-            least = job.task.operator.flops() / (_PEAK_MARGIN * peak * 1e9) if peak else None
+            least = least_seconds(job.task, peak)
             runner = open_runner(job.task, least_seconds=least, harness=_loadable(job), arrays=job.arrays)
             try:
                 _measure_all(job, runner, writer, done, device)
@@ -197,34 +196,19 @@ def _best(measurements: Sequence[Measurement]) -> float | None:
 def _device(task: Task) -> tuple[str, float | None]:
     """What this machine measures on, in words, and its peak. Raises when the kernels do not run here."""
     target = task.target
-    if isinstance(target, Gpu):
-        found = _gpu(target)
-        return found.model, found.peak(getattr(task.operator, "a", "f32"))
-    if isinstance(target, X86):
-        here = host.x86()
-        if target.name == "x86:native" and here.model != target.model:
-            raise _not_here(target, f"they were built for {target.model}, and this is {here.model}")
-        lacking = [feature for feature in target.isa if feature not in here.isa]
-        if lacking:
-            raise _not_here(target, f"{here.model} has no {lacking[0]}")
-        return here.model, None
-    return target.name, getattr(target, "peak_gflops", None)
-
-
-def _gpu(target: Gpu) -> Gpu:
     try:
-        found: Gpu = host.cuda() if isinstance(target, Cuda) else host.hip()
-    except Missing as error:
-        raise _not_here(target, "no such GPU was found") from error
-    if not gpu_here.runs_on(target, found):
-        raise _not_here(target, f"the GPU here is {found.model} ({found.arch})")
-    return found
+        found = device_for(target)
+    except Elsewhere as error:
+        raise _not_here(target.name, error.why) from error
+    model, tuned_on = getattr(found, "model", target.name), getattr(target, "model", target.name)
+    if target.runner == "cpu" and target.name == found.name and model != tuned_on:
+        raise _not_here(target.name, f"they were built for {tuned_on}, and this is {model}")
+    return model, found.peak(arithmetic(task.operator))
 
 
-def _not_here(target: Target, why: str) -> Missing:
-    arch = getattr(target, "arch", target.name)
+def _not_here(name: str, why: str) -> Missing:
     return Missing(
-        f"a device that runs {arch}",
+        f"a device that runs {name}",
         blocks=f"{why}, so these kernels cannot run here",
         remedy="Run the bundle where such a device is.",
     )
@@ -232,7 +216,7 @@ def _not_here(target: Target, why: str) -> Missing:
 
 def _loadable(job: Job) -> Path | None:
     """The helper, unless it is a library that this system cannot load: then the worker does without."""
-    if job.harness is None or isinstance(job.task.target, Gpu):
+    if job.harness is None or job.task.target.runner != "cpu":
         return job.harness
     with suppress(OSError):
         ctypes.CDLL(str(job.harness))

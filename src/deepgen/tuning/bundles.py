@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepgen.build import BuildError, BuildPool, Cache, build_once, default_cache_folder, toolchain_for
+from deepgen.build import BuildError, BuildPool, Cache, build_once, default_cache_folder, toolchains_for
 from deepgen.engines import LocalEngine, bundle_archive, bundle_results
 from deepgen.engines.bundle_results import Results, TrialResult
-from deepgen.engines.local import LANGUAGES
 from deepgen.measure import handed
 from deepgen.measure.base import Task
 from deepgen.measure.supervisor import harness_for
-from deepgen.targets import X86, host
+from deepgen.targets import host
 from deepgen.tuning import bundle_pack
 from deepgen.tuning.bundle_runner import UNMEASURED
 from deepgen.tuning.finals import OTHER_SEEDS, RESERVES
@@ -78,7 +77,7 @@ def pack(
             say(f"building {len(waiting)} kernels")
             built, failed = builds.all([(p, emit(p.config)) for p in waiting])
             known = [(t, k, builds.one(k)) for t in _known(journal, planned, request) for k in [emit(t.config)]]
-            harness = None if request.target.kind == "sim" else builds.one(harness_for(request.target))
+            harness = builds.one(harness_for(request.target)) if request.target.computes else None
         state.finish(failed)
         if not built:
             raise DeepgenError(f"none of {len(failed)} kernels could be built: {failed[0].measurement.detail}")
@@ -147,9 +146,9 @@ class _Builds:
     def __init__(self, engine: LocalEngine, request: Request) -> None:
         self._engine, self._target = engine, request.target
         self._cache = Cache(engine.cache or default_cache_folder())
-        toolchain = toolchain_for(request.target, LANGUAGES[request.target.kind], engine.toolchains)
+        toolchains = toolchains_for(request.target, engine.toolchains)
         jobs = engine.jobs or host.usable_cores()
-        self._pool = BuildPool(toolchain, request.target, self._cache, jobs, engine.limits)
+        self._pool = BuildPool(toolchains, request.target, self._cache, jobs, engine.limits)
 
     def all(
         self, wanted: Sequence[tuple[Proposal, Kernel]]
@@ -204,7 +203,7 @@ def _trial(study: Study, proposals: Mapping[int, Proposal], result: TrialResult,
 
 def _check_device(study: Study, journal: Journal, results: Results, path: Path) -> None:
     """One study, one device: times of two cannot be compared."""
-    at_home = study.target.model if isinstance(study.target, X86) else None
+    at_home = getattr(study.target, "model", None) if study.target.runner == "cpu" else None
     for trial in journal.trials():
         if trial.measurement.samples:
             device = trial.measurement.conditions.get("device", at_home)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from deepgen.measure.base import Policy
 from deepgen.operators import OPERATORS, Operator, is_built_in, record
 from deepgen.search.stopping import Goals
 from deepgen.space import Space
-from deepgen.targets import X86, Target
+from deepgen.targets import Target
 from deepgen.tuning.finding import NAME, CodeRef, Source, source_of
 from deepgen.vocabulary import BadInput, JsonObject, digest
 
@@ -157,9 +157,7 @@ def first_config(
     policy: Policy,
 ) -> Mapping[str, Any] | None:
     """What a search begins with: the default, on no more threads than allowed and with the knobs that are given."""
-    if isinstance(target, X86) and policy.threads is not None:
-        target = replace(target, cores=min(policy.threads, target.cores))
-    default = dict(generator.default(operator, target))
+    default = dict(generator.default(operator, target.limited_to(policy.threads)))
     given = {name: v[0] for name, v in _values(domains).items() if name in default and default[name] not in v}
     first = {**default, **given}
     return first if space.contains(first) else None

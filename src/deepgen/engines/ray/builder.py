@@ -37,7 +37,7 @@ def build(kernel: str, ordered: str) -> tuple[str, bytes]:
     try:
         parsed = Kernel.from_json(json.loads(kernel))
         toolchain = _toolchain(ordered, parsed.language)
-        with Group() as group, nullcontext() if work.target.kind == "sim" else undisturbed.building(group):
+        with Group() as group, undisturbed.building(group) if work.target.computes else nullcontext():
             artifact = make(parsed, toolchain, work.target, work.cache, work.limits, group)
         return json.dumps({"artifact": artifact.to_json()}), Path(artifact.binary).read_bytes()
     except BuildError as error:

@@ -10,8 +10,7 @@ from typing import Any
 
 import deepgen
 from deepgen import targets
-from deepgen.measure.gpu_here import runs_on
-from deepgen.targets import X86, Gpu, Target, host
+from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject
 
 
@@ -29,15 +28,12 @@ class Device:
         """What kind of device it is for kernels of this target; None where they cannot be measured here."""
         if self.version != deepgen.__version__:
             return None
-        if target.kind == "sim":
+        if not target.computes:
             return "simulated device"
-        for one in self.found:
-            # A node has one processor, however many cards it has.
-            if isinstance(target, X86) and isinstance(one, X86) and set(target.isa) <= set(one.isa) and self.slot == 0:
-                return f"{one.model}, {one.cores} cores"
-            if isinstance(target, Gpu) and isinstance(one, Gpu) and runs_on(target, one):
-                return one.model
-        return None
+        # A node has one processor, however many cards it has.
+        if target.shares_cores_with_builds and self.slot > 0:
+            return None
+        return next((one.device_kind for one in self.found if target.runs_on(one)), None)
 
     def describe(self) -> str:
         """One line for people."""
@@ -67,13 +63,7 @@ def pin(cards: Sequence[str]) -> str | None:
 
 def probe(slot: int, card: str | None = None) -> Device:
     """What this process can measure on."""
-    found: list[Target] = []
-    for look in (host.x86, host.cuda, host.hip):
-        try:
-            found.append(look())
-        except DeepgenError:  # not of that kind, or a card that no table knows
-            continue
-    return Device(platform.node(), slot, deepgen.__version__, tuple(found), card)
+    return Device(platform.node(), slot, deepgen.__version__, tuple(targets.devices()), card)
 
 
 def choose_kind(target: Target, devices: Sequence[Device], wanted: str | None) -> str:

@@ -18,10 +18,9 @@ from typing import Any
 
 from deepgen import baselines
 from deepgen.build import Cache, default_cache_folder
-from deepgen.engines.local import least_seconds
 from deepgen.engines.ray import devices, undisturbed
 from deepgen.measure import handed, open_runner, peak_gflops
-from deepgen.measure.base import Contender, Runner, Task
+from deepgen.measure.base import Contender, Runner, Task, least_seconds
 from deepgen.measure.supervisor import DeviceSetAside
 from deepgen.scratch import Scratch, sweep
 from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Kernel, Measurement
@@ -159,8 +158,9 @@ class Tester:
     @contextmanager
     def _alone(self, task: Task, *, finals: bool = False) -> Iterator[None]:
         """A processor's kernels run on the very cores that compilers use; a GPU is another device, but for finals."""
-        kind = task.target.kind
-        with undisturbed.timing() if kind == "x86" or (finals and kind != "sim") else nullcontext():
+        target = task.target
+        alone = target.shares_cores_with_builds or (finals and target.computes)
+        with undisturbed.timing() if alone else nullcontext():
             yield
 
 

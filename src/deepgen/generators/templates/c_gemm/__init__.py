@@ -1,0 +1,1 @@
+"""GEMM in plain C, for any processor."""
