@@ -10,7 +10,7 @@ from typing import Any
 from deepgen import generators, targets
 from deepgen.cli import config_file, words
 from deepgen.cli.options import OF_OPERATOR
-from deepgen.generators.legacy import LegacyGenerator
+from deepgen.generators.older.generator import OlderGenerator
 from deepgen.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.targets import Target
@@ -107,7 +107,7 @@ def _from_older(
 ) -> Request:
     """The older tool's files say what to tune and over which space; the rest comes from options and settings."""
     strategy = options.get("space_strategy")
-    generator = LegacyGenerator(data, 1 if strategy is None else strategy, where)
+    generator = OlderGenerator(data, 1 if strategy is None else strategy, where)
     target = _target(options["target"], settings.target)
     chosen = {"out": settings.studies, **_chosen({}, options)}
     return Request(operator=generator.operator, target=target, policy=policy, generator=generator, **chosen)
