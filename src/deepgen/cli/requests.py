@@ -15,7 +15,7 @@ from deepgen.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Request, Study
-from deepgen.tuning.request import narrow
+from deepgen.tuning.request import generator_of, narrow
 from deepgen.vocabulary.errors import BadInput
 
 EVERY_FAMILY = "all"
@@ -126,7 +126,7 @@ def _by_family(request: Request, name: str) -> list[Request]:
 
 def _on_threads(request: Request, threads: int) -> Request:
     """Kernels that use so many threads at most, and baselines that use just as many."""
-    family = request.generator or generators.find(request.operator, request.target)
+    family = generator_of(request)
     knobs = {knob.name: knob.values for knob in family.space(request.operator, request.target).knobs}
     fitting = [count for count in knobs.get("THREADS", ()) if isinstance(count, int) and count <= threads]
     if not fitting:
