@@ -20,7 +20,7 @@ ORDER = (
     ("measure",),
     ("engines", "search"),
     ("tuning",),
-    ("api", "cluster"),
+    ("api", "cluster", "extend"),
     ("cli",),
     ("__main__",),
 )

@@ -13,8 +13,8 @@ import pytest
 from deepgen import targets
 from deepgen.build import toolchain_for
 from deepgen.engines import bundle_archive
+from deepgen.generators.older import files as older
 from deepgen.operators import Gemm, Operator
-from deepgen.space import legacy
 from deepgen.targets import Target, host
 from deepgen.tuning import Study
 from deepgen.vocabulary import Kernel, LaunchPlan, Missing, Source, Step, TensorArg
@@ -29,9 +29,6 @@ class EmptyKernels:
 
     name = "empty"
 
-    def __init__(self, candidates: Mapping[str, Any], strategy: int) -> None:
-        pass
-
     def refuses(self, operator: Operator, target: Target) -> str | None:
         return None
 
@@ -43,7 +40,7 @@ class EmptyKernels:
 
 @pytest.fixture
 def empty_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepgen.generators.legacy.OlderSimtGemm", EmptyKernels)
+    monkeypatch.setattr("deepgen.generators.older.generator.SimtGemm", EmptyKernels)
 
 
 @pytest.fixture
@@ -145,9 +142,9 @@ def test_a_space_file_of_the_older_tool_is_tuned_point_by_point(
     deepgen: Callable, project: Path, empty_family: None, no_gpu: None
 ) -> None:
     template = json.loads(OLDER.read_text())
-    space = legacy.tuning_space(template)
+    space = older.tuning_space(template)
     points = [space.at(rank) for rank in (0, 5, 70_000)]
-    (project / "points.json").write_text(json.dumps(legacy.to_space_file(template, points)))
+    (project / "points.json").write_text(json.dumps(older.to_space_file(template, points)))
     said = deepgen("bundle", "pack", "points.json", "--target", "cuda:sm_80", "--json")
     assert said.code == 0, said.err
     assert said.json()["trials"] == Study.open(said.json()["study"]).space.count() == 3

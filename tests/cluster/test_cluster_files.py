@@ -17,8 +17,8 @@ from deepgen.cluster.fetch import Fetched
 from deepgen.cluster.folder import Definition
 from deepgen.cluster.model import Cluster, password_variable
 from deepgen.cluster.nodes import wanted
+from deepgen.generators.older.files import to_space_file, tuning_space
 from deepgen.settings import Settings
-from deepgen.space import legacy
 from deepgen.targets import resolve
 from deepgen.vocabulary import BadInput
 
@@ -172,8 +172,8 @@ def test_a_space_file_that_exists_is_the_space(tmp_path: Path) -> None:
     """As in the older tool, which then skipped making one; keep_top sizes result files, samples the timing."""
     (group,) = files.read(DATA / "ClusterTaskConfigs/task_config.json").groups
     config = json.loads((DATA / "TuningConfigs/GEMM_configs_2.json").read_text())
-    points = [legacy.tuning_space(config).at(rank) for rank in (0, 3, 5)]
-    space = json.dumps(legacy.to_space_file(config, points)).encode()
+    points = [tuning_space(config).at(rank) for rank in (0, 3, 5)]
+    space = json.dumps(to_space_file(config, points)).encode()
     target = resolve(group.target)
     for content, count in ((space, 3), (None, 18)):
         fetched = Fetched("GEMM_configs_2.json", json.dumps(config).encode(), content, target)

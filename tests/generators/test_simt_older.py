@@ -9,8 +9,9 @@ import pytest
 import simt_emulation as emulation
 
 from deepgen import targets
+from deepgen.generators.older.generator import OlderGenerator
+from deepgen.generators.older.kernels import older_operator, simt_config
 from deepgen.generators.templates.simt.lower import lower
-from deepgen.generators.templates.simt.older import OlderSimtGemm, older_operator, own_config
 from deepgen.generators.templates.simt.simt_gemm import dots
 from deepgen.targets import Gpu
 from deepgen.vocabulary import BadInput
@@ -33,7 +34,7 @@ def test_a_legal_config_is_a_kernel_that_is_right(name: str, seed: int, transpos
     operator = older_operator(candidates)
     assert operator.layout == ("tn" if transposed else "nn")
     chip = targets.resolve({32: "cuda:sm_80", 64: "hip:gfx906"}[candidates["WARP_SIZE"][0]])
-    family = OlderSimtGemm(candidates)
+    family = OlderGenerator(candidates)
     assert family.refuses(operator, chip) is None
     (config,) = family.space(operator, chip).sample(1, seed)
     kernel = family.emit(operator, chip, config)
@@ -49,11 +50,11 @@ def test_every_config_of_their_files_maps(name: str, strategy: int) -> None:
     operator = older_operator(candidates)
     chip = targets.resolve({32: "cuda:sm_80", 64: "hip:gfx906"}[candidates["WARP_SIZE"][0]])
     assert isinstance(chip, Gpu)
-    space = OlderSimtGemm(candidates, strategy).space(operator, chip)
+    space = OlderGenerator(candidates, strategy).space(operator, chip)
     count = space.count()
     for rank in range(0, count, max(1, count // 400)):
         config = space.at(rank)
-        made = lower(operator, own_config(config, operator, chip), chip.warp, dots(chip))
+        made = lower(operator, simt_config(config, operator, chip), chip.warp, dots(chip))
         assert made.threads == chip.warp * (
             config["BLOCK_LAYOUT_M"] * config["BLOCK_LAYOUT_N"] * config["LOCAL_SPLIT_U"]
         )
@@ -70,7 +71,7 @@ def test_more_groups_than_steps_of_k_in_a_tile(tmp_path: Path) -> None:
     candidates = {**read("GEMM_cfg_32.json"), **{key: [value] for key, value in one.items()}}
     operator, chip = older_operator(candidates), targets.resolve("cuda:sm_80")
     config = {**{key: values[0] for key, values in candidates.items()}, "REDUCE_C_CONTINUOUS": 1}
-    kernel = OlderSimtGemm(candidates).emit(operator, chip, config)
+    kernel = OlderGenerator(candidates).emit(operator, chip, config)
     error, found = emulation.run(kernel, emulation.build(kernel, tmp_path), operator)
     assert error == "" and found.ok, found
 
@@ -78,14 +79,14 @@ def test_more_groups_than_steps_of_k_in_a_tile(tmp_path: Path) -> None:
 def test_their_space_is_the_one_tuned_over() -> None:
     candidates = read("GEMM_cfg_32.json")
     operator = older_operator(candidates)
-    family = OlderSimtGemm(candidates)
+    family = OlderGenerator(candidates)
     assert family.space(operator, targets.resolve("cuda:sm_80")).count() == 1744
     assert operator.batch == 1, "BATCH_SIZE is missing in the file"
 
 
 def test_a_warp_size_that_the_chip_has_not_is_an_error_in_words() -> None:
     candidates = read("GEMM_cfg_32.json")
-    family, operator = OlderSimtGemm(candidates), older_operator(candidates)
+    family, operator = OlderGenerator(candidates), older_operator(candidates)
     other = "hip:gfx906" if candidates["WARP_SIZE"] == [32] else "cuda:sm_80"
     config = family.space(operator, targets.resolve(other)).at(0)
     with pytest.raises(BadInput, match="WARP_SIZE"):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from deepgen.generators.older.files import full_config, own_config, points_space, to_space_file, tuning_space
+from deepgen.generators.space_files import read_space
 from deepgen.space import Space
-from deepgen.space.files import read_space
-from deepgen.space.legacy import full_config, own_config, points_space, to_space_file, tuning_space
 from deepgen.vocabulary import BadInput
 
 DATA = Path(__file__).parent.parent.parent / "data"

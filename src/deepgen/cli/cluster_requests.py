@@ -10,10 +10,10 @@ from typing import Any
 from deepgen.cli import config_file
 from deepgen.cluster.fetch import Fetched
 from deepgen.cluster.model import WorkGroup
-from deepgen.generators.legacy import LegacyGenerator
+from deepgen.generators.older.files import is_space_file
+from deepgen.generators.older.generator import OlderGenerator
 from deepgen.measure.base import Policy
 from deepgen.settings import Settings
-from deepgen.space import legacy
 from deepgen.tuning import Request
 from deepgen.vocabulary import BadInput
 
@@ -35,7 +35,7 @@ def requests_of(
     common["keep_top"] = min(group.keep_top, FINALISTS)
     older = config_file.read_older(config)
     if older is not None:
-        generator = LegacyGenerator(_points(older, fetched, group), group.space_strategy, fetched.name)
+        generator = OlderGenerator(_points(older, fetched, group), group.space_strategy, fetched.name)
         return [Request(operator=generator.operator, generator=generator, **common, **said)]
     own = config_file.read(config)
     for name in ("trials", "time_budget", "seed", "strategy"):
@@ -53,9 +53,9 @@ def _points(config: Mapping[str, Any], fetched: Fetched, group: WorkGroup) -> Ma
         space = json.loads(fetched.space)
     except ValueError as error:
         raise BadInput(f"is not JSON: {error}", where=where) from error
-    if not legacy.is_space_file(space):
+    if not is_space_file(space):
         raise BadInput("is no space file", where=where, allowed='{"template": a tuning config, "cfgs": [numbers]}')
-    problem, other = (LegacyGenerator(data, group.space_strategy, where).operator for data in (config, space))
+    problem, other = (OlderGenerator(data, group.space_strategy, where).operator for data in (config, space))
     if problem != other:
         raise BadInput(f"is of {other.describe()}, and the config of {problem.describe()}", where=where)
     return dict(space)

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from deepgen.cli.live import LINE_EVERY
-from deepgen.cli.output import WIDTH, console, note, print_json, seconds_text, shown, table
+from deepgen.cli.output import WIDTH, console, note, print_json, rate_text, seconds_text, shown, table
 from deepgen.cluster.folder import GroupProgress, RunProgress
 
 Show = Callable[[RunProgress], None]
@@ -72,10 +72,10 @@ def print_results(progress: RunProgress) -> None:
     rows = []
     for row in progress.results:
         best = row.winner
-        speed = f"{best['gflops']:.1f}" if best else "-"
+        speed = rate_text(best) if best else "-"
         rows.append([row.group, str(row.trials), speed, seconds_text(best["seconds"]) if best else "-", row.what])
     if rows:
-        table(None, ["group", "trials", "GFLOP/s", "time", "what"], rows, right=["trials", "GFLOP/s", "time"])
+        table(None, ["group", "trials", "rate", "time", "what"], rows, right=["trials", "rate", "time"])
     for row in progress.results:
         for file in row.files:
             print(shown(file))

@@ -9,10 +9,10 @@ from typing import Any
 
 from deepgen import search, targets
 from deepgen.cli import words
+from deepgen.generators.older import files as older
 from deepgen.operators import OPERATORS, Operator, words_of
 from deepgen.operators.words import short_example
 from deepgen.settings import read_json, read_toml
-from deepgen.space import legacy
 from deepgen.vocabulary.errors import BadInput
 
 SUFFIXES = (".toml", ".json")
@@ -109,7 +109,7 @@ def read_older(path: Path) -> Mapping[str, Any] | None:
     if path.suffix != ".json":
         return None
     data = read_json(path, allowed=_CONTENT)
-    return data if legacy.is_tuning_config(data) or legacy.is_space_file(data) else None
+    return data if older.is_tuning_config(data) or older.is_space_file(data) else None
 
 
 def _operator_kind(top: _Table) -> type[Operator]:

@@ -37,7 +37,7 @@ def export(
     from deepgen import settings
     from deepgen.cli import studies
     from deepgen.cli.output import print_json, shown, write_text
-    from deepgen.tuning import legacy_results, reuse
+    from deepgen.tuning import older_results, reuse
     from deepgen.vocabulary.errors import BadInput
 
     if [as_space, as_config, as_results is not None].count(True) != 1:
@@ -47,7 +47,7 @@ def export(
         raise BadInput("the file to write is " + ("missing" if output is None else "given twice"), allowed=allowed)
     found = studies.open_study(study, settings.load())
     if as_results is not None:
-        kind, output = "results", legacy_results.write_results(found, as_results, device, top)
+        kind, output = "results", older_results.write_results(found, as_results, device, top)
         use = f"deepgen import {shown(output)}"
     else:
         assert output is not None

@@ -12,7 +12,7 @@ import typer
 from deepgen.cli import options
 
 if TYPE_CHECKING:
-    from deepgen.tuning.legacy_results import Result
+    from deepgen.generators.older.results import Result
 
 File = Annotated[Path, typer.Argument(metavar="RESULTS.json", help="A result file of the older tool.")]
 Output = Annotated[
@@ -26,7 +26,7 @@ def import_results(
 ) -> None:
     """Read a result file of the older tool."""
     from deepgen.cli.output import print_json, shown, write_text
-    from deepgen.tuning.legacy_results import read_results, results_space
+    from deepgen.generators.older.results import read_results, results_space
     from deepgen.vocabulary.errors import BadInput
 
     if as_space and output is None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -13,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from deepgen.cli.output import WIDTH, console, note, seconds_text, share_text
+from deepgen.cli.output import WIDTH, bound_text, console, note, rate_text, seconds_text
 from deepgen.tuning.progress import Progress
 
 Watch = Callable[[Progress], None]
@@ -58,9 +59,7 @@ def line(progress: Progress) -> str:
     if failed := _failed(progress):
         parts.append(f"{failed} failed")
     if progress.best_gflops is not None:
-        parts.append(f"{progress.best_gflops:.1f} GFLOP/s")
-    if progress.share_of_peak is not None:
-        parts.append(f"{share_text(progress.share_of_peak)} of peak")
+        parts.append(rate_text(_speed(progress)) + bound_text(_speed(progress)))
     if progress.phase == "searching" and progress.time_left is not None:
         parts.append(f"{clock(progress.time_left)} left")
     return _cut(", ".join(parts))
@@ -101,8 +100,13 @@ def clock(seconds: float) -> str:
 
 
 def _best(progress: Progress) -> str:
-    share = f", {share_text(progress.share_of_peak)} of peak" if progress.share_of_peak is not None else ""
-    return f"{progress.best_gflops:.1f} GFLOP/s ({seconds_text(progress.best_seconds)}{share})"
+    fast = _speed(progress)
+    return f"{rate_text(fast)} ({seconds_text(progress.best_seconds)}{bound_text(fast)})"
+
+
+def _speed(progress: Progress) -> dict[str, Any]:
+    """Of the best so far, named as in a study's summary."""
+    return {**vars(progress), "gflops": progress.best_gflops, "gbytes_per_second": progress.best_gbytes_per_second}
 
 
 def _failed(progress: Progress) -> int:

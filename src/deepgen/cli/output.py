@@ -105,5 +105,24 @@ def bytes_text(size: int) -> str:
     return f"{value:.4g} GiB"
 
 
+def rate_text(fast: Mapping[str, Any]) -> str:
+    """The rate that tells most of a run: of its arithmetic, or of its bytes where memory bounds it."""
+    from deepgen.tuning.speed import MEMORY
+
+    if fast.get("bound") == MEMORY:
+        return f"{fast['gbytes_per_second']:.1f} GB/s"
+    return f"{fast['gflops']:.1f} GFLOP/s"
+
+
+def bound_text(fast: Mapping[str, Any]) -> str:
+    """How near a run is to what bounds it, to stand after its rate; nothing where that is not known."""
+    from deepgen.tuning.speed import MEMORY
+
+    share, what = fast["share_of_peak"], "peak"
+    if fast.get("bound") == MEMORY:
+        share, what = fast["share_of_bound"], "bandwidth"
+    return "" if share is None else f", {share_text(share)} of {what}"
+
+
 def share_text(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"

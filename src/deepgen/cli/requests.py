@@ -10,12 +10,12 @@ from typing import Any
 from deepgen import generators, targets
 from deepgen.cli import config_file, words
 from deepgen.cli.options import OF_OPERATOR
-from deepgen.generators.legacy import LegacyGenerator
+from deepgen.generators.older.generator import OlderGenerator
 from deepgen.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Request, Study
-from deepgen.tuning.request import narrow
+from deepgen.tuning.request import generator_of, narrow
 from deepgen.vocabulary.errors import BadInput
 
 EVERY_FAMILY = "all"
@@ -107,7 +107,7 @@ def _from_older(
 ) -> Request:
     """The older tool's files say what to tune and over which space; the rest comes from options and settings."""
     strategy = options.get("space_strategy")
-    generator = LegacyGenerator(data, 1 if strategy is None else strategy, where)
+    generator = OlderGenerator(data, 1 if strategy is None else strategy, where)
     target = _target(options["target"], settings.target)
     chosen = {"out": settings.studies, **_chosen({}, options)}
     return Request(operator=generator.operator, target=target, policy=policy, generator=generator, **chosen)
@@ -126,7 +126,7 @@ def _by_family(request: Request, name: str) -> list[Request]:
 
 def _on_threads(request: Request, threads: int) -> Request:
     """Kernels that use so many threads at most, and baselines that use just as many."""
-    family = request.generator or generators.find(request.operator, request.target)
+    family = generator_of(request)
     knobs = {knob.name: knob.values for knob in family.space(request.operator, request.target).knobs}
     fitting = [count for count in knobs.get("THREADS", ()) if isinstance(count, int) and count <= threads]
     if not fitting:

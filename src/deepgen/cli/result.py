@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from deepgen.cli.output import config_text, labelled, seconds_text, share_text, shown
+from deepgen.cli.output import bound_text, config_text, labelled, rate_text, seconds_text, shown
 from deepgen.targets import Sim
 from deepgen.tuning import Study
 
@@ -18,8 +18,7 @@ def print_result(study: Study) -> None:
     if winner is None:
         labelled("winner", "none: no config was right")
     else:
-        share = f", {share_text(winner['share_of_peak'])} of peak" if winner["share_of_peak"] is not None else ""
-        labelled("winner", f"{winner['gflops']:.1f} GFLOP/s, {seconds_text(winner['seconds'])}{share}")
+        labelled("winner", f"{rate_text(winner)}, {seconds_text(winner['seconds'])}{bound_text(winner)}")
         labelled("", f"trial {winner['trial']}, rank {winner['rank']}, {winner['verdict']}")
         labelled("config", config_text(winner["config"]))
         if winner.get("ties"):

@@ -14,11 +14,11 @@ from deepgen.cli.output import print_json, shown
 from deepgen.cli.result import print_ranking, print_result
 from deepgen.cli.signals import Stop, Stopped, stop_on_signals
 from deepgen.engines import Engine
-from deepgen.generators.legacy import NAME as LEGACY
+from deepgen.generators.older.generator import NAME as OLDER
 from deepgen.targets import Elsewhere
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
-from deepgen.tuning.legacy_results import write_results
+from deepgen.tuning.older_results import write_results
 from deepgen.tuning.request import plan
 from deepgen.vocabulary.errors import Missing
 
@@ -77,7 +77,7 @@ def _tune(job: Job, on: Engine, stop: Stop, *, as_json: bool) -> Study:
 
 def write_older_results(study: Study) -> None:
     """For a study of the older tool's configs, its kind of result file beside the journal: results_card0.json."""
-    if study.definition["generator"] == LEGACY and study.finals() is not None:
+    if study.definition["generator"] == OLDER and study.finals() is not None:
         write_results(study, study.folder / "results", count=study.budget().get("keep_top", 8))
 
 

@@ -64,14 +64,14 @@ def _facts(study: Study, trial: Trial) -> dict[str, Any]:
         "config": dict(trial.config),
         "kernel": trial.kernel_id,
         "seconds": seconds,
-        "gflops": study.about.flops() / seconds / 1e9 if seconds else None,
+        **(study.speed(seconds) if seconds else {"gflops": None}),
         **trial.measurement.to_json(),
         "build": dict(trial.build_facts),
     }
 
 
 def _print(facts: dict[str, Any]) -> None:
-    from deepgen.cli.output import config_text, labelled, seconds_text, shown
+    from deepgen.cli.output import config_text, labelled, rate_text, seconds_text, shown
 
     labelled("study", shown(facts["study"]))
     labelled("trial", f"{facts['trial']}, rank {facts['rank']}")
@@ -80,7 +80,7 @@ def _print(facts: dict[str, Any]) -> None:
     if facts["seconds"] is not None:
         low, high = min(facts["samples"]), max(facts["samples"])
         spread = f"{seconds_text(low)} to {seconds_text(high)} in {len(facts['samples'])} runs"
-        labelled("time", f"{seconds_text(facts['seconds'])}, {facts['gflops']:.1f} GFLOP/s ({spread})")
+        labelled("time", f"{seconds_text(facts['seconds'])}, {rate_text(facts)} ({spread})")
     for label, key in (("counters", "counters"), ("measured", "conditions"), ("build", "build")):
         if facts[key]:
             labelled(label, ", ".join(f"{name} {value}" for name, value in facts[key].items()))

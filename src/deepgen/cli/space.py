@@ -63,7 +63,7 @@ def space(
 
 
 def _reader(words: list[str], strategy: int) -> Callable[[], Space]:
-    from deepgen.space.files import read_space
+    from deepgen.generators.space_files import read_space
     from deepgen.vocabulary.errors import BadInput
 
     if len(words) != 2:

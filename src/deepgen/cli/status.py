@@ -62,7 +62,7 @@ def _row(folder: Path) -> dict[str, Any]:
 
 
 def _print(row: dict[str, Any]) -> None:
-    from deepgen.cli.output import labelled, seconds_text, share_text, shown
+    from deepgen.cli.output import bound_text, labelled, rate_text, seconds_text, shown
 
     print(shown(row["study"]))
     if "why" in row:
@@ -76,5 +76,5 @@ def _print(row: dict[str, Any]) -> None:
     of = f" of {row['budget']}" if row["budget"] else ""
     labelled("  trials", f"{done}{of}{': ' if counts else ''}{counts}")
     if row["best"]:
-        share = f", {share_text(row['best']['share_of_peak'])} of peak" if row["best"]["share_of_peak"] else ""
-        labelled("  best", f"{row['best']['gflops']:.1f} GFLOP/s, {seconds_text(row['best']['seconds'])}{share}")
+        best = row["best"]
+        labelled("  best", f"{rate_text(best)}, {seconds_text(best['seconds'])}{bound_text(best)}")

@@ -18,7 +18,7 @@ def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json:
     """Show the fastest configs of a study."""
     from deepgen import settings
     from deepgen.cli import studies
-    from deepgen.cli.output import config_text, print_json, seconds_text, table, write_text
+    from deepgen.cli.output import config_text, print_json, rate_text, seconds_text, table, write_text
     from deepgen.tuning.reuse import top_rows
     from deepgen.vocabulary.errors import DeepgenError
 
@@ -39,7 +39,7 @@ def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json:
         raise DeepgenError(f"{found.folder} has no right kernel yet")
     table(
         f"{found.about.describe()} on {found.target.name}",
-        ("trial", "time", "GFLOP/s", "config"),
-        [(str(r["trial"]), seconds_text(r["seconds"]), f"{r['gflops']:.1f}", config_text(r["config"])) for r in rows],
-        right=("trial", "time", "GFLOP/s"),
+        ("trial", "time", "rate", "config"),
+        [(str(r["trial"]), seconds_text(r["seconds"]), rate_text(r), config_text(r["config"])) for r in rows],
+        right=("trial", "time", "rate"),
     )

@@ -11,7 +11,7 @@ from deepgen.cluster.machines import reach
 from deepgen.cluster.model import WorkGroup
 from deepgen.cluster.ssh import Ask, HostError
 from deepgen.tuning import Study
-from deepgen.tuning.legacy_results import write_results
+from deepgen.tuning.older_results import write_results
 from deepgen.vocabulary import Json, Trial
 
 ON_BUILDER = "_cluster_run"  # where the older tool put them, in the builder's folder

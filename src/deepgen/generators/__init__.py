@@ -56,10 +56,10 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
 def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:
     """The generator that a study was made with; `recipe` is what the study kept of one that is made from data."""
     if recipe is not None:
-        from deepgen.generators.legacy import NAME, LegacyGenerator
+        from deepgen.generators.older.generator import NAME, OlderGenerator
 
         if name == NAME:
-            return LegacyGenerator.from_recipe(recipe)
+            return OlderGenerator.from_recipe(recipe)
     return FAMILIES.get(name)()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from deepgen.tuning.speed import ARITHMETIC
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -20,7 +22,10 @@ class Progress:
     last_failure: str | None = None
     best_seconds: float | None = None
     best_gflops: float | None = None
+    best_gbytes_per_second: float | None = None
     share_of_peak: float | None = None
+    bound: str = ARITHMETIC  # what limits the operator on this device
+    share_of_bound: float | None = None
     elapsed: float = 0.0
     time_left: float | None = None
     builds_running: int = 0

@@ -96,7 +96,7 @@ class Plan:
 
 def plan(request: Request) -> Plan:
     """Find the generator, narrow its space, and name the study. Says what is wrong before any work is done."""
-    generator = _generator(request)
+    generator = generator_of(request)
     space = narrow(generator.space(request.operator, request.target), request.domains)
     if space.count() == 0:
         reasons = ", ".join(f"'{name}'" for name in space.why_empty()) or "the domains given"
@@ -163,7 +163,8 @@ def first_config(
     return first if space.contains(first) else None
 
 
-def _generator(request: Request) -> Generator:
+def generator_of(request: Request) -> Generator:
+    """The request's own family, or the best that there is; says why where it does not serve."""
     own = request.generator
     if own is None:
         return generators.find(request.operator, request.target)

@@ -18,14 +18,14 @@ from deepgen.vocabulary import BadInput, Json, JsonObject, Trial
 
 def top_rows(study: Study, count: int) -> list[JsonObject]:
     """The best trials as data, the winner first."""
-    flops = study.about.flops()
+    finals = study.finals() or {}
     return [
         {
             "trial": trial.id,
             "rank": trial.rank,
             "config": dict(trial.config),
             "seconds": trial.seconds,
-            "gflops": flops / trial.seconds / 1e9,
+            **study.speed(trial.seconds, finals),
             "kernel_id": trial.kernel_id,
         }
         for trial in study.top(count)

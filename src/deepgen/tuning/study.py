@@ -21,6 +21,7 @@ from deepgen.tuning import journal as journals
 from deepgen.tuning.finals import dropped_reasons
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request, narrow
+from deepgen.tuning.speed import speed
 from deepgen.tuning.winner import read_winner, write_winner
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial
 
@@ -235,20 +236,22 @@ class Study:
         }
         if verdicts.get("correct") and (not finals or finals["winner"] is not None):
             best = self.best()
-            gflops = self.about.flops() / best.seconds / 1e9
-            peak = finals.get("peak_gflops")
             summary["winner"] = {
                 "trial": best.trial.id,
                 "rank": best.trial.rank,
                 "config": dict(best.trial.config),
                 "seconds": best.seconds,
-                "gflops": gflops,
-                "share_of_peak": gflops / peak if peak else None,
+                **self.speed(best.seconds, finals),
                 "verdict": best.trial.measurement.verdict.value,
                 "ties": finals.get("ties", []),
                 "tie_broken_by": finals.get("tie_broken_by"),
             }
         return summary
+
+    def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:
+        """How fast a run of so many seconds is; `finals`, where the caller has them, tell of the device's peak."""
+        known = (self.finals() if finals is None else finals) or {}
+        return speed(self.about, seconds, known.get("peak_gflops"), self.target.bandwidth)
 
     def _winner_id(self, journal: Journal) -> int | None:
         finals = journal.finals()

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from deepgen.engines import Engine, Entry, LocalEngine, Look, Outcome, Session
 from deepgen.measure.base import Task
@@ -18,6 +19,7 @@ from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Plan, Request, plan
 from deepgen.tuning.search_state import open_search
+from deepgen.tuning.speed import ARITHMETIC, speed
 from deepgen.tuning.study import Study, keep_winner
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 
@@ -148,7 +150,9 @@ class _Run:
     def say(self, **changes: object) -> None:
         """Tell the watcher where we are."""
         state, best = self.state, self.best.seconds
-        gflops = self.request.operator.flops() / best / 1e9 if best else None
+        fast: dict[str, Any] = {}
+        if best:
+            fast = dict(speed(self.request.operator, best, self.peak, self.request.target.bandwidth))
         elapsed = time.monotonic() - self.started
         self.progress = replace(
             self.progress,
@@ -156,8 +160,11 @@ class _Run:
             done=sum(self.verdicts.values()),
             verdicts=dict(self.verdicts),
             best_seconds=best,
-            best_gflops=gflops,
-            share_of_peak=gflops / self.peak if gflops and self.peak else None,
+            best_gflops=fast.get("gflops"),
+            best_gbytes_per_second=fast.get("gbytes_per_second"),
+            share_of_peak=fast.get("share_of_peak"),
+            bound=fast.get("bound", ARITHMETIC),
+            share_of_bound=fast.get("share_of_bound"),
             elapsed=elapsed,
             time_left=self._time_left(elapsed),
             **changes,  # type: ignore[arg-type]

@@ -50,7 +50,9 @@ def flags(machine: str, isa: Iterable[str], family: str, major: int, *, zig: boo
     """The flags for these instruction sets that a compiler of this family and major version knows."""
     present = set(isa)
     if machine == "aarch64":
-        known = [names for f, (*names, gcc, clang) in _ARM.items() if f in present and _known(family, major, gcc, clang)]
+        known = [
+            names for f, (*names, gcc, clang) in _ARM.items() if f in present and _known(family, major, gcc, clang)
+        ]
         # zig reads -march as the name of a processor.
         return ("+".join(("-mcpu=generic" if zig else "-march=armv8-a", *(str(names[zig]) for names in known))),)
     chosen = [flag for name, (flag, *since) in _X86.items() if name in present and _known(family, major, *since)]

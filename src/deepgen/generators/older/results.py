@@ -1,4 +1,4 @@
-"""The older tool's result files, read and written. Their form is in `_FORM`; acc is torchMs over kcgMs."""
+"""Its result files, read and written. Their form is in `_FORM`; acc is torchMs over kcgMs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deepgen.generators.older.files import DTYPE_CODES
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.space.definition import value_from_json, value_to_json
 from deepgen.space.expr import Config
-from deepgen.space.legacy import DTYPE_CODES
-from deepgen.tuning.study import Study
 from deepgen.vocabulary import BadInput, Json, JsonObject
 
 _FORM = '{"results": [{"correct": true, "acc": 1.1, "torchMs": 1.1, "kcgMs": 1.0, "config": {"KEY": value}}]}'
-_TORCH = ("torch", "torch-gpu")
 
 
 @dataclass(frozen=True)
@@ -76,38 +74,21 @@ def results_space(results: Sequence[Result], name: str) -> Space:
     return Space.from_points(Path(name).stem, right)
 
 
-def write_results(study: Study, prefix: str | Path, device: int = 0, count: int = 10) -> Path:
-    """Write the best of a study to `<prefix>_card<device>.json`; torchMs is null where torch was not measured."""
-    path = Path(f"{prefix}_card{device}.json")
-    text = json.dumps({"results": _entries(study, count)}, indent=2) + "\n"
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}", allowed="a folder that exists") from error
-    return path
-
-
-def _entries(study: Study, count: int) -> list[Json]:
-    finals = study.finals() or {}
-    raced = {row["trial"]: row["seconds"] for row in finals.get("finalists", [])}
-    torch = next((row["seconds"] for row in finals.get("baselines", []) if row["name"] in _TORCH), None)
-    best = study.top(count)
-    if not best:
-        raise BadInput(f"{study.folder} has no right kernel yet")
-    problem = _problem(study.operator)
-    entries: list[Json] = []
-    for trial in best:
-        seconds: float = raced.get(trial.id) or trial.seconds or 0.0
-        entries.append(
+def to_json(operator: Operator, times: Sequence[tuple[Config, float]], torch: float | None) -> JsonObject:
+    """Right configs and their seconds as a result file holds them; torchMs is null where torch was not measured."""
+    problem = _problem(operator)
+    return {
+        "results": [
             {
                 "correct": True,
                 "acc": torch / seconds if torch else None,
                 "torchMs": 1e3 * torch if torch else None,
                 "kcgMs": 1e3 * seconds,
-                "config": {**problem, **{knob: value_to_json(value) for knob, value in trial.config.items()}},
+                "config": {**problem, **{knob: value_to_json(value) for knob, value in config.items()}},
             }
-        )
-    return entries
+            for config, seconds in times
+        ]
+    }
 
 
 def _problem(operator: Operator) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""The older tool's configs as kernels of this family: any legal one maps to a kernel that builds and is right."""
+"""Its configs as points of the SIMT family: any legal one maps to a kernel that builds and is right."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from math import gcd, lcm
 from typing import Any
 
-from deepgen.generators.templates.simt.simt_gemm import SimtGemm
+from deepgen.generators.older.files import DTYPE_CODES
 from deepgen.generators.templates.simt.space import WIDEST
-from deepgen.operators import Gemm, Operator
-from deepgen.space import Space
-from deepgen.space.legacy import DTYPE_CODES, tuning_space
-from deepgen.targets import Target
-from deepgen.targets.gpu import Gpu
-from deepgen.vocabulary import BadInput, Kernel
+from deepgen.operators import Gemm
+from deepgen.targets import Gpu
+from deepgen.vocabulary import BadInput
 
 _SUMS = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32", "i8": "i32"}
 
@@ -29,32 +26,10 @@ def older_operator(config: Mapping[str, Any]) -> Gemm:
     return Gemm(m, n, k, batch=first.get("BATCH_SIZE", 1), a=a, b=b, c=c, acc=_SUMS[a], layout=layout)
 
 
-class OlderSimtGemm:
-    """The family over the space of a tuning config of the older tool, by its strategy 0 or 1."""
+def simt_config(config: Mapping[str, Any], gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
+    """Our knobs for its own. Widths that a chip or a size does not allow become the widest that they do.
 
-    name = "simt_gemm_older"
-
-    def __init__(self, candidates: Mapping[str, Any], strategy: int = 1) -> None:
-        self._candidates, self._strategy, self._family = candidates, strategy, SimtGemm()
-
-    def refuses(self, operator: Operator, target: Target) -> str | None:
-        return self._family.refuses(operator, target)
-
-    def space(self, operator: Operator, target: Target) -> Space:
-        return tuning_space(self._candidates, self._strategy)
-
-    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        assert isinstance(operator, Gemm) and isinstance(target, Gpu), "ask refuses() first"
-        return self._family.emit(operator, target, own_config(config, operator, target))
-
-    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return self.space(operator, target).at(0)
-
-
-def own_config(config: Mapping[str, Any], gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
-    """Our knobs for theirs. Widths that a chip or a size does not allow become the widest that they do.
-
-    Their rules let groups share a tile that has no step of K for each: it gets as many as it takes.
+    Its rules let groups share a tile that has no step of K for each: it gets as many as it takes.
     """
     c = config
     if c["WARP_SIZE"] != gpu.warp:

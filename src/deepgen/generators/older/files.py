@@ -1,4 +1,4 @@
-"""The older tool's tuning configs and space files, and the two rules by which it made spaces of them.
+"""Its tuning configs and space files, and the two rules by which it made spaces of them.
 
 A tuning config maps each key to its candidates. A space file holds a tuning config and, for each point, one decimal
 number: a digit for each key, the place of the candidate.

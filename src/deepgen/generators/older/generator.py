@@ -1,4 +1,4 @@
-"""The SIMT family over exactly the space of one of the older tool's files: a tuning config, or a list of its points."""
+"""The SIMT family over exactly the space of one of its files: a tuning config, or a list of points."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from deepgen.generators.templates.simt.older import OlderSimtGemm, older_operator
-from deepgen.operators import Operator
-from deepgen.space import Space, legacy
+from deepgen.generators.older import files
+from deepgen.generators.older.kernels import older_operator, simt_config
+from deepgen.generators.templates.simt.simt_gemm import SimtGemm
+from deepgen.operators import Gemm, Operator
+from deepgen.space import Space
 from deepgen.targets import Gpu, Target
 from deepgen.vocabulary import BadInput, JsonObject, Kernel
 
-NAME = "legacy_simt"
+NAME = "legacy_simt"  # in studies, which outlive names
 
 
-class LegacyGenerator:
+class OlderGenerator:
     """Its recipe, which a study keeps, is the file's content and the rule by which it becomes a space."""
 
     name = NAME
@@ -23,24 +25,24 @@ class LegacyGenerator:
     def __init__(self, data: Mapping[str, Any], strategy: int = 1, where: str = "tuning config") -> None:
         self.recipe: JsonObject = {"data": dict(data), "strategy": strategy}
         self._data, self._strategy, self._where = data, strategy, where
-        template = data["template"] if legacy.is_space_file(data) else data
-        self._candidates = legacy.check_tuning_config(template, where)
-        self._family = OlderSimtGemm(self._candidates, strategy)
+        template = data["template"] if files.is_space_file(data) else data
+        self._candidates = files.check_tuning_config(template, where)
+        self._family = SimtGemm()
         try:
             self.operator = older_operator(self._candidates)
         except BadInput as error:
             raise BadInput(error.what, where=where, allowed=error.allowed) from error
 
     @staticmethod
-    def from_recipe(recipe: Mapping[str, Any]) -> LegacyGenerator:
-        return LegacyGenerator(recipe["data"], recipe["strategy"])
+    def from_recipe(recipe: Mapping[str, Any]) -> OlderGenerator:
+        return OlderGenerator(recipe["data"], recipe["strategy"])
 
     @cached_property
     def _space(self) -> Space:
         # Not named after the file: the same content is the same space, wherever it lies.
-        if legacy.is_space_file(self._data):
-            return legacy.points_space(self._data)
-        return legacy.tuning_space(self._data, self._strategy)
+        if files.is_space_file(self._data):
+            return files.points_space(self._data)
+        return files.tuning_space(self._data, self._strategy)
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if operator != self.operator:
@@ -59,7 +61,8 @@ class LegacyGenerator:
         return self._space
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        return self._family.emit(operator, target, config)
+        assert isinstance(operator, Gemm) and isinstance(target, Gpu), "ask refuses() first"
+        return self._family.emit(operator, target, simt_config(config, operator, target))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         """Nothing is known to be good in a space that someone else chose: its first point."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from deepgen.space import legacy, t1
+from deepgen.generators.older import files as older
+from deepgen.space import Space, t1
 from deepgen.space.definition import FORMAT
-from deepgen.space.space import Space
 from deepgen.vocabulary import BadInput
 
 
@@ -24,10 +24,10 @@ def read_space(text: str, name: str, strategy: int = 1) -> Space:
             raise BadInput(str(error), where=name) from error
     if t1.is_t1(data):
         return t1.t1_space(data, name)
-    if legacy.is_space_file(data):
-        return legacy.points_space(data, name)
-    if legacy.is_tuning_config(data):
-        return legacy.tuning_space(data, strategy, name)
+    if older.is_space_file(data):
+        return older.points_space(data, name)
+    if older.is_tuning_config(data):
+        return older.tuning_space(data, strategy, name)
     raise BadInput(
         "this file describes no space",
         where=name,

@@ -1,0 +1,116 @@
+"""What an extension of deepgen is written with: operators, generators, targets, baselines and strategies of your own.
+
+Pass them to `deepgen.tune` as objects, or let an installed package bring them by entry points of the groups
+`deepgen.operators` (classes), `deepgen.generators`, `deepgen.baselines` and `deepgen.strategies` (factories without
+arguments). docs/add-an-operator.md and the pages beside it show how.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deepgen.baselines import Baseline
+    from deepgen.generators.base import Generator, Yielding
+    from deepgen.operators import (
+        Answer,
+        Array,
+        Operator,
+        Param,
+        Signature,
+        Tensor,
+        TensorFacts,
+        Tolerance,
+        Word,
+        Work,
+        least_work,
+    )
+    from deepgen.search import Past, Setting, Strategy
+    from deepgen.space import Space
+    from deepgen.targets import Cpu, Gpu, Target
+    from deepgen.vocabulary import (
+        BadInput,
+        DeepgenError,
+        Kernel,
+        LaunchPlan,
+        Missing,
+        ScalarArg,
+        Source,
+        Step,
+        TensorArg,
+        TensorMapArg,
+        Trial,
+        WorkspaceArg,
+        dtype,
+    )
+    from deepgen.vocabulary.dtypes import narrow, widen
+
+_NAMES = {
+    "deepgen.baselines": ("Baseline",),
+    "deepgen.generators.base": ("Generator", "Yielding"),
+    "deepgen.operators": (
+        "Answer", "Array", "Operator", "Param", "Signature", "Tensor", "TensorFacts", "Tolerance", "Word", "Work",
+        "least_work",
+    ),
+    "deepgen.search": ("Past", "Setting", "Strategy"),
+    "deepgen.space": ("Space",),
+    "deepgen.targets": ("Cpu", "Gpu", "Target"),
+    "deepgen.vocabulary": (
+        "BadInput", "DeepgenError", "Kernel", "LaunchPlan", "Missing", "ScalarArg", "Source", "Step", "TensorArg",
+        "TensorMapArg", "Trial", "WorkspaceArg", "dtype",
+    ),
+    "deepgen.vocabulary.dtypes": ("narrow", "widen"),
+}  # fmt: skip
+# Imported when first used: an operator does not load what strategies need.
+_WHERE = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'deepgen.extend' has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_WHERE)
+
+
+__all__ = [
+    "Answer",
+    "Array",
+    "BadInput",
+    "Baseline",
+    "Cpu",
+    "DeepgenError",
+    "Generator",
+    "Gpu",
+    "Kernel",
+    "LaunchPlan",
+    "Missing",
+    "Operator",
+    "Param",
+    "Past",
+    "ScalarArg",
+    "Setting",
+    "Signature",
+    "Source",
+    "Space",
+    "Step",
+    "Strategy",
+    "Target",
+    "Tensor",
+    "TensorArg",
+    "TensorFacts",
+    "TensorMapArg",
+    "Tolerance",
+    "Trial",
+    "Word",
+    "Work",
+    "WorkspaceArg",
+    "Yielding",
+    "dtype",
+    "least_work",
+    "narrow",
+    "widen",
+]
