@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from deepgen.runtime.gpu_driver import Driver, DriverError, Launch, Stream
 from deepgen.runtime.native import NotLoadable, Scalars, evaluate
 from deepgen.runtime.tensor_map import encode
-from deepgen.vocabulary import BadInput, Kernel, ScalarArg, Step, TensorArg, TensorMapArg, WorkspaceArg
+from deepgen.vocabulary import BadInput, DescriptorArg, Kernel, ScalarArg, Step, TensorArg, WorkspaceArg
 
 # Gives a workspace its memory: from the argument and the number of bytes to an address.
 Allocate: TypeAlias = "Callable[[WorkspaceArg, int], int]"
