@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 import smoke_kernels as kernels
+from deepgen.runtime.loaded_gpu import LoadedGpuKernel
 
 from deepgen import targets
 from deepgen.build import BuildError, BuildPool, Cache, toolchain_for
@@ -26,7 +27,6 @@ from deepgen.engines.local import LocalSession
 from deepgen.generators import find
 from deepgen.measure.base import Policy, Task
 from deepgen.operators import gemm
-from deepgen.runtime.loaded_gpu import LoadedGpuKernel
 from deepgen.targets import Cuda
 from deepgen.vocabulary import BadInput, Kernel, Measurement, WorkspaceArg
 

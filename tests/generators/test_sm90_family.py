@@ -17,7 +17,7 @@ from deepgen.generators.templates.sm90.lower import ATOM_BYTES, lower, result_li
 from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import EXACT_SUMS
-from deepgen.runtime.shapes import check_shape
+from deepgen.runtime.plans import check_shape
 from deepgen.space import compile as compiler
 from deepgen.vocabulary import BadInput, DescriptorArg, Missing, WorkspaceArg
 

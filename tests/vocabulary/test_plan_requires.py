@@ -12,7 +12,7 @@ from deepgen import targets
 from deepgen.build import build_once
 from deepgen.operators import gemm
 from deepgen.runtime.loaded import LoadedKernel
-from deepgen.runtime.shapes import check_shape
+from deepgen.runtime.plans import check_shape
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 
 ONES = "void ones(float *c, int count) { for (int i = 0; i < count; ++i) c[i] = 1.0f; }\n"

@@ -56,8 +56,8 @@ class TensorMapSpec:
     """A tensor map: how the bulk tensor copy engine of NVIDIA's GPUs finds the tiles of a tensor.
 
     `box` is the tile in elements, innermost dimension first; `swizzle` is none, 32, 64 or 128 bytes; `l2`, how many
-    bytes are fetched into that cache at a time, is none, 64, 128 or 256. `sizes` (innermost first) and `strides` (bytes,
-    of all dimensions but the innermost) are those of the tensor unless they are given.
+    bytes are fetched into that cache at a time, is none, 64, 128 or 256. `sizes` (innermost first) and `strides`
+    (bytes, of all dimensions but the innermost) are those of the tensor unless they are given.
     """
 
     box: tuple[Size, ...]
@@ -76,7 +76,8 @@ class TensorMapSpec:
         known = [f.name for f in fields(TensorMapSpec)]
         if "box" not in data or set(data) - set(known):
             raise BadInput(f"a tensor map's spec has {', '.join(data) or 'nothing'}", allowed=", ".join(known))
-        return TensorMapSpec(**{k: tuple(v) if isinstance(v, (list, tuple)) else v for k, v in data.items()})
+        told: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return TensorMapSpec(**told)
 
 
 # The kinds of descriptors by their names in files. A new kind is one entry here and one encoder in the runtime.
