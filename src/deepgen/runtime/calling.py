@@ -1,15 +1,15 @@
 """A kernel as a Python function: on arrays of any library, cheap enough to be called for small work.
 
 What depends on shapes, strides and formats is worked out when they are first seen. From then on a call sets addresses
-in arguments that are packed already, and runs. On a GPU such a call allocates nothing but outputs and waits for nothing,
-so it can be captured in a graph; the first one, which makes the workspace, cannot.
+in arguments that are packed already, and runs. On a GPU such a call allocates nothing but outputs and waits for
+nothing, so it can be captured in a graph; the first one, which makes the workspace, cannot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock, get_ident
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from deepgen.operators import Operator
 from deepgen.runtime import plans
@@ -23,6 +23,7 @@ from deepgen.runtime.overlap import Apart
 from deepgen.vocabulary import BadInput, Kernel
 
 Arrays: TypeAlias = "dict[str, Any]"
+T = TypeVar("T")
 _MOST = 1000  # bindings that are kept ready where they hold no memory of a device
 
 
@@ -97,16 +98,18 @@ class Loaded:
         self._check_aligned(names, addresses)
         if ready.fire is None:
             with self._lock:
-                ready.fire = self._bind(ready.admitted, names, arrays)
-        self._fire(ready.fire, addresses, handle)
+                ready.fire = self._surely(lambda: self._bind(ready.admitted, names, arrays))
+        fire = ready.fire
+        self._surely(lambda: fire(addresses, handle))
         return ready
 
-    def _fire(self, fire: Fire, addresses: Sequence[int], handle: int) -> None:
+    def _surely(self, work: Callable[[], T]) -> T:
+        """Done again where the first try showed that this thread was not ready for the device."""
         try:
-            fire(addresses, handle)
+            return work()
         except DriverError as error:
             self._device.recover(error)
-            fire(addresses, handle)
+            return work()
 
     def _enter(self, key: Any, arrays: Arrays, values: Mapping[str, int | float]) -> Ready:
         admitted = self._admit(arrays, values)

@@ -27,56 +27,62 @@ def is_two_to_one(operator: Operator) -> bool:
 
 
 class _Quick(Loaded):
-    """Two arrays are read and one is written. With others by name, a call goes the general way."""
+    """Two arrays are read and one is written. A call with anything else by name goes the general way."""
 
     def __init__(self, kernel: Kernel, operator: Operator, device: Device) -> None:
         super().__init__(kernel, operator, device)
-        self._first, self._second = (p.name for p in self._signature.tensors if p.role == INPUT and not p.optional)
-        [self._third] = self._arguments.written
+        first, second = (p.name for p in self._signature.tensors if p.role == INPUT and not p.optional)
+        [self._written] = self._arguments.written
+        self._three = (first, second, self._written)
         self._defaults = dict(operator.values())
-        self._multiple = max(self._aligned[name] for name in (self._first, self._second, self._third))
-        self._known: dict[Any, tuple[Maker | None, Fire]] = {}
+        self._multiple = max(self._aligned[name] for name in self._three)
+        # What calls of a kind that was met before run, and what makes their outputs where none are given.
+        self._met: dict[Any, tuple[Maker, Fire]] = {}
 
-    def _remember(self, key: Any, a: Any, b: Any, out: Any, handle: int) -> Any:
+    def _meet(self, key: Any, a: Any, b: Any, out: Any, handle: int) -> Any:
         """The first call of its kind, the general way, which leaves what the next ones need."""
-        given = () if out is None else ((self._third, out),)
-        arrays, _ = self._arguments.sort((a, b), None, dict(given))
+        arrays, _ = self._arguments.sort((a, b), out, {})
         ready = self._call(arrays, self._defaults, handle)
         if ready.fire is not None:
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            self._known[key] = (ready.makers.get(self._third), ready.fire)
-        return arrays[self._third]
+            if len(self._met) >= _MOST:
+                self._met.clear()
+            self._met[key] = (ready.makers.get(self._written, _itself), ready.fire)
+        return arrays[self._written]
 
     def close(self) -> None:
-        self._known.clear()
+        self._met.clear()
         super().close()
 
 
 class QuickNumpy(_Quick):
     """On the CPU, for arrays of numpy."""
 
-    def __call__(self, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
+    def __call__(
+        self, a: Any = None, b: Any = None, /, *more: Any, out: Any = None, stream: Any = None, **named: Any
+    ) -> Any:
+        if more or named or stream is not None:
+            return super().__call__(*_given(a, b), *more, out=out, stream=stream, **named)
         try:
-            a, b = inputs
-            # Arrays of one dtype have one object of it nearly always, and objects of dtypes are compared as numbers.
-            key: Any = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, get_ident())
             at_a, at_b = a.ctypes.data, b.ctypes.data
-            if out is not None:
-                key = (key, out.shape, out.strides, out.dtype, out.flags.writeable)
-        except (ValueError, AttributeError):
-            return super().__call__(*inputs, out=out, stream=stream, **named)
-        if named or stream is not None:
-            return super().__call__(a, b, out=out, stream=stream, **named)
-        known = self._known.get(key)
-        if known is None:
-            return self._remember(key, a, b, out, 0)
-        make, fire = known
-        if out is None and make is not None:
+            key: Any
+            if out is None:
+                key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, get_ident())
+            else:
+                key = (
+                    a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype,
+                    out.shape, out.strides, out.dtype, out.flags.writeable, get_ident(),
+                )  # fmt: skip
+        except AttributeError:  # arrays of another library
+            return super().__call__(*_given(a, b), out=out)
+        met = self._met.get(key)
+        if met is None:
+            return self._meet(key, a, b, out, 0)
+        make, fire = met
+        if out is None:
             out = make(a)
         at_c = out.ctypes.data
         if (at_a | at_b | at_c) % self._multiple:
-            self._check_aligned((self._first, self._second, self._third), (at_a, at_b, at_c))
+            self._check_aligned(self._three, (at_a, at_b, at_c))
         fire((at_a, at_b, at_c), 0)
         return out
 
@@ -84,36 +90,52 @@ class QuickNumpy(_Quick):
 class QuickTorch(_Quick):
     """On a GPU, for tensors of torch."""
 
-    _device: GpuDevice
+    def __init__(self, kernel: Kernel, operator: Operator, device: GpuDevice) -> None:
+        super().__init__(kernel, operator, device)
+        self._by_stream, self._gpu = device.by_stream, device
 
-    def __call__(self, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
+    def __call__(
+        self, a: Any = None, b: Any = None, /, *more: Any, out: Any = None, stream: Any = None, **named: Any
+    ) -> Any:
+        if more or named:
+            return super().__call__(*_given(a, b), *more, out=out, stream=stream, **named)
         try:
-            a, b = inputs
             device = a.get_device()
-            handle = self._device.torch_stream(device) if stream is None else stream_handle(stream)
-            at_a, at_b = a.data_ptr(), b.data_ptr()
-            key: Any = (
-                a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype, device, b.get_device(),
-                handle if self._device.by_stream else None, get_ident(),
-            )  # fmt: skip
-            if out is not None:
-                key = (key, out.shape, out.stride(), out.dtype, out.get_device())
-        except (ValueError, AttributeError):
-            return super().__call__(*inputs, out=out, stream=stream, **named)
-        if named:
-            return super().__call__(a, b, out=out, stream=stream, **named)
-        known = self._known.get(key)
-        if known is None:
-            return self._remember(key, a, b, out, handle)
-        make, fire = known
-        if out is None and make is not None:
+            handle = self._gpu.torch_stream(device) if stream is None else stream_handle(stream)
+            key: Any
+            if out is None:
+                key = (
+                    a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype,
+                    device, b.get_device(), handle if self._by_stream else None, get_ident(),
+                )  # fmt: skip
+            else:
+                key = (
+                    a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype, out.shape, out.stride(), out.dtype,
+                    device, b.get_device(), out.get_device(), handle if self._by_stream else None, get_ident(),
+                )  # fmt: skip
+        except AttributeError:  # arrays of another library
+            return super().__call__(*_given(a, b), out=out, stream=stream)
+        met = self._met.get(key)
+        if met is None:
+            return self._meet(key, a, b, out, handle)
+        make, fire = met
+        if out is None:
             out = make(a)
-        at_c = out.data_ptr()
+        addresses = at_a, at_b, at_c = a.data_ptr(), b.data_ptr(), out.data_ptr()
         if (at_a | at_b | at_c) % self._multiple:
-            self._check_aligned((self._first, self._second, self._third), (at_a, at_b, at_c))
+            self._check_aligned(self._three, addresses)
         try:
-            fire((at_a, at_b, at_c), handle)
+            fire(addresses, handle)
         except DriverError as error:
             self._device.recover(error)
-            fire((at_a, at_b, at_c), handle)
+            fire(addresses, handle)
         return out
+
+
+def _given(a: Any, b: Any) -> tuple[Any, ...]:
+    """The arrays that were given by position."""
+    return (a, b) if b is not None else (a,) if a is not None else ()
+
+
+def _itself(out: Any) -> Any:
+    return out
