@@ -26,7 +26,8 @@ from deepgen.engines.local import LocalSession
 from deepgen.generators import find
 from deepgen.measure.base import Policy, Task
 from deepgen.operators import gemm
-from deepgen.runtime.loaded_gpu import LoadedGpuKernel
+from deepgen.runtime.devices import GpuDevice
+from deepgen.runtime.loaded import Loaded, load
 from deepgen.targets import Cuda
 from deepgen.vocabulary import BadInput, Kernel, Measurement, WorkspaceArg
 
@@ -149,7 +150,7 @@ def loaded(target: Cuda, cache: Path) -> None:
         binaries = {k.name: Path(work.build(k).binary) for k in (kernels.tiled(), kernels.split())}
     operator = gemm(1024, 1024, 1024, layout="nt")
     for kernel in (kernels.tiled(), kernels.split()):
-        call = LoadedGpuKernel(kernel, operator, binaries[kernel.name])
+        call = load(kernel, operator, target, binaries[kernel.name])
         for m, n, k in ((1024, 1024, 1024), (37, 129, 65), (1, 4096, 512)):
             a, b = torch.randn(m, k, device="cuda"), torch.randn(n, k, device="cuda")
             _agree(f"{kernel.name} {m}x{n}x{k}", call(a, b), a, b)
@@ -157,7 +158,7 @@ def loaded(target: Cuda, cache: Path) -> None:
         b = torch.randn(96, 128, device="cuda")
         _agree(f"{kernel.name} strided", call(wide, b, out=torch.empty(64, 96, device="cuda")), wide, b)
         _graph(call, kernel.name)
-    call = LoadedGpuKernel(kernels.tiled(), operator, binaries["tiled"])
+    call = load(kernels.tiled(), operator, target, binaries["tiled"])
     _interfaces(call)
     _overhead(call)
 
@@ -168,7 +169,7 @@ def _agree(what: str, got: Any, a: Any, b: Any) -> None:
     say("loaded", what, f"{'ok' if error < 1e-5 else 'BAD'}  relative error {error:.1e}")
 
 
-def _graph(call: LoadedGpuKernel, name: str) -> None:
+def _graph(call: Loaded, name: str) -> None:
     import torch
 
     a, b = torch.randn(256, 128, device="cuda"), torch.randn(192, 128, device="cuda")
@@ -187,7 +188,7 @@ def _graph(call: LoadedGpuKernel, name: str) -> None:
     _agree(f"{name} in a graph", out, a, b)
 
 
-def _interfaces(call: LoadedGpuKernel) -> None:
+def _interfaces(call: Loaded) -> None:
     import torch
 
     class OnlyInterface:
@@ -216,14 +217,16 @@ def _none(arg: WorkspaceArg, size: int) -> int:
     raise AssertionError(f"the tiled kernel has no workspace, not even {arg.name} of {size} bytes")
 
 
-def _overhead(call: LoadedGpuKernel) -> None:
+def _overhead(call: Loaded) -> None:
     import torch
 
     a, b = torch.randn(32, 32, device="cuda"), torch.randn(32, 32, device="cuda")
     out = torch.empty(32, 32, device="cuda")
     call(a, b, out=out)
-    bound = call._loaded.bind({n: t.data_ptr() for n, t in zip("ABC", (a, b, out), strict=True)}, _SMALL, _none)
-    launch = bound.run._launches[0]
+    device = call._device
+    assert isinstance(device, GpuDevice)
+    bound = device._kernel.bind({n: t.data_ptr() for n, t in zip("ABC", (a, b, out), strict=True)}, _SMALL, _none)
+    launch = bound.run
 
     def each(work: Callable[[], Any]) -> float:
         taken = []

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, TensorMapArg, WorkspaceArg
+from deepgen.vocabulary import (
+    Arg,
+    DescriptorArg,
+    Kernel,
+    LaunchPlan,
+    ScalarArg,
+    Source,
+    Step,
+    TensorArg,
+    TensorMapSpec,
+    WorkspaceArg,
+)
 
 _SIZES = ("M", "N", "K", "lda", "ldb", "ldc")
 _HEAD = """
@@ -154,7 +165,7 @@ def cluster() -> Kernel:
 
 def copy_engine() -> Kernel:
     """Tiles fetched through tensor maps."""
-    maps = (TensorMapArg("A", {"box": [32, 64]}), TensorMapArg("B", {"box": [32, 64]}))
+    maps = tuple(DescriptorArg(name, TensorMapSpec((32, 64))) for name in ("A", "B"))
     sizes = tuple(ScalarArg("i32", size) for size in ("M", "N", "K", "ldc"))
     grid = ("ceil_div(N, 64)", "ceil_div(M, 64)", 1)
     return _kernel(

@@ -17,9 +17,9 @@ from deepgen.generators.templates.sm90.lower import ATOM_BYTES, lower, result_li
 from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import EXACT_SUMS
-from deepgen.runtime.shapes import check_shape
+from deepgen.runtime.plans import check_shape
 from deepgen.space import compile as compiler
-from deepgen.vocabulary import BadInput, Missing, TensorMapArg, WorkspaceArg
+from deepgen.vocabulary import BadInput, DescriptorArg, Missing, WorkspaceArg
 
 FAMILY, HOPPER = Sm90Gemm(), targets.resolve("cuda:sm_90a")
 SQUARE = gemm(4096, 4096, 4096, dtype="bf16", layout="nt")
@@ -127,8 +127,8 @@ def test_a_kernel_that_divides_the_last_tiles_serves_no_result_with_too_few_or_t
 def test_a_matrix_lower_than_a_tile_is_fetched_as_it_is_and_no_higher_one_is_taken() -> None:
     operator = gemm(16, 4096, 4096, dtype="bf16", layout="nt")
     kernel = FAMILY.emit(operator, HOPPER, FAMILY.default(operator, HOPPER))
-    first = next(a for a in kernel.plan.steps[0].args if isinstance(a, TensorMapArg) and a.tensor == "A")
-    assert list(first.spec["box"])[1] == 16  # type: ignore[arg-type]
+    first = next(a for a in kernel.plan.steps[0].args if isinstance(a, DescriptorArg) and a.tensor == "A")
+    assert first.spec.box[1] == 16
     with pytest.raises(BadInput, match="16 rows"):
         check_shape(kernel, gemm(64, 4096, 4096, dtype="bf16", layout="nt").scalars())
 
@@ -147,9 +147,9 @@ def test_blocks_that_share_a_tile_fetch_whole_groups_of_lines_whatever_its_width
     config = {**FAMILY.default(SQUARE, HOPPER), "CLUSTER_M": 2, "CLUSTER_N": 1, "BN": 168, "STAGES": 3}
     assert FAMILY.space(SQUARE, HOPPER).explain(config) == []
     boxes = {
-        arg.tensor: list(arg.spec["box"])  # type: ignore[call-overload]
+        arg.tensor: list(arg.spec.box)
         for arg in FAMILY.emit(SQUARE, HOPPER, config).plan.steps[0].args
-        if isinstance(arg, TensorMapArg)
+        if isinstance(arg, DescriptorArg)
     }
     assert boxes["B"][1] == 88  # eight columns are fetched by both
 
@@ -160,8 +160,8 @@ def test_no_copy_fetches_a_box_that_the_driver_refuses(operator: Gemm) -> None:
     tall = {"CONSUMERS": [3], "TILES_M": [2]}  # 384 rows, where the matrix has so many
     for config in (*space.sample(40, seed=3), *(space.restrict(tall).sample(20, seed=3) if operator.m > 192 else ())):
         for arg in FAMILY.emit(operator, HOPPER, config).plan.steps[0].args:
-            if isinstance(arg, TensorMapArg):
-                assert all(1 <= side <= 256 for side in arg.spec["box"]), config  # type: ignore[union-attr]
+            if isinstance(arg, DescriptorArg):
+                assert all(1 <= int(side) <= 256 for side in arg.spec.box), config
 
 
 @pytest.mark.parametrize("operator", [SQUARE, gemm(4096, 4096, 4096, dtype="i8", layout="nt")], ids=Gemm.slug)
@@ -196,8 +196,8 @@ def test_the_model_takes_no_longer_tile_than_registers_hold_two_sets_of_sums_for
 def test_batches_are_a_dimension_of_the_tensor_maps() -> None:
     operator = gemm(64, 64, 64, batch=512, dtype="bf16", layout="nt")
     args = FAMILY.emit(operator, HOPPER, FAMILY.default(operator, HOPPER)).plan.steps[0].args
-    for arg in (a for a in args if isinstance(a, TensorMapArg)):
-        assert list(arg.spec["sizes"])[2] == "batch"  # type: ignore[arg-type]
+    for arg in (a for a in args if isinstance(a, DescriptorArg)):
+        assert arg.spec.sizes is not None and arg.spec.sizes[2] == "batch"
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from deepgen.runtime.device_arrays import View, stream_handle, view
+from deepgen.runtime.loaded_gpu import LoadedGpuKernel
 
 from deepgen.operators import gemm
 from deepgen.runtime import gpu_driver
 from deepgen.runtime import loaded_gpu as gpu
-from deepgen.runtime.device_arrays import View, stream_handle, view
-from deepgen.runtime.loaded_gpu import LoadedGpuKernel
 from deepgen.vocabulary import BadInput
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))

@@ -16,8 +16,10 @@ from deepgen.operators.signature import (
     OUTPUT,
     Param,
     Signature,
+    Solved,
     Tensor,
     TensorFacts,
+    broadcast_strides,
     dense_strides,
     stride_scalars,
 )
@@ -133,7 +135,7 @@ class Operator(ABC):
         """The numbers that a launch plan's expressions may name: sizes, strides, run-time scalars."""
         out: dict[str, int | float] = {**self.sizes(), **self.values()}
         for tensor in self.tensors():
-            out |= stride_scalars(tensor.name, dense_strides(tensor.shape))
+            out.update(stride_scalars(tensor.name, dense_strides(tensor.shape)))
         return out
 
     def strided(self, given: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
@@ -142,18 +144,17 @@ class Operator(ABC):
         for tensor in self.tensors():
             facts = given.get(tensor.name)
             if facts is not None and facts.strides is not None:
-                missing = len(tensor.shape) - len(facts.strides)
-                steps = (*(0,) * missing, *facts.strides)
-                found = (*(1,) * missing, *facts.shape)
-                # Along a broadcast dimension every step stays where it is.
-                kept = (0 if f == 1 and s > 1 else step for step, f, s in zip(steps, found, tensor.shape, strict=True))
-                out |= stride_scalars(tensor.name, tuple(kept))
+                out.update(stride_scalars(tensor.name, broadcast_strides(facts.shape, facts.strides, tensor.shape)))
         return out
 
     def bind(self: O, given: Mapping[str, TensorFacts], values: Mapping[str, int | float] | None = None) -> O:
         """The operator of a call's arrays and run-time scalars; what does not fit is said by name."""
-        solved = self.signature().solve(given, self.sizes())
+        solved = self.solve(given)
         return self.resized(solved.sizes, solved.dtypes, values or {})
+
+    def solve(self, given: Mapping[str, TensorFacts]) -> Solved:
+        """The sizes and formats of a call's arrays. Sizes may be zero, of which there is no operator."""
+        return self.signature().solve(given, self.sizes())
 
     def resized(self: O, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]) -> O:
         """The same operator with other sizes, formats and scalars: fields of the same names."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
-from deepgen.operators.signature import ROWS, Param, Signature, Size, Tensor, TensorFacts
+from deepgen.operators.signature import ROWS, Param, Signature, Size, Solved, Tensor, TensorFacts
 from deepgen.operators.words import Word
 from deepgen.vocabulary.dtypes import DTYPES, DType, dtype, narrow, widen
 from deepgen.vocabulary.errors import BadInput
@@ -160,15 +160,13 @@ class Gemm(Operator):
     def strided(self, given: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
         return _with_leading(super().strided(given), self)
 
-    def bind(self, given: Mapping[str, TensorFacts], values: Mapping[str, int | float] | None = None) -> Gemm:
+    def solve(self, given: Mapping[str, TensorFacts]) -> Solved:
         """Matrices, or batches of them, whatever the kernel was tuned on."""
         dims = [len(given[name].shape) for name in ("A", "B") if name in given]
         if len(set(dims)) != 1 or dims[0] not in (2, 3):
             raise BadInput(f"A has {dims[0]} and B {dims[-1]} dimensions", allowed="2 each, or 3 with a batch")
-
         shaped = replace(self, batch=2 if dims[0] == 3 else 1)
-        solved = shaped.signature().solve(given, shaped.sizes())
-        return shaped.resized(solved.sizes, {}, values or {})
+        return shaped.signature().solve(given, shaped.sizes())
 
     def resized(self, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]) -> Gemm:
         return replace(self, m=sizes["M"], n=sizes["N"], k=sizes["K"], batch=sizes["batch"])

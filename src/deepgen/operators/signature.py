@@ -115,8 +115,13 @@ class Tensor:
 class Solved:
     """What the arrays of a call say: numbers for symbols, formats for dtype variables."""
 
+    signature: Signature
     sizes: Mapping[str, int]
     dtypes: Mapping[str, str]
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All tensors with the sizes of the call, which may be zero."""
+        return self.signature.shaped(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -163,14 +168,11 @@ class Signature:
 
     def symbols(self) -> frozenset[str]:
         """The sizes that the shapes of inputs give numbers to: those that stand alone in one."""
-        return frozenset(s for p in self.params if p.read for s in p.shape if isinstance(s, str) and s.isidentifier())
+        return frozenset(s for p in self.params if p.read for s in _symbols(p.shape))
 
     def shaped(self, sizes: Mapping[str, int | float]) -> tuple[Tensor, ...]:
-        """All tensors with numbers for their sizes."""
-        return tuple(
-            Tensor(p.name, tuple(number(s, sizes) for s in p.shape), dtype(self.dtype_of(p)), p.role)
-            for p in self.tensors
-        )
+        """All tensors with numbers for their sizes. Raises BadInput where one would be negative."""
+        return tuple(Tensor(p.name, _numbers(p, sizes), dtype(self.dtype_of(p)), p.role) for p in self.tensors)
 
     def solve(self, given: Mapping[str, TensorFacts], otherwise: Mapping[str, int]) -> Solved:
         """Numbers for the symbols of these arrays; `otherwise`: sizes that no shape tells. Raises BadInput by name."""
@@ -179,10 +181,14 @@ class Signature:
         sizes: dict[str, int] = {}
         origin: dict[str, str] = {}
         dtypes: dict[str, str] = {}
+        stretched: dict[str, int] = {}  # symbols that broadcast tensors leave open: 1 where no other tensor says more
         present = [(p, given[p.name]) for p in self.tensors if p.name in given]
         for param, facts in present:
             self._solve_dtype(param, facts, dtypes)
-            for place, (size, found) in enumerate(_pairs(param, facts)):
+            pairs = _pairs(param, facts)
+            if param.broadcast:
+                stretched.update(dict.fromkeys(_symbols(param.shape), 1))
+            for place, (size, found) in enumerate(pairs):
                 if not isinstance(size, str) or not size.isidentifier() or (found == 1 and param.broadcast):
                     continue
                 if sizes.setdefault(size, found) != found:
@@ -192,10 +198,10 @@ class Signature:
                         allowed=f"the same {size} in both",
                     )
                 origin.setdefault(size, param.name)
-        sizes = {**otherwise, **sizes}
+        sizes = {**otherwise, **stretched, **sizes}
         for param, facts in present:
             self._check_shape(param, facts, sizes)
-        return Solved(sizes, {**self.dtypes, **dtypes})
+        return Solved(self, sizes, {**self.dtypes, **dtypes})
 
     def _solve_dtype(self, param: Param, facts: TensorFacts, dtypes: dict[str, str]) -> None:
         if param.dtype in self.dtypes:
@@ -207,10 +213,10 @@ class Signature:
             raise BadInput(f"{param.name} is {facts.dtype} {_shape(facts)}", allowed=stored(param.dtype))
 
     def _check_shape(self, param: Param, facts: TensorFacts, sizes: Mapping[str, int]) -> None:
-        for size, found in _pairs(param, facts):
-            wanted = number(size, sizes)
+        shape = _numbers(param, sizes)
+        for wanted, found in zip(shape[len(shape) - len(facts.shape) :], facts.shape, strict=True):
             if wanted != found and not (param.broadcast and found == 1):
-                told = "x".join(str(number(s, sizes)) for s in param.shape)
+                told = "x".join(map(str, shape))
                 words = " x ".join(map(str, param.shape))
                 same = "" if words.replace(" ", "") == told else f" ({words})"
                 raise BadInput(f"{param.name} has the shape {_shape(facts)}", allowed=f"{told}{same}")
@@ -235,6 +241,19 @@ def number(size: Size | float, sizes: Mapping[str, int | float]) -> int:
     return value
 
 
+def _numbers(param: Param, sizes: Mapping[str, int | float]) -> tuple[int, ...]:
+    shape = tuple(number(size, sizes) for size in param.shape)
+    for size, value in zip(param.shape, shape, strict=True):
+        if value < 0:
+            raise BadInput(f"{param.name} would have the size {value} ({size})", allowed="sizes from 0 up")
+    return shape
+
+
+def _symbols(shape: tuple[Size, ...]) -> list[str]:
+    """The sizes that are names alone, which an array of a call gives numbers to."""
+    return [size for size in shape if isinstance(size, str) and size.isidentifier()]
+
+
 def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """How many elements lie between neighbours along each dimension, row-major."""
     strides, step = [], 1
@@ -242,6 +261,19 @@ def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= size
     return tuple(reversed(strides))
+
+
+def broadcast_strides(shape: tuple[int, ...], strides: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides by which an array is read as one of the shape `whole`: 0 where one element stands for all.
+
+    Leading dimensions of size 1 may be missing from either.
+    """
+    missing = len(whole) - len(shape)
+    if missing < 0:
+        return broadcast_strides(shape[-missing:], strides[-missing:], whole)
+    found = (*(1,) * missing, *shape)
+    steps = (*(0,) * missing, *strides)
+    return tuple(0 if f == 1 and w > 1 else step for step, f, w in zip(steps, found, whole, strict=True))
 
 
 def stride_scalars(name: str, strides: tuple[int, ...]) -> dict[str, int]:

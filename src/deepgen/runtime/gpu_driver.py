@@ -50,6 +50,7 @@ CUDA = Api(
         "load": "cuModuleLoadData",
         "unload": "cuModuleUnload",
         "function": "cuModuleGetFunction",
+        "symbol": "cuModuleGetGlobal_v2",
         "set_attribute": "cuFuncSetAttribute",
         "launch": "cuLaunchKernel",
         "free_bytes": "cuMemGetInfo_v2",
@@ -78,6 +79,7 @@ HIP = Api(
         "load": "hipModuleLoadData",
         "unload": "hipModuleUnload",
         "function": "hipModuleGetFunction",
+        "symbol": "hipModuleGetGlobal",
         "set_attribute": "hipFuncSetAttribute",
         "launch": "hipModuleLaunchKernel",
         "free_bytes": "hipMemGetInfo",
@@ -104,6 +106,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "load": (c_void_p, c_char_p),
     "unload": (c_void_p,),
     "function": (c_void_p, c_void_p, c_char_p),
+    "symbol": (c_void_p, c_void_p, c_void_p, c_char_p),
     "set_attribute": (c_void_p, c_int, c_int),
     "launch": (c_void_p, *(c_uint,) * 7, c_void_p, c_void_p, c_void_p),
     "free_bytes": (c_void_p, c_void_p),
@@ -214,6 +217,12 @@ class Driver:
         handle = c_void_p()
         self._check("function", self._calls["function"](byref(handle), module, name.encode()))
         return handle.value or 0
+
+    def symbol(self, module: int, name: str) -> tuple[int, int]:
+        """The address and the bytes of a module's global variable."""
+        pointer, size = c_void_p(), c_size_t()
+        self._check("symbol", self._calls["symbol"](byref(pointer), byref(size), module, name.encode()))
+        return pointer.value or 0, size.value
 
     def allow_shared(self, function: int, size: int) -> None:
         """Let a kernel be launched with that much dynamic shared memory."""

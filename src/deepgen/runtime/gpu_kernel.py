@@ -5,23 +5,33 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from deepgen.runtime import plans, tensor_map
 from deepgen.runtime.gpu_driver import Driver, DriverError, Launch, Stream
-from deepgen.runtime.native import NotLoadable, Scalars, evaluate
-from deepgen.runtime.tensor_map import encode
-from deepgen.vocabulary import BadInput, Kernel, ScalarArg, Step, TensorArg, TensorMapArg, WorkspaceArg
+from deepgen.runtime.native import NotLoadable, Slots, check_room
+from deepgen.runtime.plans import Scalars, evaluate
+from deepgen.vocabulary import (
+    BadInput,
+    ConstantCopy,
+    DescriptorArg,
+    Kernel,
+    ScalarArg,
+    Step,
+    TensorArg,
+    TensorMapSpec,
+    WorkspaceArg,
+    dtype,
+)
 
 # Gives a workspace its memory: from the argument and the number of bytes to an address.
 Allocate: TypeAlias = "Callable[[WorkspaceArg, int], int]"
+Shapes: TypeAlias = "Mapping[str, tuple[tuple[int, ...], str]]"  # of each tensor, with its dtype
 
-_CTYPES: dict[str, Any] = {
-    "i32": ctypes.c_int32,
-    "i64": ctypes.c_int64,
-    "f32": ctypes.c_float,
-    "f64": ctypes.c_double,
-}
+# How a descriptor of each kind is made.
+_ENCODERS = {TensorMapSpec: tensor_map.encode}
 _STATIC_SHARED = 48 << 10  # up to this a launch may ask for shared memory without notice
 
 
@@ -37,34 +47,45 @@ class Zero:
         self.driver.fill(self.address, 0, self.bytes, stream)
 
 
+@dataclass(frozen=True)
+class Copy:
+    """A tensor's bytes, on their way to a global variable of the module. `source` is a slot: its value may change."""
+
+    driver: Driver
+    symbol: int
+    source: Any
+    bytes: int
+
+    def fire(self, stream: Stream) -> None:
+        self.driver.copy(self.symbol, self.source.value, self.bytes, stream)
+
+
 class BoundPlan:
     """Launches in order, with the places where tensors' addresses stand, so that others can be put there."""
 
-    def __init__(self, zeros: Sequence[Zero], launches: Sequence[Launch], slots: Mapping[str, Sequence[Any]]) -> None:
-        self._zeros, self._launches, self._slots = tuple(zeros), tuple(launches), slots
+    def __init__(
+        self, before: Sequence[Zero | Copy], launches: Sequence[Launch], slots: Mapping[str, Sequence[Any]]
+    ) -> None:
+        self._before, self._launches, self.slots = tuple(before), tuple(launches), slots
         self._stream = 0
+        # Where one launch is all there is to do, no loop stands between a call and the driver.
+        self.fire = self._launches[0].fire if len(self._launches) == 1 and not self._before else self._fire
 
-    def point(self, tensor: str, address: int) -> None:
-        for slot in self._slots.get(tensor, ()):
-            slot.value = address
-
-    def slots(self, tensor: str) -> tuple[Any, ...]:
-        """Where a tensor's address stands: objects whose `value` it is."""
-        return tuple(self._slots.get(tensor, ()))
-
-    @property
-    def single(self) -> Launch | None:
-        """The one launch that is all there is to do; None where there is more."""
-        return self._launches[0] if len(self._launches) == 1 and not self._zeros else None
+    def on(self, stream: Stream) -> None:
+        """Put all of it on another stream."""
+        self._stream = stream
+        for launch in self._launches:
+            launch.on(stream)
 
     def run(self, stream: Stream = 0) -> None:
         """Enqueue all of it. Allocates nothing and waits for nothing."""
         if stream != self._stream:
-            self._stream = stream
-            for launch in self._launches:
-                launch.on(stream)
-        for zero in self._zeros:
-            zero.fire(stream)
+            self.on(stream)
+        self.fire()
+
+    def _fire(self) -> None:
+        for work in self._before:
+            work.fire(self._stream)
         for launch in self._launches:
             launch.fire()
 
@@ -89,7 +110,7 @@ class GpuKernel:
             if error.out_of_memory or error.sticky:
                 raise
             raise NotLoadable(f"the binary of {kernel.name} cannot be loaded: {error}") from error
-        self._functions = {s.entry: self._function(s.entry) for s in (*kernel.plan.prepare, *kernel.plan.steps)}
+        self._functions = {s.entry: self._function(s.entry) for s in plans.steps_of(kernel.plan)}
 
     @staticmethod
     def read(driver: Driver, kernel: Kernel, binary: Path | str) -> GpuKernel:
@@ -100,31 +121,31 @@ class GpuKernel:
         return GpuKernel(driver, kernel, image)
 
     def bind(
-        self,
-        tensors: Mapping[str, int],
-        scalars: Scalars,
-        allocate: Allocate,
-        shapes: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
+        self, tensors: Mapping[str, int], scalars: Scalars, allocate: Allocate, shapes: Shapes | None = None
     ) -> Bound:
-        """The launch plan over these addresses. `shapes`, of shape and dtype, is needed for tensor maps only."""
-        plan = self.kernel.plan
-        sizes = workspace_bytes(self.kernel, scalars)
+        """The launch plan over these addresses, 0 standing for an optional tensor that is left out.
+
+        `shapes` are needed for descriptors and constants only.
+        """
+        plan, driver = self.kernel.plan, self.driver
+        sizes = plans.workspaces(plan, scalars)
         addresses = {name: allocate(arg, size) for name, (arg, size) in sizes.items()}
-        prepared = frozenset(a.name for s in plan.prepare for a in s.args if isinstance(a, WorkspaceArg))
-        zeros = {n: Zero(self.driver, addresses[n], size) for n, (arg, size) in sizes.items() if arg.zeroed}
+        prepared = plans.prepared(plan)
+        zeros = {n: Zero(driver, addresses[n], size) for n, (arg, size) in sizes.items() if arg.zeroed}
         lasting = frozenset(n for n, (arg, _) in sizes.items() if arg.lasting)
         for name in lasting & zeros.keys():
             zeros.pop(name).fire(0)
-            self.driver.synchronize()  # whatever stream comes next
+            driver.synchronize()  # whatever stream comes next
 
-        def bound(steps: tuple[Step, ...], zeroed: list[Zero]) -> BoundPlan:
-            slots: dict[str, list[Any]] = {}
+        def bound(steps: tuple[Step, ...], zeroed: list[Zero], constants: tuple[ConstantCopy, ...] = ()) -> BoundPlan:
+            slots: Slots = {}
+            copies = [self._copy(constant, tensors, shapes or {}, slots) for constant in constants]
             launches = [self._launch(s, tensors, addresses, scalars, shapes or {}, slots) for s in steps]
-            return BoundPlan(zeroed, launches, slots)
+            return BoundPlan([*zeroed, *copies], launches, slots)
 
         return Bound(
             bound(plan.prepare, [z for n, z in zeros.items() if n in prepared]),
-            bound(plan.steps, [z for n, z in zeros.items() if n not in prepared]),
+            bound(plan.steps, [z for n, z in zeros.items() if n not in prepared], plan.constants),
             prepared | lasting,
         )
 
@@ -137,14 +158,28 @@ class GpuKernel:
         except DriverError as error:
             raise NotLoadable(f"the binary of {self.kernel.name} has no entry {entry!r}") from error
 
+    def _copy(self, constant: ConstantCopy, tensors: Mapping[str, int], shapes: Shapes, slots: Slots) -> Copy:
+        if constant.tensor not in tensors or constant.tensor not in shapes:
+            raise BadInput(f"{constant.symbol} holds {constant.tensor}", allowed="a tensor that is given")
+        try:
+            symbol, room = self.driver.symbol(self._module, constant.symbol)
+        except DriverError as error:
+            raise NotLoadable(f"the binary of {self.kernel.name} has no symbol {constant.symbol!r}") from error
+        shape, element = shapes[constant.tensor]
+        needed = prod(shape) * dtype(element).bytes
+        check_room(constant, room, needed)
+        source = ctypes.c_uint64(tensors[constant.tensor])
+        slots.setdefault(constant.tensor, []).append(source)
+        return Copy(self.driver, symbol, source, needed)
+
     def _launch(
         self,
         step: Step,
         tensors: Mapping[str, int],
         workspaces: Mapping[str, int],
         scalars: Scalars,
-        shapes: Mapping[str, tuple[tuple[int, ...], str]],
-        slots: dict[str, list[Any]],
+        shapes: Shapes,
+        slots: Slots,
     ) -> Launch:
         values: list[Any] = []
         for arg in step.args:
@@ -154,9 +189,9 @@ class GpuKernel:
             elif isinstance(arg, WorkspaceArg):
                 value = ctypes.c_uint64(workspaces[arg.name])
             elif isinstance(arg, ScalarArg):
-                value = _scalar(arg, scalars)
+                value = plans.scalar(arg, scalars)
             else:
-                value = self._tensor_map(step, arg, tensors, scalars, shapes, slots)
+                value = self._descriptor(step, arg, tensors, scalars, shapes, slots)
             values.append(value)
         shared = int(evaluate(step.shared_bytes, scalars))
         function = self._functions[step.entry]
@@ -165,47 +200,30 @@ class GpuKernel:
         shape = (_three(step.grid, scalars), _three(step.block, scalars), _three(step.cluster, scalars), shared)
         return Launch(self.driver, function, shape, values)
 
-    def _tensor_map(
+    def _descriptor(
         self,
         step: Step,
-        arg: TensorMapArg,
+        arg: DescriptorArg,
         tensors: Mapping[str, int],
         scalars: Scalars,
-        shapes: Mapping[str, tuple[tuple[int, ...], str]],
-        slots: dict[str, list[Any]],
+        shapes: Shapes,
+        slots: Slots,
     ) -> Any:
         if arg.tensor not in shapes:
             raise BadInput(
-                f"{step.entry} takes a tensor map of {arg.tensor!r}", allowed="a tensor whose shape is known"
+                f"{step.entry} takes a descriptor of {arg.tensor!r}", allowed="a tensor whose shape is known"
             )
-        shape, dtype = shapes[arg.tensor]
-        made = encode(self.driver, arg, _address(step, arg.tensor, tensors), shape, dtype, scalars)
+        made = _ENCODERS[type(arg.spec)](
+            self.driver, arg, _address(step, arg.tensor, tensors), *shapes[arg.tensor], scalars
+        )
         slots.setdefault(arg.tensor, []).append(made.slot)
         return made.storage
-
-
-def workspace_bytes(kernel: Kernel, scalars: Scalars) -> dict[str, tuple[WorkspaceArg, int]]:
-    """Each workspace once, at the largest size that a step asks for."""
-    wanted: dict[str, tuple[WorkspaceArg, int]] = {}
-    for step in (*kernel.plan.prepare, *kernel.plan.steps):
-        for arg in (a for a in step.args if isinstance(a, WorkspaceArg)):
-            size = int(evaluate(arg.bytes, scalars))
-            if arg.name not in wanted or wanted[arg.name][1] < size:
-                wanted[arg.name] = (arg, size)
-    return wanted
 
 
 def _address(step: Step, tensor: str, tensors: Mapping[str, int]) -> int:
     if tensor not in tensors:
         raise BadInput(f"{step.entry} takes a tensor {tensor!r}", allowed="given: " + ", ".join(tensors))
     return tensors[tensor]
-
-
-def _scalar(arg: ScalarArg, scalars: Scalars) -> Any:
-    if arg.ctype not in _CTYPES:
-        raise BadInput(f"launch plan: scalar type {arg.ctype!r}", allowed="one of " + ", ".join(_CTYPES))
-    value = evaluate(arg.value, scalars)
-    return _CTYPES[arg.ctype](int(value) if arg.ctype.startswith("i") else float(value))
 
 
 def _three(sizes: Sequence[int | str], scalars: Scalars) -> tuple[int, int, int]:

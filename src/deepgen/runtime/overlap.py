@@ -1,15 +1,15 @@
-"""Whether a result would be written where an input is still read: kernels read and write in an order of their own."""
+"""Whether a result would be written where another array still lies: kernels read and write in an order of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from deepgen.operators import Array
-from deepgen.runtime.device_arrays import View
+from deepgen.operators import Signature
+from deepgen.runtime.arrays import View, as_bytes
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import DTYPES
 
@@ -19,50 +19,60 @@ _STEPS: Any = 10_000
 
 
 class Apart:
-    """What decides, for arrays of these shapes wherever they lie, whether C overlaps another one.
+    """What decides, for arrays of these shapes wherever they lie, whether one that is written overlaps another.
 
-    It is asked in every call, so that all that the shapes decide is worked out once: how far C may begin before and
-    after the others (`within`). Only arrays within each other's reach, as slices of one buffer are, are looked at.
+    It is asked in every call, so that all that the shapes decide is worked out once: how far one may begin before and
+    after the other (`within`). Only arrays within each other's reach, as slices of one buffer are, are looked at.
     """
 
-    def __init__(self, views: Mapping[str, View]) -> None:
-        self._views = dict(views)
-        low, high = _extent(views["C"])
-        others = {name: _extent(seen) for name, seen in views.items() if name != "C"}
-        self.within = {name: (first - high, last - low) for name, (first, last) in others.items()}
+    def __init__(self, views: Mapping[str, View], signature: Signature) -> None:
+        self._views, self._signature = dict(views), signature
+        self._places = {name: place for place, name in enumerate(views)}
+        written = [p.name for p in signature.outputs if p.name in views]
+        self._only = len(written) == 1
+        extents = {name: _extent(seen) for name, seen in views.items()}
+        # (written, other) -> the least and the greatest distance of their addresses at which they may overlap
+        self.within: dict[tuple[str, str], tuple[int, int]] = {}
+        for name in written:
+            low, high = extents[name]
+            for other, (first, last) in extents.items():
+                if other != name and (other, name) not in self.within:
+                    self.within[name, other] = first - high, last - low
         self._known: Sequence[int] = ()
 
     def check(self, addresses: Sequence[int]) -> None:
-        """Raises when C overlaps another one. `addresses` are in the order of the views."""
-        at = dict(zip(self._views, addresses, strict=True))
-        if any(before < at["C"] - at[name] < after for name, (before, after) in self.within.items()):
-            self.look(addresses)
+        """Raises when one that is written overlaps another one. `addresses` are in the order of the views."""
+        places = self._places
+        for (name, other), (before, after) in self.within.items():
+            if before < addresses[places[name]] - addresses[places[other]] < after:
+                self.look(addresses)
+                return
 
     def look(self, addresses: Sequence[int]) -> None:
         """The same, byte by byte; what was looked at last is remembered."""
         if addresses == self._known:
             return
-        at = dict(zip(self._views, addresses, strict=True))
-        result = _bytes(at["C"], self._views["C"])
-        for name in self.within:
-            if np.may_share_memory(result, _bytes(at[name], self._views[name]), max_work=_STEPS):
-                raise _overlapping(name)
+        at = {
+            name: replace(seen, address=address)
+            for (name, seen), address in zip(self._views.items(), addresses, strict=True)
+        }
+        for name, other in self.within:
+            if self._in_place(at[name], name, at[other], other):
+                continue
+            if np.may_share_memory(as_bytes(at[name]), as_bytes(at[other]), max_work=_STEPS):
+                raise self._refusal(name, other)
         self._known = addresses
 
+    def _in_place(self, seen: View, name: str, other: View, of: str) -> bool:
+        """Whether each element is written where the element of the same place is read, and may be."""
+        declared = of in self._signature[name].aliases or name in self._signature[of].aliases
+        return declared and replace(seen, writeable=True) == replace(other, writeable=True)
 
-def refuse_arrays(out: Array, inputs: Mapping[str, Array]) -> None:
-    """The same for arrays of numpy, which are dense."""
-    for name, array in inputs.items():
-        if out.base is None and array.base is None:  # each has its own memory: asking numpy would take a microsecond
-            if out is not array:
-                continue
-        elif not np.may_share_memory(out, array):
-            continue
-        raise _overlapping(name)
-
-
-def _overlapping(name: str) -> BadInput:
-    return BadInput(f"out overlaps {name}, which is read while it is written", allowed="an array of its own")
+    def _refusal(self, name: str, other: str) -> BadInput:
+        does = "written too" if self._signature[other].written else "read while it is written"
+        return BadInput(
+            f"{'out' if self._only else name} overlaps {other}, which is {does}", allowed="an array of its own"
+        )
 
 
 def _extent(seen: View) -> tuple[int, int]:
@@ -72,19 +82,3 @@ def _extent(seen: View) -> tuple[int, int]:
     spans = [(size - 1) * stride for size, stride in zip(seen.shape, seen.strides, strict=True)]
     width = DTYPES[seen.dtype].bytes
     return sum(s for s in spans if s < 0) * width, (sum(s for s in spans if s > 0) + 1) * width
-
-
-def _bytes(address: int, seen: View) -> Array:
-    """An array's bytes, of which numpy sees the addresses and the strides and reads nothing."""
-    width = DTYPES[seen.dtype].bytes
-    return np.asarray(
-        SimpleNamespace(
-            __array_interface__={
-                "version": 3,
-                "data": (address, True),
-                "shape": (*seen.shape, width),
-                "strides": (*(stride * width for stride in seen.strides), 1),
-                "typestr": "|u1",
-            }
-        )
-    )

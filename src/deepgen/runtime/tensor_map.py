@@ -1,9 +1,4 @@
-"""Tensor maps: descriptors by which Hopper's copy engine finds the tiles of a tensor (cuTensorMapEncodeTiled).
-
-A spec names the tile: `box` (elements, innermost first), `swizzle` (none, 32, 64 or 128 bytes) and `l2` (none, 64, 128
-or 256 bytes fetched at a time). `sizes` (innermost first) and `strides` (bytes, of all dimensions but the innermost)
-may be expressions over the operator's scalars; without them they are those of the tensor.
-"""
+"""Tensor maps: descriptors by which Hopper's copy engine finds the tiles of a tensor (cuTensorMapEncodeTiled)."""
 
 from __future__ import annotations
 
@@ -14,8 +9,8 @@ from math import prod
 from typing import Any
 
 from deepgen.runtime.gpu_driver import CUDA, Driver
-from deepgen.runtime.native import Scalars, evaluate
-from deepgen.vocabulary import BadInput, TensorMapArg, dtype
+from deepgen.runtime.plans import Scalars, evaluate
+from deepgen.vocabulary import BadInput, DescriptorArg, Size, dtype
 
 _ALIGN, _BYTES = 64, 128
 _TYPES = {
@@ -34,7 +29,7 @@ _PROMOTIONS = {"none": 0, "64": 1, "128": 2, "256": 3}
 
 
 @dataclass(frozen=True)
-class TensorMap:
+class Descriptor:
     """A descriptor and the object that fills it anew when the tensor lies elsewhere."""
 
     storage: Any
@@ -64,25 +59,21 @@ class _Slot:
 
 
 def encode(
-    driver: Driver, arg: TensorMapArg, address: int, shape: tuple[int, ...], element: str, scalars: Scalars
-) -> TensorMap:
+    driver: Driver, arg: DescriptorArg, address: int, shape: tuple[int, ...], element: str, scalars: Scalars
+) -> Descriptor:
     """The descriptor of a tensor at an address."""
-    if driver.api is not CUDA:
+    if driver.api.kind != CUDA.kind:
         raise BadInput(f"a tensor map of {arg.tensor}", allowed="tensor maps exist on NVIDIA GPUs only")
-    spec = {"swizzle": "none", "l2": "128", **arg.spec}
-    unknown = set(spec) - {"box", "swizzle", "l2", "sizes", "strides"}
-    if unknown or "box" not in spec or spec["swizzle"] not in _SWIZZLES or spec["l2"] not in _PROMOTIONS:
-        raise BadInput(
-            f"the tensor map of {arg.tensor} is {dict(arg.spec)}", allowed="box, swizzle, l2, sizes, strides"
-        )
-    box = _numbers(spec["box"], scalars)
-    sizes = _numbers(spec["sizes"], scalars) if "sizes" in spec else [*reversed(shape)]
+    spec = arg.spec
+    swizzle, l2 = _SWIZZLES.get(spec.swizzle or "none"), _PROMOTIONS.get(spec.l2 or "128")
+    if swizzle is None or l2 is None:
+        allowed = f"swizzle {', '.join(_SWIZZLES)}; l2 {', '.join(_PROMOTIONS)}"
+        raise BadInput(f"the tensor map of {arg.tensor} has {spec.to_json()}", allowed=allowed)
+    box = _numbers(spec.box, scalars)
+    sizes = _numbers(spec.sizes, scalars) if spec.sizes is not None else [*reversed(shape)]
     width = dtype(element).bytes
-    strides = (
-        _numbers(spec["strides"], scalars)
-        if "strides" in spec
-        else [prod(sizes[:i]) * width for i in range(1, len(sizes))]
-    )
+    dense = [prod(sizes[:i]) * width for i in range(1, len(sizes))]
+    strides = _numbers(spec.strides, scalars) if spec.strides is not None else dense
     storage = _aligned()
     rank = len(sizes)
     slot = _Slot(
@@ -96,18 +87,16 @@ def encode(
             (ctypes.c_uint32 * rank)(*box),
             (ctypes.c_uint32 * rank)(*[1] * rank),
             0,
-            _SWIZZLES[str(spec["swizzle"])],
-            _PROMOTIONS[str(spec["l2"])],
+            swizzle,
+            l2,
             0,
         ),
     )
     slot.value = address
-    return TensorMap(storage, slot)
+    return Descriptor(storage, slot)
 
 
-def _numbers(values: Any, scalars: Scalars) -> list[int]:
-    if not isinstance(values, Sequence) or isinstance(values, str):
-        raise BadInput(f"tensor map: {values!r}", allowed="a list of numbers or expressions")
+def _numbers(values: Sequence[Size], scalars: Scalars) -> list[int]:
     return [int(evaluate(value, scalars)) for value in values]
 
 

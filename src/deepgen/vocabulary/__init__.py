@@ -6,6 +6,8 @@ from deepgen.vocabulary.json import Json, JsonObject, digest
 from deepgen.vocabulary.kernel import (
     Arg,
     Artifact,
+    ConstantCopy,
+    DescriptorArg,
     Kernel,
     LaunchPlan,
     ScalarArg,
@@ -13,7 +15,7 @@ from deepgen.vocabulary.kernel import (
     Source,
     Step,
     TensorArg,
-    TensorMapArg,
+    TensorMapSpec,
     WorkspaceArg,
 )
 from deepgen.vocabulary.measurement import Measurement, Verdict
@@ -23,8 +25,10 @@ __all__ = [
     "Arg",
     "Artifact",
     "BadInput",
+    "ConstantCopy",
     "DType",
     "DeepgenError",
+    "DescriptorArg",
     "Json",
     "JsonObject",
     "Kernel",
@@ -36,7 +40,7 @@ __all__ = [
     "Source",
     "Step",
     "TensorArg",
-    "TensorMapArg",
+    "TensorMapSpec",
     "Trial",
     "Verdict",
     "WorkspaceArg",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import Json, JsonObject, digest
 
 # A size in a launch plan: a number, or an expression over the operator's scalars such as "ceil_div(M, 128)".
@@ -51,20 +52,49 @@ class WorkspaceArg:
 
 
 @dataclass(frozen=True)
-class TensorMapArg:
-    """A descriptor for the bulk tensor copy engine, made from its spec when the kernel is loaded."""
+class TensorMapSpec:
+    """A tensor map: how the bulk tensor copy engine of NVIDIA's GPUs finds the tiles of a tensor.
+
+    `box` is the tile in elements, innermost dimension first; `swizzle` is none, 32, 64 or 128 bytes; `l2`, how many
+    bytes are fetched into that cache at a time, is none, 64, 128 or 256. `sizes` (innermost first) and `strides`
+    (bytes, of all dimensions but the innermost) are those of the tensor unless they are given.
+    """
+
+    box: tuple[Size, ...]
+    swizzle: str | None = None  # as if "none"
+    l2: str | None = None  # as if "128"
+    sizes: tuple[Size, ...] | None = None
+    strides: tuple[Size, ...] | None = None
+
+    def to_json(self) -> JsonObject:
+        """What is given, in this order: kernels keep the ids that they had before specs were typed."""
+        told = {name: value for name, value in vars(self).items() if value is not None}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items()}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> TensorMapSpec:
+        known = [f.name for f in fields(TensorMapSpec)]
+        if "box" not in data or set(data) - set(known):
+            raise BadInput(f"a tensor map's spec has {', '.join(data) or 'nothing'}", allowed=", ".join(known))
+        told: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return TensorMapSpec(**told)
+
+
+# The kinds of descriptors by their names in files. A new kind is one entry here and one encoder in the runtime.
+DescriptorSpec: TypeAlias = "TensorMapSpec"
+_DESCRIPTORS: dict[str, type[DescriptorSpec]] = {"tensor_map": TensorMapSpec}
+
+
+@dataclass(frozen=True)
+class DescriptorArg:
+    """A descriptor of a tensor in a hardware's own form, passed by value and made from its spec at run time."""
 
     tensor: str
-    spec: Mapping[str, Json] = field(default_factory=dict)
+    spec: DescriptorSpec
 
 
-Arg: TypeAlias = "TensorArg | ScalarArg | WorkspaceArg | TensorMapArg"
-_ARGS: dict[str, type[Any]] = {
-    "tensor": TensorArg,
-    "scalar": ScalarArg,
-    "workspace": WorkspaceArg,
-    "tensor_map": TensorMapArg,
-}
+Arg: TypeAlias = "TensorArg | ScalarArg | WorkspaceArg | DescriptorArg"
+_ARGS: dict[str, type[Any]] = {"tensor": TensorArg, "scalar": ScalarArg, "workspace": WorkspaceArg}
 
 
 @dataclass(frozen=True)
@@ -80,12 +110,25 @@ class Step:
 
 
 @dataclass(frozen=True)
+class ConstantCopy:
+    """A tensor that the kernel reads from a global variable, such as one in a GPU's constant memory."""
+
+    symbol: str
+    tensor: str
+
+
+@dataclass(frozen=True)
 class LaunchPlan:
-    """The steps of one run of a kernel, in order. `prepare` steps run once, before any timing (prepacking)."""
+    """The steps of one run of a kernel, in order. `prepare` steps run once, before any timing (prepacking).
+
+    Before the steps of every run the bytes of `constants` are copied to their symbols. There is one symbol for all
+    calls: on GPUs, runs of such a kernel on several streams must not overlap.
+    """
 
     steps: tuple[Step, ...]
     prepare: tuple[Step, ...] = ()
     requires: tuple[tuple[str, str], ...] = ()  # what a shape must satisfy, over the operator's scalars, and in words
+    constants: tuple[ConstantCopy, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,6 +201,8 @@ def _plan_to_json(plan: LaunchPlan) -> JsonObject:
     # Left out when empty: a kernel that serves every shape keeps the id that it had before there were requirements.
     if plan.requires:
         out["requires"] = [list(pair) for pair in plan.requires]
+    if plan.constants:
+        out["constants"] = [{"symbol": c.symbol, "tensor": c.tensor} for c in plan.constants]
     return out
 
 
@@ -166,17 +211,12 @@ def _plan_from_json(data: Mapping[str, Any]) -> LaunchPlan:
         steps=tuple(_step_from_json(s) for s in data["steps"]),
         prepare=tuple(_step_from_json(s) for s in data["prepare"]),
         requires=tuple((expression, words) for expression, words in data.get("requires", ())),
+        constants=tuple(ConstantCopy(c["symbol"], c["tensor"]) for c in data.get("constants", ())),
     )
 
 
 def _step_to_json(step: Step) -> JsonObject:
-    kinds = {cls: kind for kind, cls in _ARGS.items()}
-    args: list[Json] = []
-    for arg in step.args:
-        fields = {k: (dict(v) if isinstance(v, Mapping) else v) for k, v in vars(arg).items()}
-        if not fields.get("lasting", True):
-            del fields["lasting"]  # as with `requires`: older kernels keep their ids
-        args.append({"kind": kinds[type(arg)], **fields})
+    args: list[Json] = [_arg_to_json(arg) for arg in step.args]
     return {
         "entry": step.entry,
         "args": args,
@@ -188,15 +228,35 @@ def _step_to_json(step: Step) -> JsonObject:
 
 
 def _step_from_json(data: Mapping[str, Any]) -> Step:
-    args = []
-    for arg in data["args"]:
-        fields = dict(arg)
-        args.append(_ARGS[fields.pop("kind")](**fields))
     return Step(
         entry=data["entry"],
-        args=tuple(args),
+        args=tuple(_arg_from_json(arg) for arg in data["args"]),
         grid=tuple(data["grid"]),
         block=tuple(data["block"]),
         cluster=tuple(data["cluster"]),
         shared_bytes=data["shared_bytes"],
     )
+
+
+def _arg_to_json(arg: Arg) -> JsonObject:
+    if isinstance(arg, DescriptorArg):
+        return {"kind": _kind(_DESCRIPTORS, arg.spec), "tensor": arg.tensor, "spec": arg.spec.to_json()}
+    told = dict(vars(arg))
+    if not told.get("lasting", True):
+        del told["lasting"]  # as with `requires`: older kernels keep their ids
+    return {"kind": _kind(_ARGS, arg), **told}
+
+
+def _arg_from_json(data: Mapping[str, Any]) -> Arg:
+    told = dict(data)
+    kind = told.pop("kind")
+    if kind in _DESCRIPTORS:
+        return DescriptorArg(told["tensor"], _DESCRIPTORS[kind].from_json(told["spec"]))
+    if kind not in _ARGS:
+        raise BadInput(f"a kernel takes an argument of kind {kind!r}", allowed=", ".join((*_ARGS, *_DESCRIPTORS)))
+    made: Arg = _ARGS[kind](**told)
+    return made
+
+
+def _kind(kinds: Mapping[str, type[Any]], value: object) -> str:
+    return next(kind for kind, of in kinds.items() if type(value) is of)

@@ -8,7 +8,17 @@ from typing import Any
 
 from deepgen.operators import Gemm
 from deepgen.operators.gemm import ACTIVATIONS, SCALES
-from deepgen.vocabulary import Arg, LaunchPlan, ScalarArg, Size, Step, TensorArg, TensorMapArg, WorkspaceArg
+from deepgen.vocabulary import (
+    Arg,
+    DescriptorArg,
+    LaunchPlan,
+    ScalarArg,
+    Size,
+    Step,
+    TensorArg,
+    TensorMapSpec,
+    WorkspaceArg,
+)
 from deepgen.vocabulary.dtypes import dtype
 
 ATOM_BYTES = 128  # along K, or along rows where these are contiguous: as wide as the swizzle
@@ -230,30 +240,29 @@ def _counters(size: Size) -> WorkspaceArg:
     return WorkspaceArg("arrived", size, zeroed=True, lasting=True)
 
 
-def _operand_map(gemm: Gemm, name: str, rows: int) -> TensorMapArg:
+def _operand_map(gemm: Gemm, name: str, rows: int) -> DescriptorArg:
     """Lines of K, or of rows where K is the outer dimension; then the batch."""
     letter, size = name.lower(), dtype(gemm.a).bytes
     outer = "M" if name == "A" else "N"
     k_inside = gemm.layout[0] == "n" if name == "A" else gemm.layout[1] == "t"
     lines = outer if k_inside else "K"
-    sizes = [*(["K", outer] if k_inside else [outer, "K"]), "batch"]
+    sizes = ("K", outer, "batch") if k_inside else (outer, "K", "batch")
     line = ATOM_BYTES if name == "A" else operand_line(gemm, rows)
-    box = [ATOM_BYTES // size, rows, 1] if k_inside else [line // size, ATOM_BYTES // size, 1]
-    spec: dict[str, Any] = {"box": box, "swizzle": str(line), "l2": "256", "sizes": sizes}
-    return TensorMapArg(name, {**spec, **_strides(letter, lines, size)})
+    box = (ATOM_BYTES // size, rows, 1) if k_inside else (line // size, ATOM_BYTES // size, 1)
+    return DescriptorArg(name, TensorMapSpec(box, str(line), "256", sizes, _strides(letter, lines, size)))
 
 
-def _result_map(gemm: Gemm, line: int) -> TensorMapArg:
+def _result_map(gemm: Gemm, line: int) -> DescriptorArg:
     size = dtype(gemm.c).bytes
-    box, swizzle = [line // size, BUFFER_ROWS, 1], str(line) if line in SWIZZLES else "none"
-    spec: dict[str, Any] = {"box": box, "swizzle": swizzle, "sizes": ["N", "M", "batch"]}
-    return TensorMapArg("C", {**spec, **_strides("c", "M", size)})
+    box, swizzle = (line // size, BUFFER_ROWS, 1), str(line) if line in SWIZZLES else "none"
+    spec = TensorMapSpec(box, swizzle, sizes=("N", "M", "batch"), strides=_strides("c", "M", size))
+    return DescriptorArg("C", spec)
 
 
-def _strides(letter: str, lines: str, size: int) -> dict[str, Any]:
+def _strides(letter: str, lines: str, size: int) -> tuple[str, str]:
     # A single matrix has no stride to the next; what stands for it must be a multiple of 16 bytes all the same.
     matrix = f"where(batch > 1, stride_{letter}, {lines} * ld{letter})"
-    return {"strides": [f"ld{letter} * {size}", f"{matrix} * {size}"]}
+    return f"ld{letter} * {size}", f"{matrix} * {size}"
 
 
 def _aligned(gemm: Gemm, c: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,112 @@
+"""Whether a kernel serves the arrays of a call: what is worked out once for their shapes, strides and formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from deepgen.operators import Operator, Param, Tensor, TensorFacts
+from deepgen.operators.base import bounds
+from deepgen.operators.signature import DENSE, ROWS, broadcast_strides, dense_strides, stored
+from deepgen.runtime import plans
+from deepgen.runtime.arrays import CPU, View, as_format
+from deepgen.runtime.devices import Device
+from deepgen.runtime.plans import Scalars
+from deepgen.vocabulary import BadInput, Kernel, dtype
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """What a call with such arrays comes to."""
+
+    tensors: Mapping[str, Tensor]  # with the sizes of the call
+    scalars: Scalars
+    empty: bool  # all that is written has no elements: there is nothing to run
+
+
+def admit(
+    kernel: Kernel,
+    operator: Operator,
+    device: Device,
+    views: Mapping[str, View],
+    values: Mapping[str, int | float],
+) -> Admitted:
+    """What does not fit is said by the parameter's name."""
+    signature = operator.signature()
+    facts = {}
+    for name, seen in views.items():
+        param = signature[name]
+        wanted = stored(signature.dtype_of(param))
+        kind = as_format(seen.dtype, wanted)
+        if kind != wanted:  # where the signature has a variable too: the kernel was built for one format
+            raise BadInput(f"{name} is {seen}", allowed=wanted)
+        if not device.has(seen):
+            raise BadInput(f"{name} is on the device {seen.device}", allowed=f"an array on the {device.kind}")
+        if param.written and not seen.writeable:
+            raise BadInput(f"{name} is read-only", allowed="a writeable array")
+        facts[name] = TensorFacts(seen.shape, signature.dtype_of(param), seen.strides, seen.device)
+    solved = operator.solve(facts)
+    tensors = {t.name: t for t in solved.tensors()}
+    none = [t for t in tensors.values() if 0 in t.shape and t.name in views]
+    if none:
+        return _empty(tensors, none[0], [p.name for p in signature.outputs])
+    for name, seen in views.items():
+        _check_strides(signature[name], seen, device)
+    for param in signature.scalars:
+        low, high = bounds(param, dtype(signature.dtype_of(param)), solved.sizes)
+        if not low <= values[param.name] <= high:
+            raise BadInput(f"{param.name} is {values[param.name]}", allowed=f"{low} to {high}")
+    bound = operator.bind(facts, values)
+    _check_told(kernel, bound, facts, tensors)
+    scalars = bound.strided(facts)
+    plans.check_shape(kernel, scalars)
+    return Admitted(tensors, scalars, empty=False)
+
+
+def _empty(tensors: Mapping[str, Tensor], none: Tensor, written: Sequence[str]) -> Admitted:
+    """Zero sizes run nothing, where there is nothing to write."""
+    for name in written:
+        if 0 not in tensors[name].shape:
+            shapes = f"{none.name} has no elements ({_shape(none)}), and {name} has ({_shape(tensors[name])})"
+            raise BadInput(shapes, allowed=f"{none.name} with sizes from 1 up: {name} would be made of nothing")
+    return Admitted(tensors, {}, empty=True)
+
+
+def _check_strides(param: Param, seen: View, device: Device) -> None:
+    """Whether the array lies in memory as the parameter asks."""
+    steps = [*zip(seen.shape, seen.strides, dense_strides(seen.shape), strict=True)]
+    if param.written and any(step == 0 and size > 1 for size, step, _ in steps):
+        raise BadInput(f"{param.name} has several elements in one place", allowed="a copy of it: it is written")
+    # Families in C are verified on dense arrays only, whatever an operator's families for GPUs serve.
+    wanted = DENSE if device.kind == CPU and param.strides == ROWS else param.strides
+    if wanted == DENSE and any(step != dense and size > 1 for size, step, dense in steps):
+        allowed = "use numpy.ascontiguousarray, or contiguous() of torch"
+        raise BadInput(f"{param.name} is not contiguous in row-major order", allowed=allowed)
+    if wanted == ROWS and steps and steps[-1][0] > 1 and steps[-1][1] != 1:
+        words = f"{param.name} is not row-major: neighbours lie {steps[-1][1]} apart"
+        raise BadInput(words, allowed="a contiguous copy")
+
+
+def _check_told(
+    kernel: Kernel, bound: Operator, facts: Mapping[str, TensorFacts], tensors: Mapping[str, Tensor]
+) -> None:
+    """Whether the launch plan tells the kernel of each stride that is not that of a dense array."""
+    told, plain = plans.names_of(kernel.plan), bound.scalars()
+    for name, given in facts.items():
+        shape = tensors[name].shape
+        dense = dense_strides(shape)
+        steps = broadcast_strides(given.shape, given.strides or dense_strides(given.shape), shape)
+        for place, (size, step) in enumerate(zip(shape, steps, strict=True)):
+            if size == 1 or step == dense[place]:
+                continue
+            only = replace(given, shape=shape, strides=(*dense[:place], step, *dense[place + 1 :]))
+            changed = {n for n, value in bound.strided({name: only}).items() if plain[n] != value}
+            if not changed & told:
+                words = (
+                    f"{name} has a stride of {step} along dimension {place}, which kernel {kernel.name} is not told of"
+                )
+                raise BadInput(words, allowed=f"a contiguous array of {_shape(tensors[name])}")
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape))

@@ -1,0 +1,253 @@
+"""Arrays of any library: numpy (ml_dtypes too), torch, CuPy, JAX, whatever has DLPack or the CUDA array interface.
+
+No library is imported here: one whose array a caller passes has been imported by the caller.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from deepgen.operators import Array
+from deepgen.operators.signature import dense_strides, stored
+from deepgen.vocabulary import BadInput
+from deepgen.vocabulary.dtypes import DTYPES
+
+CPU, GPU = "cpu", "gpu"
+# Makes a new array on the device of the one that it is given.
+Maker: TypeAlias = "Callable[[Any], Any]"
+
+# Our formats by the names that numpy, ml_dtypes, torch, CuPy and JAX give them. Unsigned integers are also how formats
+# that a library lacks are passed: as bits.
+_NAMES = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
+    "int8": "i8",
+    "uint8": "u8",
+    "int16": "i16",
+    "uint16": "u16",
+    "int32": "i32",
+    "int64": "i64",
+}
+_THEIRS = {ours: theirs for theirs, ours in _NAMES.items()}
+_INTERFACE = {
+    "f8": "f64",
+    "f4": "f32",
+    "f2": "f16",
+    "V2": "bf16",
+    "i1": "i8",
+    "u1": "u8",
+    "i2": "i16",
+    "u2": "u16",
+    "i4": "i32",
+    "i8": "i64",
+}
+_DLPACK = {
+    (0, 8): "i8",
+    (0, 16): "i16",
+    (0, 32): "i32",
+    (0, 64): "i64",
+    (1, 8): "u8",
+    (1, 16): "u16",
+    (2, 16): "f16",
+    (2, 32): "f32",
+    (2, 64): "f64",
+    (4, 16): "bf16",
+    (10, 8): "f8e4m3",
+    (12, 8): "f8e5m2",
+}
+_DLPACK_DEVICES = {1: CPU, 2: GPU, 10: GPU}  # the host, CUDA, ROCm
+
+
+@dataclass(frozen=True)
+class View:
+    """Where an array lies and how. Strides count elements."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str  # our name of the format, or the library's own for one that we do not know
+    device: str  # cpu, gpu, or gpu:N where the array tells which one
+    writeable: bool = True
+
+    def of(self, dtype: str) -> View:
+        """The same bytes in another format."""
+        return replace(self, dtype=dtype)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {'x'.join(map(str, self.shape)) or '(a single number)'}"
+
+
+def view(array: Any, name: str = "the array") -> View:
+    """Any array as numbers. Raises BadInput, by the array's name, when it is none."""
+    if isinstance(array, np.ndarray):
+        return _of_numpy(array, name)
+    if is_torch(array):
+        return _of_torch(array, name)
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _of_interface(interface)
+    if hasattr(array, "__dlpack__"):
+        return _of_dlpack(array, name)
+    allowed = "an array of numpy or torch, or one with DLPack or the CUDA array interface"
+    raise BadInput(f"{name} is no array but of type {type(array).__name__}", allowed=allowed)
+
+
+def glance(array: Any, name: str) -> tuple[Any, int]:
+    """All that a call depends on but the address, as something to look up, and the address."""
+    if type(array) is np.ndarray:
+        return (array.shape, array.strides, array.dtype, array.flags.writeable), array.ctypes.data
+    if is_torch(array):
+        return (array.shape, array.stride(), array.dtype, array.device), array.data_ptr()
+    seen = view(array, name)
+    return (seen.shape, seen.strides, seen.dtype, seen.device, seen.writeable), seen.address
+
+
+def as_format(seen: str, wanted: str) -> str:
+    """The format that an array holds where `wanted` is asked for: unsigned integers may be its bits."""
+    of = DTYPES[stored(wanted)]
+    return of.name if not of.native and seen == _NAMES[of.storage] else seen
+
+
+def is_torch(array: Any) -> bool:
+    return hasattr(array, "data_ptr")
+
+
+def allocator(arrays: Sequence[Any], shape: tuple[int, ...], dtype: str, name: str) -> Maker:
+    """What makes a new array of the kind of these, on the device of the array that it is given: the first of them.
+
+    numpy's have no bf16 and 8-bit floats: they are made by ml_dtypes where one of the arrays is of it, else as bits.
+    """
+    like, theirs = arrays[0], _THEIRS[stored(dtype)]
+    if is_torch(like):
+        element = getattr(sys.modules["torch"], theirs)
+        return lambda a: a.new_empty(shape, dtype=element)
+    if isinstance(like, np.ndarray):
+        made = _numpy_dtype(arrays, dtype)
+        return lambda _: np.empty(shape, made)
+    library = type(like).__module__.partition(".")[0]
+    if library == "cupy":
+        made = _numpy_dtype(arrays, dtype)
+        return lambda a: _by_cupy(a, shape, made)
+    if library in ("jax", "jaxlib"):
+        jax = sys.modules["jax"]
+        # Arrays of JAX come into being later than the call that asks for them.
+        return lambda a: jax.numpy.empty(shape, theirs, device=a.sharding).block_until_ready()
+    raise BadInput(f"no memory for {name} beside arrays of type {type(like).__name__}", allowed="pass it as out=")
+
+
+def stream_handle(stream: Any) -> int:
+    """The driver's handle of a stream: a number, or a stream of torch, CuPy, cuda.core or numba."""
+    if isinstance(stream, int):
+        return stream
+    for name in ("cuda_stream", "ptr", "handle"):
+        value = getattr(stream, name, None)
+        if value is not None:
+            return int(getattr(value, "value", value) or 0)
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    raise BadInput(f"{type(stream).__name__} is no stream", allowed="a handle, or a stream of torch or CuPy")
+
+
+def as_bytes(seen: View) -> Array:
+    """The array as numpy's, of single bytes along one more dimension. Nothing is read or copied."""
+    width = DTYPES[seen.dtype].bytes
+    return np.asarray(
+        SimpleNamespace(
+            __array_interface__={
+                "version": 3,
+                "data": (seen.address, True),
+                "shape": (*seen.shape, width),
+                "strides": (*(stride * width for stride in seen.strides), 1),
+                "typestr": "|u1",
+            }
+        )
+    )
+
+
+def _numpy_dtype(arrays: Sequence[Any], dtype: str) -> np.dtype[Any]:
+    of = DTYPES[dtype]
+    given = [getattr(getattr(array, "dtype", None), "type", object) for array in arrays]
+    if not of.native and any(element.__module__ == "ml_dtypes" for element in given):
+        made: np.dtype[Any] = np.dtype(getattr(sys.modules["ml_dtypes"], _THEIRS[dtype]))
+        return made
+    return of.numpy()
+
+
+def _by_cupy(like: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    with like.device:
+        return sys.modules["cupy"].empty(shape, dtype)
+
+
+def _of_numpy(array: Array, name: str) -> View:
+    if not array.dtype.isnative:
+        raise BadInput(f"{name} has the byte order of another machine", allowed="this machine's own")
+    width = array.itemsize
+    if any(step % width for step in array.strides):
+        raise BadInput(f"{name} has elements that lie no whole number of elements apart", allowed="a copy of it")
+    kind = _NAMES.get(array.dtype.name, array.dtype.name)
+    strides = tuple(step // width for step in array.strides)
+    return View(array.ctypes.data, array.shape, strides, kind, CPU, array.flags.writeable)
+
+
+def _of_torch(array: Any, name: str) -> View:
+    if str(array.layout) != "torch.strided":
+        raise BadInput(f"{name} has the layout {array.layout}", allowed="a dense tensor: use to_dense()")
+    kind, index = array.device.type, array.device.index
+    if kind not in ("cpu", "cuda"):  # torch calls AMD's GPUs cuda too
+        raise BadInput(f"{name} is on {array.device}", allowed="a tensor on the CPU or on a GPU of NVIDIA or AMD")
+    device = CPU if kind == "cpu" else f"{GPU}:{index}"
+    theirs = str(array.dtype).rpartition(".")[2]
+    return View(array.data_ptr(), tuple(array.shape), tuple(array.stride()), _NAMES.get(theirs, theirs), device)
+
+
+def _of_interface(interface: dict[str, Any]) -> View:
+    shape, word = tuple(interface["shape"]), interface["typestr"]
+    width = int(word[2:])
+    steps = interface.get("strides")
+    strides = tuple(s // width for s in steps) if steps else dense_strides(shape)
+    address, read_only = interface["data"]
+    return View(address, shape, strides, _INTERFACE.get(word[1:], word), GPU, not read_only)
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor, the first member of what a DLPack capsule holds."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+def _of_dlpack(array: Any, name: str) -> View:
+    """The capsule is only looked at: it stays the producer's, and the array must outlive the call anyway."""
+    capsule = array.__dlpack__()
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    tensor = _Tensor.from_address(pointer(capsule, b"dltensor"))
+    device = _DLPACK_DEVICES.get(tensor.device_type)
+    if device is None:
+        raise BadInput(f"{name} is on a device of DLPack's kind {tensor.device_type}", allowed="the CPU or a GPU")
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else dense_strides(shape)
+    kind = _DLPACK.get((tensor.code, tensor.bits), f"DLPack's format {tensor.code} of {tensor.bits} bits")
+    where = device if device == CPU else f"{GPU}:{tensor.device_id}"
+    return View((tensor.data or 0) + tensor.byte_offset, shape, strides, kind, where)

@@ -1,0 +1,100 @@
+"""Launch plans in numbers: their sizes, scalar arguments and workspaces for the scalars of an operator."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from deepgen.space import parse
+from deepgen.vocabulary import (
+    BadInput,
+    DescriptorArg,
+    Kernel,
+    LaunchPlan,
+    ScalarArg,
+    Step,
+    TensorArg,
+    WorkspaceArg,
+)
+
+Scalars: TypeAlias = "Mapping[str, int | float]"
+
+_CTYPES: dict[str, Any] = {
+    "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64,
+    "f32": ctypes.c_float,
+    "f64": ctypes.c_double,
+}
+_parsed = lru_cache(maxsize=1024)(parse)  # parsing takes longer than many a kernel runs
+
+
+def evaluate(value: int | float | str, scalars: Scalars) -> int | float:
+    """A number of a launch plan: itself, or an expression over the operator's scalars."""
+    if not isinstance(value, str):
+        return value
+    if value in scalars:
+        return scalars[value]
+    result = _parsed(value).evaluate(scalars)
+    if isinstance(result, bool) or not isinstance(result, (int, float)):
+        raise BadInput(f"launch plan: {value!r} gives {result!r}", allowed="a number")
+    return result
+
+
+def scalar(arg: ScalarArg, scalars: Scalars) -> Any:
+    """A scalar argument as a ctypes object."""
+    if arg.ctype not in _CTYPES:
+        raise BadInput(f"launch plan: scalar type {arg.ctype!r}", allowed="one of " + ", ".join(_CTYPES))
+    value = evaluate(arg.value, scalars)
+    return _CTYPES[arg.ctype](int(value) if arg.ctype.startswith("i") else float(value))
+
+
+def steps_of(plan: LaunchPlan) -> tuple[Step, ...]:
+    return plan.prepare + plan.steps
+
+
+def workspaces(plan: LaunchPlan, scalars: Scalars) -> dict[str, tuple[WorkspaceArg, int]]:
+    """Each workspace once, with its bytes; steps that name the same one share it, at the largest size asked for."""
+    wanted: dict[str, tuple[WorkspaceArg, int]] = {}
+    for arg in (a for s in steps_of(plan) for a in s.args if isinstance(a, WorkspaceArg)):
+        size = int(evaluate(arg.bytes, scalars))
+        if arg.name not in wanted or wanted[arg.name][1] < size:
+            wanted[arg.name] = (arg, size)
+    return wanted
+
+
+def prepared(plan: LaunchPlan) -> frozenset[str]:
+    """The workspaces that hold what the preparation left there."""
+    return frozenset(a.name for s in plan.prepare for a in s.args if isinstance(a, WorkspaceArg))
+
+
+def tensors_of(plan: LaunchPlan) -> frozenset[str]:
+    """The tensors that a plan passes on."""
+    passed = (a.tensor for s in steps_of(plan) for a in s.args if isinstance(a, (TensorArg, DescriptorArg)))
+    return frozenset((*passed, *(c.tensor for c in plan.constants)))
+
+
+def names_of(plan: LaunchPlan) -> frozenset[str]:
+    """The scalars that a kernel is told of, by its arguments or its descriptors."""
+    found: set[str] = set()
+    for arg in (a for s in steps_of(plan) for a in s.args):
+        if isinstance(arg, ScalarArg):
+            found |= _names((arg.value,))
+        elif isinstance(arg, DescriptorArg):
+            found |= _names((*(arg.spec.sizes or ()), *(arg.spec.strides or ())))
+    return frozenset(found)
+
+
+def check_shape(kernel: Kernel, scalars: Scalars) -> None:
+    """Raises BadInput with the requirement's words when the kernel does not serve these sizes and strides."""
+    for expression, words in kernel.plan.requires:
+        requirement = _parsed(expression)
+        if not requirement.evaluate(scalars):
+            read = requirement.knobs()
+            told = ", ".join(f"{name}={value}" for name, value in scalars.items() if name in read)
+            raise BadInput(f"kernel {kernel.name} does not serve {told}", allowed=words)
+
+
+def _names(values: Iterable[int | float | str]) -> frozenset[str]:
+    return frozenset(name for value in values if isinstance(value, str) for name in _parsed(value).knobs())
