@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         Source,
         Step,
         TensorArg,
-        TensorMapArg,
+        DescriptorArg,
         Trial,
         WorkspaceArg,
         dtype,
@@ -58,7 +58,7 @@ _NAMES = {
     "deepgen.targets": ("Cpu", "Gpu", "Target"),
     "deepgen.vocabulary": (
         "BadInput", "DeepgenError", "Kernel", "LaunchPlan", "Missing", "ScalarArg", "Source", "Step", "TensorArg",
-        "TensorMapArg", "Trial", "WorkspaceArg", "dtype",
+        "DescriptorArg", "Trial", "WorkspaceArg", "dtype",
     ),
     "deepgen.vocabulary.dtypes": ("narrow", "widen"),
 }  # fmt: skip
@@ -102,7 +102,7 @@ __all__ = [
     "Tensor",
     "TensorArg",
     "TensorFacts",
-    "TensorMapArg",
+    "DescriptorArg",
     "Tolerance",
     "Trial",
     "Word",

@@ -105,16 +105,14 @@ class Operator(ABC):
 
     def describe(self) -> str:
         """One short line for people."""
-        formats = "_".join(dict.fromkeys(t.dtype.name for t in self.tensors()))
-        return f"{self.name} {formats} {self._sizes_text(' ')}".rstrip()
+        return " ".join([self.name, self._formats(), *(f"{name}={value}" for name, value in self.sizes().items())])
 
     def slug(self) -> str:
         """A short name fit for a folder."""
-        formats = "_".join(dict.fromkeys(t.dtype.name for t in self.tensors()))
-        return "-".join(filter(None, [self.name, formats, self._sizes_text("-")]))
+        return "-".join([self.name, self._formats(), *(f"{name}{value}" for name, value in self.sizes().items())])
 
-    def _sizes_text(self, between: str) -> str:
-        return between.join(f"{name}={value}" for name, value in self.sizes().items())
+    def _formats(self) -> str:
+        return "_".join(dict.fromkeys(t.dtype.name for t in self.tensors()))
 
     def flops(self) -> int:
         return self.work().flops
