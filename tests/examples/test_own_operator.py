@@ -100,6 +100,17 @@ def test_it_travels_in_a_bundle_without_its_code(at_home: Path, tmp_path: Path) 
     assert merged["merged"] > 0 and merged["trials"]["correct"] == 12 and merged["winner"]
 
 
+def test_a_stranger_is_asked_for_trust(tuned: Path, tmp_path: Path) -> None:
+    folder = tmp_path / study(tuned, "vadd").name
+    shutil.copytree(study(tuned, "vadd"), folder)
+    words = ("resume", str(folder), "--trials", "12", "--json")
+    refused = subprocess.run(
+        [sys.executable, "-m", "deepgen", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 1 and "own_operator.py:VectorAdd" in refused.stderr and "--trust" in refused.stderr
+    assert json.loads(deepgen(*words, "--trust", cwd=tmp_path))["trials"]["correct"] == 12
+
+
 def test_an_installed_package_brings_it_by_entry_points(tmp_path: Path) -> None:
     project, site = tmp_path / "project", tmp_path / "site"
     project.mkdir()

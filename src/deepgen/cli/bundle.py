@@ -49,6 +49,7 @@ def pack(
     keep_top: options.KeepTop = None,
     out: options.OutFolder = None,
     warm: options.Warm = False,
+    trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Build what a study tries next and pack it, with a runner that needs Python and numpy only."""
@@ -72,7 +73,7 @@ def pack(
         "keep_top": keep_top,
         "out": out,
     }
-    request = _request(words, given, current, warm=warm)
+    request = _request(words, given, current, warm=warm, trust=trust)
     [job] = session.jobs_of([request])
     archive = output or Path(f"{job.folder.name}.tar.gz")
     packed = bundles.pack(request, archive, engine=local_engine(current, jobs), say=note)
@@ -93,20 +94,25 @@ def run(
         Path | None,
         typer.Option("-o", "--results", help="Where results are kept. [NAME.results.jsonl]", show_default=False),
     ] = None,
+    trust: options.Trust = False,
 ) -> None:
     """Measure a bundle's kernels on this machine; run again, it goes on where it stopped.
 
-    A bundle holds programs: run only what you packed yourself or have from someone you trust.
+    A bundle holds programs. One that you packed yourself, as this user, runs as it is; any other asks for --trust.
     """
     import subprocess
     import sys
     import tempfile
 
     from deepgen.engines import bundle_archive
+    from deepgen.tuning import trust as trusted
 
     where = results or Path(f"{bundle_archive.stem(bundle)}.results.jsonl")
     with tempfile.TemporaryDirectory(prefix="deepgen-bundle-") as scratch:
         folder = bundle_archive.unpack(bundle, Path(scratch))
+        manifest, _ = bundle_archive.read_manifest(folder)
+        signature = manifest.pop(bundle_archive.SIGNATURE, None)
+        trusted.require(manifest, signature, trust=trust, origin=bundle, holds="programs")
         # In a process of its own, with the code that travelled: what measures is what was packed, on every host.
         code = subprocess.run([sys.executable, str(folder / "run.py"), "-o", str(where)], check=False).returncode
     if code:
@@ -117,6 +123,7 @@ def run(
 def merge(
     study: options.StudyName,
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="What `run` left.", show_default=False)],
+    trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Bring a bundle's results back into their study; merging them twice changes nothing."""
@@ -128,9 +135,9 @@ def merge(
     from deepgen.tuning import Study, bundles
 
     current = settings.load()
-    found = studies.open_study(study, current)
+    found = studies.open_study(study, current, trust=trust)
     merged = bundles.merge(found, results, engine=local_engine(current))
-    found = Study.open(found.folder)
+    found = Study.open(found.folder, trust=trust)
     session.write_older_results(found)
     if as_json:
         print_json({**found.summary(), "merged": merged.new, "known_before": merged.before})
@@ -158,7 +165,7 @@ def command(words: Sequence[str], given: Mapping[str, Any], *, warm: bool) -> st
     return shlex.join(["deepgen", "bundle", "pack", *plain, *options_given, *(["--warm"] if warm else [])])
 
 
-def _request(words: list[str], given: dict[str, Any], current: Settings, *, warm: bool) -> Request:
+def _request(words: list[str], given: dict[str, Any], current: Settings, *, warm: bool, trust: bool) -> Request:
     from deepgen.cli import config_file, requests, studies
     from deepgen.cli.words import names_a_file
     from deepgen.measure.base import Policy
@@ -166,7 +173,7 @@ def _request(words: list[str], given: dict[str, Any], current: Settings, *, warm
 
     one = words[0] if len(words) == 1 else None
     if one is not None and "=" not in one and not config_file.is_config_file(one) and not names_a_file(one):
-        return requests.from_study(studies.open_study(one, current), given)
+        return requests.from_study(studies.open_study(one, current, trust=trust), given)
     policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
     wanted, _ = requests.from_words(words, given, current, policy)
     if len(wanted) > 1:

@@ -31,6 +31,7 @@ def export(
     as_results: AsResults = None,
     device: Device = 0,
     top: Count = 10,
+    trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Write the best configs as a space, a tuning config or a result file."""
@@ -45,7 +46,7 @@ def export(
     if (output is None) == (as_results is None):
         allowed = "-o FILE with a space or a config, none with --as-results"
         raise BadInput("the file to write is " + ("missing" if output is None else "given twice"), allowed=allowed)
-    found = studies.open_study(study, settings.load())
+    found = studies.open_study(study, settings.load(), trust=trust)
     if as_results is not None:
         kind, output = "results", older_results.write_results(found, as_results, device, top)
         use = f"deepgen import {shown(output)}"

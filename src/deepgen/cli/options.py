@@ -113,6 +113,7 @@ SpaceStrategy = Annotated[
         show_default=False,
     ),
 ]
+Trust = Annotated[bool, typer.Option("--trust", help="Run code and binaries that somebody else's deepgen put into it.")]
 Warm = Annotated[bool, typer.Option("--warm", help="Time with warm caches instead of cold ones.")]
 
 

@@ -17,6 +17,7 @@ def resume(
     address: options.Address = None,
     keep_top: options.KeepTop = None,
     detach: options.Detach = False,
+    trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Go on with a study where it stopped."""
@@ -26,7 +27,7 @@ def resume(
 
     on = engines.chosen(engine, address)
     current = settings.load()
-    found = studies.open_study(study, current)
+    found = studies.open_study(study, current, trust=trust)
     if engine == "local":
         studies.check_machine(found)
     given = {"trials": trials, "time_budget": time_budget, "keep_top": keep_top}

@@ -11,7 +11,9 @@ from deepgen.cli import options
 Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best.")]
 
 
-def retest(study: options.StudyName, top: Count = 8, as_json: options.AsJson = False) -> None:
+def retest(
+    study: options.StudyName, top: Count = 8, trust: options.Trust = False, as_json: options.AsJson = False
+) -> None:
     """Measure the best of a study again, and nothing else."""
     from deepgen import settings
     from deepgen.api import local_engine
@@ -21,7 +23,7 @@ def retest(study: options.StudyName, top: Count = 8, as_json: options.AsJson = F
     from deepgen.tuning import reuse
 
     current = settings.load()
-    found = studies.open_study(study, current)
+    found = studies.open_study(study, current, trust=trust)
     studies.check_machine(found)
     reuse.retest(found, top, engine=local_engine(current))
     if as_json:

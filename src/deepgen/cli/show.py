@@ -22,6 +22,7 @@ def show(
     trial: Number = None,
     source: WantSource = False,
     asm: WantAssembly = False,
+    trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show a study or a trial, its source, its assembly."""
@@ -32,7 +33,7 @@ def show(
     from deepgen.cli.toolchain import assembly_of
 
     current = settings.load()
-    found = studies.open_study(study, current)
+    found = studies.open_study(study, current, trust=trust)
     if trial is None and not source and not asm:
         if as_json:
             print_json(

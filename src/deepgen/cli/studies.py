@@ -38,8 +38,8 @@ def find(word: str, settings: Settings) -> Path:
     raise BadInput(f"no study {word!r}", allowed=where)
 
 
-def open_study(word: str, settings: Settings) -> Study:
-    return Study.open(find(word, settings))
+def open_study(word: str, settings: Settings, *, trust: bool = False) -> Study:
+    return Study.open(find(word, settings), trust=trust)
 
 
 def check_machine(study: Study) -> None:
