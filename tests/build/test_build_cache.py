@@ -131,9 +131,9 @@ import ctypes, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from build_helpers import c_kernel
 from deepgen.build import *
-from deepgen.targets import Cpu
-target = Cpu("x86:avx2", "test", ("sse2", "avx", "fma", "avx2"), 2, 32 << 10, 1 << 20, 8 << 20)
-with BuildPool(lambda _: toolchain_for(target, "c", {{"gcc": {gcc.path!r}}}), target, Cache({str(cache.folder)!r}), 2) as pool:
+from deepgen.targets import resolve
+target = resolve("cpu")
+with BuildPool(toolchains_for(target, {{"gcc": {gcc.path!r}}}), target, Cache({str(cache.folder)!r}), 2) as pool:
     futures = [pool.submit(c_kernel(salt=i)) for i in range(6)]
     print(sum(ctypes.CDLL(f.result().binary).add(i, 1) for i, f in enumerate(futures)), pool.cache.trouble)
 """

@@ -56,6 +56,6 @@ def test_it_cannot_be_changed(target: Target) -> None:
 def test_it_says_what_it_can_do(target: Target) -> None:
     assert target.languages and target.runner in ("cpu", "gpu", "sim")
     assert target.runs_on(target)
-    assert target.build_facts().items() <= json.loads(json.dumps(target.to_json())).items()
+    assert json.loads(json.dumps(target.build_facts()))["name"] == target.name
     known = target.peak("f32")
     assert known is None or known > 0.0

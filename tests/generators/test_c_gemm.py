@@ -75,7 +75,9 @@ def test_families_made_for_a_processor_come_first(name: str, dtype: str) -> None
 @pytest.mark.parametrize(
     ("what", "cpu"), [("arm", narrowed(common(Arm, 2), "neon")), ("x86", narrowed(common(X86, 2), "avx2"))]
 )
-def test_the_emitted_kernel_is_the_one_we_looked_at(what: str, cpu: Arm | X86, golden: Callable[[str, str], str]) -> None:
+def test_the_emitted_kernel_is_the_one_we_looked_at(
+    what: str, cpu: Arm | X86, golden: Callable[[str, str], str]
+) -> None:
     operator = gemm(512, 512, 512, layout="nt", bias=True)
     kernel = FAMILY.emit(operator, cpu, FAMILY.default(operator, cpu))
     told = {"sources": [s.name for s in kernel.sources], "flags": kernel.flags, "plan": kernel.to_json()["plan"]}

@@ -109,7 +109,9 @@ def cpu_bounds(
     `again` measures in any case and keeps the better: whatever disturbs a machine only makes its bounds look lower.
     """
     cache = cache or Cache(default_cache_folder())
-    alike = replace(target, name=target.kind, cores=threads)  # other cores, which a process may be kept from, change nothing
+    alike = replace(
+        target, name=target.kind, cores=threads
+    )  # other cores, which a process may be kept from, change nothing
     kept = cache.folder / "peak" / f"{alike.fingerprint()}-{dtype}-{threads}.json"
     known = _read(kept)
     if known is not None and not again:
