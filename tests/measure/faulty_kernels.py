@@ -28,6 +28,13 @@ static void multiply(const float *A, const float *B, float *C, long M, long N, l
     }
 }
 static int calls;
+#ifdef __aarch64__
+#define ILLEGAL __asm__ volatile(".inst 0")
+#define ALIGNED(p) __asm__ volatile("ldxp x9, x10, [%0]" : : "r"(p) : "x9", "x10")
+#else
+#define ILLEGAL __asm__ volatile("ud2")
+#define ALIGNED(p) __asm__ volatile("movaps (%0), %%xmm0" : : "r"(p) : "xmm0")
+#endif
 """
 _ARGS = (TensorArg("A"), TensorArg("B"), TensorArg("C"), *(ScalarArg("i64", size) for size in "MNK"))
 _HEAD = "void gemm(const float *A, const float *B, float *C, long M, long N, long K"
@@ -55,6 +62,8 @@ def build(made: Kernel, cache: Path) -> Artifact:
     return build_once(made, TARGET, cache=Cache(cache))
 
 
+# Where processors do not mind, libraries raise the signal.
+_DIVIDE = "(raise(SIGFPE), z)" if TARGET.kind == "arm" else "7 % z"
 _RIGHT = "multiply(A, B, C, M, N, K);"
 
 FAULTS = {
@@ -119,8 +128,9 @@ FAULTS = {
         "aborted in a verifying run (call 1); it printed: tile 7 is odd",
         kills=True,
     ),
-    "divides by zero": Fault("volatile int z = 0; C[0] = 7 % z;", Verdict.CRASHED, "divided by zero", kills=True),
-    "illegal instruction": Fault("__builtin_trap();", Verdict.CRASHED, "instruction", kills=True),
+    "divides by zero": Fault(f"volatile int z = 0; C[0] = {_DIVIDE};", Verdict.CRASHED, "divided by zero", kills=True),
+    "illegal instruction": Fault("ILLEGAL;", Verdict.CRASHED, "instruction", kills=True),
+    "gives up": Fault("raise(SIGTRAP);", Verdict.CRASHED, "a trap", kills=True),
     "kills itself": Fault("kill(getpid(), SIGTERM);", Verdict.CRASHED, "signal 15", kills=True),
     "closes all files": Fault(
         _RIGHT + "for (int f = 0; f < 256; f++) close(f);", Verdict.CRASHED, "worker's files", kills=True

@@ -9,9 +9,9 @@ import pytest
 from fake_gpu import kernel, supervised
 
 from deepgen.measure.base import Contender
-from deepgen.measure.gpu_here import require, runs_on
 from deepgen.measure.supervisor import Supervisor
 from deepgen.operators import gemm
+from deepgen.targets import device_for
 from deepgen.targets.cuda import parse_cuda
 from deepgen.targets.hip import parse_hip
 from deepgen.vocabulary import Missing, Verdict
@@ -84,7 +84,7 @@ def test_other_inputs_are_verified(runner: Supervisor, folder: Path) -> None:
 
 def test_without_a_gpu_a_bundle_is_offered() -> None:
     with pytest.raises(Missing, match=r"this host can build kernels .* but not measure them.*deepgen bundle pack"):
-        require(parse_hip("gfx906"))
+        device_for(parse_hip("gfx906"))
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_without_a_gpu_a_bundle_is_offered() -> None:
     [("sm_80", "sm_86", True), ("sm_86", "sm_80", False), ("sm_80", "sm_90", False), ("sm_90a", "sm_90a", True)],
 )
 def test_code_runs_on_its_own_generation(target: str, card: str, runs: bool) -> None:
-    assert runs_on(parse_cuda(target), parse_cuda(card)) is runs
+    assert parse_cuda(target).runs_on(parse_cuda(card)) is runs

@@ -114,8 +114,7 @@ def test_a_binary_that_cannot_be_loaded_is_refused(shared: Supervisor, cache: Pa
 
 def test_a_kernel_that_needs_aligned_arrays_is_found_out_on_other_inputs(shared: Supervisor, cache: Path) -> None:
     """A user's arrays are aligned to their elements only."""
-    body = 'multiply(A, B, C, M, N, K); __asm__ volatile("movaps (%0), %%xmm0" : : "r"(B) : "xmm0");'
-    made = built(cache, body)
+    made = built(cache, "multiply(A, B, C, M, N, K); ALIGNED(B);")
     assert shared.measure(*made).ok
     verified = shared.verify(*made, seed=5, probe="normal")
     assert (verified.verdict, "not aligned" in verified.detail) == (Verdict.CRASHED, True)

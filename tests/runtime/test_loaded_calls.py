@@ -13,7 +13,7 @@ from deepgen.operators import Gemm, gemm
 from deepgen.runtime.loaded import load
 from deepgen.vocabulary import BadInput
 
-NATIVE = targets.resolve("x86:native")
+NATIVE = targets.resolve("cpu")
 FAMILY = X86Gemm()
 pytestmark = pytest.mark.skipif(FAMILY.refuses(gemm(8, 8, 8), NATIVE) is not None, reason="needs AVX2")
 

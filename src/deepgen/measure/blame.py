@@ -18,7 +18,8 @@ _DOING = {
     Stage.TIME: "in a timed run",
     Stage.CHECK: "after it had run, so it damaged the process",
 }
-_BY_THE_PROCESSOR = 128  # a protection fault that is not about a page, so that there is no address to tell
+# What processors raise, with the code beside it: x86 a protection fault that is not about a page, Arm a bus error.
+_UNALIGNED = ((signal.SIGSEGV, 128), (signal.SIGBUS, 1))
 _NEAR_STACK = 1 << 20
 _SHOWN = 160  # characters of what it printed
 
@@ -65,7 +66,7 @@ def _cause(returncode: int | None, pulse: Pulse) -> tuple[Verdict, str]:
         return Verdict.OUT_OF_MEMORY, "was killed by the system, most likely for want of memory,"
     if note.signal and note.error == errno.ENOMEM:
         return Verdict.OUT_OF_MEMORY, "was refused memory beyond its limit and went on without it"
-    if number == signal.SIGSEGV and note.signal and note.code == _BY_THE_PROCESSOR:
+    if note.signal and (number, note.code) in _UNALIGNED:
         return (
             Verdict.CRASHED,
             "used an aligned instruction on an address that is not aligned, or an impossible address",
@@ -76,6 +77,7 @@ def _cause(returncode: int | None, pulse: Pulse) -> tuple[Verdict, str]:
         signal.SIGSEGV: "touched memory that is not there (segmentation fault)",
         signal.SIGBUS: "touched memory that is not there (bus error)",
         signal.SIGILL: "used an instruction that this processor does not have",
+        signal.SIGTRAP: "ran into a trap that its compiler or its author put there",
         signal.SIGFPE: "divided by zero (arithmetic fault)",
         signal.SIGABRT: "aborted",
     }

@@ -22,7 +22,7 @@ from deepgen.engines.base import Entry
 from deepgen.engines.bundle_results import TrialResult
 from deepgen.measure import open_runner
 from deepgen.measure.base import Contender, Runner, Task, arithmetic, least_seconds
-from deepgen.targets import Elsewhere, device_for
+from deepgen.targets import Elsewhere, Target, device_for
 from deepgen.tuning.finals import RESERVES, run_finals
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Missing, Trial, Verdict
 
@@ -199,16 +199,16 @@ def _device(task: Task) -> tuple[str, float | None]:
     try:
         found = device_for(target)
     except Elsewhere as error:
-        raise _not_here(target.name, error.why) from error
+        raise _not_here(target, error.why) from error
     model, tuned_on = getattr(found, "model", target.name), getattr(target, "model", target.name)
     if target.runner == "cpu" and target.name == found.name and model != tuned_on:
-        raise _not_here(target.name, f"they were built for {tuned_on}, and this is {model}")
+        raise _not_here(target, f"they were built for {tuned_on}, and this is {model}")
     return model, found.peak(arithmetic(task.operator))
 
 
-def _not_here(name: str, why: str) -> Missing:
+def _not_here(target: Target, why: str) -> Missing:
     return Missing(
-        f"a device that runs {name}",
+        f"a device that runs {getattr(target, 'arch', target.name)}",
         blocks=f"{why}, so these kernels cannot run here",
         remedy="Run the bundle where such a device is.",
     )
