@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from deepgen.vocabulary import (
         BadInput,
         DeepgenError,
+        DescriptorArg,
         Kernel,
         LaunchPlan,
         Missing,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
         Source,
         Step,
         TensorArg,
-        DescriptorArg,
         Trial,
         WorkspaceArg,
         dtype,
@@ -57,8 +57,8 @@ _NAMES = {
     "deepgen.space": ("Space",),
     "deepgen.targets": ("Cpu", "Gpu", "Target"),
     "deepgen.vocabulary": (
-        "BadInput", "DeepgenError", "Kernel", "LaunchPlan", "Missing", "ScalarArg", "Source", "Step", "TensorArg",
-        "DescriptorArg", "Trial", "WorkspaceArg", "dtype",
+        "BadInput", "DeepgenError", "DescriptorArg", "Kernel", "LaunchPlan", "Missing", "ScalarArg", "Source", "Step",
+        "TensorArg", "Trial", "WorkspaceArg", "dtype",
     ),
     "deepgen.vocabulary.dtypes": ("narrow", "widen"),
 }  # fmt: skip
@@ -83,6 +83,7 @@ __all__ = [
     "Baseline",
     "Cpu",
     "DeepgenError",
+    "DescriptorArg",
     "Generator",
     "Gpu",
     "Kernel",
@@ -102,7 +103,6 @@ __all__ = [
     "Tensor",
     "TensorArg",
     "TensorFacts",
-    "DescriptorArg",
     "Tolerance",
     "Trial",
     "Word",

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from deepgen.cli.output import bound_text, config_text, labelled, rate_text, seconds_text, shown
-from deepgen.targets import Sim
 from deepgen.tuning import Study
 
 

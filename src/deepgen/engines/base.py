@@ -74,6 +74,10 @@ class Session(Arena, Protocol):
     @property
     def builds_running(self) -> int: ...
 
+    def bandwidth(self) -> float | None:
+        """GB/s of the device's memory, where they are known."""
+        ...
+
     def submit(self, trial_id: int, kernel: Kernel) -> None:
         """Build and measure this kernel, some time soon."""
         ...

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from deepgen import baselines
 from deepgen.build import BuildError, BuildLimits, BuildPool, Cache, build_once, default_cache_folder, toolchains_for
 from deepgen.engines.base import NOT_WORTH_IT, Entry, Look, Outcome
-from deepgen.measure import open_runner, peak_gflops
+from deepgen.measure import bandwidth, open_runner, peak_gflops
 from deepgen.measure.base import Contender, Task, least_seconds
 from deepgen.targets import host
 from deepgen.vocabulary import Artifact, Kernel, Measurement
@@ -46,6 +46,9 @@ class LocalSession:
         self._cache = Cache(engine.cache or default_cache_folder())
         # Before the first build, so that nothing of ours disturbs it; measured once a machine, then known.
         self._peak = self._measured_peak()
+        self._bandwidth = task.target.bandwidth
+        if self._bandwidth is None and self._peak is not None:
+            self._bandwidth = bandwidth(task.operator, task.target, cache=self._cache, toolchains=engine.toolchains)
         self._pool = BuildPool(toolchains, task.target, self._cache, self.jobs, engine.limits)
         self._runner = open_runner(
             task,
@@ -117,6 +120,9 @@ class LocalSession:
 
     def peak(self) -> float | None:
         return self._peak
+
+    def bandwidth(self) -> float | None:
+        return self._bandwidth
 
     def close(self) -> None:
         if self._closing:

@@ -68,4 +68,13 @@ def peak_gflops(
     return measured(operator, target, again=again, cache=cache, toolchains=toolchains)
 
 
-__all__ = ["Contender", "Policy", "Runner", "Task", "open_runner", "peak_gflops"]
+def bandwidth(
+    operator: Operator, target: Target, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
+) -> float | None:
+    """GB/s of the device's memory, measured together with its peak; None where it is not known how."""
+    from deepgen.measure.peak import bandwidth as measured
+
+    return measured(operator, target, cache=cache, toolchains=toolchains)
+
+
+__all__ = ["Contender", "Policy", "Runner", "Task", "bandwidth", "open_runner", "peak_gflops"]

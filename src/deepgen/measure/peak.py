@@ -57,12 +57,32 @@ def peak_gflops(
     toolchains: Mapping[str, str] | None = None,
 ) -> float | None:
     """The machine's peak for this operator's arithmetic on all cores; None where it is not known how to measure it."""
+    bounds = _operator_bounds(operator, target, again=again, cache=cache, toolchains=toolchains)
+    return bounds.gflops if bounds else None
+
+
+def bandwidth(
+    operator: Operator, target: Target, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
+) -> float | None:
+    """GB/s that all cores read, measured together with the peak."""
+    bounds = _operator_bounds(operator, target, cache=cache, toolchains=toolchains)
+    return bounds.gbytes_per_second if bounds else None
+
+
+def _operator_bounds(
+    operator: Operator,
+    target: Target,
+    *,
+    again: bool = False,
+    cache: Cache | None = None,
+    toolchains: Mapping[str, str] | None = None,
+) -> Bounds | None:
     if not isinstance(target, Cpu):
         return None
     name = bounding(arithmetic(operator), target, cache=cache, toolchains=toolchains)
     if name is None:
         return None
-    return cpu_peak(target, name, target.cores, again=again, cache=cache, toolchains=toolchains)
+    return cpu_bounds(target, name, target.cores, again=again, cache=cache, toolchains=toolchains)
 
 
 def bounding(

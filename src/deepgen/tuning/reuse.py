@@ -93,8 +93,11 @@ def retest(study: Study, count: int, *, engine: Engine | None = None, baselines:
                 seed=task.seed,
             )
             ended = len(journal.trials())
-            peak = before.get("peak_gflops") or session.peak()
-            journal.add_finals({**result, "trials": ended, "peak_gflops": peak, "retest": True})
+            rates: JsonObject = {
+                "peak_gflops": before.get("peak_gflops") or session.peak(),
+                "bandwidth": before.get("bandwidth") or session.bandwidth(),
+            }
+            journal.add_finals({**result, "trials": ended, **rates, "retest": True})
     return result
 
 

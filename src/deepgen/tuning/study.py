@@ -249,9 +249,9 @@ class Study:
         return summary
 
     def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:
-        """How fast a run of so many seconds is; `finals`, where the caller has them, tell of the device's peak."""
+        """How fast a run of so many seconds is; `finals`, where the caller has them, tell of the device's rates."""
         known = (self.finals() if finals is None else finals) or {}
-        return speed(self.about, seconds, known.get("peak_gflops"), self.target.bandwidth)
+        return speed(self.about, seconds, known.get("peak_gflops"), known.get("bandwidth") or self.target.bandwidth)
 
     def _winner_id(self, journal: Journal) -> int | None:
         finals = journal.finals()

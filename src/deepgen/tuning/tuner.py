@@ -79,6 +79,7 @@ class _Run:
             self._hear(trial)
         self.progress = replace(self.progress, resumed=len(ended))
         self.peak: float | None = None
+        self.bandwidth: float | None = None
 
     def complete(self) -> bool:
         """Whether nothing is left to do: enough trials, and finals held after the last of them."""
@@ -91,7 +92,7 @@ class _Run:
         return bool(enough) and not self.state.proposals and finals is not None and finals["trials"] == self.state.ended
 
     def search(self, session: Session) -> None:
-        self.peak = session.peak()
+        self.peak, self.bandwidth = session.peak(), session.bandwidth()
         if self.best.seconds is not None:
             session.beat(self.best.seconds)
         self.say(phase="searching", note=self._learned())
@@ -143,7 +144,8 @@ class _Run:
             self.journal.note(f"dropped from the finals: {reason}")
         keep_winner(self.plan, self.request, session, result)
         # Not the one of the beginning: a peak that a kernel beat was measured anew.
-        self.journal.add_finals({**result, "trials": self.state.ended, "peak_gflops": session.peak()})
+        rates = {"peak_gflops": session.peak(), "bandwidth": session.bandwidth()}
+        self.journal.add_finals({**result, "trials": self.state.ended, **rates})
         if result["winner"] is None:
             raise DeepgenError(f"no kernel survived the finals; the best one: {dropped_reasons(result)[0]}")
 
@@ -152,7 +154,7 @@ class _Run:
         state, best = self.state, self.best.seconds
         fast: dict[str, Any] = {}
         if best:
-            fast = dict(speed(self.request.operator, best, self.peak, self.request.target.bandwidth))
+            fast = dict(speed(self.request.operator, best, self.peak, self.bandwidth))
         elapsed = time.monotonic() - self.started
         self.progress = replace(
             self.progress,

@@ -44,6 +44,7 @@ class Member:
     handle: Any
     device: Device | None = None  # unknown until it answered
     peak: float | None = None
+    bandwidth: float | None = None
     ready: bool = False
     trials: deque[Any] = field(default_factory=deque)  # on their way through it, the first one at work
 
@@ -201,7 +202,7 @@ class Crew:
         if "error" in reply:
             self.set_aside(member, reply["error"])
         else:
-            member.peak, member.ready = reply["peak"], True
+            member.peak, member.bandwidth, member.ready = reply["peak"], reply["bandwidth"], True
 
     def _hear_failure(self, member: Member, error: Exception) -> None:
         """It did not even answer. A lost process comes back; code that cannot be imported there does not."""

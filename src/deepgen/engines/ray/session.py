@@ -69,7 +69,7 @@ class RaySession:
             )
             undo.callback(self._stop)
             self._flow.start(self._crew)
-            self._peak = self._device().peak
+            self._peak, self._bandwidth = self._device().peak, self._device().bandwidth
             self._undo = undo.pop_all()
 
     @property
@@ -144,6 +144,9 @@ class RaySession:
 
     def peak(self) -> float | None:
         return self._peak
+
+    def bandwidth(self) -> float | None:
+        return self._bandwidth
 
     def close(self) -> None:
         self._undo.close()

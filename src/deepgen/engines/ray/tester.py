@@ -19,7 +19,7 @@ from typing import Any
 from deepgen import baselines
 from deepgen.build import Cache, default_cache_folder
 from deepgen.engines.ray import devices, undisturbed
-from deepgen.measure import handed, open_runner, peak_gflops
+from deepgen.measure import bandwidth, handed, open_runner, peak_gflops
 from deepgen.measure.base import Contender, Runner, Task, least_seconds
 from deepgen.measure.supervisor import DeviceSetAside
 from deepgen.scratch import Scratch, sweep
@@ -37,6 +37,7 @@ class _Bench:
     task: Task
     runner: Runner
     peak: float | None
+    bandwidth: float | None
     scratch: Scratch
     used: float
     good: Path | None = None  # the last right kernel's binary, which the supervisor may want again
@@ -57,12 +58,12 @@ class Tester:
         return json.dumps({**devices.probe(self._slot, self._card).to_json(), "pid": os.getpid()})
 
     def open(self, session: str, task: str, setting: str, harness: bytes | None, arrays: bytes | None) -> str:
-        """Make ready for a study, unless it is; gives the device's peak."""
+        """Make ready for a study, unless it is; gives the device's peak and bandwidth."""
         try:
             bench = self._benches.get(session) or self._opened(session, task, json.loads(setting), harness, arrays)
         except DeepgenError as error:
             return json.dumps({"error": str(error)})
-        return json.dumps({"peak": bench.peak})
+        return json.dumps({"peak": bench.peak, "bandwidth": bench.bandwidth})
 
     def measure(self, session: str, kernel: str, artifact: str, beat: float | None, binary: bytes) -> str:
         def work(bench: _Bench) -> list[Measurement]:
@@ -123,6 +124,9 @@ class Tester:
         scratch = Scratch("tester")
         with self._alone(task):
             peak = _peak(task, cache, toolchains)
+            moved = task.target.bandwidth
+            if moved is None and peak is not None:
+                moved = bandwidth(task.operator, task.target, cache=cache, toolchains=toolchains)
         if arrays is not None:
             _kept(scratch.path / handed.name(task.seed, "normal"), arrays)
         runner = open_runner(
@@ -134,7 +138,7 @@ class Tester:
             harness=_kept(scratch.path / "harness", harness) if harness else None,
             arrays=scratch.path,
         )
-        self._benches[session] = _Bench(task, runner, peak, scratch, time.monotonic())
+        self._benches[session] = _Bench(task, runner, peak, moved, scratch, time.monotonic())
         return self._benches[session]
 
     def _make_room(self) -> None:
