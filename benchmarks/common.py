@@ -47,7 +47,7 @@ def conditions() -> dict[str, Any]:
     load = Path("/proc/loadavg")
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "hardware": host.x86().describe(),
+        "hardware": host.processor().describe(),
         "load": load.read_text().split()[0] if load.exists() else None,
         "versions": versions,
         "command": " ".join(["python", *sys.argv]),

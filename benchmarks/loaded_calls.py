@@ -1,7 +1,9 @@
-"""What a call of a loaded kernel costs, against another source tree of deepgen: `--before PATH`, the root of a checkout.
+"""What a call of a loaded kernel costs, against another source tree of deepgen.
 
 Each tree runs in a process of its own; the two take turns, round by round, and a ratio is the median of the rounds'
 ratios. The kernel does next to nothing, so that the time is that of the way to it.
+
+    python benchmarks/loaded_calls.py --before CHECKOUT [--target cuda:native] [--json FILE]
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from statistics import median
 from typing import Any, TypeAlias, cast
 
 from common import run_main, save
-
 from deepgen.operators import gemm
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 
@@ -28,13 +29,14 @@ Call: TypeAlias = Callable[..., Any]
 HERE = Path(__file__).parents[1]
 OPERATOR = gemm(4, 4, 4)
 _SIZES = ("M", "N", "K", "batch", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
+_PLACES = ", ".join(f"p[{3 + place}]" for place in range(len(_SIZES)))
 _C = f"""
 #include <stdint.h>
 void entry(const float *A, const float *B, float *C, {", ".join(f"int64_t {name}" for name in _SIZES)}) {{
     C[0] = A[0] * B[0];
 }}
 void entry_block(const int64_t *p) {{
-    entry((const float *)p[0], (const float *)p[1], (float *)p[2], {", ".join(f"p[{3 + i}]" for i in range(len(_SIZES)))});
+    entry((const float *)p[0], (const float *)p[1], (float *)p[2], {_PLACES});
 }}
 """
 _GPU = f"""

@@ -200,7 +200,7 @@ class Signature:
                 origin.setdefault(size, param.name)
         sizes = {**otherwise, **stretched, **sizes}
         for param, facts in present:
-            self._check_shape(param, facts, sizes)
+            _check_shape(param, facts, sizes, origin)
         return Solved(self, sizes, {**self.dtypes, **dtypes})
 
     def _solve_dtype(self, param: Param, facts: TensorFacts, dtypes: dict[str, str]) -> None:
@@ -211,15 +211,6 @@ class Signature:
                 )
         elif stored(facts.dtype) != stored(param.dtype):
             raise BadInput(f"{param.name} is {facts.dtype} {_shape(facts)}", allowed=stored(param.dtype))
-
-    def _check_shape(self, param: Param, facts: TensorFacts, sizes: Mapping[str, int]) -> None:
-        shape = _numbers(param, sizes)
-        for wanted, found in zip(shape[len(shape) - len(facts.shape) :], facts.shape, strict=True):
-            if wanted != found and not (param.broadcast and found == 1):
-                told = "x".join(map(str, shape))
-                words = " x ".join(map(str, param.shape))
-                same = "" if words.replace(" ", "") == told else f" ({words})"
-                raise BadInput(f"{param.name} has the shape {_shape(facts)}", allowed=f"{told}{same}")
 
     def to_json(self) -> JsonObject:
         return {"params": [p.to_json() for p in self.params], "dtypes": dict(self.dtypes)}
@@ -293,6 +284,19 @@ def _pairs(param: Param, facts: TensorFacts) -> list[tuple[Size, int]]:
         words = " x ".join(map(str, shape)) or "none"
         raise BadInput(f"{param.name} has {len(found)} dimensions, {_shape(facts)}", allowed=f"{len(shape)}: {words}")
     return list(zip(shape[len(shape) - len(found) :], found, strict=True))
+
+
+def _check_shape(param: Param, facts: TensorFacts, sizes: Mapping[str, int], origin: Mapping[str, str]) -> None:
+    """Raises BadInput where an array has another size than the others say; `origin`: which of them says it."""
+    shape, missing = _numbers(param, sizes), len(param.shape) - len(facts.shape)
+    for size, wanted, found in zip(param.shape[missing:], shape[missing:], facts.shape, strict=True):
+        if wanted == found or (param.broadcast and found == 1):
+            continue
+        told, words = "x".join(map(str, shape)), " x ".join(map(str, param.shape))
+        meant = "" if words.replace(" ", "") == told else f": {words}"
+        read = sorted(_parsed(size).knobs()) if isinstance(size, str) else ()
+        others = "".join(f", and {origin[name]} has {name}={sizes[name]}" for name in read if name in origin)
+        raise BadInput(f"{param.name} has the shape {_shape(facts)}{others}", allowed=f"{told}{meant}")
 
 
 def _shape(facts: TensorFacts) -> str:

@@ -66,6 +66,7 @@ _DLPACK = {
     (10, 8): "f8e4m3",
     (12, 8): "f8e5m2",
 }
+_STRIDED = "torch.strided"
 _DLPACK_DEVICES = {1: CPU, 2: GPU, 10: GPU}  # the host, CUDA, ROCm
 
 
@@ -107,7 +108,7 @@ def glance(array: Any, name: str) -> tuple[Any, int]:
     """All that a call depends on but the address, as something to look up, and the address."""
     if type(array) is np.ndarray:
         return (array.shape, array.strides, array.dtype, array.flags.writeable), array.ctypes.data
-    if is_torch(array):
+    if is_torch(array) and str(array.layout) == _STRIDED:
         return (array.shape, array.stride(), array.dtype, array.device), array.data_ptr()
     seen = view(array, name)
     return (seen.shape, seen.strides, seen.dtype, seen.device, seen.writeable), seen.address
@@ -201,7 +202,7 @@ def _of_numpy(array: Array, name: str) -> View:
 
 
 def _of_torch(array: Any, name: str) -> View:
-    if str(array.layout) != "torch.strided":
+    if str(array.layout) != _STRIDED:
         raise BadInput(f"{name} has the layout {array.layout}", allowed="a dense tensor: use to_dense()")
     kind, index = array.device.type, array.device.index
     if kind not in ("cpu", "cuda"):  # torch calls AMD's GPUs cuda too

@@ -20,7 +20,7 @@ from deepgen.runtime.devices import Device
 from deepgen.runtime.firing import Fire, firing
 from deepgen.runtime.gpu_driver import DriverError
 from deepgen.runtime.overlap import Apart
-from deepgen.vocabulary import BadInput, Kernel
+from deepgen.vocabulary import BadInput, Kernel, dtype
 
 Arrays: TypeAlias = "dict[str, Any]"
 T = TypeVar("T")
@@ -43,7 +43,11 @@ class Loaded:
         self._device = device
         self._arguments = Arguments(operator)
         self._signature = operator.signature()
-        self._aligned = {p.name: max(p.align, device.align, 1) for p in self._signature.tensors}
+        # Addresses are multiples of the larger of what the parameter and the device ask for.
+        self._aligned = {
+            p.name: max(p.align or dtype(self._signature.dtype_of(p)).bytes, device.align)
+            for p in self._signature.tensors
+        }
         self._ready: dict[Any, Ready] = {}
         self._lock = Lock()
 

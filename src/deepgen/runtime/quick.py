@@ -72,7 +72,9 @@ class QuickNumpy(_Quick):
                     a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype,
                     out.shape, out.strides, out.dtype, out.flags.writeable, get_ident(),
                 )  # fmt: skip
-        except AttributeError:  # arrays of another library
+        except AttributeError:
+            key = None
+        if key is None:  # arrays of another library
             return super().__call__(*_given(a, b), out=out)
         met = self._met.get(key)
         if met is None:
@@ -113,7 +115,9 @@ class QuickTorch(_Quick):
                     a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype, out.shape, out.stride(), out.dtype,
                     device, b.get_device(), out.get_device(), handle if self._by_stream else None, get_ident(),
                 )  # fmt: skip
-        except AttributeError:  # arrays of another library
+        except (AttributeError, RuntimeError):
+            key = None
+        if key is None:  # arrays of another library, or without strides
             return super().__call__(*_given(a, b), out=out, stream=stream)
         met = self._met.get(key)
         if met is None:
