@@ -5,9 +5,8 @@
 Each sample is one element of C: a sum of K products in f32, against the same sum in f64. The tail matters: a result has
 up to 1e8 elements. So samples are also drawn with a drift that makes large results common, and every one counts by how
 likely it is without the drift (the balance heuristic). The columns: the largest error seen, as a share of the
-tolerance; the chance that one element of a right result is called wrong, from the tail that was seen, taken as
-exponential, which is wider than it is; the same without the share of the result that grows like sqrt(K); how many
-single lost products are missed.
+tolerance; the chance that one element of a right result is called wrong; the same without the share of the result that
+grows like sqrt(K); how many single lost products are missed.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import erfc, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,9 @@ from deepgen.vocabulary.dtypes import dtype, narrow, widen
 
 LENGTHS = (16, 256, 2560, 7000)
 DRIFTS = (0.0, 2.0, 4.0, 6.0)  # of the result, in its standard deviations
+MANY = 64  # products of each element that are lost in turn
 GROUP = 32  # products that a blocked sum adds up by themselves
+LARGEST, ENOUGH = 7.0, 30  # results, in their standard deviations; samples of a group that tell something
 F32_EPSILON = dtype("f32").epsilon
 
 
@@ -101,10 +103,10 @@ def draw(k: int, count: int, seed: int, of: str, drifts: tuple[float, ...] = DRI
     """`count` elements for each drift."""
     rng = np.random.default_rng([seed, k])
     a, b = (rng.standard_normal((k, count * len(drifts)), dtype=np.float32) for _ in range(2))
-    b += np.repeat(np.array(drifts, np.float32) / np.float32(np.sqrt(k)), count) * a
+    b += np.repeat(np.array(drifts, np.float32) / np.float32(sqrt(k)), count) * a
     ratio = np.zeros(a.shape[1])
     along, squares = (a.astype(np.float64) * b).sum(0), (a.astype(np.float64) ** 2).sum(0)
-    for drift in np.array(drifts) / np.sqrt(k):
+    for drift in np.array(drifts) / sqrt(k):
         ratio += np.exp(drift * along - drift**2 * squares / 2) / len(drifts)
     a, b = (widen(narrow(x, dtype(of)), dtype(of)) for x in (a, b))
     products = a * b
@@ -117,34 +119,38 @@ def allowed(drawn: Drawn, tolerance: Tolerance) -> Array:
     return out
 
 
-def chance(shares: Array, weight: Array, at: float = 1.0) -> float:
-    """That a share exceeds `at`: as seen, or from the tail up to the largest that were seen."""
-    order = np.argsort(-shares)
-    beyond = np.cumsum(weight[order])
-    seen = int((shares > at).sum())
-    if seen >= 20:
-        return float(beyond[seen - 1])
-    near, far = len(shares) // 20, 20
-    slope = np.log(beyond[far] / beyond[near]) / (shares[order[far]] - shares[order[near]])
-    return float(min(1.0, beyond[far] * np.exp(slope * (at - shares[order[far]]))))
+def chance(off: Array, bound: Array, drawn: Drawn) -> float:
+    """That an error exceeds its bound.
+
+    Results are grouped by their size. In a group errors, as shares of their bound, are taken as normal with the mean
+    and the deviation that were seen there.
+    """
+    size = np.minimum(np.abs(drawn.want) / sqrt(len(drawn.products)), LARGEST).astype(int)
+    total = 0.0
+    for group in np.unique(size):
+        share, weight = (off / bound)[size == group], drawn.weight[size == group]
+        if len(share) < ENOUGH:
+            continue
+        margin = (1 - np.array([1, -1]) * share.mean()) / share.std()
+        total += float(weight.sum()) * sum(erfc(m / sqrt(2)) / 2 for m in margin)
+    return total
 
 
 def row(name: str, k: int, samples: int, seed: int = 0) -> dict[str, Any]:
     total, of, c = ORDERS[name]
     operator, drawn = gemm(64, 64, k, dtype=of, c=c), draw(k, samples, seed, of)
     tolerance = operator.tolerance("C")
-    walk = F32_EPSILON * np.sqrt(k)
+    walk = F32_EPSILON * sqrt(k)
     bound = allowed(drawn, tolerance)
-    got = widen(narrow(total(drawn.products), dtype(c)), dtype(c))
-    off = np.abs(got - drawn.want)
+    off = widen(narrow(total(drawn.products), dtype(c)), dtype(c)) - drawn.want
     usual = slice(0, samples)  # without a drift
-    lost = np.abs(got - drawn.want - drawn.products[0])[usual] <= bound[usual]
+    lost = np.abs(off - drawn.products[:MANY])[:, usual] <= bound[usual]
     return {
         "sum": name,
         "k": k,
-        "largest_share": float((off / bound).max()),
-        "false_alarm_an_element": chance(off / bound, drawn.weight),
-        "without_the_walk": chance(off / (bound - walk * np.abs(drawn.want)), drawn.weight),
+        "largest_share": float(np.abs(off / bound).max()),
+        "false_alarm_an_element": chance(off, bound, drawn),
+        "without_the_walk": chance(off, bound - walk * np.abs(drawn.want), drawn),
         "lost_products_missed": float(lost.mean()),
     }
 

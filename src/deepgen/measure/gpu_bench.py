@@ -73,9 +73,11 @@ class GpuBench:
         try:
             for tensor in self.outputs:
                 count = _size(tensor.shape)
-                sizes = _SCALE_BYTES * (count if on_device.scales_each(tensor.name) else 1)
                 self._place(self._right, tensor.name, _WANT_BYTES * count)
-                self._place(self._scale, tensor.name, sizes).put(np.ones(sizes // _SCALE_BYTES, np.float32))
+                if on_device.scales_each(tensor.name):
+                    self._place(self._scale, tensor.name, _SCALE_BYTES * count)
+                else:
+                    self._place(self._scale, tensor.name, _SCALE_BYTES).put(np.ones(1, np.float32))
             wants = {f"want_{name}": buffer.start for name, buffer in self._right.items()}
             scales = {f"scale_{name}": buffer.start for name, buffer in self._scale.items()}
             on_device.run(self.operator, {**self.addresses(), **wants, **scales})
