@@ -113,7 +113,7 @@ def test_where_the_gpu_is_elsewhere_tune_offers_the_very_command(
     assert f"deepgen bundle pack {folder}" in said.err
     unpacked = bundle_archive.unpack(next(project.glob("*.tar.gz")), project)
     kinds = {path.suffix for path in (unpacked / "kernels").iterdir()}
-    assert kinds == {".cubin"} and (unpacked / "harness.cubin").exists()
+    assert kinds == {".cubin"} and all((unpacked / f"{name}.cubin").exists() for name in ("harness", "reference"))
 
 
 def test_the_older_tools_files_are_checked_key_by_key(deepgen: Callable, project: Path, empty_family: None) -> None:

@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from deepgen.build import build_once
 from deepgen.engines import bundle_archive, bundle_results
 from deepgen.measure.base import Policy, Task
-from deepgen.measure.supervisor import harness_for
 from deepgen.operators import gemm
 from deepgen.targets import host, resolve
 from deepgen.tuning import bundle_pack, bundle_runner
-from deepgen.vocabulary import Missing, Trial, Verdict
+from deepgen.vocabulary import Trial, Verdict
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))
-from fake_gpu import build_driver, kernel
+from fake_gpu import build_or_skip, kernel, reference
 
 KERNELS = {
     "right": ("", Verdict.CORRECT),
@@ -31,22 +29,17 @@ KERNELS = {
 @pytest.fixture
 def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A bundle for an H200, packed where there is none."""
-    if build_driver(tmp_path) is None:
-        pytest.skip("there is no C compiler to build the fake driver with")
-    target = resolve("cuda:sm_90a")
-    try:
-        harness = build_once(harness_for(target), target)
-    except Missing as error:
-        pytest.skip(str(error))
+    operator = gemm(24, 20, 16, layout="nt")
+    task = Task(operator, resolve("cuda:sm_90a"), policy=Policy(timeout_seconds=2.0, max_samples=8))
+    helpers = {**build_or_skip(task, tmp_path), "reference": reference(operator, tmp_path)}
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))  # for the worker
-    task = Task(gemm(24, 20, 16, layout="nt"), target, policy=Policy(timeout_seconds=2.0, max_samples=8))
     trials = []
     for number, (name, (more, _)) in enumerate(KERNELS.items()):
         made, artifact = kernel(tmp_path, name, more)
         trials.append((Trial(number, number, {"NAME": name}, made.id, bundle_runner.UNMEASURED), made, artifact))
     archive = tmp_path / "gpu.tar.gz"
     finals = {"default": 4, "keep": 2, "baselines": False}
-    bundle_pack.write(archive, task, study="s", name="n", trials=trials, known=[], harness=harness, **finals)  # type: ignore[arg-type]
+    bundle_pack.write(archive, task, study="s", name="n", trials=trials, known=[], helpers=helpers, **finals)  # type: ignore[arg-type]
     return bundle_archive.unpack(archive, tmp_path)
 
 
@@ -60,6 +53,7 @@ def test_every_kernel_has_its_verdict_and_the_right_ones_race(
     assert [found.trials[i].measurement.verdict for i in range(len(KERNELS))] == [v for _, v in KERNELS.values()]
     assert "H200" in found.head["device"]
     assert all("H200" in str(r.measurement.conditions["device"]) for r in found.trials.values())
+    assert found.trials[0].measurement.conditions["reference"] == "device"
     assert found.finals is not None
     assert {row["trial"]: row["default"] for row in found.finals["finalists"]} == {0: False, 4: True}
 

@@ -92,7 +92,7 @@ def run(kernel: Kernel, library: ctypes.CDLL, gemm: Gemm, seed: int = 1, times: 
             tensors["C"].view(np.uint8).fill(0xFF)  # what is not written shows
         else:
             tensors["C"][...] = inputs["C"]
-        error = error or _steps(kernel, library, gemm, tensors, spaces)
+        error = error or steps(kernel, library, gemm, tensors, spaces)
     return error, compare(tensors["C"], gemm.reference(inputs)["C"], gemm.dtypes[2], gemm.tolerance())
 
 
@@ -102,9 +102,15 @@ def _tensor(shape: tuple[int, ...], values: Array | None, dtype: Any) -> Array:
     return np.zeros(shape, dtype=dtype.numpy())
 
 
-def _steps(
-    kernel: Kernel, library: ctypes.CDLL, gemm: Gemm, tensors: Mapping[str, Array], spaces: dict[str, Array]
+def steps(
+    kernel: Kernel,
+    library: ctypes.CDLL,
+    gemm: Gemm,
+    tensors: Mapping[str, Array],
+    spaces: dict[str, Array],
+    written: tuple[str, ...] = ("C",),
 ) -> str:
+    """Run them all; what went wrong."""
     scalars = dict(gemm.scalars())
 
     def number(size: int | float | str) -> Any:
@@ -117,7 +123,7 @@ def _steps(
             if isinstance(arg, TensorArg):
                 array = tensors[arg.tensor]
                 # With beta the result is read; it is still written once.
-                _declare(library, array, arg.tensor == "C", arg.tensor == "C")
+                _declare(library, array, arg.tensor in written, arg.tensor in written)
                 values.append(ctypes.c_void_p(array.ctypes.data))
             elif isinstance(arg, WorkspaceArg):
                 if arg.name not in spaces:

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from deepgen.build import Cache, build_once
-from deepgen.measure import gpu_checks
-from deepgen.measure.base import Policy, Task
-from deepgen.measure.supervisor import Supervisor
+from deepgen.measure.base import Helper, Policy, Task
+from deepgen.measure.supervisor import Supervisor, build_helpers
 from deepgen.operators import Gemm
 from deepgen.targets import resolve
 from deepgen.vocabulary import Arg, Artifact, Kernel, LaunchPlan, Missing, ScalarArg, Source, Step, TensorArg
@@ -47,6 +46,28 @@ int entry(void** p, const unsigned* grid, const unsigned* block) {
     return 0;
 }
 """
+# The reference as the operator's own kernel computes it, for f32 in layout nt.
+_REFERENCE = """
+int gemm_reference(void** p, const unsigned* grid, const unsigned* block) {
+    const float *A = *(float**)p[0], *B = *(float**)p[1];
+    double* want = *(double**)p[5];
+    float* size = *(float**)p[6];
+    int M = *(int*)p[7], N = *(int*)p[8], K = *(int*)p[9];
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            double sum = 0, a = 0, b = 0;
+            for (int k = 0; k < K; k++) {
+                double x = A[i * K + k], y = B[j * K + k];
+                sum += x * y, a += x * x, b += y * y;
+            }
+            want[i * N + j] = sum;
+            a = __builtin_sqrt(a * b) / K;
+            size[i * N + j] = __builtin_isfinite(a) ? a : 0;
+        }
+    MORE
+    return 0;
+}
+"""
 ARGUMENTS: tuple[Arg, ...] = (
     *(TensorArg(name) for name in ("A", "B", "C")),
     *(ScalarArg("i32", size) for size in ("M", "N", "K", "lda", "ldb", "ldc")),
@@ -59,33 +80,54 @@ def build_driver(folder: Path) -> Path | None:
 
 
 @contextmanager
-def supervised(operator: Gemm, folder: Path) -> Iterator[Supervisor]:
-    """A supervisor whose worker finds the fake driver in the folder. Skips the test where either cannot be built."""
-    target = resolve("cuda:sm_90a")
-    if build_driver(folder) is None:
-        pytest.skip("there is no C compiler to build the fake driver with")
-    try:
-        build_once(gpu_checks.source("cuda"), target, cache=Cache(folder))
-    except Missing as error:
-        pytest.skip(str(error))
+def supervised(operator: Gemm, folder: Path, **helpers: Helper) -> Iterator[Supervisor]:
+    """A supervisor whose worker finds the fake driver in the folder. Skips the test where either cannot be built.
+
+    `helpers` stand in place of our own code for the device, of which the fake driver runs the harness only.
+    """
+    task = Task(operator, resolve("cuda:sm_90a"), policy=Policy(timeout_seconds=1.0, max_samples=8))
+    built = build_or_skip(task, folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_LIBRARY_PATH", str(folder))  # not before: NVRTC itself asks a driver that it finds
-        made = Supervisor(Task(operator, target, policy=Policy(timeout_seconds=1.0, max_samples=8)), cache=folder)
+        made = Supervisor(task, cache=folder, helpers={**built, **helpers})
         yield made
         made.close()
 
 
+def build_or_skip(task: Task, folder: Path) -> dict[str, Helper]:
+    """The fake driver in that folder, and our own code for the device. Skips the test where one cannot be built."""
+    if build_driver(folder) is None:
+        pytest.skip("there is no C compiler to build the fake driver with")
+    try:
+        return build_helpers(
+            task, lambda kernel: build_once(kernel, task.target, cache=Cache(folder)), needed=("harness",)
+        )
+    except Missing as error:
+        pytest.skip(str(error))
+
+
 def kernel(folder: Path, name: str, more: str = "", numbers: str = FLOATS, **step: object) -> tuple[Kernel, Artifact]:
     """A GEMM of layout nt on such inputs, with something more to do at its end."""
-    source = folder / f"{name}.c"
-    source.write_text(numbers + _GEMM.replace("MORE", more))
-    library = folder / f"lib{name}.so"
-    assert _shared(source, library)
-    image = folder / f"{name}.cubin"
-    image.write_bytes(f"FAKE:{library}".encode() + b"\0")
+    text = numbers + _GEMM.replace("MORE", more)
+    image = _image(folder, name, text)
     plan = LaunchPlan((Step("entry", ARGUMENTS, **step),))  # type: ignore[arg-type]
-    made = Kernel(name, "cuda", (Source("k.cu", source.read_text()),), (), plan)
+    made = Kernel(name, "cuda", (Source("k.cu", text),), (), plan)
     return made, Artifact(made.id, str(image), "cubin", "fake", {}, 0.0)
+
+
+def reference(operator: Gemm, folder: Path, name: str = "reference", more: str = "") -> Helper:
+    """The operator's reference kernel, with something more to do at its end."""
+    made = operator.reference_kernel("cuda")
+    assert made is not None
+    return Helper(made, _image(folder, name, _REFERENCE.replace("MORE", more)))
+
+
+def _image(folder: Path, name: str, text: str) -> Path:
+    source, library, image = (folder / file for file in (f"{name}.c", f"lib{name}.so", f"{name}.cubin"))
+    source.write_text(text)
+    assert _shared(source, library)
+    image.write_bytes(f"FAKE:{library}".encode() + b"\0")
+    return image
 
 
 def _shared(source: Path, library: Path) -> bool:

@@ -14,7 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deepgen as dg
+from deepgen import baselines
+from deepgen.cli.result import print_result
 from deepgen.engines import Entry
+from deepgen.measure.base import Contender
+from deepgen.measure.sim import SimRunner
 from deepgen.tuning import finals, reuse
 from deepgen.tuning.finals import Finalist, Race, choose, run_finals
 from deepgen.tuning.statistics import Ratio
@@ -167,3 +171,48 @@ def test_a_second_look_at_the_best_races_the_default_too(tmp_path: Path) -> None
     rows = result["finalists"]
     assert isinstance(rows, list) and default in [row["config"] for row in rows if isinstance(row, dict)]
     assert result["winner"] == study.best().trial.id and study.best().trial.config == default
+
+
+class WrongBaseline(Arena):
+    """Beside the kernels races a baseline whose result is found wrong after the first rounds."""
+
+    def baselines(self) -> list[str]:
+        return ["planted"]
+
+    def compare(self, entries: Sequence[Entry], rounds: int, seed: int) -> list[Measurement]:
+        kernels = [e for e in entries if e.kernel]
+        measured = dict(zip((e.name for e in kernels), super().compare(kernels, rounds, seed), strict=True))
+        wrong = Measurement(Verdict.WRONG, "C[0, 1] is 2, should be 1 (1 of 4 elements wrong)", error=1.07)
+        return [measured.get(e.name, wrong) for e in entries]
+
+
+def test_a_baseline_that_is_called_wrong_is_told_with_its_error() -> None:
+    arena = WrongBaseline({0: 1.0, 1: 0.9}, 0.001)
+    trials = [trial(0), trial(1)]
+    result = run_finals(arena, OPERATOR, trials, kernel, default=None, keep=2, baselines=True, seed=0)
+    assert (result["winner"], result["baselines"], result["dropped"]) == (1, [], [])
+    [row] = result["baselines_lost"]  # type: ignore[misc, union-attr]
+    assert isinstance(row, dict) and (row["name"], row["verdict"], row["error"]) == ("planted", "wrong", 1.07)
+    [said] = finals.lost_baselines(result)
+    assert said == "planted was called wrong: C[0, 1] is 2, should be 1 (1 of 4 elements wrong); not compared"
+
+
+def test_the_printed_result_says_which_baseline_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compare = SimRunner.compare
+
+    def with_planted(self: SimRunner, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        kernels = [c for c in contenders if c.kernel]
+        measured = dict(zip((c.name for c in kernels), compare(self, kernels, rounds, seed), strict=True))
+        return [measured.get(c.name, Measurement(Verdict.WRONG, "C[0, 1] is 2", error=1.07)) for c in contenders]
+
+    monkeypatch.setattr(SimRunner, "compare", with_planted)
+    monkeypatch.setattr(baselines, "find", lambda operator, target: ["planted"])
+    engine = dg.LocalEngine(jobs=1, cache=tmp_path / "cache")
+    study = dg.tune(OPERATOR, target="sim", trials=4, strategy="random", out=tmp_path / "studies", engine=engine)
+    assert study.summary()["baselines_lost"] == [
+        {"name": "planted", "verdict": "wrong", "detail": "C[0, 1] is 2", "error": 1.07}
+    ]
+    print_result(study)
+    assert "against  planted was called wrong: C[0, 1] is 2; not compared" in capsys.readouterr().out

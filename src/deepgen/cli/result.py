@@ -7,6 +7,7 @@ from typing import Any
 
 from deepgen.cli.output import bound_text, config_text, labelled, rate_text, seconds_text, shown
 from deepgen.tuning import Study
+from deepgen.tuning.finals import lost_baselines
 
 
 def print_result(study: Study) -> None:
@@ -23,8 +24,9 @@ def print_result(study: Study) -> None:
         if winner.get("ties"):
             kept = "; a tie goes to the default" if winner["tie_broken_by"] == "default" else ""
             labelled("ties", "as fast: trials " + ", ".join(str(t) for t in winner["ties"]) + kept)
-    for label, row in zip(["against", *[""] * len(summary["baselines"])], summary["baselines"], strict=False):
-        labelled(label, f"{row['name']}: {_ratio(row['ratio'])} ({seconds_text(row['seconds'])})")
+    against = [f"{r['name']}: {_ratio(r['ratio'])} ({seconds_text(r['seconds'])})" for r in summary["baselines"]]
+    for number, words in enumerate([*against, *lost_baselines(summary)]):
+        labelled("" if number else "against", words)
     counts = ", ".join(f"{n} {verdict}" for verdict, n in trials.items())
     labelled("trials", f"{sum(trials.values())}: {counts}")
     labelled("study", shown(study.folder))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepgen.measure.base import Contender, Policy, Runner, Task, arithmetic
+from deepgen.measure.base import Contender, Helper, Policy, Runner, Task, arithmetic
 from deepgen.operators import Operator
 from deepgen.targets import Target, device_for
 
@@ -24,13 +24,13 @@ def open_runner(
     builds_running: Callable[[], int] = lambda: 0,
     least_seconds: float | None = None,
     least_again: Callable[[], float | None] | None = None,
-    harness: Path | None = None,
+    helpers: Mapping[str, Helper] | None = None,
     arrays: Path | None = None,
 ) -> Runner:
     """The runner for the task's target. `cache`: where built helpers are kept, a folder or the caller's own;
     `builds_running`: builds at work now;
     `least_seconds`: what one run takes at the machine's peak, and `least_again` the same with the peak measured anew;
-    `harness`: the built helper itself, where it came from elsewhere;
+    `helpers`: the built helpers themselves, where they came from elsewhere;
     `arrays`: the folder with inputs and answers of an operator whose code is elsewhere.
     """
     if task.target.runner == "sim":
@@ -47,7 +47,7 @@ def open_runner(
         builds_running=builds_running,
         least_seconds=least_seconds,
         least_again=least_again,
-        harness=harness,
+        helpers=helpers,
         arrays=arrays,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from deepgen import operators, targets
@@ -77,6 +78,21 @@ class Contender:
     name: str
     kernel: Kernel | None = None
     artifact: Artifact | None = None  # with a kernel; a baseline has neither
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A kernel of our own that runs beside those that are measured: its launch plan, and where its binary lies."""
+
+    kernel: Kernel
+    binary: Path
+
+    def to_json(self) -> JsonObject:
+        return {"kernel": self.kernel.without_sources().to_json(), "binary": str(self.binary.absolute())}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Helper:
+        return Helper(Kernel.from_json(data["kernel"]), Path(data["binary"]))
 
 
 class Runner(Protocol):

@@ -39,7 +39,8 @@ class Bench:
     def __init__(self, operator: Operator, seed: int, probe: str, references: Path, *, tight: bool) -> None:
         self.operator = operator
         self._probe = probe
-        inputs, self.reference = handed.arrays(operator, seed, probe, references)
+        inputs, answers = handed.arrays(operator, seed, probe, references)
+        self.reference = answers()
         self.buffers: dict[str, Guarded] = {}
         self.arrays: dict[str, Array] = {}
         self._before: dict[str, Array] = {}  # of tensors that are read and written

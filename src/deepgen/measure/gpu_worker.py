@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.measure import limits
-from deepgen.measure.base import Task
+from deepgen.measure.base import Helper, Task
 from deepgen.measure.gpu_bench import GpuBench
 from deepgen.measure.gpu_buffers import DeviceBuffer
 from deepgen.measure.gpu_checks import Checks
 from deepgen.measure.gpu_racer import Device, GpuRacer
+from deepgen.measure.gpu_reference import DeviceReference
 from deepgen.measure.nvml import Nvml
 from deepgen.measure.pulse import Pulse
 from deepgen.measure.referee import Referee
@@ -20,7 +21,7 @@ from deepgen.runtime.gpu_driver import APIS, Driver
 from deepgen.targets import Gpu
 from deepgen.vocabulary import DeepgenError, JsonObject, Kernel
 
-_BENCH_BYTES = 4 << 30  # of inputs for other seeds and probes, kept for the next finalist
+_BENCH_BYTES = 4 << 30  # at least, of inputs for other seeds and probes, kept for the next finalist
 _LEAST_BALLAST = 256 << 20  # filling so much keeps a device busy for longer than enqueuing a run takes
 _LAUNCHES = 20
 
@@ -31,13 +32,15 @@ class GpuWorker(Referee[GpuRacer]):
     def __init__(self, opening: Mapping[str, Any], pulse: Pulse) -> None:
         self.task = Task.from_json(opening["task"])
         target = self.task.target
-        if not isinstance(target, Gpu) or not opening["harness"]:
+        helpers = {name: Helper.from_json(row) for name, row in opening["helpers"].items()}
+        if not isinstance(target, Gpu) or "harness" not in helpers:
             raise DeepgenError(f"the measuring kernels for {target.name} could not be built")
         self._threads: int = opening["threads"]
         self._scratch = Path(opening["scratch"])
         driver = Driver(APIS[target.languages[0]])
         ballast = DeviceBuffer(driver, "ballast", max(_LEAST_BALLAST, 4 * target.l2_bytes))
-        checks = Checks(driver, Path(opening["harness"]).read_bytes())
+        checks = Checks(driver, helpers["harness"].binary.read_bytes())
+        self._reference = DeviceReference(driver, helpers["reference"]) if "reference" in helpers else None
         self._device = Device(self.task, driver, checks, pulse, ballast, (driver.event(), driver.event()))
         self._nvml = Nvml.find(driver.device) if "cuda" in target.languages else None
         self._benches: dict[tuple[int, str], GpuBench] = {}
@@ -68,6 +71,7 @@ class GpuWorker(Referee[GpuRacer]):
             "runs_checked": entrant.calls,
             "reproducible": entrant.reproducible,
             "call_seconds": self._call_seconds,
+            "reference": entrant.bench.reference,
             **(self._nvml.read() if self._nvml else {}),
         }
 
@@ -78,10 +82,13 @@ class GpuWorker(Referee[GpuRacer]):
         key = (seed, probe)
         if key not in self._benches:
             others = [k for k in self._benches if k != (self.task.seed, "normal")]
-            while others and sum(self._benches[k].bytes for k in others) > _BENCH_BYTES:
-                self._benches.pop(others.pop(0)).close()
             device = self._device
-            self._benches[key] = GpuBench(device.driver, device.checks, self.task.operator, seed, probe, self._scratch)
+            room = max(_BENCH_BYTES, device.driver.free_bytes() // 2)
+            while others and sum(self._benches[k].bytes for k in others) > room:
+                self._benches.pop(others.pop(0)).close()
+            self._benches[key] = GpuBench(
+                device.driver, device.checks, self.task.operator, seed, probe, self._scratch, self._reference
+            )
         return self._benches[key]
 
     def _empty_launch(self) -> float:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,15 @@ def needed(operator: Operator) -> bool:
     return not is_built_in(operator) and not isinstance(operator, Recorded)
 
 
-def arrays(operator: Operator, seed: int, probe: str, folder: Path) -> tuple[dict[str, Array], Mapping[str, Answer]]:
-    """Inputs and answers: read where they were handed over, computed otherwise."""
+def arrays(
+    operator: Operator, seed: int, probe: str, folder: Path
+) -> tuple[dict[str, Array], Callable[[], Mapping[str, Answer]]]:
+    """Inputs, and the answers for whoever wants them: read where they were handed over, computed otherwise."""
     if isinstance(operator, Recorded):
-        return read(folder, seed, probe)
+        inputs, answers = read(folder, seed, probe)
+        return inputs, lambda: answers
     inputs = operator.inputs(seed, probe)
-    return inputs, reference(operator, seed, probe, inputs, folder)
+    return inputs, partial(reference, operator, seed, probe, inputs, folder)
 
 
 def name(seed: int, probe: str) -> str:

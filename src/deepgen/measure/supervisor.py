@@ -7,16 +7,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from deepgen.build import Cache, build_once, default_cache_folder
 from deepgen.measure import conditions, handed, harness, limits
-from deepgen.measure.base import Contender, Task
+from deepgen.measure.base import Contender, Helper, Task
 from deepgen.measure.process import Lost, WorkerProcess
 from deepgen.measure.timing import is_beaten, unsettled
+from deepgen.operators import is_built_in
 from deepgen.scratch import Scratch, sweep
-from deepgen.targets import Target, host
+from deepgen.targets import host
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict
 
 ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
@@ -48,13 +50,13 @@ class Supervisor:
         least_seconds: float | None = None,
         least_again: Callable[[], float | None] | None = None,
         retakes: int = RETAKES,
-        harness: Path | None = None,
+        helpers: Mapping[str, Helper] | None = None,
         arrays: Path | None = None,
     ) -> None:
         """`least_seconds`: what one run takes at the machine's peak; anything far below it is not believed, also not
         when the peak is measured anew by `least_again`, which happens once in PEAK_HOLDS at most.
         `cache`: where our own code for the device is kept: a folder, or the cache that the caller builds in.
-        `harness`: our own code for the device, where it was built elsewhere.
+        `helpers`: our own code for the device, where it was built elsewhere.
         `arrays`: where the inputs and answers lie of an operator that is known as a record only.
         """
         self.task = task
@@ -66,7 +68,8 @@ class Supervisor:
         sweep()
         self._scratch = Scratch("measure")
         self._arrays = arrays or self._scratch.path
-        self._opening = self._prepare_opening(harness or _built_harness(task.target, cache, toolchains))
+        self._build = partial(_built_here, cache=cache, toolchains=toolchains)
+        self._opening = self._prepare_opening(helpers if helpers and "harness" in helpers else self._build(task))
         self._worker: WorkerProcess | None = None
         self._closed = False
         self._device = threading.Lock()
@@ -148,6 +151,10 @@ class Supervisor:
             self.task, self._least, self._least_again, self._peak_from, self._good = task, None, None, None, None
             self._opening = {**self._opening, "task": task.to_json()}
             if task.target.runner == "gpu":  # a context is opened once in a process
+                helpers = {**self._opening["helpers"]}
+                helpers.pop("reference", None)  # it is the operator's
+                built = {name: helper.to_json() for name, helper in self._build(task).items()}
+                self._opening = {**self._opening, "helpers": {**helpers, **built}}
                 self._drop()
             if self._worker is None or not self._worker.alive:
                 return
@@ -341,36 +348,53 @@ class Supervisor:
     def _our_cpu(self) -> float:
         return time.process_time() + self._worker_cpu
 
-    def _prepare_opening(self, library: Path | None) -> JsonObject:
+    def _prepare_opening(self, helpers: Mapping[str, Helper]) -> dict[str, Any]:
         return {
             "task": self.task.to_json(),
             "threads": self.task.policy.threads or host.usable_cores(),
             "scratch": str(self._arrays),
-            "harness": str(library) if library else None,
+            "helpers": {name: helper.to_json() for name, helper in helpers.items()},
         }
 
 
-def _built_harness(target: Target, cache: Cache | Path | None, toolchains: Mapping[str, str] | None) -> Path | None:
+def _built_here(task: Task, cache: Cache | Path | None, toolchains: Mapping[str, str] | None) -> dict[str, Helper]:
     try:
         # The caller's own where there is one: it may have found its folder unwritable and said so already.
         used = cache if isinstance(cache, Cache) else Cache(cache or default_cache_folder())
-        return Path(build_once(harness_for(target), target, paths=toolchains, cache=used).binary)
-    except DeepgenError:  # no compiler: the worker streams memory instead, and tells less of a crash
-        return None
+    except DeepgenError:
+        return {}
+    return build_helpers(task, lambda kernel: build_once(kernel, task.target, paths=toolchains, cache=used))
 
 
-def harness_for(target: Target) -> Kernel:
+def build_helpers(task: Task, build: Callable[[Kernel], Artifact], needed: Sequence[str] = ()) -> dict[str, Helper]:
+    """What of our own code can be built. Without the harness a processor's worker streams memory and tells less of a
+    crash; without the reference the host computes it."""
+    built = {}
+    for name, kernel in helpers_for(task).items():
+        try:
+            built[name] = Helper(kernel, Path(build(kernel).binary))
+        except DeepgenError:
+            if name in needed:
+                raise
+    return built
+
+
+def helpers_for(task: Task) -> dict[str, Kernel]:
     """Our own code that runs beside kernels on the target, to be built like any of them."""
-    if target.runner == "gpu":
-        from deepgen.measure.gpu_checks import source
+    target, operator = task.target, task.operator
+    if not target.computes:
+        return {}
+    if target.runner != "gpu":
+        return {"harness": harness.source()}
+    from deepgen.measure.gpu_checks import source
 
-        return source(target.languages[0])
-    return harness.source()
+    # What a user's operator computes is handed over as arrays, with the answers.
+    reference = operator.reference_kernel(target.languages[0]) if is_built_in(operator) else None
+    return {"harness": source(target.languages[0]), **({"reference": reference} if reference else {})}
 
 
 def _entry(kernel: Kernel, artifact: Artifact) -> JsonObject:
-    # The worker needs the launch plan, not the sources.
-    return {"kernel": replace(kernel, sources=()).to_json(), "binary": str(Path(artifact.binary).absolute())}
+    return {"kernel": kernel.without_sources().to_json(), "binary": str(Path(artifact.binary).absolute())}
 
 
 def _contender(contender: Contender) -> JsonObject:

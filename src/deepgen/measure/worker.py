@@ -21,7 +21,7 @@ from typing import Any
 
 from deepgen import baselines, targets
 from deepgen.measure import limits
-from deepgen.measure.base import Task
+from deepgen.measure.base import Helper, Task
 from deepgen.measure.bench import Bench, Rejected
 from deepgen.measure.channel import Channel, Closed
 from deepgen.measure.harness import Harness
@@ -44,8 +44,9 @@ class CpuWorker(Referee[Racer]):
         self.task = Task.from_json(opening["task"])
         self.threads: int = opening["threads"]
         self._scratch = Path(opening["scratch"])
-        built = opening["harness"]
-        library = Path(built) if built and Path(built).is_file() else None  # a cache may have been cleaned meanwhile
+        built = opening["helpers"].get("harness")
+        binary = Helper.from_json(built).binary if built else None
+        library = binary if binary and binary.is_file() else None  # a cache may have been cleaned meanwhile
         target = self.task.target
         caches = getattr(target, "l3_bytes", 32 << 20) + getattr(target, "cores", 1) * getattr(target, "l2_bytes", 0)
         harness = Harness(library, pulse, min(_MOST_STREAMED, caches * 5 // 4))

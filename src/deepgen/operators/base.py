@@ -28,6 +28,7 @@ from deepgen.operators.words import Word, words_of
 from deepgen.vocabulary.dtypes import DType, dtype, narrow
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
+from deepgen.vocabulary.kernel import Kernel
 
 Array: TypeAlias = npt.NDArray[Any]
 O = TypeVar("O", bound="Operator")  # noqa: E741
@@ -102,6 +103,21 @@ class Operator(ABC):
     @abstractmethod
     def reference(self, inputs: Mapping[str, Array]) -> Mapping[str, Answer]:
         """The exact result of each output. Inputs have their storage's dtype: `widen` gives numbers."""
+
+    def reference_kernel(self, language: str) -> Kernel | None:
+        """The reference as a kernel for devices of that language, where the host would take too long; None: the host.
+
+        Asked of built-in operators only. Its steps read the operator's tensors and write, for each output NAME,
+        `want_NAME` (f64, or i64 for integers) and, where elements have scales of their own, `scale_NAME` (f32). Some
+        elements are compared with what `reference_at` says.
+        """
+        return None
+
+    def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
+        """The reference at some elements of an output, which are counted in the order of memory."""
+        answer = self.reference(inputs)[output]
+        scale = np.broadcast_to(answer.scale, answer.values.shape)
+        return Answer(answer.values.reshape(-1)[places], scale.reshape(-1)[places])
 
     def describe(self) -> str:
         """One short line for people."""

@@ -13,12 +13,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from deepgen.operators import gemm_reference
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
 from deepgen.operators.signature import ROWS, Param, Signature, Size, Solved, Tensor, TensorFacts
 from deepgen.operators.words import Word
 from deepgen.vocabulary.dtypes import DTYPES, DType, dtype, narrow, widen
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
+from deepgen.vocabulary.kernel import Kernel
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
@@ -200,36 +202,54 @@ class Gemm(Operator):
             wide_a, wide_b = widen(inputs["A"], a), widen(inputs["B"], b)
             wide_a = wide_a if self.layout[0] == "n" else np.swapaxes(wide_a, -1, -2)
             wide_b = wide_b if self.layout[1] == "n" else np.swapaxes(wide_b, -1, -2)
-            result = self._product(wide_a, wide_b)
-            if self.alpha != 1.0:
-                result = self.alpha * result
+            rows, columns = (_norms(x, axis)[..., None].astype(np.float32) for x, axis in ((wide_a, -1), (wide_b, -2)))
+            size = rows * np.swapaxes(columns, -1, -2) if not c.integer else np.ones(())
+            factors = self._factors(inputs)
+            if self.scales == "row":
+                factors = factors[:, None]
+            old = widen(inputs["C"], c) if self.beta != 0.0 else None
+            bias = widen(inputs["bias"], c) if self.bias else None
+            return {"C": self._finished(self._product(wide_a, wide_b), size, factors, old, bias)}
+
+    def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
+        a, b, c, _ = self.dtypes
+        batch, row, column = np.unravel_index(places, (self.batch, self.m, self.n))
+        every_a, every_b = (inputs[name].reshape(self.batch, *inputs[name].shape[-2:]) for name in "AB")
+        with np.errstate(all="ignore"):
+            wide_a = widen(every_a[batch, row, :] if self.layout[0] == "n" else every_a[batch, :, row], a)
+            wide_b = widen(every_b[batch, :, column] if self.layout[1] == "n" else every_b[batch, column, :], b)
+            size = _norms(wide_a, -1) * _norms(wide_b, -1) if not c.integer else np.ones(len(places))
+            factors = self._factors(inputs)
             if self.scales != "none":
-                result = result * self._factors(inputs)
-            if self.beta != 0.0:
-                result = result + self.beta * widen(inputs["C"], c)
-            if self.bias:
-                result = result + widen(inputs["bias"], c)
-            scale = np.ones(()) if c.integer else self._scale(wide_a, wide_b, inputs)
-            return {"C": Answer(_activate(result, self.activation), scale)}
+                factors = factors[{"row": row, "column": column}.get(self.scales, 0)]
+            old = widen(inputs["C"].reshape(-1)[places], c) if self.beta != 0.0 else None
+            bias = widen(inputs["bias"][column], c) if self.bias else None
+            return self._finished((wide_a * wide_b).sum(-1), size, factors, old, bias)
+
+    def reference_kernel(self, language: str) -> Kernel | None:
+        return gemm_reference.kernel(self, language)
 
     def _factors(self, inputs: Mapping[str, Array]) -> Array:
-        scale: Array = inputs["scale"].astype(np.float64)
-        return scale[:, None] if self.scales == "row" else scale
+        factors: Array = inputs["scale"].astype(np.float64) if self.scales != "none" else np.ones(())
+        return factors
 
-    def _scale(self, wide_a: Array, wide_b: Array, inputs: Mapping[str, Array]) -> Array:
-        """The size of a product of K: the norms of its row and its column, over K. It is 1 for numbers of size 1."""
-        rows, columns = np.linalg.norm(wide_a, axis=-1), np.linalg.norm(wide_b, axis=-2)
-        size = (abs(self.alpha) / self.k * rows)[..., :, None].astype(np.float32) * columns[..., None, :].astype(
-            np.float32
-        )
+    def _finished(self, product: Array, size: Array, factors: Array, old: Array | None, bias: Array | None) -> Answer:
+        """What becomes of a product, and how large its terms are.
+
+        `size`: the norms of its row and its column, multiplied. Over K that is 1 for numbers of size 1.
+        """
+        result, scale = product, size * np.float32(abs(self.alpha) / self.k)
+        if self.alpha != 1.0:
+            result = self.alpha * result
         if self.scales != "none":
-            size = size * np.abs(self._factors(inputs))
-        c = self.dtypes[2]
-        if self.beta != 0.0:
-            size = size + abs(self.beta) / self.k * np.abs(widen(inputs["C"], c))
-        if self.bias:
-            size = size + np.abs(widen(inputs["bias"], c)) / self.k
-        return np.where(np.isfinite(size), size, 0.0).astype(np.float32)
+            result, scale = result * factors, scale * np.abs(factors)
+        if old is not None:
+            result, scale = result + self.beta * old, scale + np.abs(self.beta / self.k * old)
+        if bias is not None:
+            result, scale = result + bias, scale + np.abs(bias / self.k)
+        if self.dtypes[2].integer:
+            scale = np.ones(())
+        return Answer(_activate(result, self.activation), np.where(np.isfinite(scale), scale, 0.0).astype(np.float32))
 
     def _product(self, wide_a: Array, wide_b: Array) -> Array:
         a, b = self.dtypes[:2]
@@ -244,14 +264,15 @@ class Gemm(Operator):
         """Rounding grows like a random walk: each of K additions rounds a partial sum of size up to sqrt(K).
 
         The root mean square of that is 0.15 epsilon * K, but its tail is exponential: the larger a result, the larger
-        were the partial sums on the way to it. Given the result, the error has the scale epsilon * sqrt(K / 6 *
-        K + want^2 / 3), so a share of the result that grows like sqrt(K) stands beside the absolute term. Simulated:
-        fewer than one false alarm in 10 million results of 1e8 elements. A single lost product is of size 1 and stays
-        far above it.
+        were the partial sums on the way to it. Given the result, the error's standard deviation is 0.21 epsilon *
+        sqrt(K) * sqrt(K / 6 + want^2 / 3), so a share of the result that grows like sqrt(K) stands beside the absolute
+        term. It leaves more than ten standard deviations everywhere; a single lost product is of size 1 and stays far
+        above it (benchmarks/tolerance.py).
 
-        Sums of 8-bit floats are such walks over all of K, or over groups whose errors add up like those of independent
-        numbers. Bits that are cut off, not rounded, take from every sum: up to an ulp for each instruction of 32
-        products, a quarter of it in the mean of a walk.
+        Where bits are cut off and not rounded, every sum loses, and the losses add up. Tensor cores do that with
+        16-bit inputs once in 8 products or more: half an epsilon of the partial sum each time. Sums of 8-bit floats
+        are walks over all of K, or over groups whose errors add up like those of independent numbers; of them up to an
+        ulp is cut off for each instruction of 32 products, a quarter of it in the mean of a walk.
         """
         a, _, c, acc = self.dtypes
         if c.integer:
@@ -262,6 +283,9 @@ class Gemm(Operator):
         if self._eight_bit_floats:
             group = self.k if self.fast_sums else min(self.k, EXACT_SUMS)
             inputs, cut = 2.0 * _FAST_EPSILON * sqrt(self.k * group), _FAST_EPSILON * group / (4 * 32)
+        elif a.bits == 16:
+            cut = acc.epsilon * self.k / (2 * 8)
+            inputs = cut * sqrt(self.k)
         absolute = 2.0 * acc.epsilon * self.k + inputs + 4.0 * acc.epsilon
         return Tolerance(absolute, relative=2.0 * c.epsilon + acc.epsilon * sqrt(self.k) + cut)
 
@@ -319,6 +343,11 @@ def _fill(tensor: Tensor, rng: np.random.Generator, probe: str, size: float) -> 
         places = rng.choice(flat.size, size=min(len(special), flat.size), replace=False)
         flat[places] = np.array(special, dtype=wide)[: len(places)]
     return narrow(normal, tensor.dtype)
+
+
+def _norms(x: Array, axis: int) -> Array:
+    norms: Array = np.sqrt(np.square(x, dtype=np.float64).sum(axis))
+    return norms
 
 
 def _activate(x: Array, activation: str) -> Array:

@@ -17,7 +17,7 @@ from typing import Any
 
 import deepgen
 from deepgen.engines import bundle_archive
-from deepgen.measure.base import Task
+from deepgen.measure.base import Helper, Task
 from deepgen.tuning import trust
 from deepgen.tuning.bundle_runner import ARRAYS
 from deepgen.vocabulary import Artifact, JsonObject, Kernel, Source, Trial
@@ -42,7 +42,7 @@ def write(
     name: str,
     trials: Sequence[tuple[Trial, Kernel, Artifact]],
     known: Sequence[tuple[Trial, Kernel, Artifact]],
-    harness: Artifact | None,
+    helpers: Mapping[str, Helper],
     default: int | None,
     keep: int,
     baselines: bool,
@@ -55,15 +55,14 @@ def write(
     for trial, _, artifact in (*trials, *known):
         files[_binary(trial, artifact)] = Path(artifact.binary)
     files |= {f"{ARRAYS}/{name}": content for name, content in arrays.items()}
-    helper = f"harness.{harness.format}" if harness else None
-    if harness and helper:
-        files[helper] = Path(harness.binary)
+    packed = {name: f"{name}{helper.binary.suffix}" for name, helper in helpers.items()}
+    files |= {packed[name]: helper.binary for name, helper in helpers.items()}
     manifest: JsonObject = {
         "deepgen": deepgen.__version__,
         "study": study,
         "name": name,
         "task": task.to_json(),
-        "harness": helper,
+        "helpers": {name: {**helper.to_json(), "binary": packed[name]} for name, helper in helpers.items()},
         "trials": [_row(*entry) for entry in trials],
         "known": [{**_row(*entry), "measurement": entry[0].measurement.to_json()} for entry in known],
         "finals": {"default": default, "keep": keep, "baselines": baselines},

@@ -21,7 +21,7 @@ from deepgen.engines import bundle_archive, bundle_results
 from deepgen.engines.base import Entry
 from deepgen.engines.bundle_results import TrialResult
 from deepgen.measure import open_runner
-from deepgen.measure.base import Contender, Runner, Task, arithmetic, least_seconds
+from deepgen.measure.base import Contender, Helper, Runner, Task, arithmetic, least_seconds
 from deepgen.targets import Elsewhere, Target, device_for
 from deepgen.tuning.finals import RESERVES, run_finals
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Missing, Trial, Verdict
@@ -49,7 +49,7 @@ class Job:
     task: Task
     trials: tuple[Packed, ...]
     known: tuple[Packed, ...]
-    harness: Path | None
+    helpers: Mapping[str, Helper]
     arrays: Path
 
 
@@ -103,10 +103,11 @@ def read(folder: Path) -> Job:
     try:
         trials, known = (tuple(_packed(row, folder) for row in manifest[key]) for key in ("trials", "known"))
         task = Task.from_json(manifest["task"])
-        harness = folder / manifest["harness"] if manifest["harness"] else None
+        helpers = {name: Helper.from_json(row) for name, row in manifest["helpers"].items()}
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput("its manifest cannot be read", where=str(folder)) from error
-    return Job(identity, manifest, task, trials, known, harness, folder / ARRAYS)
+    placed = {name: replace(helper, binary=folder / helper.binary) for name, helper in helpers.items()}
+    return Job(identity, manifest, task, trials, known, placed, folder / ARRAYS)
 
 
 def _packed(row: Mapping[str, Any], folder: Path) -> Packed:
@@ -133,7 +134,7 @@ def _run(job: Job, path: Path) -> int:
         _say(f"{job.task.operator.describe()} on {device}: {len(job.trials)} kernels, {len(done)} measured before")
         if len(done) < len(job.trials) or writer.so_far.finals is None:
             least = least_seconds(job.task, peak)
-            runner = open_runner(job.task, least_seconds=least, harness=_loadable(job), arrays=job.arrays)
+            runner = open_runner(job.task, least_seconds=least, helpers=_loadable(job), arrays=job.arrays)
             try:
                 _measure_all(job, runner, writer, done, device)
                 _hold_finals(job, runner, writer, done, peak)
@@ -214,14 +215,16 @@ def _not_here(target: Target, why: str) -> Missing:
     )
 
 
-def _loadable(job: Job) -> Path | None:
-    """The helper, unless it is a library that this system cannot load: then the worker does without."""
-    if job.harness is None or job.task.target.runner != "cpu":
-        return job.harness
-    with suppress(OSError):
-        ctypes.CDLL(str(job.harness))
-        return job.harness
-    return None
+def _loadable(job: Job) -> dict[str, Helper]:
+    """The helpers, but for libraries that this system cannot load: the worker does without them."""
+    if job.task.target.runner != "cpu":
+        return dict(job.helpers)
+    loaded = {}
+    for name, helper in job.helpers.items():
+        with suppress(OSError):
+            ctypes.CDLL(str(helper.binary))
+            loaded[name] = helper
+    return loaded
 
 
 def _say(text: str) -> None:

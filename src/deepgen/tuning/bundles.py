@@ -14,7 +14,7 @@ from deepgen.engines import LocalEngine, bundle_archive, bundle_results
 from deepgen.engines.bundle_results import Results, TrialResult
 from deepgen.measure import handed
 from deepgen.measure.base import Task
-from deepgen.measure.supervisor import harness_for
+from deepgen.measure.supervisor import build_helpers
 from deepgen.targets import host
 from deepgen.tuning import bundle_pack
 from deepgen.tuning.bundle_runner import UNMEASURED
@@ -73,22 +73,23 @@ def pack(
         def emit(config: Mapping[str, Any]) -> Kernel:
             return planned.generator.emit(request.operator, request.target, config)
 
+        task = Task(request.operator, request.target, request.seed, request.policy)
         with _Builds(engine, request) as builds:
             say(f"building {len(waiting)} kernels")
             built, failed = builds.all([(p, emit(p.config)) for p in waiting])
             known = [(t, k, builds.one(k)) for t in _known(journal, planned, request) for k in [emit(t.config)]]
-            harness = builds.one(harness_for(request.target)) if request.target.computes else None
+            helpers = build_helpers(task, builds.one, needed=("harness",))
         state.finish(failed)
         if not built:
             raise DeepgenError(f"none of {len(failed)} kernels could be built: {failed[0].measurement.detail}")
         identity = bundle_pack.write(
             archive,
-            Task(request.operator, request.target, request.seed, request.policy),
+            task,
             study=study_id(journal),
             name=planned.folder.name,
             trials=built,
             known=known,
-            harness=harness,
+            helpers=helpers,
             default=next((p.id for p in journal.proposals() if p.rank == planned.first), None),
             keep=request.keep_top,
             baselines=request.baselines,

@@ -77,17 +77,23 @@ def run_finals(
         finalists, dropped = qualify(session, operator, candidates, emit, keep, seed, default)
         names = session.baselines() if baselines else []
         if not finalists:
-            return {"winner": None, "finalists": [], "dropped": dropped, "baselines": []}
+            return _without_winner(dropped, [])
         say(f"builds paused: timing {len(finalists)} finalists and {len(names)} baselines side by side")
         entries = [Entry(f.name, f.kernel) for f in finalists] + [Entry(n) for n in names]
         race, lost = run_race(session, entries, [f.name for f in finalists], seed, max_seconds)
-    finalists = [f for f in finalists if f.name not in lost]
     dropped += [
-        {"trial": name.replace("trial ", ""), "verdict": m.verdict.value, "detail": f"in the race: {m.detail}"}
-        for name, m in lost.items()
+        {"trial": f.trial.id, "verdict": m.verdict.value, "detail": f"in the race: {m.detail}"}
+        for f in finalists
+        if (m := lost.get(f.name))
+    ]
+    finalists = [f for f in finalists if f.name not in lost]
+    baselines_lost: list[Json] = [
+        {"name": n, "verdict": lost[n].verdict.value, "detail": lost[n].detail, "error": lost[n].error}
+        for n in names
+        if n in lost
     ]
     if race is None or not finalists:
-        return {"winner": None, "finalists": [], "dropped": dropped, "baselines": []}
+        return _without_winner(dropped, baselines_lost)
     winner, ties = choose(finalists, race)
     return {
         "winner": winner.trial.id,
@@ -96,6 +102,7 @@ def run_finals(
         "rounds": len(race.samples[race.leader]),
         "finalists": [_finalist_row(f, race) for f in finalists],
         "baselines": [_baseline_row(n, winner.name, race) for n in names if n in race.samples],
+        "baselines_lost": baselines_lost,
         "dropped": dropped,
         "conditions": race.conditions,
     }
@@ -189,6 +196,19 @@ def choose(finalists: Sequence[Finalist], race: Race) -> tuple[Finalist, list[Fi
 def dropped_reasons(finals: Mapping[str, Any]) -> list[str]:
     """Why kernels that were right in the search did not reach the end of the finals, a line each."""
     return [f"trial {row['trial']} is {row['verdict']} {row['detail']}" for row in finals.get("dropped", [])]
+
+
+def lost_baselines(finals: Mapping[str, Any]) -> list[str]:
+    """Which baselines the winner is not compared with, and why, a line each."""
+    return [
+        f"{row['name']} {'was called wrong' if row['verdict'] == 'wrong' else row['verdict'].replace('_', ' ')}: "
+        f"{row['detail']}; not compared"
+        for row in finals.get("baselines_lost", [])
+    ]
+
+
+def _without_winner(dropped: list[Json], baselines_lost: list[Json]) -> JsonObject:
+    return {"winner": None, "finalists": [], "dropped": dropped, "baselines": [], "baselines_lost": baselines_lost}
 
 
 def _finalist_row(finalist: Finalist, race: Race) -> Json:

@@ -233,6 +233,7 @@ class Study:
                 {"name": row["name"], "seconds": row["seconds"], "ratio": row["ratio"], "interval": row["interval"]}
                 for row in finals.get("baselines", [])
             ],
+            "baselines_lost": finals.get("baselines_lost", []),
         }
         if verdicts.get("correct") and (not finals or finals["winner"] is not None):
             best = self.best()

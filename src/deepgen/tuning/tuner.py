@@ -13,7 +13,7 @@ from deepgen.engines import Engine, Entry, LocalEngine, Look, Outcome, Session
 from deepgen.measure.base import Task
 from deepgen.search.second_look import SecondLook
 from deepgen.search.stopping import Stopping
-from deepgen.tuning.finals import RESERVES, dropped_reasons, run_finals
+from deepgen.tuning.finals import RESERVES, dropped_reasons, lost_baselines, run_finals
 from deepgen.tuning.identity import open_journal
 from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.progress import Progress
@@ -142,6 +142,8 @@ class _Run:
         )
         for reason in dropped_reasons(result):
             self.journal.note(f"dropped from the finals: {reason}")
+        for reason in lost_baselines(result):
+            self.journal.note(reason)
         keep_winner(self.plan, self.request, session, result)
         # Not the one of the beginning: a peak that a kernel beat was measured anew.
         rates = {"peak_gflops": session.peak(), "bandwidth": session.bandwidth()}

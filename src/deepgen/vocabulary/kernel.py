@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -144,6 +144,10 @@ class Kernel:
     @cached_property
     def id(self) -> str:
         return digest(self.to_json())
+
+    def without_sources(self) -> Kernel:
+        """All that is needed beside the binary to run it. Its id is another one."""
+        return replace(self, sources=())
 
     def to_json(self) -> JsonObject:
         return {

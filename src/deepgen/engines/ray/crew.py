@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from deepgen.engines.ray.devices import Device, choose_kind
 from deepgen.engines.ray.roles import Node
 from deepgen.engines.ray.tester import CONTROL, Tester
 from deepgen.measure.base import Task
-from deepgen.vocabulary import DeepgenError
+from deepgen.vocabulary import DeepgenError, Kernel
 
 AT_ONCE = 2  # calls that a device has at a time: one at work, and one whose binary is on its way
 LATE_SECONDS = 20.0  # for a node to say what it has, where another one has said so already
@@ -32,7 +32,7 @@ class Opening:
     task: Task
     setting: str  # JSON: cache folder and toolchains on the node
     arrays: Any  # inputs and answers as `measure.handed` packs them, where the nodes lack an operator's code; else None
-    harness: Any  # our own code for the device, built on a node that builds; None where there is none
+    helpers: Mapping[str, tuple[Kernel, Any]]  # our own code for the device, built on a node that builds
 
 
 @dataclass
@@ -122,9 +122,10 @@ class Crew:
         """Its process was started anew, or had to make room for another study."""
         member.ready = False
         opening = self._opening
-        ref = member.handle.open.remote(
-            opening.session, json.dumps(opening.task.to_json()), opening.setting, opening.harness, opening.arrays
-        )
+        task = json.dumps(opening.task.to_json())
+        helpers = json.dumps({name: kernel.to_json() for name, (kernel, _) in opening.helpers.items()})
+        binaries = [binary for _, binary in opening.helpers.values()]
+        ref = member.handle.open.remote(opening.session, task, opening.setting, opening.arrays, helpers, *binaries)
         self._later(ref, partial(self._hear_ready, member))
 
     def hopeless(self) -> str | None:

@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from deepgen.engines.ray.flow import TICK_SECONDS, Flow, lost_object, placed
 from deepgen.engines.ray.shop import TRIES, Shop
 from deepgen.measure import handed
 from deepgen.measure.base import Task
-from deepgen.measure.supervisor import harness_for
+from deepgen.measure.supervisor import helpers_for
 from deepgen.scratch import Scratch
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement
 
@@ -59,7 +59,7 @@ class RaySession:
             self._crew = Crew(
                 self._ray,
                 Opening(
-                    f"session-{secrets.token_hex(8)}", task, setting, self._arrays(task.seed, "normal"), self._harness()
+                    f"session-{secrets.token_hex(8)}", task, setting, self._arrays(task.seed, "normal"), self._helpers()
                 ),
                 self._flow.call,
                 group=engine.group,
@@ -231,11 +231,10 @@ class RaySession:
             self._handed[seed, probe] = self._ray.put(handed.packed(self.task.operator, seed, probe))
         return self._handed[seed, probe]
 
-    def _harness(self) -> Any:
+    def _helpers(self) -> dict[str, tuple[Kernel, Any]]:
         """Our own code for the device, built where there are compilers: hosts that only measure may have none."""
-        if not self.task.target.computes:
-            return None
-        try:
-            return self._shop.now(harness_for(self.task.target))[1]
-        except DeepgenError:  # the device's own host may know better
-            return None
+        built: dict[str, tuple[Kernel, Any]] = {}
+        for name, kernel in helpers_for(self.task).items():
+            with suppress(DeepgenError):  # the device's own host may know better
+                built[name] = kernel.without_sources(), self._shop.now(kernel)[1]
+        return built

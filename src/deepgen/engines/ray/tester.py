@@ -20,7 +20,7 @@ from deepgen import baselines
 from deepgen.build import Cache, default_cache_folder
 from deepgen.engines.ray import devices, undisturbed
 from deepgen.measure import bandwidth, handed, open_runner, peak_gflops
-from deepgen.measure.base import Contender, Runner, Task, least_seconds
+from deepgen.measure.base import Contender, Helper, Runner, Task, least_seconds
 from deepgen.measure.supervisor import DeviceSetAside
 from deepgen.scratch import Scratch, sweep
 from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Kernel, Measurement
@@ -57,10 +57,15 @@ class Tester:
     def describe(self) -> str:
         return json.dumps({**devices.probe(self._slot, self._card).to_json(), "pid": os.getpid()})
 
-    def open(self, session: str, task: str, setting: str, harness: bytes | None, arrays: bytes | None) -> str:
-        """Make ready for a study, unless it is; gives the device's peak and bandwidth."""
+    def open(self, session: str, task: str, setting: str, arrays: bytes | None, helpers: str, *binaries: bytes) -> str:
+        """Make ready for a study, unless it is; gives the device's peak and bandwidth.
+
+        The binaries are those of the helpers.
+        """
+        rows = zip(json.loads(helpers).items(), binaries, strict=True)
+        given = [(name, Kernel.from_json(kernel), binary) for (name, kernel), binary in rows]
         try:
-            bench = self._benches.get(session) or self._opened(session, task, json.loads(setting), harness, arrays)
+            bench = self._benches.get(session) or self._opened(session, task, json.loads(setting), arrays, given)
         except DeepgenError as error:
             return json.dumps({"error": str(error)})
         return json.dumps({"peak": bench.peak, "bandwidth": bench.bandwidth})
@@ -115,7 +120,12 @@ class Tester:
             bench.scratch.close()
 
     def _opened(
-        self, session: str, given: str, setting: dict[str, Any], harness: bytes | None, arrays: bytes | None
+        self,
+        session: str,
+        given: str,
+        setting: dict[str, Any],
+        arrays: bytes | None,
+        helpers: Sequence[tuple[str, Kernel, bytes]],
     ) -> _Bench:
         self._make_room()
         task = Task.from_json(json.loads(given))
@@ -135,7 +145,7 @@ class Tester:
             toolchains=toolchains,
             least_seconds=least_seconds(task, peak),
             least_again=lambda: least_seconds(task, _peak(task, cache, toolchains, again=True)),
-            harness=_kept(scratch.path / "harness", harness) if harness else None,
+            helpers={name: Helper(kernel, _kept(scratch.path / name, binary)) for name, kernel, binary in helpers},
             arrays=scratch.path,
         )
         self._benches[session] = _Bench(task, runner, peak, moved, scratch, time.monotonic())

@@ -1,0 +1,176 @@
+"""Is the tolerance of a GEMM sound? Right sums in several orders must pass, and a lost product must not.
+
+    python benchmarks/tolerance.py [--samples 8192] [--json benchmarks/results/tolerance.json]
+
+Each sample is one element of C: a sum of K products in f32, against the same sum in f64. The tail matters: a result has
+up to 1e8 elements. So samples are also drawn with a drift that makes large results common, and every one counts by how
+likely it is without the drift (the balance heuristic). The columns: the largest error seen, as a share of the
+tolerance; the chance that one element of a right result is called wrong; the same without the share of the result that
+grows like sqrt(K); how many single lost products are missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import erfc, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from common import run_main, save
+from deepgen.operators import Array, Tolerance, gemm
+from deepgen.vocabulary.dtypes import dtype, narrow, widen
+
+LENGTHS = (16, 256, 2560, 7000)
+DRIFTS = (0.0, 2.0, 4.0, 6.0)  # of the result, in its standard deviations
+MANY = 64  # products of each element that are lost in turn
+GROUP = 32  # products that a blocked sum adds up by themselves
+LARGEST, ENOUGH = 7.0, 30  # results, in their standard deviations; samples of a group that tell something
+F32_EPSILON = dtype("f32").epsilon
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Products of some elements of C, K of them down a column, with what they are drawn for."""
+
+    products: Array  # f64, exact
+    want: Array
+    scale: Array
+    weight: Array  # how likely each is, over how likely it was drawn; they add up to about 1
+
+
+def rounded(x: Array) -> Array:
+    return x.astype(np.float32)
+
+
+def cut(x: Array) -> Array:
+    """To f32 towards zero."""
+    near = x.astype(np.float32)
+    below: Array = np.nextafter(near, np.float32(0))
+    return np.where(np.abs(near.astype(np.float64)) > np.abs(x), below, near)
+
+
+def in_turn(terms: Array, end: Callable[[Array], Array] = rounded) -> Array:
+    """One after the other, each sum rounded."""
+    total = np.zeros(terms.shape[1:], np.float32)
+    for term in terms:
+        total = end(total.astype(np.float64) + term)
+    return total
+
+
+def in_blocks(products: Array) -> Array:
+    whole = len(products) // GROUP * GROUP
+    sums = in_turn(np.swapaxes(products[:whole].reshape(-1, GROUP, products.shape[1]), 0, 1))
+    return in_turn(np.concatenate([sums, products[whole:]]))
+
+
+def in_pairs(products: Array) -> Array:
+    terms = rounded(products)
+    while len(terms) > 1:
+        odd = terms[len(terms) // 2 * 2 :]
+        terms = np.concatenate([terms[0 : len(terms) // 2 * 2 : 2] + terms[1::2], odd])
+    total: Array = terms[0]
+    return total
+
+
+def cut_each(count: int) -> Callable[[Array], Array]:
+    """As tensor cores do it: so many products at once and exactly, then bits are cut off."""
+
+    def total(products: Array) -> Array:
+        return in_turn(np.add.reduceat(products, np.arange(0, len(products), count)), cut)
+
+    return total
+
+
+# How sums are kept, with the formats of A and B, and of C, for which that must pass.
+ORDERS: Mapping[str, tuple[Callable[[Array], Array], str, str]] = {
+    "in turn": (in_turn, "f32", "f32"),
+    "in blocks": (in_blocks, "f32", "f32"),
+    "in pairs": (in_pairs, "f32", "f32"),
+    "f16 in turn": (in_turn, "f16", "f16"),
+    "bf16 in turn": (in_turn, "bf16", "bf16"),
+    "bf16, cut each 8": (cut_each(8), "bf16", "f32"),
+    "bf16, cut each 16": (cut_each(16), "bf16", "f32"),
+}
+
+
+def draw(k: int, count: int, seed: int, of: str, drifts: tuple[float, ...] = DRIFTS) -> Drawn:
+    """`count` elements for each drift."""
+    rng = np.random.default_rng([seed, k])
+    a, b = (rng.standard_normal((k, count * len(drifts)), dtype=np.float32) for _ in range(2))
+    b += np.repeat(np.array(drifts, np.float32) / np.float32(sqrt(k)), count) * a
+    ratio = np.zeros(a.shape[1])
+    along, squares = (a.astype(np.float64) * b).sum(0), (a.astype(np.float64) ** 2).sum(0)
+    for drift in np.array(drifts) / sqrt(k):
+        ratio += np.exp(drift * along - drift**2 * squares / 2) / len(drifts)
+    a, b = (widen(narrow(x, dtype(of)), dtype(of)) for x in (a, b))
+    products = a * b
+    scale = np.sqrt((a**2).sum(0) * (b**2).sum(0)) / k
+    return Drawn(products, products.sum(0), scale, 1 / (ratio * a.shape[1]))
+
+
+def allowed(drawn: Drawn, tolerance: Tolerance) -> Array:
+    out: Array = tolerance.absolute * drawn.scale + tolerance.relative * np.abs(drawn.want)
+    return out
+
+
+def chance(off: Array, bound: Array, drawn: Drawn) -> float:
+    """That an error exceeds its bound.
+
+    Results are grouped by their size. In a group errors, as shares of their bound, are taken as normal with the mean
+    and the deviation that were seen there.
+    """
+    size = np.minimum(np.abs(drawn.want) / sqrt(len(drawn.products)), LARGEST).astype(int)
+    total = 0.0
+    for group in np.unique(size):
+        share, weight = (off / bound)[size == group], drawn.weight[size == group]
+        if len(share) < ENOUGH:
+            continue
+        margin = (1 - np.array([1, -1]) * share.mean()) / share.std()
+        total += float(weight.sum()) * sum(erfc(m / sqrt(2)) / 2 for m in margin)
+    return total
+
+
+def row(name: str, k: int, samples: int, seed: int = 0) -> dict[str, Any]:
+    total, of, c = ORDERS[name]
+    operator, drawn = gemm(64, 64, k, dtype=of, c=c), draw(k, samples, seed, of)
+    tolerance = operator.tolerance("C")
+    walk = F32_EPSILON * sqrt(k)
+    bound = allowed(drawn, tolerance)
+    off = widen(narrow(total(drawn.products), dtype(c)), dtype(c)) - drawn.want
+    usual = slice(0, samples)  # without a drift
+    lost = np.abs(off - drawn.products[:MANY])[:, usual] <= bound[usual]
+    return {
+        "sum": name,
+        "k": k,
+        "largest_share": float(np.abs(off / bound).max()),
+        "false_alarm_an_element": chance(off, bound, drawn),
+        "without_the_walk": chance(off, bound - walk * np.abs(drawn.want), drawn),
+        "lost_products_missed": float(lost.mean()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=8192, help="elements for each drift [8192]")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    given = parser.parse_args()
+    table = Table("sum", "K", "largest share", "false alarm", "without the walk", "lost products missed")
+    rows = []
+    for k in LENGTHS:
+        for name in ORDERS:
+            rows.append(told := row(name, k, given.samples))
+            figures = [f"{told[key]:.2g}" for key in ("largest_share", "false_alarm_an_element", "without_the_walk")]
+            table.add_row(name, str(k), *figures, f"{100 * told['lost_products_missed']:.2f}%")
+    Console().print(table)
+    if given.json:
+        save(given.json, rows)
+
+
+if __name__ == "__main__":
+    run_main(main)

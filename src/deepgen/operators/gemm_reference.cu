@@ -1,0 +1,190 @@
+// A GEMM's reference on a device: C = activation(alpha * op(A) op(B) * scale + beta * C + bias) in f64, or in i64 where
+// all numbers are whole, and the size of the products that each element was made of. In CUDA, in HIP, and emulated on a
+// CPU, where the emulation gives what stands under "dialect".
+//
+// Plain, and as fast as that allows: a block of 16 x 16 threads has 64 x 64 elements of C, a thread 4 x 4 of them.
+
+#ifndef DG_EMULATE  // dialect
+typedef unsigned char u8;
+typedef signed char i8;
+typedef unsigned short u16;
+typedef short i16;
+typedef int i32;
+typedef unsigned int u32;
+typedef long long i64;
+typedef unsigned long long u64;
+typedef float f32;
+typedef double f64;
+
+#ifdef __HIP__
+#define DG_DEVICE __attribute__((device)) static inline
+#define DG_KERNEL extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(256, 256))) void
+extern __attribute__((shared)) __attribute__((aligned(16))) char dg_shared[];
+DG_DEVICE int thread_id() { return __builtin_amdgcn_workitem_id_x(); }
+DG_DEVICE int block_id() { return __builtin_amdgcn_workgroup_id_x(); }
+DG_DEVICE void barrier() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+DG_DEVICE f64 root(f64 x) { return __builtin_sqrt(x); }
+#else
+#define DG_DEVICE __device__ static inline
+#define DG_KERNEL extern "C" __global__ void __launch_bounds__(256)
+extern __shared__ __align__(16) char dg_shared[];
+DG_DEVICE int thread_id() { return threadIdx.x; }
+DG_DEVICE int block_id() { return blockIdx.x; }
+DG_DEVICE void barrier() { __syncthreads(); }
+DG_DEVICE f64 root(f64 x) { return sqrt(x); }
+#endif
+
+template <typename T> DG_DEVICE T load_shared(u32 at) { return *(const T*)(dg_shared + at); }
+template <typename T> DG_DEVICE void store_shared(u32 at, T value) { *(T*)(dg_shared + at) = value; }
+template <typename T> DG_DEVICE T load_global(const void* from) { return *(const T*)from; }
+template <typename T> DG_DEVICE void store_global(void* to, T value) { *(T*)to = value; }
+#else
+typedef short i16;
+#undef DG_KERNEL
+#define DG_KERNEL extern "C" void
+inline f64 root(f64 x) { return std::sqrt(x); }
+#endif
+
+enum { F64, F32, F16, BF16, F8E4M3, F8E5M2, I8, U8, I16, I32, I64 };
+enum { NONE, RELU, GELU, SILU };
+enum { BY_TENSOR = 1, BY_ROW, BY_COLUMN };
+
+// What the flags say: FORMAT_A, FORMAT_B, FORMAT_C (of C and the bias), TRANSPOSED_A, TRANSPOSED_B, ACTIVATION, SCALES,
+// BETA, BIAS; WHOLE (1: products are summed up as integers, 2: and C holds integers too, 0: neither).
+#if WHOLE
+typedef i64 Sum;
+#else
+typedef f64 Sum;
+#endif
+#if WHOLE == 2
+typedef i64 Want;
+#else
+typedef f64 Want;
+#endif
+#if WHOLE && FORMAT_A < 10 && FORMAT_B < 10  // I64
+typedef i32 Term;
+#else
+typedef Sum Term;
+#endif
+
+DG_DEVICE f64 power(int exponent) {  // of two, in the range of normal numbers
+    union { u64 bits; f64 value; } both = {(u64)(exponent + 1023) << 52};
+    return both.value;
+}
+
+// A float of sign, exponent and fraction, whose highest exponent is that of numbers in f8e4m3 but for one NaN.
+DG_DEVICE f64 decoded(u32 bits, int exponent_bits, int fraction_bits, bool finite) {
+    const u32 top = (1u << exponent_bits) - 1, fractions = (1u << fraction_bits) - 1;
+    const u32 exponent = bits >> fraction_bits & top, fraction = bits & fractions;
+    const int lowest = 1 - (int)(top >> 1) - fraction_bits;
+    f64 size = exponent ? (fraction | (fractions + 1)) * power((int)exponent - 1 + lowest) : fraction * power(lowest);
+    if (finite ? exponent == top && fraction == fractions : exponent == top && fraction != 0) size = power(1023) * 4 * 0;
+    else if (!finite && exponent == top) size = power(1023) * 4;
+    return bits >> (exponent_bits + fraction_bits) & 1 ? -size : size;
+}
+
+template <int FORMAT>
+DG_DEVICE auto number(const void* from, i64 i) {
+    if constexpr (FORMAT == F64) return load_global<f64>((const f64*)from + i);
+    else if constexpr (FORMAT == F32) return (f64)load_global<f32>((const f32*)from + i);
+    else if constexpr (FORMAT == F16) return decoded(load_global<u16>((const u16*)from + i), 5, 10, false);
+    else if constexpr (FORMAT == BF16) return decoded(load_global<u16>((const u16*)from + i), 8, 7, false);
+    else if constexpr (FORMAT == F8E4M3) return decoded(load_global<u8>((const u8*)from + i), 4, 3, true);
+    else if constexpr (FORMAT == F8E5M2) return decoded(load_global<u8>((const u8*)from + i), 5, 2, false);
+    else if constexpr (FORMAT == I8) return (i32)(i8)load_global<u8>((const u8*)from + i);
+    else if constexpr (FORMAT == U8) return (i32)load_global<u8>((const u8*)from + i);
+    else if constexpr (FORMAT == I16) return (i32)(i16)load_global<u16>((const u16*)from + i);
+    else if constexpr (FORMAT == I32) return load_global<i32>((const i32*)from + i);
+    else return load_global<i64>((const i64*)from + i);
+}
+
+DG_DEVICE f64 activated(f64 x) {
+#if ACTIVATION == 1
+    return x < 0 ? 0 : x;
+#elif ACTIVATION == 2
+    return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+#elif ACTIVATION == 3
+    return x / (1 + exp(-x));
+#else
+    return x;
+#endif
+}
+
+const int TILE = 64, DEPTH = 16, EACH = 4, SIDE = 16, THREADS = 256;
+const int LINE = TILE + 1;  // one more than needed, so that a column of a tile lies in different banks
+
+// DEPTH x TILE numbers of A or B into shared memory, zeros where there are none. `across` runs along M or N.
+template <int FORMAT, bool ALONG_K>
+DG_DEVICE void fetch(u32 to, const void* from, i64 start, int first, int count, int k_first, int k) {
+    for (int e = thread_id(); e < TILE * DEPTH; e += THREADS) {
+        const int across = ALONG_K ? e / DEPTH : e % TILE, deep = ALONG_K ? e % DEPTH : e / TILE;
+        const int at = first + across, k_at = k_first + deep;
+        Term x = 0;
+        if (at < count && k_at < k)
+            x = (Term)number<FORMAT>(from, start + (ALONG_K ? (i64)at * k + k_at : (i64)k_at * count + at));
+        store_shared<Term>(to + (deep * LINE + across) * sizeof(Term), x);
+    }
+}
+
+DG_KERNEL gemm_reference(const void* a, const void* b, const void* c, const void* bias, const f32* factor, Want* want,
+                         f32* size, int m, int n, int k, f64 alpha, f64 beta) {
+    const int tiles_m = (m + TILE - 1) / TILE, tiles_n = (n + TILE - 1) / TILE;
+    const int batch = block_id() / (tiles_m * tiles_n), tile = block_id() % (tiles_m * tiles_n);
+    const int row = tile / tiles_n * TILE, column = tile % tiles_n * TILE;
+    const int down = thread_id() / SIDE, along = thread_id() % SIDE;
+    const u32 tile_a = 0, tile_b = DEPTH * LINE * sizeof(Term);
+    Sum sum[EACH][EACH] = {};
+    f64 rows[EACH] = {}, columns[EACH] = {};  // sums of squares
+    for (int first = 0; first < k; first += DEPTH) {
+        fetch<FORMAT_A, !TRANSPOSED_A>(tile_a, a, (i64)batch * m * k, row, m, first, k);
+        fetch<FORMAT_B, TRANSPOSED_B>(tile_b, b, (i64)batch * k * n, column, n, first, k);
+        barrier();
+        for (int deep = 0; deep < DEPTH; ++deep) {
+            Term x[EACH], y[EACH];
+            for (int i = 0; i < EACH; ++i) {
+                x[i] = load_shared<Term>(tile_a + (deep * LINE + down + i * SIDE) * sizeof(Term));
+                y[i] = load_shared<Term>(tile_b + (deep * LINE + along + i * SIDE) * sizeof(Term));
+            }
+            for (int i = 0; i < EACH; ++i)
+                for (int j = 0; j < EACH; ++j) sum[i][j] += (Sum)x[i] * y[j];
+            if (WHOLE < 2)
+                for (int i = 0; i < EACH; ++i) {
+                    rows[i] += (f64)x[i] * x[i];
+                    columns[i] += (f64)y[i] * y[i];
+                }
+        }
+        barrier();
+    }
+    for (int i = 0; i < EACH; ++i)
+        for (int j = 0; j < EACH; ++j) {
+            const int r = row + down + i * SIDE, s = column + along + j * SIDE;
+            if (r >= m || s >= n) continue;
+            const i64 at = ((i64)batch * m + r) * n + s;
+#if WHOLE == 2
+            store_global<Want>(want + at, sum[i][j]);
+#else
+            f64 x = alpha * (f64)sum[i][j], scale = (alpha < 0 ? -alpha : alpha) * root(rows[i]) * root(columns[j]) / k;
+#if SCALES
+            const f64 by = load_global<f32>(factor + (SCALES == BY_ROW ? r : SCALES == BY_COLUMN ? s : 0));
+            x *= by;
+            scale *= by < 0 ? -by : by;
+#endif
+#if BETA
+            const f64 old = beta * (f64)number<FORMAT_C>(c, at);
+            x += old;
+            scale += (old < 0 ? -old : old) / k;
+#endif
+#if BIAS
+            const f64 more = (f64)number<FORMAT_C>(bias, s);
+            x += more;
+            scale += (more < 0 ? -more : more) / k;
+#endif
+            store_global<Want>(want + at, activated(x));
+            store_global<f32>(size + at, scale < 3e38 ? (f32)scale : 0.0f);  // not a number: no scale
+#endif
+        }
+}

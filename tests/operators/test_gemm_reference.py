@@ -1,0 +1,114 @@
+"""A GEMM's reference on a device is the host's: it decides alone over results too large for the host."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deepgen.build import build_once
+from deepgen.operators import Answer, Gemm, Tolerance, gemm
+from deepgen.operators.compare import compare
+from deepgen.targets import resolve
+from deepgen.vocabulary import Missing, Source
+from deepgen.vocabulary.dtypes import dtype
+
+sys.path.append(str(Path(__file__).parents[1] / "generators"))
+import simt_emulation as emulation
+
+ALL = {"alpha": -0.5, "beta": 2.0, "bias": True, "activation": "relu"}
+OPERATORS = [
+    *(gemm(70, 67, 35, layout=layout, batch=2) for layout in ("nn", "nt", "tn", "tt")),
+    *(gemm(9, 70, 33, dtype=name, layout="nt") for name in ("f64", "tf32", "f16", "bf16", "f8e4m3", "f8e5m2", "u8")),
+    gemm(65, 3, 300, dtype="i8", a="u8", layout="tn"),
+    gemm(1, 1, 1),
+    gemm(9, 70, 33, dtype="bf16", scales="row", **ALL),
+    gemm(9, 70, 33, dtype="f16", scales="column", layout="tt", batch=2, **{**ALL, "activation": "gelu"}),
+    gemm(9, 70, 33, dtype="f8e4m3", scales="tensor", bias=True, activation="silu"),
+    gemm(9, 70, 33, dtype="i8", c="bf16", scales="row", bias=True),
+]
+
+
+def emulated(operator: Gemm, probe: str, folder: Path) -> Answer:
+    kernel = operator.reference_kernel("cuda")
+    assert kernel is not None
+    simt = resources.files("deepgen.generators.templates.simt")
+    headers = (Source(name, (simt / name).read_text()) for name in ("dialect.h", "emulate.h"))
+    harness = """
+        #include "dialect.h"
+        #include "gemm_reference.cu"
+        extern "C" void clear() { emulate::machine.ranges.clear(); }
+        extern "C" void buffer(char* begin, i64 bytes, int writable, int once) {
+            emulate::machine.ranges.push_back({begin, bytes, writable != 0, once != 0, {}});
+        }
+        extern "C" const char* run_gemm_reference(void** args, int grid, int threads, int shared) {
+            return emulate::launch(gemm_reference, args, grid, threads, shared);
+        }"""
+    folder.mkdir()
+    library = emulation.compiled(replace(kernel, sources=(*kernel.sources, *headers)), folder, harness, "-std=c++17")
+    [shape] = [t.shape for t in operator.tensors() if t.name == "C"]
+    whole = operator.dtypes[2].integer
+    tensors = {
+        "C": np.zeros(shape),
+        **operator.inputs(3, probe),
+        "want_C": np.zeros(shape, np.int64 if whole else np.float64),
+        "scale_C": np.ones(shape, np.float32),
+    }
+    error = emulation.steps(kernel, library, operator, tensors, {}, ("want_C", "scale_C"))
+    assert error == ""
+    return Answer(tensors["want_C"], tensors["scale_C"])
+
+
+def alike(got: Answer, want: Answer) -> bool:
+    """As f64 allows: sums may be added up in another order."""
+    of = dtype("i64" if got.values.dtype == np.int64 else "f64")
+    sizes = np.broadcast_to(want.scale, want.values.shape).astype(np.float64)
+    close = Tolerance(1e-12, 1e-12)
+    return (
+        compare(got.values, want, of, close).ok
+        and compare(got.scale, Answer(sizes), dtype("f32"), Tolerance(0.0, 1e-5)).ok
+    )
+
+
+@pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda o: o.describe().replace(" ", "-"))
+def test_the_device_computes_what_the_host_does(operator: Gemm, tmp_path: Path) -> None:
+    for probe in {"normal", "special", "denormal"} & set(operator.probes()) if operator.batch == 1 else ("normal",):
+        want = operator.reference(operator.inputs(3, probe))["C"]
+        assert alike(emulated(operator, probe, tmp_path / probe), want), probe
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda o: o.describe().replace(" ", "-"))
+def test_a_few_elements_are_those_of_the_whole(operator: Gemm) -> None:
+    for probe in operator.probes():
+        inputs = operator.inputs(3, probe)
+        want = operator.reference(inputs)["C"]
+        places = np.arange(0, want.values.size, 7)
+        scale = np.broadcast_to(want.scale, want.values.shape).reshape(-1)[places]
+        got = operator.reference_at(inputs, "C", places)
+        got = replace(got, scale=np.broadcast_to(got.scale, places.shape).astype(np.float32))
+        assert alike(got, Answer(want.values.reshape(-1)[places], scale)), probe
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_90a", "cuda:sm_80", "hip:gfx906", "hip:gfx90a"])
+def test_it_builds_wherever_kernels_do(target: str) -> None:
+    chip = resolve(target)
+    for operator in OPERATORS[3:]:
+        kernel = operator.reference_kernel(chip.kind)
+        if kernel is None:
+            assert chip.kind == "hip" and operator.activation in ("gelu", "silu")
+            continue
+        try:
+            assert build_once(kernel, chip).facts["code_bytes"]
+        except Missing as error:
+            pytest.skip(str(error))
+
+
+def test_what_its_arithmetic_does_not_cover_is_left_to_the_host() -> None:
+    assert gemm(8, 8, 8, dtype="i8", alpha=0.5).reference_kernel("cuda") is None
+    assert gemm(8, 8, 8, activation="gelu").reference_kernel("hip") is None
+    assert gemm(8, 8, 8).reference_kernel("c") is None
