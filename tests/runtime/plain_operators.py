@@ -71,6 +71,29 @@ class Norm(Small):
 
 
 @dataclass(frozen=True)
+class Windows(Small):
+    """The first value of each window of x."""
+
+    name: ClassVar[str] = "windows"
+    n: int = 8
+    k: int = 3
+
+    def signature(self) -> Signature:
+        return Signature((Param("x", "input", "f32", ("n",)), Param("y", "output", "f32", ("n - k + 1",), align=256)))
+
+
+@dataclass(frozen=True)
+class Ones(Small):
+    """Reads nothing."""
+
+    name: ClassVar[str] = "ones"
+    n: int = 4
+
+    def signature(self) -> Signature:
+        return Signature((Param("y", "output", "f32", ("n",)),))
+
+
+@dataclass(frozen=True)
 class Double(Small):
     """Every element of x twice as large, in place, wherever it lies."""
 

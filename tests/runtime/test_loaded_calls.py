@@ -21,15 +21,18 @@ from plain_operators import (
     Add,
     Double,
     Norm,
+    Ones,
     Weighted,
+    Windows,
     add,
     add_dense,
     plain,
+    tensors,
 )
 
 from deepgen.operators import gemm
 from deepgen.runtime.loaded import Loaded, load
-from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Source
+from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, ScalarArg, Source
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +159,23 @@ def test_zero_sizes_run_nothing(multiply: Loaded, norm: Loaded) -> None:
     with pytest.raises(BadInput, match=r"x has no elements \(4x0\), and mean has \(4\)"):
         norm(normal(4, 0))
     assert multiply.workspace_bytes(normal(0, 5), normal(5, 7)) == 0
+    text = "void windows(const float *x, float *y, long n) { for (long i = 0; i < n; i++) y[i] = x[i]; }"
+    windows = load(plain("windows", text, *tensors("x", "y"), ScalarArg("i64", "n - k + 1")), Windows(), CPU)
+    assert windows(normal(5)).shape == (3,) and windows(normal(2)).shape == (0,)
+    with pytest.raises(BadInput, match="y would have the size -1"):
+        windows(normal(1))
+    made = [windows(normal(9)) for _ in range(9)]
+    assert all(y.ctypes.data % 256 == 0 and y.shape == (7,) for y in made), "as the parameter asks"
+    with pytest.raises(BadInput, match="y is not 256-byte aligned"):
+        windows(normal(8), out=made[0][1:])
+
+
+def test_an_operator_that_reads_nothing_is_told_where_to_write() -> None:
+    call = load(plain("ones", "void ones(float *y) { *y = 1; }", *tensors("y")), Ones(), CPU)
+    out = np.zeros(3, np.float32)
+    assert call(out=out) is out and out[0] == 1
+    with pytest.raises(BadInput, match="reads no arrays, so none says where"):
+        call()
 
 
 def test_what_does_not_fit_is_said_by_name(multiply: Loaded) -> None:

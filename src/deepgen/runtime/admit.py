@@ -47,15 +47,16 @@ def admit(
         facts[name] = TensorFacts(seen.shape, signature.dtype_of(param), seen.strides, seen.device)
     solved = operator.solve(facts)
     tensors = {t.name: t for t in solved.tensors()}
-    none = [t for t in tensors.values() if 0 in t.shape and t.name in views]
-    if none:
-        return _empty(tensors, none[0], [p.name for p in signature.outputs])
-    for name, seen in views.items():
-        _check_strides(signature[name], seen, device)
     for param in signature.scalars:
         low, high = bounds(param, dtype(signature.dtype_of(param)), solved.sizes)
         if not low <= values[param.name] <= high:
             raise BadInput(f"{param.name} is {values[param.name]}", allowed=f"{low} to {high}")
+    written = [tensors[p.name] for p in signature.outputs]
+    if all(0 in tensor.shape for tensor in written):
+        return Admitted(tensors, {}, empty=True)
+    _check_elements([tensors[name] for name in views], written)
+    for name, seen in views.items():
+        _check_strides(signature[name], seen, device)
     bound = operator.bind(facts, values)
     _check_told(kernel, bound, facts, tensors)
     scalars = bound.strided(facts)
@@ -63,13 +64,13 @@ def admit(
     return Admitted(tensors, scalars, empty=False)
 
 
-def _empty(tensors: Mapping[str, Tensor], none: Tensor, written: Sequence[str]) -> Admitted:
-    """Zero sizes run nothing, where there is nothing to write."""
-    for name in written:
-        if 0 not in tensors[name].shape:
-            shapes = f"{none.name} has no elements ({_shape(none)}), and {name} has ({_shape(tensors[name])})"
-            raise BadInput(shapes, allowed=f"{none.name} with sizes from 1 up: {name} would be made of nothing")
-    return Admitted(tensors, {}, empty=True)
+def _check_elements(given: Sequence[Tensor], written: Sequence[Tensor]) -> None:
+    """Raises where elements of a result would be made of nothing, as the greatest of no numbers is."""
+    none = next((tensor for tensor in given if 0 in tensor.shape), None)
+    if none is not None:
+        some = next(tensor for tensor in written if 0 not in tensor.shape)
+        words = f"{none.name} has no elements ({_shape(none)}), and {some.name} has ({_shape(some)})"
+        raise BadInput(words, allowed=f"{none.name} with sizes from 1 up: {some.name} would be made of nothing")
 
 
 def _check_strides(param: Param, seen: View, device: Device) -> None:

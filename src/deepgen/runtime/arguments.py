@@ -23,7 +23,6 @@ class Arguments:
         self.written = tuple(p.name for p in self._signature.outputs)
         # Addresses are listed in this order everywhere.
         self.order = tuple(dict.fromkeys((*(p.name for p in read), *self.written)))
-        self._positional = tuple(p.name for p in read if not p.optional)
         self._needed = tuple(p.name for p in read if not p.optional)
         self._values = dict(operator.values())
 
@@ -31,10 +30,10 @@ class Arguments:
         self, inputs: Sequence[Any], out: Any, named: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, int | float]]:
         """The arrays and the scalars of a call, by name. Outputs that are to be made are left out."""
-        if len(inputs) > len(self._positional):
-            allowed = f"{', '.join(self._positional)}; others by name"
+        if len(inputs) > len(self._needed):
+            allowed = f"{', '.join(self._needed)}; others by name"
             raise BadInput(f"{len(inputs)} arrays are given to {self._operator.describe()}", allowed=allowed)
-        given = dict(zip(self._positional, inputs))  # noqa: B905  fewer may be given: the others by name
+        given = dict(zip(self._needed, inputs))  # noqa: B905  fewer may be given: the others by name
         values = dict(self._values)
         for name, value in named.items():
             if name in values:
@@ -51,6 +50,8 @@ class Arguments:
             if given.get(name) is None:
                 how = "out=" if name in self.written else f"{name}="
                 raise BadInput(f"{self._operator.describe()} reads {name}", allowed=f"pass it as {how}")
+        if not given:
+            raise BadInput(f"{self._operator.describe()} reads no arrays, so none says where", allowed="pass out=")
         return {name: given[name] for name in self.order if name in given}, values
 
     def result(self, arrays: Mapping[str, Any]) -> Any:

@@ -9,12 +9,13 @@ import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from deepgen.operators import Array
+from deepgen.operators import Array, Tensor
 from deepgen.operators.signature import dense_strides, stored
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import DTYPES
@@ -66,6 +67,7 @@ _DLPACK = {
     (10, 8): "f8e4m3",
     (12, 8): "f8e5m2",
 }
+_MALLOC = 16  # bytes that the addresses of numpy's arrays are multiples of; other libraries' are of 64 and more
 _STRIDED = "torch.strided"
 _DLPACK_DEVICES = {1: CPU, 2: GPU, 10: GPU}  # the host, CUDA, ROCm
 
@@ -124,18 +126,19 @@ def is_torch(array: Any) -> bool:
     return hasattr(array, "data_ptr")
 
 
-def allocator(arrays: Sequence[Any], shape: tuple[int, ...], dtype: str, name: str) -> Maker:
+def allocator(arrays: Sequence[Any], tensor: Tensor, align: int) -> Maker:
     """What makes a new array of the kind of these, on the device of the array that it is given: the first of them.
 
     numpy's have no bf16 and 8-bit floats: they are made by ml_dtypes where one of the arrays is of it, else as bits.
     """
-    like, theirs = arrays[0], _THEIRS[stored(dtype)]
+    like, shape, dtype = arrays[0], tensor.shape, tensor.dtype.name
+    theirs = _THEIRS[stored(dtype)]
     if is_torch(like):
         element = getattr(sys.modules["torch"], theirs)
         return lambda a: a.new_empty(shape, dtype=element)
     if isinstance(like, np.ndarray):
         made = _numpy_dtype(arrays, dtype)
-        return lambda _: np.empty(shape, made)
+        return lambda _: np.empty(shape, made) if align <= _MALLOC else _aligned(shape, made, align)
     library = type(like).__module__.partition(".")[0]
     if library == "cupy":
         made = _numpy_dtype(arrays, dtype)
@@ -144,7 +147,9 @@ def allocator(arrays: Sequence[Any], shape: tuple[int, ...], dtype: str, name: s
         jax = sys.modules["jax"]
         # Arrays of JAX come into being later than the call that asks for them.
         return lambda a: jax.numpy.empty(shape, theirs, device=a.sharding).block_until_ready()
-    raise BadInput(f"no memory for {name} beside arrays of type {type(like).__name__}", allowed="pass it as out=")
+    raise BadInput(
+        f"no memory for {tensor.name} beside arrays of type {type(like).__name__}", allowed="pass it as out="
+    )
 
 
 def stream_handle(stream: Any) -> int:
@@ -183,6 +188,13 @@ def _numpy_dtype(arrays: Sequence[Any], dtype: str) -> np.dtype[Any]:
         made: np.dtype[Any] = np.dtype(getattr(sys.modules["ml_dtypes"], _THEIRS[dtype]))
         return made
     return of.numpy()
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any], align: int) -> Array:
+    size = prod(shape) * dtype.itemsize
+    raw = np.empty(size + align, np.uint8)
+    skip = -raw.ctypes.data % align
+    return raw[skip : skip + size].view(dtype).reshape(shape)
 
 
 def _by_cupy(like: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:

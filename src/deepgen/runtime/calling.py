@@ -119,7 +119,7 @@ class Loaded:
         admitted = self._admit(arrays, values)
         given = [*arrays.values()]
         makers = {
-            name: allocator(given, admitted.tensors[name].shape, admitted.tensors[name].dtype.name, name)
+            name: allocator(given, admitted.tensors[name], self._aligned[name])
             for name in self._arguments.written
             if name not in arrays
         }
