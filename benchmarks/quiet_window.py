@@ -20,8 +20,8 @@ from rich.table import Table
 
 from common import run_main, save
 from deepgen import baselines, generators, targets
-from deepgen.engines import Entry, LocalEngine, Session
-from deepgen.measure.base import Task
+from deepgen.engines import LocalEngine, Session
+from deepgen.measure.base import Contender, Task
 from deepgen.operators import gemm
 from deepgen.targets import host
 from deepgen.vocabulary import Kernel
@@ -39,7 +39,7 @@ def fresh_kernels(size: int) -> list[Kernel]:
 
 
 def baseline_seconds(session: Session, name: str, seed: int) -> list[float]:
-    return list(session.compare([Entry(name)], ROUNDS, seed)[0].samples)
+    return list(session.compare([Contender(name)], ROUNDS, seed)[0].samples)
 
 
 def take_turn(

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+
+import deepgen as dg
 from deepgen.extend import (
     Answer,
     Cpu,
@@ -33,8 +35,6 @@ from deepgen.extend import (
     Work,
     least_work,
 )
-
-import deepgen as dg
 
 # --- a vector addition ----------------------------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ sys.path[:0] = [str(HERE.parents[1] / "src")]
 import deepgen as dg  # noqa: E402
 from deepgen import targets  # noqa: E402
 from deepgen.build import build_once  # noqa: E402
-from deepgen.engines import Entry, LocalEngine  # noqa: E402
-from deepgen.measure.base import Task  # noqa: E402
+from deepgen.engines import LocalEngine  # noqa: E402
+from deepgen.measure.base import Contender, Task  # noqa: E402
 from deepgen.measure.gpu_bench import GpuBench  # noqa: E402
 from deepgen.measure.gpu_checks import Checks  # noqa: E402
 from deepgen.measure.gpu_reference import DeviceReference  # noqa: E402
@@ -110,7 +110,7 @@ def sums(target: Target, search: float, folder: Path) -> Iterator[Row]:
     for operator in LONG:
         with LocalEngine(cache=folder / "cache").open(Task(operator, target)) as session:
             names = session.baselines()
-            measured = session.compare([Entry(name) for name in names], 3, 1)
+            measured = session.compare([Contender(name) for name in names], 3, 1)
         told = {n: {"verdict": str(m.verdict), "error": m.error} for n, m in zip(names, measured, strict=True)}
         yield {"problem": operator.describe(), "baselines": told, "ok": all(m.ok for m in measured)}
 

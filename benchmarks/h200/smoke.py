@@ -21,10 +21,10 @@ import smoke_kernels as kernels
 
 from deepgen import targets
 from deepgen.build import BuildError, BuildPool, Cache, toolchains_for
-from deepgen.engines import Entry, LocalEngine
+from deepgen.engines import LocalEngine
 from deepgen.engines.local import LocalSession
 from deepgen.generators import find
-from deepgen.measure.base import Policy, Task
+from deepgen.measure.base import Contender, Policy, Task
 from deepgen.operators import gemm
 from deepgen.runtime.devices import GpuDevice
 from deepgen.runtime.loaded import Loaded, load
@@ -101,7 +101,7 @@ def comparison(target: Cuda, cache: Path) -> None:
     for size in (256, 1024, 4096):
         with session(target, cache, size=size) as work:
             names = work.baselines()
-            entries = [Entry("tiled", kernels.tiled()), *(Entry(name) for name in names)]
+            entries = [Contender("tiled", kernels.tiled()), *(Contender(name) for name in names)]
             started = time.monotonic()
             measured = work.compare(entries, 20, 1)
             flops = work.task.operator.flops()
@@ -123,7 +123,7 @@ def batched(target: Cuda, cache: Path) -> None:
     ):
         with LocalEngine(cache=cache).open(Task(operator, target)) as work:
             names = work.baselines()
-            for name, result in zip(names, work.compare([Entry(n) for n in names], 5, 1), strict=True):
+            for name, result in zip(names, work.compare([Contender(n) for n in names], 5, 1), strict=True):
                 say("baselines", f"{operator.describe()[5:27]} {name}", told(result, operator.flops()))
 
 

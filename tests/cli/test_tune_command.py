@@ -245,10 +245,11 @@ def test_json_stays_pure_on_a_terminal(project: Path) -> None:
 
 
 def test_a_family_and_a_number_of_threads_are_part_of_the_study(deepgen: Callable, project: Path) -> None:
-    said = deepgen("tune", "gemm", "MNK=64", "--family", "x86_gemm", "--threads", "1", "--trials", "2", "--json")
+    words = ("tune", "gemm", "MNK=64", "--target", "cpu", "--family", "c_gemm", "--threads", "1", "--trials", "2")
+    said = deepgen(*words, "--json")
     assert said.code == 0, said.err
     study = _only_study(project)
-    assert study.definition["generator"] == "x86_gemm" and study.definition["policy"]["threads"] == 1
+    assert study.definition["generator"] == "c_gemm" and study.definition["policy"]["threads"] == 1
     assert {trial.config["THREADS"] for trial in study.trials()} == {1}
 
 
@@ -257,5 +258,7 @@ def test_a_family_that_is_unknown_or_has_no_threads_is_named(deepgen: Callable) 
     assert unknown.code == 2 and "nobody" in unknown.err and "x86_gemm" in unknown.err
     other = deepgen(*SMALL, "--family", "x86_gemm")
     assert other.code == 2 and "x86_gemm" in other.err
+    both = deepgen(*SMALL, "--family", "x86_gemm", "--threads", "2")
+    assert both.code == 2 and "x86_gemm does not serve" in both.err
     threads = deepgen(*SMALL, "--threads", "2")
     assert threads.code == 2 and "threads" in threads.err

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from deepgen import targets
-from deepgen.engines import Engine, Entry, LocalEngine, Outcome, Session
+from deepgen.engines import Engine, LocalEngine, Outcome, Session
 from deepgen.engines.ray import RayEngine
 from deepgen.generators.sim import SimTiles
-from deepgen.measure.base import Task
+from deepgen.measure.base import Contender, Task
 from deepgen.operators import gemm
 from deepgen.targets import Sim
 from deepgen.targets.sim import fault, true_seconds
@@ -96,7 +96,7 @@ def test_comparison_is_paired_and_in_the_order_given(session: Session) -> None:
     assert isinstance(sim, Sim)
     good = [(c, k) for c, k in kernels(40) if fault(sim, c) is None][:3]
     with session.quiet():
-        compared = session.compare([Entry(str(i), k) for i, (_, k) in enumerate(good)], rounds=7, seed=1)
+        compared = session.compare([Contender(str(i), k) for i, (_, k) in enumerate(good)], rounds=7, seed=1)
     assert [len(m.samples) for m in compared] == [7, 7, 7]
     for (config, _), measured in zip(good, compared, strict=True):
         assert measured.seconds == pytest.approx(true_seconds(sim, OPERATOR.flops(), config), rel=0.1)

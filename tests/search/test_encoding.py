@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from deepgen.search.encoding import Encoding
-from deepgen.search.gaussian import Kernel
+from deepgen.search.gaussian import Covariance
 from deepgen.space import Space
 
 
@@ -44,5 +44,5 @@ def test_the_distances_make_a_kernel_for_knobs_of_every_kind() -> None:
     space = mixed()
     encoding = Encoding(space)
     codes = encoding.codes(range(space.count()))
-    matrix = Kernel(encoding.distances).between(codes, codes.T)
+    matrix = Covariance(encoding.distances).between(codes, codes.T)
     assert np.linalg.eigvalsh(matrix).min() > -1e-9

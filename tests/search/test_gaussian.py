@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from deepgen.search.acquisition import log_improvement, standardised
-from deepgen.search.gaussian import Kernel, Posterior
+from deepgen.search.gaussian import Covariance, Posterior
 
 
 def line(levels: int) -> np.ndarray:
@@ -18,7 +18,7 @@ def codes() -> np.ndarray:
 
 
 def test_observing_one_by_one_says_the_same_as_all_at_once(codes: np.ndarray) -> None:
-    kernel = Kernel([line(6)] * 4)
+    kernel = Covariance([line(6)] * 4)
     y = np.sin(codes[:30].sum(axis=1))
     whole, stepwise = Posterior(kernel, codes.T), Posterior(kernel, codes.T)
     whole.start(range(30))
@@ -30,7 +30,7 @@ def test_observing_one_by_one_says_the_same_as_all_at_once(codes: np.ndarray) ->
 
 
 def test_what_was_imagined_is_forgotten(codes: np.ndarray) -> None:
-    kernel = Kernel([line(6)] * 4)
+    kernel = Covariance([line(6)] * 4)
     y = np.sin(codes[:20].sum(axis=1))
     posterior = Posterior(kernel, codes.T)
     posterior.start(range(20))
@@ -43,7 +43,7 @@ def test_what_was_imagined_is_forgotten(codes: np.ndarray) -> None:
 
 
 def test_fitting_finds_the_column_that_matters(codes: np.ndarray) -> None:
-    kernel = Kernel([line(6)] * 4)
+    kernel = Covariance([line(6)] * 4)
     before = kernel.fit(codes, standardised(1.0 + codes[:, 2].astype(float) ** 2), 1)
     after = kernel.fit(codes, standardised(1.0 + codes[:, 2].astype(float) ** 2), 60)
     assert after < before
@@ -51,7 +51,7 @@ def test_fitting_finds_the_column_that_matters(codes: np.ndarray) -> None:
 
 
 def test_the_slope_that_fitting_follows_is_that_of_its_loss(codes: np.ndarray) -> None:
-    kernel = Kernel([line(6)] * 4)
+    kernel = Covariance([line(6)] * 4)
     y = standardised(np.exp(np.sin(codes[:, 0] + 2.0 * codes[:, 1])))
     members = [np.eye(6)[codes[:, i]] for i in range(4)]
     at = np.random.default_rng(1).normal(size=9) * 0.3
@@ -79,7 +79,7 @@ def test_standardised_times_keep_their_order_and_do_not_mind_equal_ones() -> Non
 def test_observing_several_at_once_or_one_by_one_is_the_same() -> None:
     rng = np.random.default_rng(3)
     at = np.linspace(0.0, 1.0, 6)
-    kernel = Kernel([np.abs(at[:, None] - at[None, :])] * 3)
+    kernel = Covariance([np.abs(at[:, None] - at[None, :])] * 3)
     pool = rng.integers(0, 6, (3, 50))
     one, many = Posterior(kernel, pool), Posterior(kernel, pool)
     for posterior in (one, many):

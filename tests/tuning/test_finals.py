@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import deepgen as dg
 from deepgen import baselines
 from deepgen.cli.result import print_result
-from deepgen.engines import Entry
 from deepgen.measure.base import Contender
 from deepgen.measure.sim import SimRunner
 from deepgen.tuning import finals, reuse
@@ -88,10 +87,10 @@ class Arena:
     def verify(self, kernel: Kernel, seed: int, probe: str) -> Measurement:
         return Measurement(Verdict.CORRECT)
 
-    def compare(self, entries: Sequence[Entry], rounds: int, seed: int) -> list[Measurement]:
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
         self.rounds += rounds
         rng = np.random.default_rng(seed)
-        times = [self._seconds[int(e.kernel.sources[0].text)] for e in entries if e.kernel]
+        times = [self._seconds[int(e.kernel.sources[0].text)] for e in contenders if e.kernel]
         drawn = [t * np.exp(self._noise * rng.standard_normal(rounds)) for t in times]
         return [Measurement(Verdict.CORRECT, samples=tuple(map(float, row))) for row in drawn]
 
@@ -179,11 +178,11 @@ class WrongBaseline(Arena):
     def baselines(self) -> list[str]:
         return ["planted"]
 
-    def compare(self, entries: Sequence[Entry], rounds: int, seed: int) -> list[Measurement]:
-        kernels = [e for e in entries if e.kernel]
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        kernels = [e for e in contenders if e.kernel]
         measured = dict(zip((e.name for e in kernels), super().compare(kernels, rounds, seed), strict=True))
         wrong = Measurement(Verdict.WRONG, "C[0, 1] is 2, should be 1 (1 of 4 elements wrong)", error=1.07)
-        return [measured.get(e.name, wrong) for e in entries]
+        return [measured.get(e.name, wrong) for e in contenders]
 
 
 def test_a_baseline_that_is_called_wrong_is_told_with_its_error() -> None:

@@ -13,7 +13,7 @@ from deepgen.build import BuildLimits
 from deepgen.cluster import nodes, results
 from deepgen.cluster.fetch import Fetched, fetch
 from deepgen.cluster.folder import Definition, GroupProgress, Row, RunFolder, RunProgress
-from deepgen.cluster.model import Task, WorkGroup
+from deepgen.cluster.model import GroupTask, WorkGroup
 from deepgen.cluster.ssh import Ask, HostError
 from deepgen.cluster.state import State, Up
 from deepgen.tuning import Progress, Request, Study, tune
@@ -157,7 +157,7 @@ class _Run:
             tell(ended=True, problem=f"an unexpected error: {type(error).__name__}: {error}")
             raise
 
-    def _task(self, group: WorkGroup, task: Task, up: Up) -> None:
+    def _task(self, group: WorkGroup, task: GroupTask, up: Up) -> None:
         from deepgen.engines.ray import RayEngine
 
         own = self.folder.path / group.name

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from deepgen import targets
 from deepgen.cluster.code import own_code
 from deepgen.cluster.machines import reach
-from deepgen.cluster.model import Task, WorkGroup
+from deepgen.cluster.model import GroupTask, WorkGroup
 from deepgen.cluster.ssh import Ask, HostError
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput
@@ -26,12 +26,12 @@ class Fetched:
     target: Target
 
 
-def fetch(group: WorkGroup, task: Task, beside: Path, password: Ask) -> Fetched:
+def fetch(group: WorkGroup, task: GroupTask, beside: Path, password: Ask) -> Fetched:
     """From the builder's folder; what is not there may lie beside the task file."""
     return asyncio.run(_fetch(group, task, beside, password))
 
 
-async def _fetch(group: WorkGroup, task: Task, beside: Path, password: Ask) -> Fetched:
+async def _fetch(group: WorkGroup, task: GroupTask, beside: Path, password: Ask) -> Fetched:
     async with reach(group.builder, password) as machine:
 
         async def read(path: str) -> bytes | None:

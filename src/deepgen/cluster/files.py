@@ -12,7 +12,7 @@ from typing import Any
 from deepgen import search
 from deepgen.cluster import keys, older
 from deepgen.cluster.keys import Kind, Table
-from deepgen.cluster.model import Cluster, Host, Secret, Task, WorkGroup, password_variable
+from deepgen.cluster.model import Cluster, GroupTask, Host, Secret, WorkGroup, password_variable
 from deepgen.settings import read_json, read_toml
 from deepgen.targets import KINDS
 from deepgen.vocabulary import BadInput
@@ -112,7 +112,7 @@ def _group(entry: Mapping[str, Any], where: str, hosts: Mapping[str, Host]) -> W
         target=table.need("target"),
         builder=host("build_host"),
         tester=host("measure_host"),
-        tasks=tuple(Task(t.need("config"), t.need("results"), t.get("space")) for t in tasks),
+        tasks=tuple(GroupTask(t.need("config"), t.need("results"), t.get("space")) for t in tasks),
         **table.given("jobs", "devices", "space_strategy", "samples", "keep_top"),
         tuning=table.given(*_TUNING),
     )

@@ -30,7 +30,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Task:
+class GroupTask:
     """One tuning config, tuned to its end before the group's next one starts."""
 
     config: str  # a tuning config, in the builder's folder or beside the task file
@@ -46,7 +46,7 @@ class WorkGroup:
     target: str
     builder: Host
     tester: Host
-    tasks: tuple[Task, ...]
+    tasks: tuple[GroupTask, ...]
     jobs: int = 1  # builds at a time
     devices: tuple[int, ...] = (0,)
     space_strategy: int = 1  # how a tuning config of the older tool becomes a space
@@ -68,7 +68,7 @@ class WorkGroup:
                 **data,
                 "builder": Host(**data["builder"]),
                 "tester": Host(**data["tester"]),
-                "tasks": tuple(Task(**task) for task in data["tasks"]),
+                "tasks": tuple(GroupTask(**task) for task in data["tasks"]),
                 "devices": tuple(data["devices"]),
             }
         )

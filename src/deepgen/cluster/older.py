@@ -8,7 +8,7 @@ from typing import Any
 
 from deepgen.cluster import keys
 from deepgen.cluster.keys import Kind, Table
-from deepgen.cluster.model import Cluster, Host, Secret, Task, WorkGroup
+from deepgen.cluster.model import Cluster, GroupTask, Host, Secret, WorkGroup
 from deepgen.vocabulary import BadInput
 
 _PREFIX = {"CUDA": "cuda:sm_", "HIP": "hip:gfx"}
@@ -76,7 +76,7 @@ def _host(table: Table, passwords: dict[Host, Secret]) -> Host:
     return host
 
 
-def _tasks(compiler: Table) -> tuple[Task, ...]:
+def _tasks(compiler: Table) -> tuple[GroupTask, ...]:
     """The three lists tell one task each at the same place."""
     configs = compiler.need("tuning_config_relative_paths")
     prefixes = compiler.need("perflog_prefix_list")
@@ -85,4 +85,4 @@ def _tasks(compiler: Table) -> tuple[Task, ...]:
         counts = {"tuning_config_relative_paths": configs, "tuning_space_relative_paths": spaces}
         said = ", ".join(f"{len(v)} in {k}" for k, v in {**counts, "perflog_prefix_list": prefixes}.items())
         raise BadInput(f"the lists of tasks differ in length: {said}", where=compiler.where, allowed="one a task")
-    return tuple(Task(c, p, s) for c, p, s in zip(configs, prefixes, spaces, strict=True))
+    return tuple(GroupTask(c, p, s) for c, p, s in zip(configs, prefixes, spaces, strict=True))

@@ -1,6 +1,6 @@
 """Where builds and measurements are carried out."""
 
-from deepgen.engines.base import Arena, Engine, Entry, Look, Outcome, Session
+from deepgen.engines.base import Arena, Engine, Look, Outcome, Session
 from deepgen.engines.local import LocalEngine
 
-__all__ = ["Arena", "Engine", "Entry", "LocalEngine", "Look", "Outcome", "Session"]
+__all__ = ["Arena", "Engine", "LocalEngine", "Look", "Outcome", "Session"]

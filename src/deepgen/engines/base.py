@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from deepgen.measure.base import Task
+from deepgen.measure.base import Contender, Task
 from deepgen.vocabulary import Artifact, Kernel, Measurement, Verdict
 
 Look = Callable[[int, Artifact], bool]
@@ -29,14 +29,6 @@ class Outcome:
     measurement: Measurement
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Someone in a comparison: a kernel, or (without one) the baseline of that name."""
-
-    name: str
-    kernel: Kernel | None = None
-
-
 class Arena(Protocol):
     """Where kernels are verified and compared: all that finals need, live or in a bundle far away."""
 
@@ -50,8 +42,8 @@ class Arena(Protocol):
 
     def verify(self, kernel: Kernel, seed: int, probe: str) -> Measurement: ...
 
-    def compare(self, entries: Sequence[Entry], rounds: int, seed: int) -> list[Measurement]:
-        """Interleaved samples of all entries, in the order given."""
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        """Interleaved samples of all contenders, in the order given; kernels that are not built yet are built first."""
         ...
 
     def baselines(self) -> list[str]:

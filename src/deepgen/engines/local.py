@@ -6,14 +6,14 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from deepgen import baselines
 from deepgen.build import BuildError, BuildLimits, BuildPool, Cache, build_once, default_cache_folder, toolchains_for
-from deepgen.engines.base import NOT_WORTH_IT, Entry, Look, Outcome
+from deepgen.engines.base import NOT_WORTH_IT, Look, Outcome
 from deepgen.measure import bandwidth, open_runner, peak_gflops
 from deepgen.measure.base import Contender, Task, least_seconds
 from deepgen.targets import host
@@ -110,10 +110,10 @@ class LocalSession:
         with self._device:
             return self._runner.verify(kernel, artifact, seed, probe)
 
-    def compare(self, entries: Sequence[Entry], rounds: int, seed: int) -> list[Measurement]:
-        contenders = [Contender(e.name, e.kernel, self.build(e.kernel) if e.kernel else None) for e in entries]
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        built = [replace(c, artifact=self.build(c.kernel)) if c.kernel else c for c in contenders]
         with self._device:
-            return self._runner.compare(contenders, rounds, seed)
+            return self._runner.compare(built, rounds, seed)
 
     def baselines(self) -> list[str]:
         return baselines.find(self.task.operator, self.task.target)

@@ -73,11 +73,11 @@ def least_seconds(task: Task, peak: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Contender:
-    """Someone in a comparison: a built kernel, or a baseline by its name."""
+    """Someone in a comparison: a kernel, or a baseline by its name."""
 
     name: str
     kernel: Kernel | None = None
-    artifact: Artifact | None = None  # with a kernel; a baseline has neither
+    artifact: Artifact | None = None  # once the kernel is built, as runners want it; a baseline has neither
 
 
 @dataclass(frozen=True)

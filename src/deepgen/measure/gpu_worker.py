@@ -12,7 +12,7 @@ from deepgen.measure.base import Helper, Task
 from deepgen.measure.gpu_bench import GpuBench
 from deepgen.measure.gpu_buffers import DeviceBuffer
 from deepgen.measure.gpu_checks import Checks
-from deepgen.measure.gpu_racer import Device, GpuRacer
+from deepgen.measure.gpu_entrant import Device, GpuEntrant
 from deepgen.measure.gpu_reference import DeviceReference
 from deepgen.measure.nvml import Nvml
 from deepgen.measure.pulse import Pulse
@@ -26,7 +26,7 @@ _LEAST_BALLAST = 256 << 20  # filling so much keeps a device busy for longer tha
 _LAUNCHES = 20
 
 
-class GpuWorker(Referee[GpuRacer]):
+class GpuWorker(Referee[GpuEntrant]):
     """One GPU, one operator, many kernels."""
 
     def __init__(self, opening: Mapping[str, Any], pulse: Pulse) -> None:
@@ -46,11 +46,11 @@ class GpuWorker(Referee[GpuRacer]):
         self._benches: dict[tuple[int, str], GpuBench] = {}
         self._call_seconds = self._empty_launch()
 
-    def entrant(self, seed: int, probe: str, who: int, beat: float | None, *, tight: bool = False) -> GpuRacer:
+    def entrant(self, seed: int, probe: str, who: int, beat: float | None, *, tight: bool = False) -> GpuEntrant:
         # Device allocations are always aligned to 256 bytes, so a tight bench is no other bench here.
-        return GpuRacer(self._device, self._bench(seed, probe), who, limits.run_seconds(self.task, beat))
+        return GpuEntrant(self._device, self._bench(seed, probe), who, limits.run_seconds(self.task, beat))
 
-    def load(self, entrant: GpuRacer, entry: Mapping[str, Any]) -> None:
+    def load(self, entrant: GpuEntrant, entry: Mapping[str, Any]) -> None:
         if entry.get("kernel"):
             entrant.load(Kernel.from_json(entry["kernel"]), entry["binary"])
         else:
@@ -63,7 +63,7 @@ class GpuWorker(Referee[GpuRacer]):
     def look(self) -> None:
         pass
 
-    def conditions(self, entrant: GpuRacer) -> JsonObject:
+    def conditions(self, entrant: GpuEntrant) -> JsonObject:
         cold = self.task.policy.cold
         return {
             "cold": cold,

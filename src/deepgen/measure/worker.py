@@ -24,9 +24,9 @@ from deepgen.measure import limits
 from deepgen.measure.base import Helper, Task
 from deepgen.measure.bench import Bench, Rejected
 from deepgen.measure.channel import Channel, Closed
+from deepgen.measure.cpu_entrant import CpuEntrant, Surroundings
 from deepgen.measure.harness import Harness
 from deepgen.measure.pulse import Pulse, Stage
-from deepgen.measure.racer import Racer, Surroundings
 from deepgen.measure.referee import ContextLost, Referee
 from deepgen.measure.timing import Threads
 from deepgen.vocabulary import DeepgenError, Json, JsonObject, Kernel, Verdict
@@ -37,7 +37,7 @@ _BENCH_BYTES = 512 << 20  # of inputs for other seeds and probes, kept for the n
 _MOST_STREAMED = 512 << 20
 
 
-class CpuWorker(Referee[Racer]):
+class CpuWorker(Referee[CpuEntrant]):
     """This machine's processor, one operator, many kernels."""
 
     def __init__(self, opening: Mapping[str, Any], pulse: Pulse) -> None:
@@ -54,8 +54,8 @@ class CpuWorker(Referee[Racer]):
         self._benches: dict[tuple[int, str, bool], Bench] = {}
         self._call_seconds = _call_seconds(harness)
 
-    def entrant(self, seed: int, probe: str, who: int, beat: float | None, *, tight: bool = False) -> Racer:
-        return Racer(self.around, self._bench(seed, probe, tight), who, limits.run_seconds(self.task, beat))
+    def entrant(self, seed: int, probe: str, who: int, beat: float | None, *, tight: bool = False) -> CpuEntrant:
+        return CpuEntrant(self.around, self._bench(seed, probe, tight), who, limits.run_seconds(self.task, beat))
 
     def _bench(self, seed: int, probe: str, tight: bool) -> Bench:
         key = (seed, probe, tight)
@@ -67,7 +67,7 @@ class CpuWorker(Referee[Racer]):
         self._benches[key] = Bench(self.task.operator, seed, probe, self._scratch, tight=tight)
         return self._benches[key]
 
-    def load(self, entrant: Racer, entry: Mapping[str, Any]) -> None:
+    def load(self, entrant: CpuEntrant, entry: Mapping[str, Any]) -> None:
         if entry.get("kernel"):
             entrant.load(Kernel.from_json(entry["kernel"]), entry["binary"])
             return
@@ -93,7 +93,7 @@ class CpuWorker(Referee[Racer]):
     def look(self) -> None:
         self.around.threads.look()
 
-    def conditions(self, entrant: Racer) -> JsonObject:
+    def conditions(self, entrant: CpuEntrant) -> JsonObject:
         cold = self.task.policy.cold
         flush: Json = ("lines" if self.around.harness.by_lines else "stream") if cold else None
         return {

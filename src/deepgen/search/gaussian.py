@@ -26,7 +26,7 @@ _LEAST_NOISE = 1e-4  # of the amplitude: below it, rounding would decide
 _ROOT5 = math.sqrt(5.0)
 
 
-class Kernel:
+class Covariance:
     """The kernel's hyperparameters, and the tables that follow from them."""
 
     def __init__(self, distances: Sequence[Floats]) -> None:
@@ -138,7 +138,7 @@ class Posterior:
     `pool` holds the codes of its configs as columns; observations are places in the pool.
     """
 
-    def __init__(self, kernel: Kernel, pool: Ints, noise: float | None = None) -> None:
+    def __init__(self, kernel: Covariance, pool: Ints, noise: float | None = None) -> None:
         self._kernel, self._pool = kernel, pool
         self._noise = kernel.noise if noise is None else noise
         self._half = np.zeros((64, 64))  # the inverse of the Cholesky factor

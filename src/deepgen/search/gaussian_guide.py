@@ -8,7 +8,7 @@ import numpy as np
 
 from deepgen.search.acquisition import log_improvement, standardised
 from deepgen.search.encoding import Encoding, Floats
-from deepgen.search.gaussian import Kernel, Posterior
+from deepgen.search.gaussian import Covariance, Posterior
 from deepgen.search.lessons import Told
 from deepgen.search.pool import Pool
 from deepgen.search.regressors import Regressor
@@ -31,7 +31,7 @@ class GaussianGuide:
     """
 
     def __init__(self, encoding: Encoding, seed: int, trees: Regressor | None = None) -> None:
-        self.kernel = Kernel(encoding.distances)
+        self.kernel = Covariance(encoding.distances)
         self._seed = seed
         self._fitted = 0
         self._trees = trees

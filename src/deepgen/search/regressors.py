@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from deepgen.search.encoding import Encoding, Floats, Ints
-from deepgen.search.gaussian import Kernel
+from deepgen.search.gaussian import Covariance
 from deepgen.vocabulary import BadInput, Missing
 
 LIBRARIES = ("numpy", "lightgbm", "sklearn")
@@ -62,7 +62,7 @@ class GaussianRegressor:
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
-        self.kernel = Kernel(encoding.distances)
+        self.kernel = Covariance(encoding.distances)
         self._fitted = False
 
     def fit(self, codes: Ints, y: Floats) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from deepgen.search.encoding import Encoding, Floats, Ints
-from deepgen.search.gaussian import Kernel
+from deepgen.search.gaussian import Covariance
 from deepgen.search.lessons import CLEARLY_SLOWER
 from deepgen.space import Space
 from deepgen.vocabulary import Trial
@@ -77,7 +77,7 @@ class _Model:
         self.facts = _edges(facts)
         self._codes = self._rows(encoding.codes([t.rank for t in trials]), facts)
         logs = np.array([math.log(t.seconds) for t in trials if t.seconds is not None])
-        self._kernel = Kernel([*encoding.distances, *(_line(len(edges) + 1) for edges in self.facts.values())])
+        self._kernel = Covariance([*encoding.distances, *(_line(len(edges) + 1) for edges in self.facts.values())])
         spread = float(logs.std()) or 1.0
         self._kernel.fit(self._codes, (logs - logs.mean()) / spread, _STEPS)
         covariance = self._kernel.between(self._codes, self._codes.T) + self._kernel.noise * np.eye(len(logs))

@@ -14,7 +14,7 @@ import numpy as np
 from deepgen.search.acquisition import standardised
 from deepgen.search.base import Past
 from deepgen.search.encoding import Encoding, Floats, Ints
-from deepgen.search.gaussian import LENGTH, WEIGHT, Kernel
+from deepgen.search.gaussian import LENGTH, WEIGHT, Covariance
 from deepgen.search.regressors import GaussianRegressor
 from deepgen.space import Knob, Space
 from deepgen.vocabulary import Trial, Verdict
@@ -62,7 +62,7 @@ class Prior:
         expected, found = np.argsort(np.argsort(self.expected(codes))), np.argsort(np.argsort(seconds))
         return bool(np.corrcoef(expected, found)[0, 1] < 0.0)
 
-    def inform(self, kernel: Kernel, encoding: Encoding) -> None:
+    def inform(self, kernel: Covariance, encoding: Encoding) -> None:
         """Start a kernel from the one that fitted the most similar study; the expectation itself weighs double."""
         self._sources[0].inform(kernel, encoding)
         if EXPECTED in encoding.names:
@@ -100,7 +100,7 @@ class _Source:
                 result[i] = known
         return result
 
-    def inform(self, kernel: Kernel, encoding: Encoding) -> None:
+    def inform(self, kernel: Covariance, encoding: Encoding) -> None:
         fitted = dict(zip(self._shared.names, self._regressor.kernel.settings(), strict=True))
         kernel.centre({i: fitted[name] for i, name in enumerate(encoding.names) if name in fitted})
 

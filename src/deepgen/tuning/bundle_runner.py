@@ -18,7 +18,6 @@ from typing import Any
 
 from deepgen import baselines
 from deepgen.engines import bundle_archive, bundle_results
-from deepgen.engines.base import Entry
 from deepgen.engines.bundle_results import TrialResult
 from deepgen.measure import open_runner
 from deepgen.measure.base import Contender, Helper, Runner, Task, arithmetic, least_seconds
@@ -70,9 +69,9 @@ class _Here:
     def verify(self, kernel: Kernel, seed: int, probe: str) -> Measurement:
         return self._runner.verify(kernel, self.build(kernel), seed, probe)
 
-    def compare(self, entries: Sequence[Entry], rounds: int, seed: int) -> list[Measurement]:
-        contenders = [Contender(e.name, e.kernel, self.build(e.kernel) if e.kernel else None) for e in entries]
-        return self._runner.compare(contenders, rounds, seed)
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        built = [replace(c, artifact=self.build(c.kernel)) if c.kernel else c for c in contenders]
+        return self._runner.compare(built, rounds, seed)
 
     def baselines(self) -> list[str]:
         return baselines.find(self._task.operator, self._task.target)

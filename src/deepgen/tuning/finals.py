@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from deepgen.engines.base import Arena, Entry
+from deepgen.engines.base import Arena
 from deepgen.measure import handed
+from deepgen.measure.base import Contender
 from deepgen.operators import Operator
 from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
 from deepgen.vocabulary import Artifact, Json, JsonObject, Kernel, Measurement, Trial, Verdict
@@ -79,8 +80,8 @@ def run_finals(
         if not finalists:
             return _without_winner(dropped, [])
         say(f"builds paused: timing {len(finalists)} finalists and {len(names)} baselines side by side")
-        entries = [Entry(f.name, f.kernel) for f in finalists] + [Entry(n) for n in names]
-        race, lost = run_race(session, entries, [f.name for f in finalists], seed, max_seconds)
+        contenders = [Contender(f.name, f.kernel) for f in finalists] + [Contender(n) for n in names]
+        race, lost = run_race(session, contenders, [f.name for f in finalists], seed, max_seconds)
     dropped += [
         {"trial": f.trial.id, "verdict": m.verdict.value, "detail": f"in the race: {m.detail}"}
         for f in finalists
@@ -139,23 +140,23 @@ def qualify(
 
 
 def run_race(
-    session: Arena, entries: Sequence[Entry], rivals: Sequence[str], seed: int, max_seconds: float
+    session: Arena, contenders: Sequence[Contender], rivals: Sequence[str], seed: int, max_seconds: float
 ) -> tuple[Race | None, dict[str, Measurement]]:
     """Rounds of everyone until the rivals' order is settled or the time is up; those that failed on the way."""
-    samples: dict[str, list[float]] = {e.name: [] for e in entries}
+    samples: dict[str, list[float]] = {c.name: [] for c in contenders}
     conditions: list[Json] = []
     lost: dict[str, Measurement] = {}
     started = time.monotonic()
     rounds = 0
     while rounds < NOISY_ROUNDS:
-        present = [e for e in entries if e.name in samples]
-        for entry, measured in zip(present, session.compare(present, CHUNK, seed + rounds), strict=True):
+        present = [c for c in contenders if c.name in samples]
+        for one, measured in zip(present, session.compare(present, CHUNK, seed + rounds), strict=True):
             if measured.verdict is not Verdict.CORRECT or not measured.samples:
-                lost[entry.name] = measured
-                del samples[entry.name]
+                lost[one.name] = measured
+                del samples[one.name]
                 continue
-            samples[entry.name].extend(measured.samples)
-            conditions.append({"name": entry.name, "rounds_from": rounds, **measured.conditions})
+            samples[one.name].extend(measured.samples)
+            conditions.append({"name": one.name, "rounds_from": rounds, **measured.conditions})
         rounds += CHUNK
         racing = [name for name in rivals if name in samples]
         if not racing:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deepgen.engines import Engine, Entry, LocalEngine, Look, Outcome, Session
-from deepgen.measure.base import Task
+from deepgen.engines import Engine, LocalEngine, Look, Outcome, Session
+from deepgen.measure.base import Contender, Task
 from deepgen.search.second_look import SecondLook
 from deepgen.search.stopping import Stopping
 from deepgen.tuning.finals import RESERVES, dropped_reasons, lost_baselines, run_finals
@@ -205,7 +205,7 @@ class _Run:
         if not names:
             raise DeepgenError("a target speed-up needs a baseline, and none is here: install torch, or leave it out")
         with session.quiet():
-            measured = session.compare([Entry(name) for name in names], BASELINE_ROUNDS, self.request.seed)
+            measured = session.compare([Contender(name) for name in names], BASELINE_ROUNDS, self.request.seed)
         seconds = [m.seconds for m in measured if m.ok and m.seconds is not None]
         if not seconds:
             raise DeepgenError(f"no baseline could be measured: {measured[0].detail}")

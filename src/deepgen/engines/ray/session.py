@@ -11,13 +11,13 @@ from dataclasses import replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
-from deepgen.engines.base import Entry, Look, Outcome
+from deepgen.engines.base import Look, Outcome
 from deepgen.engines.ray import builder, connection, roles
 from deepgen.engines.ray.crew import Crew, Member, Opening, gone
 from deepgen.engines.ray.flow import TICK_SECONDS, Flow, lost_object, placed
 from deepgen.engines.ray.shop import TRIES, Shop
 from deepgen.measure import handed
-from deepgen.measure.base import Task
+from deepgen.measure.base import Contender, Task
 from deepgen.measure.supervisor import helpers_for
 from deepgen.scratch import Scratch
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement
@@ -124,14 +124,14 @@ class RaySession:
 
         return self._measured(ask)[0]
 
-    def compare(self, entries: Sequence[Entry], rounds: int, seed: int) -> list[Measurement]:
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
         def ask(member: Member) -> Any:
             rows, binaries = [], []
-            for entry in entries:
-                row: dict[str, Any] = {"name": entry.name, "kernel": None}
-                if entry.kernel is not None:
-                    _, told, binary = self._finalist(entry.kernel)
-                    row |= {"kernel": json.dumps(entry.kernel.to_json()), "artifact": told}
+            for one in contenders:
+                row: dict[str, Any] = {"name": one.name, "kernel": None}
+                if one.kernel is not None:
+                    _, told, binary = self._finalist(one.kernel)
+                    row |= {"kernel": json.dumps(one.kernel.to_json()), "artifact": told}
                     binaries.append(binary)
                 rows.append(row)
             return member.handle.compare.remote(self._crew.session, json.dumps(rows), rounds, seed, *binaries)

@@ -22,7 +22,7 @@ _GARBAGE = 0xFF  # fresh memory is zero here but not in a user's process: no ker
 
 @dataclass
 class Surroundings:
-    """What all racers of one worker share."""
+    """What all entrants of one worker share."""
 
     task: Task
     harness: Harness
@@ -31,7 +31,7 @@ class Surroundings:
 
 
 @dataclass
-class Racer:
+class CpuEntrant:
     """One contender. `who` is its place in the request, so that a death can be laid at the right door."""
 
     around: Surroundings

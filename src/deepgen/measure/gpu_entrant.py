@@ -30,7 +30,7 @@ _DOING = {
 
 @dataclass
 class Device:
-    """What all racers of one worker share."""
+    """What all entrants of one worker share."""
 
     task: Task
     driver: Driver
@@ -46,7 +46,7 @@ class Device:
         self.driver.fill(self.ballast.start, 0, self.ballast.bytes)
 
 
-class GpuRacer:
+class GpuEntrant:
     """One contender. `who` is its place in the request, so that a death can be laid at the right door."""
 
     def __init__(self, device: Device, bench: GpuBench, who: int, run_limit: float) -> None:
