@@ -9,7 +9,7 @@ from typing import Protocol
 
 from deepgen.build.group import Group
 from deepgen.targets import Target
-from deepgen.vocabulary import DeepgenError, Json, Kernel, Verdict
+from deepgen.vocabulary import DeepgenError, Json, Kernel, LaunchPlan, Verdict
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Built:
     format: str  # so, cubin, hsaco, sim
     facts: Mapping[str, Json] = field(default_factory=dict)
     log: str = ""
+    plan: LaunchPlan | None = None  # the kernel's, completed: entry, shared bytes, threads where only it knows them
 
 
 class Toolchain(Protocol):

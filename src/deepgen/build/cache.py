@@ -27,6 +27,7 @@ from deepgen.build.base import BuildError, Built, Toolchain
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, BadInput, Kernel, Verdict, digest
 from deepgen.vocabulary.json import JsonObject
+from deepgen.vocabulary.kernel import plan_to_json
 
 _FORMAT = 1  # of entries; another number is another key
 _ENTRY = "entry.json"
@@ -105,6 +106,8 @@ class Cache:
             "seconds": seconds,
             "log": built.log,
         }
+        if built.plan is not None:
+            entry["plan"] = plan_to_json(built.plan)
         self._keep(key, entry, work, binary)
         artifact = self.get(key)
         if artifact is None:

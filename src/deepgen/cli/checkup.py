@@ -44,7 +44,11 @@ PACKAGES = (
 
 
 # Architectures whose kernels have run on a device of theirs. All others are told apart, here as in docs/gpu.md.
-EXECUTED = {"x86": "executed and measured", "cuda:sm_90a": "executed and measured on an NVIDIA H200"}
+EXECUTED = {
+    "x86": "executed and measured",
+    "arm": "executed and measured on a Neoverse N1",
+    "cuda:sm_90a": "executed and measured on an NVIDIA H200",
+}
 NEVER_EXECUTED = "compiled and emulated, never executed here"
 
 

@@ -39,11 +39,11 @@ def _devices(devices: list[dict[str, Any]]) -> None:
     print("\ndevices")
     for device in devices:
         _line(f"  {device['kind']}", device["name"])
-        if device["kind"] == "x86":
+        if "cores" in device:
             caches = ", ".join(f"{level} {bytes_text(device[key])}" for level, key in _CACHES)
             _line("", f"{device['cores']} cores, {caches}")
             _line("", " ".join(device["isa"]))
-        elif device["kind"] == "cuda":
+        elif "compute_capability" in device:
             _line(
                 "",
                 f"GPU {device['index']}, compute capability {device['compute_capability']}, "

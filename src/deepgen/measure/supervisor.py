@@ -19,7 +19,7 @@ from deepgen.measure.timing import is_beaten, unsettled
 from deepgen.operators import is_built_in
 from deepgen.scratch import Scratch, sweep
 from deepgen.targets import host
-from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict
+from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict, completed
 
 ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
 DEATHS = 3  # in a row: on one kernel they set the kernel aside, on different ones the device
@@ -394,7 +394,8 @@ def helpers_for(task: Task) -> dict[str, Kernel]:
 
 
 def _entry(kernel: Kernel, artifact: Artifact) -> JsonObject:
-    return {"kernel": kernel.without_sources().to_json(), "binary": str(Path(artifact.binary).absolute())}
+    launched = completed(kernel, artifact.plan).without_sources()
+    return {"kernel": launched.to_json(), "binary": str(Path(artifact.binary).absolute())}
 
 
 def _contender(contender: Contender) -> JsonObject:

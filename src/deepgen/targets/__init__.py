@@ -23,13 +23,6 @@ KINDS: Mapping[str, type[X86] | type[Arm] | type[Cuda] | type[Hip] | type[Sim]] 
     "hip": Hip,
     "sim": Sim,
 }
-# How the device of a kind is found on this machine. The simulated one is nowhere and everywhere.
-_LOOK: Mapping[str, Callable[[], Target]] = {
-    "x86": lambda: host.x86(),
-    "arm": lambda: host.arm(),
-    "cuda": lambda: host.cuda(),
-    "hip": lambda: host.hip(),
-}
 
 
 class Elsewhere(Missing):
@@ -40,7 +33,7 @@ class Elsewhere(Missing):
         super().__init__(
             f"a device that runs {target.name}",
             blocks=f"{why}, so this host can build kernels for {target.name} but not measure them",
-            remedy="Pack them with `deepgen bundle pack`, run the bundle where such a device is, and merge its results.",
+            remedy="Pack them with `deepgen bundle pack`, run the bundle where one is, and merge its results.",
         )
 
 
@@ -70,7 +63,7 @@ def best() -> str:
 def devices() -> list[Target]:
     """All kinds of devices that this machine has, one of each."""
     found = []
-    for look in _LOOK.values():
+    for look in _looks().values():
         try:
             found.append(look())
         except DeepgenError:  # not of that kind, or a card that no table knows
@@ -79,16 +72,22 @@ def devices() -> list[Target]:
 
 
 def device_for(target: Target) -> Target:
-    """The device of this machine that runs the target's kernels. Raises Elsewhere, saying what could be done instead."""
-    if target.kind not in _LOOK:
+    """The device of this machine that runs the target's kernels. Raises Elsewhere, which says what to do instead."""
+    look = _looks().get(target.kind)
+    if look is None:
         return target
     try:
-        found = _LOOK[target.kind]()
+        found = look()
     except Missing as error:
         raise Elsewhere(target, "this machine has none") from error
     if not target.runs_on(found):
         raise Elsewhere(target, f"this machine has {found.describe().partition(': ')[2]}")
     return found
+
+
+def _looks() -> Mapping[str, Callable[[], Target]]:
+    """How the device of a kind is found on this machine. The simulated one is nowhere and everywhere."""
+    return {"x86": host.x86, "arm": host.arm, "cuda": host.cuda, "hip": host.hip}
 
 
 def from_json(data: Mapping[str, Any]) -> Target:

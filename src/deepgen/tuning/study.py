@@ -46,7 +46,7 @@ class Best:
         stored = read_winner(study.folder / WINNER)
         usable = stored is not None and stored.kernel.id == self.trial.kernel_id
         if usable and stored is not None and (stored.own or study.trusted):
-            return load(stored.kernel, study.operator, study.target, stored.binary)
+            return load(stored.kernel, study.operator, study.target, stored.binary, stored.plan)
         return load(study.kernel(self.trial), study.operator, study.target)
 
 

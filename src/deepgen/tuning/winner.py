@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepgen.tuning import trust
-from deepgen.vocabulary import Artifact, JsonObject, Kernel
+from deepgen.vocabulary import Artifact, JsonObject, Kernel, LaunchPlan
+from deepgen.vocabulary.kernel import plan_from_json, plan_to_json
 
 _KERNEL, _ABOUT, _HASH, _SIGNATURE = "kernel.json", "about.json", "binary.sha256", "signature"
+_PLAN = "plan.json"
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Stored:
 
     kernel: Kernel
     binary: Path | None
+    plan: LaunchPlan | None  # as the build completed it
     own: bool  # whether this user's deepgen wrote both
 
 
@@ -34,9 +37,11 @@ def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -
     binary = fresh / f"kernel.{artifact.format}"
     shutil.copyfile(artifact.binary, binary)
     (fresh / _HASH).write_text(f"{_sha256(binary)}  {binary.name}\n")
-    if (signature := trust.sign(_signed(kernel, _sha256(binary)))) is not None:
+    if (signature := trust.sign(_signed(kernel, _sha256(binary), artifact.plan))) is not None:
         (fresh / _SIGNATURE).write_text(signature)
     (fresh / _KERNEL).write_text(json.dumps(kernel.to_json()))
+    if artifact.plan is not None:
+        (fresh / _PLAN).write_text(json.dumps(plan_to_json(artifact.plan)))
     (fresh / _ABOUT).write_text(about)
     shutil.rmtree(folder, ignore_errors=True)
     fresh.replace(folder)
@@ -47,15 +52,19 @@ def read_winner(folder: Path) -> Stored | None:
     try:
         kernel = Kernel.from_json(json.loads((folder / _KERNEL).read_text()))
         expected, name = (folder / _HASH).read_text().split()
+        completed = folder / _PLAN
+        plan = plan_from_json(json.loads(completed.read_text())) if completed.exists() else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # it is emitted and built again, and known by its hash
     binary = folder / Path(name).name
     good = binary.is_file() and _sha256(binary) == expected
-    return Stored(kernel, binary if good else None, trust.is_own(_signed(kernel, expected), _signature(folder)))
+    own = trust.is_own(_signed(kernel, expected, plan), _signature(folder))
+    return Stored(kernel, binary if good else None, plan, own)
 
 
-def _signed(kernel: Kernel, binary: str) -> JsonObject:
-    return {"winner": kernel.id, "binary": binary}
+def _signed(kernel: Kernel, binary: str, plan: LaunchPlan | None) -> JsonObject:
+    signed: JsonObject = {"winner": kernel.id, "binary": binary}
+    return signed if plan is None else {**signed, "plan": plan_to_json(plan)}
 
 
 def _signature(folder: Path) -> str | None:

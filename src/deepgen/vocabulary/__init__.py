@@ -17,6 +17,7 @@ from deepgen.vocabulary.kernel import (
     TensorArg,
     TensorMapSpec,
     WorkspaceArg,
+    completed,
 )
 from deepgen.vocabulary.measurement import Measurement, Verdict
 from deepgen.vocabulary.trial import Trial
@@ -44,6 +45,7 @@ __all__ = [
     "Trial",
     "Verdict",
     "WorkspaceArg",
+    "completed",
     "digest",
     "dtype",
 ]

@@ -155,7 +155,7 @@ class Kernel:
             "language": self.language,
             "sources": [{"name": s.name, "text": s.text} for s in self.sources],
             "flags": list(self.flags),
-            "plan": _plan_to_json(self.plan),
+            "plan": plan_to_json(self.plan),
         }
 
     @staticmethod
@@ -165,7 +165,7 @@ class Kernel:
             language=data["language"],
             sources=tuple(Source(s["name"], s["text"]) for s in data["sources"]),
             flags=tuple(data["flags"]),
-            plan=_plan_from_json(data["plan"]),
+            plan=plan_from_json(data["plan"]),
         )
 
 
@@ -180,9 +180,10 @@ class Artifact:
     facts: Mapping[str, Json]  # registers, spills, shared bytes, code bytes: whatever the toolchain says
     seconds: float  # what the build took when it was made
     log: str = ""
+    plan: LaunchPlan | None = None  # the kernel's own, with what only the compiler knows; None: as it was
 
     def to_json(self) -> JsonObject:
-        return {
+        out: JsonObject = {
             "kernel_id": self.kernel_id,
             "binary": self.binary,
             "format": self.format,
@@ -191,13 +192,25 @@ class Artifact:
             "seconds": self.seconds,
             "log": self.log,
         }
+        if self.plan is not None:
+            out["plan"] = plan_to_json(self.plan)
+        return out
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Artifact:
-        return Artifact(**data)
+        plan = {"plan": plan_from_json(data["plan"])} if "plan" in data else {}
+        return Artifact(**{**data, **plan})
 
 
-def _plan_to_json(plan: LaunchPlan) -> JsonObject:
+def completed(kernel: Kernel, plan: LaunchPlan | None) -> Kernel:
+    """The kernel as it is launched: with the plan that its build completed, where it did.
+
+    Only what launches it may have it: a trial knows its kernel by the id that it was emitted with.
+    """
+    return kernel if plan is None else replace(kernel, plan=plan)
+
+
+def plan_to_json(plan: LaunchPlan) -> JsonObject:
     out: JsonObject = {
         "prepare": [_step_to_json(s) for s in plan.prepare],
         "steps": [_step_to_json(s) for s in plan.steps],
@@ -210,7 +223,7 @@ def _plan_to_json(plan: LaunchPlan) -> JsonObject:
     return out
 
 
-def _plan_from_json(data: Mapping[str, Any]) -> LaunchPlan:
+def plan_from_json(data: Mapping[str, Any]) -> LaunchPlan:
     return LaunchPlan(
         steps=tuple(_step_from_json(s) for s in data["steps"]),
         prepare=tuple(_step_from_json(s) for s in data["prepare"]),

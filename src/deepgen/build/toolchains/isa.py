@@ -53,7 +53,7 @@ def flags(machine: str, isa: Iterable[str], family: str, major: int, *, zig: boo
         known = [
             names for f, (*names, gcc, clang) in _ARM.items() if f in present and _known(family, major, gcc, clang)
         ]
-        # gcc's header has dot products and half precision from 8.2 on only; zig reads -march as the name of a processor.
+        # gcc's header has dot products and half precision from 8.2 on; zig reads -march as the name of a processor.
         base = "-march=armv8.2-a" if present & {"asimdhp", "asimddp"} else "-march=armv8-a"
         return ("+".join(("-mcpu=generic" if zig else base, *(str(names[zig]) for names in known))),)
     chosen = [flag for name, (flag, *since) in _X86.items() if name in present and _known(family, major, *since)]

@@ -131,6 +131,6 @@ def _tiles(gemm: Gemm, cpu: Cpu) -> list[tuple[int, int]]:
 
 
 def _cost(gemm: Gemm, lanes: int, rows: int, vectors: int) -> float:
-    """Cycles of one step of K over all of C: two multiply-adds or two loads a cycle, and sums that wait for the last."""
+    """Cycles of one step of K over all of C: two multiply-adds or two loads each, and sums wait for the step before."""
     tiles = -(-gemm.m // rows) * -(-gemm.n // (vectors * lanes))
     return tiles * (max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.1 * (rows + vectors))
