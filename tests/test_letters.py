@@ -16,6 +16,7 @@ FAMILIES = ("c_gemm", "mma", "simt", "skinny", "sm90", "x86_amx", "x86_common.py
 LIBRARIES = ("cublaslt.py", "cublaslt_api.py", "numpy_blas.py", "torch_cpu.py", "torch_gpu.py")
 ROOMS = (
     "operators/gemm.py",
+    "operators/gemm_reference.py",
     "generators/older",  # the older tool's files are about nothing else
     *(f"generators/templates/{name}" for name in FAMILIES),
     *(f"baselines/{name}" for name in LIBRARIES),
