@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -59,3 +60,18 @@ def test_a_damaged_file_is_not_believed(harm: str, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert np.array_equal(get(tmp_path / "file" / "below"), get(tmp_path))
+
+
+def test_a_changed_reference_is_computed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "operator.py"
+    source.write_text("# one way")
+    monkeypatch.setattr(sys.modules[__name__], "__file__", str(source))
+    Counted.computed = 0
+    get(tmp_path)
+    get(tmp_path)
+    assert Counted.computed == 1
+    other = tmp_path / "again.py"
+    other.write_text("# another way")
+    monkeypatch.setattr(sys.modules[__name__], "__file__", str(other))
+    get(tmp_path)
+    assert Counted.computed == 2
