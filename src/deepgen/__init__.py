@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from deepgen.api import tune
     from deepgen.engines import LocalEngine
-    from deepgen.operators import Gemm, gemm
+    from deepgen.operators import Gemm, Softmax, gemm, softmax
     from deepgen.space import Space
     from deepgen.tuning import Progress, Study
     from deepgen.vocabulary import BadInput, DeepgenError, Measurement, Trial, Verdict
@@ -27,6 +27,8 @@ _WHERE = {
     "LocalEngine": "deepgen.engines",
     "Gemm": "deepgen.operators",
     "gemm": "deepgen.operators",
+    "Softmax": "deepgen.operators",
+    "softmax": "deepgen.operators",
     "Space": "deepgen.space",
     "Progress": "deepgen.tuning",
     "Study": "deepgen.tuning",
@@ -55,10 +57,12 @@ __all__ = [
     "LocalEngine",
     "Measurement",
     "Progress",
+    "Softmax",
     "Space",
     "Study",
     "Trial",
     "Verdict",
     "gemm",
+    "softmax",
     "tune",
 ]

@@ -28,6 +28,8 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "skinny_gemm": f"{_TEMPLATES}.skinny.skinny_gemm:SkinnyGemm",
         "mma_gemm": f"{_TEMPLATES}.mma.mma_gemm:MmaGemm",
         "simt_gemm": f"{_TEMPLATES}.simt.simt_gemm:SimtGemm",
+        "c_softmax": f"{_TEMPLATES}.c_softmax.c_softmax:CSoftmax",
+        "simt_softmax": f"{_TEMPLATES}.simt_softmax.simt_softmax:SimtSoftmax",
         "sim_tiles": "deepgen.generators.sim:SimTiles",
     },
 )

@@ -9,11 +9,19 @@ from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, lea
 from deepgen.operators.gemm import Gemm, gemm
 from deepgen.operators.recorded import RECORDED, Recorded, record
 from deepgen.operators.signature import Param, Signature, Tensor, TensorFacts
+from deepgen.operators.softmax import Softmax, softmax
 from deepgen.operators.words import Word, words_of
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.registry import Registry
 
-OPERATORS: Registry[type[Operator]] = Registry("deepgen.operators", "operator", {"gemm": "deepgen.operators.gemm:Gemm"})
+OPERATORS: Registry[type[Operator]] = Registry(
+    "deepgen.operators",
+    "operator",
+    {
+        "gemm": "deepgen.operators.gemm:Gemm",
+        "softmax": "deepgen.operators.softmax:Softmax",
+    },
+)
 
 
 def from_json(data: Mapping[str, Any]) -> Operator:
@@ -40,6 +48,7 @@ __all__ = [
     "Param",
     "Recorded",
     "Signature",
+    "Softmax",
     "Tensor",
     "TensorFacts",
     "Tolerance",
@@ -50,5 +59,6 @@ __all__ = [
     "is_built_in",
     "least_work",
     "record",
+    "softmax",
     "words_of",
 ]

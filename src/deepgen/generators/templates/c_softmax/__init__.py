@@ -1,0 +1,1 @@
+"""Softmax in portable C, for any processor."""

@@ -1,0 +1,1 @@
+"""Softmax on the plain arithmetic units of GPUs."""

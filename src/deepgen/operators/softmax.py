@@ -1,0 +1,132 @@
+"""Softmax of each row: y[r, c] = exp(x[r, c] - max_r) / sum_r, where sum_r adds up exp(x[r, :] - max_r).
+
+A row that holds a NaN or +inf, or nothing but -inf, gives NaN in all its columns, as in numpy and torch.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from typing import ClassVar
+
+import numpy as np
+
+from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
+from deepgen.operators.signature import ROWS, Param, Signature
+from deepgen.operators.words import Word
+from deepgen.vocabulary.dtypes import DType, narrow, widen
+from deepgen.vocabulary.dtypes import dtype as dtype_named
+from deepgen.vocabulary.errors import BadInput
+
+DTYPES = ("f32", "f64", "f16", "bf16")
+PROBES = ("normal", "zeros", "large", "equal", "masked", "peak", "special")
+# The size of numbers in a row of the probe `large`, row after row. exp() of each overflows f32 unless the row's maximum
+# is subtracted first; the smaller ones leave several elements in a row that are not rounded to zero.
+_LARGE = (80.0, 300.0, 1e4)
+_PEAK = 1e4  # far above all others, and within f16
+_OPERATIONS = 5  # of an element: compare, subtract, exponential, add, scale; the exponential counts as one
+
+
+@dataclass(frozen=True)
+class Softmax(Operator):
+    """Rows and columns of x and y, and the format of both. Sums are f32, in f64 they are f64."""
+
+    name: ClassVar[str] = "softmax"
+    words: ClassVar[tuple[Word, ...]] = (
+        Word("rows", "independent rows", needed=True),
+        Word("cols", "columns that each row is normalised over", needed=True),
+        Word("dtype", "number format of x and y", "choice", "f32", choices=DTYPES),
+    )
+
+    rows: int
+    cols: int
+    dtype: str = "f32"
+
+    def __post_init__(self) -> None:
+        for word, size in (("rows", self.rows), ("cols", self.cols)):
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise BadInput(f"softmax: {word} is {size!r}", allowed="a whole number from 1 up")
+        if self.dtype not in DTYPES:
+            raise BadInput(f"softmax: dtype {self.dtype!r}", allowed="one of " + ", ".join(DTYPES))
+
+    @property
+    def arithmetic(self) -> DType:
+        """The format that rows are added up in."""
+        return dtype_named("f64" if self.dtype == "f64" else "f32")
+
+    def signature(self) -> Signature:
+        shape = ("rows", "cols")
+        return Signature(
+            (
+                Param("x", "input", self.dtype, shape, strides=ROWS),
+                Param("y", "output", self.dtype, shape, strides=ROWS),
+            )
+        )
+
+    def sizes(self) -> Mapping[str, int]:
+        return {"rows": self.rows, "cols": self.cols}
+
+    def work(self) -> Work:
+        return least_work(self, {self.arithmetic.name: _OPERATIONS * self.rows * self.cols})
+
+    def probes(self) -> tuple[str, ...]:
+        return PROBES
+
+    def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
+        if probe not in PROBES:
+            raise BadInput(f"softmax: unknown probe {probe!r}", allowed="one of " + ", ".join(PROBES))
+        rng = np.random.default_rng([seed, zlib.crc32(b"x")])
+        wide = np.float64 if self.dtype == "f64" else np.float32
+        x = rng.standard_normal((self.rows, self.cols), dtype=wide)
+        every, some = np.arange(self.rows), rng.integers(self.cols, size=self.rows)  # a column in each row
+        if probe == "zeros":
+            x[:] = 0.0
+        elif probe == "large":
+            x *= np.resize(np.array(_LARGE, wide), self.rows)[:, None]
+        elif probe == "equal":
+            x[:] = x[:, :1] * wide(_LARGE[-1])
+        elif probe == "masked":
+            kept = x[every, some]
+            x[rng.random(x.shape) < 0.5] = -np.inf
+            x[every, some] = kept
+        elif probe == "peak":
+            x[every, some] = _PEAK
+        elif probe == "special":
+            # The first rows, so that rows beside them show whether anything spreads.
+            for row, value in zip(every, (np.nan, np.inf), strict=False):
+                x[row, some[row]] = value
+            x[2:3] = -np.inf
+        return {"x": narrow(x, dtype_named(self.dtype))}
+
+    def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
+        x = widen(inputs["x"], dtype_named(self.dtype))
+        with np.errstate(all="ignore"):
+            below = x - x.max(axis=1, keepdims=True)
+            terms = np.exp(below)
+            values = terms / terms.sum(axis=1, keepdims=True)
+            scale = values * -below
+        # GPUs judge with scales in f32: what is below its smallest normal number counts as that.
+        least = np.finfo(np.float32).tiny
+        return {"y": Answer(values, np.where(scale > least, scale, least).astype(self.arithmetic.numpy()))}
+
+    def tolerance(self, output: str = "y", probe: str = "normal") -> Tolerance:
+        """A share of each element.
+
+        x - max is rounded to half an epsilon of itself, and a kernel may round it once more when it changes the base of
+        the exponential. exp() makes of that a share of the element which grows with the difference: up to epsilon *
+        (max - x), the answer's scale, here doubled. Terms are positive, so the sum's error is a share of it as well. It
+        is a random walk of about 0.12 * epsilon * sqrt(cols) when a single thread adds all terms; eight times that is
+        allowed. Then come the exponential (2 epsilon), the division (1 to 2) and the rounding to the format of y, half
+        its epsilon. What underflows in f32 is below the smallest normal number, by which any result may be off.
+        """
+        sums = self.arithmetic.epsilon
+        relative = 0.5 * dtype_named(self.dtype).epsilon + (8.0 + sqrt(self.cols)) * sums
+        return Tolerance(2.0 * sums, relative)
+
+
+def softmax(rows: int, cols: int, *, dtype: str = "f32") -> Softmax:
+    """Softmax over the columns of each row, in one dtype."""
+    rows, cols = (int(size) if isinstance(size, np.integer) else size for size in (rows, cols))
+    return Softmax(rows, cols, dtype)
