@@ -17,18 +17,8 @@ from deepgen.vocabulary import Kernel
 from deepgen.vocabulary.dtypes import widen
 
 COMPILER, NO_COMPILER = simt.COMPILER, simt.NO_COMPILER
-_HARNESS = """
-#include "{main}"
-extern "C" void clear() {{ emulate::machine.ranges.clear(); }}
-extern "C" void buffer(char* begin, i64 bytes, int writable, int once) {{
-    emulate::machine.ranges.push_back({{begin, bytes, writable != 0, once != 0, {{}}}});
-}}
-extern "C" i64 conflicts() {{ return emulate::conflicts; }}
-"""
-_ENTRY = """
-extern "C" const char* run_{entry}(void** args, int grid, int threads, int shared) {{
-    return emulate::launch({entry}, args, grid, threads, shared);
-}}
+_CONFLICTS = """
+extern "C" i64 conflicts() { return emulate::conflicts; }
 """
 _HEADERS = {
     "emulate.h": "deepgen.generators.templates.simt",
@@ -41,8 +31,7 @@ def build(kernel: Kernel, folder: Path) -> ctypes.CDLL:
     folder.mkdir(exist_ok=True)
     for name, package in _HEADERS.items():
         (folder / name).write_text(resources.files(package).joinpath(name).read_text())
-    entries = "".join(_ENTRY.format(entry=step.entry) for step in kernel.plan.steps)
-    library = simt.compiled(kernel, folder, _HARNESS.format(main=kernel.sources[0].name) + entries)
+    library = simt.compiled(kernel, folder, simt.harness(kernel) + _CONFLICTS)
     library.conflicts.restype = ctypes.c_int64
     return library
 

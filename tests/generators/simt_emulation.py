@@ -1,4 +1,4 @@
-"""Runs an emitted kernel of the SIMT family on the CPU: its own source over the emulation's side of the dialect."""
+"""Runs an emitted kernel in the SIMT dialect on the CPU: its own source over the emulation's side of the dialect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from deepgen.operators import Gemm
+from deepgen.operators import Operator
 from deepgen.operators.base import Array
 from deepgen.operators.compare import Comparison, compare
 from deepgen.space import parse
@@ -24,19 +24,16 @@ from deepgen.vocabulary import Kernel, ScalarArg, TensorArg, WorkspaceArg
 COMPILER = next((found for name in ("clang++-19", "clang++", "g++") if (found := shutil.which(name))), None)
 NO_COMPILER = "no C++ compiler is installed, so kernels cannot be emulated"
 _HARNESS = """
-#include "gemm_simt.cu"
-extern "C" void clear() { emulate::machine.ranges.clear(); }
-extern "C" void buffer(char* begin, i64 bytes, int writable, int once) {
-    emulate::machine.ranges.push_back({begin, bytes, writable != 0, once != 0, {}});
-}
-extern "C" const char* run_gemm(void** args, int grid, int threads, int shared) {
-    return emulate::launch(gemm, args, grid, threads, shared);
-}
-#if FIXUP == 1
-extern "C" const char* run_gemm_reduce(void** args, int grid, int threads, int shared) {
-    return emulate::launch(gemm_reduce, args, grid, threads, shared);
-}
-#endif
+#include "{source}"
+extern "C" void clear() {{ emulate::machine.ranges.clear(); }}
+extern "C" void buffer(char* begin, i64 bytes, int writable, int once) {{
+    emulate::machine.ranges.push_back({{begin, bytes, writable != 0, once != 0, {{}}}});
+}}
+"""
+_ENTRY = """
+extern "C" const char* run_{entry}(void** args, int grid, int threads, int shared) {{
+    return emulate::launch({entry}, args, grid, threads, shared);
+}}
 """
 _FLAGS = ("-O0", "-w", "-fPIC")
 _KINDS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
@@ -45,15 +42,21 @@ _KINDS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "
 def build(kernel: Kernel, folder: Path, *more: str) -> ctypes.CDLL:
     """The kernel as a library of this machine. Its own flags decide what it is."""
     (folder / "emulate.h").write_text(_emulation())
-    return compiled(kernel, folder, _HARNESS, *more)
+    return compiled(kernel, folder, harness(kernel), *more)
 
 
-def compiled(kernel: Kernel, folder: Path, harness: str, *more: str) -> ctypes.CDLL:
+def harness(kernel: Kernel) -> str:
+    """The kernel's source and what starts each of its entries."""
+    entries = dict.fromkeys(step.entry for step in kernel.plan.steps)
+    return _HARNESS.format(source=kernel.sources[0].name) + "".join(_ENTRY.format(entry=name) for name in entries)
+
+
+def compiled(kernel: Kernel, folder: Path, text: str, *more: str) -> ctypes.CDLL:
     """A library of a harness that includes the kernel's source."""
     assert COMPILER is not None
     for source in kernel.sources:
         (folder / source.name).write_text(source.text)
-    (folder / "harness.cpp").write_text(harness)
+    (folder / "harness.cpp").write_text(text)
     flags = (*_FLAGS, *_parsed(), "-shared", "-DDG_EMULATE", *kernel.flags, *more)
     made = subprocess.run(
         [COMPILER, *flags, "-o", "harness.so", "harness.cpp"], cwd=folder, capture_output=True, text=True, check=False
@@ -81,19 +84,33 @@ def _headers() -> TemporaryDirectory[str]:
     return folder
 
 
-def run(kernel: Kernel, library: ctypes.CDLL, gemm: Gemm, seed: int = 1, times: int = 1) -> tuple[str, Comparison]:
-    """What went wrong (empty: nothing), and how the last run's result compares with the exact one."""
-    inputs = gemm.inputs(seed)
-    tensors = {t.name: _tensor(t.shape, inputs.get(t.name), t.dtype) for t in gemm.tensors()}
+def run(
+    kernel: Kernel, library: ctypes.CDLL, operator: Operator, probe: str = "normal", times: int = 1
+) -> tuple[str, Comparison]:
+    """What went wrong (empty: nothing), and how the last run's worst output compares with the exact one."""
+    inputs = operator.inputs(1, probe)
+    tensors = {t.name: _tensor(t.shape, inputs.get(t.name), t.dtype) for t in operator.tensors()}
     spaces: dict[str, Array] = {}
     error = ""
     for _ in range(times):
-        if gemm.beta == 0:
-            tensors["C"].view(np.uint8).fill(0xFF)  # what is not written shows
-        else:
-            tensors["C"][...] = inputs["C"]
-        error = error or steps(kernel, library, gemm, tensors, spaces)
-    return error, compare(tensors["C"], gemm.reference(inputs)["C"], gemm.dtypes[2], gemm.tolerance())
+        for param in operator.signature().outputs:
+            if param.name in inputs:
+                tensors[param.name][...] = inputs[param.name]
+            else:
+                tensors[param.name].view(np.uint8).fill(0xFF)  # what is not written shows
+        error = error or steps(kernel, library, operator, tensors, spaces)
+    dtypes, answers = {t.name: t.dtype for t in operator.tensors()}, operator.reference(inputs)
+    found = [
+        compare(tensors[name], answer, dtypes[name], operator.tolerance(name, probe))
+        for name, answer in answers.items()
+    ]
+    return error, max(found, key=lambda comparison: comparison.error)
+
+
+def wrong(kernel: Kernel, library: ctypes.CDLL, operator: Operator, probe: str = "normal") -> str:
+    """What is wrong with the outputs of an operator, in words; empty when nothing is."""
+    error, found = run(kernel, library, operator, probe)
+    return error or ("" if found.ok else f"{operator.describe()} ({probe}): {found}")
 
 
 def _tensor(shape: tuple[int, ...], values: Array | None, dtype: Any) -> Array:
@@ -105,13 +122,14 @@ def _tensor(shape: tuple[int, ...], values: Array | None, dtype: Any) -> Array:
 def steps(
     kernel: Kernel,
     library: ctypes.CDLL,
-    gemm: Gemm,
+    operator: Operator,
     tensors: Mapping[str, Array],
     spaces: dict[str, Array],
-    written: tuple[str, ...] = ("C",),
+    written: Collection[str] | None = None,
 ) -> str:
-    """Run them all; what went wrong."""
-    scalars = dict(gemm.scalars())
+    """Run them all; what went wrong. `written`: the tensors that may be written, the operator's outputs unless told."""
+    scalars = dict(operator.scalars())
+    outputs = {param.name for param in operator.signature().outputs} if written is None else written
 
     def number(size: int | float | str) -> Any:
         return parse(size).evaluate(scalars) if isinstance(size, str) else size
@@ -122,8 +140,8 @@ def steps(
         for arg in step.args:
             if isinstance(arg, TensorArg):
                 array = tensors[arg.tensor]
-                # With beta the result is read; it is still written once.
-                _declare(library, array, arg.tensor in written, arg.tensor in written)
+                # A result that is read too is still written once.
+                _declare(library, array, arg.tensor in outputs, arg.tensor in outputs)
                 values.append(ctypes.c_void_p(array.ctypes.data))
             elif isinstance(arg, WorkspaceArg):
                 if arg.name not in spaces:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from dot_gemm_cases import bf16, integers
-from gemm_runs import Runs
+from kernel_runs import Runs
 
 import needs
 from deepgen import targets

@@ -1,10 +1,10 @@
-"""Builds a GEMM kernel and runs it between guard pages, on the sizes it was made for or on any others."""
+"""Builds a kernel in C and runs it between guard pages, on the sizes it was made for or on any others."""
 
 from __future__ import annotations
 
 from deepgen.build import build_once
 from deepgen.measure.buffers import Guarded
-from deepgen.operators import Array, Gemm
+from deepgen.operators import Array, Operator
 from deepgen.operators.compare import compare
 from deepgen.runtime.native import NativeKernel
 from deepgen.targets import Target
@@ -19,8 +19,8 @@ class Runs:
     def __init__(self, kernel: Kernel, target: Target) -> None:
         self.native = NativeKernel(kernel, build_once(kernel, target).binary)
 
-    def wrong(self, operator: Gemm, probe: str = "normal") -> str:
-        """What is wrong with its result, in words; empty when nothing is."""
+    def wrong(self, operator: Operator, probe: str = "normal") -> str:
+        """What is wrong with its results, in words; empty when nothing is."""
         inputs = operator.inputs(seed=7, probe=probe)
         guarded: dict[str, Guarded] = {}
         arrays: dict[str, Array] = {}
@@ -41,10 +41,13 @@ class Runs:
         bound = self.native.bind(arrays, operator.scalars(), workspace)
         bound.prepare()
         bound.run()
-        want, tolerance = operator.reference(inputs)["C"], operator.tolerance("C", probe)
-        found = compare(arrays["C"].copy(), want, operator.dtypes[2], tolerance)
+        dtypes, answers = {t.name: t.dtype for t in operator.tensors()}, operator.reference(inputs)
+        compared = {
+            name: compare(arrays[name].copy(), want, dtypes[name], operator.tolerance(name, probe))
+            for name, want in answers.items()
+        }
         damage = [words for memory in guarded.values() if (words := memory.damage())]
         for memory in guarded.values():
             memory.close()
-        wrong = damage + ([] if found.ok else [f"{found}"])
+        wrong = damage + [f"{name}: {found}" for name, found in compared.items() if not found.ok]
         return f"{operator.describe()} ({probe}): {'; '.join(wrong)}" if wrong else ""
