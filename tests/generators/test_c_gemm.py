@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from gemm_runs import Runs
+from kernel_runs import Runs
 
 from deepgen import generators, targets
 from deepgen.generators.templates.c_gemm.c_gemm import CGemm

@@ -89,7 +89,7 @@ class CGemm:
         return Kernel(
             name=self.name,
             language="c",
-            sources=sources(("gemm.c", "x86_pool.h"), "c_gemm", "."),
+            sources=sources(("gemm.c", "cpu_pool.h", "x86_pool.h"), "c_gemm", "."),
             flags=("-std=gnu11", "-pthread", *(f"-D{name}={value}" for name, value in macros.items())),
             plan=LaunchPlan((Step("deepgen_gemm", arguments),)),
         )

@@ -9,12 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__aarch64__)
-#define __builtin_ia32_pause() __asm__ volatile("yield")  // what the pool waits with has another name here
-#elif !defined(__x86_64__)
-#define __builtin_ia32_pause() ((void)0)
-#endif
-#include "x86_pool.h"
+#include "cpu_pool.h"
 
 #ifndef REAL  // float or double
 #define REAL float
