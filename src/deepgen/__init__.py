@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from deepgen.api import tune
     from deepgen.engines import LocalEngine
-    from deepgen.operators import Gemm, gemm
+    from deepgen.operators import Conv2d, Gemm, conv2d, gemm
     from deepgen.space import Space
     from deepgen.tuning import Progress, Study
     from deepgen.vocabulary import BadInput, DeepgenError, Measurement, Trial, Verdict
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _WHERE = {
     "tune": "deepgen.api",
     "LocalEngine": "deepgen.engines",
+    "Conv2d": "deepgen.operators",
+    "conv2d": "deepgen.operators",
     "Gemm": "deepgen.operators",
     "gemm": "deepgen.operators",
     "Space": "deepgen.space",
@@ -50,6 +52,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "BadInput",
+    "Conv2d",
     "DeepgenError",
     "Gemm",
     "LocalEngine",
@@ -59,6 +62,7 @@ __all__ = [
     "Study",
     "Trial",
     "Verdict",
+    "conv2d",
     "gemm",
     "tune",
 ]

@@ -28,6 +28,8 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "skinny_gemm": f"{_TEMPLATES}.skinny.skinny_gemm:SkinnyGemm",
         "mma_gemm": f"{_TEMPLATES}.mma.mma_gemm:MmaGemm",
         "simt_gemm": f"{_TEMPLATES}.simt.simt_gemm:SimtGemm",
+        "c_conv2d": f"{_TEMPLATES}.c_conv2d.c_conv2d:CConv2d",
+        "simt_conv2d": f"{_TEMPLATES}.simt_conv2d.simt_conv2d:SimtConv2d",
         "sim_tiles": "deepgen.generators.sim:SimTiles",
     },
 )

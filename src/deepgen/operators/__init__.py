@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
+from deepgen.operators.conv2d import Conv2d, conv2d
 from deepgen.operators.gemm import Gemm, gemm
 from deepgen.operators.recorded import RECORDED, Recorded, record
 from deepgen.operators.signature import Param, Signature, Tensor, TensorFacts
@@ -13,7 +14,14 @@ from deepgen.operators.words import Word, words_of
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.registry import Registry
 
-OPERATORS: Registry[type[Operator]] = Registry("deepgen.operators", "operator", {"gemm": "deepgen.operators.gemm:Gemm"})
+OPERATORS: Registry[type[Operator]] = Registry(
+    "deepgen.operators",
+    "operator",
+    {
+        "gemm": "deepgen.operators.gemm:Gemm",
+        "c2d": "deepgen.operators.conv2d:Conv2d",
+    },
+)
 
 
 def from_json(data: Mapping[str, Any]) -> Operator:
@@ -35,6 +43,7 @@ __all__ = [
     "OPERATORS",
     "Answer",
     "Array",
+    "Conv2d",
     "Gemm",
     "Operator",
     "Param",
@@ -45,6 +54,7 @@ __all__ = [
     "Tolerance",
     "Word",
     "Work",
+    "conv2d",
     "from_json",
     "gemm",
     "is_built_in",
