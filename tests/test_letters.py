@@ -13,6 +13,8 @@ import deepgen
 
 ROOT = Path(deepgen.__file__).parent
 FAMILIES = ("c_gemm", "mma", "simt", "skinny", "sm90", "x86_amx", "x86_common.py", "x86_dot", "x86_fma")
+# Rooms of other operators, which have letters of their own.
+OTHERS = ("operators/conv2d.py", "generators/templates/c_conv2d", "generators/templates/simt_conv2d")
 LIBRARIES = ("cublaslt.py", "cublaslt_api.py", "numpy_blas.py", "torch_cpu.py", "torch_gpu.py")
 ROOMS = (
     "operators/gemm.py",
@@ -20,6 +22,7 @@ ROOMS = (
     "generators/older",  # the older tool's files are about nothing else
     *(f"generators/templates/{name}" for name in FAMILIES),
     *(f"baselines/{name}" for name in LIBRARIES),
+    *OTHERS,
 )
 # What else has such a name, and where GEMM is handed to users and registered.
 EXCEPTIONS = {

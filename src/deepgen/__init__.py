@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from deepgen.api import tune
     from deepgen.engines import LocalEngine
-    from deepgen.operators import Gemm, Softmax, gemm, softmax
+    from deepgen.operators import Conv2d, Gemm, Softmax, conv2d, gemm, softmax
     from deepgen.space import Space
     from deepgen.tuning import Progress, Study
     from deepgen.vocabulary import BadInput, DeepgenError, Measurement, Trial, Verdict
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _WHERE = {
     "tune": "deepgen.api",
     "LocalEngine": "deepgen.engines",
+    "Conv2d": "deepgen.operators",
+    "conv2d": "deepgen.operators",
     "Gemm": "deepgen.operators",
     "gemm": "deepgen.operators",
     "Softmax": "deepgen.operators",
@@ -52,6 +54,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "BadInput",
+    "Conv2d",
     "DeepgenError",
     "Gemm",
     "LocalEngine",
@@ -62,6 +65,7 @@ __all__ = [
     "Study",
     "Trial",
     "Verdict",
+    "conv2d",
     "gemm",
     "softmax",
     "tune",

@@ -9,7 +9,7 @@ import pytest
 from deepgen import generators, operators, targets
 from deepgen.generators import Generator
 from deepgen.generators.base import Yielding
-from deepgen.operators import Operator, gemm, softmax
+from deepgen.operators import Operator, conv2d, gemm, softmax
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Kernel
 
@@ -25,6 +25,8 @@ OPERATORS = [
     gemm(1024, 3, 512, dtype="bf16", layout="nt"),
     softmax(9, 37),
     softmax(512, 4096, dtype="bf16"),
+    conv2d(2, 13, 17, 5, 19, 3, stride=2, pad=1),
+    conv2d(1, 28, 28, 32, 64, 1, dtype="i8", layout="nchw"),
 ]
 # What is faster by another family than by the one that comes first.
 FEW_ROWS = [gemm(m, 1024, 1024, dtype=dtype, layout=layout) for m in (1, 4, 5, 64) for dtype in ("bf16", "i8")

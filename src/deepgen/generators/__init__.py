@@ -30,6 +30,8 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "simt_gemm": f"{_TEMPLATES}.simt.simt_gemm:SimtGemm",
         "c_softmax": f"{_TEMPLATES}.c_softmax.c_softmax:CSoftmax",
         "simt_softmax": f"{_TEMPLATES}.simt_softmax.simt_softmax:SimtSoftmax",
+        "c_conv2d": f"{_TEMPLATES}.c_conv2d.c_conv2d:CConv2d",
+        "simt_conv2d": f"{_TEMPLATES}.simt_conv2d.simt_conv2d:SimtConv2d",
         "sim_tiles": "deepgen.generators.sim:SimTiles",
     },
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
+from deepgen.operators.conv2d import Conv2d, conv2d
 from deepgen.operators.gemm import Gemm, gemm
 from deepgen.operators.recorded import RECORDED, Recorded, record
 from deepgen.operators.signature import Param, Signature, Tensor, TensorFacts
@@ -20,6 +21,7 @@ OPERATORS: Registry[type[Operator]] = Registry(
     {
         "gemm": "deepgen.operators.gemm:Gemm",
         "softmax": "deepgen.operators.softmax:Softmax",
+        "c2d": "deepgen.operators.conv2d:Conv2d",
     },
 )
 
@@ -43,6 +45,7 @@ __all__ = [
     "OPERATORS",
     "Answer",
     "Array",
+    "Conv2d",
     "Gemm",
     "Operator",
     "Param",
@@ -54,6 +57,7 @@ __all__ = [
     "Tolerance",
     "Word",
     "Work",
+    "conv2d",
     "from_json",
     "gemm",
     "is_built_in",

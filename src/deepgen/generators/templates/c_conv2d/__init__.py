@@ -1,0 +1,1 @@
+"""2-D convolution in portable C, for any processor."""

@@ -1,0 +1,251 @@
+"""2-D convolution: y[n, p, q, co] = sum of x[n, p * stride - pad + r, q * stride - pad + s, ci] * weight[r, s, ci, co].
+
+The filter is k x k; what lies outside the image is left out. In layout `nhwc` x is N x H x W x CI and weight
+k x k x CI x CO; in `nchw` x is N x CI x H x W and weight CO x CI x k x k. y is laid out like x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work
+from deepgen.operators.gemm import gemm
+from deepgen.operators.signature import Param, Signature, Size
+from deepgen.operators.words import Word
+from deepgen.vocabulary.dtypes import DType, dtype, narrow, widen
+from deepgen.vocabulary.errors import BadInput
+
+# Format of x and weight -> that of sums, that of y.
+FORMATS = {"f32": ("f32", "f32"), "f64": ("f64", "f64"), "f16": ("f32", "f16"), "bf16": ("f32", "bf16"),
+           "i8": ("i32", "i32")}  # fmt: skip
+OUT_H, OUT_W = (f"({side} + 2 * pad - k) // stride + 1" for side in "HW")
+_SHAPES: dict[str, tuple[tuple[Size, ...], ...]] = {  # of x, weight and y
+    "nhwc": (("N", "H", "W", "CI"), ("k", "k", "CI", "CO"), ("N", OUT_H, OUT_W, "CO")),
+    "nchw": (("N", "CI", "H", "W"), ("CO", "CI", "k", "k"), ("N", "CO", OUT_H, OUT_W)),
+}
+LAYOUTS = (*_SHAPES,)
+
+_PROBES = ("normal", "large", "zeros", "special")
+_LARGE = {"f16": 8.0}  # where 2**40 would overflow: the sums must stay finite
+_CHUNK_BYTES = 32 << 20  # of patches that the reference multiplies at once
+
+
+@dataclass(frozen=True)
+class Conv2d(Operator):
+    """The fields of a convolution, listed once."""
+
+    name: ClassVar[str] = "c2d"
+    words: ClassVar[tuple[Word, ...]] = (
+        Word("N", "images", needed=True),
+        Word("H", "rows of an image", needed=True),
+        Word("W", "columns of an image", needed=True),
+        Word("CI", "channels of the input", needed=True),
+        Word("CO", "channels of the output", needed=True),
+        Word("k", "rows and columns of the filter", needed=True),
+        Word("stride", "pixels from one output to the next", default=1),
+        Word("pad", "pixels of zeros around the image", default=0, least=0),
+        Word("dtype", "number format of x and weight; i8 gives i32", "choice", "f32", choices=(*FORMATS,)),
+        Word("layout", "the order of the dimensions", "choice", "nhwc", choices=LAYOUTS),
+    )
+
+    n: int
+    h: int
+    w: int
+    ci: int
+    co: int
+    k: int
+    stride: int = 1
+    pad: int = 0
+    layout: str = "nhwc"
+    dtype: str = "f32"
+
+    def __post_init__(self) -> None:
+        for word, size in self.sizes().items():
+            least = 0 if word == "pad" else 1
+            if isinstance(size, bool) or not isinstance(size, int) or size < least:
+                raise BadInput(f"c2d: {word} is {size!r}", allowed=f"a whole number from {least} up")
+        for word, value, allowed in (("layout", self.layout, LAYOUTS), ("dtype", self.dtype, (*FORMATS,))):
+            if value not in allowed:
+                raise BadInput(f"c2d: {word} {value!r} is unknown", allowed="one of " + ", ".join(allowed))
+        shortest = min(self.h, self.w) + 2 * self.pad
+        if self.k > shortest:
+            padded = f"{self.h + 2 * self.pad}x{self.w + 2 * self.pad}"
+            raise BadInput(f"c2d: a filter with k={self.k} on a padded image of {padded}", allowed=f"k <= {shortest}")
+
+    @property
+    def dtypes(self) -> tuple[DType, DType, DType]:
+        """Of x and weight, of sums, of y."""
+        acc, out = FORMATS[self.dtype]
+        return dtype(self.dtype), dtype(acc), dtype(out)
+
+    @property
+    def out_h(self) -> int:
+        return (self.h + 2 * self.pad - self.k) // self.stride + 1
+
+    @property
+    def out_w(self) -> int:
+        return (self.w + 2 * self.pad - self.k) // self.stride + 1
+
+    @property
+    def reduced(self) -> int:
+        """Products that are added up for one output."""
+        return self.ci * self.k * self.k
+
+    def describe(self) -> str:
+        image = f"{self.n}x{self.h}x{self.w}x{self.ci}"
+        return f"c2d {self._formats()} {self.layout} {image} to {self.co} by {self._filter(' ')}"
+
+    def slug(self) -> str:
+        image = f"{self.n}x{self.h}x{self.w}x{self.ci}x{self.co}"
+        return f"c2d-{self._formats()}-{self.layout}-{image}-{self._filter('-')}"
+
+    def _filter(self, between: str) -> str:
+        apart = [f"stride{between}{self.stride}"] if self.stride != 1 else []
+        around = [f"pad{between}{self.pad}"] if self.pad else []
+        return between.join([f"{self.k}x{self.k}", *apart, *around])
+
+    def signature(self) -> Signature:
+        image, weight, result = _SHAPES[self.layout]
+        return Signature(
+            (
+                Param("x", "input", self.dtype, image),
+                Param("weight", "input", self.dtype, weight),
+                Param("y", "output", FORMATS[self.dtype][1], result),
+            )
+        )
+
+    def sizes(self) -> Mapping[str, int]:
+        return {
+            "N": self.n,
+            "H": self.h,
+            "W": self.w,
+            "CI": self.ci,
+            "CO": self.co,
+            "k": self.k,
+            "stride": self.stride,
+            "pad": self.pad,
+        }
+
+    def resized(self, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]) -> Conv2d:
+        told: dict[str, Any] = {word.lower(): size for word, size in sizes.items()}
+        return replace(self, **told)
+
+    def work(self) -> Work:
+        """Products with real pixels only, and pixels that some output needs: strides beyond k leave others unread."""
+        of, _, out = self.dtypes
+        rows, columns = self._taps(self.h, self.out_h), self._taps(self.w, self.out_w)
+        products = self.n * self.ci * self.co * rows.size * columns.size
+        pixels = self.n * self.ci * np.unique(rows).size * np.unique(columns).size
+        return Work(
+            {self.dtype: 2 * products},
+            read=(pixels + self.reduced * self.co) * of.bytes,
+            written=self.n * self.out_h * self.out_w * self.co * out.bytes,
+        )
+
+    def _taps(self, size: int, outputs: int) -> Array:
+        """The rows (or columns) of the image that the filter meets, one for each output and row of the filter."""
+        places = np.add.outer(np.arange(outputs) * self.stride - self.pad, np.arange(self.k))
+        real: Array = places[(places >= 0) & (places < size)]
+        return real
+
+    def probes(self) -> tuple[str, ...]:
+        return ("normal", "zeros") if self.dtypes[0].integer else _PROBES
+
+    def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
+        """Special values stand in x alone: a kernel may as well multiply weights by the zeros of the padding."""
+        given = super().inputs(seed, "normal" if probe in ("large", "special") else probe)
+        of = self.dtypes[0]
+        if probe == "large":
+            return {name: narrow(widen(x, of) * _LARGE.get(of.name, 2.0**40), of) for name, x in given.items()}
+        if probe == "special":
+            flat = given["x"].reshape(-1)
+            special = narrow(np.array([np.nan, np.inf, -np.inf]), of)[: flat.size]
+            flat[np.random.default_rng(seed).choice(flat.size, special.size, replace=False)] = special
+        return given
+
+    def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
+        of, _, out = self.dtypes
+        image, weight = inputs["x"], inputs["weight"]
+        if self.layout == "nchw":
+            image, weight = np.moveaxis(image, 1, -1), weight.transpose(2, 3, 1, 0)
+        with np.errstate(all="ignore"):
+            # Sums of 8-bit products are exact in float64, which numpy multiplies a hundred times faster than integers.
+            wide = widen(weight, of).astype(np.float64)
+            values = self._product(image, wide)
+            if out.integer:
+                return {"y": Answer(self._laid_out(values.astype(np.int64)))}
+            return {"y": Answer(self._laid_out(values), self._laid_out(self._scale(image, wide)))}
+
+    def _product(self, image: Array, weight: Array) -> Array:
+        """Patches times filters, some rows of some images at a time: all patches may take more than the memory."""
+        values = np.empty((self.n, self.out_h, self.out_w, self.co))
+        filters = weight.transpose(2, 0, 1, 3).reshape(self.reduced, self.co)
+        row_bytes = 8 * self.out_w * self.reduced
+        rows = max(1, min(self.out_h, _CHUNK_BYTES // row_bytes))
+        images = max(1, _CHUNK_BYTES // (row_bytes * self.out_h))
+        for at in range(0, self.n, images):
+            patches = self._patches(self._padded(image[at : at + images]))
+            for row in range(0, self.out_h, rows):
+                some = patches[:, row : row + rows]
+                product = some.reshape(-1, self.reduced) @ filters
+                values[at : at + images, row : row + rows] = product.reshape(*some.shape[:3], self.co)
+        return values
+
+    def _padded(self, images: Array) -> Array:
+        around = (self.pad, self.pad)
+        wide = widen(images, self.dtypes[0]).astype(np.float64)
+        padded: Array = np.pad(wide, ((0, 0), around, around, (0, 0)))
+        return padded
+
+    def _patches(self, padded: Array) -> Array:
+        """What the filter meets at each output: images x rows x columns x channels x k x k, as a view."""
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (self.k, self.k), axis=(1, 2))
+        patches: Array = windows[:, :: self.stride, :: self.stride]
+        return patches
+
+    def _scale(self, image: Array, weight: Array) -> Array:
+        """The size of a product: the norms of its patch and its filter, over their length; 1 for numbers of size 1."""
+        filters = np.sqrt(np.square(weight).sum(axis=(0, 1, 2)))
+        size = np.empty((self.n, self.out_h, self.out_w, self.co), np.float32)
+        for at in range(self.n):
+            squares = np.square(self._padded(image[at : at + 1])).sum(axis=-1, keepdims=True)
+            norms = np.sqrt(self._patches(squares).sum(axis=(-1, -2)))
+            size[at] = norms[0] / self.reduced * filters
+        return np.where(np.isfinite(size), size, np.float32(0.0))
+
+    def _laid_out(self, values: Array) -> Array:
+        return values if self.layout == "nhwc" else np.ascontiguousarray(np.moveaxis(values, -1, 1))
+
+    def tolerance(self, output: str = "y", probe: str = "normal") -> Tolerance:
+        """That of a GEMM whose K is the number of products of one output: the sums are the same."""
+        return gemm(1, 1, self.reduced, dtype=self.dtype).tolerance(probe=probe)
+
+    @classmethod
+    def make(cls, given: Mapping[str, Any]) -> Conv2d:
+        return conv2d(**{word.lower(): value for word, value in given.items()})
+
+    def said(self) -> Mapping[str, Any]:
+        return {**self.sizes(), "dtype": self.dtype, "layout": self.layout}
+
+
+def conv2d(
+    n: int,
+    h: int,
+    w: int,
+    ci: int,
+    co: int,
+    k: int,
+    *,
+    stride: int = 1,
+    pad: int = 0,
+    dtype: str = "f32",
+    layout: str = "nhwc",
+) -> Conv2d:
+    """A convolution of N images of H x W x CI by CO filters of k x k; i8 gives i32, other formats themselves."""
+    sizes = (n, h, w, ci, co, k, stride, pad)
+    n, h, w, ci, co, k, stride, pad = (int(size) if isinstance(size, np.integer) else size for size in sizes)
+    return Conv2d(n, h, w, ci, co, k, stride, pad, layout, dtype)

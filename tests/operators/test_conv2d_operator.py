@@ -1,0 +1,135 @@
+"""A convolution's reference, work and tolerance: if one were wrong, every verdict would be."""
+
+from __future__ import annotations
+
+import sys
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepgen import operators
+from deepgen.operators import Conv2d, TensorFacts, conv2d
+from deepgen.operators.compare import compare
+from deepgen.operators.conv2d import FORMATS
+from deepgen.vocabulary import BadInput
+from deepgen.vocabulary.dtypes import dtype, narrow
+
+few = st.integers(1, 3)
+sizes = st.integers(3, 7)
+
+
+def loops(op: Conv2d, x: Any, weight: Any) -> tuple[Any, int, int]:
+    """The result in nhwc, the products with real pixels, and how many pixels were met."""
+    y, products, met = np.zeros((op.n, op.out_h, op.out_w, op.co)), 0, set()
+    for p, q, r, s in product(range(op.out_h), range(op.out_w), range(op.k), range(op.k)):
+        row, column = p * op.stride - op.pad + r, q * op.stride - op.pad + s
+        if 0 <= row < op.h and 0 <= column < op.w:
+            y[:, p, q] += x[:, row, column] @ weight[r, s]
+            products += op.n * op.ci * op.co
+            met.add((row, column))
+    return y, products, op.n * op.ci * len(met)
+
+
+@given(n=few, h=sizes, w=sizes, ci=few, co=few, k=few, stride=st.integers(1, 4), pad=st.integers(0, 2),
+       layout=st.sampled_from(["nhwc", "nchw"]))  # fmt: skip
+def test_reference_and_work_are_those_of_the_loops(
+    n: int, h: int, w: int, ci: int, co: int, k: int, stride: int, pad: int, layout: str
+) -> None:
+    op = conv2d(n, h, w, ci, co, k, stride=stride, pad=pad, layout=layout, dtype="f64")
+    made = op.inputs(3)
+    x, weight = made["x"], made["weight"]
+    if layout == "nchw":
+        x, weight = x.transpose(0, 2, 3, 1), weight.transpose(2, 3, 1, 0)
+    want, products, pixels = loops(op, x, weight)
+    got = op.reference(made)["y"].values
+    assert got.shape == op.tensors()[2].shape
+    np.testing.assert_allclose(got if layout == "nhwc" else got.transpose(0, 2, 3, 1), want, rtol=1e-12, atol=1e-12)
+    work = op.work()
+    assert work.operations == {"f64": 2 * products}
+    assert (work.read, work.written) == (8 * (pixels + weight.size), 8 * want.size)
+
+
+def test_large_images_are_multiplied_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = conv2d(3, 9, 8, 4, 5, 3, pad=1)
+    made = op.inputs(1)
+    whole = op.reference(made)["y"]
+    for most in (1, 5000, 30000):  # a row, some rows, an image and a half
+        monkeypatch.setattr(sys.modules[Conv2d.__module__], "_CHUNK_BYTES", most)
+        np.testing.assert_allclose(op.reference(made)["y"].values, whole.values, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("ci", [2, 64])
+def test_tolerance_admits_f32_rounding_and_catches_one_lost_product(ci: int) -> None:
+    op = conv2d(2, 12, 12, ci, 8, 3, pad=1)
+    made = op.inputs(0)
+    x, weight = np.pad(made["x"], ((0, 0), (1, 1), (1, 1), (0, 0))), made["weight"]
+    want, allowed = op.reference(made)["y"], op.tolerance("y")
+    sums = np.zeros(want.values.shape, np.float32)
+    for r, s, c in product(range(3), range(3), range(ci)):  # one after the other: the worst order
+        sums += x[:, r : r + 12, s : s + 12, c, None] * weight[r, s, c]
+    assert compare(sums, want, dtype("f32"), allowed).ok
+    lost = sums - x[:, 1:13, 1:13, 0, None] * weight[1, 1, 0]
+    assert compare(lost, want, dtype("f32"), allowed).wrong > 0.9 * sums.size
+
+
+@pytest.mark.parametrize("name", [*FORMATS])
+def test_every_probe_has_an_answer_that_its_own_rounding_satisfies(name: str) -> None:
+    op = conv2d(2, 5, 6, 3, 4, 3, stride=2, pad=1, dtype=name)
+    for probe in op.probes():
+        want = op.reference(op.inputs(2, probe))["y"]
+        out = op.dtypes[2]
+        with np.errstate(all="ignore"):
+            assert compare(narrow(want.values, out), want, out, op.tolerance("y", probe)).ok
+    with pytest.raises(BadInput, match="unknown probe"):
+        op.inputs(2, "odd")
+
+
+def test_integers_must_be_exact() -> None:
+    op = conv2d(1, 4, 4, 9, 2, 3, dtype="i8")
+    lowest = {t.name: np.full(t.shape, -128, np.int8) for t in op.tensors() if t.role == "input"}
+    answer = op.reference(lowest)["y"]
+    assert answer.values.dtype == np.int64 and (answer.values == 128 * 128 * 81).all()
+    assert op.tolerance("y") == operators.Tolerance(0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"k": 8}, r"k=8 on a padded image of 7x11 \(k <= 7\)"),
+        ({"n": 0}, "N is 0"),
+        ({"pad": -1}, "pad is -1"),
+        ({"stride": 0}, "stride is 0"),
+        ({"layout": "chwn"}, "nhwc, nchw"),
+        ({"dtype": "tf32"}, "f32, f64"),
+    ],
+)
+def test_what_is_impossible_is_refused_in_words(changes: dict[str, Any], says: str) -> None:
+    usual: dict[str, Any] = {"n": 1, "h": 5, "w": 9, "ci": 2, "co": 3, "k": 3, "pad": 1}
+    with pytest.raises(BadInput, match=says):
+        conv2d(**{**usual, **changes})
+
+
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+def test_words_and_json_lead_back_to_the_operator(layout: str) -> None:
+    op = conv2d(2, 5, 6, 3, 4, 3, stride=2, pad=1, dtype="bf16", layout=layout)
+    assert Conv2d.make(op.said()) == op
+    assert operators.from_json(op.to_json()) == op
+    assert operators.record(op).tensors() == op.tensors()
+
+
+def test_sizes_come_from_a_calls_arrays_and_what_does_not_fit_is_named() -> None:
+    op = conv2d(2, 5, 6, 3, 4, 3, stride=2, pad=1, layout="nchw")
+    given = {"x": TensorFacts((1, 8, 20, 21), "f32"), "weight": TensorFacts((7, 8, 5, 5), "f32")}
+    assert op.bind(given) == conv2d(1, 20, 21, 8, 7, 5, stride=2, pad=1, layout="nchw")
+    for name, shape, says in (
+        ("weight", (7, 8, 5, 4), "weight has k=4"),
+        ("weight", (7, 9, 5, 5), "weight has CI=9"),
+        ("weight", (7, 8, 30, 30), "padded image of 22x23"),
+        ("y", (1, 7, 10, 10), "y has the shape"),
+    ):
+        with pytest.raises(BadInput, match=says):
+            op.bind({**given, name: TensorFacts(shape, "f32")})
