@@ -266,13 +266,15 @@ class Gemm(Operator):
         The root mean square of that is 0.15 epsilon * K, but its tail is exponential: the larger a result, the larger
         were the partial sums on the way to it. Given the result, the error's standard deviation is 0.21 epsilon *
         sqrt(K) * sqrt(K / 6 + want^2 / 3), so a share of the result that grows like sqrt(K) stands beside the absolute
-        term. It leaves more than ten standard deviations everywhere; a single lost product is of size 1 and stays far
-        above it (benchmarks/tolerance.py).
+        term. Where sums are rounded it leaves more than ten standard deviations; a single lost product is of size 1
+        and stays far above it (benchmarks/tolerance.py).
 
         Where bits are cut off and not rounded, every sum loses, and the losses add up. Tensor cores do that with
-        16-bit inputs once in 8 products or more: half an epsilon of the partial sum each time. Sums of 8-bit floats
-        are walks over all of K, or over groups whose errors add up like those of independent numbers; of them up to an
-        ulp is cut off for each instruction of 32 products, a quarter of it in the mean of a walk.
+        16-bit inputs once in 8 products or more: half an epsilon of the partial sum each time. On an H200 cuBLASLt's
+        errors take 0.30 of the tolerance at K = 16384; without this term they would exceed it by half or more
+        (benchmarks/h200/open_spine.json). Sums of 8-bit floats are walks over all of K, or over groups whose errors
+        add up like those of independent numbers; of them up to an ulp is cut off for each instruction of 32 products,
+        a quarter of it in the mean of a walk.
         """
         a, _, c, acc = self.dtypes
         if c.integer:
