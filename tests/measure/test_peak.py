@@ -72,7 +72,7 @@ def test_bf16_that_is_quicker_as_f32_is_no_impossible_speed(
 ) -> None:
     vectors = targets.resolve("x86:avx512_bf16")
     peaks = {"bf16": bf16, "f32": 179.0}
-    monkeypatch.setattr(peak, "cpu_peak", lambda target, name, threads, **_: peaks[name])
+    monkeypatch.setattr(peak, "cpu_bounds", lambda target, name, threads, **_: Bounds(0.0, peaks[name], 1.0))
     assert peak_gflops(gemm(8, 8, 8, dtype="bf16"), vectors) == peaks[quicker]
 
 

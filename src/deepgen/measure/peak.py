@@ -20,7 +20,7 @@ import numpy as np
 from deepgen.build import Cache, build_once, default_cache_folder
 from deepgen.measure.base import arithmetic
 from deepgen.operators import Array, Operator
-from deepgen.targets import Cpu, Target
+from deepgen.targets import Cpu, Target, device_for
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, dtype
 from deepgen.vocabulary.dtypes import narrow
 
@@ -129,14 +129,15 @@ def cpu_bounds(
     `again` measures in any case and keeps the better: whatever disturbs a machine only makes its bounds look lower.
     """
     cache = cache or Cache(default_cache_folder())
-    alike = replace(
-        target, name=target.kind, cores=threads
-    )  # other cores, which a process may be kept from, change nothing
+    # Other cores, which a process may be kept from, change nothing.
+    alike = replace(target, name=target.kind, cores=threads)
     kept = cache.folder / "peak" / f"{alike.fingerprint()}-{dtype}-{threads}.json"
     known = _read(kept)
     if known is not None and not again:
         return known
-    artifact = build_once(_kernel(dtype, target), target, paths=toolchains, cache=cache)
+    kernel = _kernel(dtype, target)
+    device_for(target)  # raises where it is elsewhere
+    artifact = build_once(kernel, target, paths=toolchains, cache=cache)
     bounds = _measure(ctypes.CDLL(artifact.binary), dtype, threads)
     if known is not None:
         bounds = Bounds(*(max(pair) for pair in zip(astuple(known), astuple(bounds), strict=True)))
