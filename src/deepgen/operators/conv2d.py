@@ -14,7 +14,7 @@ import numpy as np
 
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work
 from deepgen.operators.gemm import gemm
-from deepgen.operators.signature import Param, Signature, Size
+from deepgen.operators.signature import Param, Signature, Size, Solved, TensorFacts
 from deepgen.operators.words import Word
 from deepgen.vocabulary.dtypes import DType, dtype, narrow, widen
 from deepgen.vocabulary.errors import BadInput
@@ -71,10 +71,7 @@ class Conv2d(Operator):
         for word, value, allowed in (("layout", self.layout, LAYOUTS), ("dtype", self.dtype, (*FORMATS,))):
             if value not in allowed:
                 raise BadInput(f"c2d: {word} {value!r} is unknown", allowed="one of " + ", ".join(allowed))
-        shortest = min(self.h, self.w) + 2 * self.pad
-        if self.k > shortest:
-            padded = f"{self.h + 2 * self.pad}x{self.w + 2 * self.pad}"
-            raise BadInput(f"c2d: a filter with k={self.k} on a padded image of {padded}", allowed=f"k <= {shortest}")
+        _check_filter(self.sizes())
 
     @property
     def dtypes(self) -> tuple[DType, DType, DType]:
@@ -129,6 +126,12 @@ class Conv2d(Operator):
             "stride": self.stride,
             "pad": self.pad,
         }
+
+    def solve(self, given: Mapping[str, TensorFacts]) -> Solved:
+        """Also where some size is zero, a filter that fits nowhere is a mistake and no empty result."""
+        solved = super().solve(given)
+        _check_filter(solved.sizes)
+        return solved
 
     def resized(self, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]) -> Conv2d:
         told: dict[str, Any] = {word.lower(): size for word, size in sizes.items()}
@@ -230,6 +233,13 @@ class Conv2d(Operator):
 
     def said(self) -> Mapping[str, Any]:
         return {**self.sizes(), "dtype": self.dtype, "layout": self.layout}
+
+
+def _check_filter(sizes: Mapping[str, int]) -> None:
+    height, width = (sizes[side] + 2 * sizes["pad"] for side in "HW")
+    if sizes["k"] > min(height, width):
+        words = f"c2d: a filter with k={sizes['k']} on a padded image of {height}x{width}"
+        raise BadInput(words, allowed=f"k <= {min(height, width)}")
 
 
 def conv2d(
