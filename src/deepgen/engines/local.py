@@ -12,7 +12,16 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from deepgen import baselines
-from deepgen.build import BuildError, BuildLimits, BuildPool, Cache, build_once, default_cache_folder, toolchains_for
+from deepgen.build import (
+    BuildError,
+    BuildLimits,
+    BuildPool,
+    Cache,
+    Group,
+    default_cache_folder,
+    make,
+    toolchains_for,
+)
 from deepgen.engines.base import NOT_WORTH_IT, Look, Outcome
 from deepgen.measure import bandwidth, open_runner, peak_gflops
 from deepgen.measure.base import Contender, Task, least_seconds
@@ -41,15 +50,15 @@ class LocalSession:
         self._look = look
         self.jobs = engine.jobs or host.usable_cores()
         self._engine = engine
-        toolchains = toolchains_for(task.target, engine.toolchains)
-        toolchains(task.target.languages[0])  # where there is none, that is said at once
+        self._toolchains = toolchains_for(task.target, engine.toolchains)
+        self._toolchains(task.target.languages[0])  # where there is none, that is said at once
         self._cache = Cache(engine.cache or default_cache_folder())
         # Before the first build, so that nothing of ours disturbs it; measured once a machine, then known.
         self._peak = self._measured_peak()
         self._bandwidth = task.target.bandwidth
         if self._bandwidth is None and self._peak is not None:
             self._bandwidth = bandwidth(task.operator, task.target, cache=self._cache, toolchains=engine.toolchains)
-        self._pool = BuildPool(toolchains, task.target, self._cache, self.jobs, engine.limits)
+        self._pool = BuildPool(self._toolchains, task.target, self._cache, self.jobs, engine.limits)
         self._runner = open_runner(
             task,
             cache=self._cache,
@@ -101,9 +110,9 @@ class LocalSession:
     def build(self, kernel: Kernel) -> Artifact:
         # Not through the pool: finals run inside a quiet window, in which it starts nothing, and what they ask for
         # lies in the cache already.
-        return build_once(
-            kernel, self.task.target, paths=self._engine.toolchains, cache=self._cache, limits=self._engine.limits
-        )
+        with Group() as group:
+            toolchain, limits = self._toolchains(kernel.language), self._engine.limits
+            return make(kernel, toolchain, self.task.target, self._cache, limits, group)
 
     def verify(self, kernel: Kernel, seed: int, probe: str) -> Measurement:
         artifact = self.build(kernel)
