@@ -15,7 +15,7 @@ from deepgen.build.group import Group
 from deepgen.build.programs import Tool
 from deepgen.build.toolchains.c import CCompiler, gcc_or_clang, zig
 from deepgen.build.toolchains.sim import SimToolchain
-from deepgen.targets import KINDS, Cpu, Target, host
+from deepgen.targets import PROCESSORS, Cpu, Target, host
 from deepgen.targets.cpu import common
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Missing, Source
 
@@ -118,7 +118,7 @@ def _status(tool: Tool, given: str) -> ToolStatus:
 
 def _tried(compiler: CCompiler) -> str:
     """The version of a compiler that did build something: one without headers or linker tells its version too."""
-    target = next((common(k, 1) for k in KINDS.values() if issubclass(k, Cpu) and k.machine == compiler.machine), None)
+    target = next((common(k, 1) for k in PROCESSORS if k.machine == compiler.machine), None)
     if target is None:
         raise BadInput(f"{compiler.path} builds for {compiler.machine}", allowed="processors that deepgen knows")
     kernel = Kernel("tried", "c", (Source("tried.c", _SMALLEST),), (), LaunchPlan(()))

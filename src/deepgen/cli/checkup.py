@@ -18,7 +18,7 @@ from deepgen.generators import FAMILIES
 from deepgen.operators import OPERATORS
 from deepgen.search import STRATEGIES
 from deepgen.settings import Settings
-from deepgen.targets import host
+from deepgen.targets import KINDS, host
 from deepgen.targets.gpu_facts import CUDA_ARCHES, HIP_ARCHES
 from deepgen.vocabulary.errors import DeepgenError
 
@@ -89,7 +89,7 @@ def _targets() -> list[dict[str, str]]:
 def _plugins() -> list[dict[str, Any]]:
     """What installed packages add to deepgen, and why some of it cannot be used."""
     out = []
-    for registry in (OPERATORS, FAMILIES, BASELINES, STRATEGIES):
+    for registry in (OPERATORS, FAMILIES, KINDS, BASELINES, STRATEGIES):
         why = {broken.name: broken for broken in registry.broken()}
         names = [name for name in registry.names() if name not in registry.own]
         for name in dict.fromkeys((*names, *why)):

@@ -23,7 +23,7 @@ _NAME = Kind(
 )
 _TARGET = Kind(
     lambda v: v if isinstance(v, str) and v.partition(":")[0] in KINDS else None,
-    "kind:arch with a kind of " + ", ".join(KINDS),
+    "kind:arch with a kind of " + ", ".join(KINDS.names()),
 )
 _STRATEGY = Kind(
     lambda v: v if v in search.STRATEGIES else None, "one of " + ", ".join(search.STRATEGIES.names())

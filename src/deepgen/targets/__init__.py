@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from deepgen.targets import host
 from deepgen.targets.arm import Arm
 from deepgen.targets.base import Target
 from deepgen.targets.cpu import Cpu, narrowed
-from deepgen.targets.cuda import Cuda, parse_cuda
+from deepgen.targets.cuda import Cuda
 from deepgen.targets.gpu import Gpu
-from deepgen.targets.hip import Hip, parse_hip
-from deepgen.targets.sim import Sim, parse_sim
+from deepgen.targets.hip import Hip
+from deepgen.targets.kinds import KINDS, Kind
+from deepgen.targets.sim import Sim
 from deepgen.targets.x86 import X86
 from deepgen.vocabulary.errors import BadInput, DeepgenError, Missing
 
-KINDS: Mapping[str, type[X86] | type[Arm] | type[Cuda] | type[Hip] | type[Sim]] = {
-    "x86": X86,
-    "arm": Arm,
-    "cuda": Cuda,
-    "hip": Hip,
-    "sim": Sim,
-}
+PROCESSORS: tuple[type[X86] | type[Arm], ...] = (X86, Arm)
 
 
 class Elsewhere(Missing):
@@ -42,17 +37,10 @@ def resolve(name: str | None = None) -> Target:
     kind, _, arch = (name or best()).partition(":")
     if kind == "cpu":
         return narrowed(host.processor(), arch or "native")
-    if kind == "x86":
-        return host.x86() if arch in ("", "native") else narrowed(host.like(X86), arch)
-    if kind == "arm":
-        return host.arm() if arch in ("", "native") else narrowed(host.like(Arm), arch)
-    if kind == "cuda":
-        return host.cuda() if arch in ("", "native") else parse_cuda(arch)
-    if kind == "hip":
-        return host.hip() if arch in ("", "native") else parse_hip(arch)
-    if kind == "sim":
-        return parse_sim(arch)
-    raise BadInput(f"unknown target {name!r}", allowed="kind:arch with a kind of cpu, " + ", ".join(KINDS))
+    if kind not in KINDS:
+        raise BadInput(f"unknown target {name!r}", allowed="kind:arch with a kind of cpu, " + ", ".join(KINDS.names()))
+    found = KINDS.get(kind)()
+    return found.look() if found.look is not None and arch in ("", "native") else found.parse(arch)
 
 
 def best() -> str:
@@ -63,9 +51,10 @@ def best() -> str:
 def devices() -> list[Target]:
     """All kinds of devices that this machine has, one of each."""
     found = []
-    for look in _looks().values():
+    for kind in KINDS.working():
+        look = kind().look
         try:
-            found.append(look())
+            found += [] if look is None else [look()]
         except DeepgenError:  # not of that kind, or a card that no table knows
             continue
     return found
@@ -73,7 +62,7 @@ def devices() -> list[Target]:
 
 def device_for(target: Target) -> Target:
     """The device of this machine that runs the target's kernels. Raises Elsewhere, which says what to do instead."""
-    look = _looks().get(target.kind)
+    look = KINDS.get(target.kind)().look
     if look is None:
         return target
     try:
@@ -85,21 +74,17 @@ def device_for(target: Target) -> Target:
     return found
 
 
-def _looks() -> Mapping[str, Callable[[], Target]]:
-    """How the device of a kind is found on this machine. The simulated one is nowhere and everywhere."""
-    return {"x86": host.x86, "arm": host.arm, "cuda": host.cuda, "hip": host.hip}
-
-
 def from_json(data: Mapping[str, Any]) -> Target:
     """The target that `to_json` described, facts and all."""
     kind = str(data.get("name", "")).partition(":")[0]
     if kind not in KINDS:
-        raise BadInput(f"unknown target {data.get('name')!r}", allowed="a kind of " + ", ".join(KINDS))
-    return KINDS[kind].from_json(data)
+        raise BadInput(f"unknown target {data.get('name')!r}", allowed="a kind of " + ", ".join(KINDS.names()))
+    return KINDS.get(kind)().from_json(data)
 
 
 __all__ = [
     "KINDS",
+    "PROCESSORS",
     "X86",
     "Arm",
     "Cpu",
@@ -107,6 +92,7 @@ __all__ = [
     "Elsewhere",
     "Gpu",
     "Hip",
+    "Kind",
     "Sim",
     "Target",
     "best",

@@ -1,0 +1,53 @@
+"""The kinds of targets: how each is named, read back, and found on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deepgen.targets import host
+from deepgen.targets.arm import Arm
+from deepgen.targets.base import Target
+from deepgen.targets.cpu import narrowed
+from deepgen.targets.cuda import Cuda, parse_cuda
+from deepgen.targets.hip import Hip, parse_hip
+from deepgen.targets.sim import Sim, parse_sim
+from deepgen.targets.x86 import X86
+from deepgen.vocabulary.registry import Registry
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the part before the colon of a target's name stands for."""
+
+    parse: Callable[[str], Target]  # the target of an architecture or a card: the part after the colon
+    from_json: Callable[[Mapping[str, Any]], Target]
+    look: Callable[[], Target] | None = None  # the device of this machine, or Missing; None: it needs none
+
+
+def x86() -> Kind:
+    return Kind(lambda arch: narrowed(host.like(X86), arch), X86.from_json, host.x86)
+
+
+def arm() -> Kind:
+    return Kind(lambda arch: narrowed(host.like(Arm), arch), Arm.from_json, host.arm)
+
+
+def cuda() -> Kind:
+    return Kind(parse_cuda, Cuda.from_json, host.cuda)
+
+
+def hip() -> Kind:
+    return Kind(parse_hip, Hip.from_json, host.hip)
+
+
+def sim() -> Kind:
+    return Kind(parse_sim, Sim.from_json)
+
+
+KINDS: Registry[Callable[[], Kind]] = Registry(
+    "deepgen.targets",
+    "kind of target",
+    {name: f"deepgen.targets.kinds:{name}" for name in ("x86", "arm", "cuda", "hip", "sim")},
+)
