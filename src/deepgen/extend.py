@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from deepgen.search import Past, Setting, Strategy
     from deepgen.space import Space
-    from deepgen.targets import Cpu, Gpu, Target
+    from deepgen.targets import Cpu, Gpu, Kind, Target
     from deepgen.vocabulary import (
         BadInput,
         DeepgenError,
@@ -55,7 +55,7 @@ _NAMES = {
     ),
     "deepgen.search": ("Past", "Setting", "Strategy"),
     "deepgen.space": ("Space",),
-    "deepgen.targets": ("Cpu", "Gpu", "Target"),
+    "deepgen.targets": ("Cpu", "Gpu", "Kind", "Target"),
     "deepgen.vocabulary": (
         "BadInput", "DeepgenError", "DescriptorArg", "Kernel", "LaunchPlan", "Missing", "ScalarArg", "Source", "Step",
         "TensorArg", "Trial", "WorkspaceArg", "dtype",
@@ -87,6 +87,7 @@ __all__ = [
     "Generator",
     "Gpu",
     "Kernel",
+    "Kind",
     "LaunchPlan",
     "Missing",
     "Operator",
