@@ -66,6 +66,10 @@ class VectorAdd(Operator):
     def reference(self, inputs: Mapping[str, Any]) -> Mapping[str, Answer]:
         return {"c": Answer(inputs["a"].astype(np.float64) + inputs["b"])}
 
+    @classmethod
+    def examples(cls) -> tuple[VectorAdd, ...]:
+        return cls(1), cls(1000)
+
 
 VADD = r"""
 #include <stdint.h>
@@ -147,6 +151,10 @@ class RowSoftmax(Operator):
     def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
         # Everything is positive, so the errors of exp and of the sum are shares of the result.
         return Tolerance(absolute=0.0, relative=2.0**-23 * (16 + self.cols**0.5))
+
+    @classmethod
+    def examples(cls) -> tuple[RowSoftmax, ...]:
+        return cls(3, 7), cls(64, 100)
 
 
 SOFTMAX = r"""

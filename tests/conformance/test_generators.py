@@ -5,29 +5,15 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from problems import PROBLEMS
 
 from deepgen import generators, operators, targets
 from deepgen.generators import Generator
 from deepgen.generators.base import Yielding
-from deepgen.operators import Operator, conv2d, gemm, softmax
+from deepgen.operators import Operator, gemm
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Kernel
 
-OPERATORS = [
-    gemm(64, 64, 64),
-    gemm(33, 65, 17, layout="nt"),
-    gemm(1, 512, 300, layout="tt"),
-    gemm(128, 96, 64, layout="tn"),
-    gemm(48, 80, 100, dtype="bf16", layout="nt"),
-    gemm(48, 80, 100, dtype="f64"),
-    gemm(48, 80, 100, dtype="i8"),
-    gemm(16, 4096, 4096, dtype="bf16", layout="nt"),
-    gemm(1024, 3, 512, dtype="bf16", layout="nt"),
-    softmax(9, 37),
-    softmax(512, 4096, dtype="bf16"),
-    conv2d(2, 13, 17, 5, 19, 3, stride=2, pad=1),
-    conv2d(1, 28, 28, 32, 64, 1, dtype="i8", layout="nchw"),
-]
 # What is faster by another family than by the one that comes first.
 FEW_ROWS = [gemm(m, 1024, 1024, dtype=dtype, layout=layout) for m in (1, 4, 5, 64) for dtype in ("bf16", "i8")
             for layout in ("nn", "nt")]  # fmt: skip
@@ -39,7 +25,7 @@ TARGETS = [
 CASES = [
     pytest.param(family, operator, targets.resolve(target), id=f"{family.name}-{operator.slug()}-{target}")
     for family in generators.families()
-    for operator in OPERATORS
+    for operator in PROBLEMS
     for target in TARGETS
     if family.refuses(operator, targets.resolve(target)) is None
 ]
@@ -98,7 +84,7 @@ def test_a_config_outside_the_space_is_explained(family: Generator, operator: Op
 def test_the_order_of_those_that_serve_is_by_what_they_say_alone(target: str) -> None:
     """The list's order, but those that yield come last: there is a default wherever any family serves."""
     chip = targets.resolve(target)
-    for operator in (*OPERATORS, *FEW_ROWS):
+    for operator in (*PROBLEMS, *FEW_ROWS):
         serving = [f for f in generators.families() if f.refuses(operator, chip) is None]
         yielding = [f.name for f in serving if isinstance(f, Yielding) and f.yields(operator, chip)]
         wanted = [f.name for f in serving if f.name not in yielding] + yielding
@@ -111,7 +97,7 @@ def test_who_yields_does_so_on_some_of_what_it_serves() -> None:
     """Everywhere would be a place in the list; to nobody would be nothing."""
     said: dict[str, set[bool]] = {}
     for family, target in itertools.product(generators.families(), map(targets.resolve, TARGETS)):
-        for operator in (*OPERATORS, *FEW_ROWS):
+        for operator in (*PROBLEMS, *FEW_ROWS):
             if isinstance(family, Yielding) and family.refuses(operator, target) is None:
                 said.setdefault(family.name, set()).add(family.yields(operator, target))
                 first = generators.find(operator, target)

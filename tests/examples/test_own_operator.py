@@ -127,6 +127,9 @@ def test_an_installed_package_brings_it_by_entry_points(tmp_path: Path) -> None:
     plugins = {row["name"]: row for row in json.loads(deepgen("doctor", "--json", cwd=tmp_path, env=env))["plugins"]}
     assert plugins["vadd"]["problem"] is None and plugins["c_vadd"]["kind"] == "generator"
     assert "no_such_module" in plugins["lost"]["problem"]
+    conformance = EXAMPLE.parents[1] / "tests" / "conformance"
+    suites = [str(conformance / name) for name in ("test_operators.py", "test_generators.py")]
+    run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "vadd or row_softmax", *suites, cwd=tmp_path, env=env)
     # Where the package is gone, a sentence says so; what was measured can still be read.
     assert "vadd f32 n=5000" in deepgen("show", done["study"], cwd=tmp_path)
     gone = subprocess.run(

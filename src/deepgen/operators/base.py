@@ -209,6 +209,11 @@ class Operator(ABC):
         return cls(**{k: v for k, v in data.items() if k in known})
 
     @classmethod
+    def examples(cls: type[O]) -> tuple[O, ...]:
+        """Small problems on which the conformance suites try an operator of a plug-in and the families for it."""
+        return ()
+
+    @classmethod
     def make(cls: type[O], given: Mapping[str, Any]) -> O:
         """The operator that the words of a command line or a config file describe."""
         return cls(**given)
