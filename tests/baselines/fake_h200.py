@@ -176,6 +176,10 @@ class Torch(ModuleType):
     def _scaled_mm(a: Any, b: Any, *scales: Any, out_dtype: Any, use_fast_accum: bool) -> Any:
         return (a.float() @ b.float()).to(out_dtype)  # torch's own takes minutes on a CPU
 
+    @staticmethod
+    def mm(a: Any, b: Any, *, out: Any) -> Any:
+        return out.copy_(a.float() @ b.float())  # in 16 bits as well, where the processor has none
+
     def __getattr__(self, name: str) -> Any:
         real = getattr(torch, name)
         if name not in ("empty", "full", "ones", "randint", "randn", "zeros", "Generator"):

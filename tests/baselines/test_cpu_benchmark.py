@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import needs
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -34,6 +36,7 @@ def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_race_is_measured_and_kept_with_all_that_is_needed_to_judge_it(tmp_path: Path) -> None:
+    needs.x86()
     out = tmp_path / "results.json"
     words = ["--shape", "8x8x8", "--caches", "warm", "--threads", "1", "--seconds", "0"]
     words += ["--patience", "0", "--out", str(out)]
@@ -80,6 +83,7 @@ def test_a_file_of_something_else_is_said_and_left_alone(results: Any, tmp_path:
 
 
 def test_what_cannot_be_raced_is_said_in_a_sentence(tmp_path: Path) -> None:
+    needs.x86()
     words = ["--shape", "8x8x8", "--out", str(tmp_path / "results.json")]
     for more, told in (
         (["--dtype", "f32", "--no-amx"], "tiles do not multiply f32"),
