@@ -74,7 +74,7 @@ def _shares(got: Array, want: Array, scale: Array, dtype: DType, tolerance: Tole
         wide = widen(got, dtype)
         return np.where(wide == want, 0.0, np.inf)
     x = widen(got, dtype)
-    allowed = tolerance.absolute * scale + tolerance.relative * np.abs(want) + smallest(dtype)
+    allowed = tolerance.absolute * scale.astype(np.float64) + tolerance.relative * np.abs(want) + smallest(dtype)
     off = np.abs(x - want)
     shares: Array = off / allowed
     odd = ~np.isfinite(shares)
