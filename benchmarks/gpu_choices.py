@@ -11,10 +11,10 @@ import simt_candidates as simt
 
 from deepgen.generators import by_name
 from deepgen.generators.base import Generator
-from deepgen.generators.templates.mma import defaults as mma_model
-from deepgen.generators.templates.skinny import defaults as skinny_model
-from deepgen.generators.templates.sm90.defaults import Way
-from deepgen.generators.templates.sm90.defaults import config as sm90_config
+from deepgen.generators.templates.mma_gemm import defaults as mma_model
+from deepgen.generators.templates.skinny_gemm import defaults as skinny_model
+from deepgen.generators.templates.sm90_gemm.defaults import Way
+from deepgen.generators.templates.sm90_gemm.defaults import config as sm90_config
 from deepgen.operators import Gemm
 from deepgen.targets import Cuda
 from deepgen.vocabulary import dtype

@@ -12,7 +12,10 @@ import pytest
 import deepgen
 
 ROOT = Path(deepgen.__file__).parent
-FAMILIES = ("c_gemm", "mma", "simt", "skinny", "sm90", "x86_amx", "x86_common.py", "x86_dot", "x86_fma")
+FAMILIES = (
+    "c_gemm", "mma_gemm", "simt_gemm", "skinny_gemm", "sm90_gemm", "x86_amx_gemm", "x86_common.py", "x86_gemm",
+    "x86_dot",
+)  # fmt: skip
 # Rooms of other operators, which have letters of their own.
 OTHERS = ("operators/conv2d.py", "generators/templates/c_conv2d", "generators/templates/simt_conv2d")
 LIBRARIES = ("cublaslt.py", "cublaslt_api.py", "numpy_blas.py", "torch_cpu.py", "torch_gpu.py")

@@ -21,8 +21,8 @@ _CONFLICTS = """
 extern "C" i64 conflicts() { return emulate::conflicts; }
 """
 _HEADERS = {
-    "emulate.h": "deepgen.generators.templates.simt",
-    "emulate_mma.h": "deepgen.generators.templates.mma",
+    "emulate.h": "deepgen.generators.templates.simt_gemm",
+    "emulate_mma.h": "deepgen.generators.templates.mma_gemm",
 }
 
 

@@ -11,7 +11,7 @@ from kernel_runs import Runs
 
 import needs
 from deepgen import targets
-from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm, AmxGemmConstant
+from deepgen.generators.templates.x86_amx_gemm.amx_gemm import AmxGemm, AmxGemmConstant
 from deepgen.operators import Gemm
 from deepgen.operators.gemm import LAYOUTS
 from deepgen.targets import X86

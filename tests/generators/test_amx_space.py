@@ -10,7 +10,7 @@ import pytest
 from dot_gemm_cases import bf16, integers
 
 from deepgen import generators, targets
-from deepgen.generators.templates.x86_amx.amx_gemm import AmxGemm, AmxGemmConstant
+from deepgen.generators.templates.x86_amx_gemm.amx_gemm import AmxGemm, AmxGemmConstant
 from deepgen.operators import Gemm, gemm
 from deepgen.targets import X86
 from deepgen.vocabulary import Kernel, TensorArg
@@ -27,7 +27,7 @@ def test_the_emitted_kernel_is_the_one_we_looked_at(golden: Callable[[str, str],
     kernel = FAMILY.emit(operator, TARGET, FAMILY.default(operator, TARGET))
     assert Kernel.from_json(kernel.to_json()) == kernel
     told = {"sources": [s.name for s in kernel.sources], "flags": kernel.flags, "plan": kernel.to_json()["plan"]}
-    assert golden("x86_amx/square.json", json.dumps(told, indent=1) + "\n") == ""
+    assert golden("x86_amx_gemm/square.json", json.dumps(told, indent=1) + "\n") == ""
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])

@@ -16,9 +16,9 @@ from deepgen.build import toolchain_for
 from deepgen.build.base import BuildLimits
 from deepgen.build.group import Group
 from deepgen.generators import Generator
-from deepgen.generators.templates.mma import formats
-from deepgen.generators.templates.mma.mma_gemm import MmaGemm
-from deepgen.generators.templates.skinny.skinny_gemm import SkinnyGemm
+from deepgen.generators.templates.mma_gemm import formats
+from deepgen.generators.templates.mma_gemm.mma_gemm import MmaGemm
+from deepgen.generators.templates.skinny_gemm.skinny_gemm import SkinnyGemm
 from deepgen.operators import Gemm, gemm
 from deepgen.vocabulary import Missing
 
@@ -148,7 +148,7 @@ def test_memory_and_special_instructions_go_through_the_dialect(file: str) -> No
 
 def test_both_sides_of_the_dialect_have_the_same_words() -> None:
     def words(name: str) -> set[str]:
-        text = formats.read("deepgen.generators.templates.mma", name).text
+        text = formats.read("deepgen.generators.templates.mma_gemm", name).text
         return set(re.findall(r"^(?:DG_DEVICE|struct) (?:[\w, <>]+? )?(\w+)(?:\(| \{)", text, re.MULTILINE))
 
     shared = {"tf32", "f8e4m3", "f8e5m2", "to_work"}
@@ -170,4 +170,4 @@ def test_the_emitted_kernel_is_the_one_we_looked_at(
     chip = targets.resolve(target)
     kernel = family.emit(problem, chip, family.default(problem, chip)).to_json()
     kept = {key: kernel[key] for key in ("name", "language", "flags", "plan")}
-    assert golden(f"mma/{name}.json", json.dumps(kept, indent=1) + "\n") == ""
+    assert golden(f"mma_gemm/{name}.json", json.dumps(kept, indent=1) + "\n") == ""

@@ -10,7 +10,7 @@ from deepgen import targets
 from deepgen.build import toolchain_for
 from deepgen.build.base import BuildLimits
 from deepgen.build.group import Group
-from deepgen.generators.templates.simt.simt_gemm import SimtGemm
+from deepgen.generators.templates.simt_gemm.simt_gemm import SimtGemm
 from deepgen.operators import gemm
 from deepgen.vocabulary import Missing
 

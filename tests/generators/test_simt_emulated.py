@@ -11,7 +11,7 @@ import pytest
 import simt_emulation as emulation
 
 from deepgen import targets
-from deepgen.generators.templates.simt.simt_gemm import SimtGemm
+from deepgen.generators.templates.simt_gemm.simt_gemm import SimtGemm
 from deepgen.operators import Gemm, gemm
 from deepgen.vocabulary import Kernel, Source
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deepgen import generators, targets
-from deepgen.generators.templates.simt.simt_gemm import SimtGemm, source
+from deepgen.generators.templates.simt_gemm.simt_gemm import SimtGemm, source
 from deepgen.operators import Gemm, gemm
 
 FAMILY = SimtGemm()
@@ -102,4 +102,4 @@ def test_the_emitted_kernel_is_the_one_we_looked_at(
     chip = targets.resolve(target)
     kernel = FAMILY.emit(operator, chip, {**FAMILY.default(operator, chip), **changes}).to_json()
     kept = {key: kernel[key] for key in ("name", "language", "flags", "plan")}
-    assert golden(f"simt/{name}.json", json.dumps(kept, indent=1) + "\n") == ""
+    assert golden(f"simt_gemm/{name}.json", json.dumps(kept, indent=1) + "\n") == ""

@@ -11,8 +11,8 @@ import simt_emulation as emulation
 from deepgen import targets
 from deepgen.generators.older.generator import OlderGenerator
 from deepgen.generators.older.kernels import older_operator, simt_config
-from deepgen.generators.templates.simt.lower import lower
-from deepgen.generators.templates.simt.simt_gemm import dots
+from deepgen.generators.templates.simt_gemm.lower import lower
+from deepgen.generators.templates.simt_gemm.simt_gemm import dots
 from deepgen.targets import Gpu
 from deepgen.vocabulary import BadInput
 

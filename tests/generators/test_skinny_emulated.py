@@ -10,7 +10,7 @@ import mma_emulation as emulation
 import pytest
 
 from deepgen import targets
-from deepgen.generators.templates.skinny.skinny_gemm import SkinnyGemm
+from deepgen.generators.templates.skinny_gemm.skinny_gemm import SkinnyGemm
 from deepgen.operators import Gemm, gemm
 
 FAMILY = SkinnyGemm()

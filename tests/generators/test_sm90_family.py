@@ -13,8 +13,8 @@ from deepgen import generators, targets
 from deepgen.build import toolchain_for
 from deepgen.build.base import BuildLimits
 from deepgen.build.group import Group
-from deepgen.generators.templates.sm90.lower import ATOM_BYTES, lower, result_line
-from deepgen.generators.templates.sm90.sm90_gemm import Sm90Gemm
+from deepgen.generators.templates.sm90_gemm.lower import ATOM_BYTES, lower, result_line
+from deepgen.generators.templates.sm90_gemm.sm90_gemm import Sm90Gemm
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import EXACT_SUMS
 from deepgen.runtime.plans import check_shape
@@ -213,8 +213,8 @@ def test_the_emitted_kernel_is_the_one_we_looked_at(
 ) -> None:
     kernel = FAMILY.emit(operator, HOPPER, {**FAMILY.default(operator, HOPPER), **changes})
     kept = {key: kernel.to_json()[key] for key in ("name", "language", "flags", "plan")}
-    assert golden(f"sm90/{name}.json", json.dumps(kept, indent=1) + "\n") == ""
-    assert golden(f"sm90/{name}_products.h", next(s.text for s in kernel.sources if s.name == "products.h")) == ""
+    assert golden(f"sm90_gemm/{name}.json", json.dumps(kept, indent=1) + "\n") == ""
+    assert golden(f"sm90_gemm/{name}_products.h", next(s.text for s in kernel.sources if s.name == "products.h")) == ""
 
 
 def built(operator: Gemm, config: Any, folder: Path) -> Any:

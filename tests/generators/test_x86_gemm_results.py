@@ -13,7 +13,7 @@ from kernel_runs import Runs
 import needs
 from deepgen import targets
 from deepgen.build import build_once
-from deepgen.generators.templates.x86_fma.fma_gemm import X86Gemm, X86GemmConstant
+from deepgen.generators.templates.x86_gemm.fma_gemm import X86Gemm, X86GemmConstant
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import LAYOUTS
 from deepgen.targets import X86

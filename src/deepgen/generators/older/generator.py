@@ -8,7 +8,7 @@ from typing import Any
 
 from deepgen.generators.older import files
 from deepgen.generators.older.kernels import older_operator, simt_config
-from deepgen.generators.templates.simt.simt_gemm import SimtGemm
+from deepgen.generators.templates.simt_gemm.simt_gemm import SimtGemm
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Gpu, Target

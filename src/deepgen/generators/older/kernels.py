@@ -7,7 +7,7 @@ from math import gcd, lcm
 from typing import Any
 
 from deepgen.generators.older.files import DTYPE_CODES
-from deepgen.generators.templates.simt.space import WIDEST
+from deepgen.generators.templates.simt_gemm.space import WIDEST
 from deepgen.operators import Gemm
 from deepgen.targets import Gpu
 from deepgen.vocabulary import BadInput

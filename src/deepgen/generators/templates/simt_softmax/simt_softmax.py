@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from deepgen.generators.templates import simt
+from deepgen.generators.templates import simt_gemm
 from deepgen.generators.templates.simt_softmax.space import choose, softmax_space
 from deepgen.operators import Operator, Softmax
 from deepgen.space import Space
@@ -53,7 +53,7 @@ class SimtSoftmax:
             "ITEMS": _items(softmax, config) if config["KEEP"] == "registers" else 1,
         }
         shared = ("dialect.h", "dialect_hip.h" if hip else "dialect_cuda.h")
-        texts = [*((name, __package__) for name in _OWN), *((name, simt.__name__) for name in shared)]
+        texts = [*((name, __package__) for name in _OWN), *((name, simt_gemm.__name__) for name in shared)]
         return Kernel(
             name=self.name,
             language="hip" if hip else "cuda",

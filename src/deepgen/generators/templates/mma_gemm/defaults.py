@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from math import ceil
 from typing import Any, NamedTuple
 
-from deepgen.generators.templates.mma.formats import STEP_BYTES, WIDEST, aligned_bytes, widened
-from deepgen.generators.templates.mma.lower import along_k, spread
-from deepgen.generators.templates.mma.space import RESERVED, mma_space
+from deepgen.generators.templates.mma_gemm.formats import STEP_BYTES, WIDEST, aligned_bytes, widened
+from deepgen.generators.templates.mma_gemm.lower import along_k, spread
+from deepgen.generators.templates.mma_gemm.space import RESERVED, mma_space
 from deepgen.operators import Gemm
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from deepgen.generators.templates.simt.defaults import choose
-from deepgen.generators.templates.simt.lower import lower, plan
-from deepgen.generators.templates.simt.space import simt_space
+from deepgen.generators.templates.simt_gemm.defaults import choose
+from deepgen.generators.templates.simt_gemm.lower import lower, plan
+from deepgen.generators.templates.simt_gemm.space import simt_space
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Target

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.generators.templates.mma import formats
-from deepgen.generators.templates.skinny.defaults import choose
-from deepgen.generators.templates.skinny.lower import lower, plan, sides
-from deepgen.generators.templates.skinny.space import skinny_space
+from deepgen.generators.templates.mma_gemm import formats
+from deepgen.generators.templates.skinny_gemm.defaults import choose
+from deepgen.generators.templates.skinny_gemm.lower import lower, plan, sides
+from deepgen.generators.templates.skinny_gemm.space import skinny_space
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Cuda, Target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deepgen.generators.templates.x86_common import covering, thread_counts
-from deepgen.generators.templates.x86_fma.sizes import (
+from deepgen.generators.templates.x86_gemm.sizes import (
     BLOCK_M,
     BLOCK_N,
     FLOAT,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deepgen.generators.templates.x86_amx.defaults import BYTES_WORTH_A_THREAD, default_config
+from deepgen.generators.templates.x86_amx_gemm.defaults import BYTES_WORTH_A_THREAD, default_config
 from deepgen.generators.templates.x86_common import HUGE_PAGE, covering, served, sources, thread_counts
 from deepgen.generators.templates.x86_dot.products import (
     C_TYPES,
@@ -129,7 +129,7 @@ class AmxGemm:
         return Kernel(
             name=self.name,
             language="c",
-            sources=sources(_SOURCES, "x86_amx", "x86_dot", "."),
+            sources=sources(_SOURCES, "x86_amx_gemm", "x86_dot", "."),
             flags=("-std=gnu11", "-pthread", *(f"-D{k}={v}" for k, v in macros.items())),
             plan=LaunchPlan(steps=(step,), prepare=_preparation(packed)),
         )

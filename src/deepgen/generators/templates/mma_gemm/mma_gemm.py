@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.generators.templates.mma import formats
-from deepgen.generators.templates.mma.defaults import choose
-from deepgen.generators.templates.mma.lower import lower, plan
-from deepgen.generators.templates.mma.space import mma_space
+from deepgen.generators.templates.mma_gemm import formats
+from deepgen.generators.templates.mma_gemm.defaults import choose
+from deepgen.generators.templates.mma_gemm.lower import lower, plan
+from deepgen.generators.templates.mma_gemm.space import mma_space
 from deepgen.operators import Operator
 from deepgen.space import Space
 from deepgen.targets import Target

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import ceil, gcd
 from typing import Any, NamedTuple
 
-from deepgen.generators.templates.simt.space import WIDEST, simt_space
+from deepgen.generators.templates.simt_gemm.space import WIDEST, simt_space
 from deepgen.operators import Gemm
 from deepgen.targets.gpu import Gpu
 from deepgen.targets.hip import Hip

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from math import ceil
 from typing import Any
 
-from deepgen.generators.templates.mma.formats import WIDEST
-from deepgen.generators.templates.skinny.lower import BLOCK_BYTES, Sides, sides
-from deepgen.generators.templates.skinny.space import registers, skinny_space
+from deepgen.generators.templates.mma_gemm.formats import WIDEST
+from deepgen.generators.templates.skinny_gemm.lower import BLOCK_BYTES, Sides, sides
+from deepgen.generators.templates.skinny_gemm.space import registers, skinny_space
 from deepgen.operators import Gemm
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepgen.generators.templates.mma import formats
-from deepgen.generators.templates.mma.lower import along_k
+from deepgen.generators.templates.mma_gemm import formats
+from deepgen.generators.templates.mma_gemm.lower import along_k
 from deepgen.operators import Gemm
 from deepgen.vocabulary import Arg, LaunchPlan, Step
 from deepgen.vocabulary.dtypes import dtype

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from deepgen.generators.templates.sm90.defaults import choose
-from deepgen.generators.templates.sm90.lower import LINE_BYTES, lower, plan
-from deepgen.generators.templates.sm90.products import products_header
-from deepgen.generators.templates.sm90.space import sm90_space
+from deepgen.generators.templates.sm90_gemm.defaults import choose
+from deepgen.generators.templates.sm90_gemm.lower import LINE_BYTES, lower, plan
+from deepgen.generators.templates.sm90_gemm.products import products_header
+from deepgen.generators.templates.sm90_gemm.space import sm90_space
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Cuda, Target

@@ -32,7 +32,7 @@ _RESULTS = {  # of A's format
     "f8e4m3": ("f32", "f16", "bf16"),
     "f8e5m2": ("f32", "f16", "bf16"),
 }
-SIMT = "deepgen.generators.templates.simt"  # the package of the SIMT family
+SIMT = "deepgen.generators.templates.simt_gemm"  # the package of the SIMT family
 NOTHING = ScalarArg("i64", 0)  # in place of an address that the kernel does not use
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from deepgen.generators.templates.mma.formats import STEP_BYTES
-from deepgen.generators.templates.mma.lower import along_k, spread
+from deepgen.generators.templates.mma_gemm.formats import STEP_BYTES
+from deepgen.generators.templates.mma_gemm.lower import along_k, spread
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, divides, implies
 from deepgen.targets.gpu import Gpu

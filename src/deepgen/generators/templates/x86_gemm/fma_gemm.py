@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepgen.generators.templates.x86_common import HUGE_PAGE, served, sources
-from deepgen.generators.templates.x86_fma.defaults import default_config
-from deepgen.generators.templates.x86_fma.sizes import FLOAT, NEXT, along_k, along_n, worth_help
-from deepgen.generators.templates.x86_fma.space import gemm_space
+from deepgen.generators.templates.x86_gemm.defaults import default_config
+from deepgen.generators.templates.x86_gemm.sizes import FLOAT, NEXT, along_k, along_n, worth_help
+from deepgen.generators.templates.x86_gemm.space import gemm_space
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import X86, Target
@@ -66,7 +66,7 @@ class X86Gemm:
         return Kernel(
             name=self.name,
             language="c",
-            sources=sources(_SOURCES, "x86_fma", "."),
+            sources=sources(_SOURCES, "x86_gemm", "."),
             flags=("-std=gnu11", "-pthread", *(f"-D{k}={v}" for k, v in _macros(gemm, config, lanes).items())),
             plan=plan,
         )

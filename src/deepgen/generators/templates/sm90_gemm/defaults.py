@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
-from deepgen.generators.templates.sm90.lower import (
+from deepgen.generators.templates.sm90_gemm.lower import (
     ATOM_BYTES,
     BUFFER_ROWS,
     CONSUMER_REGISTERS,
@@ -15,7 +15,7 @@ from deepgen.generators.templates.sm90.lower import (
     promotes,
     result_line,
 )
-from deepgen.generators.templates.sm90.space import sm90_space
+from deepgen.generators.templates.sm90_gemm.space import sm90_space
 from deepgen.operators import Gemm
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepgen.generators.templates.mma import formats
+from deepgen.generators.templates.mma_gemm import formats
 from deepgen.operators import Gemm
 from deepgen.vocabulary import Arg, LaunchPlan, Size, Step
 from deepgen.vocabulary.dtypes import dtype

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from deepgen.generators.templates.sm90.lower import (
+from deepgen.generators.templates.sm90_gemm.lower import (
     ATOM_BYTES,
     BUFFER_ROWS,
     CONSUMER_REGISTERS,

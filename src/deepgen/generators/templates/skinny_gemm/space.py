@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from deepgen.generators.templates.mma.formats import WIDEST, widened
-from deepgen.generators.templates.skinny.lower import BLOCK_BYTES, sides
+from deepgen.generators.templates.mma_gemm.formats import WIDEST, widened
+from deepgen.generators.templates.skinny_gemm.lower import BLOCK_BYTES, sides
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, implies, maximum, where
 from deepgen.targets.gpu import Gpu

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepgen.generators.templates.x86_common import covering, nearest
-from deepgen.generators.templates.x86_fma.sizes import (
+from deepgen.generators.templates.x86_gemm.sizes import (
     BLOCK_M,
     BLOCK_N,
     FLOAT,
