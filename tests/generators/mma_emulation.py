@@ -21,7 +21,7 @@ _CONFLICTS = """
 extern "C" i64 conflicts() { return emulate::conflicts; }
 """
 _HEADERS = {
-    "emulate.h": "deepgen.generators.templates.simt_gemm",
+    "emulate.h": "deepgen.generators.templates.dialect",
     "emulate_mma.h": "deepgen.generators.templates.mma_gemm",
 }
 

@@ -66,7 +66,7 @@ def compiled(kernel: Kernel, folder: Path, text: str, *more: str) -> ctypes.CDLL
 
 
 def _emulation() -> str:
-    return resources.files("deepgen.generators.templates.simt_gemm").joinpath("emulate.h").read_text()
+    return resources.files("deepgen.generators.templates.dialect").joinpath("emulate.h").read_text()
 
 
 def _parsed() -> tuple[str, ...]:

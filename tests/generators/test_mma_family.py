@@ -132,8 +132,17 @@ def test_defaults_keep_all_in_registers_and_samples_build(target: str, tmp_path:
             assert config is sampled[0] or built.facts["spill_bytes"] == 0, problem.describe()
 
 
-@pytest.mark.parametrize("file", ["mma/gemm_mma.cu", "mma/problem.h", "mma/operands.h", "mma/share.h",
-                                  "skinny/gemm_skinny.cu", "skinny/large.h"])  # fmt: skip
+@pytest.mark.parametrize(
+    "file",
+    [
+        "mma_gemm/gemm_mma.cu",
+        "mma_gemm/problem.h",
+        "mma_gemm/operands.h",
+        "mma_gemm/share.h",
+        "skinny_gemm/gemm_skinny.cu",
+        "skinny_gemm/large.h",
+    ],
+)
 def test_memory_and_special_instructions_go_through_the_dialect(file: str) -> None:
     package, name = file.split("/")
     text = re.sub(r"//.*", "", formats.read(f"deepgen.generators.templates.{package}", name).text)

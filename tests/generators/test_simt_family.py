@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from deepgen import generators, targets
+from deepgen.generators.templates import dialect
 from deepgen.generators.templates.simt_gemm.simt_gemm import SimtGemm, source
 from deepgen.operators import Gemm, gemm
 
@@ -78,7 +79,7 @@ def test_memory_and_special_instructions_go_through_the_dialect(name: str) -> No
 
 def test_every_side_of_the_dialect_has_the_same_words() -> None:
     def words(name: str) -> set[str]:
-        return set(re.findall(r"^DG_DEVICE [\w ]+? (\w+)\(", source(name), re.MULTILINE))
+        return set(re.findall(r"^DG_DEVICE [\w ]+? (\w+)\(", dialect.source(name), re.MULTILINE))
 
     cuda, emulated = words("dialect_cuda.h"), words("emulate.h")
     assert cuda <= emulated

@@ -36,7 +36,7 @@ OPERATORS = [
 def emulated(operator: Gemm, probe: str, folder: Path) -> Answer:
     kernel = operator.reference_kernel("cuda")
     assert kernel is not None
-    simt = resources.files("deepgen.generators.templates.simt_gemm")
+    simt = resources.files("deepgen.generators.templates.dialect")
     headers = (Source(name, (simt / name).read_text()) for name in ("dialect.h", "emulate.h"))
     harness = """
         #include "dialect.h"

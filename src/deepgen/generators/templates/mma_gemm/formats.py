@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import resources
 
+from deepgen.generators.templates import dialect
 from deepgen.operators import Gemm, Operator
 from deepgen.operators.gemm import ACTIVATIONS, SCALES
 from deepgen.targets import Cuda, Gpu, Target
@@ -32,7 +33,6 @@ _RESULTS = {  # of A's format
     "f8e4m3": ("f32", "f16", "bf16"),
     "f8e5m2": ("f32", "f16", "bf16"),
 }
-SIMT = "deepgen.generators.templates.simt_gemm"  # the package of the SIMT family
 NOTHING = ScalarArg("i64", 0)  # in place of an address that the kernel does not use
 
 
@@ -157,12 +157,14 @@ def served(operator: Operator, target: Target) -> tuple[Gemm, Cuda]:
 def kernel(
     name: str, sources: Mapping[str, tuple[str, ...]], macros: Mapping[str, int | str], plan: LaunchPlan
 ) -> Kernel:
-    """Sources are listed by package, the main one first; the dialect, which is the SIMT family's, comes last."""
-    listed = [*sources.items(), (SIMT, ("dialect.h", "dialect_cuda.h"))]
+    """Sources are listed by package, the main one first; the dialect comes last."""
     return Kernel(
         name=name,
         language="cuda",
-        sources=tuple(read(package, file) for package, files in listed for file in files),
+        sources=(
+            *(read(package, file) for package, files in sources.items() for file in files),
+            *dialect.sources("cuda"),
+        ),
         flags=("-std=c++17", *(f"-D{macro}={value}" for macro, value in macros.items())),
         plan=plan,
     )

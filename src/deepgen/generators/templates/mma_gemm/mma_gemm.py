@@ -31,7 +31,7 @@ class MmaGemm:
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         gemm, _ = formats.served(operator, target)
         lowered = lower(gemm, config)
-        sources = {__package__: _OWN, formats.SIMT: ("work.h",)}
+        sources = {__package__: _OWN, "deepgen.generators.templates.simt_gemm": ("work.h",)}
         return formats.kernel(self.name, sources, lowered.macros, plan(gemm, config, lowered))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:

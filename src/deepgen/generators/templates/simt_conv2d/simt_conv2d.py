@@ -7,7 +7,7 @@ from importlib import resources
 from math import ceil
 from typing import Any
 
-from deepgen.generators.templates import simt_gemm
+from deepgen.generators.templates import dialect
 from deepgen.generators.templates.simt_conv2d.space import simt_conv2d_space
 from deepgen.operators import Conv2d, Operator
 from deepgen.operators.conv2d import OUT_H, OUT_W
@@ -46,12 +46,11 @@ class SimtConv2d:
         conv, gpu = _served(operator, target)
         language = "hip" if isinstance(gpu, Hip) else "cuda"
         own = [_source(__package__, name) for name in ("conv2d_simt.cu", "conv2d_tiles.h")]
-        shared = [_source(simt_gemm.__name__, name) for name in ("dialect.h", f"dialect_{language}.h")]
         macros = _macros(conv, config, gpu.warp)
         return Kernel(
             name=self.name,
             language=language,
-            sources=(*own, *shared),
+            sources=(*own, *dialect.sources(language)),
             flags=("-std=c++17", *(f"-D{name}={value}" for name, value in macros.items())),
             plan=_plan(conv, config),
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
+from deepgen.generators.templates import dialect
 from deepgen.generators.templates.simt_gemm.defaults import choose
 from deepgen.generators.templates.simt_gemm.lower import lower, plan
 from deepgen.generators.templates.simt_gemm.space import simt_space
@@ -16,7 +17,7 @@ from deepgen.targets.gpu import Gpu
 from deepgen.targets.hip import Hip
 from deepgen.vocabulary import Kernel, Source
 
-_SOURCES = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h", "dialect.h")
+_SOURCES = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h")
 _SERVED = {  # (A and B, sums): C
     ("f32", "f32"): ("f32",),
     ("f64", "f64"): ("f64",),
@@ -50,11 +51,11 @@ class SimtGemm:
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         gemm, gpu = _served(operator, target)
         lowered = lower(gemm, config, gpu.warp, dots(gpu))
-        dialect = "dialect_hip.h" if isinstance(gpu, Hip) else "dialect_cuda.h"
+        language = "hip" if isinstance(gpu, Hip) else "cuda"
         return Kernel(
             name=self.name,
-            language="hip" if isinstance(gpu, Hip) else "cuda",
-            sources=tuple(Source(name, source(name)) for name in (*_SOURCES, dialect)),
+            language=language,
+            sources=(*(Source(name, source(name)) for name in _SOURCES), *dialect.sources(language)),
             flags=("-std=c++17", *(f"-D{name}={value}" for name, value in lowered.macros.items())),
             plan=plan(gemm, config, lowered),
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from deepgen.generators.templates import simt_gemm
+from deepgen.generators.templates import dialect
 from deepgen.generators.templates.simt_softmax.space import choose, softmax_space
 from deepgen.operators import Operator, Softmax
 from deepgen.space import Space
@@ -52,12 +52,12 @@ class SimtSoftmax:
             "ONLINE": int(config["METHOD"] == "online"),
             "ITEMS": _items(softmax, config) if config["KEEP"] == "registers" else 1,
         }
-        shared = ("dialect.h", "dialect_hip.h" if hip else "dialect_cuda.h")
-        texts = [*((name, __package__) for name in _OWN), *((name, simt_gemm.__name__) for name in shared)]
+        language = "hip" if hip else "cuda"
+        own = (Source(name, resources.files(__package__).joinpath(name).read_text()) for name in _OWN)
         return Kernel(
             name=self.name,
-            language="hip" if hip else "cuda",
-            sources=tuple(Source(name, resources.files(package).joinpath(name).read_text()) for name, package in texts),
+            language=language,
+            sources=(*own, *dialect.sources(language)),
             flags=("-std=c++17", *(f"-D{name}={value}" for name, value in macros.items())),
             plan=_plan(softmax, gpu, config),
         )
