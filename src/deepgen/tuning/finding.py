@@ -104,9 +104,11 @@ def load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[module.__name__]
-        if isinstance(error, Exception):
-            raise DeepgenError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
-        raise
+        if not isinstance(error, Exception):
+            raise
+        beside = isinstance(error, ModuleNotFoundError)
+        hint = "; a study keeps one file, so what it imports must be in it or installed" if beside else ""
+        raise DeepgenError(f"{path} cannot be loaded: {type(error).__name__}: {error}{hint}") from error
     return module
 
 
