@@ -250,12 +250,17 @@ def key_of(config: Config) -> str:
     return json.dumps(config, sort_keys=True)
 
 
+# The dialect counts with the family that it was made for, as in the results that are kept.
+_FOLDERS = {"simt_gemm": ("simt_gemm", "dialect")}
+
+
 def sources(families: Iterable[str]) -> dict[str, str]:
     """A digest of what each family compiles, comments left out: it tells whether results are of the kernels at hand."""
     out = {}
     for name in families:
-        folder = resources.files(f"deepgen.generators.templates.{name.removesuffix('_gemm')}")
-        files = sorted((f for f in folder.iterdir() if f.name.endswith((".cu", ".h"))), key=lambda f: f.name)
+        folders = [resources.files(f"deepgen.generators.templates.{one}") for one in _FOLDERS.get(name, (name,))]
+        found = [f for folder in folders for f in folder.iterdir() if f.name.endswith((".cu", ".h"))]
+        files = sorted(found, key=lambda f: f.name)
         lines = [line.partition("//")[0].strip() for file in files for line in file.read_text().splitlines()]
         out[name] = digest([line for line in lines if line], 12)
     return out
