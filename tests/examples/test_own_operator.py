@@ -41,6 +41,7 @@ import deepgen as dg
 kernel = dg.Study.open(sys.argv[1]).best().load()
 a, b = np.ones(777, np.float32), np.arange(777, dtype=np.float32)
 assert (kernel(a, b) == a + b).all()
+print("right")
 """
 
 
@@ -77,7 +78,7 @@ def at_home(tuned: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_reopened_and_called_in_a_new_process(at_home: Path, tmp_path: Path) -> None:
-    run("-c", CALL, str(study(at_home, "vadd")), cwd=tmp_path)
+    assert run("-c", CALL, str(study(at_home, "vadd")), cwd=tmp_path) == "right\n"
 
 
 def test_the_command_line_goes_on_with_it(at_home: Path) -> None:
@@ -123,7 +124,7 @@ def test_an_installed_package_brings_it_by_entry_points(tmp_path: Path) -> None:
     words = ("tune", "vadd", "n=5000", "--target", "cpu", "--trials", "4", "--json")
     done = json.loads(deepgen(*words, cwd=tmp_path, env=env))
     assert done["trials"] == {"correct": 4} and done["operator"] == {"name": "vadd", "n": 5000}
-    run("-c", CALL, done["study"], cwd=tmp_path, env=env)
+    assert run("-c", CALL, done["study"], cwd=tmp_path, env=env) == "right\n"
     plugins = {row["name"]: row for row in json.loads(deepgen("doctor", "--json", cwd=tmp_path, env=env))["plugins"]}
     assert plugins["vadd"]["problem"] is None and plugins["c_vadd"]["kind"] == "generator"
     assert "no_such_module" in plugins["lost"]["problem"]
