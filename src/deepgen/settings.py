@@ -7,7 +7,6 @@ and read no file by themselves: a settings file names programs to run, and a lib
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -17,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.build import TOOLS, BuildLimits, default_cache_folder
+from deepgen.vocabulary import foreign
 from deepgen.vocabulary.errors import BadInput
 
 # The same parser under two names: part of Python since 3.11, a package before.
 _toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 FILE_NAME = "deepgen.toml"
+_MOST_TOML = 1 << 20  # bytes; its parser is slower than that of JSON
 
 
 @dataclass(frozen=True)
@@ -129,23 +130,18 @@ def project_file(start: Path) -> Path | None:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file's content; an unreadable or malformed one is the user's to mend."""
+    text = foreign.read_bytes(path, most=_MOST_TOML)
     try:
-        with path.open("rb") as file:
-            return dict(_toml.load(file))
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except (_toml.TOMLDecodeError, UnicodeDecodeError) as error:
+        data: dict[str, Any] = _toml.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"is not TOML: {error}", where=str(path)) from error
+    foreign.check_limits(data, str(path))
+    return data
 
 
 def read_json(path: Path, *, allowed: str) -> dict[str, Any]:
     """A JSON file's object; `allowed` says what belongs in it, for a file that holds something else."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"is not JSON: {error}", where=str(path)) from error
+    data = foreign.read_json(path)
     if not isinstance(data, dict):
         raise BadInput("holds no object", where=str(path), allowed=allowed)
     return data
