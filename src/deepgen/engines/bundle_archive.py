@@ -28,7 +28,7 @@ MOST_FILES = 200_000
 MOST_MANIFEST_BYTES = foreign.MOST_BYTES
 MOST_FILE_BYTES = 1 << 30
 MOST_BYTES = 16 << 30
-# Kernels and arrays shrink to a half or a tenth. What shrinks to a hundredth is meant to fill a disk, unless it is small.
+# Kernels and arrays shrink to a half or a tenth; what shrinks to a hundredth and is not small is there to fill a disk.
 MOST_RATIO = 100
 SMALL_BYTES = 256 << 20
 _MOST_HEADER_BYTES = 64 << 10  # between two files: tar's own records, of which there are a few

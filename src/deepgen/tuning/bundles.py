@@ -70,14 +70,12 @@ def pack(
                 allowed=f"ask for more with --trials {2 * state.ended}",
             )
 
-        def emit(config: Mapping[str, Any]) -> Kernel:
-            return planned.generator.emit(request.operator, request.target, config)
-
         task = Task(request.operator, request.target, request.seed, request.policy)
         with _Builds(engine, request) as builds:
             say(f"building {len(waiting)} kernels")
-            built, failed = builds.all([(p, emit(p.config)) for p in waiting])
-            known = [(t, k, builds.one(k)) for t in _known(journal, planned, request) for k in [emit(t.config)]]
+            built, failed = builds.all([(p, planned.emit(request, p.config)) for p in waiting])
+            best = [(t, planned.emit(request, t.config)) for t in _known(journal, planned, request)]
+            known = [(trial, kernel, builds.one(kernel)) for trial, kernel in best]
             helpers = build_helpers(task, builds.one, needed=("harness",))
         state.finish(failed)
         if not built:
@@ -192,7 +190,7 @@ def _trial(study: Study, proposals: Mapping[int, Proposal], result: TrialResult,
     proposal = proposals.get(result.trial)
     if proposal is None:
         raise BadInput(f"holds trial {result.trial}, which {study.folder.name} never asked for", where=str(path))
-    kernel = study.generator.emit(study.operator, study.target, proposal.config)
+    kernel = study.emit(proposal.config)
     if kernel.id != result.kernel_id:
         raise BadInput(
             f"trial {result.trial} is of another kernel: generator {study.generator.name} was changed since",
@@ -242,7 +240,7 @@ def _keep_finals(
         return False
     if finals["winner"] is not None:
         trial = ended[finals["winner"]]
-        kernel = study.generator.emit(study.operator, study.target, trial.config)
+        kernel = study.emit(trial.config)
         artifact = _built(kernel, study.target, engine, Cache(engine.cache or default_cache_folder()))
         about = {"operator": study.definition["operator"], "config": dict(trial.config), "target": study.target.name}
         write_winner(study.folder / WINNER, kernel, artifact, json.dumps(about, indent=2))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import generators, operators, targets
+from deepgen.build.flags import require_plain
 from deepgen.engines import Session
 from deepgen.generators import Generator
 from deepgen.operators import Operator, Recorded
@@ -18,12 +19,13 @@ from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.tuning import finding, trust
 from deepgen.tuning import journal as journals
+from deepgen.tuning.definition import check, check_config
 from deepgen.tuning.finals import dropped_reasons
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request, narrow
 from deepgen.tuning.speed import speed
-from deepgen.tuning.winner import read_winner, write_winner
-from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial
+from deepgen.tuning.winner import Stored, read_winner, write_winner
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, foreign
 
 WINNER = "winner"
 
@@ -43,11 +45,12 @@ class Best:
     def load(self) -> Loaded:
         """The winner as a function on arrays."""
         study = self.study
-        stored = read_winner(study.folder / WINNER)
-        usable = stored is not None and stored.kernel.id == self.trial.kernel_id
-        if usable and stored is not None and (stored.own or study.trusted):
-            return load(stored.kernel, study.operator, study.target, stored.binary, stored.plan)
-        return load(study.kernel(self.trial), study.operator, study.target)
+        stored = study.stored(self.trial)
+        if stored is None:
+            return load(study.kernel(self.trial), study.operator, study.target)
+        if stored.binary is None and not stored.own:
+            require_plain(stored.kernel, str(study.folder))
+        return load(stored.kernel, study.operator, study.target, stored.binary, stored.plan)
 
 
 class Study:
@@ -66,7 +69,8 @@ class Study:
         self.folder = folder
         self.definition = definition
         self.trusted = trust
-        self.target: Target = targets.from_json(definition["target"])
+        with foreign.shaped(str(folder), "is not a study of deepgen's: its target"):
+            self.target: Target = targets.from_json(definition["target"])
         self._signature = signature
         self._own_operator, self._own_generator = operator, generator
 
@@ -86,6 +90,7 @@ class Study:
         path = Path(folder)
         with Journal(path) as journal:
             definition, signature = journal.definition(), journal.signature()
+        check(definition, str(path))
         if generator is not None and generator.name != definition["generator"]:
             what = f"{path} was tuned with generator {definition['generator']!r}"
             raise BadInput(what, allowed=f"that one, not {generator.name!r}")
@@ -94,9 +99,10 @@ class Study:
     @cached_property
     def about(self) -> Operator:
         """What is known of the operator without its code: its name, sizes, work, tensors."""
-        if "facts" in self.definition:
-            return Recorded({**self.definition["facts"], "operator": self.definition["operator"]})
-        return operators.from_json(self.definition["operator"])  # a study of before there were facts
+        with foreign.shaped(str(self.folder), "is not a study of deepgen's: its operator"):
+            if "facts" in self.definition:
+                return Recorded({**self.definition["facts"], "operator": self.definition["operator"]}).checked()
+            return operators.from_json(self.definition["operator"])  # a study of before there were facts
 
     @cached_property
     def operator(self) -> Operator:
@@ -187,16 +193,34 @@ class Study:
         return Best(self, found[0], seconds)
 
     def kernel(self, trial: Trial) -> Kernel:
-        """The kernel of a trial: emitted again, or the stored winner where that is this user's own."""
-        stored = read_winner(self.folder / WINNER)
-        kept = stored if stored is not None and stored.kernel.id == trial.kernel_id else None
-        if kept is not None and (kept.own or self.trusted):
-            return kept.kernel
-        kernel = self.generator.emit(self.operator, self.target, trial.config)
+        """The kernel of a trial: the stored winner where that may be used, otherwise emitted again."""
+        stored = self.stored(trial)
+        return self.emitted(trial) if stored is None else stored.kernel
+
+    def stored(self, trial: Trial) -> Stored | None:
+        """The stored winner, where it is of this trial, and this user's own or trusted."""
+        found = read_winner(self.folder / WINNER)
+        usable = found is not None and found.kernel.id == trial.kernel_id and (found.own or self.trusted)
+        return found if usable else None
+
+    def emit(self, config: Mapping[str, Any]) -> Kernel:
+        """The kernel that the generator emits here for a config out of the journal."""
+        check_config(self._emits, config, str(self.folder))
+        return self.generator.emit(self.operator, self.target, config)
+
+    @cached_property
+    def _emits(self) -> Space:
+        """The generator's own space, whatever the journal says of it."""
+        return self.generator.space(self.operator, self.target)
+
+    def emitted(self, trial: Trial) -> Kernel:
+        """The kernel of a trial, emitted again; nothing of it comes out of the study's folder but its config."""
+        kernel = self.emit(trial.config)
         if kernel.id == trial.kernel_id:
             return kernel
-        if kept is not None:
-            trust.require(None, None, trust=False, origin=self.folder, holds="a winner")
+        found = read_winner(self.folder / WINNER)
+        if found is not None and found.kernel.id == trial.kernel_id:
+            trust.require(None, None, trust=self.trusted or found.own, origin=self.folder, holds="a winner")
         raise DeepgenError(
             f"{self.folder}: generator {self.generator.name} has changed since trial {trial.id} was measured, "
             "so its source cannot be shown; tune again"
@@ -267,6 +291,6 @@ def keep_winner(planned: Plan, request: Request, session: Session, finals: JsonO
         return
     for row in rows:
         if isinstance(row, dict) and row["trial"] == winner and isinstance(row["config"], dict):
-            kernel = planned.generator.emit(request.operator, request.target, row["config"])
+            kernel = planned.emit(request, row["config"])
             about = {"operator": request.operator.to_json(), "config": row["config"], "target": request.target.name}
             write_winner(planned.folder / WINNER, kernel, session.build(kernel), json.dumps(about, indent=2))

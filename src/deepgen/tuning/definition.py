@@ -1,0 +1,60 @@
+"""What a journal says of its study, checked before anything rests on it: the folder may be somebody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepgen.space import Space
+from deepgen.vocabulary import BadInput
+
+_NEEDED: Mapping[str, type] = {
+    "operator": dict,
+    "target": dict,
+    "generator": str,
+    "domains": dict,
+    "strategy": str,
+    "options": dict,
+    "seed": int,
+    "policy": dict,
+}
+_OPTIONAL: Mapping[str, type] = {
+    "space": str,
+    "deepgen": str,
+    "facts": dict,
+    "code": dict,
+    "recipe": dict,
+    "transfer": bool,
+    "second_look": bool,
+}
+
+
+def check(definition: Mapping[str, Any], where: str) -> None:
+    """Raises BadInput for a definition that no deepgen wrote."""
+    for key, kind in {**_NEEDED, **_OPTIONAL}.items():
+        if key not in definition and key in _OPTIONAL:
+            continue
+        value = definition.get(key)
+        if type(value) is not kind:
+            found = "is missing" if key not in definition else f"is {value!r:.60}"
+            raise BadInput(f"is not a study of deepgen's: {key!r} {found}", where=where)
+    for knob, values in definition["domains"].items():
+        if not isinstance(values, list):
+            raise BadInput(f"is not a study of deepgen's: the values of {knob!r:.60} are no list", where=where)
+
+
+def check_config(space: Space, config: Mapping[str, Any], where: str) -> None:
+    """Raises BadInput unless each value is one that the generator itself gives its knob.
+
+    Generators write these values into source text, so a journal must not bring others along.
+    """
+    known = {knob.name: knob.values for knob in space.knobs}
+    for name, value in config.items():
+        plain = _tuples(value)
+        if not any(plain == allowed and type(plain) is type(allowed) for allowed in known.get(name, ())):
+            raise BadInput(f"its config has {name!r:.60} = {value!r:.60}, which is not in the space", where=where)
+
+
+def _tuples(value: Any) -> Any:
+    """JSON knows no tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
