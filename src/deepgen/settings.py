@@ -3,11 +3,16 @@
 They come from `deepgen.toml` in the project, then from the one in the user's config folder, then from defaults, key
 by key; each value remembers where it came from. The command line loads them. Python calls take what they are handed
 and read no file by themselves: a settings file names programs to run, and a library should not find those by chance.
+
+For the same reason a file that is merely found counts only if nobody but this user and root can have written it. One
+that is named, in $DEEPGEN_SETTINGS or by a call of `read`, is the user's own choice.
 """
 
 from __future__ import annotations
 
 import os
+import pwd
+import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -23,6 +28,7 @@ from deepgen.vocabulary.errors import BadInput
 _toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 FILE_NAME = "deepgen.toml"
+VARIABLE = "DEEPGEN_SETTINGS"  # a file that is read in place of the project's
 _MOST_TOML = 1 << 20  # bytes; its parser is slower than that of JSON
 
 
@@ -71,9 +77,16 @@ class Settings:
 
 
 def load(start: Path | None = None) -> Settings:
-    """The settings in force in a folder (the current one, if none is given), as the command line uses them."""
-    found = (user_file(), project_file(start or Path.cwd()))
-    return _of(path for path in found if path is not None and _is_there(path))
+    """The settings in force in a folder (the current one, if none is given), as the command line uses them.
+
+    Raises BadInput for a file that somebody else may have written.
+    """
+    named = os.environ.get(VARIABLE)
+    found = [user_file(), None if named else project_file(start or Path.cwd())]
+    files = [path for path in found if path is not None and _is_there(path)]
+    for path in files:
+        _require_own(path)
+    return _of([*files, *([Path(named).expanduser().absolute()] if named else [])])
 
 
 def read(path: str | Path) -> Settings:
@@ -104,6 +117,36 @@ def user_file() -> Path | None:
     except RuntimeError:
         return None
     return folder / "deepgen" / FILE_NAME
+
+
+def _require_own(path: Path) -> None:
+    """Raises BadInput unless only this user and root can have written a file, and put it where it is."""
+    try:
+        link, file, folder = path.lstat(), path.stat(), path.parent.stat()
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from error
+    others = [about.st_uid for about in (link, file) if about.st_uid not in (0, os.getuid())]
+    anyone = [what for what, about in (("it", file), ("its folder", folder)) if _open_to_all(about)]
+    if others or anyone:
+        why = f"it belongs to {_user(others[0])}" if others else f"everyone may write {anyone[0]}"
+        raise BadInput(
+            f"names programs to run and is not used: {why}",
+            where=str(path),
+            allowed=f"a file of your own; if you trust this one, say so with {VARIABLE}={path}, and without any "
+            f"with {VARIABLE}={os.devnull}",
+        )
+
+
+def _open_to_all(about: os.stat_result) -> bool:
+    """In a sticky folder, such as /tmp, nobody can replace another's file."""
+    return bool(about.st_mode & stat.S_IWOTH) and not about.st_mode & stat.S_ISVTX
+
+
+def _user(number: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(number).pw_name}"
+    except KeyError:
+        return f"user {number}"
 
 
 def _is_there(path: Path) -> bool:
