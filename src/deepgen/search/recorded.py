@@ -61,7 +61,8 @@ def read(path: str | Path) -> Recorded:
         pairs = [(_config(names, r), _measurement(r)) for r in data["cache"].values()]
     except (KeyError, TypeError) as error:
         raise BadInput(f"a config of the recording lacks {error}", where=str(file)) from error
-    return _from_pairs(file.name.removesuffix(".gz").removesuffix(".json"), pairs)
+    with foreign.shaped(str(file), "a config of the recording cannot be used"):
+        return _from_pairs(file.name.removesuffix(".gz").removesuffix(".json"), pairs)
 
 
 def from_trials(name: str, trials: Sequence[Trial]) -> Recorded:
