@@ -84,7 +84,8 @@ def child(kind: str, count: int, seed: int, home: Path) -> dict[str, Any]:
     reader.mkdir()
     os.environ["XDG_CONFIG_HOME"] = str(reader)  # what was prepared is somebody else's
     watch = Watch()
-    signal.signal(signal.SIGPROF, _hang)
+    for alarm in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(alarm, _hang)
     problems: list[dict[str, Any]] = []
     refused = 0
     before = _listing(home)
@@ -92,6 +93,7 @@ def child(kind: str, count: int, seed: int, home: Path) -> dict[str, Any]:
         shutil.rmtree(case, ignore_errors=True)
         case.mkdir()
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        signal.alarm(10 * SECONDS)  # for one that waits, on whatever busy machine
         try:
             with watch.over(case, temporary, reader, home / "cache"):
                 KINDS[kind].attempt(prepared, case, random.Random(f"{seed} {kind} {number}"))
@@ -104,6 +106,7 @@ def child(kind: str, count: int, seed: int, home: Path) -> dict[str, Any]:
                 problems.append({"case": number, "what": "traceback", "error": "".join(told)[-1500:]})
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.alarm(0)
         problems += [{"case": number, "what": "outside", "error": heard} for heard in watch.heard]
         watch.heard.clear()
         for left in temporary.iterdir():

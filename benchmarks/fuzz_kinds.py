@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import tarfile
 from collections.abc import Callable, Mapping
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from deepgen.engines import bundle_archive
 from deepgen.measure.base import Policy
 from deepgen.search import recorded
 from deepgen.tuning import Study, bundle_runner
-from deepgen.vocabulary import digest
+from deepgen.tuning.journal import Journal, Proposal
+from deepgen.vocabulary import Measurement, Trial, Verdict, digest
 from fuzz_changes import changed_bytes, changed_json, changed_toml, changed_value
 
 DATA = Path(__file__).parents[1] / "data"
@@ -298,7 +299,7 @@ def _study_example(folder: Path) -> Path:
 
 def _study(shared: Path, folder: Path, rng: random.Random) -> None:
     study = shutil.copytree(shared, folder / "study")
-    changes = (_changed_rows, _changed_rows, _changed_winner, _changed_journal, _changed_files)
+    changes = (_forged_journal, _forged_journal, _changed_winner, _changed_journal, _changed_files)
     rng.choice(changes)(study, rng)
     looks: tuple[tuple[str | Path, ...], ...] = (
         ("status", study),
@@ -326,20 +327,45 @@ def _study(shared: Path, folder: Path, rng: random.Random) -> None:
         raise next((e for e in errors if not spoken(e)), errors[0])
 
 
-def _changed_rows(study: Path, rng: random.Random) -> None:
-    """What the journal holds, changed as somebody does who knows its form."""
-    with closing(sqlite3.connect(study / "journal.sqlite")) as journal:
-        tables = {"meta": ("value",), "trials": ("config", "measurement", "build_facts", "rank"), "finals": ("result",)}
-        table = rng.choice(sorted(tables))
-        column = rng.choice(tables[table])
-        rows = journal.execute(f"SELECT rowid, {column} FROM {table} WHERE {column} IS NOT NULL").fetchall()
-        row, text = rng.choice(rows)
-        try:
-            new = json.dumps(changed_value(json.loads(text), rng)) if rng.random() < 0.8 else changed_json(text, rng)
-        except ValueError:
-            new = str(rng.choice(("", "x", "-1", "9" * 5000)))
-        journal.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (new, row))
-        journal.commit()
+def _forged_journal(study: Path, rng: random.Random) -> None:
+    """A journal with something else in it, written as somebody does who knows its form."""
+    with Journal(study) as journal:
+        told: dict[str, Any] = {
+            "definition": journal.definition(),
+            "run": journal.run(),
+            "finals": journal.finals(),
+            "trials": [
+                {
+                    "rank": t.rank,
+                    "config": t.config,
+                    "kernel": t.kernel_id,
+                    "facts": t.build_facts,
+                    **t.measurement.to_json(),
+                }
+                for t in journal.trials()
+            ],
+        }
+        space = journal.space()
+    part = rng.choice(sorted(told))
+    told[part] = changed_value(json.loads(json.dumps(told[part])), rng)
+    for file in study.glob("journal.sqlite*"):
+        file.unlink()
+    void = (KeyError, TypeError, AttributeError, ValueError, OverflowError, sqlite3.Error)
+    with suppress(*void), Journal(study, write=True) as journal:
+        journal.define(told["definition"])
+        if space is not None and rng.random() < 0.8:
+            journal.keep_space(space)
+        journal.begin_run(told["run"])
+        rows = told["trials"]
+        journal.ask(0, len(rows), [Proposal(i, row["rank"], row["config"]) for i, row in enumerate(rows)])
+        journal.finish([_trial(i, row) for i, row in enumerate(rows)])
+        journal.add_finals(told["finals"])
+
+
+def _trial(number: int, row: dict[str, Any]) -> Trial:
+    names = ("detail", "samples", "error", "counters", "conditions")
+    measured = Measurement(Verdict(row["verdict"]), **{name: row[name] for name in names})
+    return Trial(number, row["rank"], row["config"], row["kernel"], measured, row["facts"])
 
 
 def _changed_winner(study: Path, rng: random.Random) -> None:

@@ -146,9 +146,9 @@ class RunFolder:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
+    if not path.exists():
         return None
-    data = foreign.read_json(path)
+    data = foreign.read_json(path, plain=True)
     if not isinstance(data, dict):
         raise BadInput("holds no object", where=str(path), allowed="delete it and run again")
     return data

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepgen.space import Space
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, Trial
 
 _NEEDED: Mapping[str, type] = {
     "operator": dict,
@@ -58,3 +58,38 @@ def check_config(space: Space, config: Mapping[str, Any], where: str) -> None:
 def _tuples(value: Any) -> Any:
     """JSON knows no tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
+
+
+def check_trial(trial: Trial) -> Trial:
+    """The trial itself; raises ValueError for one that no deepgen recorded."""
+    measured = trial.measurement
+    tables = (trial.config, trial.build_facts, measured.counters, measured.conditions)
+    texts = (trial.kernel_id or "", measured.detail)
+    good = all(isinstance(table, Mapping) for table in tables) and all(isinstance(text, str) for text in texts)
+    good = good and all(_number(sample) and sample > 0 for sample in measured.samples)
+    if not good or not (measured.error is None or _number(measured.error)):
+        raise ValueError(f"trial {trial.id}")
+    return trial
+
+
+def check_finals(finals: dict[str, Any]) -> dict[str, Any]:
+    """The finals themselves; raises KeyError, TypeError or ValueError for what no finals end in."""
+    rates = [finals.get("peak_gflops"), finals.get("bandwidth")]
+    good = finals["winner"] is None or type(finals["winner"]) is int
+    good = good and all(rate is None or (_number(rate) and rate >= 0) for rate in rates)
+    for row in finals.get("finalists", []):
+        good = good and type(row["trial"]) is int and _number(row["seconds"]) and row["seconds"] > 0
+    for row in finals.get("baselines", []):
+        ratio = row["ratio"]
+        good = good and isinstance(row["name"], str) and _number(row["seconds"]) and "interval" in row
+        good = good and (ratio is None or _number(ratio))
+    for row in (*finals.get("dropped", []), *finals.get("baselines_lost", [])):
+        good = good and isinstance(row["verdict"], str) and isinstance(row["detail"], str)
+        good = good and ("trial" in row or "name" in row)
+    if not good or not isinstance(finals.get("ties", []), list):
+        raise ValueError("its finals")
+    return finals
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float)

@@ -126,7 +126,7 @@ def _from_file(ref: CodeRef, folder: Path) -> ModuleType:
     path = folder / Path(_name(ref)).name
     if not path.is_file():
         raise BadInput(f"{path} is missing: the study's code was in it", allowed="bring back the study's whole folder")
-    text = foreign.read_bytes(path)
+    text = foreign.read_bytes(path, plain=True)
     if _sha256(text) != ref.sha256:
         raise BadInput(f"{path} was changed since the study was begun", allowed="the file as it was; tune again")
     return _load(path, text)

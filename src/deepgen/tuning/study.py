@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,7 @@ from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.tuning import finding, trust
 from deepgen.tuning import journal as journals
-from deepgen.tuning.definition import check, check_config
+from deepgen.tuning.definition import check, check_config, check_finals, check_trial
 from deepgen.tuning.finals import dropped_reasons
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request, narrow
@@ -28,6 +29,7 @@ from deepgen.tuning.winner import Stored, read_winner, write_winner
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, foreign
 
 WINNER = "winner"
+_STRANGE = "holds what no deepgen wrote"
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,18 @@ class Study:
         lets code and binaries run that somebody else's deepgen put there.
         """
         path = Path(folder)
-        with Journal(path) as journal:
+        with foreign.shaped(str(path), _STRANGE), Journal(path) as journal:
             definition, signature = journal.definition(), journal.signature()
         check(definition, str(path))
         if generator is not None and generator.name != definition["generator"]:
             what = f"{path} was tuned with generator {definition['generator']!r}"
             raise BadInput(what, allowed=f"that one, not {generator.name!r}")
         return Study(path, definition, signature=signature, operator=operator, generator=generator, trust=trust)
+
+    @contextmanager
+    def _journal(self) -> Iterator[Journal]:
+        with foreign.shaped(str(self.folder), _STRANGE), Journal(self.folder) as journal:
+            yield journal
 
     @cached_property
     def about(self) -> Operator:
@@ -113,7 +120,8 @@ class Study:
         data = self.definition["operator"]
         if ref is None or ref.by == finding.NAME:
             try:
-                return operators.from_json(data)
+                with foreign.shaped(str(self.folder), _STRANGE):
+                    return operators.from_json(data)
             except BadInput as error:
                 what = f"{self.folder} is of {self.about.describe()}, whose code is not here: {error.what}"
                 raise BadInput(what, allowed="from Python: dg.Study.open(folder, operator=...)") from error
@@ -147,19 +155,20 @@ class Study:
 
     @cached_property
     def space(self) -> Space:
-        with Journal(self.folder) as journal:
+        with self._journal() as journal:
             kept = journal.space()
         if kept is not None:
             return kept
         return narrow(self.generator.space(self.operator, self.target), self.definition["domains"])
 
     def trials(self) -> list[Trial]:
-        with Journal(self.folder) as journal:
-            return journal.trials()
+        with self._journal() as journal:
+            return [check_trial(trial) for trial in journal.trials()]
 
     def trial(self, number: int) -> Trial:
-        with Journal(self.folder) as journal:
+        with self._journal() as journal:
             found = journal.trial(number)
+            found = found and check_trial(found)
             ended = sum(journal.verdicts().values())
         if found is None:
             raise BadInput(f"{self.folder} has no ended trial {number}", allowed=f"{ended} trials have ended")
@@ -167,22 +176,23 @@ class Study:
 
     def top(self, count: int = 10) -> list[Trial]:
         """The fastest right trials. The winner stands first when finals chose it."""
-        with Journal(self.folder) as journal:
+        with self._journal() as journal:
             best = journal.best(count)
             winner = self._winner_id(journal)
             if winner is not None and all(t.id != winner for t in best):
                 best = [*filter(None, [journal.trial(winner)]), *best][:count]
+            best = [check_trial(trial) for trial in best if trial.measurement.samples]
         return sorted(best, key=lambda t: (t.id != winner, t.seconds))
 
     def best(self) -> Best:
         """The winner of the finals, or the fastest so far when there were none yet."""
-        with Journal(self.folder) as journal:
+        with self._journal() as journal:
             winner = self._winner_id(journal)
-            finals = journal.finals()
+            finals = self._finals(journal)
             trial = journal.trial(winner) if winner is not None else None
-            found = [trial] if trial else journal.best(1)
+            found = [check_trial(one) for one in ([trial] if trial else journal.best(1))]
         if finals is not None and winner is None:
-            reasons = dropped_reasons(finals)
+            reasons = [*dropped_reasons(finals), "none was recorded"]
             raise DeepgenError(f"{self.folder}: no kernel survived the finals; the best one: {reasons[0]}")
         if not found:
             raise DeepgenError(f"{self.folder} has no right kernel yet")
@@ -227,16 +237,20 @@ class Study:
         )
 
     def finals(self) -> dict[str, Any] | None:
-        with Journal(self.folder) as journal:
-            return journal.finals()
+        with self._journal() as journal:
+            return self._finals(journal)
+
+    def _finals(self, journal: Journal) -> dict[str, Any] | None:
+        found = journal.finals()
+        return None if found is None else check_finals(found)
 
     def notes(self) -> list[tuple[float, str]]:
-        with Journal(self.folder) as journal:
+        with self._journal() as journal:
             return journal.notes()
 
     def budget(self) -> dict[str, Any]:
         """Trials, time and finalists that the newest run was given."""
-        with Journal(self.folder) as journal:
+        with self._journal() as journal:
             return journal.run()
 
     def running(self) -> int | None:
@@ -245,8 +259,8 @@ class Study:
 
     def summary(self) -> JsonObject:
         """What `deepgen tune --json` prints."""
-        with Journal(self.folder) as journal:
-            verdicts, finals = journal.verdicts(), journal.finals() or {}
+        with self._journal() as journal:
+            verdicts, finals = journal.verdicts(), self._finals(journal) or {}
         summary: JsonObject = {
             "study": str(self.folder),
             "operator": self.definition["operator"],
@@ -279,8 +293,8 @@ class Study:
         return speed(self.about, seconds, known.get("peak_gflops"), known.get("bandwidth") or self.target.bandwidth)
 
     def _winner_id(self, journal: Journal) -> int | None:
-        finals = journal.finals()
-        return None if finals is None else finals.get("winner")
+        finals = self._finals(journal)
+        return None if finals is None else finals["winner"]
 
 
 def keep_winner(planned: Plan, request: Request, session: Session, finals: JsonObject) -> None:

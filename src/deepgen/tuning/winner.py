@@ -53,9 +53,9 @@ def read_winner(folder: Path) -> Stored | None:
     """The stored winner; None when there is none, or a damaged one. A binary that was changed is not used."""
     try:
         kernel, plan = _kernel(folder)
-        expected, name = foreign.read_bytes(folder / _HASH, most=_MOST_LINE).decode().split()
+        expected, name = foreign.read_bytes(folder / _HASH, most=_MOST_LINE, plain=True).decode().split()
         binary = folder / Path(name).name
-        good = _plain_file(binary) and _sha256(binary) == expected
+        good = binary.is_file() and binary.stat().st_size <= _MOST_BINARY and _sha256(binary) == expected
     except (DeepgenError, OSError, ValueError):
         return None  # it is emitted and built again, and known by its hash
     own = trust.is_own(_signed(kernel, expected, plan), _signature(folder))
@@ -63,10 +63,8 @@ def read_winner(folder: Path) -> Stored | None:
 
 
 def _kernel(folder: Path) -> tuple[Kernel, LaunchPlan | None]:
-    if not _plain_file(folder / _KERNEL):
-        raise BadInput("holds no winner", where=str(folder))
-    data = foreign.read_json(folder / _KERNEL)
-    completed = foreign.read_json(folder / _PLAN) if _plain_file(folder / _PLAN) else None
+    data = foreign.read_json(folder / _KERNEL, plain=True)
+    completed = foreign.read_json(folder / _PLAN, plain=True) if (folder / _PLAN).exists() else None
     with foreign.shaped(str(folder), "holds no winner"):
         return Kernel.from_json(data), None if completed is None else plan_from_json(completed)
 
@@ -78,14 +76,9 @@ def _signed(kernel: Kernel, binary: str, plan: LaunchPlan | None) -> JsonObject:
 
 def _signature(folder: Path) -> str | None:
     try:
-        return foreign.read_bytes(folder / _SIGNATURE, most=_MOST_LINE).decode().strip()
+        return foreign.read_bytes(folder / _SIGNATURE, most=_MOST_LINE, plain=True).decode().strip()
     except (BadInput, UnicodeDecodeError):
         return None
-
-
-def _plain_file(path: Path) -> bool:
-    """Not a pipe, which would be waited for, and no larger than a kernel may be."""
-    return path.is_file() and path.stat().st_size <= _MOST_BINARY
 
 
 def _sha256(path: Path) -> str:

@@ -30,9 +30,14 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _SHAPE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, ZeroDivisionError, RecursionError)
 
 
-def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
-    """The content of a file of at most so many bytes."""
+def read_bytes(path: Path, *, most: int = MOST_BYTES, plain: bool = False) -> bytes:
+    """The content of a file of at most so many bytes.
+
+    `plain`: of no pipe, which would be waited for; for files that were found in a folder rather than named.
+    """
     try:
+        if plain and path.exists() and not path.is_file():
+            raise BadInput("is no plain file", where=str(path))
         with path.open("rb") as file:
             data = file.read(most + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -42,9 +47,9 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
     return data
 
 
-def read_json(path: Path, *, most: int = MOST_BYTES) -> Any:
+def read_json(path: Path, *, most: int = MOST_BYTES, plain: bool = False) -> Any:
     """The JSON value that a file holds."""
-    return parse(read_bytes(path, most=most), str(path), most=most)
+    return parse(read_bytes(path, most=most, plain=plain), str(path), most=most)
 
 
 def parse(data: bytes | str, where: str, *, most: int = MOST_BYTES) -> Any:
