@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from deepgen.operators.neighbours import neighbours
 from deepgen.operators.signature import (
     INPUT,
     OUTPUT,
@@ -109,7 +110,7 @@ class Operator(ABC):
 
         Asked of built-in operators only. Its steps read the operator's tensors and write, for each output NAME,
         `want_NAME` (f64, or i64 for integers) and, where elements have scales of their own, `scale_NAME` (f32). Some
-        elements are compared with what `reference_at` says.
+        elements are compared with what `reference_at` says. One kernel serves all shapes of the operator.
         """
         return None
 
@@ -179,6 +180,10 @@ class Operator(ABC):
     def probes(self) -> tuple[str, ...]:
         """The kinds of input that finalists must survive; "normal" is the first and the one that is timed."""
         return ("normal", "zeros")
+
+    def neighbours(self: O) -> tuple[O, ...]:
+        """Other shapes at which a kernel for this one is tried, if it says that it serves them."""
+        return neighbours(self)
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
         """Fresh inputs (input and inout tensors), the same for the same seed on every machine.
