@@ -94,7 +94,8 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
     for name in (*OF_OPERATOR, "also"):
         if options.get(name):
             option = f"--{name.replace('_', '-')}"
-            raise BadInput(f"{option} is given with a tuning config file", allowed=f"write that in {given[0]}")
+            key = "one_kernel and the shapes" if name == "also" else name
+            raise BadInput(f"{option} is given with a tuning config file", allowed=f"write {key} in {given[0]}")
     older = config_file.read_older(Path(given[0]))
     if older is not None:
         return [_from_older(older, given[0], options, settings, policy)]
