@@ -52,7 +52,7 @@ def test_sums_that_are_too_narrow_lose(operator: Gemm, tmp_path: Path) -> None:
     assert right_on(operator, tmp_path, *NARROW) == set()
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])  # in wider results usual inputs show it
 def test_one_lost_or_doubled_product_loses(dtype: str, tmp_path: Path) -> None:
     assert right_on(gemm(48, 40, 300, dtype=dtype), tmp_path, *SINGLE) == set()
 
