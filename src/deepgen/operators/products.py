@@ -71,8 +71,8 @@ def distinct(rows: Array) -> tuple[Array, Array]:
 
 
 def largest_factor(products: int, limit: int) -> int:
-    """The largest m for which the sum of so many products of integers up to m stays within a limit; at least 1."""
-    return max(1, isqrt(limit // products))
+    """The largest m for which the sum of so many products of integers up to m stays within a limit."""
+    return isqrt(limit // products)
 
 
 def integer_range(of: DType, factor: int) -> tuple[int, int] | None:
