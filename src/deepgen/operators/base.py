@@ -258,7 +258,8 @@ def drawn(tensor: Tensor, param: Param, sizes: Mapping[str, int], seed: int, pro
             return narrow(rng.integers(int(low), int(high), tensor.shape, dtype=np.int64, endpoint=True), of)
         zero = min(max(0, int(low)), int(high))
         ends = {"minimum": (low, low), "maximum": (high, high), "alternating": (low, high)}.get(probe, (zero, zero))
-        stored: Array = narrow(np.array(ends, np.int64), of)[_odd_places(tensor.shape)]
+        even, odd = narrow(np.array(ends, np.int64), of)
+        stored: Array = np.where(_odd_places(tensor.shape), odd, even)
         return stored
     wide = np.float64 if of.name == "f64" else np.float32
     if probe == "zeros":
@@ -269,10 +270,10 @@ def drawn(tensor: Tensor, param: Param, sizes: Mapping[str, int], seed: int, pro
 
 
 def _odd_places(shape: tuple[int, ...]) -> Array:
-    """1 where indices add up to an odd number, else 0: like a chessboard, whichever dimension is the fastest."""
-    odd: Array = np.zeros(shape, np.int8)
+    """Where indices add up to an odd number: like a chessboard, whichever dimension is the fastest."""
+    odd: Array = np.zeros(shape, bool)
     for axis, length in enumerate(shape):
-        odd ^= ((np.arange(length) % 2).astype(np.int8)).reshape(-1, *(1,) * (len(shape) - axis - 1))
+        odd ^= (np.arange(length) % 2 == 1).reshape(-1, *(1,) * (len(shape) - axis - 1))
     return odd
 
 

@@ -54,8 +54,8 @@ def cancelling(rng: np.random.Generator, count: int, most: int) -> Cancelling:
 
 def signs(negative: Array, of: DType) -> Array:
     """+1 and -1 in a format's storage."""
-    codes = narrow(np.array([1.0, -1.0]), of)
-    stored: Array = codes[negative.astype(np.intp)]
+    plus, minus = narrow(np.array([1.0, -1.0]), of)
+    stored: Array = np.where(negative, minus, plus)
     return stored
 
 
