@@ -68,7 +68,8 @@ def end_of(acc: DType) -> End:
 def cut_bits(x: Array) -> Array:
     """To the digits of 8-bit sums, towards zero."""
     fraction, exponent = np.frexp(x)
-    return np.ldexp(np.trunc(np.ldexp(fraction, CORE_BITS)), exponent - CORE_BITS)
+    kept: Array = np.ldexp(np.trunc(np.ldexp(fraction, CORE_BITS)), exponent - CORE_BITS)
+    return kept
 
 
 def cores(products: Array, operator: Gemm) -> Array:

@@ -33,6 +33,7 @@ from deepgen.operators import Gemm, gemm  # noqa: E402
 from deepgen.targets import Target  # noqa: E402
 from deepgen.tuning.finals import OTHER_SEEDS  # noqa: E402
 from deepgen.vocabulary import (  # noqa: E402
+    Arg,
     DeepgenError,
     Kernel,
     LaunchPlan,
@@ -109,7 +110,7 @@ Row = dict[str, Any]
 
 def naive(of: str, *flags: str) -> Kernel:
     """One thread for each element, in layout nt."""
-    args = (*(TensorArg(name) for name in "ABC"), *(ScalarArg("i32", size) for size in "MNK"))
+    args: tuple[Arg, ...] = (*(TensorArg(name) for name in "ABC"), *(ScalarArg("i32", size) for size in "MNK"))
     step = Step("entry", args, grid=("ceil_div(N, 16)", "ceil_div(M, 16)", 1), block=(16, 16, 1))
     return Kernel("naive", "cuda", (Source("naive.cu", NAIVE),), (f"-D{of.upper()}", *flags), LaunchPlan((step,)))
 

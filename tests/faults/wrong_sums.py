@@ -53,7 +53,7 @@ class WrongSums:
 
 
 def hidden_product(operator: Gemm, seed: int = 0) -> tuple[int, int, int]:
-    """A row, a column and a place along K whose product can be lost or doubled unseen on all usual inputs of a study."""
+    """A row, a column and a place along K: their product can be lost or doubled unseen on a study's usual inputs."""
     a, b, c, _ = operator.dtypes
     seeds = range(seed, seed + OTHER_SEEDS + 1)
     given = [operator.inputs(s) for s in seeds]
