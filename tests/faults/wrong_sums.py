@@ -12,7 +12,7 @@ from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Cpu, Target
 from deepgen.tuning.finals import OTHER_SEEDS
-from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
+from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 from deepgen.vocabulary.dtypes import narrow, widen
 
 RIGHT = "none"
@@ -45,7 +45,7 @@ class WrongSums:
             told |= dict(zip(("ROW", "COLUMN", "PLACE"), hidden_product(operator), strict=True))
         flags = ("-O2", f"-DFAULT_{config['FAULT']}", *(f"-D{name}={value}" for name, value in told.items()))
         text = Path(__file__).with_name("wrong_sums.c").read_text()
-        args = (*(TensorArg(name) for name in "ABC"), *(ScalarArg("i64", size) for size in "MNK"))
+        args: tuple[Arg, ...] = (*(TensorArg(name) for name in "ABC"), *(ScalarArg("i64", size) for size in "MNK"))
         return Kernel(self.name, "c", (Source("wrong_sums.c", text),), flags, LaunchPlan((Step("wrong_sums", args),)))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
