@@ -169,8 +169,9 @@ class Gemm(Operator):
         product = np.empty(shape, np.int64 if self._whole else np.float64)
         size = np.ones((self.batch, 1, 1) if c.integer else shape, np.float32)
         with np.errstate(all="ignore"):
-            for i, (a, b) in enumerate(zip(self._each("A", inputs), self._each("B", inputs), strict=True)):
-                self._multiply(a, b, product[i], size[i])
+            every_a, every_b = self._each("A", inputs), self._each("B", inputs)
+            for i in range(self.batch):
+                self._multiply(every_a[i], every_b[i], product[i], size[i])
             factors = self._factors(inputs)
             if self.scales == "row":
                 factors = factors[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from math import isqrt, sqrt
 
@@ -65,7 +66,10 @@ def distinct(rows: Array) -> tuple[Array, Array]:
     Many probes hold few kinds of rows: what is computed for one is right for all that equal it.
     """
     seen: dict[bytes, int] = {}
-    first = np.array([seen.setdefault(row.tobytes(), place) for place, row in enumerate(rows)])
+    digests = (
+        hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows
+    )  # not the rows: they may be large
+    first = np.array([seen.setdefault(told, place) for place, told in enumerate(digests)])
     kept, kind = np.unique(first, return_inverse=True)
     return kept, kind.reshape(-1)
 
