@@ -66,9 +66,7 @@ def distinct(rows: Array) -> tuple[Array, Array]:
     Many probes hold few kinds of rows: what is computed for one is right for all that equal it.
     """
     seen: dict[bytes, int] = {}
-    digests = (
-        hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows
-    )  # not the rows: they may be large
+    digests = (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
     first = np.array([seen.setdefault(told, place) for place, told in enumerate(digests)])
     kept, kind = np.unique(first, return_inverse=True)
     return kept, kind.reshape(-1)
