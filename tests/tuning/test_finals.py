@@ -211,7 +211,7 @@ def test_the_printed_result_says_which_baseline_is_not_compared(
         return [measured.get(c.name, Measurement(Verdict.WRONG, "C[0, 1] is 2", error=1.07)) for c in contenders]
 
     monkeypatch.setattr(SimRunner, "compare", with_planted)
-    monkeypatch.setattr(baselines, "find", lambda operator, target: ["planted"])
+    monkeypatch.setattr(baselines, "find", lambda operator, target, own: ["planted"])
     engine = dg.LocalEngine(jobs=1, cache=tmp_path / "cache")
     study = dg.tune(OPERATOR, target="sim", trials=4, strategy="random", out=tmp_path / "studies", engine=engine)
     assert study.summary()["baselines_lost"] == [
