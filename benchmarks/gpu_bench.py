@@ -116,7 +116,7 @@ class Bench:
 
         def drawn(*sizes: int) -> Any:
             if problem.a == "i8":
-                return torch.randint(-8, 8, sizes, device="cuda", generator=make, dtype=kind)
+                return torch.randint(-128, 128, sizes, device="cuda", generator=make, dtype=kind)
             return torch.randn(*sizes, device="cuda", generator=make).to(kind)
 
         self.a = drawn(batch, *((k, m) if ta else (m, k)))

@@ -57,23 +57,24 @@ def cut(x: Array) -> Array:
 
 def in_turn(terms: Array, end: Callable[[Array], Array] = rounded) -> Array:
     """One after the other, each sum rounded."""
-    total = np.zeros(terms.shape[1:], np.float32)
+    total = end(np.zeros(terms.shape[1:]))
     for term in terms:
         total = end(total.astype(np.float64) + term)
     return total
 
 
-def in_blocks(products: Array) -> Array:
+def in_blocks(products: Array, end: Callable[[Array], Array] = rounded) -> Array:
     whole = len(products) // GROUP * GROUP
-    sums = in_turn(np.swapaxes(products[:whole].reshape(-1, GROUP, products.shape[1]), 0, 1))
-    return in_turn(np.concatenate([sums, products[whole:]]))
+    sums = in_turn(np.swapaxes(products[:whole].reshape(-1, GROUP, *products.shape[1:]), 0, 1), end)
+    return in_turn(np.concatenate([sums, products[whole:]]), end)
 
 
-def in_pairs(products: Array) -> Array:
-    terms = rounded(products)
+def in_pairs(products: Array, end: Callable[[Array], Array] = rounded) -> Array:
+    terms = end(products)
     while len(terms) > 1:
         odd = terms[len(terms) // 2 * 2 :]
-        terms = np.concatenate([terms[0 : len(terms) // 2 * 2 : 2] + terms[1::2], odd])
+        sums = end(terms[0 : len(terms) // 2 * 2 : 2].astype(np.float64) + terms[1::2])
+        terms = np.concatenate([sums, odd])
     total: Array = terms[0]
     return total
 

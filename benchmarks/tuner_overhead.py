@@ -72,8 +72,8 @@ def measure(strategy: str, trials: int) -> list[dict[str, float]]:
     clocks: list[Clocked] = []
     make = search.make
 
-    def clocked(name: str, setting: Setting) -> Strategy:
-        clocks.append(Clocked(make(name, setting)))
+    def clocked(strategy: str | search.Kind, setting: Setting) -> Strategy:
+        clocks.append(Clocked(make(strategy, setting)))
         return clocks[-1]
 
     marks: list[Mark] = []

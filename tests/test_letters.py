@@ -21,6 +21,7 @@ OTHERS = ("operators/conv2d.py", "generators/templates/c_conv2d", "generators/te
 LIBRARIES = ("cublaslt.py", "cublaslt_api.py", "numpy_blas.py", "torch_cpu.py", "torch_gpu.py")
 ROOMS = (
     "operators/gemm.py",
+    "operators/gemm_inputs.py",
     "operators/gemm_reference.py",
     "generators/older",  # the older tool's files are about nothing else
     *(f"generators/templates/{name}" for name in FAMILIES),

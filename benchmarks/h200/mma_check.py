@@ -51,7 +51,7 @@ def check(torch: Any, family: Generator, problem: Gemm, target: Any, driver: Any
 
     def drawn(shape: tuple[int, ...]) -> Any:
         if problem.a == "i8":
-            return torch.randint(-8, 8, shape, device="cuda", dtype=kind)
+            return torch.randint(-128, 128, shape, device="cuda", dtype=kind)
         return torch.randn(shape, device="cuda").to(kind)
 
     a, b = drawn(a_shape), drawn(b_shape)

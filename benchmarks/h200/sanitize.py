@@ -73,7 +73,7 @@ def sample(target: Cuda) -> Iterator[tuple[Generator, Gemm, dict[str, Any]]]:
 
 def run(driver: Driver, problem: Gemm, loaded: GpuKernel) -> bool:
     dice = np.random.default_rng(1)
-    host = {t.name: np.asarray(dice.integers(-8, 8, t.shape), NUMPY[t.dtype.name]) for t in problem.tensors()}
+    host = {t.name: np.asarray(dice.integers(-128, 128, t.shape), NUMPY[t.dtype.name]) for t in problem.tensors()}
     if problem.a != "i8":
         host = {name: dice.standard_normal(array.shape).astype(array.dtype) for name, array in host.items()}
     places = {name: driver.alloc(array.nbytes) for name, array in host.items()}

@@ -39,7 +39,7 @@ class Bench:
         self.tensors: dict[str, Any] = {}
         for t in op.tensors():
             if t.dtype.integer:
-                made = torch.randint(-8, 8, t.shape, device="cuda", generator=dice, dtype=torch.int32)
+                made = torch.randint(-128, 128, t.shape, device="cuda", generator=dice, dtype=torch.int32)
             else:
                 made = torch.randn(t.shape, device="cuda", generator=dice)
             self.tensors[t.name] = made.to(getattr(torch, words[t.dtype.name]))

@@ -9,11 +9,12 @@ from types import NoneType
 from typing import Any
 
 from deepgen import targets
+from deepgen.baselines import Baseline
 from deepgen.engines import Engine, LocalEngine
 from deepgen.generators import Generator
 from deepgen.measure.base import Policy
 from deepgen.operators import Operator
-from deepgen.search import DEFAULT
+from deepgen.search import DEFAULT, Kind
 from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Progress, Request, Study
@@ -23,13 +24,13 @@ from deepgen.vocabulary import BadInput
 
 
 def tune(
-    operator: Operator,
+    operator: Operator | Sequence[Operator],
     *,
     target: str | Target | None = None,
     trials: int = 200,
     time_budget: float | None = None,
     seed: int = 0,
-    strategy: str = DEFAULT,
+    strategy: str | Kind = DEFAULT,
     options: Mapping[str, Any] | None = None,
     transfer: bool = True,
     second_look: bool = True,
@@ -39,7 +40,7 @@ def tune(
     knobs: Mapping[str, Sequence[Any]] | None = None,
     generator: Generator | None = None,
     policy: Policy | None = None,
-    baselines: bool = True,
+    baselines: bool | Sequence[str | type[Baseline]] = True,
     out: str | Path | None = None,
     engine: Engine | None = None,
     settings: Settings | None = None,
@@ -48,8 +49,12 @@ def tune(
 ) -> Study:
     """Tune an operator on a target and give its study; called again with the same words, it goes on where it stopped.
 
+    `operator` may be a list: the same operator in several shapes, for which one kernel is tuned. It is verified at all
+    of them, and the geometric mean of its times counts.
+
     `target` is a name such as "x86:native", or None for the best device here. `knobs` narrows knobs to some of their
-    values. `generator` is a family of kernels of your own in place of deepgen's. `out` is where studies are kept.
+    values. `generator` is a family of kernels of your own in place of deepgen's; `strategy` may be a class of your own,
+    and `baselines` a list of names and such classes. `out` is where studies are kept.
 
     No `deepgen.toml` is read: it names programs to run, and a script should do the same wherever it is started. To go
     by one, hand it over, with `from deepgen import settings`: `settings=settings.read("deepgen.toml")`, or
@@ -65,8 +70,12 @@ def tune(
         out = settings.studies if out is None else out
         policy = policy or Policy(timeout_seconds=settings.limits.run_seconds)
         engine = engine or local_engine(settings)
+    shapes = tuple(operator) if isinstance(operator, (list, tuple)) else (operator,)
+    if not shapes:
+        raise BadInput("no operator is given", allowed="one, or several shapes of one")
     request = Request(
-        operator=operator,
+        operator=shapes[0],
+        also=shapes[1:],
         target=target if isinstance(target, Target) else targets.resolve(target),
         trials=trials,
         time_budget=time_budget,

@@ -36,7 +36,7 @@ def test_the_fastest_family_is_told_first(capsys: pytest.CaptureFixture[str]) ->
     def study(family: str, seconds: float | None, m: int = 64) -> Any:
         winner = None if seconds is None else {"seconds": seconds}
         return SimpleNamespace(
-            about=gemm(m, 64, 64), definition={"generator": family}, summary=lambda: {"winner": winner}
+            describe=gemm(m, 64, 64).describe, definition={"generator": family}, summary=lambda: {"winner": winner}
         )
 
     print_ranking([study("slow", 2e-3), study("quick", 1e-3), study("none", None), study("alone", 1e-3, m=32)])

@@ -80,10 +80,11 @@ static int judge(void** p) {
     const float* scale = *(void**)p[2];
     double absolute = *(double*)p[6], relative = *(double*)p[7], smallest = *(double*)p[9], worst = 0;
     u64 count = *(u64*)p[3], *found = *(void**)p[10], bits;
-    int each = *(int*)p[4];
+    int each = *(int*)p[4], whole = *(int*)p[5] == 5;  // i32
     for (u64 i = 0; i < count; i++) {
         double off = got[i] - want[i], size = want[i] < 0 ? -want[i] : want[i];
         double share = (off < 0 ? -off : off) / (absolute * scale[each ? i : 0] + relative * size + smallest);
+        if (whole) share = ((const int*)got)[i] == ((const long long*)want)[i] ? 0 : 1.0 / 0.0;
         if (!(share <= 1.0)) found[0]++;
         if (share > worst) worst = share;
     }

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from deepgen.generators.sim import SimTiles
+from deepgen.search.random import Random
 from deepgen.operators import Answer, Operator, Param, Signature, least_work
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg
 
@@ -42,6 +43,17 @@ class Family(SimTiles):
         text = json.dumps({"config": dict(config), "version": self.version}, sort_keys=True)
         args = (TensorArg("x"), TensorArg("y"))
         return Kernel("twice", "sim", (Source("config.json", text),), (), LaunchPlan((Step("run", args),)))
+
+
+class Backwards(Random):
+    # The whole space from its last config on.
+
+    def __init__(self, setting):
+        self._left = list(range(setting.space.count()))
+        self._space = setting.space
+
+    def ask(self, n):
+        return [self._space.at(self._left.pop()) for _ in range(min(n, len(self._left)))]
 """
 
 RUN = """
@@ -50,7 +62,7 @@ sys.path.insert(0, {folder!r})
 import deepgen as dg
 import own
 
-study = dg.tune(own.Twice(1000), target="sim", generator=own.Family(), trials={trials}, out={out!r})
+study = dg.tune(own.Twice(1000), target="sim", generator=own.Family(), trials={trials}, out={out!r}{more})
 print(study.folder)
 """
 

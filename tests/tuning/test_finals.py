@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deepgen as dg
-from deepgen import baselines
+from deepgen import baselines, targets
 from deepgen.cli.result import print_result
-from deepgen.measure.base import Contender
+from deepgen.measure.base import Contender, Task
 from deepgen.measure.sim import SimRunner
 from deepgen.tuning import finals, reuse
 from deepgen.tuning.finals import Finalist, Race, choose, run_finals
@@ -24,6 +25,7 @@ from deepgen.tuning.statistics import Ratio
 from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Measurement, Source, Trial, Verdict
 
 OPERATOR = dg.gemm(256, 256, 256)
+SIMULATED = Task(OPERATOR, targets.resolve("sim"))
 
 
 def trial(number: int) -> Trial:
@@ -84,7 +86,7 @@ class Arena:
         number = int(kernel.sources[0].text)
         return Artifact(str(number), "", "so", "", {"code_bytes": 100 - number}, 0.0)
 
-    def verify(self, kernel: Kernel, seed: int, probe: str) -> Measurement:
+    def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
         return Measurement(Verdict.CORRECT)
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
@@ -107,8 +109,10 @@ def held(
     """The finals of trials with these true times, of which the first is the default; and how many rounds they took."""
     arena = Arena(seconds, noise)
     trials = [trial(number) for number in seconds]
-    rules = {"keep": 3, "baselines": False, "seed": seed, "max_seconds": max_seconds}
-    result = run_finals(arena, OPERATOR, trials[1:], kernel, default=trials[0], **rules)  # type: ignore[arg-type]
+    task = replace(SIMULATED, seed=seed)
+    result = run_finals(
+        arena, task, trials[1:], kernel, default=trials[0], keep=3, baselines=False, max_seconds=max_seconds
+    )
     return dict(result), arena.rounds
 
 
@@ -188,7 +192,7 @@ class WrongBaseline(Arena):
 def test_a_baseline_that_is_called_wrong_is_told_with_its_error() -> None:
     arena = WrongBaseline({0: 1.0, 1: 0.9}, 0.001)
     trials = [trial(0), trial(1)]
-    result = run_finals(arena, OPERATOR, trials, kernel, default=None, keep=2, baselines=True, seed=0)
+    result = run_finals(arena, SIMULATED, trials, kernel, default=None, keep=2, baselines=True)
     assert (result["winner"], result["baselines"], result["dropped"]) == (1, [], [])
     [row] = result["baselines_lost"]  # type: ignore[misc, union-attr]
     assert isinstance(row, dict) and (row["name"], row["verdict"], row["error"]) == ("planted", "wrong", 1.07)
@@ -207,7 +211,7 @@ def test_the_printed_result_says_which_baseline_is_not_compared(
         return [measured.get(c.name, Measurement(Verdict.WRONG, "C[0, 1] is 2", error=1.07)) for c in contenders]
 
     monkeypatch.setattr(SimRunner, "compare", with_planted)
-    monkeypatch.setattr(baselines, "find", lambda operator, target: ["planted"])
+    monkeypatch.setattr(baselines, "find", lambda operator, target, own: ["planted"])
     engine = dg.LocalEngine(jobs=1, cache=tmp_path / "cache")
     study = dg.tune(OPERATOR, target="sim", trials=4, strategy="random", out=tmp_path / "studies", engine=engine)
     assert study.summary()["baselines_lost"] == [

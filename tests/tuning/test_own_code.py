@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import deepgen as dg
 from deepgen.tuning import Study, trust
 from deepgen.vocabulary import BadInput, DeepgenError
 
@@ -16,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import own_code
 
 
-def tuned(folder: Path, trials: int = 24) -> Path:
+def tuned(folder: Path, trials: int = 24, more: str = "") -> Path:
     """A study tuned in a process of its own."""
-    script = own_code.RUN.format(folder=str(folder), trials=trials, out=str(folder / "studies"))
+    script = own_code.RUN.format(folder=str(folder), trials=trials, out=str(folder / "studies"), more=more)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
@@ -39,6 +40,26 @@ def test_a_new_process_reads_and_goes_on_with_it(tmp_path: Path) -> None:
     study = Study.open(folder)
     assert study.operator.to_json() == {"name": "twice", "n": 1000}
     assert study.kernel(study.best().trial).id == study.best().trial.kernel_id
+
+
+def test_a_strategy_of_ones_own_is_found_again(tmp_path: Path) -> None:
+    own_code.write(tmp_path)
+    folder = tuned(tmp_path, more=", strategy=own.Backwards")
+    (tmp_path / "own.py").unlink()
+    done = deepgen("resume", str(folder), "--trials", "30", "--json")
+    assert done.returncode == 0, done.stderr
+    study = Study.open(folder)
+    ranks = [trial.rank for trial in study.trials()]
+    assert study.definition["strategy"] == "Backwards" and ranks == sorted(ranks, reverse=True) and len(ranks) == 30
+
+
+@pytest.mark.parametrize(
+    ("strategy", "says"),
+    [(len, "is no strategy"), (type("model", (), {"OPTIONS": {}}), "deepgen has one of this name"), ("nope", "nope")],
+)
+def test_what_is_no_strategy_is_refused(strategy: object, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        dg.tune(dg.gemm(8, 8, 8), target="sim", strategy=strategy)  # type: ignore[arg-type]
 
 
 def test_looking_at_a_study_imports_none_of_its_code(tmp_path: Path) -> None:

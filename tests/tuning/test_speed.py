@@ -44,12 +44,19 @@ def test_the_longer_of_arithmetic_and_memory_bounds(
 
 
 def test_rates_are_shown_of_what_bounds() -> None:
-    by_memory = speed(of(10**6, 10**9), 0.2, 100.0, 10.0)
+    by_memory = speed([of(10**6, 10**9)], 0.2, 100.0, 10.0)
     assert rate_text(by_memory) + bound_text(by_memory) == "5.0 GB/s, 50.0% of bandwidth"
-    by_arithmetic = speed(of(10**9, 10**6), 0.02, 100.0, None)
+    by_arithmetic = speed([of(10**9, 10**6)], 0.02, 100.0, None)
     assert rate_text(by_arithmetic) + bound_text(by_arithmetic) == "50.0 GFLOP/s, 50.0% of peak"
-    unknown = speed(of(10**9, 10**6), 0.02, None, None)
+    unknown = speed([of(10**9, 10**6)], 0.02, None, None)
     assert rate_text(unknown) + bound_text(unknown) == "50.0 GFLOP/s"
+
+
+def test_of_several_shapes_geometric_means_are_shown() -> None:
+    # At 0.01 s and 0.04 s both run at half of the peak; their mean is 0.02 s.
+    shapes = [of(5 * 10**8, 10**6), of(2 * 10**9, 10**6)]
+    both = speed(shapes, 0.02, 100.0, None)
+    assert both["gflops"] == pytest.approx(50.0) and both["share_of_bound"] == pytest.approx(0.5)
 
 
 def test_a_large_gemm_is_bound_by_arithmetic_and_one_row_by_memory() -> None:

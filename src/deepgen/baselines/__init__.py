@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from deepgen.baselines.base import Baseline
 from deepgen.operators import Operator
 from deepgen.targets import Target
+from deepgen.vocabulary.finding import Source
 from deepgen.vocabulary.registry import Registry
 
 BASELINES: Registry[Callable[[], Baseline]] = Registry(
@@ -21,12 +22,19 @@ BASELINES: Registry[Callable[[], Baseline]] = Registry(
 )
 
 
-def find(operator: Operator, target: Target) -> list[str]:
+Own = Mapping[str, Source]  # baselines of a user's own by their names, and how they are found
+
+
+def find(operator: Operator, target: Target, own: Own | None = None) -> list[str]:
     """The names of those that can run this operator here."""
-    return [b.name for b in (make() for make in BASELINES.working()) if b.missing(operator, target) is None]
+    made = [*(make() for make in BASELINES.working()), *(source.load()() for source in (own or {}).values())]
+    return [one.name for one in made if one.missing(operator, target) is None]
 
 
-def by_name(name: str) -> Baseline:
+def by_name(name: str, own: Own | None = None) -> Baseline:
+    if own and name in own:
+        found: Baseline = own[name].load()()
+        return found
     return BASELINES.get(name)()
 
 

@@ -38,6 +38,7 @@ def pack(
     dtype: options.Dtype = None,
     layout: options.Layout = None,
     fast_sums: options.FastSums = False,
+    also: options.Also = None,
     target: options.TargetName = None,
     family: options.Family = None,
     threads: options.Threads = None,
@@ -62,6 +63,7 @@ def pack(
     current = settings.load()
     given = {
         **options.of_operator(dtype, layout, fast_sums),
+        "also": also,
         "target": target,
         "family": family,
         "threads": threads,
@@ -159,7 +161,8 @@ def command(words: Sequence[str], given: Mapping[str, Any], *, warm: bool) -> st
         word
         for name, value in given.items()
         if value is not None and name not in NOT_PACKED
-        for word in (f"--{name.replace('_', '-')}", *([] if value is True else [str(value)]))
+        for one in (value if isinstance(value, list) else [value])
+        for word in (f"--{name.replace('_', '-')}", *([] if one is True else [str(one)]))
     ]
     plain = [word for word in words if not word.startswith("O=")]
     return shlex.join(["deepgen", "bundle", "pack", *plain, *options_given, *(["--warm"] if warm else [])])

@@ -17,7 +17,7 @@ from deepgen.vocabulary.errors import BadInput
 
 SUFFIXES = (".toml", ".json")
 WHAT = ("operator", "shapes")
-RUN = ("target", "knobs", "budget", "seed", "strategy", "keep_top", "out")
+RUN = ("target", "one_kernel", "knobs", "budget", "seed", "strategy", "keep_top", "out")
 _CONTENT = f"an object with {', '.join(WHAT)}, the operator's words, {', '.join(RUN)}"
 
 
@@ -26,7 +26,8 @@ class TuningConfig:
     """A checked config file; None where it says nothing."""
 
     file: Path
-    operators: tuple[Operator, ...]  # one study each
+    operators: tuple[Operator, ...]  # one study each, or all in one
+    one_kernel: bool = False  # one kernel for all of them
     target: str | None = None
     knobs: Mapping[str, list[Any]] = field(default_factory=dict)
     trials: int | None = None
@@ -92,6 +93,7 @@ def read(path: Path) -> TuningConfig:
     return TuningConfig(
         file=path,
         operators=_operators(top, operator, shared),
+        one_kernel=top.get("one_kernel", lambda v: v if isinstance(v, bool) else None, "true or false", default=False),
         target=top.get("target", _word, "the name of a target, such as x86:native", check=targets.resolve),
         knobs=_knobs(top),
         trials=budget.get("trials", _whole, "a whole number from 1 up"),

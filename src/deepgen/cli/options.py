@@ -35,6 +35,16 @@ Layout = Annotated[
 FastSums = Annotated[
     bool, typer.Option("--fast-sums", help="Fewer bits than f32 has may do for sums, as the word fast_sums=true.")
 ]
+Also = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--also",
+        metavar="NAME=VALUE...",
+        help="Another shape for the same kernel, by the words that differ, such as M=64. May be repeated; what counts "
+        "is the geometric mean of all times.",
+        show_default=False,
+    ),
+]
 TargetName = Annotated[
     str | None,
     typer.Option("--target", help="Where it runs, such as x86:native. [the best device here]", show_default=False),

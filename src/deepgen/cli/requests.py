@@ -51,7 +51,9 @@ def _wanted(
         raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="one of them")
     chosen = _chosen({"trials": extras.trials}, options)
     target = _target(options["target"], settings.target)
-    request = Request(operator=operator, target=target, policy=policy, **{"out": settings.studies, **chosen})
+    also = tuple(words.another_shape(operator, text) for text in options.get("also") or ())
+    chosen = {"out": settings.studies, **chosen}
+    request = Request(operator=operator, target=target, also=also, policy=policy, **chosen)
     return [request], bool(extras.detach)
 
 
@@ -61,13 +63,15 @@ def from_study(study: Study, options: Mapping[str, Any]) -> Request:
     return Request(
         operator=study.operator,
         target=study.target,
+        also=study.also,
         seed=definition["seed"],
-        strategy=definition["strategy"],
+        strategy=study.strategy,
         options=definition["options"],
         transfer=definition.get("transfer", True),
         second_look=definition.get("second_look", True),
         domains=definition["domains"],
         policy=Policy(**definition["policy"]),
+        baselines=_baselines(study),
         generator=study.generator,
         out=study.folder.parent,
         study=study.folder,
@@ -75,13 +79,23 @@ def from_study(study: Study, options: Mapping[str, Any]) -> Request:
     )
 
 
+def _baselines(study: Study) -> bool | list[Any]:
+    """Those that the study began with."""
+    named = study.budget().get("baselines", True)
+    if isinstance(named, bool):
+        return named
+    own = {one.name: one for one in study.own_baselines}  # type: ignore[attr-defined]
+    return [own.get(name, name) for name in named]
+
+
 def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy) -> list[Request]:
     if len(given) > 1:
         raise BadInput(f"{given[1]!r} follows a tuning config file", allowed="the file alone, with options")
-    for name in OF_OPERATOR:
-        if options.get(name) is not None:
+    for name in (*OF_OPERATOR, "also"):
+        if options.get(name):
             option = f"--{name.replace('_', '-')}"
-            raise BadInput(f"{option} is given with a tuning config file", allowed=f"write {name} in {given[0]}")
+            key = "one_kernel and the shapes" if name == "also" else name
+            raise BadInput(f"{option} is given with a tuning config file", allowed=f"write {key} in {given[0]}")
     older = config_file.read_older(Path(given[0]))
     if older is not None:
         return [_from_older(older, given[0], options, settings, policy)]
@@ -96,9 +110,10 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
         except BadInput as error:
             where = f"{config.file}: {operator.describe()}"
             raise BadInput(f"knobs: {error.what}", where=where, allowed=error.allowed) from error
+    groups = [config.operators] if config.one_kernel else [(operator,) for operator in config.operators]
     return [
-        Request(operator=operator, target=target, policy=policy, domains=config.knobs, **chosen)
-        for operator in config.operators
+        Request(operator=first, also=tuple(others), target=target, policy=policy, domains=config.knobs, **chosen)
+        for first, *others in groups
     ]
 
 

@@ -14,19 +14,24 @@ def print_result(study: Study) -> None:
     """The winner, how it compares, and how to use it."""
     summary: dict[str, Any] = study.summary()
     winner, trials = summary["winner"], summary["trials"]
-    print(f"{study.about.describe()} on {study.target.name}")
+    print(f"{study.describe()} on {study.target.name}")
     if winner is None:
         labelled("winner", "none: no config was right")
     else:
         labelled("winner", f"{rate_text(winner)}, {seconds_text(winner['seconds'])}{bound_text(winner)}")
         labelled("", f"trial {winner['trial']}, rank {winner['rank']}, {winner['verdict']}")
         labelled("config", config_text(winner["config"]))
+        if (winner["serves"] or {}).get("only"):
+            labelled("serves", f"its tuned shape only: it was {winner['serves']['why']}")
         if winner.get("ties"):
             kept = "; a tie goes to the default" if winner["tie_broken_by"] == "default" else ""
             labelled("ties", "as fast: trials " + ", ".join(str(t) for t in winner["ties"]) + kept)
     against = [f"{r['name']}: {_ratio(r['ratio'])} ({seconds_text(r['seconds'])})" for r in summary["baselines"]]
     for number, words in enumerate([*against, *lost_baselines(summary)]):
         labelled("" if number else "against", words)
+    for number, row in enumerate(summary.get("shapes", ())):
+        others = "".join(f", {name} {seconds_text(taken)}" for name, taken in row["baselines"].items())
+        labelled("" if number else "shapes", f"{row['operator']}: {seconds_text(row['seconds'])}{others}")
     counts = ", ".join(f"{n} {verdict}" for verdict, n in trials.items())
     labelled("trials", f"{sum(trials.values())}: {counts}")
     labelled("study", shown(study.folder))
@@ -38,8 +43,8 @@ def print_result(study: Study) -> None:
 
 def print_ranking(studies: Sequence[Study]) -> None:
     """Where families competed for an operator: each one's winner, the fastest first."""
-    for operator in dict.fromkeys(study.about.describe() for study in studies):
-        rivals = [study for study in studies if study.about.describe() == operator]
+    for operator in dict.fromkeys(study.describe() for study in studies):
+        rivals = [study for study in studies if study.describe() == operator]
         winners: list[tuple[Any, str]] = [(s.summary()["winner"], s.definition["generator"]) for s in rivals]
         if len(rivals) > 1:
             print(f"{operator}: families, the fastest first")

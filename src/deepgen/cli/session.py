@@ -68,7 +68,8 @@ def offering(command: str) -> Iterator[None]:
 
 def _tune(job: Job, on: Engine, stop: Stop, *, as_json: bool) -> Study:
     request = job.request
-    title = f"{request.operator.describe()} on {request.target.name}"
+    more = f" and {len(request.also)} more" if request.also else ""
+    title = f"{request.operator.describe()}{more} on {request.target.name}"
     with watching(title, quiet=as_json) as watch:
         study = run_tuner(request, engine=on, watch=watch, stop=stop.event)
     write_older_results(study)

@@ -53,7 +53,7 @@ def _row(folder: Path) -> dict[str, Any]:
         "study": str(folder),
         "state": "running" if pid is not None else "finished" if finished else "stopped",
         "pid": pid,
-        "operator": study.about.describe(),
+        "operator": study.describe(),
         "target": study.target.name,
         "trials": summary["trials"],
         "budget": study.budget().get("trials"),

@@ -38,7 +38,7 @@ def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json:
     if not rows:
         raise DeepgenError(f"{found.folder} has no right kernel yet")
     table(
-        f"{found.about.describe()} on {found.target.name}",
+        f"{found.describe()} on {found.target.name}",
         ("trial", "time", "rate", "config"),
         [(str(r["trial"]), seconds_text(r["seconds"]), rate_text(r), config_text(r["config"])) for r in rows],
         right=("trial", "time", "rate"),

@@ -25,6 +25,7 @@ def tune(
     dtype: options.Dtype = None,
     layout: options.Layout = None,
     fast_sums: options.FastSums = False,
+    also: options.Also = None,
     target: options.TargetName = None,
     family: options.Family = None,
     threads: options.Threads = None,
@@ -58,6 +59,7 @@ def tune(
     policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
     given = {
         **options.of_operator(dtype, layout, fast_sums),
+        "also": also,
         "target": target,
         "family": family,
         "threads": threads,

@@ -54,6 +54,15 @@ def parse(words: Sequence[str], **options: Any) -> tuple[Operator, Extras]:
     return said.operator(), extras
 
 
+def another_shape(of: Operator, text: str) -> Operator:
+    """The operator with some words said anew: `M=64`, or `M=64 N=128`."""
+    said = _Said(type(of))
+    for word in text.split():
+        key, _, value = word.partition("=")
+        said.say(key, value, partial(_read, text=value, word=word))
+    return type(of).make({**of.said(), **said.values})
+
+
 def operator(kind: type[Operator], *tables: Mapping[str, Any]) -> Operator:
     """The operator that the tables of a file describe: words and their values."""
     said = _Said(kind)

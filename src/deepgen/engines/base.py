@@ -40,10 +40,16 @@ class Arena(Protocol):
         """Build now and wait. Raises BuildError."""
         ...
 
-    def verify(self, kernel: Kernel, seed: int, probe: str) -> Measurement: ...
+    def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
+        """Only the verdict, on other inputs; `shape` is a place in the task's shapes."""
+        ...
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
-        """Interleaved samples of all contenders, in the order given; kernels that are not built yet are built first."""
+        """Interleaved samples of all contenders, in the order given; kernels that are not built yet are built first.
+
+        Where the task has several timed shapes, a sample is the geometric mean over them, and the conditions have the
+        median of each as `shapes`.
+        """
         ...
 
     def baselines(self) -> list[str]:

@@ -114,10 +114,10 @@ class LocalSession:
             toolchain, limits = self._toolchains(kernel.language), self._engine.limits
             return make(kernel, toolchain, self.task.target, self._cache, limits, group)
 
-    def verify(self, kernel: Kernel, seed: int, probe: str) -> Measurement:
+    def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
         artifact = self.build(kernel)
         with self._device:
-            return self._runner.verify(kernel, artifact, seed, probe)
+            return self._runner.verify(kernel, artifact, seed, probe, shape)
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
         built = [replace(c, artifact=self.build(c.kernel)) if c.kernel else c for c in contenders]
@@ -125,7 +125,7 @@ class LocalSession:
             return self._runner.compare(built, rounds, seed)
 
     def baselines(self) -> list[str]:
-        return baselines.find(self.task.operator, self.task.target)
+        return baselines.find(self.task.operator, self.task.target, self.task.own_baselines)
 
     def peak(self) -> float | None:
         return self._peak

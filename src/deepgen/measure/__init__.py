@@ -36,11 +36,11 @@ def open_runner(
     if task.target.runner == "sim":
         from deepgen.measure.sim import SimRunner
 
-        return SimRunner(task)
+        return _over_shapes(SimRunner(task), task)
     from deepgen.measure.supervisor import Supervisor
 
     device_for(task.target)  # raises where there is none
-    return Supervisor(
+    runner = Supervisor(
         task,
         cache=cache,
         toolchains=toolchains,
@@ -50,6 +50,13 @@ def open_runner(
         helpers=helpers,
         arrays=arrays,
     )
+    return _over_shapes(runner, task)
+
+
+def _over_shapes(runner: Runner, task: Task) -> Runner:
+    from deepgen.measure.shapes import OverShapes
+
+    return OverShapes(runner, len(task.timed)) if task.also else runner
 
 
 def peak_gflops(

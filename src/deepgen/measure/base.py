@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ from deepgen import operators, targets
 from deepgen.operators import Operator, is_built_in, record
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, JsonObject, Kernel, Measurement
+from deepgen.vocabulary.finding import Source
 
 PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only what is far above it is doubted
 
@@ -34,21 +35,44 @@ class Policy:
 
 @dataclass(frozen=True)
 class Task:
-    """What a runner is opened for: every kernel it gets computes this operator on these inputs."""
+    """What a runner is opened for: every kernel it gets computes this operator on these inputs.
+
+    Kernels may be wanted for several shapes of it. Requests name a shape by its place in `shapes`.
+    """
 
     operator: Operator
     target: Target
     seed: int = 0
     policy: Policy = field(default_factory=Policy)
+    also: tuple[Operator, ...] = ()  # other shapes that kernels are timed at
+    neighbours: tuple[Operator, ...] = ()  # shapes at which the winner is verified, but not timed
+    own_baselines: Mapping[str, Source] = field(default_factory=dict)  # of the user's own, on this machine only
+
+    @property
+    def timed(self) -> tuple[Operator, ...]:
+        return self.operator, *self.also
+
+    @property
+    def shapes(self) -> tuple[Operator, ...]:
+        return *self.timed, *self.neighbours
+
+    def at(self, shape: int) -> Task:
+        """The task of one shape alone."""
+        return replace(self, operator=self.shapes[shape], also=(), neighbours=())
 
     def to_json(self) -> JsonObject:
-        return {
-            # Whoever reads this may lack the code of an operator that is not deepgen's own.
-            "operator": (self.operator if is_built_in(self.operator) else record(self.operator)).to_json(),
+        out: JsonObject = {
+            "operator": _told(self.operator),
             "target": self.target.to_json(),
             "seed": self.seed,
             "policy": self.policy.to_json(),
         }
+        for name, operators_of in (("also", self.also), ("neighbours", self.neighbours)):
+            if operators_of:
+                out[name] = [_told(operator) for operator in operators_of]
+        if self.own_baselines:
+            out["own_baselines"] = {name: source.to_json() for name, source in self.own_baselines.items()}
+        return out
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Task:
@@ -57,7 +81,15 @@ class Task:
             target=targets.from_json(data["target"]),
             seed=data["seed"],
             policy=Policy(**data["policy"]),
+            also=tuple(map(operators.from_json, data.get("also", ()))),
+            neighbours=tuple(map(operators.from_json, data.get("neighbours", ()))),
+            own_baselines={name: Source.from_json(row) for name, row in data.get("own_baselines", {}).items()},
         )
+
+
+def _told(operator: Operator) -> JsonObject:
+    """Whoever reads a task may lack the code of an operator that is not deepgen's own."""
+    return (operator if is_built_in(operator) else record(operator)).to_json()
 
 
 def arithmetic(operator: Operator) -> str:
@@ -98,15 +130,15 @@ class Helper:
 class Runner(Protocol):
     """Measures kernels on one device. A bad kernel costs a verdict, never the runner."""
 
-    def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None) -> Measurement:
+    def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None, shape: int = 0) -> Measurement:
         """Verify, time, verify again. `beat`: a kernel clearly slower than this many seconds is not timed further."""
         ...
 
-    def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str) -> Measurement:
+    def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int = 0) -> Measurement:
         """Only the verdict, on other inputs."""
         ...
 
-    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
         """Time all, interleaved in an order drawn anew for each round; sample i of each is from round i."""
         ...
 

@@ -14,6 +14,7 @@ from deepgen.measure.harness import Harness
 from deepgen.measure.pulse import Pulse, Stage
 from deepgen.measure.timing import Threads
 from deepgen.operators import Array
+from deepgen.runtime import plans
 from deepgen.runtime.native import NativeKernel, NotLoadable
 from deepgen.vocabulary import BadInput, Kernel, Verdict, WorkspaceArg
 
@@ -51,10 +52,12 @@ class CpuEntrant:
         """Load the library and give the kernel its memory."""
         self.around.pulse.enter(Stage.LOAD, limits.LOAD_SECONDS, self.who)
         self.around.harness.begin()
+        scalars = self.bench.operator.scalars()
         try:
+            plans.check_shape(kernel, scalars)
             native = NativeKernel(kernel, binary)
             self._enter_own()
-            bound = native.bind(self.bench.arrays, self.bench.operator.scalars(), self._allocate)
+            bound = native.bind(self.bench.arrays, scalars, self._allocate)
         except (NotLoadable, BadInput) as error:
             raise Rejected(Verdict.REFUSED, str(error)) from error
         except MemoryError as error:

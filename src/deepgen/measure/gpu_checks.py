@@ -9,7 +9,7 @@ from importlib import resources
 
 from deepgen.measure.gpu_buffers import CANARY, GUARD, DeviceBuffer
 from deepgen.operators import Tolerance
-from deepgen.operators.compare import largest, smallest
+from deepgen.operators.compare import floor, largest
 from deepgen.runtime.gpu_driver import Driver, Launch
 from deepgen.vocabulary import DType, Kernel, LaunchPlan, Source, Step
 
@@ -75,7 +75,7 @@ class Checks:
             ctypes.c_double(tolerance.absolute),
             ctypes.c_double(tolerance.relative),
             ctypes.c_double(0.0 if dtype.integer else largest(dtype)),
-            ctypes.c_double(smallest(dtype)),
+            ctypes.c_double(floor(dtype, tolerance)),
         )
 
     def differ(self, a: int, b: int, size: int) -> Found:

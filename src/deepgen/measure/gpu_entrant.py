@@ -15,6 +15,7 @@ from deepgen.measure.gpu_buffers import DeviceBuffer
 from deepgen.measure.gpu_checks import Checks
 from deepgen.measure.pulse import Pulse, Stage
 from deepgen.measure.referee import ContextLost
+from deepgen.runtime import plans
 from deepgen.runtime.gpu_driver import Driver, DriverError
 from deepgen.runtime.gpu_kernel import BoundPlan, GpuKernel
 from deepgen.vocabulary import DeepgenError, Kernel, Verdict, WorkspaceArg
@@ -64,10 +65,12 @@ class GpuEntrant:
     def load(self, kernel: Kernel, binary: str) -> None:
         """Load the module and give the kernel its memory."""
         with self._stage(Stage.LOAD, limits.LOAD_SECONDS):
-            self._kernel = GpuKernel.read(self.device.driver, kernel, binary)
             operator = self.bench.operator
+            scalars = operator.scalars()
+            plans.check_shape(kernel, scalars)
+            self._kernel = GpuKernel.read(self.device.driver, kernel, binary)
             shapes = {t.name: (t.shape, t.dtype.name) for t in operator.tensors()}
-            bound = self._kernel.bind(self.bench.addresses(), operator.scalars(), self._allocate, shapes)
+            bound = self._kernel.bind(self.bench.addresses(), scalars, self._allocate, shapes)
         self._prepare = bound.prepare if kernel.plan.prepare else None
         self._run = bound.run.run
         self._scratch = [w for name, w in self._workspaces.items() if name not in bound.prepared]
@@ -77,7 +80,7 @@ class GpuEntrant:
         prepared, key = self.device.prepared, (name, id(self.bench))
         if key not in prepared:
             with self._stage(Stage.LOAD, limits.START_SECONDS):
-                baseline = baselines.by_name(name)
+                baseline = baselines.by_name(name, self.device.task.own_baselines)
                 prepared[key] = baseline.prepare(self.bench.operator, self.bench.tensors(), threads)
         self._run = prepared[key]
 

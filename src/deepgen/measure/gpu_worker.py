@@ -16,7 +16,7 @@ from deepgen.measure.gpu_entrant import Device, GpuEntrant
 from deepgen.measure.gpu_reference import DeviceReference
 from deepgen.measure.nvml import Nvml
 from deepgen.measure.pulse import Pulse
-from deepgen.measure.referee import Referee
+from deepgen.measure.referee import Inputs, Referee
 from deepgen.runtime.gpu_driver import APIS, Driver
 from deepgen.targets import Gpu
 from deepgen.vocabulary import DeepgenError, JsonObject, Kernel
@@ -43,12 +43,13 @@ class GpuWorker(Referee[GpuEntrant]):
         self._reference = DeviceReference(driver, helpers["reference"]) if "reference" in helpers else None
         self._device = Device(self.task, driver, checks, pulse, ballast, (driver.event(), driver.event()))
         self._nvml = Nvml.find(driver.device) if "cuda" in target.languages else None
-        self._benches: dict[tuple[int, str], GpuBench] = {}
+        self._benches: dict[Inputs, GpuBench] = {}
         self._call_seconds = self._empty_launch()
 
-    def entrant(self, seed: int, probe: str, who: int, beat: float | None, *, tight: bool = False) -> GpuEntrant:
+    def entrant(self, inputs: Inputs, who: int, beat: float | None, *, tight: bool = False) -> GpuEntrant:
         # Device allocations are always aligned to 256 bytes, so a tight bench is no other bench here.
-        return GpuEntrant(self._device, self._bench(seed, probe), who, limits.run_seconds(self.task, beat))
+        limit = limits.run_seconds(self.task.at(inputs.shape), beat)
+        return GpuEntrant(self._device, self._bench(inputs), who, limit)
 
     def load(self, entrant: GpuEntrant, entry: Mapping[str, Any]) -> None:
         if entry.get("kernel"):
@@ -78,18 +79,24 @@ class GpuWorker(Referee[GpuEntrant]):
     def stray(self) -> bool:
         return False
 
-    def _bench(self, seed: int, probe: str) -> GpuBench:
-        key = (seed, probe)
-        if key not in self._benches:
-            others = [k for k in self._benches if k != (self.task.seed, "normal")]
+    def _bench(self, inputs: Inputs) -> GpuBench:
+        if inputs not in self._benches:
+            timed = {Inputs(self.task.seed, shape=shape) for shape in range(len(self.task.timed))}
+            others = [one for one in self._benches if one not in timed]
             device = self._device
             room = max(_BENCH_BYTES, device.driver.free_bytes() // 2)
             while others and sum(self._benches[k].bytes for k in others) > room:
                 self._benches.pop(others.pop(0)).close()
-            self._benches[key] = GpuBench(
-                device.driver, device.checks, self.task.operator, seed, probe, self._scratch, self._reference
+            self._benches[inputs] = GpuBench(
+                device.driver,
+                device.checks,
+                self.task.shapes[inputs.shape],
+                inputs.seed,
+                inputs.probe,
+                self._scratch,
+                self._reference,
             )
-        return self._benches[key]
+        return self._benches[inputs]
 
     def _empty_launch(self) -> float:
         """What an empty kernel takes by the same clock: it is part of every sample, as it is of a baseline's."""

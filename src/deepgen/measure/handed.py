@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from deepgen.measure.references import reference
-from deepgen.operators import Answer, Array, Operator, Recorded, is_built_in
+from deepgen.operators import Answer, Array, Operator, Recorded, is_built_in, record
 from deepgen.operators.signature import INPUT, OUTPUT
-from deepgen.vocabulary import BadInput, DeepgenError
+from deepgen.vocabulary import BadInput, DeepgenError, digest
 
 _INPUT, _WANT, _SCALE = "input.", "want.", "scale."
 
@@ -31,15 +31,15 @@ def arrays(
 ) -> tuple[dict[str, Array], Callable[[], Mapping[str, Answer]]]:
     """Inputs, and the answers for whoever wants them: read where they were handed over, computed otherwise."""
     if isinstance(operator, Recorded):
-        inputs, answers = read(folder, seed, probe)
+        inputs, answers = read(operator, seed, probe, folder)
         return inputs, lambda: answers
     inputs = operator.inputs(seed, probe)
     return inputs, partial(reference, operator, seed, probe, inputs, folder)
 
 
-def name(seed: int, probe: str) -> str:
+def name(operator: Operator, seed: int, probe: str) -> str:
     """The file of one set of inputs."""
-    return f"arrays-{seed}-{probe}.npz"
+    return f"arrays-{digest(record(operator).to_json(), 12)}-{seed}-{probe}.npz"
 
 
 def packed(operator: Operator, seed: int, probe: str) -> bytes:
@@ -85,17 +85,17 @@ def _check(operator: Operator, inputs: Mapping[str, Array], answers: Mapping[str
 
 def hand_over(operator: Operator, seed: int, probe: str, folder: Path) -> None:
     """Put the file where a worker looks for it, unless it is there."""
-    path = folder / name(seed, probe)
+    path = folder / name(operator, seed, probe)
     if not path.exists():
         fresh = path.with_suffix(".new")
         fresh.write_bytes(packed(operator, seed, probe))
         fresh.replace(path)
 
 
-def read(folder: Path, seed: int, probe: str) -> tuple[dict[str, Array], Mapping[str, Answer]]:
+def read(operator: Operator, seed: int, probe: str, folder: Path) -> tuple[dict[str, Array], Mapping[str, Answer]]:
     """The inputs and answers that were handed over."""
     try:
-        with np.load(folder / name(seed, probe), allow_pickle=False) as file:
+        with np.load(folder / name(operator, seed, probe), allow_pickle=False) as file:
             found = {str(n): file[n] for n in file.files}
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise DeepgenError(f"the inputs of seed {seed} ({probe}) were not handed over whole: {error}") from error

@@ -25,9 +25,10 @@ def run_seconds(task: Task, beat: float | None = None) -> float:
 
 def own_seconds(task: Task) -> float:
     """The longest that our own work between runs may take: inputs, the reference, comparing."""
-    return 60.0 + task.operator.flops() / _REFERENCE_FLOPS_A_SECOND
+    return 60.0 + max(operator.flops() for operator in task.shapes) / _REFERENCE_FLOPS_A_SECOND
 
 
 def memory_bytes(task: Task, cores: int) -> int:
     """What a kernel may allocate beyond its tensors and workspaces; each thread reserves a stack and an arena."""
-    return (1 << 30) + cores * (256 << 20) + 4 * sum(t.bytes for t in task.operator.tensors())
+    tensors = max(sum(t.bytes for t in operator.tensors()) for operator in task.shapes)
+    return (1 << 30) + cores * (256 << 20) + 4 * tensors

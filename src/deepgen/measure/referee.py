@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -23,6 +24,15 @@ class ContextLost(Exception):
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
         self.detail = detail
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What kernels run on: the place of a shape in the task, and what its inputs are drawn from."""
+
+    seed: int
+    probe: str = "normal"
+    shape: int = 0
 
 
 class Entrant(Protocol):
@@ -50,8 +60,8 @@ class Referee(ABC, Generic[E]):
     task: Task
 
     @abstractmethod
-    def entrant(self, seed: int, probe: str, who: int, beat: float | None, *, tight: bool = False) -> E:
-        """A contender with nothing loaded yet, on the inputs of that seed and probe."""
+    def entrant(self, inputs: Inputs, who: int, beat: float | None, *, tight: bool = False) -> E:
+        """A contender with nothing loaded yet, on these inputs."""
 
     @abstractmethod
     def load(self, entrant: E, entry: Mapping[str, Any]) -> None:
@@ -79,7 +89,7 @@ class Referee(ABC, Generic[E]):
     def measure(self, request: Mapping[str, Any]) -> list[Measurement]:
         """Verify, time, verify again."""
         policy, beat = self.task.policy, request["beat"]
-        entrant = self.entrant(self.task.seed, "normal", 0, beat)
+        entrant = self.entrant(Inputs(self.task.seed, shape=request.get("shape", 0)), 0, beat)
         samples: list[float] = []
         try:
             self.load(entrant, request)
@@ -98,7 +108,8 @@ class Referee(ABC, Generic[E]):
 
     def verify(self, request: Mapping[str, Any]) -> list[Measurement]:
         """The verdict on other inputs, aligned no better than a user's may be."""
-        entrant = self.entrant(request["seed"], request["probe"], 0, None, tight=True)
+        inputs = Inputs(request["seed"], request["probe"], request.get("shape", 0))
+        entrant = self.entrant(inputs, 0, None, tight=True)
         try:
             self.load(entrant, request)
             with self.limited():
@@ -129,7 +140,7 @@ class Referee(ABC, Generic[E]):
             return lambda entrant: samples[who].append(entrant.timed())
 
         for who in range(len(entries)):
-            racing[who] = self.entrant(self.task.seed, "normal", who, None)
+            racing[who] = self.entrant(Inputs(self.task.seed, shape=request.get("shape", 0)), who, None)
             attempt(who, partial(self.load, entry=entries[who]))
         with self.limited():
             for who in list(racing):

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from deepgen import operators
 from deepgen.operators import Answer, Array, Operator
 from deepgen.vocabulary import Json, digest
 
-_VERSION = 2
+_VERSION = 3
 _SCALE = ".scale"
 
 
@@ -36,10 +37,11 @@ def reference(
 
 
 def _code(operator: type[Operator]) -> list[Json]:
-    """Digests of the files that the operator's class, and those it is made from, were read from: a reference that is
-    computed in another way is another reference."""
+    """Digests of the files that the operator's class, and those it is made from, were read from, and of deepgen's own
+    beside them: a reference that is computed in another way, or on other inputs, is another reference."""
     classes = [cls for cls in operator.__mro__ if issubclass(cls, Operator)]
     files = {getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes}
+    files.update(map(str, Path(operators.__file__).parent.glob("*.py")))
     return [_file_digest(file) for file in sorted(filter(None, files))]
 
 

@@ -87,15 +87,15 @@ class Supervisor:
     def worker_pid(self) -> int | None:
         return self._worker.pid if self._worker is not None else None
 
-    def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None) -> Measurement:
+    def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None, shape: int = 0) -> Measurement:
         key = artifact.kernel_id
         if self._deaths[key] >= DEATHS:
             return self._verdicts[key]
-        self._hand_over(self.task.seed, "normal")
-        request = {"do": "measure", "beat": beat, **_entry(kernel, artifact)}
+        self._hand_over(self.task.seed, "normal", shape)
+        request = {"do": "measure", "beat": beat, "shape": shape, **_entry(kernel, artifact)}
         try:
             measured = self._settled(request, key)
-            if measured.ok and self._suspicious(measured, beat):
+            if measured.ok and self._suspicious(measured, beat, shape):
                 measured = self._confirmed(measured, request, key)
         except Lost as lost:
             return _verdict(lost)
@@ -103,25 +103,26 @@ class Supervisor:
             self._good = request
         return measured
 
-    def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str) -> Measurement:
+    def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int = 0) -> Measurement:
         key = artifact.kernel_id
         if self._deaths[key] >= DEATHS:
             return self._verdicts[key]
-        self._hand_over(seed, probe)
+        self._hand_over(seed, probe, shape)
         try:
-            request = {"do": "verify", "seed": seed, "probe": probe, **_entry(kernel, artifact)}
+            request = {"do": "verify", "seed": seed, "probe": probe, "shape": shape, **_entry(kernel, artifact)}
             return self._take(request, [key])[0][0]
         except Lost as lost:
             return _verdict(lost)
 
-    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
-        self._hand_over(self.task.seed, "normal")
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
+        self._hand_over(self.task.seed, "normal", shape)
         entries = [_contender(c) for c in contenders]
         keys = [c.artifact.kernel_id if c.artifact else f"baseline {c.name}" for c in contenders]
         out = {i: self._verdicts[k] for i, k in enumerate(keys) if self._deaths[k] >= DEATHS}
         retaken = 0
         while racing := [i for i in range(len(entries)) if i not in out]:
-            request = {"do": "compare", "rounds": rounds, "seed": seed, "contenders": [entries[i] for i in racing]}
+            racers = [entries[i] for i in racing]
+            request = {"do": "compare", "rounds": rounds, "seed": seed, "shape": shape, "contenders": racers}
             try:
                 measurements, disturbed = self._take(request, [keys[i] for i in racing])
             except Lost as lost:  # the others race again without it
@@ -134,10 +135,11 @@ class Supervisor:
             out.update(zip(racing, (_noted(m, retaken=retaken) for m in measurements), strict=True))
         return [out[i] for i in range(len(entries))]
 
-    def _hand_over(self, seed: int, probe: str) -> None:
+    def _hand_over(self, seed: int, probe: str, shape: int) -> None:
         """The worker has none of a user's code: what that computes is computed here."""
-        if handed.needed(self.task.operator):
-            handed.hand_over(self.task.operator, seed, probe, self._arrays)
+        operator = self.task.shapes[shape]
+        if handed.needed(operator):
+            handed.hand_over(operator, seed, probe, self._arrays)
 
     def turn_to(self, task: Task) -> None:
         """Go on with another operator or policy on the same target and as many threads.
@@ -200,12 +202,18 @@ class Supervisor:
         """On a machine that is never quiet, measuring everything several times would only take longer."""
         return 1 if self._busy >= ALWAYS_BUSY else self._retakes + 1
 
-    def _suspicious(self, measured: Measurement, beat: float | None) -> bool:
+    def _suspicious(self, measured: Measurement, beat: float | None, shape: int) -> bool:
         seconds = measured.seconds or 0.0
-        return (beat is not None and seconds < TOO_FAST * beat) or self._impossible(measured)
+        return (beat is not None and seconds < TOO_FAST * beat) or self._impossible(measured, shape)
 
-    def _impossible(self, measured: Measurement) -> bool:
-        return self._least is not None and (measured.seconds or 0.0) < FLOOR * self._least
+    def _impossible(self, measured: Measurement, shape: int) -> bool:
+        least = self._least_at(shape)
+        return least is not None and (measured.seconds or 0.0) < FLOOR * least
+
+    def _least_at(self, shape: int) -> float | None:
+        if self._least is None:
+            return None
+        return self._least * self.task.shapes[shape].flops() / max(1, self.task.operator.flops())
 
     def _confirmed(self, measured: Measurement, request: Mapping[str, Any], key: str) -> Measurement:
         """Too good to be taken at its word: measured again in a fresh worker, and the slower result counts."""
@@ -215,12 +223,12 @@ class Supervisor:
         if not again.ok:
             return again
         slower = max(measured, again, key=lambda m: m.seconds or 0.0)
-        if self._impossible(slower):
+        shape = request["shape"]
+        if self._impossible(slower, shape):
             self._renew_peak()
-        if self._impossible(slower):
-            detail = (
-                f"{slower.seconds:.3g} seconds a run is less than the {self._least:.3g} that the machine's peak allows"
-            )
+        if self._impossible(slower, shape):
+            least = self._least_at(shape)
+            detail = f"{slower.seconds:.3g} seconds a run is less than the {least:.3g} that the machine's peak allows"
             return replace(slower, verdict=Verdict.UNSTABLE, detail=detail)
         return _noted(slower, confirmed=True)
 

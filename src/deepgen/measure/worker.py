@@ -27,7 +27,7 @@ from deepgen.measure.channel import Channel, Closed
 from deepgen.measure.cpu_entrant import CpuEntrant, Surroundings
 from deepgen.measure.harness import Harness
 from deepgen.measure.pulse import Pulse, Stage
-from deepgen.measure.referee import ContextLost, Referee
+from deepgen.measure.referee import ContextLost, Inputs, Referee
 from deepgen.measure.timing import Threads
 from deepgen.vocabulary import DeepgenError, Json, JsonObject, Kernel, Verdict
 
@@ -51,20 +51,22 @@ class CpuWorker(Referee[CpuEntrant]):
         caches = getattr(target, "l3_bytes", 32 << 20) + getattr(target, "cores", 1) * getattr(target, "l2_bytes", 0)
         harness = Harness(library, pulse, min(_MOST_STREAMED, caches * 5 // 4))
         self.around = Surroundings(self.task, harness, pulse, Threads())
-        self._benches: dict[tuple[int, str, bool], Bench] = {}
+        self._benches: dict[tuple[Inputs, bool], Bench] = {}
         self._call_seconds = _call_seconds(harness)
 
-    def entrant(self, seed: int, probe: str, who: int, beat: float | None, *, tight: bool = False) -> CpuEntrant:
-        return CpuEntrant(self.around, self._bench(seed, probe, tight), who, limits.run_seconds(self.task, beat))
+    def entrant(self, inputs: Inputs, who: int, beat: float | None, *, tight: bool = False) -> CpuEntrant:
+        limit = limits.run_seconds(self.task.at(inputs.shape), beat)
+        return CpuEntrant(self.around, self._bench(inputs, tight), who, limit)
 
-    def _bench(self, seed: int, probe: str, tight: bool) -> Bench:
-        key = (seed, probe, tight)
+    def _bench(self, inputs: Inputs, tight: bool) -> Bench:
+        key = (inputs, tight)
         if key in self._benches:
             return self._benches[key]
-        kept = [k for k in self._benches if k[2]]
+        kept = [k for k in self._benches if k[1]]
         while kept and sum(self._benches[k].bytes for k in kept) > _BENCH_BYTES:
             self._benches.pop(kept.pop(0)).close()
-        self._benches[key] = Bench(self.task.operator, seed, probe, self._scratch, tight=tight)
+        operator = self.task.shapes[inputs.shape]
+        self._benches[key] = Bench(operator, inputs.seed, inputs.probe, self._scratch, tight=tight)
         return self._benches[key]
 
     def load(self, entrant: CpuEntrant, entry: Mapping[str, Any]) -> None:
@@ -73,8 +75,8 @@ class CpuWorker(Referee[CpuEntrant]):
             return
         self.around.pulse.enter(Stage.LOAD, limits.START_SECONDS, entrant.who)
         try:
-            baseline = baselines.by_name(entry["name"])
-            entrant.run = baseline.prepare(self.task.operator, entrant.bench.arrays, self.threads)
+            baseline = baselines.by_name(entry["name"], self.task.own_baselines)
+            entrant.run = baseline.prepare(entrant.bench.operator, entrant.bench.arrays, self.threads)
         except DeepgenError as error:
             raise Rejected(Verdict.REFUSED, str(error)) from error
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from deepgen.operators.neighbours import neighbours
 from deepgen.operators.signature import (
     INPUT,
     OUTPUT,
@@ -32,6 +33,9 @@ from deepgen.vocabulary.kernel import Kernel
 
 Array: TypeAlias = npt.NDArray[Any]
 O = TypeVar("O", bound="Operator")  # noqa: E741
+
+# Probes of integers: all at one end of their range, or at both in turn.
+EXTREMES = ("minimum", "maximum", "alternating")
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """A result x is right when |x - want| <= absolute * scale + relative * |want|, element by element.
+    """A result x is right when |x - want| <= absolute * scale + relative * |want| + floor, element by element.
 
-    The scale belongs to the reference: see Answer.
+    The scale belongs to the reference: see Answer. The floor lets tiny numbers be taken for zero. None: the smallest
+    normal number of the format, but only the step between denormal ones in f16 and 8 bits, where all hardware keeps
+    them. An operator that promises denormal numbers gives a smaller one.
     """
 
     absolute: float
     relative: float
+    floor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ class Operator(ABC):
 
         Asked of built-in operators only. Its steps read the operator's tensors and write, for each output NAME,
         `want_NAME` (f64, or i64 for integers) and, where elements have scales of their own, `scale_NAME` (f32). Some
-        elements are compared with what `reference_at` says.
+        elements are compared with what `reference_at` says. One kernel serves all shapes of the operator.
         """
         return None
 
@@ -178,12 +185,18 @@ class Operator(ABC):
 
     def probes(self) -> tuple[str, ...]:
         """The kinds of input that finalists must survive; "normal" is the first and the one that is timed."""
-        return ("normal", "zeros")
+        integers = any(t.dtype.integer for t in self.tensors() if t.role != OUTPUT)
+        return ("normal", "zeros", *(EXTREMES if integers else ()))
+
+    def neighbours(self: O) -> tuple[O, ...]:
+        """Other shapes at which a kernel for this one is tried, if it says that it serves them."""
+        return neighbours(self)
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
         """Fresh inputs (input and inout tensors), the same for the same seed on every machine.
 
-        Floats are drawn from a standard normal distribution, or evenly where a range is declared; integers evenly.
+        Floats are drawn from a standard normal distribution, or evenly where a range is declared; integers evenly from
+        all that their range or their dtype holds. The probes EXTREMES set integers to the ends of that.
         """
         sizes = self.sizes()
         signature = self.signature()
@@ -235,21 +248,33 @@ def least_work(operator: Operator, operations: Mapping[str, int]) -> Work:
 
 def drawn(tensor: Tensor, param: Param, sizes: Mapping[str, int], seed: int, probe: str) -> Array:
     """One input from a seed of its own."""
+    if probe not in (known := ("normal", "zeros", *EXTREMES)):
+        raise BadInput(f"{tensor.name}: unknown probe {probe!r}", allowed="one of " + ", ".join(known))
     rng = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
     of = tensor.dtype
-    if probe not in ("normal", "zeros"):
-        raise BadInput(f"{tensor.name}: unknown probe {probe!r}", allowed="normal or zeros")
     low, high = bounds(param, of, sizes)
     if of.integer:
-        if probe == "zeros":
-            return narrow(np.full(tensor.shape, min(max(0, int(low)), int(high)), np.int64), of)
-        return narrow(rng.integers(int(low), int(high), tensor.shape, dtype=np.int64, endpoint=True), of)
+        if probe == "normal":
+            return narrow(rng.integers(int(low), int(high), tensor.shape, dtype=np.int64, endpoint=True), of)
+        zero = min(max(0, int(low)), int(high))
+        ends = {"minimum": (low, low), "maximum": (high, high), "alternating": (low, high)}.get(probe, (zero, zero))
+        even, odd = narrow(np.array(ends, np.int64), of)
+        stored: Array = np.where(_odd_places(tensor.shape), odd, even)
+        return stored
     wide = np.float64 if of.name == "f64" else np.float32
     if probe == "zeros":
         return narrow(np.full(tensor.shape, min(max(0.0, low), high), wide), of)
     if param.range is None:
         return narrow(rng.standard_normal(tensor.shape, dtype=wide), of)
     return narrow(low + (high - low) * rng.random(tensor.shape, dtype=wide), of)
+
+
+def _odd_places(shape: tuple[int, ...]) -> Array:
+    """Where indices add up to an odd number: like a chessboard, whichever dimension is the fastest."""
+    odd: Array = np.zeros(shape, bool)
+    for axis, length in enumerate(shape):
+        odd ^= (np.arange(length) % 2 == 1).reshape(-1, *(1,) * (len(shape) - axis - 1))
+    return odd
 
 
 def bounds(param: Param, of: DType, sizes: Mapping[str, int]) -> tuple[float, float]:

@@ -30,7 +30,7 @@ class Comparison:
 def compare(got: Array, want: Answer, dtype: DType, tolerance: Tolerance) -> Comparison:
     """NaN must stand where the reference has NaN, and Inf where it has Inf or overflows the format.
 
-    Numbers that a format holds with fewer digits than others may be rounded to zero: see `smallest`.
+    Numbers that a format holds with fewer digits than others may be rounded to zero: see `floor`.
     """
     flat, reference, scale = got.reshape(-1), want.values.reshape(-1), flat_scale(want)
     error, wrong, first = 0.0, 0, None
@@ -74,7 +74,9 @@ def _shares(got: Array, want: Array, scale: Array, dtype: DType, tolerance: Tole
         wide = widen(got, dtype)
         return np.where(wide == want, 0.0, np.inf)
     x = widen(got, dtype)
-    allowed = tolerance.absolute * scale.astype(np.float64) + tolerance.relative * np.abs(want) + smallest(dtype)
+    allowed = (
+        tolerance.absolute * scale.astype(np.float64) + tolerance.relative * np.abs(want) + floor(dtype, tolerance)
+    )
     off = np.abs(x - want)
     shares: Array = off / allowed
     odd = ~np.isfinite(shares)
@@ -88,24 +90,25 @@ def _shares(got: Array, want: Array, scale: Array, dtype: DType, tolerance: Tole
 
 def largest(dtype: DType) -> float:
     """The largest finite number of a format."""
-    if dtype.name in _EIGHT_BITS:
-        return _EIGHT_BITS[dtype.name][1]
-    if dtype.name == "bf16":
-        return float(np.finfo(np.float32).max) * (1 - 2.0**-9)
+    if dtype.name in _LARGEST:
+        return _LARGEST[dtype.name]
     return float(np.finfo(dtype.numpy()).max)
 
 
-def smallest(dtype: DType) -> float:
-    """By so much a result may be off in any case.
-
-    It is the step of the subnormal numbers in f16 and 8 bits, which all hardware has, and the smallest normal number
-    elsewhere: some instructions take subnormal numbers for zero, and no operator promises otherwise.
-    """
+def floor(dtype: DType, tolerance: Tolerance) -> float:
+    """By so much a result may be off in any case; see Tolerance."""
     if dtype.integer:
         return 0.0
-    if dtype.name in _EIGHT_BITS:
-        return _EIGHT_BITS[dtype.name][0]
-    return {"f16": 2.0**-24, "f64": 2.0**-1022}.get(dtype.name, 2.0**-126)
+    return tolerance.floor if tolerance.floor is not None else tiny_step(dtype, kept=False)
 
 
-_EIGHT_BITS = {"f8e4m3": (2.0**-9, 448.0), "f8e5m2": (2.0**-16, 57344.0)}  # the subnormal step, the largest number
+def tiny_step(dtype: DType, *, kept: bool) -> float:
+    """The step between denormal numbers where they must be `kept`, or all hardware keeps them; else the smallest normal
+    number, because they may be taken for zero."""
+    normal = _SMALLEST_NORMAL.get(dtype.name, 2.0**-126)
+    return normal * dtype.epsilon if kept or dtype.name in _ALWAYS_KEPT else normal
+
+
+_LARGEST = {"bf16": float(np.finfo(np.float32).max) * (1 - 2.0**-9), "f8e4m3": 448.0, "f8e5m2": 57344.0}
+_SMALLEST_NORMAL = {"f64": 2.0**-1022, "f16": 2.0**-14, "f8e4m3": 2.0**-6, "f8e5m2": 2.0**-14}
+_ALWAYS_KEPT = ("f16", "f8e4m3", "f8e5m2")

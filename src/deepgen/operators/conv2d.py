@@ -6,6 +6,7 @@ k x k x CI x CO; in `nchw` x is N x CI x H x W and weight CO x CI x k x k. y is 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ import numpy as np
 
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work
 from deepgen.operators.gemm import gemm
+from deepgen.operators.products import TINY, cancelling, distinct, integer_range, largest_factor, signs
 from deepgen.operators.signature import Param, Signature, Size, Solved, TensorFacts
 from deepgen.operators.words import Word
 from deepgen.vocabulary.dtypes import DType, dtype, narrow, widen
@@ -29,7 +31,7 @@ _SHAPES: dict[str, tuple[tuple[Size, ...], ...]] = {  # of x, weight and y
 }
 LAYOUTS = (*_SHAPES,)
 
-_PROBES = ("normal", "large", "zeros", "special")
+_PROBES = ("normal", "large", "denormal", "zeros", "special", "exact")
 _LARGE = {"f16": 8.0}  # where 2**40 would overflow: the sums must stay finite
 _CHUNK_BYTES = 32 << 20  # of patches that the reference multiplies at once
 
@@ -107,10 +109,12 @@ class Conv2d(Operator):
 
     def signature(self) -> Signature:
         image, weight, result = _SHAPES[self.layout]
+        of = self.dtypes[0]
+        whole = integer_range(of, largest_factor(self.reduced, 2**31 - 1)) if of.integer else None
         return Signature(
             (
-                Param("x", "input", self.dtype, image),
-                Param("weight", "input", self.dtype, weight),
+                Param("x", "input", self.dtype, image, range=whole),
+                Param("weight", "input", self.dtype, weight, range=whole),
                 Param("y", "output", FORMATS[self.dtype][1], result),
             )
         )
@@ -156,19 +160,41 @@ class Conv2d(Operator):
         return real
 
     def probes(self) -> tuple[str, ...]:
-        return ("normal", "zeros") if self.dtypes[0].integer else _PROBES
+        return super().probes() if self.dtypes[0].integer else _PROBES
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
         """Special values stand in x alone: a kernel may as well multiply weights by the zeros of the padding."""
-        given = super().inputs(seed, "normal" if probe in ("large", "special") else probe)
+        if probe not in self.probes():
+            raise BadInput(f"c2d: unknown probe {probe!r}", allowed="one of " + ", ".join(self.probes()))
+        if probe == "exact":
+            return self._exact_inputs(seed)
         of = self.dtypes[0]
+        given = super().inputs(seed, "normal" if probe in ("large", "denormal", "special") else probe)
         if probe == "large":
             return {name: narrow(widen(x, of) * _LARGE.get(of.name, 2.0**40), of) for name, x in given.items()}
         if probe == "special":
             flat = given["x"].reshape(-1)
             special = narrow(np.array([np.nan, np.inf, -np.inf]), of)[: flat.size]
             flat[np.random.default_rng(seed).choice(flat.size, special.size, replace=False)] = special
+        if probe == "denormal":  # one filter, for the reasons that GEMM has
+            given["x"][:] = given["x"][:1]
+            filters = given["weight"] if self.layout == "nhwc" else np.moveaxis(given["weight"], 0, -1)
+            filters[..., -1] = narrow(widen(filters[..., -1], of) * TINY[of.name], of)
         return given
+
+    def _exact_inputs(self, seed: int) -> dict[str, Array]:
+        """All products are 1 or -1, and those of most channels cancel: see `cancelling`. At the image's border too,
+        because both of a pair meet the same pixel."""
+        rng = np.random.default_rng([seed, zlib.crc32(b"exact")])
+        of, _, out = self.dtypes
+        pairs = cancelling(rng, self.ci, max(1, int(1.0 / out.epsilon) // self.k**2))
+        image = rng.integers(2, size=(2, self.h, self.w, self.ci), dtype=bool)  # whether a number is -1
+        weight = rng.integers(2, size=(self.k, self.k, self.ci, self.co), dtype=bool)
+        image[..., pairs.second] = image[..., pairs.first]
+        weight[:, :, pairs.second] = ~weight[:, :, pairs.first]
+        if self.layout == "nchw":
+            image, weight = np.moveaxis(image, -1, 1), weight.transpose(3, 2, 0, 1)
+        return {"x": signs(image[np.arange(self.n) % 2], of), "weight": signs(weight, of)}
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
         of, _, out = self.dtypes
@@ -178,19 +204,21 @@ class Conv2d(Operator):
         with np.errstate(all="ignore"):
             # Sums of 8-bit products are exact in float64, which numpy multiplies a hundred times faster than integers.
             wide = widen(weight, of).astype(np.float64)
-            values = self._product(image, wide)
+            kept, kind = distinct(image)
+            values = self._product(image[kept], wide)
             if out.integer:
-                return {"y": Answer(self._laid_out(values.astype(np.int64)))}
-            return {"y": Answer(self._laid_out(values), self._laid_out(self._scale(image, wide)))}
+                return {"y": Answer(self._laid_out(values[kind].astype(np.int64)))}
+            scale = self._scale(image[kept], wide)
+            return {"y": Answer(self._laid_out(values[kind]), self._laid_out(scale[kind]))}
 
     def _product(self, image: Array, weight: Array) -> Array:
         """Patches times filters, some rows of some images at a time: all patches may take more than the memory."""
-        values = np.empty((self.n, self.out_h, self.out_w, self.co))
+        values = np.empty((len(image), self.out_h, self.out_w, self.co))
         filters = weight.transpose(2, 0, 1, 3).reshape(self.reduced, self.co)
         row_bytes = 8 * self.out_w * self.reduced
         rows = max(1, min(self.out_h, _CHUNK_BYTES // row_bytes))
         images = max(1, _CHUNK_BYTES // (row_bytes * self.out_h))
-        for at in range(0, self.n, images):
+        for at in range(0, len(image), images):
             patches = self._patches(self._padded(image[at : at + images]))
             for row in range(0, self.out_h, rows):
                 some = patches[:, row : row + rows]
@@ -213,8 +241,8 @@ class Conv2d(Operator):
     def _scale(self, image: Array, weight: Array) -> Array:
         """The size of a product: the norms of its patch and its filter, over their length; 1 for numbers of size 1."""
         filters = np.sqrt(np.square(weight).sum(axis=(0, 1, 2)))
-        size = np.empty((self.n, self.out_h, self.out_w, self.co), np.float32)
-        for at in range(self.n):
+        size = np.empty((len(image), self.out_h, self.out_w, self.co), np.float32)
+        for at in range(len(image)):
             squares = np.square(self._padded(image[at : at + 1])).sum(axis=-1, keepdims=True)
             norms = np.sqrt(self._patches(squares).sum(axis=(-1, -2)))
             size[at] = norms[0] / self.reduced * filters

@@ -92,7 +92,7 @@ def record(operator: Operator) -> Recorded:
     tolerances: JsonObject = {}
     for probe in operator.probes():
         allowed = {name: operator.tolerance(name, probe) for name in outputs}
-        tolerances[probe] = {name: [t.absolute, t.relative] for name, t in allowed.items()}
+        tolerances[probe] = {name: [t.absolute, t.relative, t.floor] for name, t in allowed.items()}
     return Recorded(
         {
             "operator": operator.to_json(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from deepgen.build import build_once
@@ -22,14 +23,18 @@ def load(
     target: Target,
     binary: Path | None = None,
     plan: LaunchPlan | None = None,
+    requires: tuple[tuple[str, str], ...] = (),
 ) -> Loaded:
-    """Load a kernel into this process, building it when there is no binary; `plan`: as the build completed it."""
+    """Load a kernel into this process, building it when there is no binary; `plan`: as the build completed it;
+    `requires`: what a shape must satisfy beyond the plan's own requirements."""
     if kernel.language != "c" and kernel.language not in APIS:
         raise DeepgenError(f"kernels in {kernel.language} for {target.name} cannot be called from this process")
     if binary is None:
         built = build_once(kernel, target)
         binary, plan = Path(built.binary), built.plan
     kernel = completed(kernel, plan)
+    if requires:
+        kernel = replace(kernel, plan=replace(kernel.plan, requires=(*kernel.plan.requires, *requires)))
     device: Device = CpuDevice(kernel, binary) if kernel.language == "c" else GpuDevice(kernel, binary)
     if not is_two_to_one(operator):
         return Loaded(kernel, operator, device)

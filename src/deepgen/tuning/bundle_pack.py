@@ -45,7 +45,7 @@ def write(
     helpers: Mapping[str, Helper],
     default: int | None,
     keep: int,
-    baselines: bool,
+    baselines: bool | Sequence[str],
     arrays: Mapping[str, bytes],
 ) -> str:
     """Write a bundle and give its id. `known`: trials that were measured before, for the finals; `default`: the trial
@@ -65,7 +65,11 @@ def write(
         "helpers": {name: {**helper.to_json(), "binary": packed[name]} for name, helper in helpers.items()},
         "trials": [_row(*entry) for entry in trials],
         "known": [{**_row(*entry), "measurement": entry[0].measurement.to_json()} for entry in known],
-        "finals": {"default": default, "keep": keep, "baselines": baselines},
+        "finals": {
+            "default": default,
+            "keep": keep,
+            "baselines": baselines if isinstance(baselines, bool) else list(baselines),
+        },
     }
     return bundle_archive.write(archive, manifest, files, trust.sign)
 

@@ -66,8 +66,8 @@ class _Here:
     def build(self, kernel: Kernel) -> Artifact:
         return self._artifacts[kernel.id]
 
-    def verify(self, kernel: Kernel, seed: int, probe: str) -> Measurement:
-        return self._runner.verify(kernel, self.build(kernel), seed, probe)
+    def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
+        return self._runner.verify(kernel, self.build(kernel), seed, probe, shape)
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
         built = [replace(c, artifact=self.build(c.kernel)) if c.kernel else c for c in contenders]
@@ -101,7 +101,8 @@ def read(folder: Path) -> Job:
     manifest, identity = bundle_archive.read_manifest(folder)
     try:
         trials, known = (tuple(_packed(row, folder) for row in manifest[key]) for key in ("trials", "known"))
-        task = Task.from_json(manifest["task"])
+        # A bundle brings no Python of a user's own: what it says of where some lies is not looked at.
+        task = replace(Task.from_json(manifest["task"]), own_baselines={})
         helpers = {name: Helper.from_json(row) for name, row in manifest["helpers"].items()}
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput("its manifest cannot be read", where=str(folder)) from error
@@ -177,13 +178,12 @@ def _hold_finals(
     kernels = {p.trial.id: p.kernel for p in (*job.trials, *job.known)}
     result = run_finals(
         _Here(job, runner, peak),
-        job.task.operator,
+        job.task,
         right[: RESERVES * rules["keep"]],
         lambda trial: kernels[trial.id],
         default=next((trial for trial in right if trial.id == rules["default"]), None),
         keep=rules["keep"],
         baselines=rules["baselines"],
-        seed=job.task.seed,
         say=lambda text: _say(text.replace("builds paused: ", "")),
     )
     writer.append({"finals": {**result, "peak_gflops": peak}})

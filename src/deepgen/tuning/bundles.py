@@ -18,10 +18,10 @@ from deepgen.measure.supervisor import build_helpers
 from deepgen.targets import host
 from deepgen.tuning import bundle_pack
 from deepgen.tuning.bundle_runner import UNMEASURED
-from deepgen.tuning.finals import OTHER_SEEDS, RESERVES
+from deepgen.tuning.finals import RESERVES, finals_inputs
 from deepgen.tuning.identity import open_journal
 from deepgen.tuning.journal import Journal, Proposal
-from deepgen.tuning.request import Plan, Request, plan
+from deepgen.tuning.request import Plan, Request, own_baselines, plan, task_of
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.study import WINNER, Study
 from deepgen.tuning.winner import write_winner
@@ -70,7 +70,10 @@ def pack(
                 allowed=f"ask for more with --trials {2 * state.ended}",
             )
 
-        task = Task(request.operator, request.target, request.seed, request.policy)
+        if request.own_baselines:
+            names = ", ".join(own_baselines(request.own_baselines))
+            raise BadInput(f"{names}: baselines of your own do not travel in a bundle", allowed="baselines by name")
+        task = task_of(request)
         with _Builds(engine, request) as builds:
             say(f"building {len(waiting)} kernels")
             built, failed = builds.all([(p, planned.emit(request, p.config)) for p in waiting])
@@ -90,20 +93,20 @@ def pack(
             helpers=helpers,
             default=next((p.id for p in journal.proposals() if p.rank == planned.first), None),
             keep=request.keep_top,
-            baselines=request.baselines,
-            arrays=_arrays(request),
+            baselines=request.raced,
+            arrays=_arrays(task),
         )
         journal.note(f"packed {len(built)} trials into bundle {identity[:12]}")
     return Packed(archive, planned.folder, identity, len(built), len(failed))
 
 
-def _arrays(request: Request) -> dict[str, bytes]:
+def _arrays(task: Task) -> dict[str, bytes]:
     """Inputs and answers of an operator that is not deepgen's own: its code stays here."""
-    operator, seed = request.operator, request.seed
-    if not handed.needed(operator):
+    if not handed.needed(task.operator):
         return {}
-    wanted = [(seed, "normal"), *handed.sets(operator, seed, OTHER_SEEDS)]
-    return {handed.name(*one): handed.packed(operator, *one) for one in wanted}
+    wanted = [(i, task.seed, "normal") for i in range(len(task.timed))] + list(finals_inputs(task))
+    found = [(task.shapes[shape], seed, probe) for shape, seed, probe in wanted]
+    return {handed.name(*one): handed.packed(*one) for one in found}
 
 
 def _known(journal: Journal, planned: Plan, request: Request) -> list[Trial]:

@@ -24,6 +24,8 @@ _OPTIONAL: Mapping[str, type] = {
     "facts": dict,
     "code": dict,
     "recipe": dict,
+    "also": list,
+    "also_facts": list,
     "transfer": bool,
     "second_look": bool,
 }
@@ -86,6 +88,10 @@ def check_finals(finals: dict[str, Any]) -> dict[str, Any]:
     for row in (*finals.get("dropped", []), *finals.get("baselines_lost", [])):
         good = good and isinstance(row["verdict"], str) and isinstance(row["detail"], str)
         good = good and ("trial" in row or "name" in row)
+    serves = finals.get("serves") or {}
+    for sizes in serves.get("only") or ():
+        good = good and all(name.isidentifier() and type(size) is int for name, size in sizes.items())
+        good = good and isinstance(serves["why"], str)
     if not good or not isinstance(finals.get("ties", []), list):
         raise ValueError("its finals")
     return finals

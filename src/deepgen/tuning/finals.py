@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from deepgen.baselines import by_name
 from deepgen.engines.base import Arena
 from deepgen.measure import handed
-from deepgen.measure.base import Contender
-from deepgen.operators import Operator
+from deepgen.measure.base import Contender, Task
 from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
-from deepgen.vocabulary import Artifact, Json, JsonObject, Kernel, Measurement, Trial, Verdict
+from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
 
 CHUNK = 10  # rounds between two looks at the intervals
 ROUNDS = 60  # at most, where the noise is small enough
@@ -54,14 +54,13 @@ class Race:
 
 def run_finals(
     session: Arena,
-    operator: Operator,
+    task: Task,
     candidates: Sequence[Trial],
     emit: Callable[[Trial], Kernel],
     *,
     default: Trial | None,
     keep: int,
-    baselines: bool,
-    seed: int,
+    baselines: bool | Sequence[str],
     max_seconds: float = 30.0,
     say: Callable[[str], None] = lambda text: None,
 ) -> JsonObject:
@@ -75,27 +74,33 @@ def run_finals(
         candidates, keep = [default, *(t for t in candidates if t.id != default.id)], keep + 1
     with session.quiet():
         say("builds paused: verifying finalists on other inputs")
-        finalists, dropped = qualify(session, operator, candidates, emit, keep, seed, default)
-        names = session.baselines() if baselines else []
+        finalists, dropped = qualify(session, task, candidates, emit, keep, default)
+        able = session.baselines() if baselines else []
+        names = able if isinstance(baselines, bool) else [name for name in baselines if name in able]
         if not finalists:
             return _without_winner(dropped, [])
         say(f"builds paused: timing {len(finalists)} finalists and {len(names)} baselines side by side")
         contenders = [Contender(f.name, f.kernel) for f in finalists] + [Contender(n) for n in names]
-        race, lost = run_race(session, contenders, [f.name for f in finalists], seed, max_seconds)
-    dropped += [
-        {"trial": f.trial.id, "verdict": m.verdict.value, "detail": f"in the race: {m.detail}"}
-        for f in finalists
-        if (m := lost.get(f.name))
-    ]
-    finalists = [f for f in finalists if f.name not in lost]
+        race, lost = run_race(session, contenders, [f.name for f in finalists], task.seed, max_seconds)
+        dropped += [
+            {"trial": f.trial.id, "verdict": m.verdict.value, "detail": f"in the race: {m.detail}"}
+            for f in finalists
+            if (m := lost.get(f.name))
+        ]
+        finalists = [f for f in finalists if f.name not in lost]
+        if race is not None and finalists:
+            winner, ties = choose(finalists, race)
+            say("builds paused: verifying the winner at other shapes")
+            serves = tried_at_neighbours(session, task, winner.kernel)
     baselines_lost: list[Json] = [
         {"name": n, "verdict": lost[n].verdict.value, "detail": lost[n].detail, "error": lost[n].error}
         for n in names
         if n in lost
     ]
+    if not isinstance(baselines, bool):
+        baselines_lost += [_unable(task, name) for name in baselines if name not in able]
     if race is None or not finalists:
         return _without_winner(dropped, baselines_lost)
-    winner, ties = choose(finalists, race)
     return {
         "winner": winner.trial.id,
         "ties": [f.trial.id for f in ties],
@@ -105,32 +110,64 @@ def run_finals(
         "baselines": [_baseline_row(n, winner.name, race) for n in names if n in race.samples],
         "baselines_lost": baselines_lost,
         "dropped": dropped,
+        "serves": serves,
+        **_by_shape(task, winner.name, names, race),
         "conditions": race.conditions,
     }
 
 
+def finals_inputs(task: Task) -> Iterator[tuple[int, int, str]]:
+    """Shape, seed and probe of all that finals verify kernels on, beside what they are timed on."""
+    for shape in range(len(task.timed)):
+        for seed, probe in handed.sets(task.operator, task.seed, OTHER_SEEDS):
+            if shape == 0 or (probe == "normal" and seed == task.seed + 1):
+                yield shape, seed, probe
+    for shape in range(len(task.timed), len(task.shapes)):
+        yield shape, task.seed, "normal"
+
+
+def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel) -> JsonObject:
+    """Whether a kernel is right at other shapes that it says it serves; if not, it keeps those that it was timed at."""
+    tried: list[Json] = []
+    for shape, seed, probe in finals_inputs(task):
+        if shape < len(task.timed):
+            continue
+        name = task.shapes[shape].describe()
+        try:
+            verdict = session.verify(kernel, seed, probe, shape)
+        except DeepgenError:  # a user's operator may have no inputs or no reference of this shape
+            continue
+        if verdict.verdict is Verdict.REFUSED:
+            continue
+        if not verdict.ok:
+            why = f"{verdict.verdict.value.replace('_', ' ')} at {name}: {verdict.detail}"
+            return {"only": [dict(operator.sizes()) for operator in task.timed], "why": why, "right_at": tried}
+        tried.append(name)
+    return {"only": None, "right_at": tried}
+
+
 def qualify(
     session: Arena,
-    operator: Operator,
+    task: Task,
     candidates: Sequence[Trial],
     emit: Callable[[Trial], Kernel],
     keep: int,
-    seed: int,
     default: Trial | None,
 ) -> tuple[list[Finalist], list[Json]]:
     """Those that are right on other seeds and on extreme inputs too; the rest with the reason why not."""
     finalists: list[Finalist] = []
     dropped: list[Json] = []
-    tests = list(handed.sets(operator, seed, OTHER_SEEDS))
+    tests = [test for test in finals_inputs(task) if test[0] < len(task.timed)]
     for trial in candidates:
         if len(finalists) == keep:
             break
         kernel = emit(trial)
         artifact = session.build(kernel)
-        for other, probe in tests:
-            verdict = session.verify(kernel, other, probe)
+        for shape, seed, probe in tests:
+            verdict = session.verify(kernel, seed, probe, shape)
             if not verdict.ok:
-                where = f"on {probe} inputs of seed {other}"
+                where = f"on {probe} inputs of seed {seed}"
+                where += f" at {task.shapes[shape].describe()}" if shape else ""
                 row = {"trial": trial.id, "verdict": verdict.verdict.value, "detail": f"{where}: {verdict.detail}"}
                 dropped.append(dict(row))
                 break
@@ -208,6 +245,12 @@ def lost_baselines(finals: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _unable(task: Task, name: str) -> Json:
+    """A baseline that was asked for by name and cannot run."""
+    why = by_name(name, task.own_baselines).missing(task.operator, task.target) or "it is not where kernels are timed"
+    return {"name": name, "verdict": Verdict.REFUSED.value, "detail": why, "error": None}
+
+
 def _without_winner(dropped: list[Json], baselines_lost: list[Json]) -> JsonObject:
     return {"winner": None, "finalists": [], "dropped": dropped, "baselines": [], "baselines_lost": baselines_lost}
 
@@ -223,6 +266,27 @@ def _finalist_row(finalist: Finalist, race: Race) -> Json:
         "seconds": median(race.samples[finalist.name]),
         "samples": list(race.samples[finalist.name]),
         "slower_than_leader": {"estimate": ratio.estimate, "low": ratio.low, "high": ratio.high},
+    }
+
+
+def _by_shape(task: Task, winner: str, baselines: Sequence[str], race: Race) -> JsonObject:
+    """The times at each shape, where there are several; a time is the median of those of a few rounds each."""
+    if not task.also:
+        return {}
+
+    def seconds(name: str, shape: int) -> Json:
+        rows: list[Any] = [row for row in race.conditions if isinstance(row, dict) and row["name"] == name]
+        return median(row["shapes"][shape] for row in rows) if rows else None
+
+    return {
+        "shapes": [
+            {
+                "operator": operator.describe(),
+                "seconds": seconds(winner, shape),
+                "baselines": {name: seconds(name, shape) for name in baselines if name in race.samples},
+            }
+            for shape, operator in enumerate(task.timed)
+        ]
     }
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import deepgen
 from deepgen.generators import Generator
-from deepgen.tuning import finding, trust
+from deepgen.tuning import trust
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request
-from deepgen.vocabulary import BadInput, DeepgenError, Trial
+from deepgen.vocabulary import BadInput, DeepgenError, Trial, finding
 
 COMPARED = 1000  # trials at most whose kernels are emitted again; of more, the best and an even choice of the rest
 _BEST = 64

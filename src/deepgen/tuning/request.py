@@ -9,18 +9,20 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from deepgen import __version__, generators, search
+from deepgen import __version__, baselines, generators, search
+from deepgen.baselines import Baseline
 from deepgen.generators import Generator
-from deepgen.measure.base import Policy
+from deepgen.measure.base import Policy, Task
 from deepgen.operators import OPERATORS, Operator, is_built_in, record
 from deepgen.search.stopping import Goals
 from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.tuning.definition import check_config
-from deepgen.tuning.finding import NAME, CodeRef, Source, source_of
 from deepgen.vocabulary import BadInput, JsonObject, Kernel, digest
+from deepgen.vocabulary.finding import NAME, CodeRef, Source, source_of
 
 STUDIES = Path("deepgen-studies")
+BASELINE = "baseline "  # before its name, where a study tells of its code
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,11 @@ class Request:
 
     operator: Operator
     target: Target
+    also: tuple[Operator, ...] = ()  # other shapes that one kernel is tuned for: the geometric mean of times counts
     trials: int = 200
     time_budget: float | None = None  # seconds of search in this run; None: until the trials are done
     seed: int = 0
-    strategy: str = search.DEFAULT
+    strategy: str | search.Kind = search.DEFAULT  # a name, or a strategy of your own
     options: Mapping[str, Any] = field(default_factory=dict)  # of the strategy
     transfer: bool = True  # learn from earlier studies of the same generator in the same folder
     second_look: bool = True  # kernels that their build shows to be clearly slow are not run
@@ -41,7 +44,7 @@ class Request:
     keep_top: int = 8
     domains: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # knob values that narrow the space
     policy: Policy = field(default_factory=Policy)
-    baselines: bool = True
+    baselines: bool | Sequence[str | type[Baseline]] = True  # all that can run, or those named or given
     generator: Generator | None = None  # None: the best of deepgen's own
     out: Path = STUDIES
     study: Path | None = None  # the folder of one that is gone on with, whatever its name; None: named after the rest
@@ -49,6 +52,8 @@ class Request:
     def __post_init__(self) -> None:
         if not isinstance(self.operator, Operator):
             raise BadInput(f"{self.operator!r} is no operator", allowed="such as deepgen.gemm(1024, 1024, 1024)")
+        for other in self.also:
+            _check_shape(self.operator, other)
         for name, least in (("trials", 1), ("keep_top", 1), ("seed", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -57,24 +62,46 @@ class Request:
             raise BadInput(f"time budget is {self.time_budget:g} s", allowed="more than 0 seconds, or none at all")
         search.settle(self.strategy, self.options)
         self.goals()
+        own_baselines(self.own_baselines)
+        for one in [] if isinstance(self.baselines, bool) else self.baselines:
+            if isinstance(one, str):
+                baselines.by_name(one)  # raises where there is none
 
     @property
     def looks_twice(self) -> bool:
         """Whether some built kernels may be left unrun; whoever asks for every config wants every time."""
-        return self.second_look and self.strategy != "exhaustive"
+        return self.second_look and search.name_of(self.strategy) != "exhaustive"
+
+    @property
+    def raced(self) -> bool | list[str]:
+        """The names of the baselines that finals race; True: all that can run."""
+        if isinstance(self.baselines, bool):
+            return self.baselines
+        return [one if isinstance(one, str) else one().name for one in self.baselines]
+
+    @property
+    def own_baselines(self) -> tuple[type[Baseline], ...]:
+        """Those that are given, not named."""
+        given = () if isinstance(self.baselines, bool) else self.baselines
+        return tuple(one for one in given if not isinstance(one, str))
 
     def goals(self) -> Goals:
         return Goals(self.target_speedup, self.patience)
 
     def budget(self) -> JsonObject:
         """What may differ from run to run of one study."""
-        return {
+        told: JsonObject = {
             "trials": self.trials,
             "time_budget": self.time_budget,
             "keep_top": self.keep_top,
             "target_speedup": self.target_speedup,
             "patience": self.patience,
         }
+        if not isinstance(self.raced, bool):
+            told["baselines"] = [*self.raced]
+        elif not self.raced:
+            told["baselines"] = False
+        return told
 
 
 @dataclass(frozen=True)
@@ -100,6 +127,38 @@ class Plan:
         return self.space.rank(dict(self.starts[0])) if self.starts else None
 
 
+def task_of(request: Request) -> Task:
+    """What runners are opened for."""
+    near = request.operator.neighbours()
+    own = own_baselines(request.own_baselines)
+    return Task(request.operator, request.target, request.seed, request.policy, request.also, near, own)
+
+
+def own_baselines(given: Sequence[type[Baseline]]) -> dict[str, Source]:
+    """Baselines of the user's own by their names, and how a worker finds them."""
+    found: dict[str, Source] = {}
+    for one in given:
+        name = getattr(one, "name", None)
+        if not isinstance(one, type) or not isinstance(name, str):
+            raise BadInput(f"{one!r} is no baseline", allowed="a name, or a class with `name`, `missing` and `prepare`")
+        source = source_of(one)
+        if source is None or name in baselines.BASELINES:
+            reason = "another baseline has that name" if source else "no file or module holds its code"
+            raise BadInput(f"baseline {name} cannot be used: {reason}", allowed="a class of a file or module")
+        found[name] = source
+    return found
+
+
+def _check_shape(first: Operator, other: Operator) -> None:
+    """Several shapes are of one operator: kernels know no other difference between them than sizes."""
+    if not isinstance(other, Operator):
+        raise BadInput(f"{other!r} is no operator", allowed="the same operator with other sizes")
+    alike = type(other) is type(first) and first.resized(other.sizes(), {}, {}) == other
+    if not alike or other == first:
+        what = f"{other.describe()} is no other shape of {first.describe()}"
+        raise BadInput(what, allowed="the same operator with other sizes, each once")
+
+
 def plan(request: Request) -> Plan:
     """Find the generator, narrow its space, and name the study. Says what is wrong before any work is done."""
     generator = generator_of(request)
@@ -115,11 +174,13 @@ def plan(request: Request) -> Plan:
         "generator": generator.name,
         "space": space.fingerprint(),
         "domains": {name: list(values) for name, values in request.domains.items()},
-        "strategy": request.strategy,
+        "strategy": search.name_of(request.strategy),
         "options": search.settle(request.strategy, request.options),
         "seed": request.seed,
         "policy": request.policy.to_json(),
     }
+    if request.also:
+        definition["also"] = [operator.to_json() for operator in request.also]
     if not request.transfer:
         definition["transfer"] = False
     if not request.second_look:
@@ -131,17 +192,26 @@ def plan(request: Request) -> Plan:
     name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
     first = first_config(generator, request.operator, request.target, space, request.domains, request.policy)
     starts = () if first is None else (first,)
-    sources = code_of(request.operator, generator)
-    facts: JsonObject = {key: value for key, value in record(request.operator).data.items() if key != "operator"}
-    told: JsonObject = {**definition, "deepgen": __version__, "facts": facts}
+    sources = code_of(request, generator)
+    told: JsonObject = {**definition, "deepgen": __version__, "facts": _facts(request.operator)}
+    if request.also:
+        told["also_facts"] = [_facts(operator) for operator in request.also]
     if sources:
         told["code"] = {part: source.ref.to_json() for part, source in sources.items()}
     return Plan(generator, space, starts, told, request.study or request.out / name, sources)
 
 
-def code_of(operator: Operator, generator: Generator) -> dict[str, Source]:
-    """How the code of an operator and a generator is found again, where it is not deepgen's own."""
-    out: dict[str, Source] = {}
+def _facts(operator: Operator) -> JsonObject:
+    return {key: value for key, value in record(operator).data.items() if key != "operator"}
+
+
+def code_of(request: Request, generator: Generator) -> dict[str, Source]:
+    """How code that is not deepgen's own is found again."""
+    operator = request.operator
+    out: dict[str, Source] = {BASELINE + name: one for name, one in own_baselines(request.own_baselines).items()}
+    if isinstance(request.strategy, type):
+        found = source_of(request.strategy)
+        out |= {} if found is None else {"strategy": found}
     if not is_built_in(operator):
         named = operator.name in OPERATORS and OPERATORS.get(operator.name) is type(operator)
         found = Source(CodeRef(NAME, operator.name)) if named else source_of(type(operator))

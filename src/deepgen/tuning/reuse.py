@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deepgen.engines import Engine, LocalEngine
-from deepgen.measure.base import Policy, Task
+from deepgen.measure.base import Policy
 from deepgen.operators import Operator, words_of
 from deepgen.space import Space
 from deepgen.space.definition import value_from_json
@@ -77,7 +77,7 @@ def retest(study: Study, count: int, *, engine: Engine | None = None, baselines:
     policy = Policy(**study.definition["policy"])
     domains = study.definition["domains"]
     first = first_config(study.generator, study.operator, study.target, study.space, domains, policy)
-    task = Task(study.operator, study.target, study.definition["seed"], policy)
+    task = study.task()
     with Journal(study.folder, write=True) as journal:
         candidates = journal.best(RESERVES * count)
         if not candidates:
@@ -86,13 +86,12 @@ def retest(study: Study, count: int, *, engine: Engine | None = None, baselines:
         with (engine or LocalEngine()).open(task) as session:
             result = run_finals(
                 session,
-                study.operator,
+                task,
                 candidates,
                 study.kernel,
                 default=journal.right(study.space.rank(dict(first)) if first else None),
                 keep=count,
                 baselines=baselines,
-                seed=task.seed,
             )
             ended = len(journal.trials())
             rates: JsonObject = {

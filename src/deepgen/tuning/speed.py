@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from deepgen.measure.shapes import geometric_mean
 from deepgen.operators import Operator
 from deepgen.vocabulary import JsonObject
 
@@ -30,14 +32,18 @@ def bound(operator: Operator, peak_gflops: float | None, bandwidth: float | None
     return Bound(MEMORY, memory) if memory > arithmetic else Bound(ARITHMETIC, arithmetic)
 
 
-def speed(operator: Operator, seconds: float, peak_gflops: float | None, bandwidth: float | None) -> JsonObject:
-    """The rates of a run that took so long, and its shares of the peak and of the bound."""
-    least = bound(operator, peak_gflops, bandwidth)
-    gflops = operator.flops() / seconds / 1e9
+def speed(shapes: Sequence[Operator], seconds: float, peak_gflops: float | None, bandwidth: float | None) -> JsonObject:
+    """The rates of a run that took so long, and its shares of the peak and of the bound.
+
+    Of several shapes, all of these are geometric means, as the seconds are.
+    """
+    bounds = [bound(operator, peak_gflops, bandwidth) for operator in shapes]
+    known = [least.seconds for least in bounds if least.seconds]
+    gflops = geometric_mean([operator.flops() for operator in shapes]) / seconds / 1e9
     return {
         "gflops": gflops,
-        "gbytes_per_second": operator.least_bytes() / seconds / 1e9,
+        "gbytes_per_second": geometric_mean([operator.least_bytes() for operator in shapes]) / seconds / 1e9,
         "share_of_peak": gflops / peak_gflops if peak_gflops else None,
-        "bound": least.by,
-        "share_of_bound": least.seconds / seconds if least.seconds else None,
+        "bound": bounds[0].by,
+        "share_of_bound": geometric_mean(known) / seconds if len(known) == len(bounds) else None,
     }

@@ -14,19 +14,21 @@ from deepgen import generators, operators, targets
 from deepgen.build.flags import require_plain
 from deepgen.engines import Session
 from deepgen.generators import Generator
+from deepgen.measure.base import Policy, Task
 from deepgen.operators import Operator, Recorded
 from deepgen.runtime.loaded import Loaded, load
+from deepgen.search import Kind
 from deepgen.space import Space
 from deepgen.targets import Target
-from deepgen.tuning import finding, trust
 from deepgen.tuning import journal as journals
+from deepgen.tuning import trust
 from deepgen.tuning.definition import check, check_config, check_finals, check_trial
 from deepgen.tuning.finals import dropped_reasons
 from deepgen.tuning.journal import Journal
-from deepgen.tuning.request import Plan, Request, narrow
+from deepgen.tuning.request import BASELINE, Plan, Request, narrow, own_baselines
 from deepgen.tuning.speed import speed
 from deepgen.tuning.winner import Stored, read_winner, write_winner
-from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, foreign
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign
 
 WINNER = "winner"
 _STRANGE = "holds what no deepgen wrote"
@@ -47,12 +49,13 @@ class Best:
     def load(self) -> Loaded:
         """The winner as a function on arrays."""
         study = self.study
+        requires = study.serves_only()
         stored = study.stored(self.trial)
         if stored is None:
-            return load(study.kernel(self.trial), study.operator, study.target)
+            return load(study.kernel(self.trial), study.operator, study.target, requires=requires)
         if stored.binary is None and not stored.own:
             require_plain(stored.kernel, str(study.folder))
-        return load(stored.kernel, study.operator, study.target, stored.binary, stored.plan)
+        return load(stored.kernel, study.operator, study.target, stored.binary, stored.plan, requires)
 
 
 class Study:
@@ -112,12 +115,40 @@ class Study:
             return operators.from_json(self.definition["operator"])  # a study of before there were facts
 
     @cached_property
+    def shapes(self) -> tuple[Operator, ...]:
+        """The same of all shapes that its kernels were timed at."""
+        told = zip(self.definition.get("also_facts", ()), self.definition.get("also", ()), strict=True)
+        with foreign.shaped(str(self.folder), "is not a study of deepgen's: its operator"):
+            return self.about, *(Recorded({**facts, "operator": operator}).checked() for facts, operator in told)
+
+    def describe(self) -> str:
+        """What was tuned, in one line."""
+        more = len(self.shapes) - 1
+        return self.about.describe() + (f" and {more} more shape{'s' if more > 1 else ''}" if more else "")
+
+    @cached_property
     def operator(self) -> Operator:
         """The operator itself, its code found again."""
-        if self._own_operator is not None:
+        return self._operator(self.definition["operator"])
+
+    @cached_property
+    def also(self) -> tuple[Operator, ...]:
+        """Its other shapes."""
+        return tuple(self._operator(data) for data in self.definition.get("also", ()))
+
+    def task(self) -> Task:
+        """What a runner is opened for to measure its kernels again."""
+        definition, operator = self.definition, self.operator
+        policy = Policy(**definition["policy"])
+        own = own_baselines(self.own_baselines)
+        return Task(operator, self.target, definition["seed"], policy, self.also, operator.neighbours(), own)
+
+    def _operator(self, data: Mapping[str, Any]) -> Operator:
+        if self._own_operator is not None and data == self.definition["operator"]:
             return self._own_operator
+        if self._own_operator is not None:
+            return type(self._own_operator).from_json(data)
         ref = self._code("operator")
-        data = self.definition["operator"]
         if ref is None or ref.by == finding.NAME:
             try:
                 with foreign.shaped(str(self.folder), _STRANGE):
@@ -142,6 +173,23 @@ class Study:
         except BadInput as error:
             what = f"{self.folder} was tuned with {name!r}, which is not one of deepgen's generators"
             raise BadInput(what, allowed="from Python: dg.Study.open(folder, generator=...)") from error
+
+    @cached_property
+    def strategy(self) -> str | Kind:
+        """The name of its strategy, or the strategy of the user's own, its code found again."""
+        ref = self._code("strategy")
+        name: str = self.definition["strategy"]
+        if ref is None or ref.by == finding.NAME:
+            return name
+        found: Kind = self._found(ref, "strategy")
+        return found
+
+    @cached_property
+    def own_baselines(self) -> tuple[type, ...]:
+        """Baselines of the user's own, their code found again."""
+        parts = [part for part in self.definition.get("code", {}) if part.startswith(BASELINE)]
+        refs = {part: ref for part in parts if (ref := self._code(part)) is not None}
+        return tuple(self._found(ref, part) for part, ref in refs.items())
 
     def _code(self, part: str) -> finding.CodeRef | None:
         told = self.definition.get("code", {}).get(part)
@@ -236,6 +284,15 @@ class Study:
             "so its source cannot be shown; tune again"
         )
 
+    def serves_only(self) -> tuple[tuple[str, str], ...]:
+        """What a shape must satisfy beyond the winner's own requirements, and in words: it was wrong at another."""
+        serves = (self.finals() or {}).get("serves") or {}
+        if not serves.get("only"):
+            return ()
+        shapes = [" and ".join(f"{name} == {size}" for name, size in sizes.items()) for sizes in serves["only"]]
+        words = "it serves only " + " or ".join(shapes).replace(" == ", "=").replace(" and ", " ")
+        return ((" or ".join(f"({shape})" for shape in shapes), f"{words}: it was {serves['why']}"),)
+
     def finals(self) -> dict[str, Any] | None:
         with self._journal() as journal:
             return self._finals(journal)
@@ -264,6 +321,7 @@ class Study:
         summary: JsonObject = {
             "study": str(self.folder),
             "operator": self.definition["operator"],
+            **({"also": self.definition["also"]} if "also" in self.definition else {}),
             "target": self.target.name,
             "trials": dict(verdicts),
             "winner": None,
@@ -284,13 +342,16 @@ class Study:
                 "verdict": best.trial.measurement.verdict.value,
                 "ties": finals.get("ties", []),
                 "tie_broken_by": finals.get("tie_broken_by"),
+                "serves": finals.get("serves"),
             }
+            if "shapes" in finals:
+                summary["shapes"] = finals["shapes"]
         return summary
 
     def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:
         """How fast a run of so many seconds is; `finals`, where the caller has them, tell of the device's rates."""
         known = (self.finals() if finals is None else finals) or {}
-        return speed(self.about, seconds, known.get("peak_gflops"), known.get("bandwidth") or self.target.bandwidth)
+        return speed(self.shapes, seconds, known.get("peak_gflops"), known.get("bandwidth") or self.target.bandwidth)
 
     def _winner_id(self, journal: Journal) -> int | None:
         finals = self._finals(journal)

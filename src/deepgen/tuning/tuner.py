@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deepgen.engines import Engine, LocalEngine, Look, Outcome, Session
-from deepgen.measure.base import Contender, Task
+from deepgen.measure.base import Contender
 from deepgen.search.second_look import SecondLook
 from deepgen.search.stopping import Stopping
 from deepgen.tuning.finals import RESERVES, dropped_reasons, lost_baselines, run_finals
 from deepgen.tuning.identity import open_journal
 from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.progress import Progress
-from deepgen.tuning.request import Plan, Request, plan
+from deepgen.tuning.request import Plan, Request, plan, task_of
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import ARITHMETIC, speed
 from deepgen.tuning.study import Study, keep_winner
@@ -41,15 +41,11 @@ def tune(
         if planned.after is not None:
             run.say(note=f"generator {planned.generator.name} has changed: a new study, {planned.folder.name}")
         if not run.complete():
-            with (engine or LocalEngine()).open(_task(request), run.look) as session:
+            with (engine or LocalEngine()).open(run.task, run.look) as session:
                 run.search(session)
                 run.finals(session)
         run.say(phase="done")
     return Study.open(planned.folder, operator=request.operator, generator=request.generator)
-
-
-def _task(request: Request) -> Task:
-    return Task(request.operator, request.target, request.seed, request.policy)
 
 
 @dataclass
@@ -66,6 +62,7 @@ class _Run:
 
     def __init__(self, request: Request, planned: Plan, journal: Journal, watch: Watch, stop: threading.Event) -> None:
         self.request, self.plan, self.journal = request, planned, journal
+        self.task = task_of(request)
         self.watch, self.stop = watch, stop
         self.started = time.monotonic()
         self.look: Look | None = self._worth_running if request.looks_twice else None
@@ -131,13 +128,12 @@ class _Run:
         self.say(phase="finals")
         result = run_finals(
             session,
-            self.request.operator,
+            self.task,
             candidates,
             lambda trial: self.plan.emit(self.request, trial.config),
             default=self.journal.right(self.plan.first),
             keep=keep,
-            baselines=self.request.baselines,
-            seed=self.request.seed,
+            baselines=self.request.raced,
             say=lambda text: self.say(note=text),
         )
         for reason in dropped_reasons(result):
@@ -156,7 +152,7 @@ class _Run:
         state, best = self.state, self.best.seconds
         fast: dict[str, Any] = {}
         if best:
-            fast = dict(speed(self.request.operator, best, self.peak, self.bandwidth))
+            fast = dict(speed(self.task.timed, best, self.peak, self.bandwidth))
         elapsed = time.monotonic() - self.started
         self.progress = replace(
             self.progress,

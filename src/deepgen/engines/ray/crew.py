@@ -31,7 +31,7 @@ class Opening:
     session: str
     task: Task
     setting: str  # JSON: cache folder and toolchains on the node
-    arrays: Any  # inputs and answers as `measure.handed` packs them, where the nodes lack an operator's code; else None
+    arrays: Sequence[Any]  # of each timed shape, as `measure.handed` packs them, where nodes lack an operator's code
     helpers: Mapping[str, tuple[Kernel, Any]]  # our own code for the device, built on a node that builds
 
 
@@ -125,7 +125,8 @@ class Crew:
         task = json.dumps(opening.task.to_json())
         helpers = json.dumps({name: kernel.to_json() for name, (kernel, _) in opening.helpers.items()})
         binaries = [binary for _, binary in opening.helpers.values()]
-        ref = member.handle.open.remote(opening.session, task, opening.setting, opening.arrays, helpers, *binaries)
+        # Ray fetches what is an argument of its own, and leaves a list of references as it is.
+        ref = member.handle.open.remote(opening.session, task, opening.setting, helpers, *binaries, *opening.arrays)
         self._later(ref, partial(self._hear_ready, member))
 
     def hopeless(self) -> str | None:

@@ -19,6 +19,7 @@ from deepgen.engines.ray.shop import TRIES, Shop
 from deepgen.measure import handed
 from deepgen.measure.base import Contender, Task
 from deepgen.measure.supervisor import helpers_for
+from deepgen.operators import Operator
 from deepgen.scratch import Scratch
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement
 
@@ -37,7 +38,7 @@ class RaySession:
         self.task = task
         self._patience = engine.wait_seconds
         self._finalists: dict[str, tuple[Artifact, str, Any]] = {}
-        self._handed: dict[tuple[int, str], Any] = {}
+        self._handed: dict[str, Any] = {}
         self._home: Member | None = None
         with ExitStack() as undo:
             self._ray = connection.connect(engine.cluster(), engine.token)
@@ -58,9 +59,7 @@ class RaySession:
             setting = json.dumps({"cache": cache, "toolchains": dict(engine.toolchains)})
             self._crew = Crew(
                 self._ray,
-                Opening(
-                    f"session-{secrets.token_hex(8)}", task, setting, self._arrays(task.seed, "normal"), self._helpers()
-                ),
+                Opening(f"session-{secrets.token_hex(8)}", task, setting, self._timed_on(), self._helpers()),
                 self._flow.call,
                 group=engine.group,
                 most=engine.testers,
@@ -115,12 +114,12 @@ class RaySession:
                 self._finalists.clear()
         raise DeepgenError(f"the nodes that built {kernel.name} were lost {TRIES} times in a row")
 
-    def verify(self, kernel: Kernel, seed: int, probe: str) -> Measurement:
+    def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
         def ask(member: Member) -> Any:
             _, told, binary = self._finalist(kernel)
             text = json.dumps(kernel.to_json())
-            arrays = self._arrays(seed, probe)
-            return member.handle.verify.remote(self._crew.session, text, told, seed, probe, binary, arrays)
+            arrays = self._arrays(self.task.shapes[shape], seed, probe)
+            return member.handle.verify.remote(self._crew.session, text, told, seed, probe, shape, binary, arrays)
 
         return self._measured(ask)[0]
 
@@ -223,13 +222,19 @@ class RaySession:
             self._finalists[kernel.id] = artifact, json.dumps(artifact.to_json()), binary
         return self._finalists[kernel.id]
 
-    def _arrays(self, seed: int, probe: str) -> Any:
+    def _arrays(self, operator: Operator, seed: int, probe: str) -> Any:
         """Nodes have none of a user's code: what it computes is computed here and kept in Ray's store."""
-        if not handed.needed(self.task.operator):
+        if not handed.needed(operator):
             return None
-        if (seed, probe) not in self._handed:
-            self._handed[seed, probe] = self._ray.put(handed.packed(self.task.operator, seed, probe))
-        return self._handed[seed, probe]
+        name = handed.name(operator, seed, probe)
+        if name not in self._handed:
+            self._handed[name] = self._ray.put(handed.packed(operator, seed, probe))
+        return self._handed[name]
+
+    def _timed_on(self) -> list[Any]:
+        """What a device needs of an operator that is not deepgen's own: the arrays of each timed shape, in order."""
+        found = [self._arrays(operator, self.task.seed, "normal") for operator in self.task.timed]
+        return [arrays for arrays in found if arrays is not None]
 
     def _helpers(self) -> dict[str, tuple[Kernel, Any]]:
         """Our own code for the device, built where there are compilers: hosts that only measure may have none."""

@@ -57,13 +57,15 @@ class Tester:
     def describe(self) -> str:
         return json.dumps({**devices.probe(self._slot, self._card).to_json(), "pid": os.getpid()})
 
-    def open(self, session: str, task: str, setting: str, arrays: bytes | None, helpers: str, *binaries: bytes) -> str:
+    def open(self, session: str, task: str, setting: str, helpers: str, *content: bytes) -> str:
         """Make ready for a study, unless it is; gives the device's peak and bandwidth.
 
-        The binaries are those of the helpers.
+        The content is the helpers' binaries, then the arrays of the task's timed shapes, where it has any.
         """
-        rows = zip(json.loads(helpers).items(), binaries, strict=True)
+        told = json.loads(helpers)
+        rows = zip(told.items(), content[: len(told)], strict=True)
         given = [(name, Kernel.from_json(kernel), binary) for (name, kernel), binary in rows]
+        arrays = content[len(told) :]
         try:
             bench = self._benches.get(session) or self._opened(session, task, json.loads(setting), arrays, given)
         except DeepgenError as error:
@@ -85,13 +87,22 @@ class Tester:
         return self._answer(session, work)
 
     def verify(
-        self, session: str, kernel: str, artifact: str, seed: int, probe: str, binary: bytes, arrays: bytes | None
+        self,
+        session: str,
+        kernel: str,
+        artifact: str,
+        seed: int,
+        probe: str,
+        shape: int,
+        binary: bytes,
+        arrays: bytes | None,
     ) -> str:
         def work(bench: _Bench) -> list[Measurement]:
             if arrays is not None:
-                _kept(bench.scratch.path / handed.name(seed, probe), arrays)
+                _kept(bench.scratch.path / handed.name(bench.task.shapes[shape], seed, probe), arrays)
+            built = _placed(bench, artifact, binary)[0]
             with self._alone(bench.task, finals=True):
-                return [bench.runner.verify(_kernel(kernel), _placed(bench, artifact, binary)[0], seed, probe)]
+                return [bench.runner.verify(_kernel(kernel), built, seed, probe, shape)]
 
         return self._answer(session, work)
 
@@ -124,7 +135,7 @@ class Tester:
         session: str,
         given: str,
         setting: dict[str, Any],
-        arrays: bytes | None,
+        arrays: Sequence[bytes],
         helpers: Sequence[tuple[str, Kernel, bytes]],
     ) -> _Bench:
         self._make_room()
@@ -137,8 +148,9 @@ class Tester:
             moved = task.target.bandwidth
             if moved is None and peak is not None:
                 moved = bandwidth(task.operator, task.target, cache=cache, toolchains=toolchains)
-        if arrays is not None:
-            _kept(scratch.path / handed.name(task.seed, "normal"), arrays)
+        if arrays:
+            for operator, packed in zip(task.timed, arrays, strict=True):
+                _kept(scratch.path / handed.name(operator, task.seed, "normal"), packed)
         runner = open_runner(
             task,
             cache=cache,

@@ -1,4 +1,4 @@
-"""How the code of an operator or a generator is found again: by its name, in an installed module, or in a file.
+"""How code of a user's own is found again: by its name, in an installed module, or in a file.
 
 A study records a reference. A file is copied into the study, so that it can be gone on with anywhere.
 """
@@ -18,7 +18,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, foreign
+from deepgen.vocabulary import foreign
+from deepgen.vocabulary.errors import BadInput, DeepgenError
+from deepgen.vocabulary.json import JsonObject
 
 NAME, MODULE, FILE = "name", "module", "file"
 FOLDER = "code"  # in a study
@@ -56,6 +58,22 @@ class Source:
 
     ref: CodeRef
     file: Path | None = None
+
+    def to_json(self) -> JsonObject:
+        """For another process on this machine."""
+        return {"ref": self.ref.to_json(), "file": None if self.file is None else str(self.file.absolute())}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Source:
+        return Source(CodeRef.from_json(data["ref"]), None if data["file"] is None else Path(data["file"]))
+
+    def load(self) -> Any:
+        """The object itself, from where it was found."""
+        module = _loaded(self.file) if self.ref.by == FILE and self.file is not None else _from_module(self.ref)
+        found = getattr(module, self.ref.attribute, None)
+        if found is None:
+            raise BadInput(f"{self.ref.ref} is not there: {_name(self.ref)} has no {self.ref.attribute!r}")
+        return found
 
 
 def source_of(thing: type) -> Source | None:
@@ -99,8 +117,9 @@ class _JustThis(SourceFileLoader):
         return code
 
 
-def _load(path: Path, text: bytes) -> ModuleType:
+def _loaded(path: Path, text: bytes | None = None) -> ModuleType:
     """A user's Python file as a module, named by its content: the same file is executed once."""
+    text = foreign.read_bytes(path) if text is None else text
     digest = _sha256(text)
     present = _present(path.name, digest)
     if present is not None:
@@ -129,7 +148,7 @@ def _from_file(ref: CodeRef, folder: Path) -> ModuleType:
     text = foreign.read_bytes(path, plain=True)
     if _sha256(text) != ref.sha256:
         raise BadInput(f"{path} was changed since the study was begun", allowed="the file as it was; tune again")
-    return _load(path, text)
+    return _loaded(path, text)
 
 
 def _from_module(ref: CodeRef) -> ModuleType:

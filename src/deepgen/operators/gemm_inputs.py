@@ -1,0 +1,140 @@
+"""What a GEMM is tried on: usual numbers, and the probes of the finals, each for a way in which kernels go wrong."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deepgen.operators.base import EXTREMES, Array, drawn
+from deepgen.operators.products import TINY, cancelling, integer_range, largest_factor, signs
+from deepgen.operators.signature import OUTPUT, Tensor
+from deepgen.vocabulary.dtypes import narrow, widen
+from deepgen.vocabulary.errors import BadInput
+
+if TYPE_CHECKING:
+    from deepgen.operators.gemm import Gemm
+
+_FLOATS = ("normal", "large", "denormal", "zeros", "special")
+_LARGE = {"f16": 8.0, "f8e4m3": 64.0, "f8e5m2": 2.0**12}  # where 2**40 would overflow: the sums must stay finite
+_SPECIAL = {"f8e4m3": (np.nan,)}  # where there are no infinities
+_EXACT_ROWS = 16  # of A that differ where sums are exact: their reference then costs next to nothing
+_MOST_ACTIVATED = 1 << 10  # products that do not cancel before an activation, whose own error is a share of the sum
+_POWERS = (0.5, 1.0, 2.0)  # factors that round nothing
+LARGEST_FACTOR = 2.0  # of `_POWERS`
+
+
+def probes(gemm: Gemm) -> tuple[str, ...]:
+    """Integers have no tiny or special numbers, and unsigned ones no signs."""
+    a, b, c, _ = gemm.dtypes
+    usual = ("normal", "zeros") if a.integer else _FLOATS
+    exact = ("exact",) if not c.integer and "u8" not in (gemm.a, gemm.b) else ()
+    return (*usual, *exact, *(EXTREMES if a.integer or b.integer else ()))
+
+
+def inputs(gemm: Gemm, seed: int, probe: str) -> dict[str, Array]:
+    if probe not in (known := probes(gemm)):
+        raise BadInput(f"gemm: unknown probe {probe!r}", allowed="one of " + ", ".join(known))
+    if probe == "exact":
+        return _exact(gemm, seed)
+    signature, sizes = gemm.signature(), gemm.sizes()
+    given = {
+        tensor.name: drawn(tensor, signature[tensor.name], sizes, seed, probe)
+        if tensor.dtype.integer
+        else _fill(tensor, seed, probe, _size(gemm, tensor, probe))
+        for tensor in gemm.tensors()
+        if tensor.role != OUTPUT
+    }
+    return _with_a_tiny_row(gemm, given) if probe == "denormal" else given
+
+
+def ranges(gemm: Gemm) -> dict[str, tuple[int, int]]:
+    """Of integers, where their format holds more than a sum can: nothing says what a sum that overflows becomes.
+
+    So i8 is whole up to K = 131,071, and u8 up to K = 33,025. Bias and C get a quarter of the results' range each.
+    """
+    a, b, c, acc = gemm.dtypes
+    exact = [int(np.iinfo(of.numpy()).max) if of.integer else int(2.0 / of.epsilon) for of in (c, acc)]
+    if not (a.integer and b.integer and (c.integer or acc.integer)):
+        return {}
+    limit = int(min(exact) / max(1.0, abs(gemm.alpha)))
+    added = {"bias": gemm.bias, "C": gemm.beta != 0.0}
+    factor = largest_factor(gemm.k, limit // 2 if any(added.values()) else limit)
+    sizes = {"A": (a, factor), "B": (b, factor)}
+    if c.integer:
+        quarter = int(min(exact) / (4.0 * max(1.0, abs(gemm.beta))))
+        sizes.update({name: (c, quarter) for name, there in added.items() if there})
+    every = {name: integer_range(of, size) for name, (of, size) in sizes.items()}
+    return {name: found for name, found in every.items() if found is not None}
+
+
+def _size(gemm: Gemm, tensor: Tensor, probe: str) -> float:
+    """Of inputs; the narrowest format decides for all, or a bias in a wider one would hide the product.
+
+    A factor stays of size 1: the tolerance is that of the product.
+    """
+    if tensor.name == "scale":
+        return 1.0
+    large = min(_LARGE.get(name, 2.0**40) for name in (gemm.a, gemm.b, gemm.c))
+    return {"large": large, "zeros": 0.0}.get(probe, 1.0)
+
+
+def _fill(tensor: Tensor, seed: int, probe: str, size: float) -> Array:
+    if size == 0.0:
+        return narrow(np.zeros(tensor.shape), tensor.dtype)
+    rng = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
+    wide = np.float64 if tensor.dtype.name == "f64" else np.float32
+    normal = rng.standard_normal(tensor.shape, dtype=wide) * wide(size)
+    if probe == "special" and tensor.name in ("A", "B"):
+        flat = normal.reshape(-1)
+        special = _SPECIAL.get(tensor.dtype.name, (np.nan, np.inf, -np.inf))
+        places = rng.choice(flat.size, size=min(len(special), flat.size), replace=False)
+        flat[places] = np.array(special, dtype=wide)[: len(places)]
+    return narrow(normal, tensor.dtype)
+
+
+def _with_a_tiny_row(gemm: Gemm, given: dict[str, Array]) -> dict[str, Array]:
+    """The last row of A, and of C with it, is tiny.
+
+    Not more: processors take hundreds of cycles for each denormal number, and a whole GEMM of them would look like a
+    kernel that hangs. The other rows equal each other, which makes the reference cheap.
+    """
+    of = gemm.dtypes[0]
+    rows = given["A"] if gemm.layout[0] == "n" else np.swapaxes(given["A"], -1, -2)
+    rows[..., :-1, :] = rows[..., :1, :]
+    rows[..., -1, :] = narrow(widen(rows[..., -1, :], of) * TINY[gemm.a], of)
+    if "scale" in given:
+        given["scale"] = np.resize(np.array(_POWERS, np.float32), given["scale"].shape)
+    return given
+
+
+def _exact(gemm: Gemm, seed: int) -> dict[str, Array]:
+    """All products are 1 or -1, before factors, and no result is large: see `cancelling`.
+
+    Bias and C are zero. An activation may hide negative results: before one, products that do not cancel make the
+    result positive.
+    """
+    rng = np.random.default_rng([seed, zlib.crc32(b"exact")])
+    a, b, c, acc = gemm.dtypes
+    most = int(1.0 / (4.0 * max(c.epsilon, acc.epsilon)))
+    pairs = cancelling(rng, gemm.k, most if gemm.activation == "none" else min(most, _MOST_ACTIVATED))
+    left = rng.integers(2, size=(_EXACT_ROWS, gemm.k), dtype=bool)  # whether a number is -1
+    right = rng.integers(2, size=(gemm.batch, gemm.k, gemm.n), dtype=bool)
+    left[:, pairs.second] = left[:, pairs.first]
+    right[:, pairs.second] = ~right[:, pairs.first]
+    if gemm.activation != "none":
+        left[:, pairs.free] = left[0, pairs.free]
+        right[:, pairs.free] = (left[0, pairs.free] ^ (gemm.alpha < 0.0))[:, None]
+    rows = left[rng.integers(_EXACT_ROWS, size=(gemm.batch, gemm.m))]
+    given = {}
+    for tensor in gemm.tensors():
+        if tensor.name in ("A", "B"):
+            negative, of, letter = (rows, a, gemm.layout[0]) if tensor.name == "A" else (right, b, gemm.layout[1])
+            laid = negative if letter == "n" else np.swapaxes(negative, -1, -2)
+            given[tensor.name] = signs(laid, of).reshape(tensor.shape)
+        elif tensor.name == "scale":
+            given[tensor.name] = rng.choice(np.array(_POWERS, np.float32), tensor.shape)
+        elif tensor.role != OUTPUT:
+            given[tensor.name] = np.zeros(tensor.shape, tensor.dtype.numpy())
+    return given

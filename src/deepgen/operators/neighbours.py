@@ -1,0 +1,54 @@
+"""Shapes near an operator's own, and odd ones: a kernel that is right at one shape may be wrong beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from deepgen.operators.base import Operator
+
+    O = TypeVar("O", bound=Operator)  # noqa: E741
+
+_PERIOD = 256  # tiles are powers of two more often than not: what is left of a size after them stays the same
+_WHOLE = 4e9  # operations: up to here the reference of a whole shape takes no more than a second or two
+_SMALL = (7, 5, 3)
+
+
+def neighbours(operator: O) -> tuple[O, ...]:
+    """The operator with each size one less and one more, with all sizes odd, and with all sizes small.
+
+    Large sizes are cut down first: what goes wrong beside a shape does so at its edges, and references take time.
+    """
+    own = dict(operator.sizes())
+    found: dict[tuple[int, ...], O] = {}
+    for sizes in _candidates(own, whole=operator.flops() <= _WHOLE):
+        key = tuple(sizes.values())
+        if sizes == own or key in found or min(key, default=0) < 1:
+            continue
+        made = _resized(operator, sizes)
+        if made is not None:
+            found[key] = made
+    return tuple(found.values())
+
+
+def _candidates(own: Mapping[str, int], *, whole: bool) -> Iterator[dict[str, int]]:
+    near = dict(own) if whole else {name: _cut(size) for name, size in own.items()}
+    for name, size in near.items():
+        for other in (size - 1, size + 1):
+            yield {**near, name: other}
+    yield {name: size - 1 + size % 2 if size > 1 else 1 for name, size in near.items()}
+    yield {name: min(size, _SMALL[i % len(_SMALL)]) for i, (name, size) in enumerate(near.items())}
+
+
+def _cut(size: int) -> int:
+    return size if size <= 2 * _PERIOD else _PERIOD + size % _PERIOD
+
+
+def _resized(operator: O, sizes: Mapping[str, int]) -> O | None:
+    """The operator of that shape, where there is one: some sizes follow from others, or hold for it always."""
+    try:
+        made = operator.resized(sizes, {}, {})
+        return made if dict(made.sizes()) == dict(sizes) and made.tensors() and made.flops() >= 0 else None
+    except Exception:  # a user's own operator may refuse a shape in any way
+        return None

@@ -1,0 +1,96 @@
+"""Inputs for operators that add up products: they show one lost product, narrow sums, and numbers taken for zero."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from math import isqrt, sqrt
+
+import numpy as np
+
+from deepgen.operators.base import Array
+from deepgen.operators.compare import tiny_step
+from deepgen.vocabulary.dtypes import DType, narrow
+
+# Formats whose denormal numbers (those below the smallest normal one) must count, in inputs and in results. Not bf16:
+# the instructions of x86 and Arm that multiply it take them for zero. Not tf32: vendors do not say what they do.
+DENORMALS = ("f64", "f32", "f16", "f8e4m3", "f8e5m2")
+# Numbers of this size are denormal, and so are results made of them and numbers of size 1; but 8-bit floats give wider
+# results, in which only what they were made of is denormal.
+TINY = {
+    "f64": 2.0**-1060,
+    "f32": 2.0**-140,
+    "tf32": 2.0**-140,
+    "bf16": 2.0**-130,
+    "f16": 2.0**-20,
+    "f8e4m3": 2.0**-7,
+    "f8e5m2": 2.0**-15,
+}
+# Of one product on the inputs of `cancelling`, where all have the same size. It is less than a lost product changes a
+# result by, and leaves room for kernels that do not add up the products themselves, as some ways to convolve.
+EXACT_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class Cancelling:
+    """Which products of a sum cancel each other, and which stay: places along the sum."""
+
+    first: Array
+    second: Array  # each the negative of its partner in `first`
+    free: Array
+
+
+def cancelling(rng: np.random.Generator, count: int, most: int) -> Cancelling:
+    """Pairs of products, +1 and -1, until at most `most` (at least one) are left: no result is larger than that.
+
+    Results are then exact in whatever order they are added up, and so they are in a format of few digits: a product
+    that is lost or added twice shows, whichever it is. Partners lie apart, so that two neighbours that are both lost
+    do not hide each other.
+    """
+    free = min(count, most)
+    free -= (count - free) % 2
+    order = rng.permutation(count)
+    return Cancelling(order[free::2], order[free + 1 :: 2], order[:free])
+
+
+def signs(negative: Array, of: DType) -> Array:
+    """+1 and -1 in a format's storage."""
+    plus, minus = narrow(np.array([1.0, -1.0]), of)
+    stored: Array = np.where(negative, minus, plus)
+    return stored
+
+
+def distinct(rows: Array) -> tuple[Array, Array]:
+    """Places of rows that differ, the first of each kind, and for every row which of them it equals.
+
+    Many probes hold few kinds of rows: what is computed for one is right for all that equal it.
+    """
+    seen: dict[bytes, int] = {}
+    digests = (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
+    first = np.array([seen.setdefault(told, place) for place, told in enumerate(digests)])
+    kept, kind = np.unique(first, return_inverse=True)
+    return kept, kind.reshape(-1)
+
+
+def largest_factor(products: int, limit: int) -> int:
+    """The largest m for which the sum of so many products of integers up to m stays within a limit."""
+    return isqrt(limit // products)
+
+
+def integer_range(of: DType, factor: int) -> tuple[int, int] | None:
+    """The integers of a format up to a size; None: all of them."""
+    info = np.iinfo(of.numpy())
+    low, high = max(int(info.min), -factor), min(int(info.max), factor)
+    return None if (low, high) == (int(info.min), int(info.max)) else (low, high)
+
+
+def tiny_floor(products: int, gain: float, inputs: tuple[DType, DType], sums: DType, result: DType) -> float:
+    """By so much a sum of so many products may be off where all of them are tiny.
+
+    Below the smallest normal number all numbers are the same step apart. There each product and each sum is rounded to
+    half a step: errors that add up to 0.4 sqrt(products) steps in the root mean square, of which ten times as much is
+    allowed. The result is rounded once more. `gain`: what becomes of 1 after the sum.
+    """
+    kept = all(of.name in DENORMALS for of in inputs)
+    step = 0.0 if sums.integer else tiny_step(sums, kept=kept)
+    return 4.0 * sqrt(products) * max(1.0, gain) * step + tiny_step(result, kept=kept)

@@ -1,0 +1,23 @@
+"""A baseline as a user would write it, in a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from deepgen.extend import Operator, Target
+
+
+class Einsum:
+    """numpy.einsum, which is no fast way to multiply matrices."""
+
+    name = "einsum"
+
+    def missing(self, operator: Operator, target: Target) -> str | None:
+        return None if operator.name == "gemm" else f"it computes no {operator.name}"
+
+    def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
+        a, b, c = (tensors[name] for name in "ABC")
+        return lambda: np.einsum("ik,kj->ij", a, b, out=c)

@@ -1,0 +1,53 @@
+"""Baselines passed as objects: raced like any other, found again by the command line, refused in words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deepgen as dg
+from deepgen.tuning import Study
+from deepgen.vocabulary import BadInput
+
+sys.path.insert(0, str(Path(__file__).parent))
+from own_baseline import Einsum
+
+FEW: dict[str, Any] = {"target": "cpu", "trials": 2, "keep_top": 1}
+
+
+def names(study: Study) -> list[str]:
+    return [row["name"] for row in (study.finals() or {})["baselines"]]
+
+
+def test_it_races_beside_those_that_are_named(tmp_path: Path) -> None:
+    study = dg.tune(dg.gemm(16, 16, 16), **FEW, out=tmp_path, baselines=["numpy", Einsum])
+    assert names(study) == ["numpy", "einsum"]
+    words = [sys.executable, "-m", "deepgen", "resume", str(study.folder), "--trials", "3"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    again = Study.open(study.folder)
+    assert len(again.trials()) == 3 and names(again) == ["numpy", "einsum"]
+
+
+def test_one_that_cannot_run_is_told_of(tmp_path: Path) -> None:
+    study = dg.tune(dg.gemm(16, 16, 16), **FEW, out=tmp_path, baselines=["numpy", "cublaslt"])
+    finals: Any = study.finals()
+    assert names(study) == ["numpy"] and [row["name"] for row in finals["baselines_lost"]] == ["cublaslt"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["nope"], "nope"),
+        ([Einsum()], "is no baseline"),
+        ([type("Mine", (Einsum,), {"name": "numpy"})], "another baseline has that name"),
+        ([type("Mine", (Einsum,), {"name": "mine", "__module__": "gone"})], "no file or module holds its code"),
+    ],
+)
+def test_what_is_no_baseline_is_refused(given: list[Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=says):
+        dg.tune(dg.gemm(16, 16, 16), **FEW, out=tmp_path, baselines=given)
