@@ -149,7 +149,7 @@ def test_a_targets_facts_are_numbers_and_words(tmp_path: Path, key: str, value: 
 
 def test_bytecode_beside_signed_code_is_not_executed(tmp_path: Path, marker: Path) -> None:
     own_code.write(tmp_path)
-    script = own_code.RUN.format(folder=str(tmp_path), trials=4, out=str(tmp_path / "studies"))
+    script = own_code.RUN.format(folder=str(tmp_path), trials=4, out=str(tmp_path / "studies"), more="")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     code = Path(done.stdout.strip()) / "code"
     evil = tmp_path / "evil.py"
