@@ -133,7 +133,7 @@ FAULTS = {
     "gives up": Fault("raise(SIGTRAP);", Verdict.CRASHED, "a trap", kills=True),
     "kills itself": Fault("kill(getpid(), SIGTERM);", Verdict.CRASHED, "signal 15", kills=True),
     "closes all files": Fault(
-        _RIGHT + "for (int f = 0; f < 256; f++) close(f);", Verdict.CRASHED, "worker's files", kills=True
+        _RIGHT + "for (int f = 0; f < 4096; f++) close(f);", Verdict.CRASHED, "worker's files", kills=True
     ),
     "leaves a child behind and dies": Fault(
         "if (fork() == 0) { sleep(60); _exit(0); } abort();", Verdict.CRASHED, "aborted", kills=True
@@ -146,7 +146,7 @@ FAULTS = {
         before="__attribute__((constructor)) static void load(void) { *(volatile int *)16 = 1; }",
     ),
     "garbles the channel": Fault(
-        _RIGHT + 'for (int f = 3; f < 64; f++) (void)!write(f, "garbage garbage garbage", 23);',
+        _RIGHT + 'for (int f = 3; f < 4096; f++) (void)!write(f, "garbage garbage garbage", 23);',
         Verdict.CRASHED,
         "worker's files",
         kills=True,

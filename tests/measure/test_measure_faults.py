@@ -120,16 +120,6 @@ def test_a_kernel_that_needs_aligned_arrays_is_found_out_on_other_inputs(shared:
     assert (verified.verdict, "not aligned" in verified.detail) == (Verdict.CRASHED, True)
 
 
-def test_a_kernel_that_leaves_a_thread_running_does_not_slow_the_next(supervisor: Supervisor, cache: Path) -> None:
-    before = 'static void *spin(void *x) { for (;;) __asm__ volatile(""); return x; }'
-    body = "multiply(A, B, C, M, N, K); if (calls == 1) { pthread_t t; pthread_create(&t, 0, spin, 0); }"
-    measured = supervisor.measure(*built(cache, body, before))
-    assert measured.ok
-    assert measured.conditions["restless_threads"] is True
-    assert supervisor.measure(*built(cache)).conditions["restless_threads"] is False
-    assert supervisor.starts >= 2, "a fresh worker took over"
-
-
 def test_one_that_fails_in_a_comparison_leaves_the_others_racing(supervisor: Supervisor, cache: Path) -> None:
     names = {"good": None, "late": "right first, wrong later", "bad": "segfault", "well": None, "gone": "exit"}
     entries = [
