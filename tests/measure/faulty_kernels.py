@@ -18,6 +18,7 @@ _BASE = """
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 static void multiply(const float *A, const float *B, float *C, long M, long N, long K) {
@@ -151,6 +152,7 @@ FAULTS = {
         "worker's files",
         kills=True,
     ),
+    "changes its process": Fault(_RIGHT + "umask(0);", Verdict.WRONG, "changed the umask of its process", kills=True),
     "prints garbage": Fault(
         _RIGHT + 'for (int i = 0; i < 20; i++) printf("%c{\\"measurements\\": []}\\n\\xff\\x00", i); fflush(stdout);',
         Verdict.CORRECT,
