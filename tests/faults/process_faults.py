@@ -80,33 +80,34 @@ DEEDS = {
         "cpu_set_t set, one; sched_getaffinity(0, sizeof set, &set); CPU_ZERO(&one);"
         "for (int c = 0; c < CPU_SETSIZE; c++) if (CPU_ISSET(c, &set)) { CPU_SET(c, &one); break; }"
         "sched_setaffinity(0, sizeof one, &one);",
-        "changed the cores that its process may run on",
+        "changed the CPU affinity of its process and did not restore it",
     ),
     "nice": Deed("if (calls == 1) (void)!nice(5);", "changed the scheduling priority of its process"),
     "blocked signal": Deed(
         "sigset_t set; sigemptyset(&set); sigaddset(&set, SIGUSR1); sigprocmask(SIG_BLOCK, &set, 0);",
-        "changed the signal mask of its process (SIGUSR1)",
+        "changed the signal mask (SIGUSR1) of its process",
     ),
     "handlers": Deed(
         "signal(SIGINT, nothing); signal(SIGCHLD, SIG_IGN);",
-        "replaced the signal handlers of its process (SIGINT, SIGCHLD)",
+        "changed the signal handlers (SIGINT, SIGCHLD) of its process",
     ),
     "a right one in between": Deed("", verdict=Verdict.CORRECT),
-    "flushes denormals once": Deed("if (calls == 2) set_bits(FLUSH);", "made its process flush denormals to zero"),
+    "flushes denormals once": Deed(
+        "if (calls == 2) set_bits(FLUSH);", "changed the handling of denormals of its process"
+    ),
     "flushes denormals when loaded": Deed(
         "",
-        "made its process flush denormals to zero",
+        "changed the handling of denormals of its process",
         before="__attribute__((constructor)) static void load(void) { set_bits(FLUSH); }",
     ),
-    "rounds to zero": Deed("set_bits(TO_ZERO);", "changed the rounding mode of its process, and did not restore it"),
+    "rounds to zero": Deed("set_bits(TO_ZERO);", "changed the rounding mode of its process and did not restore it"),
     "leaves a file open": Deed('if (calls == 1) open("left", O_CREAT | O_WRONLY, 0600);', "left files open ("),
     "closes files": Deed("for (int fd = 0; fd < 64; fd++) close(fd);", "closed files of its process ("),
     "several": Deed(
         'umask(0); (void)!chdir("/"); setenv("LEFT_BEHIND", "1", 1); alarm(1000);'
         "struct rlimit most = {1000, 1000}; setrlimit(RLIMIT_NPROC, &most);",
-        "changed a timer of its process and changed the working folder of its process and changed the umask of its "
-        "process and changed the resource limits of its process (RLIMIT_NPROC) and changed the environment of its "
-        "process (LEFT_BEHIND), and did not restore it",
+        "changed the timers, the working folder, the umask, the resource limits (RLIMIT_NPROC) and the environment "
+        "(LEFT_BEHIND) of its process and did not restore them",
     ),
     "right in between again": Deed("", verdict=Verdict.CORRECT),
     "spinning thread": Deed(
@@ -114,11 +115,11 @@ DEEDS = {
         "left threads running that use processor time",
         before='static void *spin(void *x) { for (;;) __asm__ volatile(""); return x; }',
     ),
-    "child": Deed("if (calls == 1 && fork() == 0) stay();", "started a process that it left behind"),
+    "child": Deed("if (calls == 1 && fork() == 0) stay();", "left a process behind that it had started"),
     "daemon": Deed(
         "if (calls == 1) { pid_t first = fork();"
         "if (first == 0) { setsid(); if (fork() == 0) { clearenv(); stay(); } _exit(0); } waitpid(first, 0, 0); }",
-        "started a process that it left behind",
+        "left a process behind that it had started",
     ),
     "daemon, then death": Deed(
         "pid_t first = fork(); if (first == 0) { setsid(); if (fork() == 0) stay(); _exit(0); }"

@@ -42,7 +42,7 @@ class ProcessState:
     timers: tuple[bool, ...]
     folder: str
     umask: int
-    limits: tuple[tuple[int, int], ...]
+    limits: Mapping[str, tuple[int, int]]
     variables: Mapping[bytes, bytes]
     files: Mapping[int, str]
     children: bool
@@ -54,13 +54,12 @@ class Watch:
 
     def __init__(self, arithmetic: Callable[[], Arithmetic]) -> None:
         self._arithmetic = arithmetic
-        self._before = self.renew()
+        self.renew()
 
-    def renew(self) -> ProcessState:
+    def renew(self) -> None:
         """The present state is as it should be."""
         self._arithmetic()
         self._before = read()
-        return self._before
 
     def accept(self) -> None:
         """What a baseline opened and set is its own affair; what the next contender would notice is undone."""
@@ -76,8 +75,7 @@ class Watch:
 
     def changed(self) -> str | None:
         """What was changed since, in words."""
-        told = [*_arithmetic(self._arithmetic()), *differences(self._before, read())]
-        return f"{' and '.join(told)}, and did not restore it" if told else None
+        return difference(self._before, read(), self._arithmetic())
 
 
 def read() -> ProcessState:
@@ -92,7 +90,7 @@ def read() -> ProcessState:
         ),
         folder=os.readlink("/proc/self/cwd"),  # noqa: PTH115 (it may be gone)
         umask=_umask(),
-        limits=tuple(_limit(name) for name in _LIMITS),
+        limits={name: _limit(name) for name in _LIMITS},
         variables=dict(_variables()),
         files=_files(),
         children=_has_children(),
@@ -100,50 +98,55 @@ def read() -> ProcessState:
     )
 
 
-def differences(before: ProcessState, after: ProcessState) -> Iterator[str]:
-    """What a kernel did to its process, in words that a sentence can go on from."""
-    if before.cores != after.cores and not any(name in os.environ for name in _PINNING):
-        yield "changed the cores that its process may run on"
-    if before.priority != after.priority:
-        yield "changed the scheduling priority of its process"
-    if before.blocked != after.blocked:
-        yield f"changed the signal mask of its process ({_signals(before.blocked ^ after.blocked)})"
-    if before.handlers != after.handlers:
-        yield f"replaced the signal handlers of its process ({_signals(_unlike(before.handlers, after.handlers))})"
-    if before.timers != after.timers:
-        yield "changed a timer of its process"
-    if before.folder != after.folder:
-        yield "changed the working folder of its process"
-    if before.umask != after.umask:
-        yield "changed the umask of its process"
-    if before.limits != after.limits:
-        wrong = [name for name, a, b in zip(_LIMITS, before.limits, after.limits, strict=True) if a != b]
-        yield f"changed the resource limits of its process ({_listed(wrong)})"
-    variables = [name.decode("utf-8", "replace") for name in _unlike(before.variables, after.variables)]
-    variables = [name for name in variables if not name.encode().startswith(_RUNTIME_VARIABLES)]
-    if variables:
-        yield f"changed the environment of its process ({_listed(variables)})"
-    yield from _file_differences(before.files, after.files)
+def difference(before: ProcessState, after: ProcessState, arithmetic: Arithmetic) -> str | None:
+    """What a kernel did to its process, in words."""
+    told = []
+    if changed := [*_arithmetic_changes(arithmetic), *_changes(before, after)]:
+        *first, last = changed
+        listed = f"{', '.join(first)} and {last}" if first else last
+        told.append(f"changed {listed} of its process and did not restore {'them' if first else 'it'}")
+    told += _file_changes(before.files, after.files)
     if (before.children, before.orphans) != (after.children, after.orphans):
-        yield "started a process that it left behind"
+        told.append("left a process behind that it had started")
+    return "; ".join(told) or None
 
 
-def _arithmetic(changed: Arithmetic) -> Iterator[str]:
+def _arithmetic_changes(changed: Arithmetic) -> list[str]:
     words = {
-        Arithmetic.ROUNDING: "changed the rounding mode of its process",
-        Arithmetic.DENORMALS: "made its process flush denormals to zero",
-        Arithmetic.OTHERWISE: "changed the floating-point control of its process",
+        Arithmetic.ROUNDING: "the rounding mode",
+        Arithmetic.DENORMALS: "the handling of denormals",
+        Arithmetic.OTHERWISE: "the floating-point control",
     }
-    return (word for flag, word in words.items() if flag & changed)
+    return [word for flag, word in words.items() if flag & changed]
 
 
-def _file_differences(before: Mapping[int, str], after: Mapping[int, str]) -> Iterator[str]:
-    other = {fd for fd in _unlike(before, after) if not _of_a_runtime(before.get(fd, after.get(fd, "")))}
-    opened = [after[fd] for fd in sorted(other) if fd in after]
-    closed = [before[fd] for fd in sorted(other) if fd not in after]
-    if opened:
+def _changes(before: ProcessState, after: ProcessState) -> Iterator[str]:
+    if before.cores != after.cores and not any(name in os.environ for name in _PINNING):
+        yield "the CPU affinity"
+    if before.priority != after.priority:
+        yield "the scheduling priority"
+    if before.blocked != after.blocked:
+        yield f"the signal mask ({_signals(before.blocked ^ after.blocked)})"
+    if before.handlers != after.handlers:
+        yield f"the signal handlers ({_signals(_unlike(before.handlers, after.handlers))})"
+    if before.timers != after.timers:
+        yield "the timers"
+    if before.folder != after.folder:
+        yield "the working folder"
+    if before.umask != after.umask:
+        yield "the umask"
+    if limits := _unlike(before.limits, after.limits):
+        yield f"the resource limits ({_listed(limits)})"
+    variables = [name for name in _unlike(before.variables, after.variables) if not name.startswith(_RUNTIME_VARIABLES)]
+    if variables:
+        yield f"the environment ({_listed([name.decode('utf-8', 'replace') for name in variables])})"
+
+
+def _file_changes(before: Mapping[int, str], after: Mapping[int, str]) -> Iterator[str]:
+    other = [fd for fd in _unlike(before, after) if not _of_a_runtime(after.get(fd) or before[fd])]
+    if opened := [after[fd] for fd in other if fd in after]:
         yield f"left files open ({_listed(opened)})"
-    if closed:
+    if closed := [before[fd] for fd in other if fd not in after]:
         yield f"closed files of its process ({_listed(closed)})"
 
 
