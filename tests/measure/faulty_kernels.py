@@ -153,6 +153,7 @@ FAULTS = {
         kills=True,
     ),
     "changes its process": Fault(_RIGHT + "umask(0);", Verdict.WRONG, "changed the umask of its process", kills=True),
+    "wrong, and changes its process": Fault(_RIGHT + "umask(0); C[0] += 1;", Verdict.WRONG, "C[0, 0] is", kills=True),
     "prints garbage": Fault(
         _RIGHT + 'for (int i = 0; i < 20; i++) printf("%c{\\"measurements\\": []}\\n\\xff\\x00", i); fflush(stdout);',
         Verdict.CORRECT,

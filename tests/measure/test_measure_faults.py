@@ -122,7 +122,7 @@ def test_a_kernel_that_needs_aligned_arrays_is_found_out_on_other_inputs(shared:
 
 def test_one_that_fails_in_a_comparison_leaves_the_others_racing(supervisor: Supervisor, cache: Path) -> None:
     names = {"good": None, "late": "right first, wrong later", "bad": "segfault", "well": None, "gone": "exit"}
-    names["rude"] = "changes its process"
+    names |= {"rude": "changes its process", "worse": "wrong, and changes its process"}
     entries = [
         Contender(name, *built(cache, *((FAULTS[f].body, FAULTS[f].before) if f else ()))) for name, f in names.items()
     ]
@@ -134,6 +134,7 @@ def test_one_that_fails_in_a_comparison_leaves_the_others_racing(supervisor: Sup
         "well": Verdict.CORRECT,
         "gone": Verdict.CRASHED,
         "rude": Verdict.WRONG,
+        "worse": Verdict.WRONG,
     }
     assert len(results["good"].samples) == len(results["well"].samples) == 4
 

@@ -142,6 +142,7 @@ class Referee(ABC, Generic[E]):
                 lost = racing.pop(who)
                 lost.close()
                 out[who] = self._rejected(lost, rejected)
+                self.inspect(lost)  # or the next one is blamed for what this one changed
 
         def sample(who: int) -> Callable[[E], None]:
             return lambda entrant: samples[who].append(entrant.timed())
