@@ -88,7 +88,7 @@ class Pulse:
         if address == _MAP_FAILED:
             raise OSError(ctypes.get_errno(), "the page shared with the worker cannot be mapped")
         weakref.finalize(self, _libc.munmap, address, _SIZE).atexit = False  # handlers may still write to it
-        self._table = memoryview((ctypes.c_ubyte * (_SIZE - _TABLE)).from_address(address + _TABLE)).cast("B")
+        self._table = address + _TABLE
         self.fields = Fields.from_address(address)
 
     @staticmethod
@@ -129,12 +129,13 @@ class Pulse:
         """Write the table of buffers down before a kernel runs."""
         text = json.dumps([[p.name, p.start, p.bytes, p.read_only] for p in places]).encode()
         if len(text) <= _SIZE - _TABLE - 4:
-            self._table[: 4 + len(text)] = len(text).to_bytes(4, "little") + text
+            ctypes.memmove(self._table, len(text).to_bytes(4, "little") + text, 4 + len(text))
 
     def places(self) -> list[Place]:
-        length = int.from_bytes(self._table[:4], "little")
+        table = ctypes.string_at(self._table, _SIZE - _TABLE)
+        length = int.from_bytes(table[:4], "little")
         try:
-            rows = json.loads(bytes(self._table[4 : 4 + length]) or b"[]")
+            rows = json.loads(table[4 : 4 + length] or b"[]")
             return [Place(str(n), int(s), int(b), bool(r)) for n, s, b, r in rows]
         except (ValueError, TypeError):  # scribbled over by a kernel
             return []
