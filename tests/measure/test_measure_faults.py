@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from faulty_kernels import FAULTS, TARGET, build, kernel
 
+from deepgen.cli.processes import descendants
 from deepgen.measure import conditions
 from deepgen.measure.base import Contender, Policy, Task
 from deepgen.measure.supervisor import DeviceSetAside, Supervisor
@@ -240,7 +241,7 @@ from deepgen.measure.supervisor import Supervisor
 from deepgen.operators import gemm
 cache = Path({cache!r})
 runner = Supervisor(Task(gemm(37, 29, 23), TARGET, policy=Policy(timeout_seconds=300.0)), cache=cache)
-good, endless = kernel(), kernel(FAULTS["infinite loop"].body)
+good, endless = kernel(), kernel("if (fork() == 0) {{ setsid(); for (;;) sleep(1); }} for (;;) sleep(1);")
 assert runner.measure(good, build(good, cache)).ok
 print(runner.worker_pid, flush=True)
 runner.measure(endless, build(endless, cache))
@@ -248,19 +249,22 @@ runner.measure(endless, build(endless, cache))
 
 
 def test_no_worker_outlives_its_supervisor(cache: Path) -> None:
-    """Not even one that is stuck in a kernel, when the supervisor is killed without a chance to clean up."""
+    """Not even one that is stuck in a kernel and has started others, when the supervisor is killed without a chance to
+    clean up."""
     script = _PARENT.format(path=[str(Path(__file__).parent)], cache=str(cache))
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     worker = int(parent.stdout.readline())
-    time.sleep(0.5)
-    os.kill(worker, 0)
+    until = time.monotonic() + 60.0
+    while not descendants(worker) and time.monotonic() < until:
+        time.sleep(0.05)
+    family = {**descendants(parent.pid), **descendants(worker)}
+    assert len(family) == 3 and worker in family, "keeper, worker and what the kernel started"
     parent.kill()
     parent.wait()
-    until = time.monotonic() + 60.0
-    while Path(f"/proc/{worker}").exists() and time.monotonic() < until:
+    while any(member.running for member in family.values()) and time.monotonic() < until:
         time.sleep(0.05)
-    assert not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text().split()
+    assert not [member for member in family.values() if member.running]
 
 
 def test_without_a_compiler_kernels_are_still_measured_and_faults_still_named(cache: Path, tmp_path: Path) -> None:

@@ -77,7 +77,11 @@ class WorkerProcess:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._output, selectors.EVENT_READ)
-        self.state = self.ask(opening, START_SECONDS)
+        try:
+            self.state = self.ask(opening, START_SECONDS)
+        except BaseException:
+            self.close()
+            raise
         self.pid: int = self.state["pid"]
 
     @property
