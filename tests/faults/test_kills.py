@@ -41,7 +41,8 @@ def name_of(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return ""
-    if any(b"deepgen.measure.worker" in word for word in words):
+    # A worker is a fork of its keeper: whichever of the two is found is killed.
+    if any(word.endswith(b"measure/keeper.py") for word in words):
         return "worker"
     name = Path(os.fsdecode(words[0])).name
     return "compiler" if any(name.startswith(c) for c in COMPILERS) else ""

@@ -18,6 +18,7 @@ _BASE = """
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 static void multiply(const float *A, const float *B, float *C, long M, long N, long K) {
@@ -133,7 +134,7 @@ FAULTS = {
     "gives up": Fault("raise(SIGTRAP);", Verdict.CRASHED, "a trap", kills=True),
     "kills itself": Fault("kill(getpid(), SIGTERM);", Verdict.CRASHED, "signal 15", kills=True),
     "closes all files": Fault(
-        _RIGHT + "for (int f = 0; f < 256; f++) close(f);", Verdict.CRASHED, "worker's files", kills=True
+        _RIGHT + "for (int f = 0; f < 4096; f++) close(f);", Verdict.CRASHED, "worker's files", kills=True
     ),
     "leaves a child behind and dies": Fault(
         "if (fork() == 0) { sleep(60); _exit(0); } abort();", Verdict.CRASHED, "aborted", kills=True
@@ -146,11 +147,13 @@ FAULTS = {
         before="__attribute__((constructor)) static void load(void) { *(volatile int *)16 = 1; }",
     ),
     "garbles the channel": Fault(
-        _RIGHT + 'for (int f = 3; f < 64; f++) (void)!write(f, "garbage garbage garbage", 23);',
+        _RIGHT + 'for (int f = 3; f < 4096; f++) (void)!write(f, "garbage garbage garbage", 23);',
         Verdict.CRASHED,
         "worker's files",
         kills=True,
     ),
+    "changes its process": Fault(_RIGHT + "umask(0);", Verdict.WRONG, "changed the umask of its process", kills=True),
+    "wrong, and changes its process": Fault(_RIGHT + "umask(0); C[0] += 1;", Verdict.WRONG, "C[0, 0] is", kills=True),
     "prints garbage": Fault(
         _RIGHT + 'for (int i = 0; i < 20; i++) printf("%c{\\"measurements\\": []}\\n\\xff\\x00", i); fflush(stdout);',
         Verdict.CORRECT,

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from faulty_kernels import FAULTS, TARGET, build, kernel
 
+from deepgen.cli.processes import descendants
 from deepgen.measure import conditions
 from deepgen.measure.base import Contender, Policy, Task
 from deepgen.measure.supervisor import DeviceSetAside, Supervisor
@@ -120,18 +121,9 @@ def test_a_kernel_that_needs_aligned_arrays_is_found_out_on_other_inputs(shared:
     assert (verified.verdict, "not aligned" in verified.detail) == (Verdict.CRASHED, True)
 
 
-def test_a_kernel_that_leaves_a_thread_running_does_not_slow_the_next(supervisor: Supervisor, cache: Path) -> None:
-    before = 'static void *spin(void *x) { for (;;) __asm__ volatile(""); return x; }'
-    body = "multiply(A, B, C, M, N, K); if (calls == 1) { pthread_t t; pthread_create(&t, 0, spin, 0); }"
-    measured = supervisor.measure(*built(cache, body, before))
-    assert measured.ok
-    assert measured.conditions["restless_threads"] is True
-    assert supervisor.measure(*built(cache)).conditions["restless_threads"] is False
-    assert supervisor.starts >= 2, "a fresh worker took over"
-
-
 def test_one_that_fails_in_a_comparison_leaves_the_others_racing(supervisor: Supervisor, cache: Path) -> None:
     names = {"good": None, "late": "right first, wrong later", "bad": "segfault", "well": None, "gone": "exit"}
+    names |= {"rude": "changes its process", "worse": "wrong, and changes its process"}
     entries = [
         Contender(name, *built(cache, *((FAULTS[f].body, FAULTS[f].before) if f else ()))) for name, f in names.items()
     ]
@@ -142,6 +134,8 @@ def test_one_that_fails_in_a_comparison_leaves_the_others_racing(supervisor: Sup
         "bad": Verdict.CRASHED,
         "well": Verdict.CORRECT,
         "gone": Verdict.CRASHED,
+        "rude": Verdict.WRONG,
+        "worse": Verdict.WRONG,
     }
     assert len(results["good"].samples) == len(results["well"].samples) == 4
 
@@ -247,7 +241,7 @@ from deepgen.measure.supervisor import Supervisor
 from deepgen.operators import gemm
 cache = Path({cache!r})
 runner = Supervisor(Task(gemm(37, 29, 23), TARGET, policy=Policy(timeout_seconds=300.0)), cache=cache)
-good, endless = kernel(), kernel(FAULTS["infinite loop"].body)
+good, endless = kernel(), kernel("if (fork() == 0) {{ setsid(); for (;;) sleep(1); }} for (;;) sleep(1);")
 assert runner.measure(good, build(good, cache)).ok
 print(runner.worker_pid, flush=True)
 runner.measure(endless, build(endless, cache))
@@ -255,19 +249,22 @@ runner.measure(endless, build(endless, cache))
 
 
 def test_no_worker_outlives_its_supervisor(cache: Path) -> None:
-    """Not even one that is stuck in a kernel, when the supervisor is killed without a chance to clean up."""
+    """Not even one that is stuck in a kernel and has started others, when the supervisor is killed without a chance to
+    clean up."""
     script = _PARENT.format(path=[str(Path(__file__).parent)], cache=str(cache))
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     worker = int(parent.stdout.readline())
-    time.sleep(0.5)
-    os.kill(worker, 0)
+    until = time.monotonic() + 60.0
+    while not descendants(worker) and time.monotonic() < until:
+        time.sleep(0.05)
+    family = {**descendants(parent.pid), **descendants(worker)}
+    assert len(family) == 3 and worker in family, "keeper, worker and what the kernel started"
     parent.kill()
     parent.wait()
-    until = time.monotonic() + 60.0
-    while Path(f"/proc/{worker}").exists() and time.monotonic() < until:
+    while any(member.running for member in family.values()) and time.monotonic() < until:
         time.sleep(0.05)
-    assert not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text().split()
+    assert not [member for member in family.values() if member.running]
 
 
 def test_without_a_compiler_kernels_are_still_measured_and_faults_still_named(cache: Path, tmp_path: Path) -> None:

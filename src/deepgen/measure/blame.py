@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from deepgen.measure.buffers import GUARD
 from deepgen.measure.pulse import Place, Pulse, Stage
@@ -20,6 +20,7 @@ _DOING = {
 }
 # What processors raise, with the code beside it: x86 a protection fault that is not about a page, Arm a bus error.
 _UNALIGNED = ((signal.SIGSEGV, 128), (signal.SIGBUS, 1))
+_SPOILT = "closed or wrote to the worker's files"
 _NEAR_STACK = 1 << 20
 _SHOWN = 160  # characters of what it printed
 
@@ -34,9 +35,17 @@ def overdue(pulse: Pulse) -> tuple[Verdict, str]:
     return Verdict.TIMED_OUT, f"checking its answer took longer than {limit:.3g} seconds"
 
 
-def death(returncode: int | None, pulse: Pulse, printed: str) -> tuple[Verdict, str]:
-    """The worker ended: by a signal, by itself, or it lost its channel (None: it had to be killed for that)."""
-    verdict, what = _cause(returncode, pulse)
+def death(report: Mapping[str, int] | None, pulse: Pulse, printed: str) -> tuple[Verdict, str]:
+    """The worker ended. `report`: what its keeper told of that, empty if it was killed too; None: the worker was killed
+    by us because its channel was spoilt."""
+    if report is None:
+        verdict, what = Verdict.CRASHED, _SPOILT
+    elif "sent" in report:
+        verdict, what = Verdict.CRASHED, f"sent {_signal_name(report['sent'])} to its parent process"
+    elif "ended" in report:
+        verdict, what = _cause(report["ended"], pulse)
+    else:
+        verdict, what = Verdict.CRASHED, "killed its parent process"
     where = _DOING.get(pulse.stage, "before it ran")
     said = f"; it printed: {printed}" if printed else ""
     return verdict, f"{what} {where} ({_on_call(pulse)}){said}"
@@ -53,10 +62,14 @@ def _on_call(pulse: Pulse) -> str:
     return f"call {max(1, pulse.fields.calls)}"
 
 
-def _cause(returncode: int | None, pulse: Pulse) -> tuple[Verdict, str]:
+def _signal_name(number: int) -> str:
+    return {int(s): s.name for s in signal.Signals}.get(number, f"signal {number}")
+
+
+def _cause(returncode: int, pulse: Pulse) -> tuple[Verdict, str]:
     note = pulse.fields
-    if returncode is None or returncode == LOST_CHANNEL:
-        return Verdict.CRASHED, "closed or garbled the worker's files"
+    if returncode == LOST_CHANNEL:
+        return Verdict.CRASHED, _SPOILT
     if note.exited and returncode >= 0:
         return Verdict.CRASHED, f"called exit({note.status})"
     if returncode >= 0:
@@ -73,7 +86,7 @@ def _cause(returncode: int | None, pulse: Pulse) -> tuple[Verdict, str]:
         )
     if number in (signal.SIGSEGV, signal.SIGBUS) and note.signal:
         return Verdict.CRASHED, _access(note.address, note.stack, note.write, pulse.places())
-    names = {
+    names: dict[int, str] = {
         signal.SIGSEGV: "touched memory that is not there (segmentation fault)",
         signal.SIGBUS: "touched memory that is not there (bus error)",
         signal.SIGILL: "used an instruction that this processor does not have",
@@ -81,7 +94,7 @@ def _cause(returncode: int | None, pulse: Pulse) -> tuple[Verdict, str]:
         signal.SIGFPE: "divided by zero (arithmetic fault)",
         signal.SIGABRT: "aborted",
     }
-    return Verdict.CRASHED, names.get(signal.Signals(number), f"was ended by signal {number}")
+    return Verdict.CRASHED, names.get(number, f"was ended by signal {number}")
 
 
 def _access(address: int, stack: int, write: int, places: Sequence[Place]) -> str:

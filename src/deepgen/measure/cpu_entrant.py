@@ -39,6 +39,7 @@ class CpuEntrant:
     bench: Bench
     who: int
     run_limit: float
+    baseline: bool = False
     prepare: Callable[[], None] | None = None
     run: Callable[[], None] = lambda: None
     workspaces: dict[str, Guarded] = field(default_factory=dict)  # by the names that the launch plan gives them

@@ -1,4 +1,5 @@
-/* What the measuring worker does in C: push cache lines out, and leave a note when a kernel kills the process.
+/* What the measuring worker does in C: push cache lines out, tell whether a kernel changed how this thread computes, and
+ * leave a note when a kernel kills the process.
  *
  * The note lies in memory shared with the supervisor, so it survives whatever the kernel did to the worker's files.
  * The struct is mirrored in pulse.py. */
@@ -68,7 +69,48 @@ void dg_watch(struct pulse *shared) {
     on_exit(on_leave, NULL);
 }
 
-/* Before every call of a kernel: an earlier kernel may have changed any of this. */
+/* How this thread computes, as far as it differs from how every process starts. Mirrored in harness.py. */
+enum { ROUNDING = 1, DENORMALS = 2, OTHERWISE = 4 };
+static int found; /* since dg_arithmetic was last asked */
+
+#if defined(__x86_64__)
+static int arithmetic(void) {
+    uint16_t x87;
+    __asm__ volatile("fnstcw %0" : "=m"(x87));
+    unsigned sse = (__builtin_ia32_stmxcsr() ^ 0x1f80) & ~0x3fu, old = x87 ^ 0x037fu; /* without the status flags */
+    return (sse & 0x6000 || old & 0x0c00 ? ROUNDING : 0) | (sse & 0x8040 ? DENORMALS : 0) |
+           (sse & ~0xe040u || old & ~0x0c00u ? OTHERWISE : 0);
+}
+
+static void compute_as_usual(void) {
+    uint16_t x87 = 0x037f;
+    __builtin_ia32_ldmxcsr(0x1f80);
+    __asm__ volatile("fldcw %0" : : "m"(x87));
+}
+#elif defined(__aarch64__)
+static int arithmetic(void) {
+    const uint64_t rounding = 3u << 22, denormals = 1u << 24 | 1u << 19 | 1u;
+    uint64_t control;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+    return (control & rounding ? ROUNDING : 0) | (control & denormals ? DENORMALS : 0) |
+           (control & ~(rounding | denormals) ? OTHERWISE : 0);
+}
+
+static void compute_as_usual(void) { __asm__ volatile("msr fpcr, xzr"); }
+#else
+static int arithmetic(void) { return 0; }
+static void compute_as_usual(void) {}
+#endif
+
+/* What kernels left changed since this was last asked. */
+int dg_arithmetic(void) {
+    int changed = found | arithmetic();
+    compute_as_usual();
+    found = 0;
+    return changed;
+}
+
+/* Before every call of a kernel: an earlier one, or loading a library, may have changed any of this. */
 void dg_begin(void) {
     static const int numbers[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
     struct sigaction action;
@@ -76,11 +118,8 @@ void dg_begin(void) {
     action.sa_sigaction = on_signal;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESETHAND;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) sigaction(numbers[i], &action, NULL);
-#if defined(__x86_64__)
-    __builtin_ia32_ldmxcsr(0x1f80); /* round to nearest, denormals on: a library may turn them off when it is loaded */
-#elif defined(__aarch64__)
-    __asm__ volatile("msr fpcr, xzr"); /* likewise */
-#endif
+    found |= arithmetic();
+    compute_as_usual();
     errno = 0;
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from enum import IntFlag
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -21,6 +22,14 @@ def source() -> Kernel:
     return Kernel("measuring_harness", "c", (Source("harness.c", text),), ("-O2",), LaunchPlan(()))
 
 
+class Arithmetic(IntFlag):
+    """What a kernel can change of how its thread computes. Mirrors the enum in harness.c."""
+
+    ROUNDING = 1
+    DENORMALS = 2
+    OTHERWISE = 4  # traps, default NaNs, the precision of the x87
+
+
 class Harness:
     """Cache flushing and notes about crashes. Without a library it streams memory and leaves no notes."""
 
@@ -30,6 +39,7 @@ class Harness:
             self._library.dg_flush.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
             self._library.dg_watch(ctypes.byref(pulse.fields))
         self.begin = self._library.dg_begin if self._library is not None else _nothing
+        self._arithmetic = self._library.dg_arithmetic if self._library is not None else int
         self.by_lines = self._library is not None and bool(self._library.dg_flush(None, 0))
         self._ballast = None if self.by_lines else np.zeros(cache_bytes // 8, np.float64)
 
@@ -44,6 +54,10 @@ class Harness:
         elif self._library is not None:
             for array in arrays:
                 self._library.dg_flush(array.ctypes.data, array.nbytes)
+
+    def arithmetic(self) -> Arithmetic:
+        """What kernels have left changed since this was last asked; afterwards this thread computes as usual."""
+        return Arithmetic(self._arithmetic())
 
     def empty_call(self) -> Callable[[], None]:
         """A call that does nothing, with as many arguments as kernels usually have."""

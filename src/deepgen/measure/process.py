@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import selectors
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import deepgen
-from deepgen.measure import blame
+from deepgen.build import guard
+from deepgen.measure import blame, keeper
 from deepgen.measure.channel import Channel, Closed, Garbled
 from deepgen.measure.limits import START_SECONDS
 from deepgen.measure.pulse import Pulse, Stage
 from deepgen.vocabulary import Verdict
 
+_MARK = "DEEPGEN_WORKER"  # in the environment of the worker and of everything that it starts
 _TAIL = 2048  # bytes kept of what kernels print
 _LOOK_SECONDS = 0.1  # between looks at the pulse: seldom enough that no timed run notices
 _LINGER_SECONDS = 2.0  # for a worker whose channel is gone to end by itself
-
-
-# Not `-m`: that would put the current folder before everything else that is imported.
-_PROGRAM = "import sys; sys.path[:] = sys.argv[4:]; from deepgen.measure.worker import main; main()"
+_END_SECONDS = 10.0  # for the keeper to end everything: giving much memory back takes a while
 
 
 class Lost(Exception):
@@ -39,45 +41,52 @@ class Lost(Exception):
 
 
 class WorkerProcess:
-    """One living worker."""
+    """One living worker, with its keeper between it and this process."""
 
     def __init__(self, opening: Mapping[str, Any], scratch: Path) -> None:
         self.pulse, pulse_fd = Pulse.create()
-        ours, theirs = socket.socketpair()
+        ours, channel = socket.socketpair()
         self._channel = Channel(ours)
-        life_read, self._life = os.pipe()
+        self._line, line = socket.socketpair()
         self._output, output_write = os.pipe()
         os.set_blocking(self._output, False)
+        self._mark = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._tail = b""
         self._ended = False
         self._count = 1  # of contenders in the present request
         self.printed = 0  # bytes, since the last request
-        fds = (theirs.fileno(), life_read, pulse_fd)
+        fds = (line.fileno(), channel.fileno(), pulse_fd)
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, *map(str, fds), *_import_path()],
+            self._keeper = subprocess.Popen(
+                # Not `-m`: that would put the current folder before everything else that is imported.
+                [sys.executable, keeper.__file__, *map(str, fds), *_import_path()],
                 stdin=subprocess.DEVNULL,
                 stdout=output_write,
                 stderr=output_write,
                 pass_fds=fds,
                 # A folder of our own: nothing lying about in the user's can be overwritten by chance.
                 cwd=scratch,
-                env=_environment(opening["threads"]),
+                env={**_environment(opening["threads"]), _MARK: self._mark},
                 start_new_session=True,
             )
         finally:
-            theirs.close()
-            for fd in (life_read, pulse_fd, output_write):
+            channel.close()
+            line.close()
+            for fd in (pulse_fd, output_write):
                 os.close(fd)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._output, selectors.EVENT_READ)
-        self.pid = self._process.pid
-        self.state = self.ask(opening, START_SECONDS)
+        try:
+            self.state = self.ask(opening, START_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+        self.pid: int = self.state["pid"]
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return self._keeper.poll() is None
 
     def ask(self, message: Mapping[str, Any], limit: float) -> dict[str, Any]:
         """Send a request and wait for its answer. Raises Lost."""
@@ -86,38 +95,46 @@ class WorkerProcess:
         self.printed, self._tail = 0, b""
         self._count = len(message.get("contenders", ())) or 1
         try:
-            self._channel.send(message)
-            self._wait()
-            reply: dict[str, Any] = self._channel.receive()
+            self._channel.ask(message)
+            reply = self._answer()
         except Closed:
             raise self._lost(_LINGER_SECONDS) from None
         except Garbled:
             raise self._lost(0.0) from None
         self._drain()
         if "lost" in reply:  # it lives, but no kernel can run in it any more
-            lost = Lost(Verdict.CRASHED, reply["lost"], self._who(), self.pulse.stage)
+            lost = Lost(Verdict(reply["verdict"]), reply["lost"], self._who(), self.pulse.stage)
             self.end()
             raise lost
         return reply
 
     def end(self) -> None:
         """Kill it and everything it started. May be called from another thread than the one that waits for it."""
-        if not self._ended:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._ended = True  # its number may belong to another process from now on
+        if self._ended:
+            return
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_WR)  # by this the keeper knows
+        self._keeper.send_signal(signal.SIGCONT)
+        try:
+            clean = self._keeper.wait(_END_SECONDS) == 0
+        except subprocess.TimeoutExpired:
+            clean = False
+            self._keeper.kill()
+            self._keeper.wait()
+        if not clean:  # it was killed before it could end them
+            _end_marked(f"{_MARK}={self._mark}".encode())
+        self._ended = True
 
     def close(self) -> None:
         self.end()
         self._selector.close()
         self._channel.close()
-        for fd in (self._life, self._output):
-            with suppress(OSError):
-                os.close(fd)
+        self._line.close()
+        with suppress(OSError):
+            os.close(self._output)
 
-    def _wait(self) -> None:
-        """Until a message begins to arrive, or a stage is overdue."""
+    def _answer(self) -> dict[str, Any]:
+        """Wait until the answer is there, or a stage is overdue."""
         while True:
             left = self.pulse.left()
             if left <= 0.0:
@@ -126,9 +143,10 @@ class WorkerProcess:
                 self.end()
                 raise lost
             for key, _ in self._selector.select(min(left, _LOOK_SECONDS)):
-                if key.fileobj is self._channel:
-                    return
-                self._drain()
+                if key.fileobj is not self._channel:
+                    self._drain()
+                elif (answer := self._channel.take_answer()) is not None:
+                    return dict(answer)
             if not self.alive:  # and a child of the kernel's holds the channel open
                 raise Closed("the worker ended")
 
@@ -148,15 +166,29 @@ class WorkerProcess:
 
     def _lost(self, linger: float) -> Lost:
         who, stage = self._who(), self.pulse.stage
-        try:
-            returncode: int | None = self._process.wait(linger)
-        except subprocess.TimeoutExpired:
-            returncode = None
+        self._keeper.send_signal(signal.SIGCONT)  # a kernel may have stopped it
+        with suppress(subprocess.TimeoutExpired):
+            self._keeper.wait(linger)
+        died = not self.alive
         self.end()
         with suppress(OSError):
             self._drain()
-        verdict, detail = blame.death(returncode, self.pulse, blame.readable(self._tail))
-        return Lost(verdict, detail, who, stage, killed=returncode == -signal.SIGKILL)
+        report = self._report() if died else None
+        verdict, detail = blame.death(report, self.pulse, blame.readable(self._tail))
+        return Lost(verdict, detail, who, stage, killed=report in ({}, {"ended": -signal.SIGKILL}))
+
+    def _report(self) -> dict[str, int]:
+        """What the keeper told of the worker's end; empty when it was killed itself."""
+        with suppress(OSError, ValueError):
+            told: dict[str, int] = json.loads(self._line.recv(1 << 10))
+            return told
+        return {}
+
+
+def _end_marked(mark: bytes) -> None:
+    until = time.monotonic() + _END_SECONDS
+    while guard.kill_marked(mark) and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def _environment(threads: int) -> dict[str, str]:

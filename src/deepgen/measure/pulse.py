@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import mmap
 import os
 import tempfile
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 _SIZE = 1 << 16
 _TABLE = 256  # where the table of buffers begins
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class Stage(IntEnum):
@@ -75,8 +83,13 @@ class Pulse:
     """One side's view of the page."""
 
     def __init__(self, fd: int) -> None:
-        self._map = mmap.mmap(fd, _SIZE)
-        self.fields = Fields.from_buffer(self._map)
+        # Not Python's own mmap: that keeps a descriptor open, and a kernel may write to any that it finds.
+        address = _libc.mmap(None, _SIZE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+        if address == _MAP_FAILED:
+            raise OSError(ctypes.get_errno(), "the page shared with the worker cannot be mapped")
+        weakref.finalize(self, _libc.munmap, address, _SIZE).atexit = False  # handlers may still write to it
+        self._table = address + _TABLE
+        self.fields = Fields.from_address(address)
 
     @staticmethod
     def create() -> tuple[Pulse, int]:
@@ -105,8 +118,8 @@ class Pulse:
 
     def left(self) -> float:
         """Seconds until the present stage is overdue."""
-        fields = self.fields
-        return float(fields.started + fields.limit - time.monotonic())
+        left = float(self.fields.started + self.fields.limit - time.monotonic())
+        return left if math.isfinite(left) else 0.0  # scribbled over by a kernel
 
     def clear(self) -> None:
         """Before a new request."""
@@ -116,12 +129,13 @@ class Pulse:
         """Write the table of buffers down before a kernel runs."""
         text = json.dumps([[p.name, p.start, p.bytes, p.read_only] for p in places]).encode()
         if len(text) <= _SIZE - _TABLE - 4:
-            self._map[_TABLE : _TABLE + 4 + len(text)] = len(text).to_bytes(4, "little") + text
+            ctypes.memmove(self._table, len(text).to_bytes(4, "little") + text, 4 + len(text))
 
     def places(self) -> list[Place]:
-        length = int.from_bytes(self._map[_TABLE : _TABLE + 4], "little")
+        table = ctypes.string_at(self._table, _SIZE - _TABLE)
+        length = int.from_bytes(table[:4], "little")
         try:
-            rows = json.loads(self._map[_TABLE + 4 : _TABLE + 4 + length] or b"[]")
+            rows = json.loads(table[4 : 4 + length] or b"[]")
             return [Place(str(n), int(s), int(b), bool(r)) for n, s, b, r in rows]
         except (ValueError, TypeError):  # scribbled over by a kernel
             return []

@@ -19,11 +19,11 @@ from deepgen.vocabulary import JsonObject, Measurement, Verdict
 
 
 class ContextLost(Exception):
-    """A kernel's fault has spoilt the device for this process: only a new one gets out of it."""
+    """A kernel has spoilt the device for this process, or the process itself: only a new one gets out of it."""
 
-    def __init__(self, detail: str) -> None:
+    def __init__(self, detail: str, verdict: Verdict = Verdict.CRASHED) -> None:
         super().__init__(detail)
-        self.detail = detail
+        self.detail, self.verdict = detail, verdict
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,10 @@ class Referee(ABC, Generic[E]):
     def stray(self) -> bool:
         """Whether this process is left in a state in which nothing more should be timed."""
 
+    def inspect(self, entrant: E, *, finished: bool = False) -> None:
+        """After an entrant has run. Raises ContextLost if it left its process changed, or when `finished`, busy."""
+        return
+
     def close(self) -> None:
         """Give back what another operator in this process has no use for."""
         return
@@ -100,6 +104,7 @@ class Referee(ABC, Generic[E]):
                 while not enough(samples, policy, beat) and time.monotonic() < latest:
                     samples.append(entrant.timed())
                 entrant.last()
+                self.inspect(entrant, finished=True)
         except Rejected as rejected:
             return [self._rejected(entrant, rejected)]
         finally:
@@ -115,6 +120,7 @@ class Referee(ABC, Generic[E]):
             with self.limited():
                 entrant.first()
                 entrant.last()
+                self.inspect(entrant)
         except Rejected as rejected:
             return [self._rejected(entrant, rejected)]
         finally:
@@ -131,10 +137,12 @@ class Referee(ABC, Generic[E]):
         def attempt(who: int, work: Callable[[E], None]) -> None:
             try:
                 work(racing[who])
+                self.inspect(racing[who])
             except Rejected as rejected:
                 lost = racing.pop(who)
                 lost.close()
                 out[who] = self._rejected(lost, rejected)
+                self.inspect(lost)  # or the next one is blamed for what this one changed
 
         def sample(who: int) -> Callable[[E], None]:
             return lambda entrant: samples[who].append(entrant.timed())

@@ -274,7 +274,7 @@ class Supervisor:
                     if attempt == ATTEMPTS - 1:
                         raise DeepgenError(f"the measuring worker fails before any kernel runs: {lost}") from lost
                     continue
-                self._mourn(lost, keys[lost.who])
+                self._count_death(lost, keys[lost.who])
                 raise
             self._printed = worker.printed
             break
@@ -287,12 +287,12 @@ class Supervisor:
             self._drop()
         return reply
 
-    def _mourn(self, lost: Lost, key: str) -> None:
+    def _count_death(self, lost: Lost, key: str) -> None:
         """Remember who killed the worker, and ask whether it is the device that fails."""
         self._deaths[key] += 1
         self._verdicts[key] = replace(_verdict(lost), detail=f"{lost.detail} (set aside after {DEATHS} such ends)")
-        if lost.verdict is Verdict.TIMED_OUT and self._good is None:
-            return  # we ended the worker ourselves, and know nothing yet of what this device can do
+        if lost.verdict is Verdict.WRONG or (lost.verdict is Verdict.TIMED_OUT and self._good is None):
+            return  # we ended the worker ourselves, which says nothing of what this device can do
         self._streak.append(key)
         if len(set(self._streak)) < DEATHS:
             return

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from statistics import median
 
 from deepgen.measure.base import Policy
@@ -16,6 +17,9 @@ FAST = 0.7  # a sample below this share of the median is suspect
 SPREAD = 3.0  # times: quartiles further apart than this settle nothing
 SETTLE_SECONDS = 0.2  # longer than the usual thread pools spin for, even on a busy machine
 PATIENCE = 3
+BURNT_SECONDS = 0.5  # of a thread's own time after the last call: no thread pool spins for so long unless it is told to
+BURNING_SECONDS = 5.0  # until then it may have to wait for a core
+_SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # by these a user tells it to
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
@@ -75,18 +79,7 @@ class Threads:
     def look(self) -> None:
         """Find the threads that exist now."""
         self.restless = 0
-        own = str(_thread_id())
-        try:
-            present = set(os.listdir("/proc/self/task")) - {own}  # noqa: PTH208 (names, not paths; called often)
-        except OSError:
-            return
-        for gone in set(self._files) - present:
-            os.close(self._files.pop(gone))
-        for fresh in present - set(self._files):
-            try:
-                self._files[fresh] = os.open(f"/proc/self/task/{fresh}/stat", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                continue
+        self._find()
 
     def settle(self) -> None:
         """Wait until all of them sleep. Those that never do are not waited for again and again."""
@@ -100,15 +93,48 @@ class Threads:
             time.sleep(50e-6)
 
     def running(self) -> bool:
-        for file in self._files.values():
+        return any(stat[0] == b"R" for _, stat in self._stats())
+
+    def burning(self) -> bool:
+        """Whether a thread goes on computing although nothing is asked of it."""
+        if any(name in os.environ for name in _SPINNING):
+            return False
+        self._find()
+        before = {thread: _ticks(stat) for thread, stat in self._stats()}
+        most = BURNT_SECONDS * os.sysconf("SC_CLK_TCK")
+        deadline = time.monotonic() + BURNING_SECONDS
+        while self.running() and time.monotonic() < deadline:
+            if any(_ticks(stat) - before[thread] >= most for thread, stat in self._stats()):
+                return True
+            time.sleep(1e-3)
+        return False
+
+    def _find(self) -> None:
+        own = str(_thread_id())
+        try:
+            present = set(os.listdir("/proc/self/task")) - {own}  # noqa: PTH208 (names, not paths; called often)
+        except OSError:
+            return
+        for gone in set(self._files) - present:
+            os.close(self._files.pop(gone))
+        for fresh in present - set(self._files):
             try:
-                text = os.pread(file, 256, 0)
+                self._files[fresh] = os.open(f"/proc/self/task/{fresh}/stat", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 continue
-            # The state follows the command's name, which is in parentheses and may hold anything.
-            if text[text.rfind(b")") + 2 : text.rfind(b")") + 3] == b"R":
-                return True
-        return False
+
+    def _stats(self) -> Iterator[tuple[str, list[bytes]]]:
+        """What the system tells of each, beginning with its state."""
+        for thread, file in self._files.items():
+            with suppress(OSError):
+                text = os.pread(file, 512, 0)
+                # The state follows the command's name, which is in parentheses and may hold anything.
+                yield thread, text[text.rfind(b")") + 2 :].split()
+
+
+def _ticks(stat: list[bytes]) -> int:
+    """Of the system's clock that a thread has computed."""
+    return int(stat[11]) + int(stat[12])
 
 
 def _thread_id() -> int:

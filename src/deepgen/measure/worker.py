@@ -1,7 +1,6 @@
-"""The measuring process: it may crash or hang, and then only it is lost. Started by the supervisor, never by hand.
+"""The measuring process: it may crash or hang, and then only it is lost. Started by the keeper, never by hand.
 
-Kernels run in its main thread. A second thread does nothing but wait for the supervisor's end of a pipe to close, so
-that no worker outlives its supervisor, not even one that is stuck in a kernel.
+Kernels run in its main thread.
 """
 
 from __future__ import annotations
@@ -9,10 +8,6 @@ from __future__ import annotations
 import gc
 import os
 import resource
-import signal
-import socket
-import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,6 +21,7 @@ from deepgen.measure.bench import Bench, Rejected
 from deepgen.measure.channel import Channel, Closed
 from deepgen.measure.cpu_entrant import CpuEntrant, Surroundings
 from deepgen.measure.harness import Harness
+from deepgen.measure.process_state import Watch
 from deepgen.measure.pulse import Pulse, Stage
 from deepgen.measure.referee import ContextLost, Inputs, Referee
 from deepgen.measure.timing import Threads
@@ -51,6 +47,8 @@ class CpuWorker(Referee[CpuEntrant]):
         caches = getattr(target, "l3_bytes", 32 << 20) + getattr(target, "cores", 1) * getattr(target, "l2_bytes", 0)
         harness = Harness(library, pulse, min(_MOST_STREAMED, caches * 5 // 4))
         self.around = Surroundings(self.task, harness, pulse, Threads())
+        harness.begin()
+        self._watch = Watch(harness.arithmetic)
         self._benches: dict[tuple[Inputs, bool], Bench] = {}
         self._call_seconds = _call_seconds(harness)
 
@@ -70,11 +68,13 @@ class CpuWorker(Referee[CpuEntrant]):
         return self._benches[key]
 
     def load(self, entrant: CpuEntrant, entry: Mapping[str, Any]) -> None:
+        self._watch.renew()
         if entry.get("kernel"):
             entrant.load(Kernel.from_json(entry["kernel"]), entry["binary"])
             return
         self.around.pulse.enter(Stage.LOAD, limits.START_SECONDS, entrant.who)
         try:
+            entrant.baseline = True
             baseline = baselines.by_name(entry["name"], self.task.own_baselines)
             entrant.run = baseline.prepare(entrant.bench.operator, entrant.bench.arrays, self.threads)
         except DeepgenError as error:
@@ -90,7 +90,8 @@ class CpuWorker(Referee[CpuEntrant]):
         try:
             yield
         finally:
-            resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+            with suppress(ValueError):  # a kernel has lowered the hard limit, and is found out for it
+                resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
     def look(self) -> None:
         self.around.threads.look()
@@ -107,8 +108,19 @@ class CpuWorker(Referee[CpuEntrant]):
             "call_seconds": self._call_seconds,
         }
 
+    def inspect(self, entrant: CpuEntrant, *, finished: bool = False) -> None:
+        if entrant.baseline:
+            self._watch.accept()
+            return
+        changed = self._watch.changed()
+        if changed is None and finished and self.around.threads.burning():
+            changed = "left threads running that use processor time after its call has returned"
+        if changed is not None:
+            raise ContextLost(changed, Verdict.WRONG)
+
     def stray(self) -> bool:
-        return self.around.threads.restless > 0 and self.around.threads.running()
+        restless = self.around.threads.restless > 0 and self.around.threads.running()
+        return restless or self._watch.changed() is not None
 
     def close(self) -> None:
         for bench in self._benches.values():
@@ -117,9 +129,9 @@ class CpuWorker(Referee[CpuEntrant]):
 
 def serve(channel: Channel, pulse: Pulse) -> None:
     """Answer requests until the supervisor hangs up."""
-    worker = _opened(channel.receive(), pulse, channel)
+    worker = _opened(channel.receive_request(), pulse, channel)
     while True:
-        request = channel.receive()
+        request = channel.receive_request()
         if request["do"] == "open":
             worker.close()
             worker = _opened(request, pulse, channel)
@@ -129,19 +141,19 @@ def serve(channel: Channel, pulse: Pulse) -> None:
         try:
             answer: JsonObject = {"measurements": [m.to_json() for m in handlers[request["do"]](request)]}
         except ContextLost as lost:
-            channel.send({"lost": lost.detail})
+            channel.answer({"lost": lost.detail, "verdict": lost.verdict.value})
             return
         except (DeepgenError, MemoryError) as error:
             answer = {"error": f"{worker.task.operator.describe()} cannot be measured here: {error}"}
         gc.enable()
-        channel.send({**answer, **_state(), "stray": worker.stray()})
+        channel.answer({**answer, **_state(), "stray": worker.stray()})
 
 
 def _opened(opening: Mapping[str, Any], pulse: Pulse, channel: Channel) -> Referee[Any]:
     worker = _worker(opening, pulse)
     gc.collect()
     gc.freeze()
-    channel.send(_state())
+    channel.answer(_state())
     return worker
 
 
@@ -153,36 +165,26 @@ def _worker(opening: Mapping[str, Any], pulse: Pulse) -> Referee[Any]:
     return CpuWorker(opening, pulse)
 
 
-def main() -> None:
-    """The arguments are file descriptors: the channel, the life line, the pulse."""
-    channel_fd, life_fd, pulse_fd = (int(word) for word in sys.argv[1:4])
-    threading.Thread(target=_die_with_supervisor, args=(life_fd,), daemon=True).start()
+def main(channel_fd: int, pulse_fd: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     resource.setrlimit(resource.RLIMIT_STACK, (_STACK if hard < 0 else min(_STACK, hard), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for fd in (channel_fd, life_fd, pulse_fd):
-        os.set_inheritable(fd, False)  # programs that a kernel starts have no part in this
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # when memory runs out, this process goes first
+    pulse = Pulse(pulse_fd)
+    os.close(pulse_fd)
     try:
-        serve(Channel(socket.socket(fileno=channel_fd)), Pulse(pulse_fd))
+        serve(Channel.hidden(channel_fd), pulse)
     except Closed:
         # Skip all destructors: they belong to kernels that may have left anything behind.
         os._exit(LOST_CHANNEL)
-
-
-def _die_with_supervisor(life_fd: int) -> None:
-    while os.read(life_fd, 1):
-        pass
-    if os.getpgrp() == os.getpid():  # what a kernel may have started goes too
-        os.killpg(0, signal.SIGKILL)
-    os._exit(LOST_CHANNEL)
 
 
 def _state() -> JsonObject:
     used = resource.getrusage(resource.RUSAGE_SELF)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {
+        "pid": os.getpid(),
         "cpu": used.ru_utime + used.ru_stime,
         "resident": pages * resource.getpagesize(),
         "threads": len(os.listdir("/proc/self/task")),  # noqa: PTH208
@@ -198,7 +200,3 @@ def _call_seconds(harness: Harness) -> float:
         call()
         taken.append(time.perf_counter_ns() - started)
     return sorted(taken)[100] * 1e-9
-
-
-if __name__ == "__main__":
-    main()

@@ -144,10 +144,10 @@ class Flow:
         if self._most_slots is not None:
             self._slots = min(self._slots, self._most_slots)
         self._crew.refresh(nodes)
-        self._despair()
+        self._end_without_devices()
         self._feed()
 
-    def _despair(self) -> None:
+    def _end_without_devices(self) -> None:
         """Devices may come back; a study that has had none for long ends, and can go on later."""
         if self._crew.ready:
             self._alone_since = None

@@ -1,0 +1,63 @@
+"""Kernels that change their process, leave others running or reach for the tuner are found out; the study goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from process_faults import DEEDS, ProcessFaults
+
+import deepgen as dg
+from deepgen.cli.processes import descendants
+from deepgen.measure.base import Policy
+from deepgen.measure.process_state import read
+from deepgen.targets import host
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+
+LEFT = f"left-{os.getpid()}"
+
+
+def left_running() -> list[str]:
+    """Processes of kernels that are still there, and workers of ours."""
+    names = [p.read_text() for p in Path("/proc").glob("[0-9]*/comm") if p.exists()]
+    return [*(name for name in names if LEFT in name), *map(str, descendants(os.getpid()))]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> dg.Study:
+    folder = tmp_path_factory.mktemp("processes")
+    before, handler = read(), signal.getsignal(signal.SIGINT)
+    study = dg.tune(
+        dg.gemm(17, 13, 11),
+        target="cpu",
+        trials=len(DEEDS),
+        strategy="exhaustive",
+        keep_top=1,
+        generator=ProcessFaults(LEFT),
+        policy=Policy(min_samples=3, max_samples=5, timeout_seconds=2.0),
+        baselines=False,
+        out=folder / "studies",
+        engine=dg.LocalEngine(cache=folder / "cache", jobs=2),
+    )
+    assert read().cores == before.cores and signal.getsignal(signal.SIGINT) is handler
+    assert left_running() == []
+    return study
+
+
+@pytest.mark.parametrize("name", DEEDS)
+def test_each_is_told_what_it_did_and_the_next_one_is_not(study: dg.Study, name: str) -> None:
+    if name == "one core" and host.usable_cores() == 1:
+        pytest.skip("there is one core only")
+    deed = DEEDS[name]
+    [measured] = [t.measurement for t in study.trials() if t.config["DEED"] == name]
+    assert measured.verdict is deed.verdict, measured.detail
+    assert deed.says in measured.detail
+    assert bool(measured.samples) == measured.ok
+
+
+def test_a_kernel_that_leaves_all_as_it_was_wins(study: dg.Study) -> None:
+    assert DEEDS[study.best().trial.config["DEED"]].verdict is dg.Verdict.CORRECT
