@@ -63,6 +63,7 @@ class GpuBench:
         ]
         mix = None if isinstance(operator, Recorded) else self._mixture
         self.turns = Turns(self._sets, self._sets[0].inputs, mix)
+        self.use(self._sets[0])
 
     @property
     def bytes(self) -> int:
