@@ -184,7 +184,7 @@ class WrongGemm:
         after = (remember,) if kind in STALE else ()
         given = (TensorArg("B"), *(ScalarArg("i64", size) for size in ("N", "K", "ldb")), packed)
         ahead = (Step("prepare", given, **wide),) if kind in ("PREPARED", "STALE_BUT_B") else ()  # type: ignore[arg-type]
-        plan = LaunchPlan((*before, multiply, *after), ahead)
+        plan = LaunchPlan((*before, multiply, *after), ahead, requires=(("batch == 1", "no batch"),))
         if isinstance(target, Cpu):
             return Kernel(self.name, "c", (Source("wrong_gemm.c", text),), ("-O1",), plan)
         return Kernel(self.name, "cuda", (Source("wrong_gemm.cu", text),), (), plan)

@@ -120,28 +120,27 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     target = targets.resolve(options.target)
     record: Row = {"target": target.to_json(), "sizes": SIZES, "rows": [], "seconds": {}}
-    for dtype in options.dtypes:
-        started = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                for row in rows(dtype, target, Path(folder)):
-                    record["rows"].append(row)
-                    print(_line(row), flush=True)
-            except DeepgenError as error:  # the other dtypes go on
-                record["rows"].append(
-                    {"dtype": dtype, "kernel": "", "verdict": "error", "detail": str(error), "ok": False}
-                )
-                print(_line(record["rows"][-1]), flush=True)
-        record["seconds"][dtype] = round(time.monotonic() - started, 1)
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    with tempfile.TemporaryDirectory() as folder:
+        for dtype in options.dtypes:
+            started = time.monotonic()
+            for row in _told(dtype, target, Path(folder)):
+                record["rows"].append(row)
+                mark = "ok " if row["ok"] else "BAD"
+                line = f"{mark}  {dtype:5}  {row['kernel']:18}  {row['verdict']:10}  {row['detail'][:110]}"
+                print(line, flush=True)
+            record["seconds"][dtype] = round(time.monotonic() - started, 1)
+            options.out.write_text(json.dumps(record, indent=1) + "\n")
     bad = [row for row in record["rows"] if not row["ok"]]
     print(f"{len(record['rows'])} rows, {len(bad)} bad; seconds: {record['seconds']}")
     return 1 if bad else 0
 
 
-def _line(row: Row) -> str:
-    mark = "ok " if row["ok"] else "BAD"
-    return f"{mark}  {row['dtype']:5}  {row['kernel']:18}  {row['verdict']:10}  {row['detail'][:110]}"
+def _told(dtype: str, target: Target, folder: Path) -> Iterator[Row]:
+    """The rows of a dtype; an error ends them and is the last: the other dtypes go on."""
+    try:
+        yield from rows(dtype, target, folder)
+    except DeepgenError as error:
+        yield {"dtype": dtype, "kernel": "", "verdict": "error", "detail": str(error), "ok": False}
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ def arrays(
     """
     seeds = pair(seed, probe)
     if isinstance(operator, Recorded):
-        return [(inputs, partial(dict, answers)) for inputs, answers in (read(operator, one, probe, folder) for one in seeds)]
+        found = [read(operator, one, probe, folder) for one in seeds]
+        return [(inputs, partial(dict, answers)) for inputs, answers in found]
     drawn = [operator.inputs(one, probe) for one in seeds]
     for other in drawn[1:]:
         _share_ends(drawn[0], other)
