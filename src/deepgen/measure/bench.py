@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -19,6 +19,8 @@ from deepgen.vocabulary import DType, Verdict
 
 S = TypeVar("S")
 
+_MOST_RIGHT = 16  # answers that are remembered for a set of inputs: comparing bits costs a hundredth of judging them
+_RIGHT_BYTES = 64 << 20  # and no more than this
 _NAN_BYTE = 0xFF  # a NaN in every floating format, and not one that arithmetic gives
 _INTEGER_BYTES = (0xAA, 0x55)  # in turn, two runs each: an integer that was right by chance cannot stay so
 
@@ -81,11 +83,20 @@ class Turns(Generic[S]):
 
 
 @dataclass(frozen=True)
+class Right:
+    """Outputs, bit for bit, that were found right, and their largest error as a share of the tolerance."""
+
+    outputs: Mapping[str, Array]
+    error: float
+
+
+@dataclass(frozen=True)
 class InputSet:
-    """Inputs, and the right answers to them."""
+    """Inputs, the right answers to them, and the latest outputs of kernels that were found right."""
 
     inputs: Mapping[str, Array]
     answers: Mapping[str, Answer]
+    right: list[Right] = field(default_factory=list)
 
 
 class Bench:
@@ -144,8 +155,12 @@ class Bench:
             self._poison[tensor.name] = poison(tensor.dtype, self._runs)
             self.buffers[tensor.name].all.fill(self._poison[tensor.name])
 
-    def judge(self) -> float:
-        """The largest error of the outputs as a share of the tolerance, when all are right."""
+    def judge(self) -> Right:
+        """The outputs, when all are right. Kernels that add up in the same order give the same bits: they are known."""
+        known = self._present.right
+        for right in known:
+            if self.same_as(right):
+                return right
         worst = 0.0
         for tensor in self._outputs:
             got, want = self.arrays[tensor.name], self._present.answers[tensor.name]
@@ -154,16 +169,17 @@ class Bench:
                 sentence = explain(tensor.name, got, want.values, tensor.dtype, found, self._poison.get(tensor.name))
                 raise Rejected(Verdict.WRONG, sentence, found.error if np.isfinite(found.error) else None)
             worst = max(worst, found.error)
-        return worst
+        fresh = Right({t.name: self.buffers[t.name].all.copy() for t in self._outputs}, worst)
+        known.append(fresh)
+        if len(known) > min(_MOST_RIGHT, _RIGHT_BYTES // sum(t.bytes for t in self._outputs)):
+            known.pop(0)
+        return fresh
 
-    def answer(self) -> dict[str, Array]:
-        """A copy of the outputs as they are now."""
-        return {t.name: self.buffers[t.name].all.copy() for t in self._outputs}
-
-    def same_as(self, answer: dict[str, Array]) -> bool:
-        """Whether the outputs are, bit for bit, an answer that was found right."""
+    def same_as(self, right: Right) -> bool:
+        """Whether the outputs are, bit for bit, some that were found right."""
         return all(
-            _memcmp(self.buffers[name].start, kept.ctypes.data, kept.nbytes) == 0 for name, kept in answer.items()
+            _memcmp(self.buffers[name].start, kept.ctypes.data, kept.nbytes) == 0
+            for name, kept in right.outputs.items()
         )
 
     def close(self) -> None:

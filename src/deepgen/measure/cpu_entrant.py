@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from deepgen.measure import limits
 from deepgen.measure.base import Task
-from deepgen.measure.bench import REWRITTEN, STALE, Bench, InputSet, Rejected, look_for_damage, on_call
+from deepgen.measure.bench import REWRITTEN, STALE, Bench, InputSet, Rejected, Right, look_for_damage, on_call
 from deepgen.measure.buffers import Guarded
 from deepgen.measure.harness import Harness
 from deepgen.measure.pulse import Pulse, Stage
@@ -51,7 +51,7 @@ class CpuEntrant:
     _sets: Sequence[InputSet] = ()
     _prepared: InputSet | None = None  # what `prepare` was given
     _turn: int = -1  # which of the sets the inputs are of
-    _answers: dict[int, dict[str, Array]] = field(default_factory=dict)  # to each of them, once found right
+    _answers: dict[int, Right] = field(default_factory=dict)  # to each of them, the first
 
     def __post_init__(self) -> None:
         self._sets = self.bench.turns.under(self._constant)
@@ -152,9 +152,9 @@ class CpuEntrant:
             return
         self.reproducible = self.reproducible and known is None
         with on_call(self.calls, self._since):
-            self.error = max(self.error, self.bench.judge())
-        if known is None:
-            self._answers[self._turn] = self.bench.answer()
+            right = self.bench.judge()
+        self.error = max(self.error, right.error)
+        self._answers.setdefault(self._turn, right)
 
     def _since(self) -> str:
         """What may explain a wrong result on these inputs."""
