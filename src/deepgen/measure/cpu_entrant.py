@@ -16,7 +16,7 @@ from deepgen.measure.timing import Threads
 from deepgen.operators import Array
 from deepgen.runtime import plans
 from deepgen.runtime.native import NativeKernel, NotLoadable
-from deepgen.vocabulary import BadInput, Kernel, Verdict, WorkspaceArg
+from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Verdict, WorkspaceArg
 
 _GARBAGE = 0xFF  # fresh memory is zero here but not in a user's process: no kernel may count on it
 
@@ -56,6 +56,11 @@ class CpuEntrant:
     def __post_init__(self) -> None:
         self._sets = self.bench.turns.under(self._constant)
 
+    def expect(self, plan: LaunchPlan) -> None:
+        """Make the inputs ready that take turns under a kernel of this plan."""
+        self._constant = plans.constant(plan)
+        self._sets = self.bench.turns.under(self._constant)
+
     def load(self, kernel: Kernel, binary: str) -> None:
         """Load the library and give the kernel its memory."""
         self.around.pulse.enter(Stage.LOAD, limits.LOAD_SECONDS, self.who)
@@ -73,8 +78,6 @@ class CpuEntrant:
         self.scratch = [w for name, w in self.workspaces.items() if name not in bound.prepared]
         self.prepare = bound.prepare if kernel.plan.prepare else None
         self.run = bound.run
-        self._constant = plans.constant(kernel.plan)
-        self._sets = self.bench.turns.under(self._constant)
 
     def first(self) -> None:
         """Prepare, run once and verify."""
