@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from deepgen.measure import handed
-from deepgen.measure.bench import Rejected
+from deepgen.measure.bench import Rejected, Turns, poison
 from deepgen.measure.gpu_buffers import DeviceBuffer, DeviceTensor
 from deepgen.measure.gpu_checks import Checks, known
 from deepgen.measure.gpu_reference import DeviceReference
-from deepgen.operators import Answer, Array, Operator, Tensor
+from deepgen.operators import Answer, Array, Operator, Recorded, Tensor
 from deepgen.operators.compare import compare, explain, flat_scale
 from deepgen.runtime.gpu_driver import Driver, DriverError
 from deepgen.vocabulary import BadInput, Verdict
 
-_NAN_BYTE = 0xFF  # a NaN in every floating format, and not one that arithmetic gives
-_INTEGER_BYTES = (0xAA, 0x55)  # in turn: an integer that was right by chance cannot be so twice
-
 _WANT_BYTES, _SCALE_BYTES = 8, 4
+
+
+@dataclass(frozen=True)
+class DeviceSet:
+    """Inputs, the right answers to them, and a contender's own once they were found right."""
+
+    inputs: Mapping[str, DeviceBuffer]
+    right: dict[str, DeviceBuffer] = field(default_factory=dict)  # the reference
+    scale: dict[str, DeviceBuffer] = field(default_factory=dict)  # and its scale, in f32: one number, or one an element
+    kept: dict[str, DeviceBuffer] = field(default_factory=dict)
+    want: dict[str, Answer] = field(default_factory=dict)  # the reference again, where the host computed it
 
 
 class GpuBench:
@@ -36,50 +45,81 @@ class GpuBench:
         scratch: Path,
         on_device: DeviceReference | None = None,
     ) -> None:
-        self.operator, self._driver, self._checks = operator, driver, checks
-        self._probe = probe
-        inputs, answers = handed.arrays(operator, seed, probe, scratch)
-        self.buffers: dict[str, DeviceBuffer] = {}
-        self._before: dict[str, DeviceBuffer] = {}  # what inputs hold, and tensors that are read and written held
-        self._right: dict[str, DeviceBuffer] = {}  # the reference
-        self._scale: dict[str, DeviceBuffer] = {}  # and its scale, in f32: one number, or one an element
-        self._kept: dict[str, DeviceBuffer] = {}  # an answer that was found right
-        self._poison: dict[str, int] = {}
-        self._runs = 0
-        for tensor in operator.tensors():
-            buffer = DeviceBuffer(driver, tensor.name, tensor.bytes)
-            self.buffers[tensor.name] = buffer
-            if tensor.role != "output":
-                buffer.put(inputs[tensor.name])
-                self._before[tensor.name] = DeviceBuffer(driver, tensor.name, tensor.bytes)
-                driver.copy(self._before[tensor.name].start, buffer.start, tensor.bytes)
+        self.operator, self._driver, self._checks, self._on_device = operator, driver, checks, on_device
+        self._seed, self._probe, self._scratch = seed, probe, scratch
+        self._owned: list[DeviceBuffer] = []
+        self.buffers = {t.name: self._new(t.name, t.bytes) for t in operator.tensors()}
         self.outputs = [t for t in operator.tensors() if t.role != "input"]
         for tensor in self.outputs:
             if not known(tensor.dtype):
                 raise BadInput(f"{tensor.name} is {tensor.dtype}: such answers cannot be judged on a GPU yet")
-            self._kept[tensor.name] = DeviceBuffer(driver, tensor.name, tensor.bytes)
-        self.bytes = 2 * sum(t.bytes for t in operator.tensors()) + sum(12 * _size(t.shape) for t in self.outputs)
-        self._want: Mapping[str, Answer] | None = None  # where the host computed it
-        self.reference = "device" if on_device else "host"  # who did, and why
-        doubt = self._from_device(on_device, inputs) if on_device else ""
+        self._poison: dict[str, int] = {}
+        self._runs = 0
+        self._present: DeviceSet | None = None
+        self.reference = "device" if on_device else "host"  # who computed it, and why
+        self._sets = [
+            self._filled(self._placed(inputs), inputs, answers)
+            for inputs, answers in handed.arrays(operator, seed, probe, scratch)
+        ]
+        mix = None if isinstance(operator, Recorded) else self._mixture
+        self.turns = Turns(self._sets, self._sets[0].inputs, mix)
+        self.use(self._sets[0])
+
+    @property
+    def bytes(self) -> int:
+        return sum(buffer.bytes for buffer in self._owned)
+
+    def _mixture(self, constant: frozenset[str]) -> DeviceSet:
+        first, second = self._sets
+        mixed = handed.mixed(self.operator, self._seed, self._probe, self._scratch, constant)
+        return self._filled({**second.inputs, **{name: first.inputs[name] for name in constant}}, *mixed)
+
+    def use(self, chosen: DeviceSet) -> None:
+        """Rewrite in place the inputs that are not of this set. Those that are read and written follow in `reset`."""
+        present = self._present
+        for name, held in chosen.inputs.items():
+            if present is None or present.inputs[name] is not held:
+                self._driver.copy(self.buffers[name].start, held.start, held.bytes)
+        self._present = chosen
+
+    def _placed(self, inputs: Mapping[str, Array]) -> dict[str, DeviceBuffer]:
+        """Inputs in device memory that no kernel is told of."""
+        placed = {name: self._new(name, array.nbytes) for name, array in inputs.items()}
+        for name, buffer in placed.items():
+            buffer.put(inputs[name])
+        return placed
+
+    def _filled(
+        self,
+        buffers: Mapping[str, DeviceBuffer],
+        inputs: Mapping[str, Array],
+        answers: Callable[[], Mapping[str, Answer]],
+    ) -> DeviceSet:
+        """A set of inputs with its answers: from the device where it can be believed, else from the host."""
+        made = DeviceSet(buffers, kept={t.name: self._new(t.name, t.bytes) for t in self.outputs})
+        doubt = self._from_device(made, inputs)
         if doubt is not None:
             self.reference = f"host: {doubt}" if doubt else "host"
-            self._want = answers()
-            self._from_host(self._want)
-        driver.synchronize()
+            self._from_host(made, answers())
+        self._driver.synchronize()
+        return made
 
-    def _from_device(self, on_device: DeviceReference, inputs: Mapping[str, Array]) -> str | None:
+    def _from_device(self, made: DeviceSet, inputs: Mapping[str, Array]) -> str | None:
         """Have the device compute the reference. Gives why that is not to be believed, if it is not."""
+        on_device = self._on_device
+        if on_device is None:
+            return ""
+        self.use(made)
         try:
             for tensor in self.outputs:
                 count = _size(tensor.shape)
-                self._place(self._right, tensor.name, _WANT_BYTES * count)
-                if on_device.scales_each(tensor.name):
-                    self._place(self._scale, tensor.name, _SCALE_BYTES * count)
-                else:
-                    self._place(self._scale, tensor.name, _SCALE_BYTES).put(np.ones(1, np.float32))
-            wants = {f"want_{name}": buffer.start for name, buffer in self._right.items()}
-            scales = {f"scale_{name}": buffer.start for name, buffer in self._scale.items()}
+                made.right[tensor.name] = self._new(tensor.name, _WANT_BYTES * count)
+                each = on_device.scales_each(tensor.name)
+                made.scale[tensor.name] = self._new(tensor.name, _SCALE_BYTES * (count if each else 1))
+                if not each:
+                    made.scale[tensor.name].put(np.ones(1, np.float32))
+            wants = {f"want_{name}": buffer.start for name, buffer in made.right.items()}
+            scales = {f"scale_{name}": buffer.start for name, buffer in made.scale.items()}
             on_device.run(self.operator, {**self.addresses(), **wants, **scales})
         except DriverError as error:
             if error.sticky:
@@ -87,24 +127,30 @@ class GpuBench:
             return f"the device's reference could not be run: {error}"
         for tensor in self.outputs:
             tolerance = self.operator.tolerance(tensor.name, self._probe)
-            want, scale = self._right[tensor.name], self._scale[tensor.name]
+            want, scale = made.right[tensor.name], made.scale[tensor.name]
             if doubt := on_device.doubt(self.operator, tensor, inputs, want, scale, tolerance):
                 return doubt
         return None
 
-    def _from_host(self, answers: Mapping[str, Answer]) -> None:
+    def _from_host(self, made: DeviceSet, answers: Mapping[str, Answer]) -> None:
+        made.want.update(answers)
         for tensor in self.outputs:
             answer = answers[tensor.name]
             want = np.ascontiguousarray(answer.values, np.int64 if tensor.dtype.integer else np.float64)
             scale = np.ascontiguousarray(flat_scale(answer), np.float32)
-            for group, array in ((self._right, want), (self._scale, scale)):
-                self._place(group, tensor.name, array.nbytes).put(array)
+            for group, array in ((made.right, want), (made.scale, scale)):
+                if tensor.name in group:
+                    self._free(group[tensor.name])
+                group[tensor.name] = self._new(tensor.name, array.nbytes)
+                group[tensor.name].put(array)
 
-    def _place(self, group: dict[str, DeviceBuffer], name: str, size: int) -> DeviceBuffer:
-        if name in group:
-            group.pop(name).close()
-        group[name] = DeviceBuffer(self._driver, name, size)
-        return group[name]
+    def _new(self, name: str, size: int) -> DeviceBuffer:
+        self._owned.append(DeviceBuffer(self._driver, name, size))
+        return self._owned[-1]
+
+    def _free(self, buffer: DeviceBuffer) -> None:
+        self._owned.remove(buffer)
+        buffer.close()
 
     def addresses(self) -> dict[str, int]:
         return {name: buffer.start for name, buffer in self.buffers.items()}
@@ -118,62 +164,67 @@ class GpuBench:
         for tensor in self.outputs:
             buffer = self.buffers[tensor.name]
             if tensor.role == "inout":
-                self._driver.copy(buffer.start, self._before[tensor.name].start, tensor.bytes)
+                self._driver.copy(buffer.start, self._now.inputs[tensor.name].start, tensor.bytes)
                 continue
-            byte = _INTEGER_BYTES[self._runs % 2] if tensor.dtype.integer else _NAN_BYTE
-            self._poison[tensor.name] = byte
-            self._driver.fill(buffer.start, byte, tensor.bytes)
+            self._poison[tensor.name] = poison(tensor.dtype, self._runs)
+            self._driver.fill(buffer.start, self._poison[tensor.name], tensor.bytes)
 
     def judge(self) -> float:
         """The largest error of the outputs as a share of the tolerance, when all are right."""
         worst = 0.0
         for tensor in self.outputs:
             tolerance = self.operator.tolerance(tensor.name, self._probe)
-            right, scale = self._right[tensor.name].start, self._scale[tensor.name]
+            right, scale = self._now.right[tensor.name].start, self._now.scale[tensor.name]
             each = scale.bytes > _SCALE_BYTES
             found = self._checks.judge(
                 self.buffers[tensor.name].start, right, scale.start, _size(tensor.shape), each, tensor.dtype, tolerance
             )
             if found.count:
-                self._explain(tensor.name)
+                self._explain(tensor)
             worst = max(worst, found.error)
         return worst
 
     def keep(self) -> None:
         """Remember the outputs as they are: they were found right."""
         for tensor in self.outputs:
-            self._driver.copy(self._kept[tensor.name].start, self.buffers[tensor.name].start, tensor.bytes)
+            self._driver.copy(self._now.kept[tensor.name].start, self.buffers[tensor.name].start, tensor.bytes)
 
-    def same_as_kept(self) -> bool:
+    def same_as_kept(self, of: DeviceSet) -> bool:
         return not any(
-            self._checks.differ(self.buffers[t.name].start, self._kept[t.name].start, t.bytes).count
-            for t in self.outputs
+            self._checks.differ(self.buffers[t.name].start, of.kept[t.name].start, t.bytes).count for t in self.outputs
         )
 
-    def look_for_damage(self) -> None:
-        """Inputs must be as they were, and nothing may be written beside any tensor."""
+    def look_at_inputs(self) -> None:
+        """They must be as they were; after a run and before they are rewritten."""
         for tensor in self.operator.tensors():
-            buffer = self.buffers[tensor.name]
-            if damage := self._checks.damage(buffer):
-                raise Rejected(Verdict.WRONG, damage)
             if tensor.role == "input":
-                before = self._before[tensor.name].start
-                found = self._checks.differ(buffer.start, before, tensor.bytes)
+                buffer, held = self.buffers[tensor.name], self._now.inputs[tensor.name]
+                found = self._checks.differ(buffer.start, held.start, tensor.bytes)
                 if found.count:
-                    self._driver.copy(buffer.start, before, tensor.bytes)
+                    self._driver.copy(buffer.start, held.start, tensor.bytes)
                     raise Rejected(Verdict.WRONG, f"wrote to its input {tensor.name} (at byte {found.place})")
 
-    def close(self) -> None:
-        for group in (self.buffers, self._before, self._right, self._scale, self._kept):
-            for buffer in group.values():
-                buffer.close()
-            group.clear()
+    def look_for_damage(self) -> None:
+        """Nothing may be written beside any tensor."""
+        for buffer in self.buffers.values():
+            if damage := self._checks.damage(buffer):
+                raise Rejected(Verdict.WRONG, damage)
 
-    def _explain(self, name: str) -> None:
+    def close(self) -> None:
+        for buffer in self._owned:
+            buffer.close()
+        self._owned.clear()
+
+    @property
+    def _now(self) -> DeviceSet:
+        assert self._present is not None, "a contender's turn begins with its inputs"
+        return self._present
+
+    def _explain(self, tensor: Tensor) -> None:
         """The host's rule decides; it also finds the words."""
-        tensor = next(t for t in self.outputs if t.name == name)
+        name = tensor.name
         got: Array = self.buffers[name].get(tensor.empty())
-        want = self._want[name] if self._want is not None else self._fetched(tensor)
+        want = self._now.want[name] if self._now.want else self._fetched(tensor)
         found = compare(got, want, tensor.dtype, self.operator.tolerance(name, self._probe))
         if not found.ok:
             sentence = explain(name, got, want.values, tensor.dtype, found, self._poison.get(name))
@@ -182,8 +233,8 @@ class GpuBench:
     def _fetched(self, tensor: Tensor) -> Answer:
         """The device's reference, of which the host needs the whole only to explain what is wrong."""
         wide = np.dtype(np.int64 if tensor.dtype.integer else np.float64)
-        values = self._right[tensor.name].get(np.empty(tensor.shape, wide))
-        scale = self._scale[tensor.name]
+        values = self._now.right[tensor.name].get(np.empty(tensor.shape, wide))
+        scale = self._now.scale[tensor.name]
         sizes = scale.get(np.empty(scale.bytes // _SCALE_BYTES, np.float32))
         return Answer(values, sizes.reshape(tensor.shape) if sizes.size > 1 else sizes.reshape(()))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepgen.measure import limits
+from deepgen.measure import handed, limits
 from deepgen.measure.base import Helper, Task
 from deepgen.measure.gpu_bench import GpuBench
 from deepgen.measure.gpu_buffers import DeviceBuffer
@@ -80,8 +81,9 @@ class GpuWorker(Referee[GpuEntrant]):
         return False
 
     def _bench(self, inputs: Inputs) -> GpuBench:
+        inputs = _first(inputs)
         if inputs not in self._benches:
-            timed = {Inputs(self.task.seed, shape=shape) for shape in range(len(self.task.timed))}
+            timed = {_first(Inputs(self.task.seed, shape=shape)) for shape in range(len(self.task.timed))}
             others = [one for one in self._benches if one not in timed]
             device = self._device
             room = max(_BENCH_BYTES, device.driver.free_bytes() // 2)
@@ -111,3 +113,8 @@ class GpuWorker(Referee[GpuEntrant]):
             device.driver.synchronize()
             taken.append(device.driver.elapsed(start, end))
         return sorted(taken)[_LAUNCHES // 2]
+
+
+def _first(inputs: Inputs) -> Inputs:
+    """Of those that take turns on one bench, the first."""
+    return replace(inputs, seed=handed.pair(inputs.seed, inputs.probe)[0])

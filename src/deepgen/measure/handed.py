@@ -19,6 +19,7 @@ from deepgen.operators.signature import INPUT, OUTPUT
 from deepgen.vocabulary import BadInput, DeepgenError, digest
 
 _INPUT, _WANT, _SCALE = "input.", "want.", "scale."
+_ENDS = (0, -1)
 
 
 def needed(operator: Operator) -> bool:
@@ -26,24 +27,66 @@ def needed(operator: Operator) -> bool:
     return not is_built_in(operator) and not isinstance(operator, Recorded)
 
 
+def pair(seed: int, probe: str) -> tuple[int, ...]:
+    """The seeds of the inputs that take turns at the same addresses. Other probes than the usual one stay alone."""
+    first = seed - seed % 2
+    return (first, first + 1) if probe == "normal" else (seed,)
+
+
 def arrays(
     operator: Operator, seed: int, probe: str, folder: Path
-) -> tuple[dict[str, Array], Callable[[], Mapping[str, Answer]]]:
-    """Inputs, and the answers for whoever wants them: read where they were handed over, computed otherwise."""
+) -> list[tuple[dict[str, Array], Callable[[], Mapping[str, Answer]]]]:
+    """The sets of inputs that take turns, each with the answers for whoever wants them.
+
+    They are read where they were handed over, computed otherwise.
+    """
+    seeds = pair(seed, probe)
     if isinstance(operator, Recorded):
-        inputs, answers = read(operator, seed, probe, folder)
-        return inputs, lambda: answers
-    inputs = operator.inputs(seed, probe)
-    return inputs, partial(reference, operator, seed, probe, inputs, folder)
+        found = [read(operator, one, probe, folder) for one in seeds]
+        return [(inputs, partial(dict, answers)) for inputs, answers in found]
+    drawn = [operator.inputs(one, probe) for one in seeds]
+    for other in drawn[1:]:
+        _share_ends(drawn[0], other)
+    return [
+        (inputs, partial(reference, operator, one, probe, inputs, folder))
+        for one, inputs in zip(seeds, drawn, strict=True)
+    ]
+
+
+def mixed(
+    operator: Operator, seed: int, probe: str, folder: Path, constant: frozenset[str]
+) -> tuple[dict[str, Array], Callable[[], Mapping[str, Answer]]]:
+    """The second of two sets that take turns, with these inputs as they are in the first."""
+    (first, _), (second, _) = arrays(operator, seed, probe, folder)
+    inputs = {**second, **{n: first[n] for n in constant}}
+    return inputs, partial(reference, operator, pair(seed, probe)[1], probe, inputs, folder, constant)
+
+
+def _share_ends(first: Mapping[str, Array], other: Mapping[str, Array]) -> None:
+    """Give a set's inputs the first and last elements of another's: who looks only there takes both for the same."""
+    for name, array in other.items():
+        if array.size > len(_ENDS):
+            for end in _ENDS:
+                array.flat[end] = first[name].flat[end]
 
 
 def name(operator: Operator, seed: int, probe: str) -> str:
-    """The file of one set of inputs."""
-    return f"arrays-{digest(record(operator).to_json(), 12)}-{seed}-{probe}.npz"
+    """The file of that set of inputs, and of the one that it takes turns with."""
+    return f"arrays-{digest(record(operator).to_json(), 12)}-{pair(seed, probe)[0]}-{probe}.npz"
 
 
 def packed(operator: Operator, seed: int, probe: str) -> bytes:
-    """The inputs of that seed and probe with their answers, as the bytes of a file."""
+    """The inputs of that seed and probe and those that they take turns with, with their answers, as a file's bytes."""
+    out: dict[str, Array] = {}
+    for one in pair(seed, probe):
+        out |= {f"{one}.{n}": array for n, array in _computed(operator, one, probe).items()}
+    buffer = io.BytesIO()
+    np.savez(buffer, **out)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def _computed(operator: Operator, seed: int, probe: str) -> dict[str, Array]:
+    """One set as the arrays of a file."""
     try:
         inputs = operator.inputs(seed, probe)
         with np.errstate(all="ignore"):
@@ -57,9 +100,7 @@ def packed(operator: Operator, seed: int, probe: str) -> bytes:
     out: dict[str, Array] = {_INPUT + n: array for n, array in inputs.items()}
     for n, answer in answers.items():
         out |= {_WANT + n: answer.values, _SCALE + n: answer.scale}
-    buffer = io.BytesIO()
-    np.savez(buffer, **out)  # type: ignore[arg-type]
-    return buffer.getvalue()
+    return out
 
 
 def _check(operator: Operator, inputs: Mapping[str, Array], answers: Mapping[str, Answer]) -> None:
@@ -96,7 +137,8 @@ def read(operator: Operator, seed: int, probe: str, folder: Path) -> tuple[dict[
     """The inputs and answers that were handed over."""
     try:
         with np.load(folder / name(operator, seed, probe), allow_pickle=False) as file:
-            found = {str(n): file[n] for n in file.files}
+            own = f"{seed}."
+            found = {str(n)[len(own) :]: file[n] for n in file.files if n.startswith(own)}
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise DeepgenError(f"the inputs of seed {seed} ({probe}) were not handed over whole: {error}") from error
     inputs = {n[len(_INPUT) :]: array for n, array in found.items() if n.startswith(_INPUT)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from deepgen.measure.base import Task
 
 # Slower than this no kernel is worth waiting for: about what plain scalar code reaches.
@@ -29,6 +31,16 @@ def own_seconds(task: Task) -> float:
 
 
 def memory_bytes(task: Task, cores: int) -> int:
-    """What a kernel may allocate beyond its tensors and workspaces; each thread reserves a stack and an arena."""
+    """What a kernel may allocate beyond its tensors and workspaces; each thread reserves a stack and an arena.
+
+    Our copies of its results, and in a race of all contenders' results, are part of this.
+    """
     tensors = max(sum(t.bytes for t in operator.tensors()) for operator in task.shapes)
-    return (1 << 30) + cores * (256 << 20) + 4 * tensors
+    return (1 << 30) + cores * (256 << 20) + 8 * tensors
+
+
+def bench_bytes(task: Task) -> int:
+    """What our own arrays of the timed shapes take: tensors in place, two sets of inputs, two of answers."""
+    tensors = [t for operator in task.timed for t in operator.tensors()]
+    answers = sum(24 * int(np.prod(t.shape)) for t in tensors if t.role != "input")
+    return answers + sum(3 * t.bytes for t in tensors)

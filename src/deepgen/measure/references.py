@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -22,10 +22,18 @@ _SCALE = ".scale"
 
 
 def reference(
-    operator: Operator, seed: int, probe: str, inputs: Mapping[str, Array], folder: Path
+    operator: Operator,
+    seed: int,
+    probe: str,
+    inputs: Mapping[str, Array],
+    folder: Path,
+    constant: Collection[str] = (),
 ) -> Mapping[str, Answer]:
-    """The operator's exact result on its inputs of that seed and probe; read-only, so that no kernel can spoil it."""
-    key = digest([_VERSION, _code(type(operator)), operator.to_json(), seed, probe], 32)
+    """The operator's exact result on its inputs of that seed and probe; read-only, so that no kernel can spoil it.
+
+    `constant`: the inputs among them that are those of the first seed of the pair.
+    """
+    key = digest([_VERSION, _code(type(operator)), operator.to_json(), seed, probe, *sorted(constant)], 32)
     kept = _read(folder, key)
     if kept is not None:
         return kept

@@ -343,7 +343,7 @@ class Supervisor:
             return self._kernels >= RECYCLE_KERNELS
         return (
             self._kernels >= RECYCLE_KERNELS
-            or reply["resident"] - self._resident > RECYCLE_BYTES
+            or reply["resident"] - self._resident > RECYCLE_BYTES + limits.bench_bytes(self.task)
             or reply["threads"] > RECYCLE_THREADS
             or reply["stray"]
         )

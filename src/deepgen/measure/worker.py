@@ -68,9 +68,12 @@ class CpuWorker(Referee[CpuEntrant]):
         return self._benches[key]
 
     def load(self, entrant: CpuEntrant, entry: Mapping[str, Any]) -> None:
+        kernel = Kernel.from_json(entry["kernel"]) if entry.get("kernel") else None
+        if kernel is not None:
+            entrant.expect(kernel.plan)  # answers that are computed and mapped for it are none of its doing
         self._watch.renew()
-        if entry.get("kernel"):
-            entrant.load(Kernel.from_json(entry["kernel"]), entry["binary"])
+        if kernel is not None:
+            entrant.load(kernel, entry["binary"])
             return
         self.around.pulse.enter(Stage.LOAD, limits.START_SECONDS, entrant.who)
         try:

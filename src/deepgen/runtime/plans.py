@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -71,8 +71,16 @@ def prepared(plan: LaunchPlan) -> frozenset[str]:
 
 def tensors_of(plan: LaunchPlan) -> frozenset[str]:
     """The tensors that a plan passes on."""
-    passed = (a.tensor for s in steps_of(plan) for a in s.args if isinstance(a, (TensorArg, DescriptorArg)))
-    return frozenset((*passed, *(c.tensor for c in plan.constants)))
+    return frozenset((*_passed(steps_of(plan)), *(c.tensor for c in plan.constants)))
+
+
+def constant(plan: LaunchPlan) -> frozenset[str]:
+    """The tensors that the preparation is given: the kernel counts on them to stay as they are from run to run."""
+    return frozenset(_passed(plan.prepare))
+
+
+def _passed(steps: Iterable[Step]) -> Iterator[str]:
+    return (a.tensor for s in steps for a in s.args if isinstance(a, (TensorArg, DescriptorArg)))
 
 
 def names_of(plan: LaunchPlan) -> frozenset[str]:

@@ -121,6 +121,9 @@ class ConstantCopy:
 class LaunchPlan:
     """The steps of one run of a kernel, in order. `prepare` steps run once, before any timing (prepacking).
 
+    The tensors that `prepare` is given are declared constant: runs may count on what was made of them. All others may
+    hold other numbers in every run, at the same addresses.
+
     Before the steps of every run the bytes of `constants` are copied to their symbols. There is one symbol for all
     calls: on GPUs, runs of such a kernel on several streams must not overlap.
     """
