@@ -93,7 +93,7 @@ def child(kind: str, count: int, seed: int, home: Path) -> dict[str, Any]:
         shutil.rmtree(case, ignore_errors=True)
         case.mkdir()
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        signal.alarm(10 * SECONDS)  # for one that waits, on whatever busy machine
+        signal.alarm(3 * SECONDS)  # for one that waits
         try:
             with watch.over(case, temporary, reader, home / "cache"):
                 KINDS[kind].attempt(prepared, case, random.Random(f"{seed} {kind} {number}"))

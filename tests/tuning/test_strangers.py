@@ -177,6 +177,13 @@ def test_a_winner_that_is_no_winner_is_emitted_again(tmp_path: Path, what: str) 
     assert strangers_study.best(folder).load()(ones, ones)[0, 0] == 32.0
 
 
+def test_a_pipe_for_a_lock_is_not_waited_for(tmp_path: Path) -> None:
+    folder = strangers_study.write(tmp_path / "study", winner=False)
+    (folder / "lock").unlink()
+    os.mkfifo(folder / "lock")
+    assert main(["status", str(folder)]) == 0
+
+
 GOOD = {
     "c": ["-O3", "-O", "-std=gnu11", "-pthread", "-mavx512f", "-mno-fma", "-march=armv8.2-a+fp16", "-ffast-math",
           "-fno-math-errno", "-ffp-contract=fast", "-DX", "-DX=1 + (2)", "-lm"],
