@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -40,7 +41,8 @@ from faults.schedule import Schedule
 from faults.studies import SPECS, Bench, calm
 
 _INSIDE = "DEEPGEN_CHAOS_PLACE"
-WRAP_UP = 600.0  # seconds beside the faults' own: the calm studies before, the last study and the checks after
+LAST_STUDY = 480.0  # seconds after the last fault
+WRAP_UP = LAST_STUDY + 600.0  # beside the time of the faults: the calm studies before, and the checks after
 
 
 def main() -> int:
@@ -49,6 +51,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="in which faults strike")
     parser.add_argument("--faults", type=int, default=200, help="that hit, at most")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--study", choices=[spec.name for spec in SPECS], help="this one only; all in turn otherwise")
+    parser.add_argument("--trials", type=int, help="of each study")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/chaos.json"))
     given = parser.parse_args()
     if _INSIDE in os.environ:
@@ -58,16 +62,13 @@ def main() -> int:
 
 def outside(given: argparse.Namespace) -> int:
     """Make the place and go there; however that ends, nothing of it stays."""
-    given.out = given.out.absolute()
     # Ray's sockets need a folder with a short name.
     root = Path(tempfile.mkdtemp(prefix="dgc-", dir="/tmp"))
-    words = [str(Path(__file__).absolute()), "--engine", given.engine, "--minutes", str(given.minutes)]
-    words += ["--faults", str(given.faults), "--seed", str(given.seed), "--out", str(given.out)]
-    process = subprocess.Popen(apart(words), env={**os.environ, _INSIDE: str(root)})
+    process = subprocess.Popen(apart(sys.argv), env={**os.environ, _INSIDE: str(root)})
     try:
         return process.wait(given.minutes * 60.0 + WRAP_UP)
     except subprocess.TimeoutExpired:
-        print(f"not over {WRAP_UP:.0f} seconds after the last fault: given up", file=sys.stderr)
+        print(f"not over {WRAP_UP:.0f} seconds after its time: given up", file=sys.stderr)
         return 1
     finally:
         process.send_signal(signal.SIGKILL)  # and with it all that is in there
@@ -80,13 +81,14 @@ def inside(given: argparse.Namespace, place: Place) -> int:
     chance = Random(given.seed)
     evidence = given.out.with_suffix(".evidence")
     kinds = [*EVERYWHERE, *(ON_RAY if given.engine == "ray" else [])]
-    undisturbed = {spec.name: calm(place, spec) for spec in SPECS}
+    specs = [replace(spec, trials=given.trials or spec.trials) for spec in SPECS if given.study in (None, spec.name)]
+    undisturbed = {spec.name: calm(place, spec) for spec in specs}
     nodes = Nodes(place.root, place.environment()) if given.engine == "ray" else None
     started = time.monotonic()
     schedule = Schedule(kinds, given.faults, given.minutes * 60.0, chance)
-    bench = Bench(place, schedule, chance, evidence, nodes)
+    bench = Bench(place, schedule, chance, evidence, started + given.minutes * 60.0 + LAST_STUDY, nodes)
     while not bench.schedule.over:
-        spec = SPECS[bench.report.studies % len(SPECS)]
+        spec = specs[bench.report.studies % len(specs)]
         bench.disturb(spec, undisturbed[spec.name])
         say(bench, started)
     if bench.nodes is not None:

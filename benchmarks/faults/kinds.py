@@ -116,7 +116,10 @@ def _signals(weights: Mapping[str, int], number: signal.Signals, verb: str, of: 
 
 
 def _suspensions(weights: Mapping[str, int]) -> list[Kind]:
-    return [Kind(f"suspend {who}", "suspended", weight, partial(_suspended, who)) for who, weight in weights.items()]
+    return [
+        Kind(f"suspend {who}", "suspended", weight, partial(_suspended, who), spares=who == "worker")
+        for who, weight in weights.items()
+    ]
 
 
 EVERYWHERE = [

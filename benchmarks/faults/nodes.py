@@ -47,7 +47,7 @@ class Nodes:
         return lambda: self._nodes.append(self._added())
 
     def close(self) -> None:
-        self._cluster.shutdown()
+        self._cluster.shutdown()  # type: ignore[no-untyped-call]
 
     def _added(self) -> Any:
         resources = roles.of_node(1, 1, ())

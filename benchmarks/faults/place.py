@@ -49,6 +49,7 @@ class Place:
         (points / "METADATA").write_text("Metadata-Version: 2.1\nName: chaos_family\nVersion: 1\n")
         (points / "entry_points.txt").write_text(_POINTS)
         shutil.copyfile(family.__file__, plugin / "chaos_family.py")
+        (plugin / "torch.py").write_text("raise ImportError\n")  # a baseline that takes longer to import than all else
         for folder in ("work", "logs", "config", "data"):
             (self.root / folder).mkdir()
 

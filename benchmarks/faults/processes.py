@@ -22,7 +22,7 @@ def role(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return ""
-    if any(b"deepgen.measure.worker" in word for word in words):
+    if any(b"deepgen.measure.worker" in word or word.endswith(b"measure/keeper.py") for word in words):
         return "worker"
     first = os.fsdecode(words[0])
     for title, name in _RAY.items():

@@ -23,6 +23,8 @@ GLANCE = 0.02
 STUCK = 240.0  # seconds without a fault or an ended trial: the command hangs
 LINGER = 15.0  # seconds for what a killed command had started to notice and end
 COMMON = ["--target", "cpu", "--no-transfer", "--no-second-look", "--keep-top", "2", "--jobs", "2", "--json"]
+# In the temporary folder: what Ray itself keeps, and two empty files by which hosts take turns.
+STAY = ("ray", "deepgen-turns-")
 OF_A_STUDY = ("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "lock", "winner")
 
 
@@ -32,12 +34,17 @@ class Spec:
 
     name: str
     words: tuple[str, ...]
+    trials: int
+
+    def command(self, out: Path) -> list[str]:
+        trials = ("--trials", str(self.trials), "--out", str(out))
+        return [sys.executable, "-m", "deepgen", "tune", *self.words, *COMMON, *trials]
 
 
 SPECS = (
-    Spec("half bad", ("gemm", "MNK=48", "--family", family.NAME, "--strategy", "random", "--trials", "40")),
-    Spec("c_gemm", ("gemm", "MNK=64", "--family", "c_gemm", "--strategy", "random", "--trials", "24")),
-    Spec("softmax", ("softmax", "rows=64", "cols=96", "--strategy", "exhaustive", "--trials", "24")),
+    Spec("half-bad", ("gemm", "MNK=128", "--family", family.NAME, "--strategy", "random"), 40),
+    Spec("c_gemm", ("gemm", "MNK=64", "--family", "c_gemm", "--strategy", "random"), 24),
+    Spec("softmax", ("softmax", "rows=64", "cols=96", "--strategy", "exhaustive"), 24),
 )
 
 
@@ -54,10 +61,11 @@ class Report:
 
 def calm(place: Place, spec: Spec) -> Watch:
     """The same study without any fault, on this machine alone, to compare with."""
-    out = place.root / "calm" / spec.name.replace(" ", "-")
-    words = [sys.executable, "-m", "deepgen", "tune", *spec.words, *COMMON, "--out", str(out)]
+    out = place.root / "calm" / spec.name
     environment = place.calm_environment()
-    done = subprocess.run(words, cwd=place.work, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        spec.command(out), cwd=place.work, env=environment, capture_output=True, text=True, check=False
+    )
     watch = Watch(out)
     watch.look()
     if done.returncode or watch.wrong:
@@ -73,6 +81,7 @@ class Bench:
     schedule: Schedule
     chance: Random
     evidence: Path
+    until: float  # the moment, by time.monotonic(), at which even a study that is not done is given up
     nodes: Nodes | None = None
     report: Report = field(default_factory=Report)
     tuner: int = 0
@@ -87,7 +96,7 @@ class Bench:
         wrong: list[str] = []
         history: list[str] = []
         while self._run(spec, watch, wrong, history) != 0:
-            if len(wrong) > 20:
+            if len(wrong) > 20 or time.monotonic() > self.until:
                 break
         self.schedule.relent()
         watch.look()
@@ -104,7 +113,7 @@ class Bench:
         """The command once, to its end."""
         self.report.runs += 1
         log = self.place.root / "logs" / f"{self.report.runs}"
-        words = [sys.executable, "-m", "deepgen", "tune", *spec.words, *COMMON, "--out", str(watch.out)]
+        words = spec.command(watch.out)
         environment = self.place.environment()
         if self.nodes is not None:
             words += ["--engine", "ray", "--address", self.nodes.address]
@@ -129,8 +138,8 @@ class Bench:
                     moved = time.monotonic()
                     history.append(f"{moved:.2f}: {struck.what}, {self.ended} trials ended")
                     explained |= set(struck.codes)
-                if time.monotonic() - moved > STUCK:
-                    wrong.append(f"run {self.report.runs} hangs with {self.ended} trials ended: {self._seen()}")
+                if time.monotonic() - moved > STUCK or time.monotonic() > self.until:
+                    wrong.append(f"run {self.report.runs} is given up with {self.ended} trials ended: {self._seen()}")
                     process.kill()
                     process.wait()
                 time.sleep(GLANCE)
@@ -202,7 +211,7 @@ class Bench:
         cleaned = self._command(["clean", "--yes"]).stdout
         temp, cache = self.place.disk("temp"), self.place.disk("cache") / "deepgen"
         rest = {
-            "temp": sorted(path.name for path in temp.iterdir()),
+            "temp": sorted(path.name for path in temp.iterdir() if not path.name.startswith(STAY)),
             "cache/work": sorted(path.name for path in (cache / "work").glob("*")),
             "shared memory": sorted(path.name for path in Path("/dev/shm").iterdir()),
             "processes": [processes.command_of(pid) for pid in self._others()],
