@@ -12,11 +12,12 @@ NAME = "disturbed_gemm"
 FAULTS = {
     4: "this is no C",
     5: "*(volatile int *)16 = 1;",
-    6: 'for (;;) __asm__ volatile("");',
+    6: "for (;;) pause();",
     7: "C[N + 2] += 0.5f;",
 }
 
 _TEXT = """#include <stdint.h>
+#include <unistd.h>
 
 void product(const float *A, const float *B, float *C, int64_t M, int64_t N, int64_t K) {
     for (int64_t i = 0; i < M; i++) {
