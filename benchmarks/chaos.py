@@ -53,6 +53,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--study", choices=[spec.name for spec in SPECS], help="this one only; all in turn otherwise")
     parser.add_argument("--trials", type=int, help="of each study")
+    names = sorted(kind.name for kind in (*EVERYWHERE, *ON_RAY))
+    parser.add_argument("--kind", choices=names, action="append", help="of faults, these only; all otherwise")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/chaos.json"))
     given = parser.parse_args()
     if _INSIDE in os.environ:
@@ -81,6 +83,7 @@ def inside(given: argparse.Namespace, place: Place) -> int:
     chance = Random(given.seed)
     evidence = given.out.with_suffix(".evidence")
     kinds = [*EVERYWHERE, *(ON_RAY if given.engine == "ray" else [])]
+    kinds = [kind for kind in kinds if given.kind is None or kind.name in given.kind]
     specs = [replace(spec, trials=given.trials or spec.trials) for spec in SPECS if given.study in (None, spec.name)]
     undisturbed = {spec.name: calm(place, spec) for spec in specs}
     nodes = Nodes(place.root, place.environment()) if given.engine == "ray" else None

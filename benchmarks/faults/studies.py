@@ -159,7 +159,7 @@ class Bench:
             self.report.said[last[:160]] += 1
         if code not in explained:
             wrong.append(f"run {self.report.runs} ended with {code}, which no fault explains: {last}")
-        for word in ("Traceback", "bug of deepgen"):
+        for word in ("Traceback", '  File "', "bug of deepgen"):
             if word in said or word in log.with_suffix(".out").read_text(errors="replace"):
                 wrong.append(f"run {self.report.runs} showed the user: {said[-2000:]}")
 
