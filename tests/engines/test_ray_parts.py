@@ -182,7 +182,7 @@ def test_a_node_whose_disk_is_full_says_so(monkeypatch: pytest.MonkeyPatch, tmp_
     tester._benches = {"session": cast("Any", SimpleNamespace(used=0.0))}
     assert json.loads(tester._answer("session", full)) == {"error": said}
     monkeypatch.setattr(tester, "_opened", full)
-    assert json.loads(tester.open("another", json.dumps(Task(operator, target).to_json()), "{}", None, "{}")) == {
+    assert json.loads(tester.open("another", json.dumps(Task(operator, target).to_json()), "{}", "{}")) == {
         "error": said
     }
     monkeypatch.setattr(builder, "make", full)
