@@ -54,13 +54,18 @@ def test_a_worker_that_was_suspended_gets_another_try(tmp_path: Path) -> None:
     assert measured.ok, measured.detail
 
 
-def test_a_kernel_that_suspends_itself_is_timed_out(tmp_path: Path) -> None:
-    stopping = kernel("multiply(A, B, C, M, N, K); raise(SIGSTOP);")
+@pytest.mark.parametrize(
+    ("number", "verdict"), [("SIGSTOP", Verdict.TIMED_OUT), ("SIGTERM", Verdict.CRASHED)], ids=["suspends", "ends"]
+)
+def test_a_kernel_that_does_it_to_itself_is_told_by_the_second_time(
+    tmp_path: Path, number: str, verdict: Verdict
+) -> None:
+    bad = kernel(f"multiply(A, B, C, M, N, K); kill(getpid(), {number});")
     runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY), cache=tmp_path)
-    measured = runner.measure(stopping, build(stopping, tmp_path))
+    measured = runner.measure(bad, build(bad, tmp_path))
     starts = runner.starts
     runner.close()
-    assert (measured.verdict, starts) == (Verdict.TIMED_OUT, 2), measured.detail
+    assert (measured.verdict, starts) == (verdict, 2), measured.detail
 
 
 @pytest.mark.parametrize("all_of_it", [False, True], ids=["the tuner", "the tuner and its worker"])
