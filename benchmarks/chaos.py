@@ -64,6 +64,7 @@ def main() -> int:
 
 def outside(given: argparse.Namespace) -> int:
     """Make the place and go there; however that ends, nothing of it stays."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Ray's sockets need a folder with a short name.
     root = Path(tempfile.mkdtemp(prefix="dgc-", dir="/tmp"))
     process = subprocess.Popen(apart(sys.argv), env={**os.environ, _INSIDE: str(root)})
@@ -123,7 +124,7 @@ def summary(given: argparse.Namespace, bench: Bench, started: float) -> dict[str
         "seconds": round(time.monotonic() - started, 1),
         "faults": sum(schedule.hits.values()),
         "asked_for": schedule.count,
-        "by_sort": dict(schedule.of.most_common()),
+        "by_group": dict(schedule.groups.most_common()),
         "by_kind": dict(sorted(schedule.hits.items())),
         "found_nobody": dict(sorted(schedule.missed.items())),
         "studies": report.studies,

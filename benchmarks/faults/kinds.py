@@ -13,7 +13,7 @@ from faults import processes
 from faults.nodes import Nodes
 from faults.place import DISKS, Place
 
-BETWEEN = 3  # trials that must end before the same kernel or build could be struck again, which would be blamed for it
+BETWEEN = 3  # trials that end before such a fault comes again: a kernel or build that is struck twice is blamed for it
 KILL, END, INTERRUPT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 _HOUR = 3600
 
@@ -53,10 +53,10 @@ class Kind:
     """One kind of fault."""
 
     name: str
-    of: str  # kill, signal, full disk, clock jump, suspended, lost worker
+    group: str
     weight: int
     strike: Strike
-    spares: bool = False  # whether a trial in progress is blamed when it is hit too often: these keep a distance
+    keeps_distance: bool = False  # as it strikes what a trial is at
 
 
 def _pids(scene: Scene, who: str) -> list[int]:
@@ -107,17 +107,17 @@ def _node(scene: Scene, *, killed: bool) -> Struck | None:
     return Struck("node lost", (), scene.chance.uniform(0.5, 6.0), back)
 
 
-def _signals(weights: Mapping[str, int], number: signal.Signals, verb: str, of: str) -> list[Kind]:
+def _signals(weights: Mapping[str, int], number: signal.Signals, verb: str, group: str) -> list[Kind]:
     lone = ("worker", "compiler", "builder", "tester")
     return [
-        Kind(f"{verb} {who}", of, weight, partial(_signalled, who, number), spares=who in lone)
+        Kind(f"{verb} {who}", group, weight, partial(_signalled, who, number), keeps_distance=who in lone)
         for who, weight in weights.items()
     ]
 
 
 def _suspensions(weights: Mapping[str, int]) -> list[Kind]:
     return [
-        Kind(f"suspend {who}", "suspended", weight, partial(_suspended, who), spares=who == "worker")
+        Kind(f"suspend {who}", "suspended", weight, partial(_suspended, who), keeps_distance=who == "worker")
         for who, weight in weights.items()
     ]
 

@@ -24,9 +24,9 @@ class Schedule:
         self._until = time.monotonic() + seconds
         self._due = time.monotonic() + 1.0
         self._lasting: tuple[Struck, float] | None = None
-        self._kept_away: dict[str, int] = {}  # kinds that keep a distance, and from which trial on they may strike
+        self._kept_away: dict[str, int] = {}  # kinds, and from which trial on they may strike again
         self.hits: Counter[str] = Counter()
-        self.of: Counter[str] = Counter()
+        self.groups: Counter[str] = Counter()
         self.missed: Counter[str] = Counter()
 
     @property
@@ -43,29 +43,29 @@ class Schedule:
 
     def step(self, scene: Scene) -> Struck | None:
         """Strike if it is time; gives what hit just now."""
+        self.pass_on()
         now = time.monotonic()
-        if self._lasting is not None:
-            if now < self._lasting[1]:
-                return None
-            self.relent()
-        if self.over or now < self._due:
+        if self._lasting is not None or self.over or now < self._due:
             return None
         kind = self._deck[0]
-        found = None
-        if not kind.spares or scene.ended >= self._kept_away.get(kind.name, 0):
-            found = kind.strike(scene)
+        near = kind.keeps_distance and scene.ended < self._kept_away.get(kind.name, 0)
+        found = None if near else kind.strike(scene)
         if found is None:
             if now > self._due + PATIENCE:
                 self._put_off()
             return None
         self._deck.pop(0)
         self.hits[kind.name] += 1
-        self.of[kind.of] += 1
-        if kind.spares:
-            self._kept_away[kind.name] = scene.ended + BETWEEN
+        self.groups[kind.group] += 1
+        self._kept_away[kind.name] = scene.ended + BETWEEN
         self._lasting = (found, now + found.seconds)
         self._plan(now + found.seconds)
         return found
+
+    def pass_on(self) -> None:
+        """Undo what has lasted its time."""
+        if self._lasting is not None and time.monotonic() >= self._lasting[1]:
+            self.relent()
 
     def relent(self) -> None:
         """Undo what lasts."""

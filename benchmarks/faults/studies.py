@@ -95,12 +95,12 @@ class Bench:
         self.schedule.new_study()
         wrong: list[str] = []
         history: list[str] = []
-        while self._run(spec, watch, wrong, history) != 0:
+        while not (done := self._run(spec, watch, wrong, history) == 0):
             if len(wrong) > 20 or time.monotonic() > self.until:
                 break
         self.schedule.relent()
         watch.look()
-        if not wrong:
+        if done:
             watch.compare_with(undisturbed)
             wrong += self._finished(watch)
         wrong += watch.wrong
@@ -118,7 +118,7 @@ class Bench:
         if self.nodes is not None:
             words += ["--engine", "ray", "--address", self.nodes.address]
             environment |= self.nodes.environment
-        explained = {0}
+        explained = {0, *self._lasting_codes()}
         with log.with_suffix(".out").open("wb") as out, log.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(
                 words, cwd=self.place.work, env=environment, stdout=out, stderr=err, start_new_session=True
@@ -143,12 +143,13 @@ class Bench:
                     process.kill()
                     process.wait()
                 time.sleep(GLANCE)
-            if self.schedule.lasting is not None:
-                explained |= set(self.schedule.lasting.codes)
         watch.look()
         self._check_end(process.returncode, explained, log, wrong, history)
         self._check_left(wrong)
         return process.returncode
+
+    def _lasting_codes(self) -> tuple[int, ...]:
+        return self.schedule.lasting.codes if self.schedule.lasting is not None else ()
 
     def _check_end(self, code: int, explained: set[int], log: Path, wrong: list[str], history: list[str]) -> None:
         said = log.with_suffix(".err").read_text(errors="replace")
@@ -156,7 +157,7 @@ class Bench:
         history.append(f"{time.monotonic():.2f}: ended with {code}: {last}")
         self.report.codes[str(code)] += 1
         if code == 1:
-            self.report.said[last[:160]] += 1
+            self.report.said[last.replace(str(self.place.root), "PLACE")[:160]] += 1
         if code not in explained:
             wrong.append(f"run {self.report.runs} ended with {code}, which no fault explains: {last}")
         for word in ("Traceback", '  File "', "bug of deepgen"):
@@ -169,7 +170,7 @@ class Bench:
             return
         until = time.monotonic() + LINGER
         while left := self._others():
-            self.schedule.step(self)  # what was suspended goes on in its time
+            self.schedule.pass_on()  # what was suspended goes on in its time
             if time.monotonic() > until:
                 wrong.append(f"run {self.report.runs} left processes behind: {[*map(processes.command_of, left)]}")
                 processes.send(left, processes.KILL)
