@@ -123,6 +123,8 @@ def test_time_and_memory_that_ran_out_are_not_held_against_a_kernel(
         "{ echo 'ptxas fatal   : Memory allocation failure'; exit 1; }",
         "{ echo 'gcc: fatal error: Terminated signal terminated program cc1'; exit 1; }",
         "{ echo 'clang: error: unable to execute command: Hangup'; exit 1; }",
+        "{ echo 'collect2: fatal error: ld terminated with signal 9 [Killed]'; exit 1; }",
+        "{ echo 'collect2: fatal error: ld terminated with signal 15 [Terminated]'; exit 1; }",
     ],
 )
 def test_a_compiler_that_fails_by_chance_gets_another_try(

@@ -17,10 +17,11 @@ _OUT_OF_MEMORY = re.compile(
     r"out of memory|memory exhausted|cannot allocate memory|memory allocation failure|bad_alloc|OutOfMemory", re.I
 )
 _OUT_OF_TIME = re.compile(r"CPU time limit exceeded")
-_KILLED = re.compile(r"Killed signal terminated|unable to execute command: Killed")
+_KILLED = re.compile(r"Killed signal terminated|unable to execute command: Killed|terminated with signal 9 ")
 # What is sent to all processes when a machine or a session is shut down.
 _ENDED = re.compile(
     r"(?:Terminated|Hangup|Interrupt) signal terminated|unable to execute command: (?:Terminated|Hangup|Interrupt)"
+    r"|terminated with signal (?:1|2|15) "
 )
 _TOO_LARGE = re.compile(r"File size limit exceeded|File too large")
 _CRASHED = re.compile(
