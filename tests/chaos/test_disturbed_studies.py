@@ -32,7 +32,7 @@ def disturbed(tmp_path: Path, engine: str, *, faults: int, minutes: float, trial
 
 @pytest.mark.slow
 def test_on_this_machine(tmp_path: Path) -> None:
-    results = disturbed(tmp_path, "local", faults=12, minutes=0.3, trials=12)
+    results = disturbed(tmp_path, "local", faults=12, minutes=0.25, trials=8)
     assert results["violations"] == []
     assert results["faults"] >= 4, "on a busy machine some find nobody to strike in time"
 
@@ -40,6 +40,6 @@ def test_on_this_machine(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
 def test_on_a_ray_cluster(tmp_path: Path) -> None:
-    results = disturbed(tmp_path, "ray", faults=6, minutes=0.2, trials=6)
+    results = disturbed(tmp_path, "ray", faults=6, minutes=0.2, trials=4)
     assert results["violations"] == []
     assert results["faults"] >= 2

@@ -20,8 +20,8 @@ from deepgen.operators import gemm
 from deepgen.vocabulary import Measurement, Verdict
 
 OPERATOR = gemm(37, 29, 23)
-POLICY = Policy(min_samples=5, max_samples=5, timeout_seconds=1.0)
-SLOW = "usleep(300000); multiply(A, B, C, M, N, K);"  # long enough that a signal finds it in a run
+POLICY = Policy(min_samples=5, max_samples=5, timeout_seconds=0.8)
+SLOW = "usleep(200000); multiply(A, B, C, M, N, K);"  # long enough that a signal finds it in a run
 
 
 def measured_while(cache: Path, harm: Callable[[int], None]) -> Measurement:
@@ -30,7 +30,7 @@ def measured_while(cache: Path, harm: Callable[[int], None]) -> Measurement:
     runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY), cache=cache)
     assert runner.measure(good, build(good, cache)).ok
     assert runner.worker_pid is not None
-    timer = threading.Timer(0.7, harm, [runner.worker_pid])
+    timer = threading.Timer(0.5, harm, [runner.worker_pid])
     timer.start()
     try:
         return runner.measure(slow, build(slow, cache))
@@ -39,7 +39,7 @@ def measured_while(cache: Path, harm: Callable[[int], None]) -> Measurement:
         runner.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_worker_that_is_ended_from_outside_is_replaced(tmp_path: Path, number: signal.Signals) -> None:
     """As when a service or a session is stopped: all of its processes are told to end."""
     measured = measured_while(tmp_path, lambda pid: os.kill(pid, number))
@@ -92,11 +92,11 @@ runner.close()
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     worker = int(process.stdout.readline())
-    time.sleep(0.7)
+    time.sleep(0.5)
     both = (process.pid, worker) if all_of_it else (process.pid,)
     for pid in both:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(2.5)
+    time.sleep(1.5)
     for pid in both:
         os.kill(pid, signal.SIGCONT)
     assert process.communicate(timeout=60)[0].split()[0] == "correct"
