@@ -21,11 +21,10 @@ import pytest
 import deepgen
 from deepgen import targets
 from deepgen.build import BuildLimits, Group
-from deepgen.engines.ray import RayEngine, builder, connection, flow, roles, undisturbed
+from deepgen.engines.ray import RayEngine, builder, connection, disk, flow, roles, undisturbed
 from deepgen.engines.ray import tester as testers
 from deepgen.engines.ray.crew import Member
 from deepgen.engines.ray.devices import Device, choose_kind, pin
-from deepgen.engines.ray.disk import kept
 from deepgen.engines.ray.roles import Node
 from deepgen.generators.sim import SimTiles
 from deepgen.measure.base import Task
@@ -176,7 +175,8 @@ def full(*_: object, **__: object) -> Any:
 
 def test_a_node_whose_disk_is_full_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In a sentence, not by an exception that Ray would show with its traceback."""
-    said = f"{platform.node()}: /tmp/deepgen: No space left on device"
+    said = disk.refusal(OSError(errno.ENOSPC, "No space left on device", "/tmp/deepgen"))
+    assert said.startswith(f"{platform.node()}: /tmp/deepgen: No space left on device; all that ended is kept")
     operator, target = gemm(8, 8, 8), targets.resolve("sim")
     tester = object.__new__(testers.Tester)
     tester._benches = {"session": cast("Any", SimpleNamespace(used=0.0))}
@@ -202,5 +202,5 @@ def test_a_binary_that_was_cut_off_by_a_full_disk_is_not_used(tmp_path: Path, mo
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr(Path, "write_bytes", cut_off)
-        kept(path, b"binary")
-    assert kept(path, b"binary").read_bytes() == b"binary"
+        disk.kept(path, b"binary")
+    assert disk.kept(path, b"binary").read_bytes() == b"binary"

@@ -18,4 +18,4 @@ def kept(path: Path, content: bytes) -> Path:
 def refusal(error: OSError) -> str:
     """What the system of this host refused, in a sentence: an exception would reach the user with Ray's traceback."""
     words = (platform.node(), str(error.filename or ""), error.strerror or str(error))
-    return ": ".join(filter(None, words))
+    return ": ".join(filter(None, words)) + "; all that ended is kept: mend this and give the same command again"
