@@ -83,7 +83,7 @@ def _suspended(who: str, scene: Scene) -> Struck | None:
     if not processes.send(pids, signal.SIGSTOP):
         return None
     scene.chance.shuffle(pids)
-    seconds = scene.chance.uniform(0.5, 6.0)
+    seconds = scene.chance.uniform(0.5, 4.0)
     return Struck(f"{who} suspended", (), seconds, lambda: processes.send(pids, signal.SIGCONT))
 
 
@@ -104,7 +104,7 @@ def _node(scene: Scene, *, killed: bool) -> Struck | None:
     if nodes is None:
         return None
     back = nodes.lose(scene.chance, killed=killed)
-    return Struck("node lost", (), scene.chance.uniform(0.5, 6.0), back)
+    return Struck("node lost", (), scene.chance.uniform(0.5, 4.0), back)
 
 
 def _signals(weights: Mapping[str, int], number: signal.Signals, verb: str, group: str) -> list[Kind]:

@@ -9,7 +9,7 @@ from random import Random
 
 from faults.kinds import BETWEEN, Kind, Scene, Struck
 
-PATIENCE = 8.0  # seconds for somebody to appear whom the fault can strike
+PATIENCE = 2.0  # seconds for somebody to appear whom the fault can strike; then it comes later
 
 
 class Schedule:
