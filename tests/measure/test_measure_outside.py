@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from faulty_kernels import TARGET, build, kernel
 
 from deepgen.measure.base import Policy, Task
+from deepgen.measure.pulse import Pulse, Stage
 from deepgen.measure.supervisor import Supervisor
 from deepgen.operators import gemm
 from deepgen.vocabulary import Measurement, Verdict
@@ -66,6 +68,16 @@ def test_a_kernel_that_does_it_to_itself_is_told_by_the_second_time(
     starts = runner.starts
     runner.close()
     assert (measured.verdict, starts) == (verdict, 2), measured.detail
+
+
+def test_the_page_shared_with_a_worker_lies_on_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full one, the first byte written to it would end the tuner with a bus error."""
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
+    pulse, fd = Pulse.create()
+    os.close(fd)
+    pulse.clear()
+    pulse.enter(Stage.LOAD, 60.0)
+    assert pulse.left() > 0.0
 
 
 @pytest.mark.parametrize("all_of_it", [False, True], ids=["the tuner", "the tuner and its worker"])
