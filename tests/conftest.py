@@ -18,7 +18,8 @@ GOLDEN = TESTS / "golden"
 ALONE = ("conformance/test_runners.py", "faults", "measure", "runtime")
 # These start Ray and find its processes by their names: one after the other, beside the others.
 ON_RAY = ("cluster", "conformance/test_engines.py", "engines")
-FIRST = (*ON_RAY, "docs", "examples", "tuning/test_chaos.py")  # what takes long: begun last, it would be waited for
+# What takes long: begun last, it would be waited for.
+FIRST = (*ON_RAY, "chaos", "docs", "examples", "tuning/test_chaos.py")
 
 
 # The same examples on every machine, however slow it is just now.

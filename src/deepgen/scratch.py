@@ -27,9 +27,14 @@ class Scratch:
         """`kind` is part of its name; `place` is the folder that it is made in, the system's unless given."""
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-", dir=place))
         fresh = self.path / f"{_OWNER}.new"
-        lock = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        fresh.rename(self.path / _OWNER)  # locked before it has its name: nobody ever finds it free
+        try:
+            lock = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError:  # a full disk
+            self.path.rmdir()
+            raise
+        with suppress(OSError):  # a file system without locks: nobody ever finds it free
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        fresh.rename(self.path / _OWNER)  # locked before it has its name
         self._end = weakref.finalize(self, _remove, self.path, lock)
 
     def close(self) -> None:
@@ -67,6 +72,11 @@ def remove(folder: Path) -> bool:
         return False
     _remove(folder, lock)
     return True
+
+
+def owned(folder: Path) -> bool:
+    """Whether a process has made it its own, be it one that has ended."""
+    return (folder / _OWNER).exists()
 
 
 def _places() -> list[Path]:

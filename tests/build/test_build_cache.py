@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from build_helpers import Fake, c_kernel
 
+from deepgen import scratch
 from deepgen.build import BuildError, BuildLimits, Cache, Group, cache_key, default_cache_folder, make
 from deepgen.build.toolchains.c import CCompiler
 from deepgen.targets import Cpu
@@ -115,7 +116,16 @@ def test_time_and_memory_that_ran_out_are_not_held_against_a_kernel(
 
 
 @pytest.mark.parametrize(
-    "chance", ["kill -KILL $$", "kill -SEGV $$", "{ echo 'ptxas fatal   : Memory allocation failure'; exit 1; }"]
+    "chance",
+    [
+        "kill -KILL $$",
+        "kill -SEGV $$",
+        "{ echo 'ptxas fatal   : Memory allocation failure'; exit 1; }",
+        "{ echo 'gcc: fatal error: Terminated signal terminated program cc1'; exit 1; }",
+        "{ echo 'clang: error: unable to execute command: Hangup'; exit 1; }",
+        "{ echo 'collect2: fatal error: ld terminated with signal 9 [Killed]'; exit 1; }",
+        "{ echo 'collect2: fatal error: ld terminated with signal 15 [Terminated]'; exit 1; }",
+    ],
 )
 def test_a_compiler_that_fails_by_chance_gets_another_try(
     fake: Fake, target: Cpu, cache: Cache, library: Path, tmp_path: Path, chance: str
@@ -205,6 +215,30 @@ def test_the_cache_keeps_itself_within_its_size(counting: CCompiler, target: Cpu
 
 
 def test_what_a_killed_process_left_is_swept(cache: Cache) -> None:
+    """At once, whatever the clock says; what a living one works in is not."""
+    program = f"""
+import sys
+from deepgen.build import Cache
+with Cache({str(cache.folder)!r}).workspace() as folder:
+    (folder / "half").write_text("built")
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+    command = [sys.executable, "-c", program]
+    both = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    killed, living = (Path(process.stdout.readline().strip()) for process in both if process.stdout)
+    both[0].kill()
+    both[0].communicate()
+    long_ago = time.time() - 2 * 86400
+    os.utime(living, (long_ago, long_ago))
+    os.utime(living.parent, (long_ago, long_ago))
+    Cache(cache.folder)
+    assert not killed.exists() and living.exists()
+    both[1].communicate("")
+    assert list((cache.folder / "work").iterdir()) == []
+
+
+def test_what_nobody_owns_is_swept_after_a_day(cache: Cache) -> None:
     old, fresh = cache.folder / "work" / "old", cache.folder / "work" / "fresh"
     old.mkdir(parents=True)
     fresh.mkdir()
@@ -213,6 +247,19 @@ def test_what_a_killed_process_left_is_swept(cache: Cache) -> None:
     Cache(cache.folder)
     assert not old.exists()
     assert fresh.exists()
+
+
+def test_the_folder_of_a_process_that_was_killed_without_a_cache_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = "import os; from deepgen.build import Cache; Cache('/proc/deepgen').fall_back(OSError()); os._exit(9)"
+    place = tmp_path / "temporary"
+    place.mkdir()
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(place)}, check=False)
+    assert len(list(place.iterdir())) == 1
+    monkeypatch.setattr(scratch, "_places", lambda: [place])
+    scratch.sweep()
+    assert list(place.iterdir()) == []
 
 
 def test_the_cache_lies_where_the_system_keeps_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

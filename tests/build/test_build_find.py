@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deepgen import targets
-from deepgen.build import TOOLS, survey, toolchain_for
+from deepgen.build import TOOLS, programs, survey, toolchain_for
 from deepgen.build.toolchains.c import CCompiler
 from deepgen.build.toolchains.sim import SimToolchain
 from deepgen.targets import Cpu, host
@@ -113,3 +113,16 @@ def test_each_language_has_its_target(target: Cpu) -> None:
         toolchain_for(target, "cuda")
     with pytest.raises(Missing, match="c on sim"):
         toolchain_for(targets.resolve("sim"), "c")
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_tool_that_somebody_kills_is_asked_again(tmp_path: Path, times: int) -> None:
+    script = tmp_path / "tool"
+    runs = f"echo run >> {tmp_path}/runs; [ $(wc -l < {tmp_path}/runs) -le {times} ] && kill -KILL $$"
+    script.write_text(f"#!/bin/sh\n{runs}\necho tool 12.1\n")
+    script.chmod(0o755)
+    if times == 1:
+        assert programs.version(str(script)) == "12.1"
+    else:
+        with pytest.raises(BadInput, match="does not work: it ends with code -9"):
+            programs.version(str(script))

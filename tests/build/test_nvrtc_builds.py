@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from deepgen import targets
-from deepgen.build import BuildError, BuildLimits, BuildPool, Cache, Group, toolchain_for
+from deepgen.build import BuildError, BuildLimits, BuildPool, Cache, Group, build_once, toolchain_for
 from deepgen.build.find_gpu import examine
 from deepgen.build.toolchains.nvrtc import Nvrtc
+from deepgen.generators.templates.simt_gemm.simt_gemm import SimtGemm
+from deepgen.operators import gemm
 from deepgen.targets import Cuda
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Missing, Source, Step, Verdict
 
@@ -118,3 +121,14 @@ def test_what_no_library_can_compile_is_told_with_the_package_that_can(tmp_path:
         toolchain_for(targets.resolve("cuda:sm_80"), "cuda", {"nvrtc": str(wrong)})
     version, path = examine("nvrtc", "")
     assert version and path
+
+
+def test_kernels_in_f64_build_for_cuda(tmp_path: Path) -> None:
+    """Vectors of four numbers in f64 are wider than any load or store."""
+    _, chip = found("cuda:sm_90a")
+    operator, family = gemm(1000, 1112, 1232, dtype="f64", layout="nt"), SimtGemm()
+    space = family.space(operator, chip)
+    random = np.random.default_rng(0)
+    drawn = [space.at(int(random.random() * space.count())) for _ in range(6)]
+    for config in (family.default(operator, chip), *drawn):
+        build_once(family.emit(operator, chip, config), chip, cache=Cache(tmp_path))

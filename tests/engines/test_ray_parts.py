@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import platform
+import re
 import sys
 import tempfile
 import threading
@@ -10,17 +14,21 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import deepgen
 from deepgen import targets
-from deepgen.build import Group
-from deepgen.engines.ray import RayEngine, connection, flow, roles, undisturbed
+from deepgen.build import BuildLimits, Group
+from deepgen.engines.ray import RayEngine, builder, connection, disk, flow, roles, undisturbed
+from deepgen.engines.ray import tester as testers
 from deepgen.engines.ray.crew import Member
 from deepgen.engines.ray.devices import Device, choose_kind, pin
 from deepgen.engines.ray.roles import Node
+from deepgen.generators.sim import SimTiles
+from deepgen.measure.base import Task
+from deepgen.operators import gemm
 from deepgen.targets import X86
 from deepgen.vocabulary import BadInput, DeepgenError, Missing
 
@@ -159,3 +167,40 @@ def test_sockets_of_a_cluster_on_this_machine_have_names_that_fit(monkeypatch: p
     session = "session_2026-11-15_19-37-21_487429_4194304"  # with the largest number of a process
     longest = Path(connection._short_folder(), "deepgen-ray-12345678", "r", session, "sockets", "plasma_store")
     assert len(str(longest)) <= 107, "a longer one Ray refuses"
+
+
+def full(*_: object, **__: object) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device", "/tmp/deepgen")
+
+
+def test_a_node_whose_disk_is_full_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a sentence, not by an exception that Ray would show with its traceback."""
+    said = disk.refusal(OSError(errno.ENOSPC, "No space left on device", "/tmp/deepgen"))
+    assert said.startswith(f"{platform.node()}: /tmp/deepgen: No space left on device; all that ended is kept")
+    operator, target = gemm(8, 8, 8), targets.resolve("sim")
+    tester = object.__new__(testers.Tester)
+    tester._benches = {"session": cast("Any", SimpleNamespace(used=0.0))}
+    assert json.loads(tester._answer("session", full)) == {"error": said}
+    monkeypatch.setattr(tester, "_opened", full)
+    assert json.loads(tester.open("another", json.dumps(Task(operator, target).to_json()), "{}", "{}")) == {
+        "error": said
+    }
+    monkeypatch.setattr(builder, "make", full)
+    kernel = SimTiles().emit(operator, target, SimTiles().default(operator, target))
+    ordered = builder.order(target, {}, BuildLimits(), tmp_path)
+    with pytest.raises(DeepgenError, match=re.escape(said)):
+        builder.read(builder.build(json.dumps(kernel.to_json()), ordered)[0])
+
+
+def test_a_binary_that_was_cut_off_by_a_full_disk_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "kernel.so"
+
+    def cut_off(self: Path, content: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(content[:2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(Path, "write_bytes", cut_off)
+        disk.kept(path, b"binary")
+    assert disk.kept(path, b"binary").read_bytes() == b"binary"

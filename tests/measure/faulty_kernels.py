@@ -132,7 +132,7 @@ FAULTS = {
     "divides by zero": Fault(f"volatile int z = 0; C[0] = {_DIVIDE};", Verdict.CRASHED, "divided by zero", kills=True),
     "illegal instruction": Fault("ILLEGAL;", Verdict.CRASHED, "instruction", kills=True),
     "gives up": Fault("raise(SIGTRAP);", Verdict.CRASHED, "a trap", kills=True),
-    "kills itself": Fault("kill(getpid(), SIGTERM);", Verdict.CRASHED, "signal 15", kills=True),
+    "kills itself": Fault("kill(getpid(), SIGUSR2);", Verdict.CRASHED, "signal 12", kills=True),
     "closes all files": Fault(
         _RIGHT + "for (int f = 0; f < 4096; f++) close(f);", Verdict.CRASHED, "worker's files", kills=True
     ),

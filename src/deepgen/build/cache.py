@@ -8,7 +8,6 @@ failure tears is built again. The time of `entry.json` tells when the entry was 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import itertools
@@ -16,14 +15,15 @@ import json
 import logging
 import os
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from deepgen import scratch
 from deepgen.build.base import BuildError, Built, Toolchain
+from deepgen.scratch import Scratch
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, BadInput, Kernel, Verdict, digest
 from deepgen.vocabulary.json import JsonObject
@@ -32,9 +32,10 @@ from deepgen.vocabulary.kernel import plan_to_json
 _FORMAT = 1  # of entries; another number is another key
 _ENTRY = "entry.json"
 _WORK = "work"
-_ABANDONED_SECONDS = 86400.0  # work folders this old belong to a process that was killed
+_ABANDONED_SECONDS = 86400.0  # work folders this old that nobody ever owned were left by a process that was killed
 _TORN = (OSError, ValueError, KeyError, TypeError)  # what reading a damaged entry may raise
 _log = logging.getLogger(__name__)
+_temporary: list[Scratch] = []  # instead of folders that cannot be written, until this process ends
 
 
 def default_cache_folder() -> Path:
@@ -78,7 +79,7 @@ class Cache:
         self._roots = [self.folder]  # the last one is written to, all are read
         self._grown = 0  # bytes put since the last trim
         with contextlib.suppress(OSError):
-            self._sweep(_ABANDONED_SECONDS)
+            self._sweep()
 
     def get(self, key: str) -> Artifact | None:
         """The artifact of that key, or None. Raises the BuildError that the build ended in, where that is known."""
@@ -124,19 +125,18 @@ class Cache:
         """An empty folder to build in, in the file system where the result is to stay. Gone afterwards, unless put."""
         above = self._roots[-1] / _WORK
         above.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(dir=above))
-        try:
+        with Scratch("build", str(above)) as own:
+            folder = own.path / "kernel"
+            folder.mkdir()
             yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def fall_back(self, error: OSError) -> None:
         """Write to a temporary folder from now on. Raises OSError when there is none either."""
         with self._lock:
             if len(self._roots) > 1:
                 return
-            temporary = Path(tempfile.mkdtemp(prefix="deepgen-"))
-            atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+            _temporary.append(Scratch("cache"))
+            temporary = _temporary[-1].path
             self.trouble = (
                 f"The cache folder {self.folder} cannot be written ({error.strerror or error}): "
                 f"kernels are built in {temporary} and forgotten at the end."
@@ -152,7 +152,7 @@ class Cache:
         """Remove the entries not used for that many seconds, and what killed processes left. Gives the bytes freed."""
         latest = time.time() - older_than
         with contextlib.suppress(OSError):
-            self._sweep(max(older_than, _ABANDONED_SECONDS))
+            self._sweep()
         return _remove_all(use for use in self._uses() if use.last <= latest)
 
     def trim(self, max_bytes: int | None = None) -> int:
@@ -204,10 +204,10 @@ class Cache:
                 last = (entry if entry.exists() else place).stat().st_mtime
                 yield _Use(last, _bytes(place), place)
 
-    def _sweep(self, older_than: float) -> None:
-        latest = time.time() - older_than
+    def _sweep(self) -> None:
+        latest = time.time() - _ABANDONED_SECONDS
         for left in (self.folder / _WORK).iterdir():
-            if left.stat().st_mtime <= latest:
+            if not scratch.remove(left) and not scratch.owned(left) and left.stat().st_mtime <= latest:
                 shutil.rmtree(left, ignore_errors=True)
 
 

@@ -56,18 +56,22 @@ def _with_suffix(name: str) -> Iterator[str]:
 
 
 def ask(path: str, word: str) -> str:
-    try:
-        answer = subprocess.run(
-            [path, word],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ANSWER_SECONDS,
-            check=True,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise BadInput(f"{path} does not work: {_why(error)}") from error
-    return answer.stdout.decode(errors="replace")
+    for last in (False, False, True):
+        try:
+            answer = subprocess.run(
+                [path, word],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_ANSWER_SECONDS,
+                check=True,
+                env={**os.environ, "LC_ALL": "C"},
+            )
+            return answer.stdout.decode(errors="replace")
+        except (OSError, subprocess.SubprocessError) as error:
+            killed = isinstance(error, subprocess.CalledProcessError) and error.returncode < 0
+            if last or not killed:  # by somebody: twice may be bad luck
+                raise BadInput(f"{path} does not work: {_why(error)}") from error
+    raise AssertionError("the last try returns or raises")
 
 
 def _why(error: Exception) -> str:

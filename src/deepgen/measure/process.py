@@ -22,6 +22,7 @@ from deepgen.measure import blame, keeper
 from deepgen.measure.channel import Channel, Closed, Garbled
 from deepgen.measure.limits import START_SECONDS
 from deepgen.measure.pulse import Pulse, Stage
+from deepgen.measure.suspension import Suspension
 from deepgen.vocabulary import Verdict
 
 _MARK = "DEEPGEN_WORKER"  # in the environment of the worker and of everything that it starts
@@ -29,6 +30,8 @@ _TAIL = 2048  # bytes kept of what kernels print
 _LOOK_SECONDS = 0.1  # between looks at the pulse: seldom enough that no timed run notices
 _LINGER_SECONDS = 2.0  # for a worker whose channel is gone to end by itself
 _END_SECONDS = 10.0  # for the keeper to end everything: giving much memory back takes a while
+# What ends all processes of a session, a service or a machine; a kernel that sends one of these does it again.
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Lost(Exception):
@@ -37,7 +40,7 @@ class Lost(Exception):
     def __init__(self, verdict: Verdict, detail: str, who: int, stage: Stage, *, killed: bool = False) -> None:
         super().__init__(detail)
         self.verdict, self.detail, self.who, self.stage = verdict, detail, who, stage
-        self.killed = killed  # by SIGKILL, and not by us
+        self.killed = killed  # or suspended, most likely from outside
 
 
 class WorkerProcess:
@@ -77,12 +80,13 @@ class WorkerProcess:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._output, selectors.EVENT_READ)
+        self.pid = self._keeper.pid  # until the worker has told its own
         try:
             self.state = self.ask(opening, START_SECONDS)
         except BaseException:
             self.close()
             raise
-        self.pid: int = self.state["pid"]
+        self.pid = self.state["pid"]
 
     @property
     def alive(self) -> bool:
@@ -135,18 +139,20 @@ class WorkerProcess:
 
     def _answer(self) -> dict[str, Any]:
         """Wait until the answer is there, or a stage is overdue."""
+        suspension = Suspension(self.pid)
         while True:
             left = self.pulse.left()
-            if left <= 0.0:
-                verdict, detail = blame.overdue(self.pulse)
-                lost = Lost(verdict, detail, self._who(), self.pulse.stage)
-                self.end()
-                raise lost
-            for key, _ in self._selector.select(min(left, _LOOK_SECONDS)):
+            for key, _ in self._selector.select(max(0.0, min(left, _LOOK_SECONDS))):
                 if key.fileobj is not self._channel:
                     self._drain()
                 elif (answer := self._channel.take_answer()) is not None:
                     return dict(answer)
+            suspension.look()
+            if left <= 0.0:
+                verdict, detail = blame.overdue(self.pulse)
+                lost = Lost(verdict, detail, self._who(), self.pulse.stage, killed=suspension.noticed)
+                self.end()
+                raise lost
             if not self.alive:  # and a child of the kernel's holds the channel open
                 raise Closed("the worker ended")
 
@@ -175,7 +181,7 @@ class WorkerProcess:
             self._drain()
         report = self._report() if died else None
         verdict, detail = blame.death(report, self.pulse, blame.readable(self._tail))
-        return Lost(verdict, detail, who, stage, killed=report in ({}, {"ended": -signal.SIGKILL}))
+        return Lost(verdict, detail, who, stage, killed=_from_outside(report))
 
     def _report(self) -> dict[str, int]:
         """What the keeper told of the worker's end; empty when it was killed itself."""
@@ -183,6 +189,11 @@ class WorkerProcess:
             told: dict[str, int] = json.loads(self._line.recv(1 << 10))
             return told
         return {}
+
+
+def _from_outside(report: Mapping[str, int] | None) -> bool:
+    """Whether somebody else ended the worker, or its keeper, which then tells nothing."""
+    return report is not None and -report.get("ended", -signal.SIGKILL) in _FROM_OUTSIDE and "sent" not in report
 
 
 def _end_marked(mark: bytes) -> None:

@@ -10,7 +10,6 @@ import json
 import math
 import mmap
 import os
-import tempfile
 import time
 import weakref
 from collections.abc import Sequence
@@ -94,8 +93,7 @@ class Pulse:
     @staticmethod
     def create() -> tuple[Pulse, int]:
         """A fresh page and the file descriptor that a child opens it by."""
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
+        fd = os.memfd_create("deepgen-pulse")  # no file: writing to a page of one on a full disk ends a process
         os.ftruncate(fd, _SIZE)
         return Pulse(fd), fd
 

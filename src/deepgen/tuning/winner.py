@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,8 @@ class Stored:
 
 def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -> None:
     """Write all files beside the old ones, then put them in place, so that a reader never sees half a winner."""
-    fresh = folder.with_name(f"{folder.name}.{os.getpid()}.new")
+    # One name: whoever holds the lock of the study writes alone, and clears up after one that was killed.
+    fresh = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     for source in kernel.sources:

@@ -17,7 +17,12 @@ _OUT_OF_MEMORY = re.compile(
     r"out of memory|memory exhausted|cannot allocate memory|memory allocation failure|bad_alloc|OutOfMemory", re.I
 )
 _OUT_OF_TIME = re.compile(r"CPU time limit exceeded")
-_KILLED = re.compile(r"Killed signal terminated|unable to execute command: Killed")
+_KILLED = re.compile(r"Killed signal terminated|unable to execute command: Killed|terminated with signal 9 ")
+# What is sent to all processes when a machine or a session is shut down.
+_ENDED = re.compile(
+    r"(?:Terminated|Hangup|Interrupt) signal terminated|unable to execute command: (?:Terminated|Hangup|Interrupt)"
+    r"|terminated with signal (?:1|2|15) "
+)
 _TOO_LARGE = re.compile(r"File size limit exceeded|File too large")
 _CRASHED = re.compile(
     r"internal compiler error.*|.*signal terminated program.*|.*frontend command failed.*|PLEASE submit"
@@ -71,6 +76,8 @@ def judge(name: str, finished: process.Finished, limits: BuildLimits) -> None:
         # One such crash in 12,000 builds by NVRTC did not happen again.
         detail = f"{name} crashed with {_signal_name(-code)}"
         raise BuildError(Verdict.BUILD_FAILED, detail, log, transient=True)
+    if ended := _ENDED.search(log):
+        raise BuildError(Verdict.BUILD_FAILED, f"{name} was ended from outside: {ended.group()}", log, transient=True)
     if crash := _CRASHED.search(log):
         raise failed(name, f"crashed: {crash.group().strip()}", log)
     if error := _ERROR.search(log):

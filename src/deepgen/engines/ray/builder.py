@@ -15,6 +15,7 @@ from deepgen import targets
 from deepgen.build import BuildError, BuildLimits, Cache, Group, default_cache_folder, make, toolchain_for
 from deepgen.build.base import Toolchain
 from deepgen.engines.ray import undisturbed
+from deepgen.engines.ray.disk import refusal
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Verdict
 
@@ -33,8 +34,8 @@ def order(target: Target, toolchains: Mapping[str, str], limits: BuildLimits, ca
 
 def build(kernel: str, ordered: str) -> tuple[str, bytes]:
     """The task. A build that fails is a result; what raises is a fault of ours."""
-    work = _workshop(ordered)
     try:
+        work = _workshop(ordered)
         parsed = Kernel.from_json(json.loads(kernel))
         toolchain = _toolchain(ordered, parsed.language)
         with Group() as group, undisturbed.building(group) if work.target.computes else nullcontext():
@@ -45,6 +46,8 @@ def build(kernel: str, ordered: str) -> tuple[str, bytes]:
         return json.dumps({"failed": failed}), b""
     except DeepgenError as error:
         return json.dumps({"error": f"{platform.node()}: {error}"}), b""
+    except OSError as error:
+        return json.dumps({"error": refusal(error)}), b""
 
 
 def read(reply: str) -> Artifact:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from deepgen.engines.base import Look, Outcome
 from deepgen.engines.ray import builder, connection, roles
 from deepgen.engines.ray.crew import Crew, Member, Opening, gone
+from deepgen.engines.ray.disk import kept
 from deepgen.engines.ray.flow import TICK_SECONDS, Flow, lost_object, placed
 from deepgen.engines.ray.shop import TRIES, Shop
 from deepgen.measure import handed
@@ -107,9 +108,7 @@ class RaySession:
             artifact, _, binary = self._finalist(kernel)
             path = self._scratch / f"{artifact.kernel_id}.{artifact.format}"
             try:
-                if not path.exists():
-                    path.write_bytes(self._ray.get(binary))
-                return replace(artifact, binary=str(path))
+                return replace(artifact, binary=str(kept(path, self._ray.get(binary))))
             except self._ray.exceptions.ObjectLostError:
                 self._finalists.clear()
         raise DeepgenError(f"the nodes that built {kernel.name} were lost {TRIES} times in a row")

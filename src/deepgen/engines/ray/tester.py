@@ -19,6 +19,7 @@ from typing import Any
 from deepgen import baselines
 from deepgen.build import Cache, default_cache_folder
 from deepgen.engines.ray import devices, undisturbed
+from deepgen.engines.ray.disk import kept, refusal
 from deepgen.measure import bandwidth, handed, open_runner, peak_gflops
 from deepgen.measure.base import Contender, Helper, Runner, Task, least_seconds
 from deepgen.measure.supervisor import DeviceSetAside
@@ -70,6 +71,8 @@ class Tester:
             bench = self._benches.get(session) or self._opened(session, task, json.loads(setting), arrays, given)
         except DeepgenError as error:
             return json.dumps({"error": str(error)})
+        except OSError as error:
+            return json.dumps({"error": refusal(error)})
         return json.dumps({"peak": bench.peak, "bandwidth": bench.bandwidth})
 
     def measure(self, session: str, kernel: str, artifact: str, beat: float | None, binary: bytes) -> str:
@@ -77,11 +80,11 @@ class Tester:
             built, path = _placed(bench, artifact, binary)
             with self._alone(bench.task):
                 measured = bench.runner.measure(_kernel(kernel), built, beat=beat)
-            kept = path if measured.ok else bench.good
+            good = path if measured.ok else bench.good
             for outdated in (bench.good, path):
-                if outdated is not None and outdated != kept:
+                if outdated is not None and outdated != good:
                     outdated.unlink(missing_ok=True)
-            bench.good = kept
+            bench.good = good
             return [measured]
 
         return self._answer(session, work)
@@ -99,7 +102,7 @@ class Tester:
     ) -> str:
         def work(bench: _Bench) -> list[Measurement]:
             if arrays is not None:
-                _kept(bench.scratch.path / handed.name(bench.task.shapes[shape], seed, probe), arrays)
+                kept(bench.scratch.path / handed.name(bench.task.shapes[shape], seed, probe), arrays)
             built = _placed(bench, artifact, binary)[0]
             with self._alone(bench.task, finals=True):
                 return [bench.runner.verify(_kernel(kernel), built, seed, probe, shape)]
@@ -150,14 +153,14 @@ class Tester:
                 moved = bandwidth(task.operator, task.target, cache=cache, toolchains=toolchains)
         if arrays:
             for operator, packed in zip(task.timed, arrays, strict=True):
-                _kept(scratch.path / handed.name(operator, task.seed, "normal"), packed)
+                kept(scratch.path / handed.name(operator, task.seed, "normal"), packed)
         runner = open_runner(
             task,
             cache=cache,
             toolchains=toolchains,
             least_seconds=least_seconds(task, peak),
             least_again=lambda: least_seconds(task, _peak(task, cache, toolchains, again=True)),
-            helpers={name: Helper(kernel, _kept(scratch.path / name, binary)) for name, kernel, binary in helpers},
+            helpers={name: Helper(kernel, kept(scratch.path / name, binary)) for name, kernel, binary in helpers},
             arrays=scratch.path,
         )
         self._benches[session] = _Bench(task, runner, peak, moved, scratch, time.monotonic())
@@ -180,6 +183,8 @@ class Tester:
             return json.dumps({"set_aside": str(error)})
         except DeepgenError as error:
             return json.dumps({"error": str(error)})
+        except OSError as error:
+            return json.dumps({"error": refusal(error)})
 
     @contextmanager
     def _alone(self, task: Task, *, finals: bool = False) -> Iterator[None]:
@@ -204,7 +209,7 @@ def _kernel(text: str) -> Kernel:
 def _placed(bench: _Bench, artifact: str, binary: bytes) -> tuple[Artifact, Path]:
     """The artifact with its binary on this host."""
     told: JsonObject = json.loads(artifact)
-    path = _kept(bench.scratch.path / f"{told['kernel_id']}.{told['format']}", binary)
+    path = kept(bench.scratch.path / f"{told['kernel_id']}.{told['format']}", binary)
     return Artifact.from_json({**told, "binary": str(path)}), path
 
 
@@ -215,9 +220,3 @@ def _contenders(bench: _Bench, entries: list[dict[str, Any]], binaries: Sequence
             yield Contender(entry["name"])
         else:
             yield Contender(entry["name"], _kernel(entry["kernel"]), _placed(bench, entry["artifact"], next(rest))[0])
-
-
-def _kept(path: Path, content: bytes) -> Path:
-    if not path.exists():
-        path.write_bytes(content)
-    return path

@@ -112,6 +112,9 @@ def _result(s: Space, gemm: Gemm, gpu: Gpu, bm: Expr, bn: Expr, tm: Expr, split_
     s.require(implies(stage_rows > 0, divides(stage_rows, tm)), "passes divide the thread's rows")
     s.require(implies(stage_rows == 0, continuous), "the order of the sums matters only in shared memory")
     s.require(implies(stage_rows == 0, divides(store, run)), "a store takes neighbours of one thread")
+    if gemm.dtypes[3].bytes > 4:
+        wide = implies(stage_rows > 0, run * gemm.dtypes[3].bytes <= WIDEST)
+        s.require(wide, "a thread's neighbours go to shared memory in one store")
     passes = split_u * (bm // tm) * stage_rows * (bn + gpu.warp) * gemm.dtypes[3].bytes
     s.require(passes <= gpu.shared_per_block, "sums on their way fit in shared memory")
 

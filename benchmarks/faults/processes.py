@@ -1,0 +1,72 @@
+"""Who is who among the processes of a chaos run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+
+from deepgen.cli.processes import descendants, look
+
+_COMPILERS = ("gcc", "cc1", "as", "collect2", "ld")
+_RAY = {"ray::build": "builder", "ray::Tester": "tester"}
+KILL = signal.SIGKILL
+_ENDED = ("Z", "X")
+
+
+def role(pid: int) -> str:
+    """What a process is to us: worker, compiler, builder, tester, raylet, gcs; or nothing of that."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    if any(b"deepgen.measure.worker" in word or word.endswith(b"measure/keeper.py") for word in words):
+        return "worker"
+    first = os.fsdecode(words[0])
+    for title, name in _RAY.items():
+        if first.startswith(title):
+            return name
+    program = Path(first.partition(" ")[0]).name
+    if program in ("raylet", "gcs_server"):
+        return "gcs" if program == "gcs_server" else program
+    # gcc is aarch64-linux-gnu-gcc-12 where it was found by its whole name.
+    named = program in _COMPILERS or "-gcc" in program or program.startswith("gcc-")
+    return "compiler" if named else ""
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it started, itself first."""
+    return [pid, *descendants(pid)]
+
+
+def everyone() -> list[int]:
+    """All processes that can be seen and have not ended."""
+    found = (look(int(entry.name)) for entry in Path("/proc").glob("[0-9]*"))
+    return [process.pid for process in found if process is not None and process.state not in _ENDED]
+
+
+def ancestors_and_self() -> list[int]:
+    found, pid = [], os.getpid()
+    while pid > 0 and (process := look(pid)) is not None:
+        found.append(pid)
+        pid = process.parent
+    return found
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> int:
+    """How many of them were there to get the signal."""
+    count = 0
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+            count += 1
+    return count
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
