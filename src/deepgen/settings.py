@@ -3,12 +3,16 @@
 They come from `deepgen.toml` in the project, then from the one in the user's config folder, then from defaults, key
 by key; each value remembers where it came from. The command line loads them. Python calls take what they are handed
 and read no file by themselves: a settings file names programs to run, and a library should not find those by chance.
+
+For the same reason a file that is merely found counts only if nobody but this user and root can have written it. One
+that is named, in $DEEPGEN_SETTINGS or by a call of `read`, is the user's own choice.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import pwd
+import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -17,12 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.build import TOOLS, BuildLimits, default_cache_folder
+from deepgen.vocabulary import foreign
 from deepgen.vocabulary.errors import BadInput
 
 # The same parser under two names: part of Python since 3.11, a package before.
 _toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 FILE_NAME = "deepgen.toml"
+VARIABLE = "DEEPGEN_SETTINGS"  # a file that is read in place of the project's
+_MOST_TOML = 1 << 20  # bytes; its parser is slower than that of JSON
 
 
 @dataclass(frozen=True)
@@ -70,9 +77,16 @@ class Settings:
 
 
 def load(start: Path | None = None) -> Settings:
-    """The settings in force in a folder (the current one, if none is given), as the command line uses them."""
-    found = (user_file(), project_file(start or Path.cwd()))
-    return _of(path for path in found if path is not None and _is_there(path))
+    """The settings in force in a folder (the current one, if none is given), as the command line uses them.
+
+    Raises BadInput for a file that somebody else may have written.
+    """
+    named = os.environ.get(VARIABLE)
+    found = [user_file(), None if named else project_file(start or Path.cwd())]
+    files = [path for path in found if path is not None and _is_there(path)]
+    for path in files:
+        _require_own(path)
+    return _of([*files, *([Path(named).expanduser().absolute()] if named else [])])
 
 
 def read(path: str | Path) -> Settings:
@@ -105,6 +119,36 @@ def user_file() -> Path | None:
     return folder / "deepgen" / FILE_NAME
 
 
+def _require_own(path: Path) -> None:
+    """Raises BadInput unless only this user and root can have written a file, and put it where it is."""
+    try:
+        link, file, folder = path.lstat(), path.stat(), path.parent.stat()
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from error
+    others = [about.st_uid for about in (link, file) if about.st_uid not in (0, os.getuid())]
+    anyone = [what for what, about in (("it", file), ("its folder", folder)) if _open_to_all(about)]
+    if others or anyone:
+        why = f"it belongs to {_user(others[0])}" if others else f"everyone may write {anyone[0]}"
+        raise BadInput(
+            f"names programs to run and is not used: {why}",
+            where=str(path),
+            allowed=f"a file of your own; if you trust this one, say so with {VARIABLE}={path}, and without any "
+            f"with {VARIABLE}={os.devnull}",
+        )
+
+
+def _open_to_all(about: os.stat_result) -> bool:
+    """In a sticky folder, such as /tmp, nobody can replace another's file."""
+    return bool(about.st_mode & stat.S_IWOTH) and not about.st_mode & stat.S_ISVTX
+
+
+def _user(number: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(number).pw_name}"
+    except KeyError:
+        return f"user {number}"
+
+
 def _is_there(path: Path) -> bool:
     try:
         return path.is_file()
@@ -129,23 +173,18 @@ def project_file(start: Path) -> Path | None:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file's content; an unreadable or malformed one is the user's to mend."""
+    text = foreign.read_bytes(path, most=_MOST_TOML)
     try:
-        with path.open("rb") as file:
-            return dict(_toml.load(file))
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except (_toml.TOMLDecodeError, UnicodeDecodeError) as error:
+        data: dict[str, Any] = _toml.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"is not TOML: {error}", where=str(path)) from error
+    foreign.check_limits(data, str(path))
+    return data
 
 
 def read_json(path: Path, *, allowed: str) -> dict[str, Any]:
     """A JSON file's object; `allowed` says what belongs in it, for a file that holds something else."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"is not JSON: {error}", where=str(path)) from error
+    data = foreign.read_json(path)
     if not isinstance(data, dict):
         raise BadInput("holds no object", where=str(path), allowed=allowed)
     return data

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,3 +123,94 @@ def test_a_call_from_python_goes_by_the_settings_it_is_handed_and_by_no_others(p
     assert said.definition["policy"]["timeout_seconds"] is None
     with pytest.raises(BadInput, match=r"settings is 'deepgen\.toml'"):
         deepgen.tune(OPERATOR, settings="deepgen.toml")  # type: ignore[arg-type]
+
+
+def _of_somebody_else(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only root may give files away; for everyone else, we become another user."""
+    if os.getuid() == 0:
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    else:
+        other = os.getuid() + 1
+        monkeypatch.setattr(os, "getuid", lambda: other)
+
+
+def _names_a_program(path: Path) -> Path:
+    """A settings file whose compiler would leave a mark."""
+    program = path.parent / "evil-gcc"
+    program.write_text(f"#!/bin/sh\ntouch {path.parent}/it-ran\necho gcc 12.2.0 GCC\n")
+    program.chmod(0o755)
+    path.write_text('[toolchains]\ngcc = "evil-gcc"\n')
+    return path
+
+
+def test_programs_of_somebody_elses_file_are_not_run(
+    project: Path, deepgen: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _names_a_program(project / "deepgen.toml")
+    _of_somebody_else(path, monkeypatch)
+    for words in (("doctor",), ("tune", "gemm", "MNK=64"), ("build", "gemm", "MNK=64", "-o", "built"), ("clean",)):
+        said = deepgen(*words)
+        assert said.code == 2 and said.out == ""
+        assert f"{path}: names programs to run and is not used: it belongs to user" in said.err
+        assert f"DEEPGEN_SETTINGS={path}" in said.err
+    assert not (project / "it-ran").exists() and not (project / "built").exists()
+
+
+def test_a_file_that_is_named_is_used_whoever_owns_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _names_a_program(project / "deepgen.toml")
+    _of_somebody_else(path, monkeypatch)
+    monkeypatch.setenv("DEEPGEN_SETTINGS", str(path))
+    assert settings.load().toolchains == {"gcc": project / "evil-gcc"}
+    assert settings.read(path).source("toolchains.gcc") == str(path)
+    monkeypatch.setenv("DEEPGEN_SETTINGS", os.devnull)
+    assert settings.load().toolchains == {}
+
+
+def test_a_link_of_somebody_else_is_not_followed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file would be ours, but its relative paths would be theirs."""
+    (project / "mine").mkdir()
+    ours = project / "mine" / "deepgen.toml"
+    ours.write_text('[toolchains]\ngcc = "evil-gcc"\n')
+    (project / "deepgen.toml").symlink_to(ours)
+    assert settings.load().toolchains
+    _of_somebody_else(project / "deepgen.toml", monkeypatch)
+    with pytest.raises(BadInput, match="it belongs to user"):
+        settings.load()
+
+
+@pytest.mark.parametrize(("file", "folder", "why"), [(0o666, 0o755, "write it"), (0o644, 0o777, "write its folder")])
+def test_a_file_that_anyone_may_write_is_not_used(project: Path, file: int, folder: int, why: str) -> None:
+    path = project / "deepgen.toml"
+    path.write_text('target = "sim"\n')
+    assert settings.load().target == "sim"
+    path.chmod(file)
+    project.chmod(folder)
+    with pytest.raises(BadInput, match=f"not used: everyone may {why}"):
+        settings.load()
+
+
+def test_ones_own_file_in_a_sticky_folder_is_used(project: Path) -> None:
+    (project / "deepgen.toml").write_text('target = "sim"\n')
+    project.chmod(0o1777)
+    assert settings.load().target == "sim"
+
+
+def test_the_users_own_file_is_looked_at_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    _of_somebody_else(_user('target = "sim"\n'), monkeypatch)
+    with pytest.raises(BadInput, match="it belongs to user"):
+        settings.load()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = " + "[" * 5000,
+        "[limits]\nbuild_seconds = 0x" + "f" * 9999,
+        "[limits]\njobs = 1" + "0" * 5000,
+        "a" * (2 << 20),
+    ],
+)
+def test_a_file_that_would_break_its_parser_is_refused(project: Path, text: str) -> None:
+    (project / "deepgen.toml").write_text(text)
+    with pytest.raises(BadInput, match=r"deepgen\.toml: (is not TOML|is nested|holds a number|is larger)"):
+        settings.load()

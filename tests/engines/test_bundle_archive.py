@@ -88,6 +88,24 @@ def _cut(path: Path) -> Path:
     return _bytes(path, path.read_bytes()[:-200])
 
 
+def _bomb(path: Path) -> Path:
+    """It is refused for what it lists, before the first of its files is read."""
+    return forged(path, {f"x{i}": {"bytes": 64 << 20, "sha256": "0" * 64} for i in range(5)}, [])
+
+
+def _long_record(path: Path) -> Path:
+    """A record of tar's own, which is read into memory before anything can be asked of it."""
+    record = member("b/x", kind=tarfile.XHDTYPE)
+    record.size = 4 << 30
+    return _bytes(path, gzip.compress(record.tobuf(tarfile.USTAR_FORMAT) + bytes(1 << 20)))
+
+
+def _manifest(path: Path, text: str) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        tar.addfile(member("b/manifest.json", text.encode()), io.BytesIO(text.encode()))
+    return path
+
+
 GOOD = b"good"
 HOSTILE: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "a name that leaves the folder": (
@@ -133,6 +151,15 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], Path]]] = {
     ),
     "no manifest": ("begins with", _plain),
     "no archive": ("is not a bundle", lambda p: _bytes(p, b"hello")),
+    "a little that unpacks to much": ("bytes that unpack to 335544320", _bomb),
+    "a record without end": ("more than its headers say", _long_record),
+    "infinity": ("Infinity is no number", lambda p: _manifest(p, '{"format": 1, "files": {"x": {"bytes": Infinity}}}')),
+    "a manifest without bottom": ("nested too deeply", lambda p: _manifest(p, '{"files": ' + "[" * 100_000)),
+    "a manifest with a key twice": ("twice", lambda p: _manifest(p, '{"format": 1, "files": {}, "files": {}}')),
+    "a size that is no number": (
+        "cannot be read",
+        lambda p: forged(p, {"x": {"bytes": "4", "sha256": "0" * 64}}, [(member("b/x", GOOD), GOOD)]),
+    ),
     "an archive that was cut off": ("damaged|not whole|cannot be read", _cut),
 }
 

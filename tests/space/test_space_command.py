@@ -56,7 +56,7 @@ def test_the_space_of_an_operator_is_saved_and_used_again(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["show", "missing.json"], "missing.json cannot be read"),
+        (["show", "missing.json"], "missing.json: cannot be read"),
         (["show"], "show takes one file"),
         (["gemm"], "no value for M"),
     ],

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from deepgen.build.base import BuildError, BuildLimits, Built, Toolchain
 from deepgen.build.cache import Cache, cache_key, default_cache_folder
-from deepgen.build.find import TOOLS, ToolStatus, survey, toolchain_for, toolchains_for
+from deepgen.build.find import TOOLS, ToolStatus, disassembled, survey, toolchain_for, toolchains_for
 from deepgen.build.group import Group
 from deepgen.build.make import make
 from deepgen.build.pool import BuildPool
@@ -41,6 +41,7 @@ __all__ = [
     "build_once",
     "cache_key",
     "default_cache_folder",
+    "disassembled",
     "make",
     "survey",
     "toolchain_for",

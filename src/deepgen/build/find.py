@@ -13,6 +13,7 @@ from deepgen.build.base import BuildError, BuildLimits, Toolchain
 from deepgen.build.cache import default_cache_folder
 from deepgen.build.group import Group
 from deepgen.build.programs import Tool
+from deepgen.build.toolchains import disassembly
 from deepgen.build.toolchains.c import CCompiler, gcc_or_clang, zig
 from deepgen.build.toolchains.sim import SimToolchain
 from deepgen.targets import PROCESSORS, Cpu, Target, host
@@ -94,6 +95,15 @@ _TOOLCHAINS: Mapping[str, Callable[[Target, Mapping[str, str]], Toolchain]] = {
     "hip": find_gpu.hip_for,
     "sim": lambda target, given: SimToolchain(),
 }
+
+
+def disassembled(binary: Path, paths: Mapping[str, str] | None = None) -> str:
+    """A binary's instructions as text. It is read by a disassembler and never run."""
+    name = "nvdisasm" if binary.suffix == ".cubin" else "objdump"
+    status = _status(TOOLS[name], (paths or {}).get(name, ""))
+    if status.path is None or not status.ok:
+        raise Missing(name, blocks=f"{binary} cannot be shown ({status.problem})", remedy=status.remedy)
+    return disassembly.sass(status.path, binary) if name == "nvdisasm" else disassembly.objdump(status.path, binary)
 
 
 def survey(paths: Mapping[str, str] | None = None) -> list[ToolStatus]:

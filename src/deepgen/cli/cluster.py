@@ -158,12 +158,12 @@ RunName = Annotated[
 
 
 @app.command("attach")
-def attach(study: RunName, as_json: options.AsJson = False) -> None:
+def attach(study: RunName, trust: options.Trust = False, as_json: options.AsJson = False) -> None:
     """Look at a run again; where its driver died, go on with it."""
     from deepgen import settings
     from deepgen.cli import cluster_run
 
-    cluster_run.attach(cluster_run.find(study, settings.load()), as_json=as_json)
+    cluster_run.attach(cluster_run.find(study, settings.load()), trust=trust, as_json=as_json)
 
 
 @app.command("stop")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from deepgen.generators.older.generator import OlderGenerator
 from deepgen.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.tuning import Request
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, foreign
 
 FINALISTS = 8  # of `keep_top` rows: finals are for choosing a winner, result files for reading
 
@@ -49,10 +48,7 @@ def _points(config: Mapping[str, Any], fetched: Fetched, group: WorkGroup) -> Ma
     if fetched.space is None:
         return config
     where = f"group {group.name}: the space file of {fetched.name}"
-    try:
-        space = json.loads(fetched.space)
-    except ValueError as error:
-        raise BadInput(f"is not JSON: {error}", where=where) from error
+    space = foreign.parse(fetched.space, where)
     if not is_space_file(space):
         raise BadInput("is no space file", where=where, allowed='{"template": a tuning config, "cfgs": [numbers]}')
     problem, other = (OlderGenerator(data, group.space_strategy, where).operator for data in (config, space))

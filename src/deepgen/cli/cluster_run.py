@@ -119,7 +119,7 @@ def finish(progress: RunProgress, *, as_json: bool) -> None:
         raise DeepgenError("; ".join(problems))
 
 
-def attach(folder: RunFolder, *, as_json: bool) -> None:
+def attach(folder: RunFolder, *, trust: bool, as_json: bool) -> None:
     """Look at a run, and go on with it where its driver is gone."""
     progress = folder.progress()
     if folder.driver() is not None:
@@ -130,6 +130,7 @@ def attach(folder: RunFolder, *, as_json: bool) -> None:
         return
     definition = folder.definition()
     assert definition is not None
+    folder.require_own(trusted=trust)
     note("no driver is at work; starting one that goes on")
     start(folder, ask_passwords(definition.cluster))
     follow(folder, as_json=as_json, stops=False)

@@ -27,11 +27,12 @@ def import_results(
     """Read a result file of the older tool."""
     from deepgen.cli.output import print_json, shown, write_text
     from deepgen.generators.older.results import read_results, results_space
+    from deepgen.vocabulary import foreign
     from deepgen.vocabulary.errors import BadInput
 
     if as_space and output is None:
         raise BadInput("--as-space writes a file", allowed="name it with -o FILE")
-    results = read_results(_text(file), str(file))
+    results = read_results(foreign.read_bytes(file), str(file))
     about = {"file": str(file), "results": [result.to_json() for result in results]}
     if output is not None:
         data = results_space(results, str(file)).to_json() if as_space else about
@@ -43,16 +44,6 @@ def import_results(
     if output is not None:
         use = f"; look at it with: deepgen space show {shown(output)}" if as_space else ""
         print(f"{'space' if as_space else 'results'} written to {shown(output)}{use}")
-
-
-def _text(path: Path) -> str:
-    from deepgen.vocabulary.errors import BadInput
-
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise BadInput(f"{path} cannot be read: {reason}", allowed="a result file of the older tool") from error
 
 
 def _print(results: Sequence[Result], file: Path) -> None:

@@ -30,7 +30,7 @@ def show(
     from deepgen.cli import studies
     from deepgen.cli.output import print_json
     from deepgen.cli.result import print_result
-    from deepgen.cli.toolchain import assembly_of
+    from deepgen.cli.toolchain import assembly_of_trial
 
     current = settings.load()
     found = studies.open_study(study, current, trust=trust)
@@ -47,7 +47,7 @@ def show(
     if source:
         texts["source"] = "\n".join(s.text for s in found.kernel(chosen).sources)
     if asm:
-        texts["asm"] = assembly_of(found.kernel(chosen), found.target, current)
+        texts["asm"] = assembly_of_trial(found, chosen, current)
     if as_json:
         print_json({**_facts(found, chosen), **texts})
     elif texts:

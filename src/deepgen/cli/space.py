@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,16 +65,13 @@ def space(
 
 def _reader(words: list[str], strategy: int) -> Callable[[], Space]:
     from deepgen.generators.space_files import read_space
+    from deepgen.vocabulary import foreign
     from deepgen.vocabulary.errors import BadInput
 
     if len(words) != 2:
         raise BadInput("show takes one file", allowed="deepgen space show FILE")
     path = Path(words[1])
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise BadInput(f"{path} cannot be read: {reason}", allowed="a file that describes a space") from error
+    text = foreign.read_bytes(path)
     return lambda: read_space(text, str(path), strategy)
 
 
@@ -90,13 +88,12 @@ def _generator(words: list[str], target: str | None, said: Mapping[str, Any]) ->
 def _save(found: Space, path: Path) -> str:
     """Write the definition; a file that holds the same one already is left as it is."""
     from deepgen.cli.output import write_text
+    from deepgen.vocabulary import BadInput, foreign
 
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+    with suppress(BadInput):
+        held = foreign.read_json(path)
         if isinstance(held, dict) and held.get("fingerprint") == found.fingerprint():
             return f"{path} (used again: it holds this space already)"
-    except (OSError, ValueError):
-        pass
     write_text(path, json.dumps(found.to_json(), indent=1) + "\n")
     return str(path)
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from deepgen.cluster.model import Cluster
-from deepgen.tuning import lock
-from deepgen.vocabulary import DeepgenError, JsonObject
+from deepgen.tuning import lock, trust
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, foreign
 
 DEFINITION = "cluster.json"
 LOG = "log.txt"
+_SIGNATURE = "signature"  # in the definition, of all else in it
 _LOCK, _PROGRESS, _UP = "driver.lock", "progress.json", "up"
 ENDED = ("done", "stopped", "failed")
 
@@ -94,15 +95,29 @@ class RunFolder:
 
     def definition(self) -> Definition | None:
         data = _read(self.path / DEFINITION)
-        return None if data is None else Definition.from_json(data)
+        if data is None:
+            return None
+        data.pop(_SIGNATURE, None)
+        with foreign.shaped(str(self.path / DEFINITION), "is not the definition of a cluster run"):
+            return Definition.from_json(data)
 
     def define(self, definition: Definition) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        _write(self.path / DEFINITION, definition.to_json())
+        data = definition.to_json()
+        _write(self.path / DEFINITION, {**data, _SIGNATURE: trust.sign(data)})
+
+    def require_own(self, *, trusted: bool) -> None:
+        """Raises Untrusted unless this user began the run: going on with it reaches hosts and starts programs there."""
+        data = _read(self.path / DEFINITION) or {}
+        signature = data.pop(_SIGNATURE, None)
+        trust.require(data, signature, trust=trusted, origin=self.path, holds="a cluster run, its hosts and programs,")
 
     def progress(self) -> RunProgress:
         data = _read(self.path / _PROGRESS)
-        return RunProgress() if data is None else RunProgress.from_json(data)
+        if data is None:
+            return RunProgress()
+        with foreign.shaped(str(self.path / _PROGRESS), "is not the progress of a cluster run"):
+            return RunProgress.from_json(data)
 
     def tell(self, progress: RunProgress) -> None:
         _write(self.path / _PROGRESS, progress.to_json())
@@ -110,7 +125,7 @@ class RunFolder:
     def brought_up(self) -> str | None:
         """The cluster that this run itself brought up and has not taken down."""
         data = _read(self.path / _UP)
-        return None if data is None else str(data["cluster"])
+        return None if data is None else str(data.get("cluster"))
 
     def remember_up(self, cluster: str | None) -> None:
         if cluster is None:
@@ -131,12 +146,12 @@ class RunFolder:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        return dict(json.loads(path.read_text()))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except ValueError as error:
-        raise DeepgenError(f"{path} cannot be read: {error}; delete it and run again") from error
+    data = foreign.read_json(path, plain=True)
+    if not isinstance(data, dict):
+        raise BadInput("holds no object", where=str(path), allowed="delete it and run again")
+    return data
 
 
 def _write(path: Path, data: JsonObject) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shlex
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from deepgen.cluster import agent, ssh
 from deepgen.cluster.model import Host
 from deepgen.cluster.ssh import Ask, HostError
+from deepgen.vocabulary import foreign
 
 if TYPE_CHECKING:
     import asyncssh
@@ -140,10 +140,12 @@ def raise_errors(outcomes: dict[Host, T | HostError]) -> dict[Host, T]:
 def _outcome(host: Host | None, code: int | None, out: str, err: str) -> Any:
     answers = [line for line in out.splitlines() if line.startswith(agent.ANSWER)]
     if answers:
-        found = json.loads(answers[-1][len(agent.ANSWER) :])
-        if "refused" in found:
-            raise HostError(host, found["refused"])
-        return found["ok"]
+        where = f"the answer of {host or 'this machine'}"
+        found = foreign.parse(answers[-1][len(agent.ANSWER) :], where)
+        if isinstance(found, dict) and "refused" in found:
+            raise HostError(host, str(found["refused"]))
+        with foreign.shaped(where, "is not one of deepgen's"):
+            return found["ok"]
     if code == _NO_FOLDER and host:
         raise HostError(host, f"the folder {host.folder} is not there; make it: mkdir -p {shlex.quote(host.folder)}")
     if code == _NO_PYTHON and host:

@@ -18,16 +18,21 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from deepgen.vocabulary import BadInput, JsonObject, Missing
+from deepgen.vocabulary import BadInput, JsonObject, Missing, foreign
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 SIGNATURE = "signature"  # in the manifest, of all else in it
 SUFFIXES = (".tar.gz", ".tgz", ".tar.zst")
 MOST_FILES = 200_000
-MOST_MANIFEST_BYTES = 256 << 20
+MOST_MANIFEST_BYTES = foreign.MOST_BYTES
 MOST_FILE_BYTES = 1 << 30
 MOST_BYTES = 16 << 30
+# Kernels and arrays shrink to a half or a tenth; what shrinks to a hundredth and is not small is there to fill a disk.
+MOST_RATIO = 100
+SMALL_BYTES = 256 << 20
+_MOST_HEADER_BYTES = 64 << 10  # between two files: tar's own records, of which there are a few
+_BLOCK = 20 * 512  # how much tarfile reads at once
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=-]*")
 _CHUNK = 1 << 20
 
@@ -86,8 +91,11 @@ def unpack(archive: Path, folder: Path) -> Path:
     where = str(archive)
     stem(archive)
     try:
-        with _opened(archive, archive, "rb") as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
-            return _unpacked(tar, folder, where)
+        packed = archive.stat().st_size
+        with _opened(archive, archive, "rb") as stream:
+            meter = _Meter(stream, where)
+            with tarfile.open(fileobj=meter, mode="r|", bufsize=_BLOCK) as tar:  # type: ignore[call-overload]
+                return _unpacked(tar, meter, folder, packed, where)
     except OSError as error:
         if isinstance(error, gzip.BadGzipFile):
             raise BadInput("is not a bundle: it is not compressed as its name says", where=where) from error
@@ -104,7 +112,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
     """The manifest of an unpacked bundle, after all files were compared with it, and the bundle's id."""
     where = str(folder)
     try:
-        text = (folder / MANIFEST).read_bytes()
+        text = foreign.read_bytes(folder / MANIFEST, most=MOST_MANIFEST_BYTES)
         manifest = _parsed(text, where)
         for name, expected in manifest["files"].items():
             if _listing(folder / name) != expected:
@@ -114,17 +122,43 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
     return manifest, hashlib.sha256(text).hexdigest()
 
 
-def _unpacked(tar: tarfile.TarFile, folder: Path, where: str) -> Path:
+class _Meter:
+    """A stream that ends in BadInput once more was read from it than was allowed: headers may claim any size."""
+
+    def __init__(self, stream: IO[bytes], where: str) -> None:
+        self._stream, self._where = stream, where
+        self._left = 0
+        self.allow(0)
+
+    def allow(self, size: int) -> None:
+        """So many bytes of content, and tar's records around it."""
+        self._left = size + _MOST_HEADER_BYTES + 2 * _BLOCK
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise BadInput("holds more than its headers say", where=self._where)
+        return data
+
+
+def _unpacked(tar: tarfile.TarFile, meter: _Meter, folder: Path, packed: int, where: str) -> Path:
     first = tar.next()
     if first is None:
         raise BadInput("is empty", where=where)
     top, _, name = first.name.partition("/")
     if name != MANIFEST or not _NAME.fullmatch(top) or not first.isreg() or first.size > MOST_MANIFEST_BYTES:
         raise BadInput(f"is not a bundle: it begins with {first.name!r}", where=where, allowed=f"NAME/{MANIFEST}")
+    meter.allow(first.size)
     text = _read(tar, first)
     waiting = dict(_parsed(text, where)["files"])
+    total = sum(entry["bytes"] for entry in waiting.values())
+    if total > max(SMALL_BYTES, MOST_RATIO * packed):
+        what = f"has {packed} bytes that unpack to {total}"
+        raise BadInput(what, where=where, allowed=f"at most {MOST_RATIO} times as many, or {SMALL_BYTES >> 20} MiB")
     (folder / top).mkdir()
     (folder / top / MANIFEST).write_bytes(text)
+    meter.allow(0)
     while (member := tar.next()) is not None:
         name = member.name[len(top) + 1 :]
         expected = waiting.pop(name, None) if member.name.startswith(f"{top}/") else None
@@ -136,8 +170,10 @@ def _unpacked(tar: tarfile.TarFile, folder: Path, where: str) -> Path:
             raise BadInput(f"{name} has {member.size} bytes and not {expected['bytes']}", where=where)
         path = folder / top / name
         path.parent.mkdir(parents=True, exist_ok=True)
+        meter.allow(member.size)
         if _copied(tar, member, path) != expected["sha256"]:
             raise BadInput(f"{name} is not what its manifest says: the hash differs", where=where)
+        meter.allow(0)
     if waiting:
         raise BadInput(f"is not whole: {next(iter(waiting))} is missing", where=where, allowed="copy the bundle again")
     return folder / top
@@ -145,20 +181,21 @@ def _unpacked(tar: tarfile.TarFile, folder: Path, where: str) -> Path:
 
 def _parsed(text: bytes, where: str) -> dict[str, Any]:
     """The manifest, with a list of files that can be trusted to stay inside the folder and within bounds."""
-    try:
-        manifest = json.loads(text)
+    manifest = foreign.parse(text, f"{where}: its manifest", most=MOST_MANIFEST_BYTES)
+    with foreign.shaped(where, "its manifest cannot be read"):
         version, files = manifest["format"], manifest["files"]
-        sizes = [int(entry["bytes"]) for entry in files.values()]
+        sizes = [entry["bytes"] for entry in files.values()]
         good = all(set(entry) == {"bytes", "sha256"} for entry in files.values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput("its manifest cannot be read", where=where) from error
+        good = good and all(type(size) is int for size in sizes)
     if version != FORMAT:
         raise BadInput(f"is of format {version}", where=where, allowed=f"format {FORMAT}: pack it again")
     strange = [name for name in files if not _inside(name)]
     if strange:
         raise BadInput(f"lists a file {strange[0]!r}", where=where, allowed="names inside its own folder")
+    if not good:
+        raise BadInput("its manifest cannot be read", where=where)
     few = len(files) <= MOST_FILES and sum(sizes) <= MOST_BYTES
-    if not good or not few or any(not 0 <= size <= MOST_FILE_BYTES for size in sizes):
+    if not few or any(not 0 <= size <= MOST_FILE_BYTES for size in sizes):
         raise BadInput("is larger than any bundle of ours", where=where, allowed=f"up to {MOST_BYTES >> 30} GiB")
     return dict(manifest)
 

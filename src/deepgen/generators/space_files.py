@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from deepgen.generators.older import files as older
 from deepgen.space import Space, t1
 from deepgen.space.definition import FORMAT
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, foreign
 
 
-def read_space(text: str, name: str, strategy: int = 1) -> Space:
+def read_space(text: bytes | str, name: str, strategy: int = 1) -> Space:
     """The space that the text of a file describes; `strategy` says how a tuning config becomes one."""
-    try:
-        data: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"not JSON: {error}", where=name) from error
+    data: Any = foreign.parse(text, name)
     if isinstance(data, dict) and str(data.get("format", "")).startswith("deepgen.space/"):
         try:
             return Space.from_json(data)

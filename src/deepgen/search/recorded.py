@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from typing import Any
 
 from deepgen.search.base import Past
 from deepgen.space import Space
-from deepgen.vocabulary import BadInput, Measurement, Trial, Verdict
+from deepgen.vocabulary import BadInput, Measurement, Trial, Verdict, foreign
 
 # The hub's words for configs that gave no time. Older files write a very long time instead.
 _FAILURES = {"CompilationFailedConfig": Verdict.BUILD_FAILED, "RuntimeFailedConfig": Verdict.CRASHED}
@@ -54,15 +52,8 @@ class Recorded:
 def read(path: str | Path) -> Recorded:
     """A recording in the format of the benchmark hub: JSON with `tune_params_keys` and `cache`, packed or not."""
     file = Path(path)
-    try:
-        raw = file.read_bytes()
-        data = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    except OSError as error:
-        raise BadInput(f"cannot read it: {error.strerror or error}", where=str(file)) from error
-    except (ValueError, EOFError) as error:
-        raise BadInput(
-            f"this is no recorded space: {error}", where=str(file), allowed="JSON, or JSON in gzip"
-        ) from error
+    raw = foreign.read_bytes(file)
+    data = foreign.parse(foreign.unpacked(raw, str(file)) if raw[:2] == b"\x1f\x8b" else raw, str(file))
     if not isinstance(data, dict) or not isinstance(data.get("cache"), dict) or not data["cache"]:
         raise BadInput("this is no recorded space", where=str(file), allowed="an object with configs under `cache`")
     try:
@@ -70,7 +61,8 @@ def read(path: str | Path) -> Recorded:
         pairs = [(_config(names, r), _measurement(r)) for r in data["cache"].values()]
     except (KeyError, TypeError) as error:
         raise BadInput(f"a config of the recording lacks {error}", where=str(file)) from error
-    return _from_pairs(file.name.removesuffix(".gz").removesuffix(".json"), pairs)
+    with foreign.shaped(str(file), "a config of the recording cannot be used"):
+        return _from_pairs(file.name.removesuffix(".gz").removesuffix(".json"), pairs)
 
 
 def from_trials(name: str, trials: Sequence[Trial]) -> Recorded:

@@ -12,6 +12,8 @@ from deepgen.vocabulary import BadInput, Json, JsonObject
 
 FORMAT = "deepgen.space/1"
 _PLAIN = (*STRICT, "and", "or", "not", "implies", "where")
+_OPERANDS = {"neg": 1, "abs": 1, "not": 1, "where": 3}  # of all others two
+_MANY = ("and", "or", "min", "max")  # or more
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,13 +116,20 @@ def _operation(op: str, rest: list[Any], named: dict[str, Expr]) -> Expr:
         index, entries, default, many = rest
         args = tuple(expr_from_json(i, named) for i in index)
         pairs = tuple((value_from_json(k), value_from_json(v)) for k, v in entries)
+        if not args or (many and any(not isinstance(k, tuple) or len(k) != len(args) for k, _ in pairs)):
+            raise ValueError("a key for each index")
         return Expr("table", args, (pairs, None if default is None else value_from_json(default), bool(many)))
     if op == "points":
         names, rows = rest
         read = tuple(tuple(None if v is None else value_from_json(v) for v in row) for row in rows)
+        if any(len(row) != len(names) for row in read):
+            raise ValueError("a value for each name")
         return Expr("points", (), (tuple(_text(n) for n in names), read))
     if op not in _PLAIN:
         raise BadInput(f"unknown operation {op!r}", allowed=", ".join((*_PLAIN, "isin", "table", "points")))
+    wanted = _OPERANDS.get(op, 2)
+    if len(rest) != wanted and not (op in _MANY and len(rest) > wanted):
+        raise ValueError(f"{wanted} operands")
     return Expr(op, tuple(expr_from_json(r, named) for r in rest))
 
 

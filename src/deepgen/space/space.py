@@ -39,13 +39,14 @@ class Space:
     def knob(self, name: str, values: Iterable[Value], when: Operand | None = None) -> Expr:
         """A knob with its values in order; with `when`, one that exists only where the condition holds."""
         taken = tuple(check_value(v) for v in values)
+        _check_text(name, "knob")
         if not name or name in self._knobs or name in self._derived:
             raise BadInput(f"space {self.name!r} has the name {name!r} already" if name else "a knob needs a name")
         if not taken:
             raise BadInput(f"knob {name!r} of space {self.name!r} has no values", allowed="at least one")
-        doubled = [v for i, v in enumerate(taken) if v in taken[:i]]
-        if doubled:
-            raise BadInput(f"knob {name!r} of space {self.name!r} has the value {doubled[0]!r} twice")
+        if len(set(taken)) < len(taken):
+            doubled = next(v for i, v in enumerate(taken) if v in taken[:i])
+            raise BadInput(f"knob {name!r} of space {self.name!r} has the value {doubled!r} twice")
         condition = None if when is None else lift(when)
         if condition is not None:
             self._check_names(condition, f"the condition of knob {name!r}")
@@ -59,6 +60,7 @@ class Space:
 
     def derive(self, name: str, expr: Operand) -> Expr:
         """A named value computed from knobs; use what it returns in requirements."""
+        _check_text(name, "derived value")
         if not name or name in self._knobs or name in self._derived:
             raise BadInput(
                 f"space {self.name!r} has the name {name!r} already" if name else "a derived value needs a name"
@@ -74,6 +76,7 @@ class Space:
 
     def add(self, requirement: Requirement) -> None:
         """Add a requirement, at any time."""
+        _check_text(requirement.name, "requirement")
         if not requirement.name or any(r.name == requirement.name for r in self._requirements):
             raise BadInput(
                 f"space {self.name!r} needs a name of its own for each requirement, not {requirement.name!r}"
@@ -385,6 +388,11 @@ class Space:
         if data.get("fingerprint", space.fingerprint()) != space.fingerprint():
             raise BadInput(f"the file of space {space.name!r} was changed: its fingerprint does not fit its content")
         return space
+
+
+def _check_text(name: object, of: str) -> None:
+    if not isinstance(name, str):
+        raise BadInput(f"a {of} is called {name!r:.60}", allowed="a word")
 
 
 def _difference(more: int | None, less: int | None) -> int | None:

@@ -34,6 +34,8 @@ def t1_space(data: Mapping[str, Any], name: str = "T1 file") -> Space:
             raise BadInput(f"parameter {knob!r}: {error}", where=name) from error
     for condition in conditions:
         text = _field(condition, "Expression", name)
+        if not isinstance(text, str):
+            raise BadInput(f"condition {text!r:.60}", where=name, allowed="an expression as text")
         try:
             expr: Expr = parse(text)
             if not any(r.name == text for r in space.requirements):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from math import isfinite
 from typing import Any
 
 from deepgen.targets import host
@@ -75,11 +77,29 @@ def device_for(target: Target) -> Target:
 
 
 def from_json(data: Mapping[str, Any]) -> Target:
-    """The target that `to_json` described, facts and all."""
+    """The target that `to_json` described, facts and all, each of its kind: generators write them into kernels."""
     kind = str(data.get("name", "")).partition(":")[0]
     if kind not in KINDS:
-        raise BadInput(f"unknown target {data.get('name')!r}", allowed="a kind of " + ", ".join(KINDS.names()))
-    return KINDS.get(kind)().from_json(data)
+        raise BadInput(f"unknown target {data.get('name')!r:.60}", allowed="a kind of " + ", ".join(KINDS.names()))
+    found = KINDS.get(kind)().from_json(data)
+    for field in fields(found):
+        value = getattr(found, field.name)
+        if not _KINDS_OF_FACTS.get(str(field.type), lambda value: True)(value):
+            raise BadInput(f"target {kind}: {field.name} is {value!r:.60}", allowed=str(field.type))
+    return found
+
+
+def _word(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable()
+
+
+# By the type that a field declares; others, of targets that packages add, are their own to check.
+_KINDS_OF_FACTS: Mapping[str, Callable[[Any], bool]] = {
+    "int": lambda value: type(value) is int,
+    "float": lambda value: type(value) in (int, float) and isfinite(value),
+    "str": _word,
+    "tuple[str, ...]": lambda value: all(map(_word, value)),
+}
 
 
 __all__ = [

@@ -70,17 +70,15 @@ def pack(
                 allowed=f"ask for more with --trials {2 * state.ended}",
             )
 
-        def emit(config: Mapping[str, Any]) -> Kernel:
-            return planned.generator.emit(request.operator, request.target, config)
-
         if request.own_baselines:
             names = ", ".join(own_baselines(request.own_baselines))
             raise BadInput(f"{names}: baselines of your own do not travel in a bundle", allowed="baselines by name")
         task = task_of(request)
         with _Builds(engine, request) as builds:
             say(f"building {len(waiting)} kernels")
-            built, failed = builds.all([(p, emit(p.config)) for p in waiting])
-            known = [(t, k, builds.one(k)) for t in _known(journal, planned, request) for k in [emit(t.config)]]
+            built, failed = builds.all([(p, planned.emit(request, p.config)) for p in waiting])
+            best = [(t, planned.emit(request, t.config)) for t in _known(journal, planned, request)]
+            known = [(trial, kernel, builds.one(kernel)) for trial, kernel in best]
             helpers = build_helpers(task, builds.one, needed=("harness",))
         state.finish(failed)
         if not built:
@@ -195,7 +193,7 @@ def _trial(study: Study, proposals: Mapping[int, Proposal], result: TrialResult,
     proposal = proposals.get(result.trial)
     if proposal is None:
         raise BadInput(f"holds trial {result.trial}, which {study.folder.name} never asked for", where=str(path))
-    kernel = study.generator.emit(study.operator, study.target, proposal.config)
+    kernel = study.emit(proposal.config)
     if kernel.id != result.kernel_id:
         raise BadInput(
             f"trial {result.trial} is of another kernel: generator {study.generator.name} was changed since",
@@ -245,7 +243,7 @@ def _keep_finals(
         return False
     if finals["winner"] is not None:
         trial = ended[finals["winner"]]
-        kernel = study.generator.emit(study.operator, study.target, trial.config)
+        kernel = study.emit(trial.config)
         artifact = _built(kernel, study.target, engine, Cache(engine.cache or default_cache_folder()))
         about = {"operator": study.definition["operator"], "config": dict(trial.config), "target": study.target.name}
         write_winner(study.folder / WINNER, kernel, artifact, json.dumps(about, indent=2))

@@ -15,7 +15,7 @@ from deepgen.generators import Generator
 from deepgen.tuning import trust
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request
-from deepgen.vocabulary import DeepgenError, Trial, finding
+from deepgen.vocabulary import BadInput, DeepgenError, Trial, finding
 
 COMPARED = 1000  # trials at most whose kernels are emitted again; of more, the best and an even choice of the rest
 _BEST = 64
@@ -59,10 +59,10 @@ def _same(request: Request, planned: Plan, journal: Journal, digest: str) -> boo
     """Whether today's kernels are the measured ones; where the generator's text is the same, nothing is emitted."""
     if journal.digest() == digest:
         return True
-    emit = planned.generator.emit
-    return all(
-        emit(request.operator, request.target, trial.config).id == trial.kernel_id for trial in _compared(journal)
-    )
+    try:
+        return all(planned.emit(request, trial.config).id == trial.kernel_id for trial in _compared(journal))
+    except BadInput:
+        return False  # a value that the generator knows no more, or never knew
 
 
 def _compared(journal: Journal) -> list[Trial]:

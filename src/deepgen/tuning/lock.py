@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import IO
 
 _GLANCES, _GLANCE_SECONDS = 10, 0.02
+_DIGITS = 20  # of a process's number, at most
 
 
 def holder(path: Path) -> int | None:
     """The process that holds the lock now, if one does; 0 where it has not said its number."""
+    if not path.is_file():  # a pipe in somebody's folder would be waited for
+        return None
     try:
-        with path.open("r") as file:
+        with path.open("rb") as file:
             for _ in range(_GLANCES):
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
                     file.seek(0)
-                    if (text := file.read().strip()).isdigit():
+                    if (text := file.read(_DIGITS).strip()).isdigit():
                         return int(text)
                     time.sleep(_GLANCE_SECONDS)  # it has the lock, and writes its number next
                 else:

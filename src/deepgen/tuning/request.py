@@ -17,7 +17,8 @@ from deepgen.operators import OPERATORS, Operator, is_built_in, record
 from deepgen.search.stopping import Goals
 from deepgen.space import Space
 from deepgen.targets import Target
-from deepgen.vocabulary import BadInput, JsonObject, digest
+from deepgen.tuning.definition import check_config
+from deepgen.vocabulary import BadInput, JsonObject, Kernel, digest
 from deepgen.vocabulary.finding import NAME, CodeRef, Source, source_of
 
 STUDIES = Path("deepgen-studies")
@@ -114,6 +115,11 @@ class Plan:
     folder: Path
     sources: Mapping[str, Source] = field(default_factory=dict)  # of code that is not deepgen's own
     after: Path | None = None  # the study whose kernels these are no more, and which this one learns from
+
+    def emit(self, request: Request, config: Mapping[str, Any]) -> Kernel:
+        """The kernel of a config, which may have come out of the journal."""
+        check_config(self.space, config, str(self.folder))
+        return self.generator.emit(request.operator, request.target, config)
 
     @property
     def first(self) -> int | None:

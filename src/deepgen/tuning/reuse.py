@@ -9,6 +9,7 @@ from deepgen.engines import Engine, LocalEngine
 from deepgen.measure.base import Policy
 from deepgen.operators import Operator, words_of
 from deepgen.space import Space
+from deepgen.space.definition import value_from_json
 from deepgen.tuning.finals import RESERVES, run_finals
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import first_config
@@ -36,7 +37,8 @@ def top_rows(study: Study, count: int) -> list[JsonObject]:
 def as_space(study: Study, count: int) -> Space:
     """A space of exactly the best configs."""
     best = _best(study, count)
-    return Space.from_points(f"{study.folder.name} top {len(best)}", [dict(t.config) for t in best])
+    configs = [{name: value_from_json(value) for name, value in t.config.items()} for t in best]
+    return Space.from_points(f"{study.folder.name} top {len(best)}", configs)
 
 
 def as_config(study: Study, count: int) -> JsonObject:

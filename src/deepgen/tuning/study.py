@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from deepgen import generators, operators, targets
+from deepgen.build.flags import require_plain
 from deepgen.engines import Session
 from deepgen.generators import Generator
 from deepgen.measure.base import Policy, Task
@@ -20,14 +22,16 @@ from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.tuning import journal as journals
 from deepgen.tuning import trust
+from deepgen.tuning.definition import check, check_config, check_finals, check_trial
 from deepgen.tuning.finals import dropped_reasons
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import BASELINE, Plan, Request, narrow, own_baselines
 from deepgen.tuning.speed import speed
-from deepgen.tuning.winner import read_winner, write_winner
-from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding
+from deepgen.tuning.winner import Stored, read_winner, write_winner
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign
 
 WINNER = "winner"
+_STRANGE = "holds what no deepgen wrote"
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,12 @@ class Best:
         """The winner as a function on arrays."""
         study = self.study
         requires = study.serves_only()
-        stored = read_winner(study.folder / WINNER)
-        usable = stored is not None and stored.kernel.id == self.trial.kernel_id
-        if usable and stored is not None and (stored.own or study.trusted):
-            return load(stored.kernel, study.operator, study.target, stored.binary, stored.plan, requires)
-        return load(study.kernel(self.trial), study.operator, study.target, requires=requires)
+        stored = study.stored(self.trial)
+        if stored is None:
+            return load(study.kernel(self.trial), study.operator, study.target, requires=requires)
+        if stored.binary is None and not stored.own:
+            require_plain(stored.kernel, str(study.folder))
+        return load(stored.kernel, study.operator, study.target, stored.binary, stored.plan, requires)
 
 
 class Study:
@@ -69,7 +74,8 @@ class Study:
         self.folder = folder
         self.definition = definition
         self.trusted = trust
-        self.target: Target = targets.from_json(definition["target"])
+        with foreign.shaped(str(folder), "is not a study of deepgen's: its target"):
+            self.target: Target = targets.from_json(definition["target"])
         self._signature = signature
         self._own_operator, self._own_generator = operator, generator
 
@@ -87,25 +93,33 @@ class Study:
         lets code and binaries run that somebody else's deepgen put there.
         """
         path = Path(folder)
-        with Journal(path) as journal:
+        with foreign.shaped(str(path), _STRANGE), Journal(path) as journal:
             definition, signature = journal.definition(), journal.signature()
+        check(definition, str(path))
         if generator is not None and generator.name != definition["generator"]:
             what = f"{path} was tuned with generator {definition['generator']!r}"
             raise BadInput(what, allowed=f"that one, not {generator.name!r}")
         return Study(path, definition, signature=signature, operator=operator, generator=generator, trust=trust)
 
+    @contextmanager
+    def _journal(self) -> Iterator[Journal]:
+        with foreign.shaped(str(self.folder), _STRANGE), Journal(self.folder) as journal:
+            yield journal
+
     @cached_property
     def about(self) -> Operator:
         """What is known of the operator without its code: its name, sizes, work, tensors."""
-        if "facts" in self.definition:
-            return Recorded({**self.definition["facts"], "operator": self.definition["operator"]})
-        return operators.from_json(self.definition["operator"])  # a study of before there were facts
+        with foreign.shaped(str(self.folder), "is not a study of deepgen's: its operator"):
+            if "facts" in self.definition:
+                return Recorded({**self.definition["facts"], "operator": self.definition["operator"]}).checked()
+            return operators.from_json(self.definition["operator"])  # a study of before there were facts
 
     @cached_property
     def shapes(self) -> tuple[Operator, ...]:
         """The same of all shapes that its kernels were timed at."""
         told = zip(self.definition.get("also_facts", ()), self.definition.get("also", ()), strict=True)
-        return self.about, *(Recorded({**facts, "operator": operator}) for facts, operator in told)
+        with foreign.shaped(str(self.folder), "is not a study of deepgen's: its operator"):
+            return self.about, *(Recorded({**facts, "operator": operator}).checked() for facts, operator in told)
 
     def describe(self) -> str:
         """What was tuned, in one line."""
@@ -137,7 +151,8 @@ class Study:
         ref = self._code("operator")
         if ref is None or ref.by == finding.NAME:
             try:
-                return operators.from_json(data)
+                with foreign.shaped(str(self.folder), _STRANGE):
+                    return operators.from_json(data)
             except BadInput as error:
                 what = f"{self.folder} is of {self.about.describe()}, whose code is not here: {error.what}"
                 raise BadInput(what, allowed="from Python: dg.Study.open(folder, operator=...)") from error
@@ -188,19 +203,20 @@ class Study:
 
     @cached_property
     def space(self) -> Space:
-        with Journal(self.folder) as journal:
+        with self._journal() as journal:
             kept = journal.space()
         if kept is not None:
             return kept
         return narrow(self.generator.space(self.operator, self.target), self.definition["domains"])
 
     def trials(self) -> list[Trial]:
-        with Journal(self.folder) as journal:
-            return journal.trials()
+        with self._journal() as journal:
+            return [check_trial(trial) for trial in journal.trials()]
 
     def trial(self, number: int) -> Trial:
-        with Journal(self.folder) as journal:
+        with self._journal() as journal:
             found = journal.trial(number)
+            found = found and check_trial(found)
             ended = sum(journal.verdicts().values())
         if found is None:
             raise BadInput(f"{self.folder} has no ended trial {number}", allowed=f"{ended} trials have ended")
@@ -208,22 +224,23 @@ class Study:
 
     def top(self, count: int = 10) -> list[Trial]:
         """The fastest right trials. The winner stands first when finals chose it."""
-        with Journal(self.folder) as journal:
+        with self._journal() as journal:
             best = journal.best(count)
             winner = self._winner_id(journal)
             if winner is not None and all(t.id != winner for t in best):
                 best = [*filter(None, [journal.trial(winner)]), *best][:count]
+            best = [check_trial(trial) for trial in best if trial.measurement.samples]
         return sorted(best, key=lambda t: (t.id != winner, t.seconds))
 
     def best(self) -> Best:
         """The winner of the finals, or the fastest so far when there were none yet."""
-        with Journal(self.folder) as journal:
+        with self._journal() as journal:
             winner = self._winner_id(journal)
-            finals = journal.finals()
+            finals = self._finals(journal)
             trial = journal.trial(winner) if winner is not None else None
-            found = [trial] if trial else journal.best(1)
+            found = [check_trial(one) for one in ([trial] if trial else journal.best(1))]
         if finals is not None and winner is None:
-            reasons = dropped_reasons(finals)
+            reasons = [*dropped_reasons(finals), "none was recorded"]
             raise DeepgenError(f"{self.folder}: no kernel survived the finals; the best one: {reasons[0]}")
         if not found:
             raise DeepgenError(f"{self.folder} has no right kernel yet")
@@ -234,16 +251,34 @@ class Study:
         return Best(self, found[0], seconds)
 
     def kernel(self, trial: Trial) -> Kernel:
-        """The kernel of a trial: emitted again, or the stored winner where that is this user's own."""
-        stored = read_winner(self.folder / WINNER)
-        kept = stored if stored is not None and stored.kernel.id == trial.kernel_id else None
-        if kept is not None and (kept.own or self.trusted):
-            return kept.kernel
-        kernel = self.generator.emit(self.operator, self.target, trial.config)
+        """The kernel of a trial: the stored winner where that may be used, otherwise emitted again."""
+        stored = self.stored(trial)
+        return self.emitted(trial) if stored is None else stored.kernel
+
+    def stored(self, trial: Trial) -> Stored | None:
+        """The stored winner, where it is of this trial, and this user's own or trusted."""
+        found = read_winner(self.folder / WINNER)
+        usable = found is not None and found.kernel.id == trial.kernel_id and (found.own or self.trusted)
+        return found if usable else None
+
+    def emit(self, config: Mapping[str, Any]) -> Kernel:
+        """The kernel that the generator emits here for a config out of the journal."""
+        check_config(self._emits, config, str(self.folder))
+        return self.generator.emit(self.operator, self.target, config)
+
+    @cached_property
+    def _emits(self) -> Space:
+        """The generator's own space, whatever the journal says of it."""
+        return self.generator.space(self.operator, self.target)
+
+    def emitted(self, trial: Trial) -> Kernel:
+        """The kernel of a trial, emitted again; nothing of it comes out of the study's folder but its config."""
+        kernel = self.emit(trial.config)
         if kernel.id == trial.kernel_id:
             return kernel
-        if kept is not None:
-            trust.require(None, None, trust=False, origin=self.folder, holds="a winner")
+        found = read_winner(self.folder / WINNER)
+        if found is not None and found.kernel.id == trial.kernel_id:
+            trust.require(None, None, trust=self.trusted or found.own, origin=self.folder, holds="a winner")
         raise DeepgenError(
             f"{self.folder}: generator {self.generator.name} has changed since trial {trial.id} was measured, "
             "so its source cannot be shown; tune again"
@@ -259,16 +294,20 @@ class Study:
         return ((" or ".join(f"({shape})" for shape in shapes), f"{words}: it was {serves['why']}"),)
 
     def finals(self) -> dict[str, Any] | None:
-        with Journal(self.folder) as journal:
-            return journal.finals()
+        with self._journal() as journal:
+            return self._finals(journal)
+
+    def _finals(self, journal: Journal) -> dict[str, Any] | None:
+        found = journal.finals()
+        return None if found is None else check_finals(found)
 
     def notes(self) -> list[tuple[float, str]]:
-        with Journal(self.folder) as journal:
+        with self._journal() as journal:
             return journal.notes()
 
     def budget(self) -> dict[str, Any]:
         """Trials, time and finalists that the newest run was given."""
-        with Journal(self.folder) as journal:
+        with self._journal() as journal:
             return journal.run()
 
     def running(self) -> int | None:
@@ -277,8 +316,8 @@ class Study:
 
     def summary(self) -> JsonObject:
         """What `deepgen tune --json` prints."""
-        with Journal(self.folder) as journal:
-            verdicts, finals = journal.verdicts(), journal.finals() or {}
+        with self._journal() as journal:
+            verdicts, finals = journal.verdicts(), self._finals(journal) or {}
         summary: JsonObject = {
             "study": str(self.folder),
             "operator": self.definition["operator"],
@@ -315,8 +354,8 @@ class Study:
         return speed(self.shapes, seconds, known.get("peak_gflops"), known.get("bandwidth") or self.target.bandwidth)
 
     def _winner_id(self, journal: Journal) -> int | None:
-        finals = journal.finals()
-        return None if finals is None else finals.get("winner")
+        finals = self._finals(journal)
+        return None if finals is None else finals["winner"]
 
 
 def keep_winner(planned: Plan, request: Request, session: Session, finals: JsonObject) -> None:
@@ -327,6 +366,6 @@ def keep_winner(planned: Plan, request: Request, session: Session, finals: JsonO
         return
     for row in rows:
         if isinstance(row, dict) and row["trial"] == winner and isinstance(row["config"], dict):
-            kernel = planned.generator.emit(request.operator, request.target, row["config"])
+            kernel = planned.emit(request, row["config"])
             about = {"operator": request.operator.to_json(), "config": row["config"], "target": request.target.name}
             write_winner(planned.folder / WINNER, kernel, session.build(kernel), json.dumps(about, indent=2))

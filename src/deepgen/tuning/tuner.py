@@ -130,7 +130,7 @@ class _Run:
             session,
             self.task,
             candidates,
-            lambda trial: self.plan.generator.emit(self.request.operator, self.request.target, trial.config),
+            lambda trial: self.plan.emit(self.request, trial.config),
             default=self.journal.right(self.plan.first),
             keep=keep,
             baselines=self.request.raced,
@@ -176,7 +176,7 @@ class _Run:
         return not self.state.opinions[trial_id].hopeless(artifact.facts)
 
     def _submit(self, session: Session, proposal: Proposal) -> None:
-        kernel = self.plan.generator.emit(self.request.operator, self.request.target, proposal.config)
+        kernel = self.plan.emit(self.request, proposal.config)
         self.kernels[proposal.id] = kernel
         session.submit(proposal.id, kernel)
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepgen.tuning import trust
-from deepgen.vocabulary import Artifact, JsonObject, Kernel, LaunchPlan
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, LaunchPlan, foreign
 from deepgen.vocabulary.kernel import plan_from_json, plan_to_json
 
 _KERNEL, _ABOUT, _HASH, _SIGNATURE = "kernel.json", "about.json", "binary.sha256", "signature"
 _PLAN = "plan.json"
+_MOST_LINE = 4096  # bytes of the small files
+_MOST_BINARY = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -50,16 +52,21 @@ def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -
 def read_winner(folder: Path) -> Stored | None:
     """The stored winner; None when there is none, or a damaged one. A binary that was changed is not used."""
     try:
-        kernel = Kernel.from_json(json.loads((folder / _KERNEL).read_text()))
-        expected, name = (folder / _HASH).read_text().split()
-        completed = folder / _PLAN
-        plan = plan_from_json(json.loads(completed.read_text())) if completed.exists() else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        kernel, plan = _kernel(folder)
+        expected, name = foreign.read_bytes(folder / _HASH, most=_MOST_LINE, plain=True).decode().split()
+        binary = folder / Path(name).name
+        good = binary.is_file() and binary.stat().st_size <= _MOST_BINARY and _sha256(binary) == expected
+    except (DeepgenError, OSError, ValueError):
         return None  # it is emitted and built again, and known by its hash
-    binary = folder / Path(name).name
-    good = binary.is_file() and _sha256(binary) == expected
     own = trust.is_own(_signed(kernel, expected, plan), _signature(folder))
     return Stored(kernel, binary if good else None, plan, own)
+
+
+def _kernel(folder: Path) -> tuple[Kernel, LaunchPlan | None]:
+    data = foreign.read_json(folder / _KERNEL, plain=True)
+    completed = foreign.read_json(folder / _PLAN, plain=True) if (folder / _PLAN).exists() else None
+    with foreign.shaped(str(folder), "holds no winner"):
+        return Kernel.from_json(data), None if completed is None else plan_from_json(completed)
 
 
 def _signed(kernel: Kernel, binary: str, plan: LaunchPlan | None) -> JsonObject:
@@ -69,8 +76,8 @@ def _signed(kernel: Kernel, binary: str, plan: LaunchPlan | None) -> JsonObject:
 
 def _signature(folder: Path) -> str | None:
     try:
-        return (folder / _SIGNATURE).read_text().strip()
-    except (OSError, UnicodeDecodeError):
+        return foreign.read_bytes(folder / _SIGNATURE, most=_MOST_LINE, plain=True).decode().strip()
+    except (BadInput, UnicodeDecodeError):
         return None
 
 

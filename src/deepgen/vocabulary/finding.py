@@ -13,10 +13,12 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
+from deepgen.vocabulary import foreign
 from deepgen.vocabulary.errors import BadInput, DeepgenError
 from deepgen.vocabulary.json import JsonObject
 
@@ -67,7 +69,7 @@ class Source:
 
     def load(self) -> Any:
         """The object itself, from where it was found."""
-        module = load_file(self.file) if self.ref.by == FILE and self.file is not None else _from_module(self.ref)
+        module = _loaded(self.file) if self.ref.by == FILE and self.file is not None else _from_module(self.ref)
         found = getattr(module, self.ref.attribute, None)
         if found is None:
             raise BadInput(f"{self.ref.ref} is not there: {_name(self.ref)} has no {self.ref.attribute!r}")
@@ -103,18 +105,28 @@ def load(ref: CodeRef, folder: Path) -> Any:
     return found
 
 
-def load_file(path: Path) -> ModuleType:
+class _JustThis(SourceFileLoader):
+    """Executes the text that was checked: not what lies at the path by now, nor bytecode that lies beside it."""
+
+    def __init__(self, name: str, path: str, text: bytes) -> None:
+        super().__init__(name, path)
+        self._text = text
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self._text, self.path)
+        return code
+
+
+def _loaded(path: Path, text: bytes | None = None) -> ModuleType:
     """A user's Python file as a module, named by its content: the same file is executed once."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}", allowed="a Python file") from error
+    text = foreign.read_bytes(path) if text is None else text
     digest = _sha256(text)
     present = _present(path.name, digest)
     if present is not None:
         return present
-    spec = importlib.util.spec_from_file_location(f"deepgen_code_{digest[:16]}", path)
-    assert spec is not None and spec.loader is not None, "a .py file has a loader"
+    name = f"deepgen_code_{digest[:16]}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=_JustThis(name, str(path), text))
+    assert spec is not None and spec.loader is not None, "it was given one"
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
     try:
@@ -133,9 +145,10 @@ def _from_file(ref: CodeRef, folder: Path) -> ModuleType:
     path = folder / Path(_name(ref)).name
     if not path.is_file():
         raise BadInput(f"{path} is missing: the study's code was in it", allowed="bring back the study's whole folder")
-    if _sha256(path.read_bytes()) != ref.sha256:
+    text = foreign.read_bytes(path, plain=True)
+    if _sha256(text) != ref.sha256:
         raise BadInput(f"{path} was changed since the study was begun", allowed="the file as it was; tune again")
-    return load_file(path)
+    return _loaded(path, text)
 
 
 def _from_module(ref: CodeRef) -> ModuleType:

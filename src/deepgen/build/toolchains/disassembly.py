@@ -1,4 +1,4 @@
-"""Machine code of GPU binaries as text, through the vendors' own tools."""
+"""Machine code of binaries as text, through the tools of their makers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ _SECONDS = 60.0
 def sass(nvdisasm: str, cubin: Path) -> str:
     """NVIDIA's machine code."""
     return _output(nvdisasm, "--print-code", str(cubin))
+
+
+def objdump(program: str, binary: Path) -> str:
+    """A processor's machine code."""
+    return _output(program, "--disassemble", "--no-show-raw-insn", str(binary.absolute()))
 
 
 def _output(*argv: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.space.definition import value_from_json, value_to_json
 from deepgen.space.expr import Config
-from deepgen.vocabulary import BadInput, Json, JsonObject
+from deepgen.vocabulary import BadInput, Json, JsonObject, foreign
 
 _FORM = '{"results": [{"correct": true, "acc": 1.1, "torchMs": 1.1, "kcgMs": 1.0, "config": {"KEY": value}}]}'
 
@@ -52,12 +51,9 @@ class Result:
         }
 
 
-def read_results(text: str, name: str) -> list[Result]:
+def read_results(text: bytes | str, name: str) -> list[Result]:
     """The results of a file, the fastest against torch first."""
-    try:
-        data: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"not JSON: {error}", where=name) from error
+    data: Any = foreign.parse(text, name)
     if not isinstance(data, dict) or not isinstance(data.get("results"), list):
         raise BadInput("key 'results' holds no list", where=name, allowed=_FORM)
     if not data["results"]:

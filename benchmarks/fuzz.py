@@ -1,0 +1,199 @@
+"""Files that somebody changed on purpose or by accident, given to everything that reads files from outside.
+
+    python benchmarks/fuzz.py [--count 5000] [--seed 0] [--kinds ...] [--json benchmarks/results/fuzz.json]
+
+Each kind of file is read by a process of its own, in folders of its own. What counts: errors for which the command line
+has no sentence (tracebacks), cases that took more than 60 s, whatever was written outside the case's folder or run as
+a program, and the most memory that the process had. The user's key and the build cache may be written. Libraries of
+kernels do not exist yet, so they are not among the kinds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from common import run_main, save
+from fuzz_kinds import KINDS, spoken
+
+SECONDS = 60  # of CPU time for one case
+MEGABYTES = 500  # at most, of a process that reads one kind
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CHANGES = ("os.mkdir", "os.rename", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown")
+_PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect", "ctypes.dlopen")
+
+
+class Hung(BaseException):
+    """A case that takes too long. Not an Exception, so that no reader holds it for an error of its own."""
+
+
+class Watch:
+    """Hears of every file that is written and every program that is started in this process, once it is told to."""
+
+    def __init__(self) -> None:
+        self.inside: tuple[str, ...] = ()
+        self.heard: list[str] = []
+        self._on = False
+        sys.addaudithook(self._hear)
+
+    @contextmanager
+    def over(self, *inside: Path) -> Iterator[None]:
+        self.inside, self._on = tuple(f"{folder}/" for folder in inside), True
+        try:
+            yield
+        finally:
+            self._on = False
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self._on:
+            return
+        if event in _PROGRAMS and args[0] is not None:  # dlopen of nothing is this program itself
+            self.heard.append(f"{event} {args[:2]!r:.200}")
+        elif event in _CHANGES or (event == "open" and args[2] & _WRITES):
+            path = args[1] if event in ("os.rename", "os.link", "os.symlink") else args[0]
+            if isinstance(path, (str, bytes, os.PathLike)):
+                place = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 (a link is not to be followed)
+                if not f"{place}/".startswith(self.inside) and place != os.devnull:
+                    self.heard.append(f"{event} {place}")
+
+
+def child(kind: str, count: int, seed: int, home: Path) -> dict[str, Any]:
+    """All cases of one kind, in this process."""
+    shared, case, temporary = home / "shared", home / "case", home / "tmp"
+    shared.mkdir()
+    os.chdir(home / "cwd")
+    prepared = KINDS[kind].prepare(shared)
+    reader = home / "reader"
+    reader.mkdir()
+    os.environ["XDG_CONFIG_HOME"] = str(reader)  # what was prepared is somebody else's
+    watch = Watch()
+    for alarm in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(alarm, _hang)
+    problems: list[dict[str, Any]] = []
+    refused = 0
+    before = _listing(home)
+    for number in range(count):
+        shutil.rmtree(case, ignore_errors=True)
+        case.mkdir()
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        signal.alarm(3 * SECONDS)  # for one that waits
+        try:
+            with watch.over(case, temporary, reader, home / "cache"):
+                KINDS[kind].attempt(prepared, case, random.Random(f"{seed} {kind} {number}"))
+        except Hung:
+            problems.append({"case": number, "what": "hung"})
+        except Exception as error:
+            refused += 1
+            if not spoken(error):
+                told = traceback.format_exception(error)
+                problems.append({"case": number, "what": "traceback", "error": "".join(told)[-1500:]})
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.alarm(0)
+        problems += [{"case": number, "what": "outside", "error": heard} for heard in watch.heard]
+        watch.heard.clear()
+        for left in temporary.iterdir():
+            problems.append({"case": number, "what": "outside", "error": f"left in the temporary folder: {left.name}"})
+            shutil.rmtree(left, ignore_errors=True)
+    changed = sorted(_listing(home) ^ before)
+    problems += [{"case": None, "what": "outside", "error": str(entry)} for entry in changed[:20]]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    return {"kind": kind, "cases": count, "refused": refused, "megabytes": peak, "problems": problems}
+
+
+def _hang(number: int, frame: object) -> None:
+    raise Hung
+
+
+def _listing(home: Path) -> set[tuple[str, int, int]]:
+    """Every file that a case must leave as it is."""
+    ours = (home / "case", home / "reader", home / "cache")
+    files = [path for path in home.rglob("*") if not any(folder in (path, *path.parents) for folder in ours)]
+    return {(str(path), path.lstat().st_size, path.lstat().st_mtime_ns) for path in files if not path.is_dir()}
+
+
+def fuzz(count: int, seed: int, kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """`count` cases in all, divided among the kinds."""
+    rows = []
+    for place, kind in enumerate(kinds):
+        own = count // len(kinds) + (place < count % len(kinds))
+        with tempfile.TemporaryDirectory(prefix="deepgen-fuzz-") as folder:
+            home = Path(folder).resolve()
+            for name in ("cwd", "tmp", "config", "cache", "data"):
+                (home / name).mkdir()
+            env = {**os.environ, "HOME": str(home), "TMPDIR": str(home / "tmp"), "COLUMNS": "80"}
+            env |= {f"XDG_{name.upper()}_HOME": str(home / name) for name in ("config", "cache", "data")}
+            words = ["--child", kind, "--count", str(own), "--seed", str(seed), "--home", str(home)]
+            start = time.perf_counter()
+            done = subprocess.run(
+                [sys.executable, __file__, *words], env=env, stdout=subprocess.PIPE, text=True, check=False
+            )
+            row = (
+                json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else _died(kind, own, done.returncode)
+            )
+            rows.append({**row, "seconds": round(time.perf_counter() - start, 1)})
+    return rows
+
+
+def _died(kind: str, count: int, code: int) -> dict[str, Any]:
+    problem = {"case": None, "what": "died", "error": f"the process ended with code {code}"}
+    return {"kind": kind, "cases": count, "refused": 0, "megabytes": 0, "problems": [problem]}
+
+
+def bad(row: dict[str, Any]) -> bool:
+    return bool(row["problems"]) or row["megabytes"] >= MEGABYTES
+
+
+def _print(rows: Sequence[dict[str, Any]]) -> None:
+    table = Table("kind", *("cases", "refused", "tracebacks", "hung", "outside", "MB", "s"))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        found = [problem["what"] for problem in row["problems"]]
+        counts = (row["cases"], row["refused"], found.count("traceback") + found.count("died"), found.count("hung"))
+        cells = (*counts, found.count("outside"), row["megabytes"], row["seconds"])
+        table.add_row(row["kind"], *map(str, cells))
+    Console().print(table)
+    for row in rows:
+        for problem in row["problems"][:10]:
+            print(f"{row['kind']}, case {problem['case']}: {problem['what']}: {problem.get('error', '')}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=5000, help="cases in all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", choices=[*KINDS], default=[*KINDS], metavar="KIND")
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    parser.add_argument("--child", choices=[*KINDS], help=argparse.SUPPRESS)
+    parser.add_argument("--home", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        print(json.dumps(child(given.child, given.count, given.seed, given.home)))
+        return 0
+    rows = fuzz(given.count, given.seed, given.kinds)
+    _print(rows)
+    if given.json:
+        save(given.json, rows)
+    return 1 if any(map(bad, rows)) else 0
+
+
+if __name__ == "__main__":
+    run_main(main)

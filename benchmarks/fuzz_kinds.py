@@ -1,0 +1,417 @@
+"""The kinds of files that come from outside: a valid example of each, how it is changed, and what reads it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import random
+import shutil
+import sqlite3
+import tarfile
+from collections.abc import Callable, Mapping
+from contextlib import closing, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepgen import settings
+from deepgen.cli import config_file, requests
+from deepgen.cli.main import main
+from deepgen.cluster import files as cluster_files
+from deepgen.cluster.folder import Definition, RunFolder, RunProgress
+from deepgen.engines import bundle_archive
+from deepgen.measure.base import Policy
+from deepgen.search import recorded
+from deepgen.tuning import Study, bundle_runner
+from deepgen.tuning.journal import Journal, Proposal
+from deepgen.vocabulary import Measurement, Trial, Verdict, digest
+from fuzz_changes import changed_bytes, changed_json, changed_toml, changed_value
+
+DATA = Path(__file__).parents[1] / "data"
+_WORDS = ("gemm", "MNK=64", "--target", "sim", "--seed", "1")
+_NO_OPTIONS = dict.fromkeys(("target", "space_strategy", *requests.OF_A_RUN))
+
+_SETTINGS = """
+target = "sim"
+cache = "cache"
+studies = "studies"
+
+[limits]
+jobs = 2
+build_seconds = 30
+build_memory_gb = 1.5
+run_seconds = 2.5
+
+[toolchains]
+gcc = "/usr/bin/gcc"
+clang = "tools/clang"
+"""
+_TUNING = """
+operator = "gemm"
+dtype = "f32"
+layout = "nt"
+target = "sim"
+seed = 3
+strategy = "random"
+keep_top = 4
+out = "studies"
+shapes = [{ M = 64, N = 128, K = 32 }, { MNK = 256, B = 2 }]
+
+[knobs]
+BM = [32, 64]
+
+[budget]
+trials = 20
+time = 9.5
+"""
+_CLUSTER = """
+head = "192.0.2.1"
+
+[hosts.builder]
+address = "192.0.2.10"
+user = "me"
+port = 2222
+folder = "/home/me/deepgen"
+python = "python3"
+
+[hosts.gpus]
+address = "192.0.2.11"
+folder = "~/deepgen-test"
+password = "secret"
+
+[[groups]]
+name = "a100"
+target = "cuda:sm_80"
+build_host = "builder"
+measure_host = "gpus"
+jobs = 16
+devices = [0, 1]
+space_strategy = 1
+samples = 5
+keep_top = 10
+trials = 30
+strategy = "random"
+tasks = [{ config = "square.toml", results = "square" }, { config = "a.json", space = "b.json", results = "other" }]
+"""
+_RESULT = {"correct": True, "acc": 1.2, "torchMs": 1.2, "kcgMs": 1.0}
+_OLDER = {"M_SIZE": 64, "N_SIZE": 64, "K_SIZE": 64, "BLOCK_SIZE_M": 32, "ORDER": [1, 0]}
+_RECORDED = {
+    "device_name": "made up",
+    "tune_params_keys": ["bx", "by", "pad"],
+    "tune_params": {"bx": [1, 2, 4], "by": [1, 2], "pad": [0, None]},
+    "cache": {
+        f"{bx},{by},{pad}": {"bx": bx, "by": by, "pad": pad, "time": 1.5 / bx / by + (pad or 0.25), "times": [1.0, 2.0]}
+        for bx in (1, 2, 4)
+        for by in (1, 2)
+        for pad in (0, None)
+    }
+    | {"9": {"bx": 4, "by": 9, "pad": 0, "time": "RuntimeFailedConfig"}},
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`prepare` makes what all cases share; `attempt` writes one case into its folder and reads it."""
+
+    prepare: Callable[[Path], Any]
+    attempt: Callable[[Any, Path, random.Random], None]
+
+
+def command(*words: str | Path) -> None:
+    """A command line in this process, whose errors are raised."""
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        main(["--debug", *map(str, words)])
+
+
+def _nothing(folder: Path) -> None:
+    return None
+
+
+# Files of one text ----------------------------------------------------------------------------------------------
+
+
+def _settings(shared: None, folder: Path, rng: random.Random) -> None:
+    (folder / settings.FILE_NAME).write_bytes(changed_toml(_SETTINGS, rng))
+    found = settings.load(folder)
+    found.values(), found.build_limits(), found.programs()
+
+
+def _tuning(shared: None, folder: Path, rng: random.Random) -> None:
+    if rng.random() < 0.5:
+        path = folder / "t.toml"
+        path.write_bytes(changed_toml(_TUNING, rng))
+    else:
+        example = rng.choice(sorted((DATA / "deepgen").glob("Tuning*/*.json")))
+        path = folder / "t.json"
+        path.write_bytes(changed_json(example.read_text(), rng))
+    config_file.read_older(path)
+    found, _ = requests.from_words([str(path)], {**_NO_OPTIONS, "target": "sim"}, settings.Settings(), Policy())
+    for request in found:
+        request.operator.describe(), request.budget()
+
+
+def _cluster(shared: None, folder: Path, rng: random.Random) -> None:
+    if rng.random() < 0.5:
+        path = folder / "c.toml"
+        path.write_bytes(changed_toml(_CLUSTER, rng))
+    else:
+        example = rng.choice(sorted((DATA / "deepgen" / "ClusterTaskConfigs").glob("*.json")))
+        path = folder / "c.json"
+        path.write_bytes(changed_json(example.read_text(), rng))
+    run = RunFolder(folder / "run")
+    run.define(Definition(cluster_files.read(path)))
+    run.definition()
+
+
+def _run_folder(shared: None, folder: Path, rng: random.Random) -> None:
+    (folder / "c.toml").write_text(_CLUSTER)
+    run = RunFolder(folder / "run")
+    run.define(Definition(cluster_files.read(folder / "c.toml")))
+    run.tell(RunProgress("running", "a note"))
+    for name in ("cluster.json", "progress.json"):
+        path = run.path / name
+        path.write_bytes(changed_json(path.read_text(), rng))
+    command("cluster", "stop", run.path)
+
+
+def _space(shared: None, folder: Path, rng: random.Random) -> None:
+    spaces = [*(DATA / "recorded").glob("*.T1.json"), *(DATA / "deepgen").glob("Tuning*/*.json")]
+    path = folder / "space.json"
+    path.write_bytes(changed_json(rng.choice(sorted(spaces)).read_text(), rng))
+    command("space", "show", path)
+
+
+def _own_space(shared: Path, folder: Path, rng: random.Random) -> None:
+    path = folder / "space.json"
+    if rng.random() < 0.5:
+        path.write_bytes(changed_json((shared / "space.json").read_text(), rng))
+    else:  # by somebody who knows that a space has a fingerprint
+        body = json.loads((shared / "space.json").read_text())
+        del body["fingerprint"]
+        body = changed_value(body, rng)
+        path.write_text(json.dumps({**body, "fingerprint": digest(body)} if isinstance(body, dict) else body))
+    command("space", "show", path)
+
+
+def _own_space_example(folder: Path) -> Path:
+    command("space", "gemm", "MNK=64", "--target", "sim", "-o", folder / "space.json")
+    return folder
+
+
+def _bomb(folder: Path) -> bytes:
+    """A third of a megabyte that unpacks to a third of a gigabyte."""
+    return gzip.compress(bytes(1 << 20)) * 340
+
+
+def _recorded(bomb: bytes, folder: Path, rng: random.Random) -> None:
+    data = changed_json(json.dumps(_RECORDED), rng)
+    packed = rng.random() < 0.3
+    path = folder / ("r.json.gz" if packed else "r.json")
+    path.write_bytes(changed_bytes(gzip.compress(data), rng) if packed and rng.random() < 0.5 else data)
+    if rng.random() < 0.02:
+        path.write_bytes(gzip.compress(b"[") + bomb)
+    recorded.read(path)
+    command("replay", path, "--learn-from", path, "--strategy", "random", "--budget", "4", "--repeats", "2")
+
+
+def _older_results(shared: None, folder: Path, rng: random.Random) -> None:
+    rows = [{**_RESULT, "config": _OLDER}, {**_RESULT, "correct": False, "kcgMs": None, "config": _OLDER}]
+    path = folder / "results.json"
+    path.write_bytes(changed_json(json.dumps({"results": rows}), rng))
+    command("import", path, "-o", folder / "out.json", *(["--as-space"] if rng.random() < 0.5 else []))
+
+
+# Bundles and their results --------------------------------------------------------------------------------------
+
+
+def _bundle_example(folder: Path) -> Path:
+    """A bundle, its study, and what measuring it gave."""
+    command("bundle", "pack", *_WORDS, "--trials", "6", "--out", folder / "studies", "-o", folder / "b.tar.gz")
+    unpacked = bundle_archive.unpack(folder / "b.tar.gz", folder)
+    with redirect_stderr(io.StringIO()):
+        bundle_runner.main(str(unpacked), ["-o", str(folder / "r.jsonl")])
+    return folder
+
+
+def _bundle(shared: Path, folder: Path, rng: random.Random) -> None:
+    path = folder / "b.tar.gz"
+    packed = (shared / "b.tar.gz").read_bytes()
+    if rng.random() < 0.2:
+        path.write_bytes(changed_bytes(packed, rng))
+    else:
+        path.write_bytes(gzip.compress(_changed_tar(gzip.decompress(packed), rng), 1))
+    (folder / "unpacked").mkdir()
+    unpacked = bundle_archive.unpack(path, folder / "unpacked")
+    bundle_runner.read(unpacked)
+    command("bundle", "run", path, "-o", folder / "r.jsonl")
+
+
+def _changed_tar(data: bytes, rng: random.Random) -> bytes:
+    """The archive packed again, with its manifest or its members changed; or with noise in its blocks."""
+    if rng.random() < 0.2:
+        return changed_bytes(data, rng)
+    out = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(data)) as old, tarfile.open(fileobj=out, mode="w") as new:
+        members = [(member, old.extractfile(member).read()) for member in old]  # type: ignore[union-attr]
+        manifest, text = members[0]
+        if rng.random() < 0.75:
+            text = changed_json(text.decode(), rng)
+        manifest.size = len(text)
+        members[0] = (manifest, text)
+        if rng.random() < 0.3:
+            member, content = rng.choice(members)
+            member.name = rng.choice((member.name, "../evil", "/evil", "b/../../evil", "b/\0", "x" * 300, "b/é"))
+            member.type = rng.choice((tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, b"L", b"x"))
+            member.linkname = rng.choice(("", "/etc/passwd", "../../evil"))
+        for member, content in members:
+            new.addfile(member, io.BytesIO(content) if member.isreg() else None)
+    return out.getvalue()
+
+
+def _results(shared: Path, folder: Path, rng: random.Random) -> None:
+    lines = (shared / "r.jsonl").read_text().splitlines()
+    for _ in range(rng.choice((1, 1, 2))):
+        at = rng.randrange(len(lines))
+        lines[at] = changed_json(lines[at], rng).decode("utf-8", "replace")
+    path = folder / "r.jsonl"
+    path.write_text("\n".join(lines) + "\n" * rng.randrange(2), encoding="utf-8", errors="surrogatepass")
+    study = shutil.copytree(next((shared / "studies").iterdir()), folder / "study")
+    try:
+        command("bundle", "merge", study, path)
+    finally:
+        command("show", study)  # whatever was merged, the study can be read
+        command("status", study)
+
+
+# Studies --------------------------------------------------------------------------------------------------------
+
+
+def _study_example(folder: Path) -> Path:
+    command("tune", *_WORDS, "--trials", "8", "--out", folder / "studies")
+    (study,) = (folder / "studies").iterdir()
+    with closing(sqlite3.connect(study / "journal.sqlite")) as journal:
+        journal.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        journal.execute("PRAGMA journal_mode = DELETE")
+    return study
+
+
+def _study(shared: Path, folder: Path, rng: random.Random) -> None:
+    study = shutil.copytree(shared, folder / "study")
+    changes = (_forged_journal, _forged_journal, _changed_winner, _changed_journal, _changed_files)
+    rng.choice(changes)(study, rng)
+    looks: tuple[tuple[str | Path, ...], ...] = (
+        ("status", study),
+        ("top", study),
+        ("show", study),
+        ("show", study, "--json"),
+        ("show", study, "--trial", "0"),
+        ("show", study, "--source", "--asm"),
+        ("export", study, "--as-space", "-o", folder / "space.json"),
+        ("export", study, "--as-config", "-o", folder / "config.json"),
+        ("replay", study, "--strategy", "random", "--budget", "3", "--repeats", "2"),
+    )
+    errors: list[Exception] = []
+    for words in rng.sample(looks, 4):
+        try:
+            command(*words)
+        except Exception as error:
+            errors.append(error)
+    try:
+        found = Study.open(study)
+        found.kernel(found.best().trial)
+    except Exception as error:
+        errors.append(error)
+    if errors:
+        raise next((e for e in errors if not spoken(e)), errors[0])
+
+
+def _forged_journal(study: Path, rng: random.Random) -> None:
+    """A journal with something else in it, written as somebody does who knows its form."""
+    with Journal(study) as journal:
+        told: dict[str, Any] = {
+            "definition": journal.definition(),
+            "run": journal.run(),
+            "finals": journal.finals(),
+            "trials": [
+                {
+                    "rank": t.rank,
+                    "config": t.config,
+                    "kernel": t.kernel_id,
+                    "facts": t.build_facts,
+                    **t.measurement.to_json(),
+                }
+                for t in journal.trials()
+            ],
+        }
+        space = journal.space()
+    part = rng.choice(sorted(told))
+    told[part] = changed_value(json.loads(json.dumps(told[part])), rng)
+    for file in study.glob("journal.sqlite*"):
+        file.unlink()
+    void = (KeyError, TypeError, AttributeError, ValueError, OverflowError, sqlite3.Error)
+    with suppress(*void), Journal(study, write=True) as journal:
+        journal.define(told["definition"])
+        if space is not None and rng.random() < 0.8:
+            journal.keep_space(space)
+        journal.begin_run(told["run"])
+        rows = told["trials"]
+        journal.ask(0, len(rows), [Proposal(i, row["rank"], row["config"]) for i, row in enumerate(rows)])
+        journal.finish([_trial(i, row) for i, row in enumerate(rows)])
+        journal.add_finals(told["finals"])
+
+
+def _trial(number: int, row: dict[str, Any]) -> Trial:
+    names = ("detail", "samples", "error", "counters", "conditions")
+    measured = Measurement(Verdict(row["verdict"]), **{name: row[name] for name in names})
+    return Trial(number, row["rank"], row["config"], row["kernel"], measured, row["facts"])
+
+
+def _changed_winner(study: Path, rng: random.Random) -> None:
+    path = rng.choice(sorted(path for path in (study / "winner").iterdir() if path.is_file()))
+    if path.suffix == ".json" and path.read_text().strip().startswith("{"):
+        path.write_bytes(changed_json(path.read_text(), rng))
+    else:
+        path.write_bytes(changed_bytes(path.read_bytes(), rng))
+
+
+def _changed_journal(study: Path, rng: random.Random) -> None:
+    path = study / "journal.sqlite"
+    path.write_bytes(changed_bytes(path.read_bytes(), rng))
+
+
+def _changed_files(study: Path, rng: random.Random) -> None:
+    """Files in each other's place, links that lead out, pipes."""
+    path = rng.choice(sorted(path for path in study.rglob("*") if path.is_file()))
+    path.unlink()
+    action = rng.randrange(4)
+    if action == 0:
+        path.symlink_to(rng.choice(("/etc/passwd", "/dev/zero", "../../evil", "/nowhere", path.name)))
+    elif action == 1:
+        path.mkdir()
+    elif action == 2 and path.suffix != ".sqlite":
+        os.mkfifo(path)
+
+
+def spoken(error: BaseException) -> bool:
+    """Whether the command line has a sentence for it; anything else is a traceback."""
+    from deepgen.vocabulary import DeepgenError
+
+    told = isinstance(error, DeepgenError) and error.exit_code in (1, 2)
+    return told or hasattr(error, "format_message") or (isinstance(error, OSError) and bool(error.strerror))
+
+
+KINDS: Mapping[str, Kind] = {
+    "bundles": Kind(_bundle_example, _bundle),
+    "results of bundles": Kind(_bundle_example, _results),
+    "studies": Kind(_study_example, _study),
+    "settings": Kind(_nothing, _settings),
+    "tuning configs": Kind(_nothing, _tuning),
+    "cluster files": Kind(_nothing, _cluster),
+    "cluster runs": Kind(_nothing, _run_folder),
+    "T1 and older spaces": Kind(_nothing, _space),
+    "space files": Kind(_own_space_example, _own_space),
+    "recorded spaces (T4)": Kind(_bomb, _recorded),
+    "older results": Kind(_nothing, _older_results),
+}

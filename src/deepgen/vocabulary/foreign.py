@@ -1,0 +1,156 @@
+"""Files that somebody else may have written, read within limits that are stated here.
+
+What breaks a limit is refused with BadInput, before it has cost much time or memory. Within all limits, text and parsed
+values together stay below half a gigabyte.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from deepgen.vocabulary.errors import BadInput
+
+MOST_BYTES = 48 << 20  # of JSON, after unpacking
+MOST_VALUES = 3_000_000
+MOST_DEPTH = 64  # objects and lists inside each other; deepgen's own files reach 18
+MOST_DIGITS = 300  # of a whole number, so that it always fits a float
+# Whole strings, also one that never ends: a pattern that can fail there would take quadratic time.
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b"[]{},"))
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# What reading a value of the wrong shape may raise. A KeyError's text is the key.
+_SHAPE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, ZeroDivisionError, RecursionError)
+
+
+def read_bytes(path: Path, *, most: int = MOST_BYTES, plain: bool = False) -> bytes:
+    """The content of a file of at most so many bytes.
+
+    `plain`: of no pipe, which would be waited for; for files that were found in a folder rather than named.
+    """
+    try:
+        if plain and path.exists() and not path.is_file():
+            raise BadInput("is no plain file", where=str(path))
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise BadInput(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(path)) from error
+    if len(data) > most:
+        raise too_large(most, str(path))
+    return data
+
+
+def read_json(path: Path, *, most: int = MOST_BYTES, plain: bool = False) -> Any:
+    """The JSON value that a file holds."""
+    return parse(read_bytes(path, most=most, plain=plain), str(path), most=most)
+
+
+def parse(data: bytes | str, where: str, *, most: int = MOST_BYTES) -> Any:
+    """A JSON value: no NaN or infinity, no key twice, no text that is not Unicode, and within the limits."""
+    data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    if len(data) > most:
+        raise too_large(most, where)
+    _check_structure(data, where)
+    halves = _SURROGATE.search(data) is not None
+    try:
+        text = data.decode("utf-8-sig")
+        del data
+        value = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_refuse, parse_float=_finite, parse_int=_whole
+        )
+        if halves:
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"is not JSON: {error}", where=where) from error
+    return value
+
+
+def unpacked(data: bytes, where: str, *, most: int = MOST_BYTES) -> bytes:
+    """What gzip packed, at most so many bytes of it."""
+    out = b""
+    while data:  # a file may hold several streams, one after the other
+        stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        try:
+            out += stream.decompress(data, most + 1 - len(out))
+        except zlib.error as error:
+            raise BadInput(f"is damaged: {error}", where=where) from error
+        if len(out) > most:
+            raise too_large(most, where)
+        if not stream.eof:
+            raise BadInput("is damaged: it ends too early", where=where)
+        data = stream.unused_data
+    return out
+
+
+def check_limits(value: Any, where: str) -> None:
+    """The limits of JSON for a value that another parser made."""
+    level = [value]
+    for _ in range(MOST_DEPTH + 1):
+        if any(isinstance(v, int) and abs(v) >= 10**MOST_DIGITS for v in level):
+            raise BadInput("holds a number that is too large", where=where, allowed=f"at most {MOST_DIGITS} digits")
+        level = [
+            inner for v in level if isinstance(v, (dict, list)) for inner in (v.values() if isinstance(v, dict) else v)
+        ]
+        if not level:
+            return
+    raise BadInput("is nested too deeply", where=where, allowed=f"at most {MOST_DEPTH} levels")
+
+
+def too_large(most: int, where: str) -> BadInput:
+    size = f"{most >> 20} MiB" if most >= 1 << 20 else f"{most >> 10} KiB"
+    return BadInput("is larger than any such file of ours", where=where, allowed=f"at most {size}")
+
+
+@contextmanager
+def shaped(where: str, what: str, *, allowed: str | None = None) -> Iterator[None]:
+    """Around code that takes a parsed value apart: a value of another shape is `where: what`."""
+    try:
+        yield
+    except _SHAPE as error:
+        told = f"{error!s:.200}" or type(error).__name__
+        raise BadInput(f"{what}: {told}", where=where, allowed=allowed) from error
+
+
+def _check_structure(data: bytes, where: str) -> None:
+    """Before a parser builds anything: how many values there are at most, and how deep they lie."""
+    marks = np.frombuffer(_STRING.sub(b"", data).translate(None, _NOT_STRUCTURE), np.uint8)
+    opening = (marks == ord("[")) | (marks == ord("{"))
+    if int(np.count_nonzero(opening)) + int(np.count_nonzero(marks == ord(","))) > MOST_VALUES:
+        raise BadInput("holds too many values", where=where, allowed=f"at most {MOST_VALUES:,}")
+    closing = (marks == ord("]")) | (marks == ord("}"))
+    depth = np.cumsum(opening.astype(np.int32) - closing.astype(np.int32))
+    if marks.size and int(depth.max()) > MOST_DEPTH:
+        raise BadInput("is nested too deeply", where=where, allowed=f"at most {MOST_DEPTH} levels")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {twice[:60]!r} stands there twice")
+    return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"{text[:40]} is beyond all floats")
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits, and at most {MOST_DIGITS} are read")
+    return int(text)
