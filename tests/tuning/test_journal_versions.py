@@ -9,8 +9,9 @@ import pytest
 
 import deepgen as dg
 from deepgen.tuning import migrations
-from deepgen.tuning.journal import FILE, Journal, JournalError, Proposal
+from deepgen.tuning.journal import FILE, Journal, JournalError
 from deepgen.tuning.reuse import top_rows
+from deepgen.tuning.rows import Proposal
 from deepgen.vocabulary import DeepgenError, Measurement, Trial, Verdict
 
 EXAMPLES = sorted((Path(__file__).parent / "journals").glob("format_*.sql"))

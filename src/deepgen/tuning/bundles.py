@@ -20,8 +20,9 @@ from deepgen.tuning import bundle_pack
 from deepgen.tuning.bundle_runner import UNMEASURED
 from deepgen.tuning.finals import RESERVES, finals_inputs
 from deepgen.tuning.identity import open_journal
-from deepgen.tuning.journal import Journal, Proposal
+from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request, own_baselines, plan, task_of
+from deepgen.tuning.rows import Proposal
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.study import WINNER, Study
 from deepgen.tuning.winner import write_winner
