@@ -38,7 +38,7 @@ def test_what_was_finished_is_read_back(tmp_path: Path) -> None:
         assert [t.id for t in journal.trials()] == [0, 1, 2]
         assert journal.trial(2) == trial(2, 0.5)
         assert [t.id for t in journal.best(5)] == [2, 0]
-        assert journal.verdicts() == {"correct": 2, "crashed": 1}
+        assert journal.tally().verdicts == {"correct": 2, "crashed": 1}
         assert [p.id for p in journal.proposals(open_only=True)] == [3]
         assert journal.asks()[0].given == 4
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from deepgen.tuning import lock, migrations
+from deepgen.tuning.arrivals import is_complete
 from deepgen.tuning.pages import PAGE, is_sqlite
 from deepgen.tuning.rows import (
     COLUMNS,
@@ -26,6 +27,7 @@ from deepgen.tuning.rows import (
     Tally,
     asked_row,
     done_values,
+    final_of,
     is_sound,
     pack,
     proposal_of,
@@ -77,12 +79,15 @@ class Journal:
         self.folder = folder
         self.damage: tuple[str, ...] = ()  # what was found to be damaged, a sentence each
         self._write = write
-        self._path = folder / FILE
+        self._path, self._log = folder / FILE, folder / f"{FILE}-wal"
         self._lock: IO[str] | None = None
+        self._still = False  # whether it is read as a file that nobody writes
         if write:
             self._lock = _take_lock(folder)
         elif not self._path.exists():
             raise JournalError(f"{folder} holds no study: there is no {FILE} in it")
+        else:
+            self._still = not self._logged() and holder(folder) is None
         try:
             self._open()
         except BaseException:
@@ -99,22 +104,25 @@ class Journal:
                 self._connect()
                 self._check_log()
                 if self._write:
-                    self.check()
+                    for table in COLUMNS:
+                        self._read(table)
         except Damaged:
-            self._salvage()
+            self._look_again()
 
     def _connect(self) -> None:
         if not is_sqlite(self._path):
             raise Damaged("head")
-        self._db = _connect(self._path, self._write)
-        if self._write and migrations.is_new(self._db):
+        self._db = _connect(self._path, self._write, still=self._still)
+        found = migrations.version(self._db)
+        if self._write and found == 0 and migrations.is_new(self._db):
             migrations.create(self._db)
-        elif migrations.version(self._db) not in (migrations.FORMAT, *migrations.STEPS):
+        elif found not in (migrations.FORMAT, *migrations.STEPS):
             self._check_format()
-        elif not self._write:
+        elif found != migrations.FORMAT and not self._write:
             self._db = migrations.readable(self._db, self.folder)
-        elif migrations.migrate(self._db, self.folder):
-            self._db.execute("VACUUM")
+        elif found != migrations.FORMAT:
+            migrations.migrate(self._db, self.folder)
+            self._db.execute("VACUUM")  # what was packed leaves room
 
     def _check_format(self) -> None:
         """A number that we do not know: of a newer deepgen, of another program, or a damaged one of ours."""
@@ -126,11 +134,17 @@ class Journal:
             raise Damaged("format")
         migrations.migrate(self._db, self.folder)  # says what is wrong with it
 
+    def _logged(self) -> bool:
+        """Whether there is something in the write-ahead log; readers may leave an empty one behind."""
+        try:
+            return self._log.stat().st_size > 0
+        except FileNotFoundError:
+            return False
+
     def _check_log(self) -> None:
-        log = self._path.with_name(FILE + "-wal")
-        if self._lock is None and (holder(self.folder) is not None or not log.exists()):
-            return  # what a living writer does there is its own
-        if log.exists() and log.stat().st_size:
+        if self._lock is None and (self._still or holder(self.folder) is not None):
+            return  # there is no log, or it belongs to a living writer
+        if self._logged():
             from deepgen.tuning import salvage
 
             [newest] = self._db.execute("SELECT COALESCE(MAX(seq), 0) FROM meta").fetchone()
@@ -280,7 +294,8 @@ class Journal:
             for trial in trials:
                 if self._db.execute(update, (*done_values(trial, now), trial.id, str(trial.rank))).rowcount:
                     after = after.with_trial(trial)
-            self._settle(after)
+            if after != before:
+                self._settle(after)
 
     def asks(self) -> list[Ask]:
         return [Ask(*row[1:-1]) for row in self._table("asks")]
@@ -306,10 +321,6 @@ class Journal:
         right = (row for row in self._table("trials") if row[5] == "correct" and row[1] == str(rank))
         return next(map(trial_of, right), None)
 
-    def verdicts(self) -> dict[str, int]:
-        """How many trials ended how, the most frequent first."""
-        return dict(sorted(self.tally().verdicts.items(), key=lambda item: -item[1]))
-
     def tally(self) -> Tally:
         """What there is, without looking at it."""
         return self._reading(self._read_tally)
@@ -318,14 +329,14 @@ class Journal:
 
     def add_finals(self, finals: JsonObject) -> None:
         with self._transaction() as tally:
-            after = replace(tally, finals=tally.finals + 1)
+            after = replace(tally, finals=tally.finals + 1, final=final_of(finals))
             self._insert("finals", sealed("finals", after.finals, time.time(), pack(finals)))
             self._settle(after)
 
     def finals(self) -> dict[str, Any] | None:
-        """The newest finals."""
-        rows = self._table("finals")
-        return dict(unpack(rows[-1][2])) if rows else None
+        """The newest finals; older deepgens let some in that lack what readers count on."""
+        told = [unpack(row[2]) for row in self._table("finals")]
+        return next((dict(finals) for finals in reversed(told) if is_complete(finals)), None)
 
     def note(self, text: str) -> None:
         """Something that happened and that a reader of the results should know."""
@@ -374,9 +385,9 @@ class Journal:
         return Tally.from_json(unpack(row[2]))
 
     def _read_meta(self, key: str) -> Any:
-        if key not in self._read_tally().keys:
-            return None
         [row] = self._rows("meta", key) or [()]
+        if not row and key not in self._read_tally().keys:
+            return None
         if not row or not is_sound("meta", row):
             raise Damaged(key)
         return unpack(row[2])
@@ -387,20 +398,29 @@ class Journal:
 
     def _reading(self, read: Callable[[], T]) -> T:
         """What `read` gives at one moment of the journal; of what is left of it, where something is damaged."""
-        for last in (False, True):
+        while True:
             try:
                 with self._spoken(), self._moment():
                     return read()
             except Damaged:
-                if self._write or last:
+                if self._write or self.damage:
                     raise JournalError(f"{self._path}: {_DAMAGED}") from None
-                self._salvage()
-        raise AssertionError("a second failure is the last")
+                self._look_again()
+
+    def _look_again(self) -> None:
+        """Something looks damaged: it may be a writer that came meanwhile, where none was expected."""
+        if not self._still:
+            self._salvage()
+            return
+        if hasattr(self, "_db"):
+            self._db.close()
+        self._still = False
+        self._open()
 
     @contextmanager
     def _moment(self) -> Iterator[None]:
         """Several reads of one state, while a writer goes on."""
-        if self._write or self._db.in_transaction:
+        if self._write or self._still or self._db.in_transaction:
             yield
             return
         self._db.execute("BEGIN")
@@ -454,8 +474,8 @@ def _take_lock(folder: Path) -> IO[str]:
     return file
 
 
-def _connect(path: Path, write: bool) -> sqlite3.Connection:
-    db = _connect_writer(path) if write else _connect_reader(path)
+def _connect(path: Path, write: bool, *, still: bool = False) -> sqlite3.Connection:
+    db = _connect_writer(path) if write else _connect_reader(path, still)
     db.text_factory = lambda text: text.decode(errors="backslashreplace")  # a damaged text is known by its row's seal
     return db
 
@@ -469,14 +489,16 @@ def _connect_writer(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _connect_reader(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30.0, check_same_thread=False)
-    try:
-        db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:
-        # WAL needs a shared-memory file beside the journal, which a read-only folder refuses; a journal that
-        # nobody can write may be read as it lies.
-        db.close()
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, check_same_thread=False)
-        db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-    return db
+def _connect_reader(path: Path, still: bool) -> sqlite3.Connection:
+    """`still`: nobody writes it, so that it needs no locks and no files beside it, which take most of a short look."""
+    where = path.absolute().as_uri()
+    if not still:
+        db = sqlite3.connect(f"{where}?mode=ro", uri=True, timeout=30.0, check_same_thread=False)
+        try:
+            db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+            return db
+        except sqlite3.OperationalError:
+            # WAL needs a shared-memory file beside the journal, which a read-only folder refuses; a journal that
+            # nobody can write may be read as it lies.
+            db.close()
+    return sqlite3.connect(f"{where}?immutable=1", uri=True, check_same_thread=False)

@@ -6,9 +6,23 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
-from deepgen.tuning.rows import COLUMNS, Row, Tally, done_values, outcome_of_1, pack, seal, sealed, trial_of
+from deepgen.tuning.arrivals import is_complete
+from deepgen.tuning.rows import (
+    COLUMNS,
+    Row,
+    Tally,
+    done_values,
+    final_of,
+    outcome_of_1,
+    pack,
+    seal,
+    sealed,
+    trial_of,
+    unpack,
+)
 from deepgen.vocabulary import DeepgenError
 
 FORMAT = 2
@@ -74,10 +88,9 @@ def create(db: sqlite3.Connection, rows: Mapping[str, Iterable[Row]] | None = No
         _settle(db, FORMAT)
 
 
-def migrate(db: sqlite3.Connection, folder: Path) -> bool:
+def migrate(db: sqlite3.Connection, folder: Path) -> None:
     """Bring an older journal to today's format, one step at a time, each step whole or not at all."""
     found = version(db)
-    before = found
     if found > FORMAT:
         raise DeepgenError(f"{folder}: written by a newer deepgen (journal format {found}, this one knows {FORMAT})")
     if found < 1:
@@ -93,13 +106,10 @@ def migrate(db: sqlite3.Connection, folder: Path) -> bool:
             db.rollback()
             raise
         found += 1
-    return found > before
 
 
 def readable(db: sqlite3.Connection, folder: Path) -> sqlite3.Connection:
-    """The journal for one who only reads: itself, or a copy in memory where it is of an older format."""
-    if version(db) == FORMAT:
-        return db
+    """An older journal for one who only reads: a copy in memory, brought up to date."""
     copy = sqlite3.connect(":memory:", check_same_thread=False)
     with closing(db):
         db.backup(copy)
@@ -126,7 +136,9 @@ def _settle(db: sqlite3.Connection, number: int) -> None:
         counted[verdict] = count
     fastest = f"SELECT {columns} FROM trials WHERE verdict = 'correct' ORDER BY seconds, length(rank), rank LIMIT 1"
     best = [Tally().with_trial(trial_of(row)).best for row in db.execute(fastest)]
-    keep(db, TALLY, {**tally.to_json(), "verdicts": counted, "best": best[0] if best else None})
+    told = [unpack(packed) for [packed] in db.execute("SELECT result FROM finals ORDER BY seq DESC")]
+    final = next((final_of(finals) for finals in told if is_complete(finals)), None)
+    keep(db, TALLY, replace(tally, verdicts=counted, best=best[0] if best else None, final=final).to_json())
     db.execute(f"PRAGMA user_version = {number}")
 
 

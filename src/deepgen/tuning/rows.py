@@ -19,6 +19,7 @@ from deepgen.vocabulary.measurement import Measurement, Verdict
 from deepgen.vocabulary.trial import Trial
 
 Row = tuple[Any, ...]
+_OF_BEST = ("rank", "config", "seconds")
 
 # The columns of each table, but for the seal, which comes last. The first one is the row's number.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -159,6 +160,7 @@ class Tally:
     notes: int = 0
     verdicts: Mapping[str, int] = field(default_factory=dict)
     best: JsonObject | None = None
+    final: JsonObject | None = None  # of the newest finals, what a glance needs
 
     @property
     def ended(self) -> int:
@@ -174,7 +176,7 @@ class Tally:
         mine = self.best
         if trial.seconds is None or (mine and (mine["seconds"], mine["rank"]) <= (trial.seconds, trial.rank)):
             return mine
-        return {"trial": trial.id, "rank": trial.rank, "config": dict(trial.config), "seconds": trial.seconds}
+        return {"trial": trial.id, **{key: getattr(trial, key) for key in _OF_BEST}}
 
     def to_json(self) -> JsonObject:
         return asdict(self)
@@ -185,6 +187,13 @@ class Tally:
             return Tally(**{**data, "keys": tuple(data["keys"])})
         except (KeyError, TypeError) as error:
             raise Damaged(f"tally: {error}") from error
+
+
+def final_of(finals: Mapping[str, Any]) -> JsonObject:
+    """Finals without their samples and losers."""
+    chosen = [row for row in finals["finalists"] if row["trial"] == finals["winner"]]
+    told: JsonObject = {key: finals.get(key) for key in ("peak_gflops", "bandwidth", "ties", "tie_broken_by", "serves")}
+    return {**told, "winner": {key: chosen[0][key] for key in ("trial", *_OF_BEST)} if chosen else None}
 
 
 # Rows of format 1 have no seals. What they say twice must agree.

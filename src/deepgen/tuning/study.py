@@ -13,7 +13,7 @@ from deepgen import generators, operators, targets
 from deepgen.engines import Session
 from deepgen.generators import Generator
 from deepgen.measure.base import Policy, Task
-from deepgen.operators import Operator, Recorded
+from deepgen.operators import Operator
 from deepgen.runtime.loaded import Loaded, load
 from deepgen.search import Kind
 from deepgen.space import Space
@@ -21,6 +21,7 @@ from deepgen.targets import Target
 from deepgen.tuning import journal as journals
 from deepgen.tuning import trust
 from deepgen.tuning.finals import dropped_reasons
+from deepgen.tuning.glance import described, known_shapes, sorted_verdicts, winner
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import BASELINE, Plan, Request, narrow, own_baselines
 from deepgen.tuning.speed import speed
@@ -97,20 +98,16 @@ class Study:
     @cached_property
     def about(self) -> Operator:
         """What is known of the operator without its code: its name, sizes, work, tensors."""
-        if "facts" in self.definition:
-            return Recorded({**self.definition["facts"], "operator": self.definition["operator"]})
-        return operators.from_json(self.definition["operator"])  # a study of before there were facts
+        return self.shapes[0]
 
     @cached_property
     def shapes(self) -> tuple[Operator, ...]:
         """The same of all shapes that its kernels were timed at."""
-        told = zip(self.definition.get("also_facts", ()), self.definition.get("also", ()), strict=True)
-        return self.about, *(Recorded({**facts, "operator": operator}) for facts, operator in told)
+        return known_shapes(self.definition)
 
     def describe(self) -> str:
         """What was tuned, in one line."""
-        more = len(self.shapes) - 1
-        return self.about.describe() + (f" and {more} more shape{'s' if more > 1 else ''}" if more else "")
+        return described(self.shapes)
 
     @cached_property
     def operator(self) -> Operator:
@@ -201,7 +198,7 @@ class Study:
     def trial(self, number: int) -> Trial:
         with Journal(self.folder) as journal:
             found = journal.trial(number)
-            ended = sum(journal.verdicts().values())
+            ended = journal.tally().ended
         if found is None:
             raise BadInput(f"{self.folder} has no ended trial {number}", allowed=f"{ended} trials have ended")
         return found
@@ -271,6 +268,12 @@ class Study:
         with Journal(self.folder) as journal:
             return journal.run()
 
+    def damage(self) -> str:
+        """What is damaged in the journal, in one sentence; empty where every row is as it was written."""
+        with Journal(self.folder) as journal:
+            journal.check()
+            return journal.damage_text()
+
     def running(self) -> int | None:
         """The process that tunes this study now, if one does."""
         return journals.holder(self.folder)
@@ -278,36 +281,23 @@ class Study:
     def summary(self) -> JsonObject:
         """What `deepgen tune --json` prints."""
         with Journal(self.folder) as journal:
-            verdicts, finals = journal.verdicts(), journal.finals() or {}
-        summary: JsonObject = {
+            tally, finals = journal.tally(), journal.finals()
+        known = finals or {}
+        best = winner(self.shapes, self.target, tally)
+        return {
             "study": str(self.folder),
             "operator": self.definition["operator"],
             **({"also": self.definition["also"]} if "also" in self.definition else {}),
             "target": self.target.name,
-            "trials": dict(verdicts),
-            "winner": None,
+            "trials": sorted_verdicts(tally),
+            "winner": best,
             "baselines": [
                 {"name": row["name"], "seconds": row["seconds"], "ratio": row["ratio"], "interval": row["interval"]}
-                for row in finals.get("baselines", [])
+                for row in known.get("baselines", [])
             ],
-            "baselines_lost": finals.get("baselines_lost", []),
+            "baselines_lost": known.get("baselines_lost", []),
+            **({"shapes": known["shapes"]} if best is not None and "shapes" in known else {}),
         }
-        if verdicts.get("correct") and (not finals or finals["winner"] is not None):
-            best = self.best()
-            summary["winner"] = {
-                "trial": best.trial.id,
-                "rank": best.trial.rank,
-                "config": dict(best.trial.config),
-                "seconds": best.seconds,
-                **self.speed(best.seconds, finals),
-                "verdict": best.trial.measurement.verdict.value,
-                "ties": finals.get("ties", []),
-                "tie_broken_by": finals.get("tie_broken_by"),
-                "serves": finals.get("serves"),
-            }
-            if "shapes" in finals:
-                summary["shapes"] = finals["shapes"]
-        return summary
 
     def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:
         """How fast a run of so many seconds is; `finals`, where the caller has them, tell of the device's rates."""
