@@ -44,6 +44,7 @@ FILE = "journal.sqlite"
 LOCK = "lock"
 RESTART = "restart"
 _DAMAGED = "it cannot be read as a journal: bring back a copy of the study's folder, or move it away and begin anew"
+_EMPTY = "the journal was begun but says nothing of its study; delete the folder"
 _HINTS = {
     "database or disk is full": "free some space and run the same command again: what was recorded is safe",
     "attempt to write a readonly database": "make the folder writable, or choose another with --out",
@@ -101,25 +102,40 @@ class Journal:
             salvage.finish_repair(self._path)
         try:
             with self._spoken():
-                self._connect()
-                self._check_log()
+                begun = self._path.exists() and self._connect_reader()
+                if begun:
+                    self._check_log()
                 if self._write:
-                    for table in COLUMNS:
+                    # Looked through before anything is written: even closing a file after writing changes it.
+                    for table in COLUMNS if begun else ():
                         self._read(table)
+                    self._connect_writer()
         except Damaged:
             self._look_again()
 
-    def _connect(self) -> None:
+    def _connect_reader(self) -> bool:
+        """Open it for reading, and say whether there is something in it."""
         if not is_sqlite(self._path):
             raise Damaged("head")
-        self._db = _connect(self._path, self._write, still=self._still)
+        self._db = _connect(self._path, self._still)
         found = migrations.version(self._db)
-        if self._write and found == 0 and migrations.is_new(self._db):
-            migrations.create(self._db)
-        elif found not in (migrations.FORMAT, *migrations.STEPS):
+        if found == 0 and migrations.is_new(self._db):
+            if not self._write:
+                raise JournalError(f"{self.folder}: {_EMPTY}")
+            return False
+        if found not in (migrations.FORMAT, *migrations.STEPS):
             self._check_format()
-        elif found != migrations.FORMAT and not self._write:
+        elif found != migrations.FORMAT:
             self._db = migrations.readable(self._db, self.folder)
+        return True
+
+    def _connect_writer(self) -> None:
+        if hasattr(self, "_db"):
+            self._db.close()
+        self._db = _connect_to_write(self._path)
+        found = migrations.version(self._db)
+        if found == 0:
+            migrations.create(self._db)
         elif found != migrations.FORMAT:
             migrations.migrate(self._db, self.folder)
             self._db.execute("VACUUM")  # what was packed leaves room
@@ -128,8 +144,6 @@ class Journal:
         """A number that we do not know: of a newer deepgen, of another program, or a damaged one of ours."""
         from deepgen.tuning import salvage
 
-        if migrations.is_new(self._db):
-            raise JournalError(f"{self.folder}: its journal is empty; delete the folder")
         if salvage.format_of(self._path) == migrations.FORMAT:
             raise Damaged("format")
         migrations.migrate(self._db, self.folder)  # says what is wrong with it
@@ -170,7 +184,7 @@ class Journal:
         except OSError as error:
             raise JournalError(f"{self._path} is damaged and cannot be mended: {error.strerror}") from error
         with self._spoken():
-            self._db = _connect(self._path, write=True)
+            self._connect_writer()
 
     def check(self) -> None:
         """Read every row. A reader that meets a damaged one goes on with what is left, and `damage` tells."""
@@ -241,7 +255,7 @@ class Journal:
             return dict(found)
         if self.damage:
             raise JournalError(self.damage_text())
-        raise JournalError(f"{self.folder}: the journal was begun but says nothing of its study; delete the folder")
+        raise JournalError(f"{self.folder}: {_EMPTY}")
 
     def begin_run(self, budget: JsonObject) -> None:
         """The budget of the newest run, so that others know how far it means to go."""
@@ -474,14 +488,13 @@ def _take_lock(folder: Path) -> IO[str]:
     return file
 
 
-def _connect(path: Path, write: bool, *, still: bool = False) -> sqlite3.Connection:
-    db = _connect_writer(path) if write else _connect_reader(path, still)
-    db.text_factory = lambda text: text.decode(errors="backslashreplace")  # a damaged text is known by its row's seal
-    return db
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="backslashreplace")  # a damaged text is known by its row's seal
 
 
-def _connect_writer(path: Path) -> sqlite3.Connection:
+def _connect_to_write(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=30.0, check_same_thread=False)
+    db.text_factory = _decoded
     db.execute(f"PRAGMA page_size = {PAGE}")
     db.execute("PRAGMA journal_mode = WAL")
     # FULL: a commit has reached the disk when it returns, also when the machine loses power.
@@ -489,11 +502,12 @@ def _connect_writer(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _connect_reader(path: Path, still: bool) -> sqlite3.Connection:
+def _connect(path: Path, still: bool) -> sqlite3.Connection:
     """`still`: nobody writes it, so that it needs no locks and no files beside it, which take most of a short look."""
     where = path.absolute().as_uri()
     if not still:
         db = sqlite3.connect(f"{where}?mode=ro", uri=True, timeout=30.0, check_same_thread=False)
+        db.text_factory = _decoded
         try:
             db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             return db
@@ -501,4 +515,6 @@ def _connect_reader(path: Path, still: bool) -> sqlite3.Connection:
             # WAL needs a shared-memory file beside the journal, which a read-only folder refuses; a journal that
             # nobody can write may be read as it lies.
             db.close()
-    return sqlite3.connect(f"{where}?immutable=1", uri=True, check_same_thread=False)
+    db = sqlite3.connect(f"{where}?immutable=1", uri=True, check_same_thread=False)
+    db.text_factory = _decoded
+    return db

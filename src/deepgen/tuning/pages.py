@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 PAGE = 4096  # bytes: what journals are made with
+_HEAD = b"SQLite format 3\0"  # of the file, in its first page
 _LEAF = 13  # the kind of page that holds a table's rows
 _LOCAL = PAGE - 35  # bytes of a row that lie in its own page at most
 _LEAST_LOCAL = (PAGE - 12) * 32 // 255 - 23
@@ -33,7 +34,7 @@ def is_sqlite(path: Path) -> bool:
     if not head:
         return True
     modes = head[18:20] in (b"\1\1", b"\2\2")
-    return head[:18] == b"SQLite format 3\0" + PAGE.to_bytes(2, "big") and modes and head[20:24] == b"\0\x40\x20\x20"
+    return head[:18] == _HEAD + PAGE.to_bytes(2, "big") and modes and head[20:24] == b"\0\x40\x20\x20"
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ def scan(path: Path, accept: Accept) -> None:
     of rows hides none. The log comes last, and in it what was written last.
     """
     file = _read(path)
-    for number, page in enumerate([*file.pages, *file.all_logged]):
-        start = 100 if number == 0 else 0  # the file's own head
+    for page in [*file.pages, *file.all_logged]:
+        start = 100 if page.startswith(_HEAD) else 0
         said = int.from_bytes(page[start + 3 : start + 5], "big")
         found = [accept(*row) if (row := _row(file, page, place)) else False for place in _places(page, start)]
         if (any(found) or page[start] == _LEAF) and (len(found) < said or not all(found)):
