@@ -47,7 +47,7 @@ class Original:
 def original(out: Path) -> Original:
     """A study of some trials, stopped before its finals; the last trials are still in the write-ahead log."""
     engine = dg.LocalEngine(jobs=2, cache=out / "cache")
-    study = _tuned(out / "study", engine, TRIALS)
+    study = tuned(out / "study", engine, TRIALS)
     with Journal(study.folder, write=True) as journal:
         for number in range(20):
             journal.note(f"note {number}")
@@ -76,7 +76,8 @@ def _varint(number: int) -> bytes:
     return bytes(reversed(parts))
 
 
-def _tuned(out: Path, engine: dg.LocalEngine, trials: int) -> dg.Study:
+def tuned(out: Path, engine: dg.LocalEngine, trials: int) -> dg.Study:
+    """The study, begun or gone on with."""
     return dg.tune(dg.gemm(64, 64, 64), target="sim:noise=0.01,faults=0.1", trials=trials, out=out, engine=engine)
 
 
@@ -176,7 +177,7 @@ def _glanced(folder: Path, original: Original) -> list[str]:
 def _gone_on(folder: Path, original: Original) -> list[str]:
     """The same study, tuned to its end once more: its folder is named after what is tuned."""
     try:
-        study = _tuned(folder.parent, original.engine, TRIALS)
+        study = tuned(folder.parent, original.engine, TRIALS)
     except DeepgenError as error:
         return [f"going on: {error}"]
     except Exception as error:  # what is looked for

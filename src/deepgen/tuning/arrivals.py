@@ -56,15 +56,10 @@ def check_finals(finals: Mapping[str, Any], *, samples: bool = True) -> None:
         for row in _rows(finals, part):
             _need(names in row and row.get("verdict") in _VERDICTS, f"{part} has a row without {names} or verdict")
             _need(isinstance(row.get("detail"), str), f"{part} has a row without detail")
-    serves = finals.get("serves")
-    only = serves.get("only") if isinstance(serves, dict) else None
-    _need(serves is None or isinstance(serves, dict), "serves is no table")
-    _need(only is None or (isinstance(only, list) and all(isinstance(o, dict) for o in only)), "serves names no shapes")
-    _need(not only or isinstance(serves.get("why"), str), "serves does not say why")
+    _serves(finals.get("serves"))
     for row in _rows(finals, "shapes"):
-        _need(
-            isinstance(row.get("operator"), str) and isinstance(row.get("baselines"), dict), "a shape is not complete"
-        )
+        _need(isinstance(row.get("operator"), str), "a shape has no name")
+        _need(isinstance(row.get("baselines"), dict), "a shape has no baselines")
         _need(row.get("seconds") is None or _is_time(row["seconds"]), "a shape has no time")
     for name in ("peak_gflops", "bandwidth"):
         _need(finals.get(name) is None or _is_rate(finals[name]), f"{name} is no rate")
@@ -112,6 +107,18 @@ def _finalist(row: Mapping[str, Any], with_samples: bool) -> None:
     slower = row.get("slower_than_leader")
     ratios = [slower.get(key) for key in ("estimate", "low", "high")] if isinstance(slower, dict) else [None]
     _need(all(map(_is_ratio, ratios)), f"{name} has no ratio to the leader")
+
+
+def _serves(serves: object) -> None:
+    """Which shapes the winner serves, where these are not all."""
+    if serves is None:
+        return
+    if not isinstance(serves, dict):
+        raise Flawed("serves is no table")
+    only = serves.get("only")
+    shapes = isinstance(only, list) and all(isinstance(sizes, dict) for sizes in only)
+    _need(only is None or shapes, "serves names no shapes")
+    _need(not only or isinstance(serves.get("why"), str), "serves does not say why")
 
 
 def _rows(finals: Mapping[str, Any], part: str, *, required: bool = False) -> list[Mapping[str, Any]]:
