@@ -32,7 +32,7 @@ from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.tuning import journal as journals
 from deepgen.tuning.journal import FILE, Journal
-from deepgen.vocabulary import Measurement, Trial, Verdict
+from deepgen.vocabulary import Json, Measurement, Trial, Verdict
 from space_cases import tiling
 
 BARS = {"journal, MB": 40.0, "status, s": 1.0, "resume, s": 2.0}
@@ -72,7 +72,7 @@ def journal_megabytes(trials: int, scratch: Path) -> float:
 def _trial(number: int, rng: random.Random) -> Trial:
     usual = rng.uniform(1e-4, 1e-2)
     samples = tuple(round(usual * (1.0 + abs(rng.gauss(0.0, 0.05))), 9) * 1.0000000000000002 for _ in range(100))
-    conditions = {
+    conditions: dict[str, Json] = {
         "cold": True,
         "flush": "lines",
         "runs_checked": 102,
@@ -86,7 +86,11 @@ def _trial(number: int, rng: random.Random) -> Trial:
     }
     measured = Measurement(Verdict.CORRECT, "", samples, rng.random(), {}, conditions)
     config = {"MR": 6, "NR": 4, "KC": 256, "NC": 512, "PACK_B": "block", "UNROLL": 4, "THREADS": rng.choice([1, 2])}
-    facts = {"code_bytes": rng.randrange(9999), "cpu_seconds": round(rng.random(), 3), "build_seconds": rng.random()}
+    facts: dict[str, Json] = {
+        "code_bytes": rng.randrange(9999),
+        "cpu_seconds": round(rng.random(), 3),
+        "build_seconds": rng.random(),
+    }
     return Trial(number, rng.randrange(10**9), config, f"{rng.getrandbits(256):064x}", measured, facts)
 
 

@@ -240,9 +240,8 @@ def _check(
         if finals is not None:
             arrivals.check_finals(finals)
             arrivals.check_finalists(finals, ended)
-        least = floor(
-            study.operator, study.target, _peak(study, journal, engine), cold=study.definition["policy"]["cold"]
-        )
+        cold = study.definition["policy"]["cold"]
+        least = floor(study.shapes, study.target, _peak(study, journal, engine), cold=cold)
         arrivals.check_times(fresh, finals, least)
     except arrivals.Flawed as flaw:
         raise BadInput(str(flaw), where=str(path), allowed="nothing of it was merged") from flaw
