@@ -8,6 +8,7 @@ See https://www.sqlite.org/fileformat2.html for pages, cells and records.
 from __future__ import annotations
 
 import io
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ _LOCAL = PAGE - 35  # bytes of a row that lie in its own page at most
 _LEAST_LOCAL = (PAGE - 12) * 32 // 255 - 23
 _LOG_HEAD, _FRAME_HEAD = 32, 24
 _MOST_BYTES = 1 << 28  # of one row
+_RECORD = re.compile(rb"[\x03-\x28](?=\x00)")  # the length of a record's head, and the row's number, which is left out
 _NUMBERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of the kinds of whole numbers
 
 Values = tuple[Any, ...]
@@ -55,8 +57,8 @@ class _File:
 def scan(path: Path, accept: Accept) -> None:
     """Hand every row that can be made out to `accept`, which says whether it is one of its own.
 
-    Where a page holds something else than such rows, all its bytes are tried as the beginning of a row: a damaged list
-    of rows hides none. The log comes last, and in it what was written last.
+    Where a page holds something else than such rows, it is searched for whatever could be the beginning of a row whose
+    first column is its number: a damaged list of rows hides none. The log comes last, and in it what was written last.
     """
     file = _read(path)
     for page in [*file.pages, *file.all_logged]:
@@ -64,7 +66,7 @@ def scan(path: Path, accept: Accept) -> None:
         said = int.from_bytes(page[start + 3 : start + 5], "big")
         found = [accept(*row) if (row := _row(file, page, place)) else False for place in _places(page, start)]
         if (any(found) or page[start] == _LEAF) and (len(found) < said or not all(found)):
-            for place in range(start + 8, PAGE - 4):
+            for place in _possible(page):
                 if (row := _row(file, page, place)) is not None:
                     accept(*row)
 
@@ -99,6 +101,17 @@ def _places(page: bytes, start: int) -> Iterator[int]:
         if not at + 2 <= place < PAGE - 4:
             return
         yield place
+
+
+def _possible(page: bytes) -> Iterator[int]:
+    """Where rows may begin: their length and their number come before the head of the record."""
+    for match in _RECORD.finditer(page):
+        for place in range(max(0, match.start() - 12), match.start() - 1):
+            try:
+                if _varint(page, _varint(page, place)[1])[1] == match.start():
+                    yield place
+            except IndexError:
+                continue
 
 
 def _row(file: _File, page: bytes, place: int) -> tuple[int, Values] | None:
