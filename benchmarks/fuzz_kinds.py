@@ -25,7 +25,8 @@ from deepgen.engines import bundle_archive
 from deepgen.measure.base import Policy
 from deepgen.search import recorded
 from deepgen.tuning import Study, bundle_runner
-from deepgen.tuning.journal import Journal, Proposal
+from deepgen.tuning.journal import Journal
+from deepgen.tuning.rows import Proposal
 from deepgen.vocabulary import Measurement, Trial, Verdict, digest
 from fuzz_changes import changed_bytes, changed_json, changed_toml, changed_value
 

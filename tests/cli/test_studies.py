@@ -15,7 +15,7 @@ from deepgen import targets
 from deepgen.cli.studies import check_machine
 from deepgen.operators import gemm
 from deepgen.space import Space
-from deepgen.tuning import Study
+from deepgen.tuning import Study, migrations
 from deepgen.tuning.journal import FILE
 from deepgen.vocabulary import DeepgenError
 
@@ -49,8 +49,7 @@ def test_a_study_keeps_its_trials_under_another_name(deepgen: Callable, project:
 
 def test_a_study_whose_space_has_changed_is_read_but_not_gone_on_with(deepgen: Callable, study: Study) -> None:
     with sqlite3.connect(study.folder / FILE) as journal:
-        changed = json.dumps({**study.definition, "space": "another"})
-        journal.execute("UPDATE meta SET value = ? WHERE key = 'study'", (changed,))
+        migrations.keep(journal, "study", {**study.definition, "space": "another"})
     said = deepgen("resume", study.folder.name, "--trials", "20")
     assert said.code == 1 and "changed since" in said.err and "tune again" in said.err
     assert deepgen("top", study.folder.name, "--json").code == 0

@@ -20,6 +20,7 @@ from cluster_processes import marked, of_node
 from deepgen.cluster.folder import RunFolder
 from deepgen.cluster.model import Host
 from deepgen.tuning import Study
+from deepgen.tuning.rows import unpack
 from deepgen.vocabulary import Trial
 
 TRIALS = 60
@@ -218,7 +219,7 @@ def rows_of(study: Study) -> list[tuple[str, float]]:
     with sqlite3.connect(study.folder / "journal.sqlite") as journal:
         rows = journal.execute("SELECT config, done_at FROM trials").fetchall()
     about = [study.target.name, study.operator.to_json()]
-    return [(json.dumps([*about, json.loads(config)], sort_keys=True), at) for config, at in rows]
+    return [(json.dumps([*about, unpack(config)], sort_keys=True), at) for config, at in rows]
 
 
 def studies(folder: RunFolder) -> list[Study]:

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,17 @@ def edited(results: Path, change: Any) -> Path:
     return path
 
 
+def winner(lines: list[dict[str, Any]]) -> int:
+    return int(lines[-1]["finals"]["winner"])
+
+
+def forge(rows: list[dict[str, Any]], chosen: Callable[[dict[str, Any]], bool]) -> None:
+    """Times that no device has."""
+    for row in rows:
+        if "trial" in row and chosen(row):
+            row.get("measurement", row).update(samples=[1e-12] * 5, seconds=1e-12)
+
+
 def test_results_of_changed_kernels_and_strange_ones_are_refused(travelled: tuple[Study, Path]) -> None:
     study, results = travelled
     before = dump(study)
@@ -127,7 +139,14 @@ def test_results_of_changed_kernels_and_strange_ones_are_refused(travelled: tupl
         ("line 4 is not a result", lambda lines: lines[3].update(measurement={"verdict": "splendid"})),
         ("line 4 is not a result", lambda lines: lines[3]["measurement"].update(verdict="correct", samples=["fast"])),
         ("line 1 is not a result", lambda lines: lines.pop(0)),
-        ("finals are not of this study", lambda lines: lines[-1]["finals"].update(winner=999)),
+        ("the winner is no finalist", lambda lines: lines[-1]["finals"].update(winner=999)),
+        ("finalist [0-9]+ has no time", lambda lines: lines[-1]["finals"]["finalists"][0].pop("seconds")),
+        ("is not its samples'", lambda lines: lines[-1]["finals"]["finalists"][0].update(seconds=1e-3)),
+        ("another config", lambda lines: lines[-1]["finals"]["finalists"][0].update(rank=1)),
+        ("cannot do it in less", lambda lines: forge(lines, lambda row: row["trial"] == winner(lines))),
+        ("cannot do it in less", lambda lines: forge(lines[-1]["finals"]["finalists"], lambda row: True)),
+        ("no list of rows", lambda lines: lines[-1]["finals"].update(dropped=[1])),
+        ("peak_gflops is no rate", lambda lines: lines[-1]["finals"].update(peak_gflops=float("inf"))),
     ):
         with pytest.raises(BadInput, match=says):
             merge(study, edited(results, change))

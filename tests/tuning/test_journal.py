@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from deepgen.tuning.journal import FILE, Journal, JournalError, Proposal, holder
-from deepgen.tuning.migrations import FORMAT
+from deepgen.tuning.journal import FILE, Journal, JournalError, holder
+from deepgen.tuning.migrations import FORMAT, FORMAT_KEY, keep
+from deepgen.tuning.rows import Proposal
 from deepgen.vocabulary import Measurement, Trial, Verdict
 
 
@@ -37,7 +38,7 @@ def test_what_was_finished_is_read_back(tmp_path: Path) -> None:
         assert [t.id for t in journal.trials()] == [0, 1, 2]
         assert journal.trial(2) == trial(2, 0.5)
         assert [t.id for t in journal.best(5)] == [2, 0]
-        assert journal.verdicts() == {"correct": 2, "crashed": 1}
+        assert journal.tally().verdicts == {"correct": 2, "crashed": 1}
         assert [p.id for p in journal.proposals(open_only=True)] == [3]
         assert journal.asks()[0].given == 4
 
@@ -123,7 +124,9 @@ def test_a_journal_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     with Journal(tmp_path, write=True) as journal:
         fill(journal, 1)
     db = sqlite3.connect(tmp_path / FILE)
+    keep(db, FORMAT_KEY, FORMAT + 1)
     db.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    db.commit()
     db.close()
     for write in (False, True):
         with pytest.raises(Exception, match="newer deepgen"):
@@ -159,7 +162,8 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_journal import trial
-from deepgen.tuning.journal import Journal, Proposal
+from deepgen.tuning.journal import Journal
+from deepgen.tuning.rows import Proposal
 journal = Journal(Path(sys.argv[1]), write=True)
 journal.define({})
 for i in range(100000):

@@ -9,8 +9,9 @@ import pytest
 
 import deepgen as dg
 from deepgen.tuning import migrations
-from deepgen.tuning.journal import FILE, Journal, JournalError, Proposal
+from deepgen.tuning.journal import FILE, Journal, JournalError
 from deepgen.tuning.reuse import top_rows
+from deepgen.tuning.rows import Proposal
 from deepgen.vocabulary import DeepgenError, Measurement, Trial, Verdict
 
 EXAMPLES = sorted((Path(__file__).parent / "journals").glob("format_*.sql"))
@@ -111,8 +112,7 @@ def test_a_step_that_fails_leaves_the_journal_as_it_was(
     monkeypatch.setattr(migrations, "STEPS", {**migrations.STEPS, **last})
     with pytest.raises(JournalError, match="nonsense"):
         Journal(folder, write=True)
-    assert version(folder) == next_format - 1, "the steps before it are done"
-    assert hosts(folder) == ["here"] * 8
+    assert version(folder) == 1
     monkeypatch.setattr(migrations, "STEPS", {**migrations.STEPS, next_format - 1: "UPDATE trials SET host = 'kept'"})
     with Journal(folder, write=True) as journal:
         assert len(journal.trials()) == 8

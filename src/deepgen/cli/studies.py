@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from deepgen import targets
-from deepgen.cli.output import shown
+from deepgen.cli.output import note, shown
 from deepgen.settings import Settings
 from deepgen.tuning.journal import FILE as JOURNAL
-from deepgen.tuning.study import Study
 from deepgen.vocabulary.errors import BadInput, DeepgenError
+
+if TYPE_CHECKING:
+    from deepgen.tuning import Study
 
 
 def is_study(folder: Path) -> bool:
@@ -39,11 +41,19 @@ def find(word: str, settings: Settings) -> Path:
 
 
 def open_study(word: str, settings: Settings, *, trust: bool = False) -> Study:
-    return Study.open(find(word, settings), trust=trust)
+    """The study that is meant; what is damaged in it is told on stderr."""
+    from deepgen.tuning import Study
+
+    study = Study.open(find(word, settings), trust=trust)
+    if damage := study.damage():
+        note(f"deepgen: {damage}")
+    return study
 
 
 def check_machine(study: Study) -> None:
     """Refuse to mix measurements of two machines in one study."""
+    from deepgen import targets
+
     if study.target.runner != "cpu":
         return
     here = targets.resolve(study.target.name)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.engines.bundle_archive import FORMAT
-from deepgen.vocabulary import BadInput, Json, JsonObject, Measurement
+from deepgen.vocabulary import BadInput, Json, JsonObject, Measurement, foreign
 
-MOST_BYTES = 2 << 30
+MOST_BYTES = 256 << 20  # thousands of trials with all their samples
 _HEAD = ("format", "bundle", "study", "device")
 
 
@@ -56,7 +56,7 @@ def read(path: Path) -> Results:
     text = text[: text.rfind(b"\n") + 1]
     number = 1
     try:
-        head, *rest = [json.loads(line) for line in text.splitlines()]
+        head, *rest = [foreign.parse(line, where) for line in text.splitlines()]
         if head["format"] != FORMAT or not all(isinstance(head[key], (str, int)) for key in _HEAD):
             raise ValueError("another format")
         trials: dict[int, TrialResult] = {}

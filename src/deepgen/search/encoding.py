@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,23 +34,16 @@ class Aligned:
 
 @dataclass(frozen=True)
 class Derived:
-    """A column of a derived value, in levels. It rests on some knobs: each of their combinations is computed once."""
+    """A column of a derived value, in levels."""
 
     name: str
     edges: Floats
     distances: Floats
-    knobs: list[int]
-    known: dict[tuple[int, ...], int] = field(default_factory=dict)
 
-    def levels(self, places: Ints, compute: Callable[[int], Any]) -> Ints:
-        """The level of each row; `compute` gives the value of a row."""
-        combinations, first, which = np.unique(places[:, self.knobs], axis=0, return_index=True, return_inverse=True)
-        levels = []
-        for combination, row in zip(map(tuple, combinations.tolist()), first.tolist(), strict=True):
-            if combination not in self.known:
-                self.known[combination] = int(np.searchsorted(self.edges, _log(compute(row))))
-            levels.append(self.known[combination])
-        return np.array(levels, dtype=np.int64)[which.reshape(-1)]
+    def levels(self, values: Sequence[Any]) -> Ints:
+        """The level of each value; one that is absent counts as 0."""
+        logs = [_log(0 if value is None else value) for value in values]
+        return np.searchsorted(self.edges, np.array(logs)).astype(np.int64)
 
 
 class Column(Protocol):
@@ -75,7 +67,7 @@ class Encoding:
         self.knobs = [k for k in space.knobs if k.places > 1]
         self._places: list[dict[Any, int]] = [{v: i for i, v in enumerate(k.values)} for k in self.knobs]
         self._aligned = [a for i, k in enumerate(self.knobs) if (a := _aligned(i, k.values, k.places))]
-        self._derived = _derived(space, [k.name for k in self.knobs])
+        self._derived = _derived(space)
         self.distances: list[Floats] = [_distances(k.values, k.places) for k in self.knobs]
         self.distances += [a.distances for a in self._aligned] + [d.distances for d in self._derived]
         self.names = [k.name for k in self.knobs]
@@ -90,14 +82,12 @@ class Encoding:
             return np.empty((0, len(self.distances)), dtype=np.int64)
         columns = self.space.columns(ranks)
         rows = self.with_alignments(self._find([columns[knob.name].tolist() for knob in self.knobs]))
-        for derived in self._derived:
-            rows = np.column_stack([rows, derived.levels(rows, partial(self._value, derived.name, ranks))])
+        if self._derived:
+            values = self.space.derived_columns(ranks)
+            rows = np.column_stack([rows, *(derived.levels(values[derived.name]) for derived in self._derived)])
         for column in self._added:
             rows = np.column_stack([rows, column.levels(rows)])
         return rows
-
-    def _value(self, derived: str, ranks: Sequence[int], row: int) -> Any:
-        return self.space.derived(self.space.at(ranks[row])).get(derived, 0)
 
     def codes_of(self, configs: Sequence[Mapping[str, Any]]) -> Ints:
         """One row a config, of knobs and their alignments alone; the configs may have other knobs beside."""
@@ -194,21 +184,20 @@ def _aligned(knob: int, values: Sequence[Any], places: int) -> Aligned | None:
     return Aligned(knob, levels, _apart(at))
 
 
-def _derived(space: Space, knobs: list[str]) -> list[Derived]:
+def _derived(space: Space) -> list[Derived]:
     """The derived values that are numbers and differ, cut into levels of about equally many configs."""
     if not space.derivations or space.count() == 0:
         return []
     sample = [space.derived(config) for config in space.sample(_SAMPLE, 0)]
     found = []
-    for name, expr in space.derivations.items():
+    for name in space.derivations:
         values = [s[name] for s in sample if name in s]
         if not all(isinstance(v, (int, float)) for v in values):
             continue
         logs = np.array([_log(v) for v in values])
         edges = np.unique(np.quantile(logs, np.linspace(0.0, 1.0, _LEVELS + 1)[1:-1])) if len(logs) else logs
         if len(edges) > 1:
-            rests_on = [i for i, knob in enumerate(knobs) if knob in expr.knobs()]
-            found.append(Derived(name, edges, _apart(np.linspace(0.0, 1.0, len(edges) + 1)), rests_on))
+            found.append(Derived(name, edges, _apart(np.linspace(0.0, 1.0, len(edges) + 1))))
     return found
 
 

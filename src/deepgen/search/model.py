@@ -191,7 +191,7 @@ class Model:
     def _learn(self) -> Pool:
         """Bring the guide up to date: a little for each trial, and from the ground up ever more rarely."""
         self._corners = self._favourites = None
-        if self._pool is None or len(self._told) >= self._next_renewal or not self._pool.open.any():
+        if self._pool is None or self._is_outdated(self._pool):
             n = len(self._told)
             fit = n <= LATE or n >= self._next_fit
             chosen = self._guide.choose(self._told)
@@ -203,6 +203,11 @@ class Model:
             self._guide.hear(self._told[self._heard :])
         self._heard = len(self._told)
         return self._pool
+
+    def _is_outdated(self, pool: Pool) -> bool:
+        """Whether it is time, nothing is left, or trials were told that nobody asked for."""
+        foreign = any(t.rank not in pool.place for t in self._told[self._heard :])
+        return len(self._told) >= self._next_renewal or foreign or not pool.open.any()
 
     def _draw(self, told: Sequence[Told]) -> Pool:
         """The configs to look at from now on, those told among them."""

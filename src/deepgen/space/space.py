@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from deepgen.space.definition import FORMAT, Knob, expr_from_json, same_condition, space_to_json, value_from_json
 from deepgen.space.engine import DEFAULT_MEMORY, Engine, TooWide
+from deepgen.space.evaluate import ABSENT, UNDEFINED, evaluate_many
 from deepgen.space.expr import Config, Expr, Operand, Requirement, Value, check_value, key, knob_ref, lift, points
 from deepgen.space.reasons import Broken, Removal, derived_values, explain, smallest_conflict
 from deepgen.space.rows import Rows
@@ -289,6 +290,12 @@ class Space:
     def derived(self, config: Mapping[str, Value]) -> dict[str, Value]:
         """The derived values of a config; one that rests on an absent knob is left out."""
         return derived_values(self._derived, config)
+
+    def derived_columns(self, ranks: Sequence[int]) -> dict[str, list[Value | None]]:
+        """The derived values of many configs, a list each; None where one rests on an absent knob."""
+        engine, rows = self._ready()
+        found = evaluate_many(self._derived, rows.objects(engine.rows(ranks)))
+        return {name: [None if v is ABSENT or v is UNDEFINED else v for v in values] for name, values in found.items()}
 
     def why_empty(self) -> list[str]:
         """The names of a smallest set of requirements that together leave nothing; none if the space is not empty."""

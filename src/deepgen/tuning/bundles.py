@@ -14,15 +14,18 @@ from deepgen.engines import LocalEngine, bundle_archive, bundle_results
 from deepgen.engines.bundle_results import Results, TrialResult
 from deepgen.measure import handed
 from deepgen.measure.base import Task
+from deepgen.measure.peak import peak_gflops
 from deepgen.measure.supervisor import build_helpers
-from deepgen.targets import host
-from deepgen.tuning import bundle_pack
+from deepgen.targets import device_for, host
+from deepgen.tuning import arrivals, bundle_pack
 from deepgen.tuning.bundle_runner import UNMEASURED
 from deepgen.tuning.finals import RESERVES, finals_inputs
 from deepgen.tuning.identity import open_journal
-from deepgen.tuning.journal import Journal, Proposal
+from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request, own_baselines, plan, task_of
+from deepgen.tuning.rows import Proposal
 from deepgen.tuning.search_state import open_search
+from deepgen.tuning.speed import floor
 from deepgen.tuning.study import WINNER, Study
 from deepgen.tuning.winner import write_winner
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Trial, digest
@@ -127,7 +130,9 @@ def merge(study: Study, path: Path, *, engine: LocalEngine | None = None) -> Mer
         ended = {trial.id: trial for trial in journal.trials()}
         fresh = [trial for trial in trials if trial.id not in ended]
         ended.update((trial.id, trial) for trial in fresh)
-        finals = _finals(results, ended, path)  # whatever is wrong is found before anything is written
+        finals = None if results.finals is None else {**results.finals, "bundle": results.head["bundle"]}
+        # Whatever is wrong is found before anything is written.
+        _check(study, journal, fresh, finals, ended, path, engine or LocalEngine())
         journal.finish(fresh)
         raced = finals is not None and _keep_finals(study, journal, finals, ended, engine or LocalEngine())
         if fresh or raced:
@@ -217,27 +222,49 @@ def _check_device(study: Study, journal: Journal, results: Results, path: Path) 
             return
 
 
-def _finals(results: Results, ended: Mapping[int, Trial], path: Path) -> dict[str, Any] | None:
-    """The finals that were held there, checked to be of this study's trials."""
-    if results.finals is None:
-        return None
-    finals = dict(results.finals)
+def _check(
+    study: Study,
+    journal: Journal,
+    fresh: Sequence[Trial],
+    finals: Mapping[str, Any] | None,
+    ended: Mapping[int, Trial],
+    path: Path,
+    engine: LocalEngine,
+) -> None:
+    """Refuse results that lack something, are not of this study, or tell of times that cannot be."""
     try:
-        rows = {row["trial"]: row["kernel_id"] for row in finals["finalists"]}
-        if any(i not in ended or ended[i].kernel_id != kernel_id for i, kernel_id in rows.items()):
-            raise ValueError("finalists")
-        if finals["winner"] is not None and finals["winner"] not in rows:
-            raise ValueError("winner")
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput("its finals are not of this study", where=str(path)) from error
-    return {**finals, "bundle": results.head["bundle"]}
+        for trial in fresh:
+            arrivals.check_measurement(trial.id, trial.measurement)
+        if finals is not None:
+            arrivals.check_finals(finals)
+            arrivals.check_finalists(finals, ended)
+        cold = study.definition["policy"]["cold"]
+        least = floor(study.shapes, study.target, _peak(study, journal, engine), cold=cold)
+        arrivals.check_times(fresh, finals, least)
+    except arrivals.Flawed as flaw:
+        raise BadInput(str(flaw), where=str(path), allowed="nothing of it was merged") from flaw
+
+
+def _peak(study: Study, journal: Journal, engine: LocalEngine) -> float | None:
+    """GFLOP/s as they were measured at home: in finals of the study, or on this machine where it is the study's."""
+    known = (journal.finals() or {}).get("peak_gflops")
+    if known is not None or study.target.runner != "cpu":
+        return float(known) if known is not None else None
+    try:
+        if device_for(study.target).fingerprint() != study.target.fingerprint():
+            return None
+        cache = Cache(engine.cache or default_cache_folder())
+        return peak_gflops(study.operator, study.target, cache=cache, toolchains=engine.toolchains)
+    except DeepgenError:  # another machine, or no compiler here
+        return None
 
 
 def _keep_finals(
     study: Study, journal: Journal, finals: dict[str, Any], ended: Mapping[int, Trial], engine: LocalEngine
 ) -> bool:
     """Record finals and their winner as after any finals, unless some were held on all these trials already."""
-    told = next(number for number in range(len(ended) + 1) if number not in ended)
+    over = {*ended, *journal.restart().lost}
+    told = next(number for number in range(len(over) + 1) if number not in over) - len(journal.restart().lost)
     before = journal.finals()
     if before is not None and before["trials"] == told:
         return False

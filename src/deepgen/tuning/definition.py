@@ -8,6 +8,7 @@ from typing import Any
 from deepgen.space import Space
 from deepgen.vocabulary import BadInput, Trial
 
+STRANGE = "holds what no deepgen wrote"
 _NEEDED: Mapping[str, type] = {
     "operator": dict,
     "target": dict,

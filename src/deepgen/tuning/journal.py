@@ -1,24 +1,64 @@
-"""The journal: the only truth of a study. SQLite in WAL mode, durable before anyone hears of it, one writer."""
+"""The journal: the only truth of a study. SQLite in WAL mode, durable before anyone hears of it, one writer.
+
+Every row is sealed (`rows.py`), and a tally says how many there are. Whatever is read is checked against both; where it
+is not as it was written, what is left is salvaged (`salvage.py`): into memory for a reader, and for a writer into a new
+file, with the damaged one kept beside it.
+"""
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from deepgen.space import Space
-from deepgen.tuning import lock
-from deepgen.tuning.migrations import SCHEMA, migrate, readable, version
-from deepgen.vocabulary import DeepgenError, JsonObject, Measurement, Trial
+from deepgen.tuning import lock, migrations
+from deepgen.tuning.arrivals import is_complete
+from deepgen.tuning.pages import PAGE, is_sqlite
+from deepgen.tuning.rows import (
+    COLUMNS,
+    Ask,
+    Damaged,
+    Proposal,
+    Row,
+    Tally,
+    asked_row,
+    done_values,
+    final_of,
+    is_sound,
+    pack,
+    proposal_of,
+    sealed,
+    trial_of,
+    unpack,
+)
+from deepgen.vocabulary import DeepgenError, JsonObject, Trial
+
+if TYPE_CHECKING:
+    from deepgen.space import Space
 
 FILE = "journal.sqlite"
 LOCK = "lock"
+RESTART = "restart"
 _DAMAGED = "it cannot be read as a journal: bring back a copy of the study's folder, or move it away and begin anew"
+_EMPTY = "the journal was begun but says nothing of its study; delete the folder"
+_HINTS = {
+    "database or disk is full": "free some space and run the same command again: what was recorded is safe",
+    "attempt to write a readonly database": "make the folder writable, or choose another with --out",
+}
+_BROKEN = (
+    "malformed",
+    "not a database",
+    "unsupported file format",
+    "no such column",
+    "user-defined function raised",
+    *(f"no such table: {table}" for table in COLUMNS),
+)
+
+T = TypeVar("T")
 
 
 class JournalError(DeepgenError):
@@ -26,22 +66,11 @@ class JournalError(DeepgenError):
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One call of a strategy's ask: after `told` trials it was asked for `wanted` configs and gave ids first..."""
+class Restart:
+    """Where damage cut a search off: the ids below `asked` are trials of before, but for the `lost`."""
 
-    told: int
-    wanted: int
-    first: int
-    given: int
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A config that was asked for, before it has a measurement."""
-
-    id: int
-    rank: int
-    config: dict[str, Any]
+    asked: int = 0
+    lost: frozenset[int] = frozenset()
 
 
 class Journal:
@@ -49,22 +78,118 @@ class Journal:
 
     def __init__(self, folder: Path, *, write: bool = False) -> None:
         self.folder = folder
+        self.damage: tuple[str, ...] = ()  # what was found to be damaged, a sentence each
+        self._write = write
+        self._path, self._log = folder / FILE, folder / f"{FILE}-wal"
         self._lock: IO[str] | None = None
-        path = folder / FILE
+        self._still = False  # whether it is read as a file that nobody writes
         if write:
             self._lock = _take_lock(folder)
-        elif not path.exists():
+        elif not self._path.exists():
             raise JournalError(f"{folder} holds no study: there is no {FILE} in it")
+        else:
+            self._still = not self._logged() and holder(folder) is None
         try:
-            self._db = _connect(path, write)
-            with self._spoken():
-                if write:
-                    migrate(self._db, folder)
-                else:
-                    self._db = readable(self._db, folder)
+            self._open()
         except BaseException:
             self.close()
             raise
+
+    def _open(self) -> None:
+        if self._write:
+            from deepgen.tuning import salvage
+
+            salvage.finish_repair(self._path)
+        try:
+            with self._spoken():
+                begun = self._path.exists() and self._connect_reader()
+                if begun:
+                    self._check_log()
+                if self._write:
+                    # Looked through before anything is written: even closing a file after writing changes it.
+                    for table in COLUMNS if begun else ():
+                        self._read(table)
+                    self._connect_writer()
+        except Damaged:
+            self._look_again()
+
+    def _connect_reader(self) -> bool:
+        """Open it for reading, and say whether there is something in it."""
+        if not is_sqlite(self._path):
+            raise Damaged("head")
+        self._db = _connect(self._path, self._still)
+        found = migrations.version(self._db)
+        if found == 0 and migrations.is_new(self._db):
+            if not self._write:
+                raise JournalError(f"{self.folder}: {_EMPTY}")
+            return False
+        if found not in (migrations.FORMAT, *migrations.STEPS):
+            self._check_format()
+        elif found != migrations.FORMAT:
+            self._db = migrations.readable(self._db, self.folder)
+        return True
+
+    def _connect_writer(self) -> None:
+        if hasattr(self, "_db"):
+            self._db.close()
+        self._db = _connect_to_write(self._path)
+        found = migrations.version(self._db)
+        if found == 0:
+            migrations.create(self._db)
+        elif found != migrations.FORMAT:
+            migrations.migrate(self._db, self.folder)
+            self._db.execute("VACUUM")  # what was packed leaves room
+
+    def _check_format(self) -> None:
+        """A number that we do not know: of a newer deepgen, of another program, or a damaged one of ours."""
+        from deepgen.tuning import salvage
+
+        if salvage.format_of(self._path) == migrations.FORMAT:
+            raise Damaged("format")
+        migrations.migrate(self._db, self.folder)  # says what is wrong with it
+
+    def _logged(self) -> bool:
+        """Whether there is something in the write-ahead log; readers may leave an empty one behind."""
+        try:
+            return self._log.stat().st_size > 0
+        except FileNotFoundError:
+            return False
+
+    def _check_log(self) -> None:
+        if self._lock is None and (self._still or holder(self.folder) is not None):
+            return  # there is no log, or it belongs to a living writer
+        if self._logged():
+            from deepgen.tuning import salvage
+
+            [newest] = self._db.execute("SELECT COALESCE(MAX(seq), 0) FROM meta").fetchone()
+            if salvage.log_is_cut(self._path, newest):
+                raise Damaged("log")
+
+    def _salvage(self) -> None:
+        """Go on with what is left."""
+        from deepgen.tuning import salvage
+
+        if hasattr(self, "_db"):
+            self._db.close()
+        try:
+            left = salvage.salvage(self._path)
+        except Damaged as error:
+            raise JournalError(f"{self._path}: {_DAMAGED}") from error
+        self.damage = left.losses
+        if not self._write:
+            self._db = left.in_memory()
+            return
+        try:
+            salvage.repair(self._path, left)
+        except OSError as error:
+            raise JournalError(f"{self._path} is damaged and cannot be mended: {error.strerror}") from error
+        with self._spoken():
+            self._connect_writer()
+
+    def check(self) -> None:
+        """Read every row. A reader that meets a damaged one goes on with what is left, and `damage` tells."""
+        for table in COLUMNS:
+            self._table(table)
 
     def close(self) -> None:
         if hasattr(self, "_db"):
@@ -83,8 +208,8 @@ class Journal:
 
     def define(self, definition: JsonObject) -> None:
         """Write down what is tuned, once; whoever goes on with it must mean the same space."""
-        with self._transaction():
-            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('study', ?)", (json.dumps(definition),))
+        if self._meta("study") is None:
+            self._keep("study", definition)
         told = self.definition()
         if told.get("space") != definition.get("space"):
             raise JournalError(
@@ -95,63 +220,68 @@ class Journal:
     @property
     def empty(self) -> bool:
         """Whether nothing was said of the study yet."""
-        return self._meta("study") is None
+        return self._meta("study") is None and not self.tally().trials
 
     def keep_space(self, space: Space) -> None:
         """The space itself, for whoever reads the study without its generator."""
         if self._meta("space") is None:
-            self._keep("space", json.dumps(space.to_json()))
+            self._keep("space", space.to_json())
 
     def space(self) -> Space | None:
+        from deepgen.space import Space
+
         found = self._meta("space")
-        return None if found is None else Space.from_json(json.loads(found))
+        return None if found is None else Space.from_json(found)
 
     def keep_digest(self, digest: str) -> None:
         """Of the text that the generator's kernels come from; the newest that is known to give the same kernels."""
         self._keep("digest", digest)
 
     def digest(self) -> str | None:
-        return self._meta("digest")
+        found: str | None = self._meta("digest")
+        return found
 
     def keep_signature(self, signature: str) -> None:
         """Of the reference to the study's code."""
         self._keep("signature", signature)
 
     def signature(self) -> str | None:
-        return self._meta("signature")
-
-    def _keep(self, key: str, value: str) -> None:
-        if self._meta(key) != value:
-            with self._transaction():
-                self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+        found: str | None = self._meta("signature")
+        return found
 
     def definition(self) -> dict[str, Any]:
         found = self._meta("study")
-        if found is None:
-            raise JournalError(f"{self.folder}: the journal was begun but says nothing of its study; delete the folder")
-        return dict(json.loads(found))
+        if found is not None:
+            return dict(found)
+        if self.damage:
+            raise JournalError(self.damage_text())
+        raise JournalError(f"{self.folder}: {_EMPTY}")
 
     def begin_run(self, budget: JsonObject) -> None:
         """The budget of the newest run, so that others know how far it means to go."""
-        self._keep("run", json.dumps(budget))
+        self._keep("run", budget)
 
     def run(self) -> dict[str, Any]:
-        return dict(json.loads(self._meta("run") or "{}"))
+        return dict(self._meta("run") or {})
 
     def keep_history(self, studies: Sequence[JsonObject]) -> None:
         """What earlier studies taught this one at its beginning."""
-        with self._transaction():
-            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('history', ?)", (json.dumps(studies),))
+        if self._meta("history") is None:
+            self._keep("history", studies)
 
     def history(self) -> list[dict[str, Any]] | None:
         """What `keep_history` wrote; None when it was not called yet."""
-        found = self._meta("history")
-        return None if found is None else list(json.loads(found))
+        found: list[dict[str, Any]] | None = self._meta("history")
+        return found
 
-    def _meta(self, key: str) -> str | None:
-        with self._spoken():
-            row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return None if row is None else str(row[0])
+    def restart(self) -> Restart:
+        """Where the search began anew with the trials that damage had left; at nothing in any other study."""
+        found = self._meta(RESTART)
+        return Restart() if found is None else Restart(found["asked"], frozenset(found["lost"]))
+
+    def damage_text(self) -> str:
+        """What is damaged, in one sentence; empty where nothing is, as far as was read."""
+        return f"{self._path} is damaged: {'; '.join(self.damage)}" if self.damage else ""
 
     # Trials
 
@@ -159,123 +289,183 @@ class Journal:
         """Record what a strategy gave, before any of it is tried."""
         now = time.time()
         first = proposals[0].id if proposals else -1
-        with self._transaction():
-            self._db.execute(
-                "INSERT INTO asks(told, wanted, first, given) VALUES (?, ?, ?, ?)",
-                (told, wanted, first, len(proposals)),
-            )
-            self._db.executemany(
-                "INSERT INTO trials(id, rank, config, asked_at) VALUES (?, ?, ?, ?)",
-                [(p.id, str(p.rank), json.dumps(p.config), now) for p in proposals],
-            )
+        with self._transaction() as tally:
+            after = replace(tally, asks=tally.asks + 1, trials=tally.trials + len(proposals))
+            self._insert("asks", sealed("asks", after.asks, told, wanted, first, len(proposals)))
+            for proposal in proposals:
+                self._insert("trials", asked_row(proposal, now))
+            self._settle(after)
 
     def finish(self, trials: Sequence[Trial]) -> None:
         """Record how trials ended. Telling the same trial twice changes nothing."""
         now = time.time()
-        rows = [
-            (
-                t.kernel_id,
-                t.measurement.verdict.value,
-                t.seconds,
-                json.dumps(t.measurement.to_json()),
-                json.dumps(dict(t.build_facts)),
-                now,
-                t.id,
-            )
-            for t in trials
-        ]
-        with self._transaction():
-            self._db.executemany(
-                "UPDATE trials SET kernel_id = ?, verdict = ?, seconds = ?, measurement = ?, build_facts = ?,"
-                " done_at = ? WHERE id = ? AND verdict IS NULL",
-                rows,
-            )
+        update = (
+            "UPDATE trials SET verdict = ?, seconds = ?, outcome = ?, done_at = ?, seal = ? "
+            "WHERE id = ? AND rank = ? AND verdict IS NULL"
+        )
+        with self._transaction() as before:
+            after = before
+            for trial in trials:
+                if self._db.execute(update, (*done_values(trial, now), trial.id, str(trial.rank))).rowcount:
+                    after = after.with_trial(trial)
+            if after != before:
+                self._settle(after)
 
     def asks(self) -> list[Ask]:
-        with self._spoken():
-            rows = self._db.execute("SELECT told, wanted, first, given FROM asks ORDER BY seq").fetchall()
-        return [Ask(*row) for row in rows]
+        return [Ask(*row[1:-1]) for row in self._table("asks")]
 
     def proposals(self, *, open_only: bool = False) -> list[Proposal]:
         """All configs asked for, or only those that have no measurement yet."""
-        where = "WHERE verdict IS NULL" if open_only else ""
-        with self._spoken():
-            rows = self._db.execute(f"SELECT id, rank, config FROM trials {where} ORDER BY id").fetchall()
-        return [Proposal(i, int(rank), json.loads(config)) for i, rank, config in rows]
+        return [proposal_of(row) for row in self._table("trials") if not (open_only and row[5])]
 
-    def trials(self, *, since: int = 0) -> list[Trial]:
+    def trials(self) -> list[Trial]:
         """The ended trials, by id."""
-        return self._select("WHERE verdict IS NOT NULL AND id >= ? ORDER BY id", (since,))
+        return [trial_of(row) for row in self._table("trials") if row[5]]
 
     def trial(self, number: int) -> Trial | None:
-        found = self._select("WHERE verdict IS NOT NULL AND id = ?", (number,))
-        return found[0] if found else None
+        return next((trial_of(row) for row in self._table("trials") if row[0] == number and row[5]), None)
 
     def best(self, count: int) -> list[Trial]:
         """The fastest right ones; equal times in the order of rank, so that the choice is always the same."""
-        return self._select("WHERE verdict = 'correct' ORDER BY seconds, length(rank), rank LIMIT ?", (count,))
+        right = [row for row in self._table("trials") if row[5] == "correct"]
+        return [trial_of(row) for row in sorted(right, key=lambda row: (row[6], int(row[1])))[:count]]
 
     def right(self, rank: int | None) -> Trial | None:
         """The trial of this config, if there is one and it was right."""
-        found = [] if rank is None else self._select("WHERE verdict = 'correct' AND rank = ?", (str(rank),))
-        return found[0] if found else None
+        right = (row for row in self._table("trials") if row[5] == "correct" and row[1] == str(rank))
+        return next(map(trial_of, right), None)
 
-    def verdicts(self) -> dict[str, int]:
-        with self._spoken():
-            rows = self._db.execute(
-                "SELECT verdict, COUNT(*) FROM trials WHERE verdict IS NOT NULL GROUP BY verdict ORDER BY 2 DESC"
-            ).fetchall()
-        return {str(verdict): int(count) for verdict, count in rows}
-
-    def _select(self, clause: str, values: tuple[Any, ...]) -> list[Trial]:
-        columns = "id, rank, config, kernel_id, measurement, build_facts"
-        with self._spoken():
-            rows = self._db.execute(f"SELECT {columns} FROM trials {clause}", values).fetchall()
-        return [
-            Trial(i, int(rank), json.loads(config), kernel, Measurement.from_json(json.loads(m)), json.loads(facts))
-            for i, rank, config, kernel, m, facts in rows
-        ]
+    def tally(self) -> Tally:
+        """What there is, without looking at it."""
+        return self._reading(self._read_tally)
 
     # Finals and notes
 
     def add_finals(self, finals: JsonObject) -> None:
-        with self._transaction():
-            self._db.execute("INSERT INTO finals(at, result) VALUES (?, ?)", (time.time(), json.dumps(finals)))
+        with self._transaction() as tally:
+            after = replace(tally, finals=tally.finals + 1, final=final_of(finals))
+            self._insert("finals", sealed("finals", after.finals, time.time(), pack(finals)))
+            self._settle(after)
 
     def finals(self) -> dict[str, Any] | None:
-        """The newest finals."""
-        with self._spoken():
-            row = self._db.execute("SELECT result FROM finals ORDER BY seq DESC LIMIT 1").fetchone()
-        return None if row is None else dict(json.loads(row[0]))
+        """The newest finals; older deepgens let some in that lack what readers count on."""
+        told = [unpack(row[2]) for row in self._table("finals")]
+        return next((dict(finals) for finals in reversed(told) if is_complete(finals)), None)
 
     def note(self, text: str) -> None:
         """Something that happened and that a reader of the results should know."""
-        with self._transaction():
-            self._db.execute("INSERT INTO notes(at, text) VALUES (?, ?)", (time.time(), text))
+        with self._transaction() as tally:
+            after = replace(tally, notes=tally.notes + 1)
+            self._insert("notes", sealed("notes", after.notes, time.time(), text))
+            self._settle(after)
 
     def notes(self) -> list[tuple[float, str]]:
-        with self._spoken():
-            return [(float(at), str(text)) for at, text in self._db.execute("SELECT at, text FROM notes ORDER BY seq")]
+        return [(at, text) for _, at, text, _ in self._table("notes")]
+
+    # Rows
+
+    def _meta(self, key: str) -> Any:
+        return self._reading(lambda: self._read_meta(key))
+
+    def _keep(self, key: str, value: object) -> None:
+        if self._meta(key) != value:
+            with self._transaction() as tally:
+                migrations.keep(self._db, key, value)
+                self._settle(replace(tally, keys=tuple(sorted({*tally.keys, key}))))
+
+    def _table(self, table: str) -> list[Row]:
+        """All rows of a table in order, each as it was written and none missing."""
+        return self._reading(lambda: self._read(table))
+
+    def _read(self, table: str) -> list[Row]:
+        rows = sorted({row[0]: row for row in self._rows(table)}.values())
+        if not all(is_sound(table, row) for row in rows):
+            raise Damaged(table)
+        tally = self._read_tally()
+        if table == "meta":
+            complete = sorted(row[1] for row in rows) == sorted([*tally.keys, migrations.TALLY])
+        else:
+            complete = len(rows) == getattr(tally, table)
+        if table == "trials":
+            complete &= sum(row[5] is not None for row in rows) == tally.ended
+        if not complete:
+            raise Damaged(f"rows of {table} are missing")
+        return rows
+
+    def _read_tally(self) -> Tally:
+        [row] = self._rows("meta", migrations.TALLY) or [()]
+        if not row or not is_sound("meta", row):
+            raise Damaged("tally")
+        return Tally.from_json(unpack(row[2]))
+
+    def _read_meta(self, key: str) -> Any:
+        [row] = self._rows("meta", key) or [()]
+        if not row and key not in self._read_tally().keys:
+            return None
+        if not row or not is_sound("meta", row):
+            raise Damaged(key)
+        return unpack(row[2])
+
+    def _rows(self, table: str, key: str | None = None) -> list[Row]:
+        where, values = ("", ()) if key is None else (" WHERE key = ? ORDER BY seq DESC LIMIT 1", (key,))
+        return self._db.execute(f"SELECT {', '.join(COLUMNS[table])}, seal FROM {table}{where}", values).fetchall()
+
+    def _reading(self, read: Callable[[], T]) -> T:
+        """What `read` gives at one moment of the journal; of what is left of it, where something is damaged."""
+        while True:
+            try:
+                with self._spoken(), self._moment():
+                    return read()
+            except Damaged:
+                if self._write or self.damage:
+                    raise JournalError(f"{self._path}: {_DAMAGED}") from None
+                self._look_again()
+
+    def _look_again(self) -> None:
+        """Something looks damaged: it may be a writer that came meanwhile, where none was expected."""
+        if not self._still:
+            self._salvage()
+            return
+        if hasattr(self, "_db"):
+            self._db.close()
+        self._still = False
+        self._open()
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._spoken(), self._db:
+    def _moment(self) -> Iterator[None]:
+        """Several reads of one state, while a writer goes on."""
+        if self._write or self._still or self._db.in_transaction:
             yield
+            return
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.rollback()
+
+    def _insert(self, table: str, row: Row) -> None:
+        self._db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+    def _settle(self, tally: Tally) -> None:
+        migrations.keep(self._db, migrations.TALLY, tally.to_json())
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Tally]:
+        before = self.tally()
+        with self._spoken(), self._db:
+            yield before
 
     @contextmanager
     def _spoken(self) -> Iterator[None]:
-        """SQLite's errors as sentences."""
+        """SQLite's errors as sentences, but those of damaged files as Damaged."""
         try:
             yield
         except sqlite3.Error as error:
             reason = str(error)
-            hint = {
-                "database or disk is full": "free some space and run the same command again: what was recorded is safe",
-                "attempt to write a readonly database": "make the folder writable, or choose another with --out",
-                "database disk image is malformed": _DAMAGED,
-                "no such table: meta": _DAMAGED,
-            }.get(reason, "what was recorded before is safe")
-            raise JournalError(f"{self.folder / FILE}: {reason}; {hint}") from error
+            if any(word in reason for word in _BROKEN):
+                raise Damaged(reason) from error
+            hint = _HINTS.get(reason, "what was recorded before is safe")
+            raise JournalError(f"{self._path}: {reason}; {hint}") from error
 
 
 def holder(folder: Path) -> int | None:
@@ -298,29 +488,33 @@ def _take_lock(folder: Path) -> IO[str]:
     return file
 
 
-def _connect(path: Path, write: bool) -> sqlite3.Connection:
-    try:
-        if write:
-            db = sqlite3.connect(path, timeout=30.0, check_same_thread=False)
-            db.execute("PRAGMA journal_mode = WAL")
-            # FULL: a commit has reached the disk when it returns, also when the machine loses power.
-            db.execute("PRAGMA synchronous = FULL")
-            if version(db) == 0:
-                db.executescript(SCHEMA)
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="backslashreplace")  # a damaged text is known by its row's seal
+
+
+def _connect_to_write(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=30.0, check_same_thread=False)
+    db.text_factory = _decoded
+    db.execute(f"PRAGMA page_size = {PAGE}")
+    db.execute("PRAGMA journal_mode = WAL")
+    # FULL: a commit has reached the disk when it returns, also when the machine loses power.
+    db.execute("PRAGMA synchronous = FULL")
+    return db
+
+
+def _connect(path: Path, still: bool) -> sqlite3.Connection:
+    """`still`: nobody writes it, so that it needs no locks and no files beside it, which take most of a short look."""
+    where = path.absolute().as_uri()
+    if not still:
+        db = sqlite3.connect(f"{where}?mode=ro", uri=True, timeout=30.0, check_same_thread=False)
+        db.text_factory = _decoded
+        try:
+            db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             return db
-        return _connect_reader(path)
-    except sqlite3.Error as error:
-        raise JournalError(f"{path}: {error}; {_DAMAGED}") from error
-
-
-def _connect_reader(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30.0, check_same_thread=False)
-    try:
-        db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:
-        # WAL needs a shared-memory file beside the journal, which a read-only folder refuses; a journal that
-        # nobody can write may be read as it lies.
-        db.close()
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, check_same_thread=False)
-        db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError:
+            # WAL needs a shared-memory file beside the journal, which a read-only folder refuses; a journal that
+            # nobody can write may be read as it lies.
+            db.close()
+    db = sqlite3.connect(f"{where}?immutable=1", uri=True, check_same_thread=False)
+    db.text_factory = _decoded
     return db

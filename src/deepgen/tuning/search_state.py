@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from deepgen import search
 from deepgen.search import Strategy
 from deepgen.search.second_look import Opinion, SecondLook
 from deepgen.space import Space
-from deepgen.tuning.journal import Journal, Proposal
+from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request
+from deepgen.tuning.rows import Proposal
 from deepgen.tuning.transfer import history
 from deepgen.vocabulary import DeepgenError, Trial
 
@@ -33,6 +35,8 @@ class SearchState:
         self._look = look
         self._space = space
         self._journal = journal
+        self._restart = journal.restart()
+        self._known: dict[int, Trial | None] = {}  # after a new beginning: trials of before by rank, once told
         self._waiting: dict[int, Trial] = {}
         self.proposals: dict[int, Proposal] = {}  # asked for, not ended
         self.opinions: dict[int, Opinion] = {}  # of the proposals, where there is a second look
@@ -44,27 +48,34 @@ class SearchState:
     @property
     def ended(self) -> int:
         """Trials that have a measurement, told or not."""
-        return self.asked - len(self.proposals)
+        return self.asked - len(self._restart.lost) - len(self.proposals)
 
     def replay(self) -> list[Trial]:
-        """Go through the journal's asks and tells as they happened. Gives the trials that had ended."""
+        """Go through the journal's asks and tells as they happened. Gives the trials that had ended.
+
+        Where damage cut the search off, it begins anew: it is told of all trials of before in their order, as if they
+        had been its own, and what is asked for from there on is recorded and repeated as ever.
+        """
         ended = self._journal.trials()
-        by_id = {trial.id: trial for trial in ended}
+        self._waiting = {trial.id: trial for trial in ended}
         recorded = {p.id: p for p in self._journal.proposals()}
+        before = [recorded[i] for i in range(self._restart.asked) if i not in self._restart.lost]
+        self._known = dict.fromkeys(p.rank for p in before)
+        self.asked = self._restart.asked
+        self._propose([p for p in before if p.id not in self._waiting])
         for ask in self._journal.asks():
             while self.told < ask.told:
-                self._tell(by_id[self.told])
-            given = [self._space.rank(config) for config in self.strategy.ask(ask.wanted)]
-            expected = [recorded[i].rank for i in range(ask.first, ask.first + ask.given)] if ask.given else []
-            if given != expected:
+                self._tell_next()
+            given = [self._space.rank(config) for config in self._ask_strategy(ask.wanted)]
+            expected = [recorded[i] for i in range(ask.first, ask.first + ask.given)] if ask.given else []
+            if given != [p.rank for p in expected]:
                 raise DeepgenError(
                     f"{self._journal.folder}: the strategy does not repeat what this study recorded at trial "
                     f"{self.asked}; it was changed since. Start a new study with another --seed"
                 )
             self.asked += ask.given
             self.exhausted = ask.given < ask.wanted
-            self._propose([recorded[i] for i in range(ask.first, ask.first + ask.given) if i not in by_id])
-        self._waiting = {i: t for i, t in by_id.items() if i >= self.told}
+            self._propose([p for p in expected if p.id not in self._waiting])
         return ended
 
     def advance(self, window: int, budget: int, *, more: Callable[[], bool] = lambda: True) -> list[Proposal]:
@@ -76,12 +87,12 @@ class SearchState:
         batch = max(1, window // 2)
         fresh: list[Proposal] = []
         while True:
-            wanted = min(batch, budget - self.asked)
+            wanted = min(batch, budget - self.asked + len(self._restart.lost))
             room = self.asked - self.told <= window - batch
             if room and wanted > 0 and not self.exhausted and more():
                 fresh += self._ask(wanted)
-            elif self.told in self._waiting:
-                self._tell(self._waiting.pop(self.told))
+            elif self.told in self._waiting or self.told in self._restart.lost:
+                self._tell_next()
             else:
                 return fresh
 
@@ -95,15 +106,36 @@ class SearchState:
             self.opinions.pop(trial.id, None)
             self._waiting[trial.id] = trial
 
-    def _tell(self, trial: Trial) -> None:
-        self.strategy.tell(trial)
-        if self._look is not None:
-            self._look.hear(trial)
-        self.listen(trial)
+    def _tell_next(self) -> None:
+        """Tell the next trial in the order of asking; a lost one is passed over."""
+        if self.told not in self._restart.lost:
+            trial = self._waiting.pop(self.told)
+            self.strategy.tell(trial)
+            if self._look is not None:
+                self._look.hear(trial)
+            self.listen(trial)
+            if trial.rank in self._known:
+                self._known[trial.rank] = trial
         self.told += 1
 
+    def _ask_strategy(self, wanted: int) -> list[dict[str, Any]]:
+        """New configs. After a new beginning a strategy may name some of before, which it knows only by hearsay."""
+        configs: list[dict[str, Any]] = []
+        while wanted > len(configs):
+            missing = wanted - len(configs)
+            given = self.strategy.ask(missing)
+            for config in given:
+                rank = self._space.rank(config) if self._known else -1
+                if rank not in self._known:
+                    configs.append(config)
+                elif (told := self._known[rank]) is not None:
+                    self.strategy.tell(told)  # it waits for an answer
+            if len(given) < missing:
+                break
+        return configs
+
     def _ask(self, wanted: int) -> list[Proposal]:
-        configs = self.strategy.ask(wanted)
+        configs = self._ask_strategy(wanted)
         self.exhausted = len(configs) < wanted
         fresh = [Proposal(self.asked + i, self._space.rank(c), c) for i, c in enumerate(configs)]
         self._journal.ask(self.told, wanted, fresh)

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from deepgen.measure.base import PEAK_MARGIN, arithmetic
 from deepgen.measure.shapes import geometric_mean
 from deepgen.operators import Operator
+from deepgen.targets import Cpu, Target
 from deepgen.vocabulary import JsonObject
 
 ARITHMETIC, MEMORY = "arithmetic", "memory"
 _FEW = 4.0  # operations a byte: where rates are unknown, what has fewer is taken to wait for memory on any machine
+_LEAST_SECONDS = 1e-9  # of any run: light goes 30 cm in it
+_CORE_GFLOPS = 2e4  # that no core has: twice what 8-bit matrix units give
+_CACHES = 4.0  # times as fast as memory, for data that are not all read from there
 
 
 @dataclass(frozen=True)
@@ -47,3 +52,14 @@ def speed(shapes: Sequence[Operator], seconds: float, peak_gflops: float | None,
         "bound": bounds[0].by,
         "share_of_bound": geometric_mean(known) / seconds if len(known) == len(bounds) else None,
     }
+
+
+def floor(shapes: Sequence[Operator], target: Target, measured_gflops: float | None, *, cold: bool) -> float:
+    """Seconds that no run takes less than, by what is known of the device; a margin is left. Of several shapes the
+    geometric mean."""
+    peaks = [peak for peak in (measured_gflops, target.peak(arithmetic(shapes[0]))) if peak]
+    if not peaks and isinstance(target, Cpu):
+        peaks = [_CORE_GFLOPS * target.cores]
+    rate = PEAK_MARGIN * max(peaks) if peaks else None
+    memory = _CACHES * target.bandwidth if target.bandwidth and cold else None
+    return geometric_mean([max(_LEAST_SECONDS, bound(shape, rate, memory).seconds or 0.0) for shape in shapes])

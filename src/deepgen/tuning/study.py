@@ -15,15 +15,16 @@ from deepgen.build.flags import require_plain
 from deepgen.engines import Session
 from deepgen.generators import Generator
 from deepgen.measure.base import Policy, Task
-from deepgen.operators import Operator, Recorded
+from deepgen.operators import Operator
 from deepgen.runtime.loaded import Loaded, load
 from deepgen.search import Kind
 from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.tuning import journal as journals
 from deepgen.tuning import trust
-from deepgen.tuning.definition import check, check_config, check_finals, check_trial
+from deepgen.tuning.definition import STRANGE, check, check_config, check_finals, check_trial
 from deepgen.tuning.finals import dropped_reasons
+from deepgen.tuning.glance import described, known_shapes, sorted_verdicts, winner
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import BASELINE, Plan, Request, narrow, own_baselines
 from deepgen.tuning.speed import speed
@@ -31,7 +32,6 @@ from deepgen.tuning.winner import Stored, read_winner, write_winner
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign
 
 WINNER = "winner"
-_STRANGE = "holds what no deepgen wrote"
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Study:
         lets code and binaries run that somebody else's deepgen put there.
         """
         path = Path(folder)
-        with foreign.shaped(str(path), _STRANGE), Journal(path) as journal:
+        with foreign.shaped(str(path), STRANGE), Journal(path) as journal:
             definition, signature = journal.definition(), journal.signature()
         check(definition, str(path))
         if generator is not None and generator.name != definition["generator"]:
@@ -103,28 +103,23 @@ class Study:
 
     @contextmanager
     def _journal(self) -> Iterator[Journal]:
-        with foreign.shaped(str(self.folder), _STRANGE), Journal(self.folder) as journal:
+        with foreign.shaped(str(self.folder), STRANGE), Journal(self.folder) as journal:
             yield journal
 
     @cached_property
     def about(self) -> Operator:
         """What is known of the operator without its code: its name, sizes, work, tensors."""
-        with foreign.shaped(str(self.folder), "is not a study of deepgen's: its operator"):
-            if "facts" in self.definition:
-                return Recorded({**self.definition["facts"], "operator": self.definition["operator"]}).checked()
-            return operators.from_json(self.definition["operator"])  # a study of before there were facts
+        return self.shapes[0]
 
     @cached_property
     def shapes(self) -> tuple[Operator, ...]:
         """The same of all shapes that its kernels were timed at."""
-        told = zip(self.definition.get("also_facts", ()), self.definition.get("also", ()), strict=True)
         with foreign.shaped(str(self.folder), "is not a study of deepgen's: its operator"):
-            return self.about, *(Recorded({**facts, "operator": operator}).checked() for facts, operator in told)
+            return known_shapes(self.definition)
 
     def describe(self) -> str:
         """What was tuned, in one line."""
-        more = len(self.shapes) - 1
-        return self.about.describe() + (f" and {more} more shape{'s' if more > 1 else ''}" if more else "")
+        return described(self.shapes)
 
     @cached_property
     def operator(self) -> Operator:
@@ -151,7 +146,7 @@ class Study:
         ref = self._code("operator")
         if ref is None or ref.by == finding.NAME:
             try:
-                with foreign.shaped(str(self.folder), _STRANGE):
+                with foreign.shaped(str(self.folder), STRANGE):
                     return operators.from_json(data)
             except BadInput as error:
                 what = f"{self.folder} is of {self.about.describe()}, whose code is not here: {error.what}"
@@ -217,7 +212,7 @@ class Study:
         with self._journal() as journal:
             found = journal.trial(number)
             found = found and check_trial(found)
-            ended = sum(journal.verdicts().values())
+            ended = journal.tally().ended
         if found is None:
             raise BadInput(f"{self.folder} has no ended trial {number}", allowed=f"{ended} trials have ended")
         return found
@@ -310,6 +305,12 @@ class Study:
         with self._journal() as journal:
             return journal.run()
 
+    def damage(self) -> str:
+        """What is damaged in the journal, in one sentence; empty where every row is as it was written."""
+        with self._journal() as journal:
+            journal.check()
+            return journal.damage_text()
+
     def running(self) -> int | None:
         """The process that tunes this study now, if one does."""
         return journals.holder(self.folder)
@@ -317,36 +318,23 @@ class Study:
     def summary(self) -> JsonObject:
         """What `deepgen tune --json` prints."""
         with self._journal() as journal:
-            verdicts, finals = journal.verdicts(), self._finals(journal) or {}
-        summary: JsonObject = {
+            tally, finals = journal.tally(), self._finals(journal)
+            known = finals or {}
+            best = winner(self.shapes, self.target, tally)
+        return {
             "study": str(self.folder),
             "operator": self.definition["operator"],
             **({"also": self.definition["also"]} if "also" in self.definition else {}),
             "target": self.target.name,
-            "trials": dict(verdicts),
-            "winner": None,
+            "trials": sorted_verdicts(tally),
+            "winner": best,
             "baselines": [
                 {"name": row["name"], "seconds": row["seconds"], "ratio": row["ratio"], "interval": row["interval"]}
-                for row in finals.get("baselines", [])
+                for row in known.get("baselines", [])
             ],
-            "baselines_lost": finals.get("baselines_lost", []),
+            "baselines_lost": known.get("baselines_lost", []),
+            **({"shapes": known["shapes"]} if best is not None and "shapes" in known else {}),
         }
-        if verdicts.get("correct") and (not finals or finals["winner"] is not None):
-            best = self.best()
-            summary["winner"] = {
-                "trial": best.trial.id,
-                "rank": best.trial.rank,
-                "config": dict(best.trial.config),
-                "seconds": best.seconds,
-                **self.speed(best.seconds, finals),
-                "verdict": best.trial.measurement.verdict.value,
-                "ties": finals.get("ties", []),
-                "tie_broken_by": finals.get("tie_broken_by"),
-                "serves": finals.get("serves"),
-            }
-            if "shapes" in finals:
-                summary["shapes"] = finals["shapes"]
-        return summary
 
     def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:
         """How fast a run of so many seconds is; `finals`, where the caller has them, tell of the device's rates."""

@@ -15,9 +15,10 @@ from deepgen.search.second_look import SecondLook
 from deepgen.search.stopping import Stopping
 from deepgen.tuning.finals import RESERVES, dropped_reasons, lost_baselines, run_finals
 from deepgen.tuning.identity import open_journal
-from deepgen.tuning.journal import Journal, Proposal
+from deepgen.tuning.journal import Journal
 from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Plan, Request, plan, task_of
+from deepgen.tuning.rows import Proposal
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import ARITHMETIC, speed
 from deepgen.tuning.study import Study, keep_winner

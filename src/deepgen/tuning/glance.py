@@ -1,0 +1,81 @@
+"""A study at a glance: what a few rows of its journal tell, without its code, its trials or much to import."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deepgen import operators, targets
+from deepgen.operators import Operator, Recorded
+from deepgen.targets import Target
+from deepgen.tuning.definition import STRANGE, check
+from deepgen.tuning.journal import Journal, holder
+from deepgen.tuning.rows import Tally
+from deepgen.tuning.speed import speed
+from deepgen.vocabulary import DeepgenError, Json, JsonObject, foreign
+
+
+def glance(folder: Path, *, whole: bool = False) -> JsonObject:
+    """What `deepgen status` tells of a study; `whole` looks at every row, and so finds all damage."""
+    try:
+        with foreign.shaped(str(folder), STRANGE):
+            return _glance(folder, whole=whole)
+    except DeepgenError as error:
+        # One broken folder must not hide the others; one that is only being made is not broken.
+        starting = holder(folder) is not None
+        return {"study": str(folder), "state": "starting" if starting else "unreadable", "why": str(error)}
+
+
+def _glance(folder: Path, *, whole: bool) -> JsonObject:
+    with Journal(folder) as journal:
+        if whole:
+            journal.check()
+        definition, tally, budget = journal.definition(), journal.tally(), journal.run()
+        damage = journal.damage_text()
+    check(definition, str(folder))
+    pid = holder(folder)
+    shapes, target = known_shapes(definition), targets.from_json(definition["target"])
+    row: JsonObject = {
+        "study": str(folder),
+        "state": "running" if pid is not None else "stopped" if tally.final is None else "finished",
+        "pid": pid,
+        "operator": described(shapes),
+        "target": target.name,
+        "trials": sorted_verdicts(tally),
+        "budget": budget.get("trials"),
+        "best": winner(shapes, target, tally),
+    }
+    return {**row, "damage": damage} if damage else row
+
+
+def known_shapes(definition: Mapping[str, Any]) -> tuple[Operator, ...]:
+    """What is known of the operator without its code, at each shape that kernels are timed at."""
+    also = zip(definition.get("also_facts", ()), definition.get("also", ()), strict=True)
+    others = [Recorded({**facts, "operator": operator}).checked() for facts, operator in also]
+    if "facts" in definition:
+        return Recorded({**definition["facts"], "operator": definition["operator"]}).checked(), *others
+    return operators.from_json(definition["operator"]), *others  # a study of before there were facts
+
+
+def described(shapes: Sequence[Operator]) -> str:
+    """What is tuned, in one line."""
+    more = len(shapes) - 1
+    return shapes[0].describe() + (f" and {more} more shape{'s' if more > 1 else ''}" if more else "")
+
+
+def sorted_verdicts(tally: Tally) -> dict[str, Json]:
+    """How many trials ended how, the most frequent first."""
+    return dict(Counter(tally.verdicts).most_common())
+
+
+def winner(shapes: Sequence[Operator], target: Target, tally: Tally) -> JsonObject | None:
+    """The winner of the finals, or the fastest so far when there were none yet."""
+    final: Mapping[str, Any] = tally.final or {}
+    found: Mapping[str, Any] | None = tally.best if tally.final is None else final["winner"]
+    if found is None:
+        return None
+    rates = speed(shapes, found["seconds"], final.get("peak_gflops"), final.get("bandwidth") or target.bandwidth)
+    ties = {"ties": final.get("ties") or [], "tie_broken_by": final.get("tie_broken_by")}
+    return {**found, **rates, "verdict": "correct", **ties, "serves": final.get("serves")}

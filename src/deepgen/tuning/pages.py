@@ -1,0 +1,190 @@
+"""Rows found in the pages of a SQLite file, whatever has become of the trees that lead to them.
+
+SQLite refuses a table as soon as one page on the way is damaged. Here every page of the file, and of the write-ahead
+log beside it, is looked at by itself. Nothing that is found can be trusted: whoever asks knows his rows by their seals.
+See https://www.sqlite.org/fileformat2.html for pages, cells and records.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PAGE = 4096  # bytes: what journals are made with
+_HEAD = b"SQLite format 3\0"  # of the file, in its first page
+_LEAF = 13  # the kind of page that holds a table's rows
+_LOCAL = PAGE - 35  # bytes of a row that lie in its own page at most
+_LEAST_LOCAL = (PAGE - 12) * 32 // 255 - 23
+_LOG_HEAD, _FRAME_HEAD = 32, 24
+_MOST_BYTES = 1 << 28  # of one row
+_RECORD = re.compile(rb"[\x03-\x28](?=\x00)")  # the length of a record's head, and the row's number, which is left out
+_NUMBERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of the kinds of whole numbers
+
+Values = tuple[Any, ...]
+Accept = Callable[[int, Values], bool]  # a row by its number and its columns
+
+
+def is_sqlite(path: Path) -> bool:
+    """Whether a file begins as our databases do, or is empty: SQLite takes some damage there for a wish."""
+    with path.open("rb") if path.exists() else io.BytesIO() as file:
+        head = file.read(100)
+    if not head:
+        return True
+    modes = head[18:20] in (b"\1\1", b"\2\2")
+    return head[:18] == _HEAD + PAGE.to_bytes(2, "big") and modes and head[20:24] == b"\0\x40\x20\x20"
+
+
+@dataclass(frozen=True)
+class _File:
+    """All pages that there are: those of the log replace those of the file where a row goes on in another page."""
+
+    pages: list[bytes]
+    logged: dict[int, bytes]
+    all_logged: list[bytes]
+    commits: list[bool]  # whether each logged page ends a commit
+
+    def page(self, number: int) -> bytes | None:
+        if number in self.logged:
+            return self.logged[number]
+        return self.pages[number - 1] if 0 < number <= len(self.pages) else None
+
+
+def scan(path: Path, accept: Accept) -> None:
+    """Hand every row that can be made out to `accept`, which says whether it is one of its own.
+
+    Where a page holds something else than such rows, it is searched for whatever could be the beginning of a row whose
+    first column is its number: a damaged list of rows hides none. The log comes last, and in it what was written last.
+    """
+    file = _read(path)
+    for page in [*file.pages, *file.all_logged]:
+        start = 100 if page.startswith(_HEAD) else 0
+        said = int.from_bytes(page[start + 3 : start + 5], "big")
+        found = [accept(*row) if (row := _row(file, page, place)) else False for place in _places(page, start)]
+        if (any(found) or page[start] == _LEAF) and (len(found) < said or not all(found)):
+            for place in _possible(page):
+                if (row := _row(file, page, place)) is not None:
+                    accept(*row)
+
+
+def committed(path: Path) -> Iterator[list[tuple[int, Values]]]:
+    """The rows of each page in the write-ahead log, up to the last page that ends a commit."""
+    file = _read(path)
+    ends = [i for i, commit in enumerate(file.commits) if commit]
+    for page in file.all_logged[: ends[-1] + 1 if ends else 0]:
+        yield [row for place in _places(page, 0) if (row := _row(file, page, place)) is not None]
+
+
+def _read(path: Path) -> _File:
+    data = path.read_bytes()
+    pages = [data[at : at + PAGE].ljust(PAGE, b"\0") for at in range(0, len(data), PAGE)]
+    log = path.with_name(path.name + "-wal")
+    frames = log.read_bytes()[_LOG_HEAD:] if log.is_file() else b""
+    logged: dict[int, bytes] = {}
+    all_logged, commits = [], []
+    for at in range(0, len(frames) - _FRAME_HEAD, _FRAME_HEAD + PAGE):
+        page = frames[at + _FRAME_HEAD : at + _FRAME_HEAD + PAGE].ljust(PAGE, b"\0")
+        logged[int.from_bytes(frames[at : at + 4], "big")] = page
+        all_logged.append(page)
+        commits.append(any(frames[at + 4 : at + 8]))
+    return _File(pages, logged, all_logged, commits)
+
+
+def _places(page: bytes, start: int) -> Iterator[int]:
+    """Where the page says that its rows begin; how many there are is not believed."""
+    for at in range(start + 8, PAGE - 1, 2):
+        place = int.from_bytes(page[at : at + 2], "big")
+        if not at + 2 <= place < PAGE - 4:
+            return
+        yield place
+
+
+def _possible(page: bytes) -> Iterator[int]:
+    """Where rows may begin: their length and their number come before the head of the record."""
+    for match in _RECORD.finditer(page):
+        for place in range(max(0, match.start() - 12), match.start() - 1):
+            try:
+                if _varint(page, _varint(page, place)[1])[1] == match.start():
+                    yield place
+            except IndexError:
+                continue
+
+
+def _row(file: _File, page: bytes, place: int) -> tuple[int, Values] | None:
+    try:
+        length, at = _varint(page, place)
+        number, at = _varint(page, at)
+        if not 2 <= length < _MOST_BYTES:
+            return None
+        payload = page[at : at + length] if length <= _LOCAL else _spread(file, page, at, length)
+        if payload is None or len(payload) < length:
+            return None
+        values = _record(payload)
+        return None if values is None else (number, values)
+    except (IndexError, struct.error, UnicodeDecodeError):
+        return None
+
+
+def _spread(file: _File, page: bytes, at: int, length: int) -> bytes | None:
+    """A row that goes on in further pages, each of which names the next."""
+    local = _LEAST_LOCAL + (length - _LEAST_LOCAL) % (PAGE - 4)
+    local = local if local <= _LOCAL else _LEAST_LOCAL
+    parts = [page[at : at + local]]
+    following = int.from_bytes(page[at + local : at + local + 4], "big")
+    left = length - local
+    while left > 0:
+        more = file.page(following)
+        if more is None:
+            return None
+        parts.append(more[4 : 4 + left])
+        left -= PAGE - 4
+        following = int.from_bytes(more[:4], "big")
+    return b"".join(parts)
+
+
+def _record(payload: bytes) -> Values | None:
+    """The columns of a row; None where the bytes cannot be one."""
+    end, at = _varint(payload, 0)
+    if not at <= end <= len(payload):
+        return None
+    kinds = []
+    while at < end:
+        kind, at = _varint(payload, at)
+        kinds.append(kind)
+    if at != end or sum(map(_size, kinds)) != len(payload) - end:
+        return None
+    values = []
+    for kind in kinds:
+        values.append(_value(kind, payload[at : at + _size(kind)]))
+        at += _size(kind)
+    return tuple(values)
+
+
+def _size(kind: int) -> int:
+    return (kind - 12) // 2 if kind >= 12 else 8 if kind == 7 else _NUMBERS.get(kind, 0)
+
+
+def _value(kind: int, data: bytes) -> Any:
+    if kind in (8, 9):
+        return kind - 8
+    if kind in _NUMBERS:
+        return int.from_bytes(data, "big", signed=True)
+    if kind == 7:
+        return struct.unpack(">d", data)[0]
+    if kind >= 12:
+        return data if kind % 2 == 0 else data.decode()
+    return None
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for i in range(8):
+        byte = data[at + i]
+        value = value << 7 | byte & 127
+        if byte < 128:
+            return value, at + i + 1
+    return value << 8 | data[at + 8], at + 9

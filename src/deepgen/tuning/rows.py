@@ -1,0 +1,214 @@
+"""The rows of a journal: how they are packed, and the seal by which a damaged one is known.
+
+A seal is a checksum over the table's name and all values of a row, so that a row counts only as what it was written:
+not with a flipped bit, and not under another number. It guards against damage, not against forgers.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+from statistics import median
+from typing import Any
+
+from deepgen.vocabulary.json import JsonObject
+from deepgen.vocabulary.measurement import Measurement, Verdict
+from deepgen.vocabulary.trial import Trial
+
+Row = tuple[Any, ...]
+_OF_BEST = ("rank", "config", "seconds")
+
+# The columns of each table, but for the seal, which comes last. The first one is the row's number.
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "meta": ("seq", "key", "value"),
+    "asks": ("seq", "told", "wanted", "first", "given"),
+    "trials": ("id", "rank", "config", "asked_at", "asked_seal", "verdict", "seconds", "outcome", "done_at"),
+    "finals": ("seq", "at", "result"),
+    "notes": ("seq", "at", "text"),
+}
+FLOATS = frozenset({"asked_at", "seconds", "done_at", "at"})  # SQLite keeps a whole number in such a column as one
+_MOST_BYTES = 1 << 28  # that one value may unpack to
+
+# What most outcomes have in common, so that each row need not say it. It is part of the format: never change it.
+_USUAL = (
+    b'"cpu_seconds": , "stack_bytes": , "shared_bytes": , "registers": , "spill_bytes": "contaminated": "other '
+    b'processes took % of the processor\'s time", "simulated": true, "device": "bundle": "confirmed": true, "retaken": '
+    b'"reference": {"kernel_id": "", "facts": {"code_bytes": , "build_seconds": 0.}, "measurement": {"verdict": '
+    b'"correct", "detail": "", "error": 0.0, "counters": {}, "conditions": {"cold": true, "flush": "lines", '
+    b'"runs_checked": , "reproducible": true, "restless_threads": false, "call_seconds": e-06, "load": , "builds": 0, '
+    b'"stolen_share": 0.0, "others_share": 0.0}, "samples": [0.0010, 0.0020000000000000000e-05, 1.e-06, '
+)
+
+
+class Damaged(Exception):
+    """Something in a journal is not as it was written. Never shown to a user: the journal salvages what is left."""
+
+
+def pack(value: object) -> bytes:
+    """A JSON value in few bytes."""
+    packer = zlib.compressobj(zdict=_USUAL)
+    return packer.compress(json.dumps(value).encode()) + packer.flush()
+
+
+def unpack(packed: bytes) -> Any:
+    """What was packed; Damaged where that cannot be."""
+    unpacker = zlib.decompressobj(zdict=_USUAL)
+    try:
+        text = unpacker.decompress(packed, _MOST_BYTES)
+        if not unpacker.eof:
+            raise ValueError("cut off, or too large")
+        return json.loads(text)
+    except (zlib.error, ValueError, TypeError, RecursionError) as error:
+        raise Damaged(str(error)) from error
+
+
+def seal(table: str, *values: Any) -> bytes:
+    return blake2b(repr((table, *values)).encode(errors="backslashreplace"), digest_size=8).digest()
+
+
+def sealed(table: str, *values: Any) -> Row:
+    """A row of any table but `trials`, ready to be written."""
+    return (*values, seal(table, *values))
+
+
+def is_sound(table: str, row: Row) -> bool:
+    """Whether a row is as it was written."""
+    if table == "trials":
+        return _asked_sound(row) and (_is_open(row) or _done_sound(row))
+    return bool(row[-1] == seal(table, *row[:-1]))
+
+
+# Trials: a row is written when its config is asked for, and completed when it has ended. Each half has its own seal.
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One call of a strategy's ask: after `told` trials it was asked for `wanted` configs and gave ids first..."""
+
+    told: int
+    wanted: int
+    first: int
+    given: int
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A config that was asked for, before it has a measurement."""
+
+    id: int
+    rank: int
+    config: dict[str, Any]
+
+
+def asked_row(proposal: Proposal, at: float) -> Row:
+    # A rank may exceed 64 bits, so it is text.
+    values = (proposal.id, str(proposal.rank), pack(proposal.config), at)
+    return (*values, seal("asked", *values), None, None, None, None, None)
+
+
+def done_values(trial: Trial, at: float) -> Row:
+    """The second half of a trial's row, its seal last."""
+    told = {"kernel_id": trial.kernel_id, "facts": dict(trial.build_facts), "measurement": trial.measurement.to_json()}
+    values = (trial.measurement.verdict.value, trial.seconds, pack(told), at)
+    return (*values, seal("done", trial.id, str(trial.rank), *values))
+
+
+def _is_open(row: Row) -> bool:
+    return all(value is None for value in row[5:])
+
+
+def _asked_sound(row: Row) -> bool:
+    return bool(row[4] == seal("asked", *row[:4]))
+
+
+def _done_sound(row: Row) -> bool:
+    return bool(row[9] == seal("done", *row[:2], *row[5:9]))
+
+
+def verified(row: Row) -> tuple[bool, bool]:
+    """Which halves of a trial's row are as they were written."""
+    return _asked_sound(row), not _is_open(row) and _done_sound(row)
+
+
+def proposal_of(row: Row) -> Proposal:
+    return Proposal(row[0], int(row[1]), unpack(row[2]))
+
+
+def trial_of(row: Row) -> Trial:
+    told = unpack(row[7])
+    try:
+        measured = Measurement.from_json(told["measurement"])
+        return Trial(row[0], int(row[1]), unpack(row[2]), told["kernel_id"], measured, told["facts"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"trial {row[0]}: {error}") from error
+
+
+# What a journal holds, in one row: so that rows that are missing are missed, and a glance is enough for the rest.
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many rows each table has, how the trials ended, and the fastest right one."""
+
+    keys: tuple[str, ...] = ()  # of the table `meta`
+    asks: int = 0
+    trials: int = 0
+    finals: int = 0
+    notes: int = 0
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    best: JsonObject | None = None
+    final: JsonObject | None = None  # of the newest finals, what a glance needs
+
+    @property
+    def ended(self) -> int:
+        return sum(self.verdicts.values())
+
+    def with_trial(self, trial: Trial) -> Tally:
+        """Once this trial has ended too."""
+        verdict = trial.measurement.verdict.value
+        verdicts = {**self.verdicts, verdict: self.verdicts.get(verdict, 0) + 1}
+        return replace(self, verdicts=verdicts, best=self._better(trial))
+
+    def _better(self, trial: Trial) -> JsonObject | None:
+        mine = self.best
+        if trial.seconds is None or (mine and (mine["seconds"], mine["rank"]) <= (trial.seconds, trial.rank)):
+            return mine
+        return {"trial": trial.id, **{key: getattr(trial, key) for key in _OF_BEST}}
+
+    def to_json(self) -> JsonObject:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Tally:
+        try:
+            return Tally(**{**data, "keys": tuple(data["keys"])})
+        except (KeyError, TypeError) as error:
+            raise Damaged(f"tally: {error}") from error
+
+
+def final_of(finals: Mapping[str, Any]) -> JsonObject:
+    """Finals without their samples and losers."""
+    chosen = [row for row in finals["finalists"] if row["trial"] == finals["winner"]]
+    told: JsonObject = {key: finals.get(key) for key in ("peak_gflops", "bandwidth", "ties", "tie_broken_by", "serves")}
+    return {**told, "winner": {key: chosen[0][key] for key in ("trial", *_OF_BEST)} if chosen else None}
+
+
+# Rows of format 1 have no seals. What they say twice must agree.
+
+
+def outcome_of_1(
+    trial: int, rank: str, config: str, kernel: str, verdict: str, seconds: float | None, told: str, facts: str
+) -> Trial:
+    """A trial as format 1 keeps it; Damaged where its parts do not agree."""
+    try:
+        measured = Measurement.from_json(json.loads(told))
+        numbers = [s for s in measured.samples if type(s) in (int, float) and s > 0]
+        right = median(numbers) if measured.verdict is Verdict.CORRECT else None
+        if measured.verdict.value != verdict or len(numbers) != len(measured.samples) or right != seconds:
+            raise ValueError("its parts do not agree")
+        return Trial(trial, int(rank), dict(json.loads(config)), str(kernel), measured, dict(json.loads(facts)))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise Damaged(f"trial {trial}: {error}") from error
