@@ -1,6 +1,6 @@
 """Files that somebody changed on purpose or by accident, given to everything that reads files from outside.
 
-    python benchmarks/fuzz.py [--count 5000] [--seed 0] [--kinds ...] [--json benchmarks/results/fuzz.json]
+    python benchmarks/fuzz.py [--count 5000] [--seed 0] [--jobs 1] [--kinds ...] [--json benchmarks/results/fuzz.json]
 
 Each kind of file is read by a process of its own, in folders of its own. What counts: errors for which the command line
 has no sentence (tracebacks), cases that took more than 60 s, whatever was written outside the case's folder or run as
@@ -23,6 +23,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -129,11 +130,11 @@ def _listing(home: Path) -> set[tuple[str, int, int]]:
     return {(str(path), path.lstat().st_size, path.lstat().st_mtime_ns) for path in files if not path.is_dir()}
 
 
-def fuzz(count: int, seed: int, kinds: Sequence[str]) -> list[dict[str, Any]]:
-    """`count` cases in all, divided among the kinds."""
-    rows = []
-    for place, kind in enumerate(kinds):
-        own = count // len(kinds) + (place < count % len(kinds))
+def fuzz(count: int, seed: int, kinds: Sequence[str], jobs: int = 1) -> list[dict[str, Any]]:
+    """`count` cases in all, divided among the kinds; so many kinds at a time."""
+
+    def one(place: int) -> dict[str, Any]:
+        kind, own = kinds[place], count // len(kinds) + (place < count % len(kinds))
         with tempfile.TemporaryDirectory(prefix="deepgen-fuzz-") as folder:
             home = Path(folder).resolve()
             for name in ("cwd", "tmp", "config", "cache", "data"):
@@ -148,8 +149,10 @@ def fuzz(count: int, seed: int, kinds: Sequence[str]) -> list[dict[str, Any]]:
             row = (
                 json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else _died(kind, own, done.returncode)
             )
-            rows.append({**row, "seconds": round(time.perf_counter() - start, 1)})
-    return rows
+            return {**row, "seconds": round(time.perf_counter() - start, 1)}
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(one, range(len(kinds))))
 
 
 def _died(kind: str, count: int, code: int) -> dict[str, Any]:
@@ -180,6 +183,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=5000, help="cases in all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="kinds at a time")
     parser.add_argument("--kinds", nargs="+", choices=[*KINDS], default=[*KINDS], metavar="KIND")
     parser.add_argument("--json", type=Path, help="where the figures go")
     parser.add_argument("--child", choices=[*KINDS], help=argparse.SUPPRESS)
@@ -188,7 +192,7 @@ def main() -> int:
     if given.child:
         print(json.dumps(child(given.child, given.count, given.seed, given.home)))
         return 0
-    rows = fuzz(given.count, given.seed, given.kinds)
+    rows = fuzz(given.count, given.seed, given.kinds, given.jobs)
     _print(rows)
     if given.json:
         save(given.json, rows)

@@ -273,8 +273,7 @@ def _changed_tar(data: bytes, rng: random.Random) -> bytes:
 
 def _results(shared: Path, folder: Path, rng: random.Random) -> None:
     lines = (shared / "r.jsonl").read_text().splitlines()
-    for _ in range(rng.choice((1, 1, 2))):
-        at = rng.randrange(len(lines))
+    for at in rng.sample(range(len(lines)), rng.choice((1, 1, 2))):
         lines[at] = changed_json(lines[at], rng).decode("utf-8", "replace")
     path = folder / "r.jsonl"
     path.write_text("\n".join(lines) + "\n" * rng.randrange(2), encoding="utf-8", errors="surrogatepass")

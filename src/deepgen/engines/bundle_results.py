@@ -57,7 +57,7 @@ def read(path: Path) -> Results:
     number = 1
     try:
         head, *rest = [foreign.parse(line, where) for line in text.splitlines()]
-        if head["format"] != FORMAT or not all(isinstance(head[key], (str, int)) for key in _HEAD):
+        if head["format"] != FORMAT or not all(isinstance(head[key], str) for key in _HEAD[1:]):
             raise ValueError("another format")
         trials: dict[int, TrialResult] = {}
         finals = None
