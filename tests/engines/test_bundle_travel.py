@@ -146,6 +146,7 @@ def test_results_of_changed_kernels_and_strange_ones_are_refused(travelled: tupl
         ("cannot do it in less", lambda lines: forge(lines, lambda row: row["trial"] == winner(lines))),
         ("cannot do it in less", lambda lines: forge(lines[-1]["finals"]["finalists"], lambda row: True)),
         ("no list of rows", lambda lines: lines[-1]["finals"].update(dropped=[1])),
+        ("line 1 is not a result", lambda lines: lines[0].update(bundle=7)),
         ("peak_gflops is no rate", lambda lines: lines[-1]["finals"].update(peak_gflops="fast")),
     ):
         with pytest.raises(BadInput, match=says):
