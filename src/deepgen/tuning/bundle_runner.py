@@ -104,7 +104,7 @@ def read(folder: Path) -> Job:
         # A bundle brings no Python of a user's own: what it says of where some lies is not looked at.
         task = replace(Task.from_json(manifest["task"]), own_baselines={})
         helpers = {name: Helper.from_json(row) for name, row in manifest["helpers"].items()}
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput("its manifest cannot be read", where=str(folder)) from error
     placed = {name: replace(helper, binary=folder / helper.binary) for name, helper in helpers.items()}
     return Job(identity, manifest, task, trials, known, placed, folder / ARRAYS)

@@ -10,6 +10,7 @@ from deepgen.measure.base import Policy
 from deepgen.operators import Operator, words_of
 from deepgen.space import Space
 from deepgen.space.definition import value_from_json
+from deepgen.tuning.definition import check_config
 from deepgen.tuning.finals import RESERVES, run_finals
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import first_config
@@ -45,6 +46,8 @@ def as_config(study: Study, count: int) -> JsonObject:
     """A tuning config whose domains are the winners' values, each widened by one step of its knob's domain."""
     best = _best(study, count)
     knobs: dict[str, Json] = {}
+    for trial in best:
+        check_config(study.space, trial.config, str(study.folder))
     for knob in study.space.knobs:
         used = {_hashable(t.config[knob.name]) for t in best if knob.name in t.config}
         # A conditional knob that no winner has is left free.
