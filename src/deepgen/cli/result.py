@@ -23,6 +23,8 @@ def print_result(study: Study) -> None:
         labelled("config", config_text(winner["config"]))
         if (winner["serves"] or {}).get("only"):
             labelled("serves", f"its tuned shape only: it was {winner['serves']['why']}")
+        elif (winner["serves"] or {}).get("dense"):
+            labelled("serves", f"dense arrays only: with room between rows it was {winner['serves']['dense']}")
         if winner.get("ties"):
             kept = "; a tie goes to the default" if winner["tie_broken_by"] == "default" else ""
             labelled("ties", "as fast: trials " + ", ".join(str(t) for t in winner["ties"]) + kept)

@@ -13,6 +13,7 @@ from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, JsonObject, Kernel, Measurement
 from deepgen.vocabulary.finding import Source
 
+STRIDED = "strided"  # not a probe of an operator: usual inputs, with room between the rows of tensors
 PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only what is far above it is doubted
 
 
@@ -135,7 +136,7 @@ class Runner(Protocol):
         ...
 
     def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int = 0) -> Measurement:
-        """Only the verdict, on other inputs."""
+        """Only the verdict, on other inputs. The probe STRIDED is refused where kernels serve dense arrays only."""
         ...
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:

@@ -15,6 +15,7 @@ from deepgen.measure.gpu_buffers import DeviceBuffer
 from deepgen.measure.gpu_checks import Checks
 from deepgen.measure.gpu_entrant import Device, GpuEntrant
 from deepgen.measure.gpu_reference import DeviceReference
+from deepgen.measure.gpu_strided import StridedEntrant
 from deepgen.measure.nvml import Nvml
 from deepgen.measure.pulse import Pulse
 from deepgen.measure.referee import Inputs, Referee
@@ -51,6 +52,9 @@ class GpuWorker(Referee[GpuEntrant]):
         # Device allocations are always aligned to 256 bytes, so a tight bench is no other bench here.
         limit = limits.run_seconds(self.task.at(inputs.shape), beat)
         return GpuEntrant(self._device, self._bench(inputs), who, limit)
+
+    def strided_entrant(self, inputs: Inputs) -> GpuEntrant:
+        return StridedEntrant(self._device, self._bench(inputs), 0, limits.run_seconds(self.task.at(inputs.shape)))
 
     def load(self, entrant: GpuEntrant, entry: Mapping[str, Any]) -> None:
         if entry.get("kernel"):

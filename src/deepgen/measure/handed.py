@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from deepgen.measure.base import STRIDED
 from deepgen.measure.references import reference
 from deepgen.operators import Answer, Array, Operator, Recorded, is_built_in, record
 from deepgen.operators.signature import INPUT, OUTPUT
@@ -25,6 +26,11 @@ _ENDS = (0, -1)
 def needed(operator: Operator) -> bool:
     """Whether this process must hand the operator's arrays to others: it has code that they lack."""
     return not is_built_in(operator) and not isinstance(operator, Recorded)
+
+
+def drawn_as(probe: str) -> str:
+    """The probe whose inputs are used."""
+    return "normal" if probe == STRIDED else probe
 
 
 def pair(seed: int, probe: str) -> tuple[int, ...]:

@@ -12,7 +12,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from deepgen.measure.base import Task
+from deepgen.measure import handed
+from deepgen.measure.base import STRIDED, Task
 from deepgen.measure.bench import Rejected
 from deepgen.measure.timing import enough
 from deepgen.vocabulary import JsonObject, Measurement, Verdict
@@ -62,6 +63,10 @@ class Referee(ABC, Generic[E]):
     @abstractmethod
     def entrant(self, inputs: Inputs, who: int, beat: float | None, *, tight: bool = False) -> E:
         """A contender with nothing loaded yet, on these inputs."""
+
+    def strided_entrant(self, inputs: Inputs) -> E | None:
+        """One whose tensors have room between their rows; None where all are dense."""
+        return None
 
     @abstractmethod
     def load(self, entrant: E, entry: Mapping[str, Any]) -> None:
@@ -113,8 +118,11 @@ class Referee(ABC, Generic[E]):
 
     def verify(self, request: Mapping[str, Any]) -> list[Measurement]:
         """The verdict on other inputs, aligned no better than a user's may be."""
-        inputs = Inputs(request["seed"], request["probe"], request.get("shape", 0))
-        entrant = self.entrant(inputs, 0, None, tight=True)
+        inputs = Inputs(request["seed"], handed.drawn_as(request["probe"]), request.get("shape", 0))
+        strided = request["probe"] == STRIDED
+        entrant = self.strided_entrant(inputs) if strided else self.entrant(inputs, 0, None, tight=True)
+        if entrant is None:
+            return [Measurement(Verdict.REFUSED, "arrays must be dense here")]
         try:
             self.load(entrant, request)
             with self.limited():

@@ -139,7 +139,7 @@ class Supervisor:
         """The worker has none of a user's code: what that computes is computed here."""
         operator = self.task.shapes[shape]
         if handed.needed(operator):
-            handed.hand_over(operator, seed, probe, self._arrays)
+            handed.hand_over(operator, seed, handed.drawn_as(probe), self._arrays)
 
     def turn_to(self, task: Task) -> None:
         """Go on with another operator or policy on the same target and as many threads.

@@ -119,6 +119,7 @@ def _serves(serves: object) -> None:
     shapes = isinstance(only, list) and all(isinstance(sizes, dict) for sizes in only)
     _need(only is None or shapes, "serves names no shapes")
     _need(not only or isinstance(serves.get("why"), str), "serves does not say why")
+    _need(isinstance(serves.get("dense", ""), str), "serves does not say why arrays must be dense")
 
 
 def _rows(finals: Mapping[str, Any], part: str, *, required: bool = False) -> list[Mapping[str, Any]]:

@@ -93,6 +93,7 @@ def check_finals(finals: dict[str, Any]) -> dict[str, Any]:
     for sizes in serves.get("only") or ():
         good = good and all(name.isidentifier() and type(size) is int for name, size in sizes.items())
         good = good and isinstance(serves["why"], str)
+    good = good and isinstance(serves.get("dense", ""), str)
     if not good or not isinstance(finals.get("ties", []), list):
         raise ValueError("its finals")
     return finals

@@ -11,7 +11,7 @@ from typing import Any
 from deepgen.baselines import by_name
 from deepgen.engines.base import Arena
 from deepgen.measure import handed
-from deepgen.measure.base import Contender, Task
+from deepgen.measure.base import STRIDED, Contender, Task
 from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
 
@@ -128,22 +128,29 @@ def finals_inputs(task: Task) -> Iterator[tuple[int, int, str]]:
 
 def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel) -> JsonObject:
     """Whether a kernel is right at other shapes that it says it serves; if not, it keeps those that it was timed at."""
-    tried: list[Json] = []
-    for shape, seed, probe in finals_inputs(task):
-        if shape < len(task.timed):
-            continue
-        name = task.shapes[shape].describe()
+    right: list[int] = []
+
+    def wrong(shape: int, probe: str) -> str | None:
+        """What it is there, in words; None where it is right or does not claim to serve it."""
         try:
-            verdict = session.verify(kernel, seed, probe, shape)
+            verdict = session.verify(kernel, task.seed, probe, shape)
         except DeepgenError:  # a user's operator may have no inputs or no reference of this shape
-            continue
-        if verdict.verdict is Verdict.REFUSED:
-            continue
-        if not verdict.ok:
-            why = f"{verdict.verdict.value.replace('_', ' ')} at {name}: {verdict.detail}"
-            return {"only": [dict(operator.sizes()) for operator in task.timed], "why": why, "right_at": tried}
-        tried.append(name)
-    return {"only": None, "right_at": tried}
+            return None
+        if verdict.ok and probe != STRIDED:
+            right.append(shape)
+        if verdict.ok or verdict.verdict is Verdict.REFUSED:
+            return None
+        return f"{verdict.verdict.value.replace('_', ' ')} at {task.shapes[shape].describe()}: {verdict.detail}"
+
+    only: Json = None
+    whys = (wrong(shape, probe) for shape, _, probe in finals_inputs(task) if shape >= len(task.timed))
+    if why := next(filter(None, whys), None):
+        only = [dict(operator.sizes()) for operator in task.timed]
+    # A user's arrays may be parts of larger ones; two shapes do, since strides and sizes are told to kernels apart.
+    strided = next(filter(None, (wrong(shape, STRIDED) for shape in right[:2])), None)
+    names: list[Json] = [task.shapes[shape].describe() for shape in right]
+    found: JsonObject = {"only": only, "right_at": names}
+    return found | ({"why": why} if why else {}) | ({"dense": strided} if strided else {})
 
 
 def qualify(

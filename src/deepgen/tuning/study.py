@@ -282,11 +282,21 @@ class Study:
     def serves_only(self) -> tuple[tuple[str, str], ...]:
         """What a shape must satisfy beyond the winner's own requirements, and in words: it was wrong at another."""
         serves = (self.finals() or {}).get("serves") or {}
+        dense = self._dense_only(serves["dense"]) if serves.get("dense") else ()
         if not serves.get("only"):
-            return ()
+            return dense
         shapes = [" and ".join(f"{name} == {size}" for name, size in sizes.items()) for sizes in serves["only"]]
         words = "it serves only " + " or ".join(shapes).replace(" == ", "=").replace(" and ", " ")
-        return ((" or ".join(f"({shape})" for shape in shapes), f"{words}: it was {serves['why']}"),)
+        return ((" or ".join(f"({shape})" for shape in shapes), f"{words}: it was {serves['why']}"), *dense)
+
+    def _dense_only(self, why: str) -> tuple[tuple[str, str], ...]:
+        words = f"it serves dense arrays only: with room between rows it was {why}"
+        strides = [
+            f"stride_{param.name}_{i} == " + " * ".join(f"({size})" for size in param.shape[i + 1 :])
+            for param in self.about.signature().params
+            for i in range(len(param.shape) - 1)
+        ]
+        return tuple((stride, words) for stride in strides)
 
     def finals(self) -> dict[str, Any] | None:
         with self._journal() as journal:

@@ -117,7 +117,7 @@ class RaySession:
         def ask(member: Member) -> Any:
             _, told, binary = self._finalist(kernel)
             text = json.dumps(kernel.to_json())
-            arrays = self._arrays(self.task.shapes[shape], seed, probe)
+            arrays = self._arrays(self.task.shapes[shape], seed, handed.drawn_as(probe))
             return member.handle.verify.remote(self._crew.session, text, told, seed, probe, shape, binary, arrays)
 
         return self._measured(ask)[0]

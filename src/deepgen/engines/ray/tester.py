@@ -102,7 +102,7 @@ class Tester:
     ) -> str:
         def work(bench: _Bench) -> list[Measurement]:
             if arrays is not None:
-                kept(bench.scratch.path / handed.name(bench.task.shapes[shape], seed, probe), arrays)
+                kept(bench.scratch.path / handed.name(bench.task.shapes[shape], seed, handed.drawn_as(probe)), arrays)
             built = _placed(bench, artifact, binary)[0]
             with self._alone(bench.task, finals=True):
                 return [bench.runner.verify(_kernel(kernel), built, seed, probe, shape)]
