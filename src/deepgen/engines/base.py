@@ -56,8 +56,11 @@ class Arena(Protocol):
         """The baselines that can run beside this task's kernels."""
         ...
 
-    def peak(self) -> float | None:
-        """The device's measured peak for this operator's arithmetic, in GFLOP/s."""
+    def peak(self, *, again: bool = False) -> float | None:
+        """The device's peak for this operator's arithmetic, in GFLOP/s; `again`: measured anew where it is measured.
+
+        The larger counts: whatever disturbs a machine only makes its peak look lower.
+        """
         ...
 
 

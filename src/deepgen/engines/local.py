@@ -127,7 +127,10 @@ class LocalSession:
     def baselines(self) -> list[str]:
         return baselines.find(self.task.operator, self.task.target, self.task.own_baselines)
 
-    def peak(self) -> float | None:
+    def peak(self, *, again: bool = False) -> float | None:
+        if again:
+            with self._device, self._pool.quiet():
+                self._least_again()
         return self._peak
 
     def bandwidth(self) -> float | None:

@@ -76,7 +76,7 @@ class _Here:
     def baselines(self) -> list[str]:
         return baselines.find(self._task.operator, self._task.target)
 
-    def peak(self) -> float | None:
+    def peak(self, *, again: bool = False) -> float | None:
         return self._peak
 
 

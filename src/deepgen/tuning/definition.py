@@ -84,7 +84,8 @@ def check_finals(finals: dict[str, Any]) -> dict[str, Any]:
         good = good and type(row["trial"]) is int and _number(row["seconds"]) and row["seconds"] > 0
     for row in finals.get("baselines", []):
         ratio = row["ratio"]
-        good = good and isinstance(row["name"], str) and _number(row["seconds"]) and "interval" in row
+        good = good and isinstance(row["name"], str) and _number(row["seconds"])
+        good = good and len(row["interval"]) == 2 and all(map(_number, row["interval"]))
         good = good and (ratio is None or _number(ratio))
     for row in (*finals.get("dropped", []), *finals.get("baselines_lost", [])):
         good = good and isinstance(row["verdict"], str) and isinstance(row["detail"], str)

@@ -291,13 +291,12 @@ def _by_shape(task: Task, winner: str, baselines: Sequence[str], race: Race) -> 
 
 
 def _baseline_row(name: str, winner: str, race: Race) -> Json:
-    seconds, ours = median(race.samples[name]), median(race.samples[winner])
-    interval = paired_ratio(race.samples[name], race.samples[winner])
+    ratio = paired_ratio(race.samples[name], race.samples[winner])
     return {
         "name": name,
-        "seconds": seconds,
-        "ratio": seconds / ours,
-        "interval": [interval.low, interval.high],
+        "seconds": median(race.samples[name]),
+        "ratio": ratio.estimate,
+        "interval": [ratio.low, ratio.high],
         "samples": list(race.samples[name]),
     }
 

@@ -23,13 +23,14 @@ from deepgen.targets import Target
 from deepgen.tuning import journal as journals
 from deepgen.tuning import trust
 from deepgen.tuning.definition import STRANGE, check, check_config, check_finals, check_trial
+from deepgen.tuning.doubts import all_doubts, over_default
 from deepgen.tuning.finals import dropped_reasons
 from deepgen.tuning.glance import described, known_shapes, sorted_verdicts, winner
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import BASELINE, Plan, Request, narrow, own_baselines
 from deepgen.tuning.speed import speed
 from deepgen.tuning.winner import Stored, read_winner, write_winner
-from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign
+from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject, Kernel, Trial, finding, foreign
 
 WINNER = "winner"
 
@@ -321,6 +322,10 @@ class Study:
             tally, finals = journal.tally(), self._finals(journal)
             known = finals or {}
             best = winner(self.shapes, self.target, tally)
+            if best is not None:
+                best["over_default"] = over_default(known)
+            cold = self.definition["policy"]["cold"]
+            doubts: list[Json] = [*all_doubts(finals, journal.trials(), best, cold=cold)]
         return {
             "study": str(self.folder),
             "operator": self.definition["operator"],
@@ -334,6 +339,7 @@ class Study:
             ],
             "baselines_lost": known.get("baselines_lost", []),
             **({"shapes": known["shapes"]} if best is not None and "shapes" in known else {}),
+            "doubts": doubts,
         }
 
     def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:

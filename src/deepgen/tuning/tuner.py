@@ -20,7 +20,7 @@ from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Plan, Request, plan, task_of
 from deepgen.tuning.rows import Proposal
 from deepgen.tuning.search_state import open_search
-from deepgen.tuning.speed import ARITHMETIC, speed
+from deepgen.tuning.speed import ARITHMETIC, rates, speed
 from deepgen.tuning.study import Study, keep_winner
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 
@@ -142,9 +142,7 @@ class _Run:
         for reason in lost_baselines(result):
             self.journal.note(reason)
         keep_winner(self.plan, self.request, session, result)
-        # Not the one of the beginning: a peak that a kernel beat was measured anew.
-        rates = {"peak_gflops": session.peak(), "bandwidth": session.bandwidth()}
-        self.journal.add_finals({**result, "trials": self.state.ended, **rates})
+        self.journal.add_finals({**result, "trials": self.state.ended, **rates(session, self.task.timed, result)})
         if result["winner"] is None:
             raise DeepgenError(f"no kernel survived the finals; the best one: {dropped_reasons(result)[0]}")
 

@@ -140,7 +140,7 @@ class RaySession:
         reply, _ = self._asked(lambda member: member.handle.baselines.remote(self._crew.session))
         return [str(name) for name in reply["baselines"]]
 
-    def peak(self) -> float | None:
+    def peak(self, *, again: bool = False) -> float | None:
         return self._peak
 
     def bandwidth(self) -> float | None:
