@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import deepgen as dg
+from deepgen.cli.output import seconds_text
 from deepgen.cli.result import print_result
+from deepgen.cli.top import top
 from deepgen.engines import local
+from deepgen.tuning import reuse
 from deepgen.tuning.doubts import all_doubts, over_default
 from deepgen.tuning.journal import Journal
 from deepgen.vocabulary import Measurement, Trial, Verdict
@@ -145,3 +148,21 @@ def test_a_study_says_all_this_in_json_and_in_words(tmp_path: Path, capsys: pyte
     assert "numpy: ours is 132.40 times as fast (6.78 to 994.00), 132.4 s" in said
     assert "numpy: ours is 1.32 times as fast (1.29 to 1.35), 1.32 s" in said
     assert "doubts   the winner is anything from 6.78 to 994 times as fast as numpy, a wide" in said
+
+
+def test_the_time_of_one_trial_and_that_of_the_finals_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = dg.LocalEngine(jobs=1, cache=tmp_path / "cache")
+    words: dict[str, Any] = {"trials": 4, "keep_top": 1, "strategy": "random", "out": tmp_path / "studies"}
+    study = dg.tune(OPERATOR, target="sim:noise=0.1", engine=engine, **words)
+    winner: Any = study.summary()["winner"]
+    rows: Any = reuse.top_rows(study, 4)
+    assert (rows[0]["seconds"], rows[0]["finals"]["seconds"]) == (winner["trial_seconds"], winner["seconds"])
+    assert winner["trial_seconds"] != winner["seconds"] and rows[-1]["finals"] is None
+    print_result(study)
+    assert f"as one trial {seconds_text(winner['trial_seconds'])}" in capsys.readouterr().out
+    top(str(study.folder))
+    listed = " ".join(capsys.readouterr().out.split())
+    assert "trial in search in finals rate config" in listed
+    assert f"{seconds_text(winner['trial_seconds'])} {seconds_text(winner['seconds'])}" in listed

@@ -18,7 +18,8 @@ def print_result(study: Study) -> None:
         labelled("winner", "none: no config was right")
     else:
         labelled("winner", f"{rate_text(winner)}, {seconds_text(winner['seconds'])}{bound_text(winner)}")
-        labelled("", f"trial {winner['trial']}, rank {winner['rank']}, {winner['verdict']}")
+        searched = f"; as one trial {seconds_text(winner['trial_seconds'])}" if winner["over_default"] else ""
+        labelled("", f"trial {winner['trial']}, rank {winner['rank']}, {winner['verdict']}{searched}")
         labelled("config", config_text(winner["config"]))
         if winner.get("ties"):
             kept = "; a tie goes to the default" if winner["tie_broken_by"] == "default" else ""

@@ -20,8 +20,9 @@ from deepgen.vocabulary import BadInput, Json, JsonObject, Trial
 
 
 def top_rows(study: Study, count: int) -> list[JsonObject]:
-    """The best trials as data, the winner first."""
+    """The best trials as data, the winner first. `seconds` is one trial's time, `finals` what finals said of it."""
     finals = study.finals() or {}
+    raced = study.finals_seconds(finals)
     return [
         {
             "trial": trial.id,
@@ -29,6 +30,9 @@ def top_rows(study: Study, count: int) -> list[JsonObject]:
             "config": dict(trial.config),
             "seconds": trial.seconds,
             **study.speed(trial.seconds, finals),
+            "finals": {"seconds": raced[trial.id], **study.speed(raced[trial.id], finals)}
+            if trial.id in raced
+            else None,
             "kernel_id": trial.kernel_id,
         }
         for trial in study.top(count)

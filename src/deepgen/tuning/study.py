@@ -297,6 +297,11 @@ class Study:
         found = journal.finals()
         return None if found is None else check_finals(found)
 
+    def finals_seconds(self, finals: Mapping[str, Any] | None = None) -> dict[int, float]:
+        """Of each trial that was in the newest finals, its time there."""
+        known = (self.finals() if finals is None else finals) or {}
+        return {row["trial"]: row["seconds"] for row in known.get("finalists", [])}
+
     def notes(self) -> list[tuple[float, str]]:
         with self._journal() as journal:
             return journal.notes()
@@ -324,6 +329,8 @@ class Study:
             best = winner(self.shapes, self.target, tally)
             if best is not None:
                 best["over_default"] = over_default(known)
+                found = journal.trial(int(str(best["trial"])))
+                best["trial_seconds"] = found.seconds if found is not None else None
             cold = self.definition["policy"]["cold"]
             doubts: list[Json] = [*all_doubts(finals, journal.trials(), best, cold=cold)]
         return {
