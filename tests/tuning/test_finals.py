@@ -81,6 +81,9 @@ class Arena:
     def quiet(self) -> Iterator[None]:
         yield
 
+    def disturbed(self) -> str | None:
+        return None
+
     def build(self, kernel: Kernel) -> Artifact:
         # The higher the number the smaller the code: a tie that is not the default's goes to the last one.
         number = int(kernel.sources[0].text)

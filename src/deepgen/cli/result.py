@@ -34,6 +34,13 @@ def print_result(study: Study) -> None:
         labelled("" if number else "shapes", f"{row['operator']}: {seconds_text(row['seconds'])}{others}")
     counts = ", ".join(f"{n} {verdict}" for verdict, n in trials.items())
     labelled("trials", f"{sum(trials.values())}: {counts}")
+    spent = {part: seconds for part, seconds in summary["time"].items() if part != "total" and seconds >= 0.05}
+    if spent:
+        parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in spent.items())
+        labelled("time", f"{summary['time']['total']:.1f} s: {parts}")
+    waited = summary["waited"]
+    if waited is not None and waited["by"] is not None and waited["disturbed"] is None:
+        labelled("waited", f"{waited['seconds']:.0f} s for a calm machine: {waited['by']}")
     for number, doubt in enumerate(summary["doubts"]):
         labelled("" if number else "doubts", doubt)
     labelled("study", shown(study.folder))

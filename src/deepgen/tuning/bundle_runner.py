@@ -19,7 +19,7 @@ from typing import Any
 from deepgen import baselines
 from deepgen.engines import bundle_archive, bundle_results
 from deepgen.engines.bundle_results import TrialResult
-from deepgen.measure import open_runner
+from deepgen.measure import conditions, open_runner
 from deepgen.measure.base import Contender, Helper, Runner, Task, arithmetic, least_seconds
 from deepgen.targets import Elsewhere, Target, device_for
 from deepgen.tuning.finals import RESERVES, run_finals
@@ -62,6 +62,9 @@ class _Here:
     @contextmanager
     def quiet(self) -> Iterator[None]:
         yield
+
+    def disturbed(self) -> str | None:
+        return conditions.disturbance() if self._task.target.runner == "cpu" else None
 
     def build(self, kernel: Kernel) -> Artifact:
         return self._artifacts[kernel.id]

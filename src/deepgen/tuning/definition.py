@@ -90,6 +90,8 @@ def check_finals(finals: dict[str, Any]) -> dict[str, Any]:
     for row in (*finals.get("dropped", []), *finals.get("baselines_lost", [])):
         good = good and isinstance(row["verdict"], str) and isinstance(row["detail"], str)
         good = good and ("trial" in row or "name" in row)
+    waited = finals.get("waited") or {"seconds": 0.0, "by": None, "disturbed": None}
+    good = good and _number(waited["seconds"]) and {"by", "disturbed"} <= set(waited)
     serves = finals.get("serves") or {}
     for sizes in serves.get("only") or ():
         good = good and all(name.isidentifier() and type(size) is int for name, size in sizes.items())

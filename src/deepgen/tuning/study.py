@@ -22,6 +22,7 @@ from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.tuning import journal as journals
 from deepgen.tuning import trust
+from deepgen.tuning.clock import summed
 from deepgen.tuning.definition import STRANGE, check, check_config, check_finals, check_trial
 from deepgen.tuning.doubts import all_doubts, over_default
 from deepgen.tuning.finals import dropped_reasons
@@ -331,6 +332,7 @@ class Study:
                 best["over_default"] = over_default(known)
                 found = journal.trial(int(str(best["trial"])))
                 best["trial_seconds"] = found.seconds if found is not None else None
+            time = summed(journal.times())
             cold = self.definition["policy"]["cold"]
             doubts: list[Json] = [*all_doubts(finals, journal.trials(), best, cold=cold)]
         return {
@@ -346,7 +348,9 @@ class Study:
             ],
             "baselines_lost": known.get("baselines_lost", []),
             **({"shapes": known["shapes"]} if best is not None and "shapes" in known else {}),
+            "waited": known.get("waited"),
             "doubts": doubts,
+            "time": time,
         }
 
     def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:

@@ -103,6 +103,12 @@ class RaySession:
         # other studies too. Builds on other hosts disturb nobody.
         return nullcontext()
 
+    def disturbed(self) -> str | None:
+        return None  # what disturbs a device's host is seen there, and told with each measurement
+
+    def drop(self) -> bool:
+        return False
+
     def build(self, kernel: Kernel) -> Artifact:
         for _ in range(TRIES):
             artifact, _, binary = self._finalist(kernel)
