@@ -21,6 +21,7 @@ from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, JsonObjec
 CHUNK = 10  # rounds between two looks at the intervals
 ROUNDS = 60  # at most, where the noise is small enough
 NOISY_ROUNDS = 240  # at most, where it is not: see `_narrow_enough`
+SHOWN_WIDTH = 0.04  # of the intervals of the ratios that a user reads, as a share of the ratio
 ENOUGH = 0.004  # half-width of the decisive intervals at which more rounds would decide nothing
 RESERVES = 4  # times as many candidates as finalists: some may fail on harder inputs
 CALM_SECONDS = 20.0  # that finals wait for a calm machine at most
@@ -93,7 +94,8 @@ def run_finals(
         contenders = [Contender(f.name, f.kernel) for f in finalists] + [Contender(n) for n in names]
         with clock.on("measuring"):
             limit = min(max_seconds, _RACING * clock.left)
-            race, lost = run_race(session, contenders, [f.name for f in finalists], task.seed, limit)
+            shown = [*(f.name for f in finalists if f.default), *names]
+            race, lost = run_race(session, contenders, [f.name for f in finalists], task.seed, limit, shown)
         dropped += [
             {"trial": f.trial.id, "verdict": m.verdict.value, "detail": f"in the race: {m.detail}"}
             for f in finalists
@@ -216,9 +218,17 @@ def qualify(
 
 
 def run_race(
-    session: Arena, contenders: Sequence[Contender], rivals: Sequence[str], seed: int, max_seconds: float
+    session: Arena,
+    contenders: Sequence[Contender],
+    rivals: Sequence[str],
+    seed: int,
+    max_seconds: float,
+    shown: Sequence[str] = (),
 ) -> tuple[Race | None, dict[str, Measurement]]:
-    """Rounds of everyone until the rivals' order is settled or the time is up; those that failed on the way."""
+    """Rounds of everyone until the rivals' order is settled or the time is up; those that failed on the way.
+
+    The ratios to those `shown` are what a user reads: some more rounds narrow their intervals.
+    """
     samples: dict[str, list[float]] = {c.name: [] for c in contenders}
     conditions: list[Json] = []
     lost: dict[str, Measurement] = {}
@@ -239,7 +249,9 @@ def run_race(
             return None, lost
         leader = min(racing, key=lambda name: median(samples[name]))
         ratios = {name: paired_ratio(samples[name], samples[leader]) for name in samples}
-        if _narrow_enough([ratios[name] for name in racing], rounds) or time.monotonic() - started > max_seconds:
+        settled = _narrow_enough([ratios[name] for name in racing], rounds)
+        clear = rounds >= ROUNDS or all(ratios[name].width <= SHOWN_WIDTH for name in shown if name in ratios)
+        if (settled and clear) or time.monotonic() - started > max_seconds:
             break
     return Race(samples, ratios, leader, conditions), lost
 
