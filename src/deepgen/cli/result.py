@@ -7,6 +7,9 @@ from typing import Any
 
 from deepgen.cli.output import bound_text, config_text, labelled, rate_text, seconds_text, shown
 from deepgen.tuning import Study
+from deepgen.tuning.doubts import WIDE
+from deepgen.tuning.finals import lost_baselines
+from deepgen.tuning.statistics import Ratio
 
 
 def print_result(study: Study) -> None:
@@ -26,7 +29,7 @@ def print_result(study: Study) -> None:
             labelled("ties", "as fast: trials " + ", ".join(str(t) for t in winner["ties"]) + kept)
         if winner["over_default"] is not None:
             labelled("gained", f"over the default: {_gained(winner)}")
-    against = [f"{r['name']}: ours is {_fast(r)}, {seconds_text(r['seconds'])}" for r in summary["baselines"]]
+    against = [f"{r['name']}: {_fast(r)}, {seconds_text(r['seconds'])}" for r in summary["baselines"]]
     for number, words in enumerate(against):
         labelled("" if number else "against", words)
     for number, row in enumerate(summary.get("shapes", ())):
@@ -50,6 +53,15 @@ def print_result(study: Study) -> None:
         print(f'         kernel = dg.Study.open("{shown(study.folder)}").best().load()')
 
 
+def print_calls(study: Study, told: Mapping[str, Any]) -> None:
+    """What `deepgen retest --as-called` found."""
+    print(f"{study.describe()} on {study.target.name}, as called")
+    labelled("ours", f"{seconds_text(told['seconds'])} a call")
+    against = [f"{r['name']}: {_fast(r)}, {seconds_text(r['seconds'])}" for r in told["baselines"]]
+    for number, words in enumerate([*against, *lost_baselines(told)]):
+        labelled("" if number else "against", words)
+
+
 def print_ranking(studies: Sequence[Study]) -> None:
     """Where families competed for an operator: each one's winner, the fastest first."""
     for operator in dict.fromkeys(study.describe() for study in studies):
@@ -70,9 +82,11 @@ def _gained(winner: Mapping[str, Any]) -> str:
 
 
 def _fast(row: Mapping[str, Any]) -> str:
-    """How it compares, with the interval; within noise of each other two are as fast."""
+    """How it compares, with the interval."""
     low, high = row["interval"]
-    return f"as fast: {_ratio(row)}" if low <= 1.0 <= high else f"{row['ratio']:.2f} times as fast ({_between(row)})"
+    if not low <= 1.0 <= high:
+        return f"ours is {row['ratio']:.2f} times as fast ({_between(row)})"
+    return f"{'as fast' if Ratio(row['ratio'], low, high).width <= WIDE else 'not told from noise'}: {_ratio(row)}"
 
 
 def _ratio(row: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, JsonObjec
 CHUNK = 10  # rounds between two looks at the intervals
 ROUNDS = 60  # at most, where the noise is small enough
 NOISY_ROUNDS = 240  # at most, where it is not: see `_narrow_enough`
+SHOWN_SECONDS = 3.0  # of a race in which rounds are added for nothing but such an interval
 SHOWN_WIDTH = 0.04  # of the intervals of the ratios that a user reads, as a share of the ratio
 ENOUGH = 0.004  # half-width of the decisive intervals at which more rounds would decide nothing
 RESERVES = 4  # times as many candidates as finalists: some may fail on harder inputs
@@ -249,9 +250,10 @@ def run_race(
             return None, lost
         leader = min(racing, key=lambda name: median(samples[name]))
         ratios = {name: paired_ratio(samples[name], samples[leader]) for name in samples}
+        elapsed = time.monotonic() - started
         settled = _narrow_enough([ratios[name] for name in racing], rounds)
-        clear = rounds >= ROUNDS or all(ratios[name].width <= SHOWN_WIDTH for name in shown if name in ratios)
-        if (settled and clear) or time.monotonic() - started > max_seconds:
+        clear = all(ratios[name].width <= SHOWN_WIDTH for name in shown if name in ratios)
+        if (settled and (clear or rounds >= ROUNDS or elapsed > SHOWN_SECONDS)) or elapsed > max_seconds:
             break
     return Race(samples, ratios, leader, conditions), lost
 
