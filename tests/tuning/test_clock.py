@@ -84,6 +84,14 @@ def test_a_budget_keeps_some_of_itself_for_the_finals() -> None:
     assert clock.left == 0.0
 
 
+def test_finals_shrink_to_what_the_pace_of_the_trials_allows() -> None:
+    clock = Clock(10.0)
+    assert clock.samples_left(0.5) == float("inf"), "nothing is known yet"
+    clock.measured(2.0, 20)
+    assert 40 < clock.samples_left(0.5) <= 50
+    assert Clock().samples_left(0.5) == float("inf")
+
+
 def test_a_budget_covers_what_is_under_way_and_the_finals(tmp_path: Path) -> None:
     """One measurement takes 0.2 s, and 34 of them are always under way: waiting for all took 7 s."""
     engine = dg.LocalEngine(jobs=16, cache=tmp_path / "cache")

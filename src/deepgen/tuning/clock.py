@@ -25,6 +25,7 @@ class Clock:
         self._budget = inf if budget is None else budget
         self._started = time.monotonic()
         self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._trials = (0.0, 0)  # seconds and samples
 
     @property
     def elapsed(self) -> float:
@@ -40,6 +41,11 @@ class Clock:
         """Whether the time that is left belongs to the finals."""
         return self.left <= min(_FINALS_SECONDS, _FINALS_SHARE * self._budget) if self._budget < inf else False
 
+    def samples_left(self, share: float) -> float:
+        """How many samples fit into this share of the time that is left, at the pace of the trials so far."""
+        seconds, samples = self._trials
+        return share * self.left * samples / seconds if seconds else inf
+
     @contextmanager
     def on(self, part: str) -> Iterator[None]:
         """What happens meanwhile counts as this part."""
@@ -49,8 +55,9 @@ class Clock:
         finally:
             self._seconds[part] += time.monotonic() - started
 
-    def measured(self, seconds: float) -> None:
-        """The device was busy for so long while the search waited, and perhaps while the strategy thought."""
+    def measured(self, seconds: float, samples: int) -> None:
+        """Trials of so many samples kept the device busy for so long, while the search waited or thought."""
+        self._trials = (self._trials[0] + seconds, self._trials[1] + samples)
         self._seconds["building"] = max(0.0, self._seconds["building"] - seconds)
         self._seconds["measuring"] += seconds
 

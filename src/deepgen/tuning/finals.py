@@ -26,7 +26,7 @@ SHOWN_WIDTH = 0.04  # of the intervals of the ratios that a user reads, as a sha
 ENOUGH = 0.004  # half-width of the decisive intervals at which more rounds would decide nothing
 RESERVES = 4  # times as many candidates as finalists: some may fail on harder inputs
 CALM_SECONDS = 20.0  # that finals wait for a calm machine at most
-_QUALIFYING, _WAITING, _RACING = 0.4, 0.3, 0.7  # of the budget that is left, when each begins
+_QUALIFYING, _WAITING, _RACING = 0.3, 0.2, 0.7  # of the budget that is left, when each begins
 OTHER_SEEDS = 2  # inputs that a finalist must be right on, beside the study's own
 
 
@@ -79,14 +79,15 @@ def run_finals(
     with. Where the clock has a budget, fewer take part, for fewer rounds, and less waits for a calm machine.
     """
     clock = clock or Clock()
+    able = session.baselines() if baselines else []
+    names = able if isinstance(baselines, bool) else [name for name in baselines if name in able]
+    keep = min(keep, max(2, int(min(keep, clock.samples_left(_RACING * (1 - _QUALIFYING)) / CHUNK - len(names)))))
     if default is not None and all(default.id != trial.id for trial in candidates[:keep]):
         candidates, keep = [default, *(t for t in candidates if t.id != default.id)], keep + 1
     with session.quiet():
         say("builds paused: verifying finalists on other inputs")
         with clock.on("verifying"):
             finalists, dropped = qualify(session, task, candidates, emit, keep, default, _QUALIFYING * clock.left)
-        able = session.baselines() if baselines else []
-        names = able if isinstance(baselines, bool) else [name for name in baselines if name in able]
         if not finalists:
             return _without_winner(dropped, [])
         with clock.on("waiting"):

@@ -123,7 +123,8 @@ class _Run:
                 break
             with self.clock.on("building"):
                 outcomes = session.results(timeout=0.25)
-            self.clock.measured(sum(outcome.seconds for outcome in outcomes))
+            samples = sum(len(outcome.measurement.samples) for outcome in outcomes)
+            self.clock.measured(sum(outcome.seconds for outcome in outcomes), samples)
             trials = [self._trial(outcome) for outcome in outcomes]
             with self.clock.on("search"):
                 self.state.finish(trials)
