@@ -81,6 +81,9 @@ class Arena:
     def quiet(self) -> Iterator[None]:
         yield
 
+    def disturbed(self) -> str | None:
+        return None
+
     def build(self, kernel: Kernel) -> Artifact:
         # The higher the number the smaller the code: a tie that is not the default's goes to the last one.
         number = int(kernel.sources[0].text)
@@ -99,7 +102,7 @@ class Arena:
     def baselines(self) -> list[str]:
         return []
 
-    def peak(self) -> float | None:
+    def peak(self, *, again: bool = False) -> float | None:
         return None
 
 
@@ -218,4 +221,4 @@ def test_the_printed_result_says_which_baseline_is_not_compared(
         {"name": "planted", "verdict": "wrong", "detail": "C[0, 1] is 2", "error": 1.07}
     ]
     print_result(study)
-    assert "against  planted was called wrong: C[0, 1] is 2; not compared" in capsys.readouterr().out
+    assert "doubts   planted was called wrong: C[0, 1] is 2; not compared" in capsys.readouterr().out

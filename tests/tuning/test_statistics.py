@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -47,3 +52,18 @@ def test_a_slow_round_that_hits_both_changes_little() -> None:
 def test_a_wide_interval_around_a_large_difference_is_not_a_tie() -> None:
     noisy = [1.0, 3.0, 0.5, 2.0, 1.4]
     assert not paired_ratio(noisy, [1.0] * 5).no_slower
+
+
+def test_intervals_of_disturbed_finals_hold_and_are_narrow(tmp_path: Path) -> None:
+    """Fewer finals than the benchmark's 1,000: it fails where an interval holds in less than 97%, or is too wide."""
+    command = [
+        sys.executable,
+        "benchmarks/interval_coverage.py",
+        "--finals",
+        "100",
+        "--json",
+        str(tmp_path / "told.json"),
+    ]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2], capture_output=True)
+    rows = json.loads((tmp_path / "told.json").read_text())["results"]
+    assert {"noise", "neighbours", "all"} <= {row["disturbed by"] for row in rows}

@@ -59,7 +59,7 @@ def line(progress: Progress) -> str:
     if failed := _failed(progress):
         parts.append(f"{failed} failed")
     if progress.best_gflops is not None:
-        parts.append(rate_text(_speed(progress)) + bound_text(_speed(progress)))
+        parts.append(f"best trial {rate_text(_speed(progress))}")
     if progress.phase == "searching" and progress.time_left is not None:
         parts.append(f"{clock(progress.time_left)} left")
     return _cut(", ".join(parts))
@@ -85,7 +85,9 @@ def render(title: str, progress: Progress) -> RenderableType:
     if progress.resumed:
         counts.append(f"from an earlier run {progress.resumed}")
     lines: list[RenderableType] = [head, bar, Text(_cut("  ".join(counts)))]
-    lines.append(Text(_cut(f"best {_best(progress)}") if progress.best_gflops is not None else "best -", style="green"))
+    # One trial's time, and the luckiest of many: finals time the best again.
+    best = _best(progress) if progress.best_gflops is not None else "-"
+    lines.append(Text(_cut(f"best trial {best}"), style="green"))
     if progress.last_failure:
         lines.append(Text(_cut(f"last failure: {' '.join(progress.last_failure.split())}"), style="yellow"))
     if progress.note:

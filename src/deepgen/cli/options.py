@@ -68,7 +68,7 @@ Trials = Annotated[
 ]
 TimeBudget = Annotated[
     float | None,
-    typer.Option("--time-budget", min=0.001, help="Seconds of search at most. [no limit]", show_default=False),
+    typer.Option("--time-budget", min=0.001, help="Seconds in all, finals included. [no limit]", show_default=False),
 ]
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Builds at a time. [one a core]", show_default=False)]
 Engine = Annotated[

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepgen.cli.output import bound_text, config_text, labelled, rate_text, seconds_text, shown
 from deepgen.tuning import Study
+from deepgen.tuning.doubts import WIDE
 from deepgen.tuning.finals import lost_baselines
+from deepgen.tuning.statistics import Ratio
 
 
 def print_result(study: Study) -> None:
@@ -19,28 +21,45 @@ def print_result(study: Study) -> None:
         labelled("winner", "none: no config was right")
     else:
         labelled("winner", f"{rate_text(winner)}, {seconds_text(winner['seconds'])}{bound_text(winner)}")
-        labelled("", f"trial {winner['trial']}, rank {winner['rank']}, {winner['verdict']}")
+        searched = f"; as one trial {seconds_text(winner['trial_seconds'])}" if winner["over_default"] else ""
+        labelled("", f"trial {winner['trial']}, rank {winner['rank']}, {winner['verdict']}{searched}")
         labelled("config", config_text(winner["config"]))
-        if (winner["serves"] or {}).get("only"):
-            labelled("serves", f"its tuned shape only: it was {winner['serves']['why']}")
-        elif (winner["serves"] or {}).get("dense"):
-            labelled("serves", f"dense arrays only: with room between rows it was {winner['serves']['dense']}")
         if winner.get("ties"):
             kept = "; a tie goes to the default" if winner["tie_broken_by"] == "default" else ""
             labelled("ties", "as fast: trials " + ", ".join(str(t) for t in winner["ties"]) + kept)
-    against = [f"{r['name']}: {_ratio(r['ratio'])} ({seconds_text(r['seconds'])})" for r in summary["baselines"]]
-    for number, words in enumerate([*against, *lost_baselines(summary)]):
+        if winner["over_default"] is not None:
+            labelled("gained", f"over the default: {_gained(winner)}")
+    against = [f"{r['name']}: {_fast(r)}, {seconds_text(r['seconds'])}" for r in summary["baselines"]]
+    for number, words in enumerate(against):
         labelled("" if number else "against", words)
     for number, row in enumerate(summary.get("shapes", ())):
         others = "".join(f", {name} {seconds_text(taken)}" for name, taken in row["baselines"].items())
         labelled("" if number else "shapes", f"{row['operator']}: {seconds_text(row['seconds'])}{others}")
     counts = ", ".join(f"{n} {verdict}" for verdict, n in trials.items())
     labelled("trials", f"{sum(trials.values())}: {counts}")
+    spent = {part: seconds for part, seconds in summary["time"].items() if part != "total" and seconds >= 0.05}
+    if spent:
+        parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in spent.items())
+        labelled("time", f"{summary['time']['total']:.1f} s: {parts}")
+    waited = summary["waited"]
+    if waited is not None and waited["by"] is not None and waited["disturbed"] is None:
+        labelled("waited", f"{waited['seconds']:.0f} s for a calm machine: {waited['by']}")
+    for number, doubt in enumerate(summary["doubts"]):
+        labelled("" if number else "doubts", doubt)
     labelled("study", shown(study.folder))
     if winner is not None and study.target.computes:
         # Never wrapped: these lines are there to be copied.
         print("use it   import deepgen as dg")
         print(f'         kernel = dg.Study.open("{shown(study.folder)}").best().load()')
+
+
+def print_calls(study: Study, told: Mapping[str, Any]) -> None:
+    """What `deepgen retest --as-called` found."""
+    print(f"{study.describe()} on {study.target.name}, as called")
+    labelled("ours", f"{seconds_text(told['seconds'])} a call")
+    against = [f"{r['name']}: {_fast(r)}, {seconds_text(r['seconds'])}" for r in told["baselines"]]
+    for number, words in enumerate([*against, *lost_baselines(told)]):
+        labelled("" if number else "against", words)
 
 
 def print_ranking(studies: Sequence[Study]) -> None:
@@ -55,5 +74,25 @@ def print_ranking(studies: Sequence[Study]) -> None:
                 labelled(f"{family}:", seconds_text(seconds), width)
 
 
-def _ratio(ratio: float | None) -> str:
-    return "not measured" if ratio is None else f"ours is {ratio:.2f} times as fast"
+def _gained(winner: Mapping[str, Any]) -> str:
+    if winner["tie_broken_by"] == "default":
+        return "1.00 (a tie)"
+    over: Mapping[str, Any] = winner["over_default"]
+    return "1.00 (the default won)" if over["interval"] == [1.0, 1.0] else _ratio(over)
+
+
+def _fast(row: Mapping[str, Any]) -> str:
+    """How it compares, with the interval."""
+    low, high = row["interval"]
+    if not low <= 1.0 <= high:
+        return f"ours is {row['ratio']:.2f} times as fast ({_between(row)})"
+    return f"{'as fast' if Ratio(row['ratio'], low, high).width <= WIDE else 'not told from noise'}: {_ratio(row)}"
+
+
+def _ratio(row: Mapping[str, Any]) -> str:
+    return f"{row['ratio']:.2f} ({_between(row)})"
+
+
+def _between(row: Mapping[str, Any]) -> str:
+    low, high = row["interval"]
+    return f"{low:.2f} to {high:.2f}"

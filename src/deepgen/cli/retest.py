@@ -9,22 +9,36 @@ import typer
 from deepgen.cli import options
 
 Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best.")]
+AsCalled = Annotated[bool, typer.Option("--as-called", help="Time the loaded winner through its public call.")]
 
 
 def retest(
-    study: options.StudyName, top: Count = 8, trust: options.Trust = False, as_json: options.AsJson = False
+    study: options.StudyName,
+    top: Count = 8,
+    as_called: AsCalled = False,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure the best of a study again, and nothing else."""
     from deepgen import settings
     from deepgen.api import local_engine
     from deepgen.cli import studies
     from deepgen.cli.output import print_json
-    from deepgen.cli.result import print_result
+    from deepgen.cli.result import print_calls, print_result
     from deepgen.tuning import reuse
 
     current = settings.load()
     found = studies.open_study(study, current, trust=trust)
     studies.check_machine(found)
+    if as_called:
+        from deepgen.tuning.as_called import as_called as call_times
+
+        told = call_times(found)
+        if as_json:
+            print_json({"study": str(found.folder), **told})
+        else:
+            print_calls(found, told)
+        return
     reuse.retest(found, top, engine=local_engine(current))
     if as_json:
         print_json(found.summary())

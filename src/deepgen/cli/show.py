@@ -65,6 +65,7 @@ def _facts(study: Study, trial: Trial) -> dict[str, Any]:
         "config": dict(trial.config),
         "kernel": trial.kernel_id,
         "seconds": seconds,
+        "finals": study.finals_seconds().get(trial.id),
         **(study.speed(seconds) if seconds else {"gflops": None}),
         **trial.measurement.to_json(),
         "build": dict(trial.build_facts),
@@ -81,7 +82,9 @@ def _print(facts: dict[str, Any]) -> None:
     if facts["seconds"] is not None:
         low, high = min(facts["samples"]), max(facts["samples"])
         spread = f"{seconds_text(low)} to {seconds_text(high)} in {len(facts['samples'])} runs"
-        labelled("time", f"{seconds_text(facts['seconds'])}, {rate_text(facts)} ({spread})")
+        labelled("time", f"{seconds_text(facts['seconds'])}, {rate_text(facts)} as one trial ({spread})")
+        if facts["finals"] is not None:
+            labelled("finals", f"{seconds_text(facts['finals'])}, timed beside the other finalists")
     for label, key in (("counters", "counters"), ("measured", "conditions"), ("build", "build")):
         if facts[key]:
             labelled(label, ", ".join(f"{name} {value}" for name, value in facts[key].items()))

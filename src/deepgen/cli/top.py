@@ -39,7 +39,16 @@ def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json:
         raise DeepgenError(f"{found.folder} has no right kernel yet")
     table(
         f"{found.describe()} on {found.target.name}",
-        ("trial", "time", "rate", "config"),
-        [(str(r["trial"]), seconds_text(r["seconds"]), rate_text(r), config_text(r["config"])) for r in rows],
-        right=("trial", "time", "rate"),
+        ("trial", "in search", "in finals", "rate", "config"),
+        [
+            (
+                str(row["trial"]),
+                seconds_text(row["seconds"]),
+                seconds_text((row["finals"] or {}).get("seconds")),
+                rate_text(row["finals"] or row),
+                config_text(row["config"]),
+            )
+            for row in rows
+        ],
+        right=("trial", "in search", "in finals", "rate"),
     )

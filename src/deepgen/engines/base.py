@@ -27,6 +27,7 @@ class Outcome:
     trial_id: int
     artifact: Artifact | None
     measurement: Measurement
+    seconds: float = 0.0  # that measuring took, where it is known
 
 
 class Arena(Protocol):
@@ -34,6 +35,10 @@ class Arena(Protocol):
 
     def quiet(self) -> AbstractContextManager[None]:
         """While this is held, no build runs beside a measurement."""
+        ...
+
+    def disturbed(self) -> str | None:
+        """What others do on the machine just now that would spoil a measurement, in words; takes a moment to see."""
         ...
 
     def build(self, kernel: Kernel) -> Artifact:
@@ -56,8 +61,11 @@ class Arena(Protocol):
         """The baselines that can run beside this task's kernels."""
         ...
 
-    def peak(self) -> float | None:
-        """The device's measured peak for this operator's arithmetic, in GFLOP/s."""
+    def peak(self, *, again: bool = False) -> float | None:
+        """The device's peak for this operator's arithmetic, in GFLOP/s; `again`: measured anew where it is measured.
+
+        The larger counts: whatever disturbs a machine only makes its peak look lower.
+        """
         ...
 
 
@@ -82,6 +90,10 @@ class Session(Arena, Protocol):
 
     def results(self, timeout: float) -> list[Outcome]:
         """What has ended since the last call; waits up to `timeout` seconds for the first."""
+        ...
+
+    def drop(self) -> bool:
+        """Begin nothing more of what was submitted; False where it cannot be taken back and will end by itself."""
         ...
 
     def beat(self, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,7 +24,7 @@ from deepgen.build import (
     toolchains_for,
 )
 from deepgen.engines.base import NOT_WORTH_IT, Look, Outcome
-from deepgen.measure import bandwidth, open_runner, peak_gflops
+from deepgen.measure import bandwidth, conditions, open_runner, peak_gflops
 from deepgen.measure.base import Contender, Task, least_seconds
 from deepgen.targets import host
 from deepgen.vocabulary import Artifact, Kernel, Measurement
@@ -71,7 +72,7 @@ class LocalSession:
         self._built: SimpleQueue[tuple[int, Kernel, Artifact] | None] = SimpleQueue()
         self._ended: SimpleQueue[Outcome | Exception] = SimpleQueue()
         self._beat: float | None = None
-        self._closing = False
+        self._closing = self._dropped = False
         self._thread = threading.Thread(target=self._measure_all, name="deepgen-measure", daemon=True)
         self._thread.start()
 
@@ -107,6 +108,14 @@ class LocalSession:
         with self._pool.quiet():
             yield
 
+    def disturbed(self) -> str | None:
+        return conditions.disturbance() if self.task.target.runner == "cpu" else None
+
+    def drop(self) -> bool:
+        self._dropped = True
+        self._pool.pause()  # until the session closes
+        return True
+
     def build(self, kernel: Kernel) -> Artifact:
         # Not through the pool: finals run inside a quiet window, in which it starts nothing, and what they ask for
         # lies in the cache already.
@@ -127,7 +136,10 @@ class LocalSession:
     def baselines(self) -> list[str]:
         return baselines.find(self.task.operator, self.task.target, self.task.own_baselines)
 
-    def peak(self) -> float | None:
+    def peak(self, *, again: bool = False) -> float | None:
+        if again:
+            with self._device, self._pool.quiet():
+                self._least_again()
         return self._peak
 
     def bandwidth(self) -> float | None:
@@ -178,16 +190,20 @@ class LocalSession:
 
     def _measure_all(self) -> None:
         while (item := self._built.get()) is not None and not self._closing:
+            if self._dropped:
+                continue
             trial_id, kernel, artifact = item
             try:
-                outcome: Outcome | Exception = Outcome(trial_id, artifact, self._measured(trial_id, kernel, artifact))
+                outcome: Outcome | Exception = self._outcome(trial_id, kernel, artifact)
             except Exception as error:  # told to the tuner, which stops with it
                 outcome = error
             if not self._closing:
                 self._ended.put(outcome)
 
-    def _measured(self, trial_id: int, kernel: Kernel, artifact: Artifact) -> Measurement:
+    def _outcome(self, trial_id: int, kernel: Kernel, artifact: Artifact) -> Outcome:
         if self._look is not None and not self._look(trial_id, artifact):
-            return NOT_WORTH_IT
+            return Outcome(trial_id, artifact, NOT_WORTH_IT)
         with self._device, self._undisturbed():
-            return self._runner.measure(kernel, artifact, beat=self._beat)
+            started = time.monotonic()
+            measured = self._runner.measure(kernel, artifact, beat=self._beat)
+            return Outcome(trial_id, artifact, measured, time.monotonic() - started)

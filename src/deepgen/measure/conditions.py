@@ -59,6 +59,13 @@ def contaminated(before: Reading, after: Reading) -> str | None:
     return None
 
 
+def disturbance(seconds: float = 0.3) -> str | None:
+    """What disturbs this machine just now, in words; watched for so long, in which nothing of ours may run."""
+    before = read(time.process_time(), 0)
+    time.sleep(seconds)
+    return contaminated(before, read(time.process_time(), 0))
+
+
 def _share(seconds: float, before: Reading, after: Reading) -> float:
     span = (after.at - before.at) * len(_cores())
     return min(1.0, max(0.0, seconds / span)) if span > 0 else 0.0

@@ -19,7 +19,7 @@ from typing import Any
 from deepgen import baselines
 from deepgen.engines import bundle_archive, bundle_results
 from deepgen.engines.bundle_results import TrialResult
-from deepgen.measure import open_runner
+from deepgen.measure import conditions, open_runner
 from deepgen.measure.base import Contender, Helper, Runner, Task, arithmetic, least_seconds
 from deepgen.targets import Elsewhere, Target, device_for
 from deepgen.tuning.finals import RESERVES, run_finals
@@ -63,6 +63,9 @@ class _Here:
     def quiet(self) -> Iterator[None]:
         yield
 
+    def disturbed(self) -> str | None:
+        return conditions.disturbance() if self._task.target.runner == "cpu" else None
+
     def build(self, kernel: Kernel) -> Artifact:
         return self._artifacts[kernel.id]
 
@@ -76,7 +79,7 @@ class _Here:
     def baselines(self) -> list[str]:
         return baselines.find(self._task.operator, self._task.target)
 
-    def peak(self) -> float | None:
+    def peak(self, *, again: bool = False) -> float | None:
         return self._peak
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -12,14 +14,19 @@ from deepgen.baselines import by_name
 from deepgen.engines.base import Arena
 from deepgen.measure import handed
 from deepgen.measure.base import STRIDED, Contender, Task
+from deepgen.tuning.clock import Clock
 from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
-from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
 
 CHUNK = 10  # rounds between two looks at the intervals
 ROUNDS = 60  # at most, where the noise is small enough
 NOISY_ROUNDS = 240  # at most, where it is not: see `_narrow_enough`
+SHOWN_SECONDS = 3.0  # of a race in which rounds are added for nothing but such an interval
+SHOWN_WIDTH = 0.04  # of the intervals of the ratios that a user reads, as a share of the ratio
 ENOUGH = 0.004  # half-width of the decisive intervals at which more rounds would decide nothing
 RESERVES = 4  # times as many candidates as finalists: some may fail on harder inputs
+CALM_SECONDS = 20.0  # that finals wait for a calm machine at most
+_QUALIFYING, _WAITING, _RACING = 0.3, 0.2, 0.7  # of the budget that is left, when each begins
 OTHER_SEEDS = 2  # inputs that a finalist must be right on, beside the study's own
 
 
@@ -62,26 +69,35 @@ def run_finals(
     keep: int,
     baselines: bool | Sequence[str],
     max_seconds: float = 30.0,
+    clock: Clock | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> JsonObject:
     """Choose the winner among the candidates (best first): the first `keep` that survive the harder inputs race.
 
     Beside them races the default, the config that the search began with (None where it was not right), whatever its
     trial said: among many trials some look faster than they are, and a search must not end with less than it began
-    with.
+    with. Where the clock has a budget, fewer take part, for fewer rounds, and less waits for a calm machine.
     """
+    clock = clock or Clock()
+    able = session.baselines() if baselines else []
+    names = able if isinstance(baselines, bool) else [name for name in baselines if name in able]
+    keep = min(keep, max(2, int(min(keep, clock.samples_left(_RACING * (1 - _QUALIFYING)) / CHUNK - len(names)))))
     if default is not None and all(default.id != trial.id for trial in candidates[:keep]):
         candidates, keep = [default, *(t for t in candidates if t.id != default.id)], keep + 1
     with session.quiet():
         say("builds paused: verifying finalists on other inputs")
-        finalists, dropped = qualify(session, task, candidates, emit, keep, default)
-        able = session.baselines() if baselines else []
-        names = able if isinstance(baselines, bool) else [name for name in baselines if name in able]
+        with clock.on("verifying"):
+            finalists, dropped = qualify(session, task, candidates, emit, keep, default, _QUALIFYING * clock.left)
         if not finalists:
             return _without_winner(dropped, [])
+        with clock.on("waiting"):
+            waited = wait_for_calm(session, min(calm_seconds(), _WAITING * clock.left), say)
         say(f"builds paused: timing {len(finalists)} finalists and {len(names)} baselines side by side")
         contenders = [Contender(f.name, f.kernel) for f in finalists] + [Contender(n) for n in names]
-        race, lost = run_race(session, contenders, [f.name for f in finalists], task.seed, max_seconds)
+        with clock.on("measuring"):
+            limit = min(max_seconds, _RACING * clock.left)
+            shown = [*(f.name for f in finalists if f.default), *names]
+            race, lost = run_race(session, contenders, [f.name for f in finalists], task.seed, limit, shown)
         dropped += [
             {"trial": f.trial.id, "verdict": m.verdict.value, "detail": f"in the race: {m.detail}"}
             for f in finalists
@@ -91,7 +107,8 @@ def run_finals(
         if race is not None and finalists:
             winner, ties = choose(finalists, race)
             say("builds paused: verifying the winner at other shapes")
-            serves = tried_at_neighbours(session, task, winner.kernel)
+            with clock.on("verifying"):
+                serves = tried_at_neighbours(session, task, winner.kernel)
     baselines_lost: list[Json] = [
         {"name": n, "verdict": lost[n].verdict.value, "detail": lost[n].detail, "error": lost[n].error}
         for n in names
@@ -113,7 +130,28 @@ def run_finals(
         "serves": serves,
         **_by_shape(task, winner.name, names, race),
         "conditions": race.conditions,
+        "waited": waited,
     }
+
+
+def calm_seconds() -> float:
+    """How long finals wait for a calm machine at most."""
+    said = os.environ.get("DEEPGEN_CALM_SECONDS", "")
+    try:
+        return max(0.0, float(said)) if said else CALM_SECONDS
+    except ValueError as error:
+        raise BadInput(f"DEEPGEN_CALM_SECONDS is {said!r}", allowed="seconds, a number from 0 up") from error
+
+
+def wait_for_calm(session: Arena, limit: float, say: Callable[[str], None]) -> JsonObject:
+    """How long it took until nothing disturbed the machine, what had, and what still did when the time was up."""
+    started = time.monotonic()
+    by = disturbed = session.disturbed() if limit > 0 else None
+    while disturbed is not None and time.monotonic() - started < limit:
+        say(f"waiting for a calm machine: {disturbed}")
+        disturbed = session.disturbed()
+    waited = time.monotonic() - started if by is not None else 0.0
+    return {"seconds": round(waited, 1), "by": by, "disturbed": disturbed}
 
 
 def finals_inputs(task: Task) -> Iterator[tuple[int, int, str]]:
@@ -160,13 +198,18 @@ def qualify(
     emit: Callable[[Trial], Kernel],
     keep: int,
     default: Trial | None,
+    max_seconds: float = inf,
 ) -> tuple[list[Finalist], list[Json]]:
-    """Those that are right on other seeds and on extreme inputs too; the rest with the reason why not."""
+    """Those that are right on other seeds and on extreme inputs too; the rest with the reason why not.
+
+    When the time is up, those found so far are all, but one at least is looked for.
+    """
+    ends = time.monotonic() + max_seconds
     finalists: list[Finalist] = []
     dropped: list[Json] = []
     tests = [test for test in finals_inputs(task) if test[0] < len(task.timed)]
     for trial in candidates:
-        if len(finalists) == keep:
+        if len(finalists) == keep or (finalists and time.monotonic() > ends):
             break
         kernel = emit(trial)
         artifact = session.build(kernel)
@@ -184,9 +227,17 @@ def qualify(
 
 
 def run_race(
-    session: Arena, contenders: Sequence[Contender], rivals: Sequence[str], seed: int, max_seconds: float
+    session: Arena,
+    contenders: Sequence[Contender],
+    rivals: Sequence[str],
+    seed: int,
+    max_seconds: float,
+    shown: Sequence[str] = (),
 ) -> tuple[Race | None, dict[str, Measurement]]:
-    """Rounds of everyone until the rivals' order is settled or the time is up; those that failed on the way."""
+    """Rounds of everyone until the rivals' order is settled or the time is up; those that failed on the way.
+
+    The ratios to those `shown` are what a user reads: some more rounds narrow their intervals.
+    """
     samples: dict[str, list[float]] = {c.name: [] for c in contenders}
     conditions: list[Json] = []
     lost: dict[str, Measurement] = {}
@@ -207,7 +258,10 @@ def run_race(
             return None, lost
         leader = min(racing, key=lambda name: median(samples[name]))
         ratios = {name: paired_ratio(samples[name], samples[leader]) for name in samples}
-        if _narrow_enough([ratios[name] for name in racing], rounds) or time.monotonic() - started > max_seconds:
+        elapsed = time.monotonic() - started
+        settled = _narrow_enough([ratios[name] for name in racing], rounds)
+        clear = all(ratios[name].width <= SHOWN_WIDTH for name in shown if name in ratios)
+        if (settled and (clear or rounds >= ROUNDS or elapsed > SHOWN_SECONDS)) or elapsed > max_seconds:
             break
     return Race(samples, ratios, leader, conditions), lost
 
@@ -298,13 +352,12 @@ def _by_shape(task: Task, winner: str, baselines: Sequence[str], race: Race) -> 
 
 
 def _baseline_row(name: str, winner: str, race: Race) -> Json:
-    seconds, ours = median(race.samples[name]), median(race.samples[winner])
-    interval = paired_ratio(race.samples[name], race.samples[winner])
+    ratio = paired_ratio(race.samples[name], race.samples[winner])
     return {
         "name": name,
-        "seconds": seconds,
-        "ratio": seconds / ours,
-        "interval": [interval.low, interval.high],
+        "seconds": median(race.samples[name]),
+        "ratio": ratio.estimate,
+        "interval": [ratio.low, ratio.high],
         "samples": list(race.samples[name]),
     }
 

@@ -264,6 +264,14 @@ class Journal:
     def run(self) -> dict[str, Any]:
         return dict(self._meta("run") or {})
 
+    def add_time(self, seconds: JsonObject) -> None:
+        """Where the time of a run went."""
+        self._keep("time", [*self.times(), seconds])
+
+    def times(self) -> list[dict[str, Any]]:
+        """Of each run so far."""
+        return list(self._meta("time") or [])
+
     def keep_history(self, studies: Sequence[JsonObject]) -> None:
         """What earlier studies taught this one at its beginning."""
         if self._meta("history") is None:

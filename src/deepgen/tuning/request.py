@@ -33,7 +33,7 @@ class Request:
     target: Target
     also: tuple[Operator, ...] = ()  # other shapes that one kernel is tuned for: the geometric mean of times counts
     trials: int = 200
-    time_budget: float | None = None  # seconds of search in this run; None: until the trials are done
+    time_budget: float | None = None  # seconds of this run, finals included; None: until the trials are done
     seed: int = 0
     strategy: str | search.Kind = search.DEFAULT  # a name, or a strategy of your own
     options: Mapping[str, Any] = field(default_factory=dict)  # of the strategy

@@ -14,13 +14,15 @@ from deepgen.tuning.definition import check_config
 from deepgen.tuning.finals import RESERVES, run_finals
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import first_config
+from deepgen.tuning.speed import rates
 from deepgen.tuning.study import Study
 from deepgen.vocabulary import BadInput, Json, JsonObject, Trial
 
 
 def top_rows(study: Study, count: int) -> list[JsonObject]:
-    """The best trials as data, the winner first."""
+    """The best trials as data, the winner first. `seconds` is one trial's time, `finals` what finals said of it."""
     finals = study.finals() or {}
+    raced = study.finals_seconds(finals)
     return [
         {
             "trial": trial.id,
@@ -28,6 +30,9 @@ def top_rows(study: Study, count: int) -> list[JsonObject]:
             "config": dict(trial.config),
             "seconds": trial.seconds,
             **study.speed(trial.seconds, finals),
+            "finals": {"seconds": raced[trial.id], **study.speed(raced[trial.id], finals)}
+            if trial.id in raced
+            else None,
             "kernel_id": trial.kernel_id,
         }
         for trial in study.top(count)
@@ -85,7 +90,6 @@ def retest(study: Study, count: int, *, engine: Engine | None = None, baselines:
         candidates = journal.best(RESERVES * count)
         if not candidates:
             raise BadInput(f"{study.folder} has no right kernel to test again")
-        before = journal.finals() or {}
         with (engine or LocalEngine()).open(task) as session:
             result = run_finals(
                 session,
@@ -97,11 +101,7 @@ def retest(study: Study, count: int, *, engine: Engine | None = None, baselines:
                 baselines=baselines,
             )
             ended = len(journal.trials())
-            rates: JsonObject = {
-                "peak_gflops": before.get("peak_gflops") or session.peak(),
-                "bandwidth": before.get("bandwidth") or session.bandwidth(),
-            }
-            journal.add_finals({**result, "trials": ended, **rates, "retest": True})
+            journal.add_finals({**result, "trials": ended, **rates(session, task.timed, result), "retest": True})
     return result
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from deepgen.measure.base import PEAK_MARGIN, arithmetic
 from deepgen.measure.shapes import geometric_mean
 from deepgen.operators import Operator
 from deepgen.targets import Cpu, Target
 from deepgen.vocabulary import JsonObject
+
+if TYPE_CHECKING:
+    from deepgen.engines.base import Session  # a command that only reads studies does not pay for importing engines
 
 ARITHMETIC, MEMORY = "arithmetic", "memory"
 _FEW = 4.0  # operations a byte: where rates are unknown, what has fewer is taken to wait for memory on any machine
@@ -63,3 +67,15 @@ def floor(shapes: Sequence[Operator], target: Target, measured_gflops: float | N
     rate = PEAK_MARGIN * max(peaks) if peaks else None
     memory = _CACHES * target.bandwidth if target.bandwidth and cold else None
     return geometric_mean([max(_LEAST_SECONDS, bound(shape, rate, memory).seconds or 0.0) for shape in shapes])
+
+
+def rates(session: Session, shapes: Sequence[Operator], finals: Mapping[str, Any]) -> JsonObject:
+    """The device's rates, to judge the winner of finals by.
+
+    A peak that it beats was measured on a busy machine and is measured anew; the winner itself never sets one.
+    """
+    peak = session.peak()
+    seconds = [row["seconds"] for row in finals["finalists"] if row["trial"] == finals["winner"]]
+    if peak and seconds and geometric_mean([one.flops() for one in shapes]) > seconds[0] * peak * 1e9:
+        peak = session.peak(again=True)
+    return {"peak_gflops": peak, "bandwidth": session.bandwidth()}

@@ -31,6 +31,11 @@ class Ratio:
         return self.low <= 1.0 and self.estimate <= 1.0 + TIE
 
     @property
+    def width(self) -> float:
+        """Of the interval, as a share of the estimate."""
+        return (self.high - self.low) / self.estimate
+
+    @property
     def half_width(self) -> float:
         return (self.high - self.low) / 2.0
 

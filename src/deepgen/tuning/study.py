@@ -22,14 +22,16 @@ from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.tuning import journal as journals
 from deepgen.tuning import trust
+from deepgen.tuning.clock import summed
 from deepgen.tuning.definition import STRANGE, check, check_config, check_finals, check_trial
+from deepgen.tuning.doubts import all_doubts, over_default
 from deepgen.tuning.finals import dropped_reasons
 from deepgen.tuning.glance import described, known_shapes, sorted_verdicts, winner
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import BASELINE, Plan, Request, narrow, own_baselines
 from deepgen.tuning.speed import speed
 from deepgen.tuning.winner import Stored, read_winner, write_winner
-from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign
+from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject, Kernel, Trial, finding, foreign
 
 WINNER = "winner"
 
@@ -306,6 +308,11 @@ class Study:
         found = journal.finals()
         return None if found is None else check_finals(found)
 
+    def finals_seconds(self, finals: Mapping[str, Any] | None = None) -> dict[int, float]:
+        """Of each trial that was in the newest finals, its time there."""
+        known = (self.finals() if finals is None else finals) or {}
+        return {row["trial"]: row["seconds"] for row in known.get("finalists", [])}
+
     def notes(self) -> list[tuple[float, str]]:
         with self._journal() as journal:
             return journal.notes()
@@ -331,6 +338,13 @@ class Study:
             tally, finals = journal.tally(), self._finals(journal)
             known = finals or {}
             best = winner(self.shapes, self.target, tally)
+            if best is not None:
+                best["over_default"] = over_default(known)
+                found = journal.trial(int(str(best["trial"])))
+                best["trial_seconds"] = found.seconds if found is not None else None
+            time = summed(journal.times())
+            cold = self.definition["policy"]["cold"]
+            doubts: list[Json] = [*all_doubts(finals, journal.trials(), best, cold=cold)]
         return {
             "study": str(self.folder),
             "operator": self.definition["operator"],
@@ -344,6 +358,9 @@ class Study:
             ],
             "baselines_lost": known.get("baselines_lost", []),
             **({"shapes": known["shapes"]} if best is not None and "shapes" in known else {}),
+            "waited": known.get("waited"),
+            "doubts": doubts,
+            "time": time,
         }
 
     def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from deepgen.engines import Engine, LocalEngine, Look, Outcome, Session
 from deepgen.measure.base import Contender
 from deepgen.search.second_look import SecondLook
 from deepgen.search.stopping import Stopping
+from deepgen.tuning.clock import Clock
 from deepgen.tuning.finals import RESERVES, dropped_reasons, lost_baselines, run_finals
 from deepgen.tuning.identity import open_journal
 from deepgen.tuning.journal import Journal
@@ -20,7 +21,7 @@ from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Plan, Request, plan, task_of
 from deepgen.tuning.rows import Proposal
 from deepgen.tuning.search_state import open_search
-from deepgen.tuning.speed import ARITHMETIC, speed
+from deepgen.tuning.speed import ARITHMETIC, rates, speed
 from deepgen.tuning.study import Study, keep_winner
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 
@@ -36,15 +37,19 @@ def tune(
     stop: threading.Event | None = None,
 ) -> Study:
     """Tune, or go on with the same study where it stopped; `stop` ends the run early and loses nothing."""
+    clock = Clock(request.time_budget)
     with open_journal(request, plan(request)) as (planned, journal):
         journal.begin_run(request.budget())
-        run = _Run(request, planned, journal, watch or (lambda progress: None), stop or threading.Event())
+        run = _Run(request, planned, journal, watch or (lambda progress: None), stop or threading.Event(), clock)
         if planned.after is not None:
             run.say(note=f"generator {planned.generator.name} has changed: a new study, {planned.folder.name}")
         if not run.complete():
-            with (engine or LocalEngine()).open(run.task, run.look) as session:
-                run.search(session)
-                run.finals(session)
+            try:
+                with (engine or LocalEngine()).open(run.task, run.look) as session:
+                    run.search(session)
+                    run.finals(session)
+            finally:
+                journal.add_time(clock.told())
         run.say(phase="done")
     return Study.open(planned.folder, operator=request.operator, generator=request.generator)
 
@@ -61,11 +66,12 @@ class _Best:
 class _Run:
     """One run of the tuner over one study."""
 
-    def __init__(self, request: Request, planned: Plan, journal: Journal, watch: Watch, stop: threading.Event) -> None:
-        self.request, self.plan, self.journal = request, planned, journal
+    def __init__(
+        self, request: Request, planned: Plan, journal: Journal, watch: Watch, stop: threading.Event, clock: Clock
+    ) -> None:
+        self.request, self.plan, self.journal, self.clock = request, planned, journal, clock
         self.task = task_of(request)
         self.watch, self.stop = watch, stop
-        self.started = time.monotonic()
         self.look: Look | None = self._worth_running if request.looks_twice else None
         self.state = open_search(request, planned, journal, SecondLook(planned.space) if self.look else None)
         self.best = _Best()
@@ -99,19 +105,29 @@ class _Run:
         self.state.listen = stopping.hear
 
         def more() -> bool:
-            return not self._out_of_time() and stopping.reason() is None
+            return not self.clock.search_over and stopping.reason() is None
 
         for proposal in sorted(self.state.proposals.values(), key=lambda p: p.id):
             self._submit(session, proposal)
         while not self.stop.is_set():
-            for proposal in self.state.advance(session.slots, self.request.trials, more=more):
+            with self.clock.on("search"):
+                proposals = self.state.advance(session.slots, self.request.trials, more=more)
+            for proposal in proposals:
                 self._submit(session, proposal)
+            # What is left is tried when the study goes on; without a right kernel there is nothing to race yet.
+            if self.clock.search_over and self.best.seconds is not None and session.drop():
+                break
             if not self.state.proposals:
                 if why := stopping.reason():
                     self.journal.note(f"the search ended early: {why}")
                 break
-            trials = [self._trial(outcome) for outcome in session.results(timeout=0.25)]
-            self.state.finish(trials)
+            with self.clock.on("building"):
+                outcomes = session.results(timeout=0.25)
+            samples = sum(len(outcome.measurement.samples) for outcome in outcomes)
+            self.clock.measured(sum(outcome.seconds for outcome in outcomes), samples)
+            trials = [self._trial(outcome) for outcome in outcomes]
+            with self.clock.on("search"):
+                self.state.finish(trials)
             for trial in trials:
                 self._hear(trial)
             if trials and self.best.seconds is not None:
@@ -135,6 +151,7 @@ class _Run:
             default=self.journal.right(self.plan.first),
             keep=keep,
             baselines=self.request.raced,
+            clock=self.clock,
             say=lambda text: self.say(note=text),
         )
         for reason in dropped_reasons(result):
@@ -142,9 +159,7 @@ class _Run:
         for reason in lost_baselines(result):
             self.journal.note(reason)
         keep_winner(self.plan, self.request, session, result)
-        # Not the one of the beginning: a peak that a kernel beat was measured anew.
-        rates = {"peak_gflops": session.peak(), "bandwidth": session.bandwidth()}
-        self.journal.add_finals({**result, "trials": self.state.ended, **rates})
+        self.journal.add_finals({**result, "trials": self.state.ended, **rates(session, self.task.timed, result)})
         if result["winner"] is None:
             raise DeepgenError(f"no kernel survived the finals; the best one: {dropped_reasons(result)[0]}")
 
@@ -154,7 +169,7 @@ class _Run:
         fast: dict[str, Any] = {}
         if best:
             fast = dict(speed(self.task.timed, best, self.peak, self.bandwidth))
-        elapsed = time.monotonic() - self.started
+        elapsed = self.clock.elapsed
         self.progress = replace(
             self.progress,
             asked=state.asked,
@@ -222,17 +237,11 @@ class _Run:
         names = getattr(self.state.strategy, "learned_from", [])
         return f"learning from {len(names)} earlier studies, first {names[0]}" if names else None
 
-    def _out_of_time(self) -> bool:
-        budget = self.request.time_budget
-        return budget is not None and time.monotonic() - self.started > budget
-
     def _time_left(self, elapsed: float) -> float | None:
         measured = self.progress.done - self.progress.resumed
         by_trials = (self.request.trials - self.progress.done) * elapsed / measured if measured > 0 else None
-        if self.request.time_budget is None:
-            return by_trials
-        by_time = max(0.0, self.request.time_budget - elapsed)
-        return by_time if by_trials is None else min(by_time, by_trials)
+        left = self.clock.left
+        return (None if left == inf else left) if by_trials is None else min(left, by_trials)
 
     def _failures(self) -> str:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in self.verdicts.most_common())

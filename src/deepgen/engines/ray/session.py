@@ -103,6 +103,12 @@ class RaySession:
         # other studies too. Builds on other hosts disturb nobody.
         return nullcontext()
 
+    def disturbed(self) -> str | None:
+        return None  # what disturbs a device's host is seen there, and told with each measurement
+
+    def drop(self) -> bool:
+        return False
+
     def build(self, kernel: Kernel) -> Artifact:
         for _ in range(TRIES):
             artifact, _, binary = self._finalist(kernel)
@@ -140,7 +146,7 @@ class RaySession:
         reply, _ = self._asked(lambda member: member.handle.baselines.remote(self._crew.session))
         return [str(name) for name in reply["baselines"]]
 
-    def peak(self) -> float | None:
+    def peak(self, *, again: bool = False) -> float | None:
         return self._peak
 
     def bandwidth(self) -> float | None:

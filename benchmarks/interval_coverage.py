@@ -1,0 +1,124 @@
+"""How often the intervals of finals hold the true ratio, on a stated model of a disturbed machine.
+
+Each final is a race of two kernels whose true ratio is drawn from 0.8 to 1.25. A round's times are multiplied by
+
+- noise of each sample: log-normal, 1% to 4%, drawn for each final;
+- drift that both share: a random walk of the machine's clock, 0.5% a round;
+- neighbours: phases that last some rounds and slow both by the same factor, up to 3, but each sample by up to 10% more
+  or less; a fifth of the rounds are in one;
+- spikes: one sample of a hundred takes up to 30 times as long.
+
+The race is the tuner's own: rounds are added until its rules are content. The 99% intervals shall hold the truth in 97%
+of the finals or more, and their median width shall be 5% of the ratio or less.
+
+    python benchmarks/interval_coverage.py [--finals 1000] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from common import run_main, save
+from deepgen.measure.base import Contender
+from deepgen.tuning.finals import run_race
+from deepgen.tuning.statistics import paired_ratio
+from deepgen.vocabulary import Measurement, Verdict
+
+HOLDS, WIDTH = 0.97, 0.05
+OURS, OTHER = "ours", "other"
+KINDS = ("calm", "noise", "drift", "neighbours", "spikes", "all")
+
+
+@dataclass
+class Machine:
+    """Times two contenders as the model says; it remembers its phase from one chunk of rounds to the next."""
+
+    ratio: float
+    kind: str
+    rng: np.random.Generator
+    noise: float = field(init=False)
+    clock: float = 0.0  # log of the drift
+    neighbour: float = 0.0  # log of the slowdown
+    rounds: int = 0
+
+    def __post_init__(self) -> None:
+        self.noise = self.rng.uniform(0.01, 0.04) if self._has("noise") else 0.005
+
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        rows = [self._round() for _ in range(rounds)]
+        self.rounds += rounds
+        place = {OURS: 0, OTHER: 1}
+        samples = [tuple(row[place[one.name]] for row in rows) for one in contenders]
+        return [Measurement(Verdict.CORRECT, samples=times) for times in samples]
+
+    def _round(self) -> tuple[float, float]:
+        rng = self.rng
+        if self._has("drift"):
+            self.clock += 0.005 * rng.standard_normal()
+        if self._has("neighbours") and rng.random() < 0.1:  # phases change every ten rounds
+            self.neighbour = rng.uniform(0.0, np.log(3.0)) if rng.random() < 0.2 else 0.0
+        return self._sample(1.0), self._sample(self.ratio)
+
+    def _sample(self, seconds: float) -> float:
+        rng = self.rng
+        log = self.clock + self.neighbour + self.noise * rng.standard_normal()
+        if self.neighbour:
+            log += rng.uniform(-0.1, 0.1)
+        if self._has("spikes") and rng.random() < 0.01:
+            log += rng.uniform(0.0, np.log(30.0))
+        return float(seconds * np.exp(log))
+
+    def _has(self, disturbance: str) -> bool:
+        return self.kind in (disturbance, "all")
+
+
+def held(kind: str, seed: int) -> tuple[bool, float, int]:
+    """One final: whether its interval holds the truth, how wide it is, and how many rounds it took."""
+    rng = np.random.default_rng([seed, KINDS.index(kind)])
+    machine = Machine(float(np.exp(rng.uniform(np.log(0.8), np.log(1.25)))), kind, rng)
+    contenders = [Contender(OURS), Contender(OTHER)]
+    race, _ = run_race(machine, contenders, [OURS, OTHER], seed, max_seconds=60.0, shown=[OURS, OTHER])  # type: ignore[arg-type]
+    assert race is not None
+    found = paired_ratio(race.samples[OTHER], race.samples[OURS])
+    return found.low <= machine.ratio <= found.high, found.width, machine.rounds
+
+
+def coverage(kind: str, finals: int) -> dict[str, Any]:
+    outcomes = [held(kind, seed) for seed in range(finals)]
+    return {
+        "disturbed by": kind,
+        "finals": finals,
+        "hold": sum(holds for holds, _, _ in outcomes) / finals,
+        "median width": median(width for _, width, _ in outcomes),
+        "median rounds": median(rounds for _, _, rounds in outcomes),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--finals", type=int, default=1000)
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/interval_coverage.json"))
+    options = parser.parse_args()
+    rows = [coverage(kind, options.finals) for kind in KINDS]
+    table = Table(
+        "disturbed by", "intervals that hold", "median width", "median rounds", title="99% intervals of finals"
+    )
+    for row in rows:
+        figures = (f"{row['hold']:.1%}", f"{row['median width']:.2%}", f"{row['median rounds']:.0f}")
+        table.add_row(row["disturbed by"], *figures)
+    Console().print(table)
+    save(options.json, rows)
+    return int(any(row["hold"] < HOLDS or row["median width"] > WIDTH for row in rows))
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,168 @@
+"""A study's winner timed as its users call it: loaded, through its public call, beside the baselines.
+
+In a process of its own: a library reads the number of its threads when it is loaded, and a kernel that somebody else
+tuned runs beside nothing of ours. Calls follow each other at once, on the same arrays, so caches are warm; what Python
+takes to get to a kernel is part of every sample, of ours and of a baseline's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from deepgen import baselines
+from deepgen.operators import Operator
+from deepgen.operators.signature import OUTPUT
+from deepgen.targets import host
+from deepgen.tuning.statistics import paired_ratio
+from deepgen.tuning.study import Study
+from deepgen.vocabulary import DeepgenError, Json, JsonObject
+
+OURS = "ours"
+ROUNDS = 40
+_SAMPLE_SECONDS = 2e-3  # of calls: far longer than a clock's step
+_MOST_CALLS = 2000
+Clock = Callable[[Callable[[], object], int], float]  # seconds that so many calls take
+
+
+def as_called(study: Study, rounds: int = ROUNDS) -> JsonObject:
+    """The seconds of a call of the winner and of each baseline, in a process of its own."""
+    command = [sys.executable, "-m", __name__, str(study.folder), "--rounds", str(rounds)]
+    done = subprocess.run(
+        [*command, *(["--trust"] if study.trusted else [])], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
+        raise DeepgenError(f"the winner of {study.folder} could not be called: {last[0]}")
+    told: JsonObject = json.loads(done.stdout)
+    return told
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """What the process does: prints one JSON object."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--trust", action="store_true")
+    given = parser.parse_args(argv)
+    try:
+        print(json.dumps(_times(Study.open(given.folder, trust=given.trust), given.rounds)))
+    except DeepgenError as error:
+        raise SystemExit(str(error)) from error
+
+
+def _times(study: Study, rounds: int) -> JsonObject:
+    operator, target = study.operator, study.target
+    on_gpu = target.runner == "gpu"
+    kernel = study.best().load()
+    arrays = _on_device(operator) if on_gpu else operator.inputs(0)
+    results = kernel(**arrays)  # new arrays, which later calls write into
+    written = [tensor.name for tensor in operator.tensors() if tensor.name not in arrays]
+    outputs = dict(zip(written, results if isinstance(results, tuple) else (results,), strict=True))
+    calls: dict[str, Callable[[], object]] = {OURS: lambda: kernel(**arrays, out=results)}
+    tensors = {**arrays, **outputs}
+    shared = _shared(operator, tensors) if on_gpu else tensors
+    threads = study.task().policy.threads or host.usable_cores()
+    lost: list[Json] = []
+    for name in baselines.find(operator, target, study.task().own_baselines):
+        try:
+            calls[name] = baselines.by_name(name, study.task().own_baselines).prepare(operator, shared, threads)
+        except DeepgenError as error:
+            lost.append({"name": name, "verdict": "refused", "detail": str(error), "error": None})
+    clock = _device_clock if on_gpu else _host_clock
+    samples = _rounds(calls, clock, rounds)
+    return {
+        "seconds": median(samples[OURS]),
+        "rounds": rounds,
+        "baselines": [_row(name, samples) for name in calls if name != OURS],
+        "baselines_lost": lost,
+    }
+
+
+def _rounds(calls: Mapping[str, Callable[[], object]], clock: Clock, rounds: int) -> dict[str, list[float]]:
+    """Samples of all, in an order drawn anew for each round."""
+    counts = {}
+    for name, call in calls.items():
+        call()
+        counts[name] = min(_MOST_CALLS, 1 + int(_SAMPLE_SECONDS / clock(call, 1)))
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    rng = np.random.default_rng(0)
+    for _ in range(rounds):
+        for name in rng.permutation(list(calls)):
+            samples[str(name)].append(clock(calls[name], counts[name]) / counts[name])
+    return samples
+
+
+def _row(name: str, samples: Mapping[str, Sequence[float]]) -> JsonObject:
+    ratio = paired_ratio(samples[name], samples[OURS])
+    seconds = median(samples[name])
+    return {"name": name, "seconds": seconds, "ratio": ratio.estimate, "interval": [ratio.low, ratio.high]}
+
+
+def _host_clock(call: Callable[[], object], count: int) -> float:
+    started = time.perf_counter()
+    for _ in range(count):
+        call()
+    return time.perf_counter() - started
+
+
+def _device_clock(call: Callable[[], object], count: int) -> float:
+    """By events around the calls, which torch's stream is in too."""
+    import torch
+
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    before.record()
+    for _ in range(count):
+        call()
+    after.record()
+    torch.cuda.synchronize()
+    return float(before.elapsed_time(after)) * 1e-3
+
+
+def _on_device(operator: Operator) -> dict[str, Any]:
+    """The inputs as torch's tensors, in the formats that a user has them in."""
+    import torch
+
+    kinds = {"bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
+    words = {1: np.int8, 2: np.int16}
+    out = {}
+    drawn = operator.inputs(0)
+    for tensor in operator.tensors():
+        if tensor.role == OUTPUT:
+            continue
+        kind, array = kinds.get(tensor.dtype.name), drawn[tensor.name]
+        plain = array if kind is None else array.view(words[tensor.dtype.bytes])
+        moved = torch.from_numpy(plain).cuda()
+        out[tensor.name] = moved if kind is None else moved.view(kind)
+    return out
+
+
+def _shared(operator: Operator, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The same memory as baselines take it."""
+    return {tensor.name: _Shared(tensors[tensor.name], tensor.dtype) for tensor in operator.tensors()}
+
+
+class _Shared:
+    """A tensor of torch's by the array interface, which does not know all of its formats."""
+
+    def __init__(self, tensor: Any, dtype: Any) -> None:
+        import torch
+
+        words = {1: torch.int8, 2: torch.int16}
+        odd = str(tensor.dtype) in ("torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2")
+        plain = tensor.view(words[dtype.bytes]) if odd else tensor
+        self._kept, self.dtype, self.shape = tensor, dtype, tuple(tensor.shape)
+        self.__cuda_array_interface__ = plain.__cuda_array_interface__
+
+
+if __name__ == "__main__":
+    main()

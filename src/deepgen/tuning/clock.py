@@ -1,0 +1,71 @@
+"""Where a run's time goes, and how much of it the time budget leaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import inf
+
+from deepgen.vocabulary import JsonObject
+
+PARTS = ("building", "measuring", "verifying", "waiting", "search")
+_FINALS_SHARE = 0.3  # of a budget is kept for the finals
+_FINALS_SECONDS = 60.0  # and no more than this
+
+
+class Clock:
+    """Of one run, from its first moment.
+
+    Measuring is when the device was busy, with trials or with the race; building is when it waited for builds;
+    verifying is that of the finals; waiting is for a calm machine; search is the strategy's own thinking.
+    """
+
+    def __init__(self, budget: float | None = None) -> None:
+        self._budget = inf if budget is None else budget
+        self._started = time.monotonic()
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._trials = (0.0, 0)  # seconds and samples
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def left(self) -> float:
+        """Seconds of the budget, never below 0; infinite without one."""
+        return max(0.0, self._budget - self.elapsed)
+
+    @property
+    def search_over(self) -> bool:
+        """Whether the time that is left belongs to the finals."""
+        return self.left <= min(_FINALS_SECONDS, _FINALS_SHARE * self._budget) if self._budget < inf else False
+
+    def samples_left(self, share: float) -> float:
+        """How many samples fit into this share of the time that is left, at the pace of the trials so far."""
+        seconds, samples = self._trials
+        return share * self.left * samples / seconds if seconds else inf
+
+    @contextmanager
+    def on(self, part: str) -> Iterator[None]:
+        """What happens meanwhile counts as this part."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[part] += time.monotonic() - started
+
+    def measured(self, seconds: float, samples: int) -> None:
+        """Trials of so many samples kept the device busy for so long, while the search waited or thought."""
+        self._trials = (self._trials[0] + seconds, self._trials[1] + samples)
+        self._seconds["building"] = max(0.0, self._seconds["building"] - seconds)
+        self._seconds["measuring"] += seconds
+
+    def told(self) -> JsonObject:
+        """What is recorded of a run."""
+        return {**{part: round(seconds, 3) for part, seconds in self._seconds.items()}, "total": round(self.elapsed, 3)}
+
+
+def summed(runs: Sequence[Mapping[str, float]]) -> JsonObject:
+    """Of all runs of a study."""
+    return {part: round(sum(run[part] for run in runs), 3) for part in (*PARTS, "total")}

@@ -1,0 +1,120 @@
+"""Time: a budget covers all of a run, finals wait for a calm machine within it, and the seconds are accounted for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deepgen as dg
+from deepgen.cli.result import print_result
+from deepgen.engines.local import LocalSession
+from deepgen.measure import conditions
+from deepgen.measure.conditions import Reading
+from deepgen.tuning.clock import PARTS, Clock
+from deepgen.tuning.finals import calm_seconds, wait_for_calm
+from deepgen.tuning.journal import Journal
+from deepgen.vocabulary import BadInput
+
+OPERATOR = dg.gemm(256, 256, 256)
+BUSY = "other processes took 40% of the processor's time"
+
+
+class Machine(LocalSession):
+    """One that is disturbed for the first looks at it."""
+
+    def __init__(self, busy: int) -> None:
+        self.busy = busy
+
+    def disturbed(self) -> str | None:
+        time.sleep(0.01)
+        self.busy -= 1
+        return BUSY if self.busy >= 0 else None
+
+
+def test_finals_wait_until_the_machine_is_calm_and_not_for_ever() -> None:
+    heard: list[str] = []
+    assert wait_for_calm(Machine(0), 5.0, heard.append) == {"seconds": 0.0, "by": None, "disturbed": None}
+    found: Any = wait_for_calm(Machine(20), 5.0, heard.append)
+    assert found["seconds"] >= 0.2 and (found["by"], found["disturbed"]) == (BUSY, None)
+    assert set(heard) == {f"waiting for a calm machine: {BUSY}"}
+    assert wait_for_calm(Machine(10_000), 0.1, heard.append)["disturbed"] == BUSY
+    assert wait_for_calm(Machine(10_000), 0.0, heard.append)["by"] is None, "0 does not even look"
+
+
+def test_the_limit_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPGEN_CALM_SECONDS", "3.5")
+    assert calm_seconds() == 3.5
+    monkeypatch.setenv("DEEPGEN_CALM_SECONDS", "long")
+    with pytest.raises(BadInput, match="a number from 0 up"):
+        calm_seconds()
+
+
+def test_a_neighbour_that_takes_the_processor_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = len(conditions._cores())
+    readings = [Reading(0.0), Reading(1.0, busy=0.4 * cores, ours=0.0), Reading(0.0), Reading(1.0, busy=0.01)]
+    monkeypatch.setattr(conditions, "read", lambda ours, builds: readings.pop(0))
+    assert conditions.disturbance(0.0) == BUSY
+    assert conditions.disturbance(0.0) is None
+
+
+def test_a_wait_is_told_with_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = iter([BUSY, BUSY, None])
+    monkeypatch.setattr(LocalSession, "disturbed", lambda self: next(looks, BUSY))
+    monkeypatch.setenv("DEEPGEN_CALM_SECONDS", "0.6")
+    words: dict[str, Any] = {"target": "sim", "strategy": "random", "out": tmp_path}
+    study = dg.tune(OPERATOR, trials=4, **words)
+    print_result(study)
+    assert "waited   0 s for a calm machine: other processes took 40%" in capsys.readouterr().out
+    study = dg.tune(OPERATOR, trials=6, **words)
+    assert "waited 1 s in vain for a calm machine" in " ".join(map(str, study.summary()["doubts"]))  # type: ignore[arg-type]
+
+
+def test_a_budget_keeps_some_of_itself_for_the_finals() -> None:
+    assert not Clock().search_over and Clock().left == float("inf")
+    clock = Clock(0.2)
+    assert not clock.search_over
+    time.sleep(0.15)
+    assert clock.search_over and 0 < clock.left < 0.06
+    time.sleep(0.06)
+    assert clock.left == 0.0
+
+
+def test_finals_shrink_to_what_the_pace_of_the_trials_allows() -> None:
+    clock = Clock(10.0)
+    assert clock.samples_left(0.5) == float("inf"), "nothing is known yet"
+    clock.measured(2.0, 20)
+    assert 40 < clock.samples_left(0.5) <= 50
+    assert Clock().samples_left(0.5) == float("inf")
+
+
+def test_a_budget_covers_what_is_under_way_and_the_finals(tmp_path: Path) -> None:
+    """One measurement takes 0.2 s, and 34 of them are always under way: waiting for all took 7 s."""
+    engine = dg.LocalEngine(jobs=16, cache=tmp_path / "cache")
+    words: dict[str, Any] = {"trials": 10_000, "time_budget": 3.0, "strategy": "random", "out": tmp_path / "studies"}
+    started = time.monotonic()
+    study = dg.tune(OPERATOR, target="sim:measure_seconds=0.2", engine=engine, **words)
+    assert time.monotonic() - started < 3.0 + 3.0
+    finals = study.finals()
+    assert finals is not None and finals["winner"] is not None and finals["trials"] == len(study.trials())
+    with Journal(study.folder) as journal:
+        assert journal.proposals(open_only=True), "what was not tried is tried when the study goes on"
+
+
+def test_the_seconds_are_accounted_for_over_all_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = dg.LocalEngine(jobs=1, cache=tmp_path / "cache")
+    words: dict[str, Any] = {"strategy": "random", "out": tmp_path / "studies", "engine": engine}
+    times: list[Any] = []
+    for trials in (4, 8):
+        study = dg.tune(OPERATOR, target="sim:measure_seconds=0.05", trials=trials, **words)
+        times.append(study.summary()["time"])
+    for spent in times:
+        assert set(spent) == {*PARTS, "total"}
+        assert all(0 <= spent[part] <= spent["total"] for part in PARTS)
+    assert 0.1 < times[0]["measuring"] < times[1]["measuring"] and times[0]["total"] < times[1]["total"]
+    print_result(study)
+    assert f"time     {times[1]['total']:.1f} s: " in capsys.readouterr().out

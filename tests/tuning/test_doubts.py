@@ -1,0 +1,168 @@
+"""Doubts: what disturbed a result, or leaves it open, is told in words beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deepgen as dg
+from deepgen.cli.output import seconds_text
+from deepgen.cli.result import print_result
+from deepgen.cli.top import top
+from deepgen.engines import local
+from deepgen.tuning import reuse
+from deepgen.tuning.doubts import all_doubts, over_default
+from deepgen.tuning.journal import Journal
+from deepgen.vocabulary import Measurement, Trial, Verdict
+
+OPERATOR = dg.gemm(256, 256, 256)
+RETEST = "run `deepgen retest` on a calm machine"
+WINNER = {"share_of_peak": 0.7, "bound": "arithmetic", "share_of_bound": 0.7, "over_default": None}
+
+
+def finals(**said: Any) -> dict[str, Any]:
+    return {"winner": 1, "finalists": [], "baselines": [], "conditions": [], **said}
+
+
+def baseline(ratio: float, low: float, high: float) -> dict[str, Any]:
+    return {"name": "numpy", "seconds": ratio, "ratio": ratio, "interval": [low, high]}
+
+
+def busy(share: int) -> str:
+    return f"other processes took {share}% of the processor's time"
+
+
+def trial(number: int, disturbed: str | None = None) -> Trial:
+    conditions: dict[str, Any] = {"contaminated": disturbed} if disturbed else {}
+    return Trial(number, number, {}, str(number), Measurement(Verdict.CORRECT, samples=(1.0,), conditions=conditions))
+
+
+def doubts(
+    found: dict[str, Any] | None, trials: list[Trial] | None = None, cold: bool = True, **said: Any
+) -> list[str]:
+    return all_doubts(found, trials or [], {**WINNER, **said}, cold=cold)
+
+
+def test_a_clear_result_on_a_calm_machine_leaves_no_doubts() -> None:
+    calm = finals(baselines=[baseline(1.32, 1.29, 1.35), baseline(1.0, 0.99, 1.01)], serves={"only": None})
+    assert doubts(calm, [trial(i) for i in range(20)] + [trial(20, busy(50))]) == []
+
+
+def test_trials_on_a_busy_machine_are_told_together() -> None:
+    [said] = doubts(finals(), [trial(0), *(trial(i, busy(50 + i)) for i in range(3, 32))])
+    assert said == (
+        "29 of 30 trials were timed on a busy machine: other processes took 53% to 81% of the processor's time"
+    )
+
+
+def test_finals_on_a_busy_machine_ask_for_others() -> None:
+    [said] = doubts(finals(conditions=[{"name": "trial 1"}, {"name": "numpy", "contaminated": busy(40)}]))
+    assert said == f"the finals were timed on a busy machine: {busy(40)}; {RETEST}"
+    [said] = doubts(finals(waited={"seconds": 30.2, "disturbed": busy(40)}))
+    assert said == f"the finals waited 30 s in vain for a calm machine: {busy(40)}; {RETEST}"
+
+
+def test_an_interval_that_tells_little_is_said_in_words() -> None:
+    [said] = doubts(finals(baselines=[baseline(132.4, 6.78, 994.0)]))
+    assert said == f"the winner is anything from 6.78 to 994 times as fast as numpy, a wide interval; {RETEST}"
+    [said] = doubts(finals(), over_default={"ratio": 1.04, "interval": [0.95, 1.2]})
+    assert said.startswith("this cannot be told from noise: the winner is anything from 0.95 to 1.2 times as fast as")
+
+
+def test_a_ratio_that_only_a_busy_machine_explains() -> None:
+    sure = baseline(495.5, 490.0, 500.0)
+    disturbed = [{"name": "numpy", "contaminated": busy(60)}]
+    assert doubts(finals(baselines=[sure])) == []
+    assert "numpy took 496 times as long as the winner on a busy machine" in " ".join(
+        doubts(finals(baselines=[sure], conditions=disturbed))
+    )
+
+
+def test_nothing_runs_faster_than_its_bound() -> None:
+    [said] = doubts(finals(), share_of_peak=1.056)
+    assert said.startswith("the winner runs at 105.6% of the peak")
+    memory: dict[str, Any] = {"bound": "memory", "share_of_bound": 1.2}
+    assert "120.0% of the memory bandwidth" in doubts(finals(), **memory)[0]
+    assert doubts(finals(), cold=False, **memory) == [], "warm caches need no memory"
+
+
+def test_a_peak_that_a_winner_beats_is_measured_anew_and_never_taken_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first peak was measured on a busy machine; the second one, of a calm one, is still below the winner."""
+    measured: list[bool] = []
+
+    def peak(operator: object, target: object, *, again: bool = False, **kept: object) -> float:
+        measured.append(again)
+        return 2e-3 if again else 1e-3
+
+    monkeypatch.setattr(local, "peak_gflops", peak)
+    engine = dg.LocalEngine(jobs=1, cache=tmp_path / "cache")
+    study = dg.tune(OPERATOR, target="sim", trials=4, strategy="random", out=tmp_path / "studies", engine=engine)
+    assert measured == [False, True]
+    held: Any = study.finals()
+    assert held["peak_gflops"] == 2e-3
+    assert "of the peak" in study.summary()["doubts"][0]  # type: ignore[index, operator]
+
+
+def test_what_else_a_user_should_know() -> None:
+    [said] = doubts(finals(serves={"only": [{"M": 16}], "why": "wrong at gemm f32 nn 16x31x8: C[0, 0] is 2"}))
+    assert said == "the winner serves its tuned shape only: it was wrong at gemm f32 nn 16x31x8: C[0, 0] is 2"
+    [said] = doubts(finals(baselines_lost=[{"name": "torch", "verdict": "crashed", "detail": "signal 11"}]))
+    assert said == "torch crashed: signal 11; not compared"
+    [said] = doubts(None)
+    assert said.startswith("no finals were held")
+
+
+def test_what_the_search_gained() -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {"trial": 0, "default": True, "samples": list(1.37 * np.exp(0.01 * rng.standard_normal(40)))},
+        {"trial": 1, "default": False, "samples": list(np.exp(0.01 * rng.standard_normal(40)))},
+    ]
+    over: Any = over_default(finals(finalists=rows))
+    assert over["interval"][0] < 1.37 < over["interval"][1] and over["ratio"] == pytest.approx(1.37, rel=0.01)
+    assert over_default(finals(finalists=rows, winner=0)) == {"ratio": 1.0, "interval": [1.0, 1.0]}
+    assert over_default(finals(finalists=rows[1:])) is None
+
+
+def test_a_study_says_all_this_in_json_and_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = dg.LocalEngine(jobs=1, cache=tmp_path / "cache")
+    study = dg.tune(OPERATOR, target="sim:gap=0", trials=4, strategy="random", out=tmp_path / "studies", engine=engine)
+    summary: Any = study.summary()
+    assert summary["doubts"] == [] and summary["winner"]["over_default"] == {"ratio": 1.0, "interval": [1.0, 1.0]}
+    assert {"bound", "share_of_bound", "share_of_peak"} <= set(summary["winner"])
+    print_result(study)
+    calm = capsys.readouterr().out
+    assert "gained   over the default: 1.00 (a tie)" in calm and "doubts" not in calm
+    held = study.finals()
+    assert held is not None
+    disturbed: dict[str, Any] = {"baselines": [baseline(132.4, 6.78, 994.0), baseline(1.32, 1.29, 1.35)]}
+    with Journal(study.folder, write=True) as journal:
+        journal.add_finals({**held, **disturbed})
+    print_result(study)
+    said = capsys.readouterr().out
+    assert "numpy: ours is 132.40 times as fast (6.78 to 994.00), 132.4 s" in said
+    assert "numpy: ours is 1.32 times as fast (1.29 to 1.35), 1.32 s" in said
+    assert "doubts   the winner is anything from 6.78 to 994 times as fast as numpy, a wide" in said
+
+
+def test_the_time_of_one_trial_and_that_of_the_finals_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = dg.LocalEngine(jobs=1, cache=tmp_path / "cache")
+    words: dict[str, Any] = {"trials": 4, "keep_top": 1, "strategy": "random", "out": tmp_path / "studies"}
+    study = dg.tune(OPERATOR, target="sim:noise=0.1", engine=engine, **words)
+    winner: Any = study.summary()["winner"]
+    rows: Any = reuse.top_rows(study, 4)
+    assert (rows[0]["seconds"], rows[0]["finals"]["seconds"]) == (winner["trial_seconds"], winner["seconds"])
+    assert winner["trial_seconds"] != winner["seconds"] and rows[-1]["finals"] is None
+    print_result(study)
+    assert f"as one trial {seconds_text(winner['trial_seconds'])}" in capsys.readouterr().out
+    top(str(study.folder))
+    listed = " ".join(capsys.readouterr().out.split())
+    assert "trial in search in finals rate config" in listed
+    assert f"{seconds_text(winner['trial_seconds'])} {seconds_text(winner['seconds'])}" in listed
