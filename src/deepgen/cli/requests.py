@@ -9,6 +9,7 @@ from typing import Any
 
 from deepgen import generators, targets
 from deepgen.cli import config_file, words
+from deepgen.cli.completion import EVERY_FAMILY
 from deepgen.cli.options import OF_OPERATOR
 from deepgen.generators.older.generator import OlderGenerator
 from deepgen.measure.base import Policy
@@ -18,7 +19,6 @@ from deepgen.tuning import Request, Study
 from deepgen.tuning.request import generator_of, narrow
 from deepgen.vocabulary.errors import BadInput
 
-EVERY_FAMILY = "all"
 # What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
 OF_A_RUN = (
     "trials", "time_budget", "seed", "strategy", "options", "transfer", "second_look", "target_speedup", "patience",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepgen.cli import options
+from deepgen.cli import completion, options
 
 if TYPE_CHECKING:
     from deepgen.space import Space
@@ -22,6 +22,7 @@ Words = Annotated[
         metavar="OPERATOR NAME=VALUE... | show FILE",
         help="Such as: gemm MNK=1024. Or: show FILE, of a space file, a T1 file or an older tuning config.",
         show_default=False,
+        autocompletion=completion.operators,
     ),
 ]
 Output = Annotated[
