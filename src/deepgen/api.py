@@ -8,7 +8,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from deepgen import targets
+from deepgen import generators, targets
 from deepgen.baselines import Baseline
 from deepgen.engines import Engine, LocalEngine
 from deepgen.generators import Generator
@@ -19,7 +19,7 @@ from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Progress, Request, Study
 from deepgen.tuning import tune as run
-from deepgen.tuning.request import STUDIES
+from deepgen.tuning.request import STUDIES, on_threads
 from deepgen.vocabulary import BadInput
 
 
@@ -38,6 +38,8 @@ def tune(
     patience: int | None = None,
     keep_top: int = 8,
     knobs: Mapping[str, Sequence[Any]] | None = None,
+    family: str | None = None,
+    threads: int | None = None,
     generator: Generator | None = None,
     policy: Policy | None = None,
     baselines: bool | Sequence[str | type[Baseline]] = True,
@@ -52,9 +54,11 @@ def tune(
     `operator` may be a list: the same operator in several shapes, for which one kernel is tuned. It is verified at all
     of them, and the geometric mean of its times counts.
 
-    `target` is a name such as "x86:native", or None for the best device here. `knobs` narrows knobs to some of their
-    values. `generator` is a family of kernels of your own in place of deepgen's; `strategy` may be a class of your own,
-    and `baselines` a list of names and such classes. `out` is where studies are kept.
+    `target` is a name such as "x86:native", or None for the best device here. `family` names one of deepgen's families
+    of kernels, such as "c_gemm", in place of the best for that target; `threads` is how many threads kernels and
+    baselines use at most on a CPU. `knobs` narrows knobs to some of their values. `generator` is a family of kernels of
+    your own in place of deepgen's; `strategy` may be a class of your own, and `baselines` a list of names and such
+    classes. `out` is where studies are kept.
 
     No `deepgen.toml` is read: it names programs to run, and a script should do the same wherever it is started. To go
     by one, hand it over, with `from deepgen import settings`: `settings=settings.read("deepgen.toml")`, or
@@ -73,6 +77,8 @@ def tune(
     shapes = tuple(operator) if isinstance(operator, (list, tuple)) else (operator,)
     if not shapes:
         raise BadInput("no operator is given", allowed="one, or several shapes of one")
+    if family is not None and generator is not None:
+        raise BadInput("family and generator are both given", allowed="one of them")
     request = Request(
         operator=shapes[0],
         also=shapes[1:],
@@ -88,11 +94,13 @@ def tune(
         patience=patience,
         keep_top=keep_top,
         domains=knobs or {},
-        generator=generator,
+        generator=generator if family is None else generators.by_name(family),
         policy=policy or Policy(),
         baselines=baselines,
         out=STUDIES if out is None else Path(out),
     )
+    if threads is not None:
+        request = on_threads(request, threads)
     return run(request, engine=engine, watch=watch, stop=stop)
 
 

@@ -27,6 +27,8 @@ def build(
     layout: options.Layout = None,
     fast_sums: options.FastSums = False,
     target: options.TargetName = None,
+    family: options.OneFamily = None,
+    threads: options.Threads = None,
     config: ConfigText = None,
     rank: Rank = None,
     as_json: options.AsJson = False,
@@ -41,9 +43,12 @@ def build(
     current = settings.load()
     operator, _ = operator_words.parse(words, **options.of_operator(dtype, layout, fast_sums))
     where = targets.resolve(target or current.target)
-    generator = generators.find(operator, where)
+    generator = generators.find(operator, where, family)
     space = generator.space(operator, where)
-    chosen = configs.choose(space, generator.default(operator, where), config, rank)
+    if threads is not None:
+        space = space.restrict(generators.on_threads(generator, space, threads))
+    default = generator.default(operator, where.limited_to(threads))
+    chosen = configs.choose(space, default, config, rank)
     kernel = generator.emit(operator, where, chosen)
     about: dict[str, Any] = {
         "operator": operator.to_json(),

@@ -71,6 +71,15 @@ Family = Annotated[
         autocompletion=completion.families,
     ),
 ]
+OneFamily = Annotated[
+    str | None,
+    typer.Option(
+        "--family",
+        help="The family of kernels. [the fastest there, as measured]",
+        show_default=False,
+        autocompletion=completion.families,
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(

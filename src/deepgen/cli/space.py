@@ -42,6 +42,8 @@ def space(
     layout: options.Layout = None,
     fast_sums: options.FastSums = False,
     target: options.TargetName = None,
+    family: options.OneFamily = None,
+    threads: options.Threads = None,
     space_strategy: SpaceStrategy = 1,
     sample: SampleSize = 3,
     seed: Seed = 0,
@@ -51,7 +53,7 @@ def space(
     from deepgen.cli.output import print_json
 
     said = options.of_operator(dtype, layout, fast_sums)
-    make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, target, said)
+    make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, target, family, threads, said)
     start = time.perf_counter()
     found = make()
     count = found.count() if found.uniform else None
@@ -76,14 +78,21 @@ def _reader(words: list[str], strategy: int) -> Callable[[], Space]:
     return lambda: read_space(text, str(path), strategy)
 
 
-def _generator(words: list[str], target: str | None, said: Mapping[str, Any]) -> Callable[[], Space]:
+def _generator(
+    words: list[str], target: str | None, family: str | None, threads: int | None, said: Mapping[str, Any]
+) -> Callable[[], Space]:
     from deepgen import generators, settings, targets
     from deepgen.cli import words as operator_words
 
     operator, _ = operator_words.parse(words, **said)
     where = targets.resolve(target or settings.load().target)
-    generator = generators.find(operator, where)
-    return lambda: generator.space(operator, where)
+    generator = generators.find(operator, where, family)
+
+    def make() -> Space:
+        found = generator.space(operator, where)
+        return found if threads is None else found.restrict(generators.on_threads(generator, found, threads))
+
+    return make
 
 
 def _save(found: Space, path: Path) -> str:

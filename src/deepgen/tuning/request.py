@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -241,13 +241,17 @@ def first_config(
 
 def generator_of(request: Request) -> Generator:
     """The request's own family, or the best that there is; says why where it does not serve."""
-    own = request.generator
-    if own is None:
+    if request.generator is None:
         return generators.find(request.operator, request.target)
-    if (reason := own.refuses(request.operator, request.target)) is not None:
-        what = f"generator {own.name} does not serve {request.operator.describe()} on {request.target.name}"
-        raise BadInput(what, allowed=reason)
-    return own
+    return generators.serves(request.generator, request.operator, request.target)
+
+
+def on_threads(request: Request, threads: int) -> Request:
+    """Kernels that use so many threads at most, and baselines that use just as many."""
+    family = generator_of(request)
+    fitting = generators.on_threads(family, family.space(request.operator, request.target), threads)
+    domains = {**fitting, **request.domains}
+    return replace(request, domains=domains, policy=replace(request.policy, threads=threads))
 
 
 def narrow(space: Space, domains: Mapping[str, Sequence[Any]]) -> Space:
