@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from deepgen.targets import Target
 from deepgen.tuning import Progress, Request, Study
 from deepgen.tuning import tune as run
 from deepgen.tuning.request import STUDIES, on_threads
+from deepgen.view.live import Watch, in_notebook, title_of, watching
+from deepgen.view.signals import stop_on_ctrl_c
 from deepgen.vocabulary import BadInput
 
 
@@ -46,6 +49,7 @@ def tune(
     out: str | Path | None = None,
     engine: Engine | None = None,
     settings: Settings | None = None,
+    progress: bool | None = None,
     watch: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Study:
@@ -59,6 +63,10 @@ def tune(
     baselines use at most on a CPU. `knobs` narrows knobs to some of their values. `generator` is a family of kernels of
     your own in place of deepgen's; `strategy` may be a class of your own, and `baselines` a list of names and such
     classes. `out` is where studies are kept.
+
+    `progress` shows how far the run is, by default in a terminal and in a notebook; `watch` is called with the same
+    facts, and `stop` ends the run when it is set. Ctrl-C ends it as cleanly: what was measured is kept, then
+    KeyboardInterrupt is raised. A second Ctrl-C does not wait.
 
     No `deepgen.toml` is read: it names programs to run, and a script should do the same wherever it is started. To go
     by one, hand it over, with `from deepgen import settings`: `settings=settings.read("deepgen.toml")`, or
@@ -101,7 +109,23 @@ def tune(
     )
     if threads is not None:
         request = on_threads(request, threads)
-    return run(request, engine=engine, watch=watch, stop=stop)
+    if progress is None:
+        progress = watch is None and (sys.stderr.isatty() or in_notebook())
+    with stop_on_ctrl_c(stop) as stopping, watching(title_of(request), quiet=not progress) as view:
+        study = run(request, engine=engine, watch=_both(view, watch), stop=stopping.event)
+    if stopping.signum:
+        told = f"stopped after {len(study.trials())} trials, all kept in {study.folder}"
+        raise KeyboardInterrupt(f"{told}: the same call goes on where it stopped")
+    return study
+
+
+def _both(view: Watch, watch: Watch | None) -> Watch:
+    def tell(progress: Progress) -> None:
+        view(progress)
+        if watch is not None:
+            watch(progress)
+
+    return tell
 
 
 def local_engine(settings: Settings, jobs: int | None = None) -> LocalEngine:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from deepgen.cli.output import bound_text, config_text, labelled, rate_text, seconds_text, shown
+from deepgen.cli.output import config_text, labelled, shown
 from deepgen.tuning import Study
 from deepgen.tuning.finals import lost_baselines
+from deepgen.view.text import bound_text, rate_text, seconds_text
 
 
 def print_result(study: Study) -> None:
