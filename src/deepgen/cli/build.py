@@ -101,7 +101,7 @@ def _write_about(folder: Path, about: dict[str, Any]) -> None:
 
 def _print(about: dict[str, Any]) -> None:
     from deepgen.cli.output import config_text, labelled, shown
-    from deepgen.view.text import seconds_text
+    from deepgen.tuning.text import seconds_text
 
     labelled("config", config_text(about["config"]))
     labelled("rank", str(about["rank"]))

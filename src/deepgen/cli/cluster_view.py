@@ -14,8 +14,9 @@ from rich.text import Text
 
 from deepgen.cli.output import print_json, shown, table
 from deepgen.cluster.folder import GroupProgress, RunProgress
+from deepgen.tuning.text import rate_text, seconds_text
 from deepgen.view.live import LINE_EVERY
-from deepgen.view.text import WIDTH, console, note, rate_text, seconds_text
+from deepgen.view.text import WIDTH, console, note
 
 Show = Callable[[RunProgress], None]
 

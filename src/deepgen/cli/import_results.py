@@ -48,7 +48,7 @@ def import_results(
 
 def _print(results: Sequence[Result], file: Path) -> None:
     from deepgen.cli.output import config_text, labelled, table
-    from deepgen.view.text import seconds_text
+    from deepgen.tuning.text import seconds_text
 
     first = results[0].config
     same = {k: v for k, v in first.items() if all(k in r.config and r.config[k] == v for r in results)}

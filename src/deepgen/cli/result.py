@@ -8,7 +8,7 @@ from typing import Any
 from deepgen.cli.output import config_text, labelled, shown
 from deepgen.tuning import Study
 from deepgen.tuning.finals import lost_baselines
-from deepgen.view.text import bound_text, rate_text, seconds_text
+from deepgen.tuning.text import bound_text, rate_text, seconds_text
 
 
 def print_result(study: Study) -> None:

@@ -73,7 +73,7 @@ def _facts(study: Study, trial: Trial) -> dict[str, Any]:
 
 def _print(facts: dict[str, Any]) -> None:
     from deepgen.cli.output import config_text, labelled, shown
-    from deepgen.view.text import rate_text, seconds_text
+    from deepgen.tuning.text import rate_text, seconds_text
 
     labelled("study", shown(facts["study"]))
     labelled("trial", f"{facts['trial']}, rank {facts['rank']}")

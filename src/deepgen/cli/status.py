@@ -37,7 +37,7 @@ def status(names: Names = None, as_json: options.AsJson = False) -> None:
 
 def _print(row: dict[str, Any]) -> None:
     from deepgen.cli.output import labelled, shown
-    from deepgen.view.text import bound_text, rate_text, seconds_text
+    from deepgen.tuning.text import bound_text, rate_text, seconds_text
 
     print(shown(row["study"]))
     if "why" in row:

@@ -17,7 +17,8 @@ from rich.text import Text
 
 from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Request
-from deepgen.view.text import WIDTH, bound_text, console, note, rate_text, seconds_text
+from deepgen.tuning.text import bound_text, rate_text, seconds_text
+from deepgen.view.text import WIDTH, console, note
 
 Watch = Callable[[Progress], None]
 LINE_EVERY = 5.0  # seconds, where there is no terminal
