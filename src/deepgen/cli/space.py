@@ -31,6 +31,7 @@ Output = Annotated[
 SpaceStrategy = Annotated[
     int, typer.Option("--space-strategy", min=0, max=1, help="How an older tuning config becomes a space.")
 ]
+Why = Annotated[bool, typer.Option("--why", help="Which families serve the operator there, and why others do not.")]
 SampleSize = Annotated[int, typer.Option("--sample", min=0, help="How many example configs to show.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the examples.")]
 
@@ -45,6 +46,7 @@ def space(
     family: options.OneFamily = None,
     threads: options.Threads = None,
     space_strategy: SpaceStrategy = 1,
+    why: Why = False,
     sample: SampleSize = 3,
     seed: Seed = 0,
     as_json: options.AsJson = False,
@@ -53,6 +55,9 @@ def space(
     from deepgen.cli.output import print_json
 
     said = options.of_operator(dtype, layout, fast_sums)
+    if why:
+        _tell_why(words, target, said, as_json=as_json)
+        return
     make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, target, family, threads, said)
     start = time.perf_counter()
     found = make()
@@ -64,6 +69,22 @@ def space(
         print_json(about)
     else:
         _print(found, about)
+
+
+def _tell_why(words: list[str], target: str | None, said: Mapping[str, Any], *, as_json: bool) -> None:
+    """Every family, and why it does not serve the operator there."""
+    from deepgen import generators, settings, targets
+    from deepgen.cli import words as operator_words
+    from deepgen.cli.output import print_json, table
+
+    operator, _ = operator_words.parse(words, **said)
+    where = targets.resolve(target or settings.load().target)
+    answers = {family.name: family.refuses(operator, where) for family in generators.families()}
+    if as_json:
+        print_json({"operator": operator.to_json(), "target": where.name, "refused": answers})
+        return
+    rows = [[name, reason or "serves it"] for name, reason in answers.items()]
+    table(f"Families for {operator.describe()} on {where.name}", ["family", "answer"], rows)
 
 
 def _reader(words: list[str], strategy: int) -> Callable[[], Space]:

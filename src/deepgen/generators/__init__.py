@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from deepgen.generators import refusals
 from deepgen.generators.base import Generator, Yielding
 from deepgen.operators import Operator
 from deepgen.space import Space
@@ -50,6 +51,7 @@ def find(operator: Operator, target: Target, family: str | None = None) -> Gener
 
 def serves(family: Generator, operator: Operator, target: Target) -> Generator:
     """The family itself. Raises BadInput where it does not serve the operator there."""
+    refusals.check_addressable(operator)
     if (reason := family.refuses(operator, target)) is not None:
         what = f"generator {family.name} does not serve {operator.describe()} on {target.name}"
         raise BadInput(what, allowed=reason)
@@ -69,11 +71,12 @@ def on_threads(family: Generator, space: Space, most: int) -> dict[str, list[int
 
 def serving(operator: Operator, target: Target) -> list[Generator]:
     """All generators for this operator on this target, the best choice first; says why when there is none."""
-    answers = [(family, family.refuses(operator, target)) for family in families()]
-    found = [family for family, reason in answers if reason is None]
+    known = families()
+    refusals.check_addressable(operator)
+    found = [family for family in known if family.refuses(operator, target) is None]
     if not found:
-        reasons = "; ".join(f"{family.name}: {reason}" for family, reason in answers)
-        raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed=reasons)
+        instead = refusals.served_instead(operator, target, known)
+        raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed=instead)
     return sorted(found, key=lambda family: isinstance(family, Yielding) and family.yields(operator, target))
 
 
