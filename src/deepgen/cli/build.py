@@ -39,6 +39,7 @@ def build(
     from deepgen.cli import configs, toolchain
     from deepgen.cli import words as operator_words
     from deepgen.cli.output import print_json
+    from deepgen.vocabulary.errors import DeepgenError
 
     current = settings.load()
     operator, _ = operator_words.parse(words, **options.of_operator(dtype, layout, fast_sums))
@@ -64,8 +65,15 @@ def build(
     except BuildError as error:
         _write_about(output, {**about, "verdict": str(error.verdict), "detail": error.detail, "log": error.log})
         raise
-    files = _write_built(output, kernel, artifact, toolchain.assembly_of(kernel, where, current))
+    files = _write_built(output, kernel, artifact)
     about |= {**artifact.to_json(), "verdict": "built", "files": files, "binary": str(output / files["binary"])}
+    try:
+        assembly = toolchain.assembly_of(kernel, where, current)
+    except DeepgenError as error:  # a disassembler that is missing, or knows fewer architectures than the compiler
+        about["no_assembly"] = str(error)
+    else:
+        files["assembly"] = f"{kernel.name}.s"
+        (output / files["assembly"]).write_text(assembly, encoding="utf-8")
     _write_about(output, about)
     if as_json:
         print_json(about)
@@ -84,13 +92,11 @@ def _write_sources(folder: Path, kernel: Kernel) -> None:
         raise BadInput(f"-o {folder} cannot be written: {error.strerror}", allowed="a folder") from error
 
 
-def _write_built(folder: Path, kernel: Kernel, artifact: Artifact, assembly: str) -> dict[str, Any]:
+def _write_built(folder: Path, kernel: Kernel, artifact: Artifact) -> dict[str, Any]:
     binary = folder / f"{kernel.name}.{artifact.format}"
     # Not a copy of times and mode: the cache's file may be read-only.
     binary.write_bytes(Path(artifact.binary).read_bytes())
-    text = folder / f"{kernel.name}.s"
-    text.write_text(assembly, encoding="utf-8")
-    return {"source": [source.name for source in kernel.sources], "assembly": text.name, "binary": binary.name}
+    return {"source": [source.name for source in kernel.sources], "assembly": None, "binary": binary.name}
 
 
 def _write_about(folder: Path, about: dict[str, Any]) -> None:
@@ -111,5 +117,7 @@ def _print(about: dict[str, Any]) -> None:
     if about["log"].strip():
         labelled("said", about["log"].strip())
     files = about["files"]
-    labelled("files", ", ".join([*files["source"], files["assembly"], files["binary"], "build.json"]))
+    labelled("files", ", ".join(filter(None, [*files["source"], files["assembly"], files["binary"], "build.json"])))
+    if "no_assembly" in about:
+        labelled("lacks", f"the assembly: {about['no_assembly']}")
     labelled("folder", shown(about["folder"]))
