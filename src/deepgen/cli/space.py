@@ -32,6 +32,10 @@ SpaceStrategy = Annotated[
     int, typer.Option("--space-strategy", min=0, max=1, help="How an older tuning config becomes a space.")
 ]
 Why = Annotated[bool, typer.Option("--why", help="Which families serve the operator there, and why others do not.")]
+Removed = Annotated[
+    bool,
+    typer.Option("--removed", help="Count the points that each requirement removes: seconds of work in large spaces."),
+]
 SampleSize = Annotated[int, typer.Option("--sample", min=0, help="How many example configs to show.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the examples.")]
 
@@ -47,6 +51,7 @@ def space(
     threads: options.Threads = None,
     space_strategy: SpaceStrategy = 1,
     why: Why = False,
+    removed: Removed = False,
     sample: SampleSize = 3,
     seed: Seed = 0,
     as_json: options.AsJson = False,
@@ -64,7 +69,8 @@ def space(
     count = found.count() if found.uniform else None
     seconds = time.perf_counter() - start
     written = None if output is None else _save(found, output)
-    about = _describe(found, count, seconds, sample, seed) | ({} if written is None else {"file": written})
+    about = _describe(found, count, seconds, sample, seed, removals=removed)
+    about |= {} if written is None else {"file": written}
     if as_json:
         print_json(about)
     else:
@@ -129,8 +135,10 @@ def _save(found: Space, path: Path) -> str:
     return str(path)
 
 
-def _describe(found: Space, count: int | None, seconds: float, sample: int, seed: int) -> dict[str, Any]:
-    removed = {r.name: r for r in found.removed_by()}
+def _describe(
+    found: Space, count: int | None, seconds: float, sample: int, seed: int, *, removals: bool
+) -> dict[str, Any]:
+    removed = {r.name: r for r in found.removed_by()} if removals else {}
     examples = found.sample(min(sample, count) if count is not None else sample, seed) if count != 0 else []
     return {
         "name": found.name,
@@ -141,12 +149,8 @@ def _describe(found: Space, count: int | None, seconds: float, sample: int, seed
         ],
         "derived": {name: str(expr.args[0]) for name, expr in found.derivations.items()},
         "requirements": [
-            {
-                "name": r.name,
-                "expression": str(r.expr),
-                "removes_alone": removed[r.name].alone,
-                "removes_of_the_rest": removed[r.name].only,
-            }
+            {"name": r.name, "expression": str(r.expr)}
+            | ({"removes_alone": gone.alone, "removes_of_the_rest": gone.only} if (gone := removed.get(r.name)) else {})
             for r in found.requirements
         ],
         "product": found.product_size(),
@@ -166,17 +170,7 @@ def _print(found: Space, about: dict[str, Any]) -> None:
     table(f"Space {found.name}", ["knob", "values"], [[k["name"], _domain(k)] for k in several])
     if fixed:
         print("Fixed: " + ", ".join(fixed))
-    if about["requirements"]:
-        print()
-        table(
-            "Requirements, and the points that each removes: alone, and of what the others leave",
-            ["alone", "of the rest", "requirement"],
-            [
-                [_number(r["removes_alone"]), _number(r["removes_of_the_rest"]), r["name"]]
-                for r in about["requirements"]
-            ],
-            right=["alone", "of the rest"],
-        )
+    _print_requirements(about["requirements"])
     print()
     print(f"{_number(about['count'])} valid configs of {about['product']:,}, in {about['seconds']:.3f} s")
     if not about["uniform"]:
@@ -187,6 +181,23 @@ def _print(found: Space, about: dict[str, Any]) -> None:
     for config in about["examples"]:
         print("  " + " ".join(f"{name}={_value(value)}" for name, value in config.items() if name in shown))
     print(f"Fingerprint {about['fingerprint'][:16]}" + (f", in {about['file']}" if "file" in about else ""))
+
+
+def _print_requirements(requirements: list[dict[str, Any]]) -> None:
+    from deepgen.cli.output import table
+
+    if not requirements:
+        return
+    print()
+    if "removes_alone" not in requirements[0]:
+        table("Requirements", ["requirement"], [[r["name"]] for r in requirements])
+        return
+    table(
+        "Requirements, and the points that each removes: alone, and of what the others leave",
+        ["alone", "of the rest", "requirement"],
+        [[_number(r["removes_alone"]), _number(r["removes_of_the_rest"]), r["name"]] for r in requirements],
+        right=["alone", "of the rest"],
+    )
 
 
 def _domain(knob: dict[str, Any]) -> str:
