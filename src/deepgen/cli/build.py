@@ -59,13 +59,14 @@ def build(
         "config": chosen,
         "folder": str(output),
     }
-    _write_sources(output, kernel)
+    script = toolchain.build_script(kernel, where, current)
+    sources = toolchain.write_sources(output, kernel, script)
     try:
         artifact = toolchain.build_kernel(kernel, where, current)
     except BuildError as error:
         _write_about(output, {**about, "verdict": str(error.verdict), "detail": error.detail, "log": error.log})
         raise
-    files = _write_built(output, kernel, artifact)
+    files: dict[str, Any] = {"source": sources, "assembly": None, "binary": _write_built(output, kernel, artifact)}
     about |= {**artifact.to_json(), "verdict": "built", "files": files, "binary": str(output / files["binary"])}
     try:
         assembly = toolchain.assembly_of(kernel, where, current)
@@ -81,22 +82,11 @@ def build(
         _print(about)
 
 
-def _write_sources(folder: Path, kernel: Kernel) -> None:
-    from deepgen.vocabulary.errors import BadInput
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for source in kernel.sources:
-            (folder / source.name).write_text(source.text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"-o {folder} cannot be written: {error.strerror}", allowed="a folder") from error
-
-
-def _write_built(folder: Path, kernel: Kernel, artifact: Artifact) -> dict[str, Any]:
+def _write_built(folder: Path, kernel: Kernel, artifact: Artifact) -> str:
     binary = folder / f"{kernel.name}.{artifact.format}"
     # Not a copy of times and mode: the cache's file may be read-only.
     binary.write_bytes(Path(artifact.binary).read_bytes())
-    return {"source": [source.name for source in kernel.sources], "assembly": None, "binary": binary.name}
+    return binary.name
 
 
 def _write_about(folder: Path, about: dict[str, Any]) -> None:
