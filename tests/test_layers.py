@@ -20,6 +20,7 @@ ORDER = (
     ("measure",),
     ("engines", "search"),
     ("tuning",),
+    ("view",),
     ("api", "cluster", "extend"),
     ("cli",),
     ("__main__",),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from deepgen import targets
+from deepgen import generators, targets
 from deepgen.baselines import Baseline
 from deepgen.engines import Engine, LocalEngine
 from deepgen.generators import Generator
@@ -19,7 +20,9 @@ from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Progress, Request, Study
 from deepgen.tuning import tune as run
-from deepgen.tuning.request import STUDIES
+from deepgen.tuning.request import STUDIES, on_threads
+from deepgen.view.live import Watch, in_notebook, title_of, watching
+from deepgen.view.signals import stop_on_ctrl_c
 from deepgen.vocabulary import BadInput
 
 
@@ -38,12 +41,15 @@ def tune(
     patience: int | None = None,
     keep_top: int = 8,
     knobs: Mapping[str, Sequence[Any]] | None = None,
+    family: str | None = None,
+    threads: int | None = None,
     generator: Generator | None = None,
     policy: Policy | None = None,
     baselines: bool | Sequence[str | type[Baseline]] = True,
     out: str | Path | None = None,
     engine: Engine | None = None,
     settings: Settings | None = None,
+    progress: bool | None = None,
     watch: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Study:
@@ -52,9 +58,15 @@ def tune(
     `operator` may be a list: the same operator in several shapes, for which one kernel is tuned. It is verified at all
     of them, and the geometric mean of its times counts.
 
-    `target` is a name such as "x86:native", or None for the best device here. `knobs` narrows knobs to some of their
-    values. `generator` is a family of kernels of your own in place of deepgen's; `strategy` may be a class of your own,
-    and `baselines` a list of names and such classes. `out` is where studies are kept.
+    `target` is a name such as "x86:native", or None for the best device here. `family` names one of deepgen's families
+    of kernels, such as "c_gemm", in place of the best for that target; `threads` is how many threads kernels and
+    baselines use at most on a CPU. `knobs` narrows knobs to some of their values. `generator` is a family of kernels of
+    your own in place of deepgen's; `strategy` may be a class of your own, and `baselines` a list of names and such
+    classes. `out` is where studies are kept.
+
+    `progress` shows how far the run is, by default in a terminal and in a notebook; `watch` is called with the same
+    facts, and `stop` ends the run when it is set. Ctrl-C ends it as cleanly: what was measured is kept, then
+    KeyboardInterrupt is raised. A second Ctrl-C does not wait.
 
     No `deepgen.toml` is read: it names programs to run, and a script should do the same wherever it is started. To go
     by one, hand it over, with `from deepgen import settings`: `settings=settings.read("deepgen.toml")`, or
@@ -73,6 +85,8 @@ def tune(
     shapes = tuple(operator) if isinstance(operator, (list, tuple)) else (operator,)
     if not shapes:
         raise BadInput("no operator is given", allowed="one, or several shapes of one")
+    if family is not None and generator is not None:
+        raise BadInput("family and generator are both given", allowed="one of them")
     request = Request(
         operator=shapes[0],
         also=shapes[1:],
@@ -88,12 +102,30 @@ def tune(
         patience=patience,
         keep_top=keep_top,
         domains=knobs or {},
-        generator=generator,
+        generator=generator if family is None else generators.by_name(family),
         policy=policy or Policy(),
         baselines=baselines,
         out=STUDIES if out is None else Path(out),
     )
-    return run(request, engine=engine, watch=watch, stop=stop)
+    if threads is not None:
+        request = on_threads(request, threads)
+    if progress is None:
+        progress = watch is None and (sys.stderr.isatty() or in_notebook())
+    with stop_on_ctrl_c(stop) as stopping, watching(title_of(request), quiet=not progress) as view:
+        study = run(request, engine=engine, watch=_both(view, watch), stop=stopping.event)
+    if stopping.signum:
+        told = f"stopped after {len(study.trials())} trials, all kept in {study.folder}"
+        raise KeyboardInterrupt(f"{told}: the same call goes on where it stopped")
+    return study
+
+
+def _both(view: Watch, watch: Watch | None) -> Watch:
+    def tell(progress: Progress) -> None:
+        view(progress)
+        if watch is not None:
+            watch(progress)
+
+    return tell
 
 
 def local_engine(settings: Settings, jobs: int | None = None) -> LocalEngine:

@@ -32,13 +32,24 @@ def test_what_is_slower_is_there_for_who_asks() -> None:
         assert wanted.generator.refuses(wanted.operator, wanted.target) is None
 
 
-def test_the_fastest_family_is_told_first(capsys: pytest.CaptureFixture[str]) -> None:
-    def study(family: str, seconds: float | None, m: int = 64) -> Any:
-        winner = None if seconds is None else {"seconds": seconds}
-        return SimpleNamespace(
-            describe=gemm(m, 64, 64).describe, definition={"generator": family}, summary=lambda: {"winner": winner}
-        )
+def _study(family: str, seconds: float | None, m: int = 64, *, ahead: bool = False) -> Any:
+    winner = None if seconds is None else {"seconds": seconds}
+    plan = SimpleNamespace(prepare=("pack",) if ahead else ())
+    return SimpleNamespace(
+        describe=gemm(m, 64, 64).describe,
+        definition={"generator": family},
+        summary=lambda: {"winner": winner},
+        best=lambda: SimpleNamespace(kernel=SimpleNamespace(plan=plan)),
+    )
 
-    print_ranking([study("slow", 2e-3), study("quick", 1e-3), study("none", None), study("alone", 1e-3, m=32)])
+
+def test_the_fastest_family_is_told_first(capsys: pytest.CaptureFixture[str]) -> None:
+    print_ranking([_study("slow", 2e-3), _study("quick", 1e-3), _study("none", None), _study("alone", 1e-3, m=32)])
     told = capsys.readouterr().out.splitlines()
     assert "64x64x64" in told[0] and [line.split(":")[0] for line in told[1:]] == ["quick", "slow"]
+
+
+def test_what_packs_ahead_is_not_ranked_with_what_packs_in_time(capsys: pytest.CaptureFixture[str]) -> None:
+    print_ranking([_study("packs", 2e-3), _study("ahead", 1e-3, ahead=True), _study("slow", 3e-3)])
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in told[1:]] == ["packs", "slow", "Not comparable with these", "ahead"]

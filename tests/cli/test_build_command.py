@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from deepgen import generators, targets
-from deepgen.cli import configs
+from deepgen.cli import configs, toolchain
 from deepgen.operators import gemm
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, DeepgenError
 
 SIM = ("build", "gemm", "MNK=64", "--target", "sim", "-o", "out")
 
@@ -26,6 +26,20 @@ def test_default_kernel_for_x86_with_all_its_files(deepgen: Callable, project: P
         assert (project / "out" / name).stat().st_size > 0
     assert "vfmadd" in (project / "out" / about["files"]["assembly"]).read_text()
     assert (project / "out" / about["files"]["binary"]).read_bytes()[:4] == b"\x7fELF"
+
+
+def test_without_a_disassembler_only_the_assembly_is_lacking(
+    deepgen: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> str:
+        raise DeepgenError('nvdisasm cannot disassemble it: architecture "SM70" is deprecated')
+
+    monkeypatch.setattr(toolchain, "assembly_of", refuse)
+    said = deepgen(*SIM)
+    assert said.code == 0 and "lacks    the assembly: nvdisasm cannot" in said.out
+    about = json.loads((project / "out" / "build.json").read_text())
+    assert about["verdict"] == "built" and about["files"]["assembly"] is None and "SM70" in about["no_assembly"]
+    assert (project / "out" / about["files"]["binary"]).exists()
 
 
 def test_without_a_choice_the_default_config_is_built(deepgen: Callable) -> None:

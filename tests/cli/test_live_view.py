@@ -8,8 +8,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from deepgen.cli.live import clock, line, render
 from deepgen.tuning import Progress
+from deepgen.view.live import clock, line, render
 
 BUSY = Progress(
     phase="searching",

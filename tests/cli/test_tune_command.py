@@ -88,6 +88,13 @@ def test_more_trials_go_on_with_the_same_study(deepgen: Callable, project: Path)
     assert len(after) == 15
 
 
+def test_resume_says_when_there_is_nothing_to_add(deepgen: Callable) -> None:
+    assert deepgen(*SMALL, "--trials", "7").code == 0
+    said = deepgen("resume", "deepgen-studies", "--trials", "4")
+    assert said.code == 0 and "7 trials are done already: --trials 4 adds none" in said.err
+    assert "are done already" not in deepgen("resume", "deepgen-studies", "--trials", "8").err
+
+
 def test_resume_keeps_to_the_budget_that_was_given(deepgen: Callable, project: Path) -> None:
     first = deepgen(*SMALL, "--json").json()
     assert deepgen("resume", first["study"], "--json").json() == first

@@ -228,7 +228,7 @@ def test_workspaces_can_be_asked_for(norm: Loaded, multiply: Loaded) -> None:
 
 
 def test_a_loaded_kernel_says_what_it_is(multiply: Loaded) -> None:
-    assert repr(multiply) == "<deepgen kernel multiply for gemm f32 nn 32x32x32 on the cpu>"
+    assert repr(multiply) == "<deepgen kernel multiply for gemm f32 nn 32x32x32 on the cpu: kernel(A, B) -> C>"
 
 
 def test_kernels_that_no_process_can_call_are_refused() -> None:
@@ -294,6 +294,25 @@ def test_arrays_of_numpy_give_arrays_of_the_same_kind(of: str, c_type: str, thei
         assert z.dtype == x.dtype and (z == x).all()
     with pytest.raises(BadInput, match="y is f16"):
         call(x, x.astype(np.float16))
+
+
+@pytest.mark.parametrize("theirs", ["float8_e4m3fn", "float8_e5m2"])
+def test_eight_bit_floats_of_ml_dtypes_give_its_bfloat16(theirs: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    text = """
+void first(const unsigned char *A, const unsigned char *B, unsigned short *C, long M, long N, long K) {
+    for (long i = 0; i < M * N; i++) C[i] = 0x3f80;
+}
+"""
+    call = load(plain("first", text, *GEMM.plan.steps[0].args), gemm(8, 8, 8, dtype=theirs), CPU)
+    a, b = (np.ones(shape, getattr(ml_dtypes, theirs)) for shape in ((8, 4), (4, 8)))
+    c = call(a, b)
+    assert c.dtype == ml_dtypes.bfloat16 and (c == 1.0).all()
+    assert call(a.view(np.uint8), b).dtype == ml_dtypes.bfloat16  # one of them tells enough
+    bits = call(a.view(np.uint8), b.view(np.uint8))
+    assert bits.dtype == np.uint16 and (bits == 0x3F80).all()
+    out = np.empty((8, 8), np.uint16)
+    assert call(a, b, out=out) is out and (out == 0x3F80).all()
 
 
 def test_results_wider_than_the_inputs_are_made_too() -> None:

@@ -14,7 +14,7 @@ DATA = Path(__file__).parent.parent.parent / "data"
 
 
 def test_a_hub_file_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["space", "show", str(DATA / "recorded" / "gemm.T1.json"), "--json"]) == 0
+    assert main(["space", "show", str(DATA / "recorded" / "gemm.T1.json"), "--removed", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["product"], shown["count"]) == (663_552, 116_928)
     assert {k["name"] for k in shown["knobs"]} >= {"MWG", "NWG", "KWG"}
@@ -22,6 +22,16 @@ def test_a_hub_file_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None
     removed = {r["name"]: r for r in shown["requirements"]}
     assert removed["KWG % KWI == 0"]["removes_alone"] == 0
     assert removed["MWG % (MDIMC * VWM) == 0"]["removes_alone"] > 0
+    assert main(["space", "show", str(DATA / "recorded" / "gemm.T1.json"), "--removed"]) == 0
+    assert "alone" in capsys.readouterr().out
+
+
+def test_what_requirements_remove_is_counted_only_when_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Space, "removed_by", lambda _: pytest.fail("seconds of work in a large space"))
+    assert main(["space", "show", str(DATA / "recorded" / "gemm.T1.json")]) == 0
+    assert "MWG % (MDIMC * VWM) == 0" in capsys.readouterr().out
 
 
 def test_a_tuning_config_is_shown_by_either_strategy(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import pytest
 
-from deepgen.cli.output import bound_text, rate_text
 from deepgen.operators import Recorded, Work, gemm
 from deepgen.tuning.speed import ARITHMETIC, MEMORY, Bound, bound, speed
+from deepgen.tuning.text import bound_text, rate_text
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ def build(
     layout: options.Layout = None,
     fast_sums: options.FastSums = False,
     target: options.TargetName = None,
+    family: options.OneFamily = None,
+    threads: options.Threads = None,
     config: ConfigText = None,
     rank: Rank = None,
     as_json: options.AsJson = False,
@@ -37,13 +39,17 @@ def build(
     from deepgen.cli import configs, toolchain
     from deepgen.cli import words as operator_words
     from deepgen.cli.output import print_json
+    from deepgen.vocabulary.errors import DeepgenError
 
     current = settings.load()
     operator, _ = operator_words.parse(words, **options.of_operator(dtype, layout, fast_sums))
     where = targets.resolve(target or current.target)
-    generator = generators.find(operator, where)
+    generator = generators.find(operator, where, family)
     space = generator.space(operator, where)
-    chosen = configs.choose(space, generator.default(operator, where), config, rank)
+    if threads is not None:
+        space = space.restrict(generators.on_threads(generator, space, threads))
+    default = generator.default(operator, where.limited_to(threads))
+    chosen = configs.choose(space, default, config, rank)
     kernel = generator.emit(operator, where, chosen)
     about: dict[str, Any] = {
         "operator": operator.to_json(),
@@ -53,14 +59,22 @@ def build(
         "config": chosen,
         "folder": str(output),
     }
-    _write_sources(output, kernel)
+    script = toolchain.build_script(kernel, where, current)
+    sources = toolchain.write_sources(output, kernel, script)
     try:
         artifact = toolchain.build_kernel(kernel, where, current)
     except BuildError as error:
         _write_about(output, {**about, "verdict": str(error.verdict), "detail": error.detail, "log": error.log})
         raise
-    files = _write_built(output, kernel, artifact, toolchain.assembly_of(kernel, where, current))
+    files: dict[str, Any] = {"source": sources, "assembly": None, "binary": _write_built(output, kernel, artifact)}
     about |= {**artifact.to_json(), "verdict": "built", "files": files, "binary": str(output / files["binary"])}
+    try:
+        assembly = toolchain.assembly_of(kernel, where, current)
+    except DeepgenError as error:  # a disassembler that is missing, or knows fewer architectures than the compiler
+        about["no_assembly"] = str(error)
+    else:
+        files["assembly"] = f"{kernel.name}.s"
+        (output / files["assembly"]).write_text(assembly, encoding="utf-8")
     _write_about(output, about)
     if as_json:
         print_json(about)
@@ -68,24 +82,11 @@ def build(
         _print(about)
 
 
-def _write_sources(folder: Path, kernel: Kernel) -> None:
-    from deepgen.vocabulary.errors import BadInput
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for source in kernel.sources:
-            (folder / source.name).write_text(source.text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"-o {folder} cannot be written: {error.strerror}", allowed="a folder") from error
-
-
-def _write_built(folder: Path, kernel: Kernel, artifact: Artifact, assembly: str) -> dict[str, Any]:
+def _write_built(folder: Path, kernel: Kernel, artifact: Artifact) -> str:
     binary = folder / f"{kernel.name}.{artifact.format}"
     # Not a copy of times and mode: the cache's file may be read-only.
     binary.write_bytes(Path(artifact.binary).read_bytes())
-    text = folder / f"{kernel.name}.s"
-    text.write_text(assembly, encoding="utf-8")
-    return {"source": [source.name for source in kernel.sources], "assembly": text.name, "binary": binary.name}
+    return binary.name
 
 
 def _write_about(folder: Path, about: dict[str, Any]) -> None:
@@ -95,7 +96,8 @@ def _write_about(folder: Path, about: dict[str, Any]) -> None:
 
 
 def _print(about: dict[str, Any]) -> None:
-    from deepgen.cli.output import config_text, labelled, seconds_text, shown
+    from deepgen.cli.output import config_text, labelled, shown
+    from deepgen.tuning.text import seconds_text
 
     labelled("config", config_text(about["config"]))
     labelled("rank", str(about["rank"]))
@@ -105,5 +107,7 @@ def _print(about: dict[str, Any]) -> None:
     if about["log"].strip():
         labelled("said", about["log"].strip())
     files = about["files"]
-    labelled("files", ", ".join([*files["source"], files["assembly"], files["binary"], "build.json"]))
+    labelled("files", ", ".join(filter(None, [*files["source"], files["assembly"], files["binary"], "build.json"])))
+    if "no_assembly" in about:
+        labelled("lacks", f"the assembly: {about['no_assembly']}")
     labelled("folder", shown(about["folder"]))

@@ -57,8 +57,9 @@ def pack(
     from deepgen import settings
     from deepgen.api import local_engine
     from deepgen.cli import session
-    from deepgen.cli.output import note, print_json, shown
+    from deepgen.cli.output import print_json, shown
     from deepgen.tuning import bundles
+    from deepgen.view.text import note
 
     current = settings.load()
     given = {

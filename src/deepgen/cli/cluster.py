@@ -46,8 +46,9 @@ def check(file: File, as_json: options.AsJson = False) -> None:
 @app.command("up")
 def up(file: File, head: Head = None, force: Force = False, as_json: options.AsJson = False) -> None:
     """Start a Ray node on every host where none is up, and the head here."""
-    from deepgen.cli.output import note, print_json, shown
+    from deepgen.cli.output import print_json, shown
     from deepgen.cluster import nodes
+    from deepgen.view.text import note
 
     cluster, password = _read(file)
     if not as_json:
@@ -82,9 +83,10 @@ def status(file: File, as_json: options.AsJson = False) -> None:
 @app.command("down")
 def down(file: File, force: Force = False, as_json: options.AsJson = False) -> None:
     """Stop everything that was started on the hosts and here, also after a crash."""
-    from deepgen.cli.output import note, print_json
+    from deepgen.cli.output import print_json
     from deepgen.cluster import nodes
     from deepgen.cluster.ssh import HostError
+    from deepgen.view.text import note
 
     cluster, password = _read(file)
     _no_driver(cluster)
@@ -125,8 +127,9 @@ def run(
     """
     from deepgen import settings
     from deepgen.cli import cluster_run
-    from deepgen.cli.output import note, print_json, shown
+    from deepgen.cli.output import print_json, shown
     from deepgen.cluster.folder import Definition, RunFolder
+    from deepgen.view.text import note
 
     cluster, _ = _read(file)
     current = settings.load()
@@ -203,8 +206,8 @@ def _no_driver(cluster: Cluster) -> None:
 
 
 def _read(file: Path) -> tuple[Cluster, Ask]:
-    from deepgen.cli.output import note
     from deepgen.cluster import files, ssh
+    from deepgen.view.text import note
 
     cluster = files.read(file)
     for sentence in cluster.notes:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepgen.cli.live import clock
 from deepgen.cli.output import bytes_text, labelled, table
 from deepgen.cluster.check import Report
 from deepgen.cluster.model import Host
 from deepgen.cluster.nodes import Node
+from deepgen.view.live import clock
 
 
 def print_reports(reports: Sequence[Report]) -> None:

@@ -13,17 +13,18 @@ from pathlib import Path
 
 import typer
 
-from deepgen.cli import live
 from deepgen.cli.cluster_requests import requests_of
 from deepgen.cli.cluster_view import print_results, print_results_json, watching
 from deepgen.cli.detach import PROGRAM
-from deepgen.cli.output import note, shown
-from deepgen.cli.signals import Stopped, stop_on_signals
+from deepgen.cli.output import shown
 from deepgen.cluster import files, ssh
 from deepgen.cluster.drive import Means, drive
 from deepgen.cluster.folder import ENDED, RunFolder, RunProgress
 from deepgen.cluster.model import Cluster, Host, Secret, password_variable
 from deepgen.settings import Settings
+from deepgen.view import live
+from deepgen.view.signals import Stopped, stop_on_signals
+from deepgen.view.text import note
 from deepgen.vocabulary import BadInput, DeepgenError
 
 _GLANCE = 0.2

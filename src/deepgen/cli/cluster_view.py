@@ -12,9 +12,11 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from deepgen.cli.live import LINE_EVERY
-from deepgen.cli.output import WIDTH, console, note, print_json, rate_text, seconds_text, shown, table
+from deepgen.cli.output import print_json, shown, table
 from deepgen.cluster.folder import GroupProgress, RunProgress
+from deepgen.tuning.text import rate_text, seconds_text
+from deepgen.view.live import LINE_EVERY
+from deepgen.view.text import WIDTH, console, note
 
 Show = Callable[[RunProgress], None]
 

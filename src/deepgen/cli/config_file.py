@@ -9,6 +9,8 @@ from typing import Any
 
 from deepgen import search, targets
 from deepgen.cli import words
+from deepgen.cli.completion import EVERY_FAMILY
+from deepgen.generators import FAMILIES
 from deepgen.generators.older import files as older
 from deepgen.operators import OPERATORS, Operator, words_of
 from deepgen.operators.words import short_example
@@ -17,7 +19,7 @@ from deepgen.vocabulary.errors import BadInput
 
 SUFFIXES = (".toml", ".json")
 WHAT = ("operator", "shapes")
-RUN = ("target", "one_kernel", "knobs", "budget", "seed", "strategy", "keep_top", "out")
+RUN = ("target", "family", "threads", "one_kernel", "knobs", "budget", "seed", "strategy", "keep_top", "out")
 _CONTENT = f"an object with {', '.join(WHAT)}, the operator's words, {', '.join(RUN)}"
 
 
@@ -29,6 +31,8 @@ class TuningConfig:
     operators: tuple[Operator, ...]  # one study each, or all in one
     one_kernel: bool = False  # one kernel for all of them
     target: str | None = None
+    family: str | None = None
+    threads: int | None = None
     knobs: Mapping[str, list[Any]] = field(default_factory=dict)
     trials: int | None = None
     time_budget: float | None = None
@@ -95,6 +99,8 @@ def read(path: Path) -> TuningConfig:
         operators=_operators(top, operator, shared),
         one_kernel=top.get("one_kernel", lambda v: v if isinstance(v, bool) else None, "true or false", default=False),
         target=top.get("target", _word, "the name of a target, such as x86:native", check=targets.resolve),
+        family=top.get("family", _word, "a family's name, or all", check=_check_family),
+        threads=top.get("threads", _whole, "a whole number from 1 up"),
         knobs=_knobs(top),
         trials=budget.get("trials", _whole, "a whole number from 1 up"),
         time_budget=budget.get("time", _seconds, "seconds, a number above 0"),
@@ -148,6 +154,11 @@ def _example(kind: type[Operator]) -> str:
     """A shape as TOML writes it."""
     said = short_example(words_of(kind).values()).split()
     return "{ " + ", ".join(word.replace("=", " = ") for word in said) + " }"
+
+
+def _check_family(name: str) -> None:
+    if name != EVERY_FAMILY:
+        FAMILIES.get(name)
 
 
 def _knobs(top: _Table) -> dict[str, list[Any]]:

@@ -47,7 +47,8 @@ def import_results(
 
 
 def _print(results: Sequence[Result], file: Path) -> None:
-    from deepgen.cli.output import config_text, labelled, seconds_text, table
+    from deepgen.cli.output import config_text, labelled, table
+    from deepgen.tuning.text import seconds_text
 
     first = results[0].config
     same = {k: v for k, v in first.items() if all(k in r.config and r.config[k] == v for r in results)}

@@ -41,7 +41,13 @@ from deepgen.cli.operator_help import OperatorCommand
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
-app = typer.Typer(name="deepgen", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+# Commands and groups below inherit the names of the help option.
+app = typer.Typer(
+    name="deepgen",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 _OF_OPERATORS = (tune.tune, space.space, build.build)
 for _name, _command in (
     ("tune", tune.tune),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand
+
+from deepgen.cli import completion
 
 if TYPE_CHECKING:
     from deepgen.operators import Operator, Word
@@ -33,6 +36,16 @@ class OperatorCommand(TyperCommand):
             # Their packages are not imported for a list.
             with formatter.section("Operators of installed packages"):
                 formatter.write_text(f"{', '.join(others)}; the words of one: {ctx.command_path} NAME --help")
+        options = {name for parameter in self.params for name in parameter.opts}
+        with formatter.section("Values of options"):
+            formatter.write_dl([(o, text) for o, text in _values_of_options() if o in options])
+
+
+def _values_of_options() -> Iterator[tuple[str, str]]:
+    """What can be given to options whose values have names, plug-ins included."""
+    for option, names in completion.NAMES.items():
+        yield option, ", ".join(names())
+    yield "--target", f"KIND:native, or KIND:ARCH such as cuda:sm_90; a KIND is {', '.join(completion.target_kinds())}"
 
 
 def _write(operator: type[Operator], formatter: Any) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from deepgen.cli import completion
+
 OF_OPERATOR = ("dtype", "layout", "fast_sums")  # options that say what a word of that name may say, too
 
 Words = Annotated[
@@ -15,6 +17,7 @@ Words = Annotated[
         metavar="OPERATOR NAME=VALUE...",
         help="Such as: gemm M=1024 N=2048 K=3072, or gemm MNK=1024.",
         show_default=False,
+        autocompletion=completion.operators,
     ),
 ]
 StudyName = Annotated[
@@ -26,7 +29,12 @@ StudyName = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Dtype = Annotated[
     str | None,
-    typer.Option("--dtype", help="Number format of the tensors, as the word dtype=.", show_default=False),
+    typer.Option(
+        "--dtype",
+        help="Number format of the tensors, as the word dtype=.",
+        show_default=False,
+        autocompletion=completion.dtypes,
+    ),
 ]
 Layout = Annotated[
     str | None,
@@ -47,7 +55,12 @@ Also = Annotated[
 ]
 TargetName = Annotated[
     str | None,
-    typer.Option("--target", help="Where it runs, such as x86:native. [the best device here]", show_default=False),
+    typer.Option(
+        "--target",
+        help="Where it runs, such as x86:native. [the best device here]",
+        show_default=False,
+        autocompletion=completion.targets,
+    ),
 ]
 Family = Annotated[
     str | None,
@@ -55,6 +68,16 @@ Family = Annotated[
         "--family",
         help="The family of kernels, or `all`: a study of each. [the fastest there, as measured]",
         show_default=False,
+        autocompletion=completion.families,
+    ),
+]
+OneFamily = Annotated[
+    str | None,
+    typer.Option(
+        "--family",
+        help="The family of kernels. [the fastest there, as measured]",
+        show_default=False,
+        autocompletion=completion.families,
     ),
 ]
 Threads = Annotated[
@@ -93,7 +116,9 @@ OutFolder = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of inputs and search. [0]", show_default=False)]
 Strategy = Annotated[
     str | None,
-    typer.Option("--strategy", help="How configs are chosen. [model]", show_default=False),
+    typer.Option(
+        "--strategy", help="How configs are chosen. [model]", show_default=False, autocompletion=completion.strategies
+    ),
 ]
 StartFrom = Annotated[
     int | None,

@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-WIDTH = 80
-
-
-def console(*, stderr: bool = False) -> Console:
-    """A console no wider than 80 columns, whatever the terminal."""
-    from rich.console import Console
-
-    made = Console(stderr=stderr, highlight=False)
-    made.width = min(made.width, WIDTH)
-    return made
+from deepgen.view.text import WIDTH, console
 
 
 def print_json(value: object) -> None:
     """The one object of `--json`, in ASCII: the same in every locale, and for any path."""
     print(json.dumps(value, indent=2, allow_nan=False, default=str))
-
-
-def note(text: str) -> None:
-    """A sentence for the person, out of the way of results."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -87,15 +69,6 @@ def config_text(config: Mapping[str, Any]) -> str:
     return ", ".join(f"{knob}={knob_text(value)}" for knob, value in config.items())
 
 
-def seconds_text(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds / 1e-9:.4g} ns"
-
-
 def bytes_text(size: int) -> str:
     value = float(size)
     for unit in ("B", "KiB", "MiB"):
@@ -103,26 +76,3 @@ def bytes_text(size: int) -> str:
             return f"{value:.4g} {unit}"
         value /= 1024
     return f"{value:.4g} GiB"
-
-
-def rate_text(fast: Mapping[str, Any]) -> str:
-    """The rate that tells most of a run: of its arithmetic, or of its bytes where memory bounds it."""
-    from deepgen.tuning.speed import MEMORY
-
-    if fast.get("bound") == MEMORY:
-        return f"{fast['gbytes_per_second']:.1f} GB/s"
-    return f"{fast['gflops']:.1f} GFLOP/s"
-
-
-def bound_text(fast: Mapping[str, Any]) -> str:
-    """How near a run is to what bounds it, to stand after its rate; nothing where that is not known."""
-    from deepgen.tuning.speed import MEMORY
-
-    share, what = fast["share_of_peak"], "peak"
-    if fast.get("bound") == MEMORY:
-        share, what = fast["share_of_bound"], "bandwidth"
-    return "" if share is None else f", {share_text(share)} of {what}"
-
-
-def share_text(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"

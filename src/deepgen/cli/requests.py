@@ -9,39 +9,28 @@ from typing import Any
 
 from deepgen import generators, targets
 from deepgen.cli import config_file, words
+from deepgen.cli.completion import EVERY_FAMILY
 from deepgen.cli.options import OF_OPERATOR
 from deepgen.generators.older.generator import OlderGenerator
 from deepgen.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Request, Study
-from deepgen.tuning.request import generator_of, narrow
+from deepgen.tuning.request import generator_of, narrow, on_threads
 from deepgen.vocabulary.errors import BadInput
 
-EVERY_FAMILY = "all"
 # What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
 OF_A_RUN = (
     "trials", "time_budget", "seed", "strategy", "options", "transfer", "second_look", "target_speedup", "patience",
     "keep_top", "out",
 )  # fmt: skip
+PLACEMENT = ("family", "threads")
 
 
 def from_words(
     given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
 ) -> tuple[list[Request], bool]:
     """The requests, one a study, and whether the words ask to detach. `options` holds None where nothing was given."""
-    wanted, detach = _wanted(given, options, settings, policy)
-    family, threads = options.get("family"), options.get("threads")
-    if family is not None:
-        wanted = [chosen for request in wanted for chosen in _by_family(request, family)]
-    if threads is not None:
-        wanted = [_on_threads(request, threads) for request in wanted]
-    return wanted, detach
-
-
-def _wanted(
-    given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
-) -> tuple[list[Request], bool]:
     if given and config_file.is_config_file(given[0]):
         return _from_file(given, options, settings, policy), False
     _no_space_strategy(options)
@@ -54,7 +43,7 @@ def _wanted(
     also = tuple(words.another_shape(operator, text) for text in options.get("also") or ())
     chosen = {"out": settings.studies, **chosen}
     request = Request(operator=operator, target=target, also=also, policy=policy, **chosen)
-    return [request], bool(extras.detach)
+    return _placed([request], options), bool(extras.detach)
 
 
 def from_study(study: Study, options: Mapping[str, Any]) -> Request:
@@ -98,23 +87,31 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
             raise BadInput(f"{option} is given with a tuning config file", allowed=f"write {key} in {given[0]}")
     older = config_file.read_older(Path(given[0]))
     if older is not None:
-        return [_from_older(older, given[0], options, settings, policy)]
+        return _placed([_from_older(older, given[0], options, settings, policy)], options)
     _no_space_strategy(options)
     config = config_file.read(Path(given[0]))
     target = _target(options["target"], config.target or settings.target)
     said = {name: getattr(config, name) for name in ("trials", "time_budget", "seed", "strategy", "keep_top", "out")}
     chosen = {"out": settings.studies, **_chosen(said, options)}
-    for operator in config.operators:
-        try:
-            narrow(generators.find(operator, target).space(operator, target), config.knobs)
-        except BadInput as error:
-            where = f"{config.file}: {operator.describe()}"
-            raise BadInput(f"knobs: {error.what}", where=where, allowed=error.allowed) from error
     groups = [config.operators] if config.one_kernel else [(operator,) for operator in config.operators]
-    return [
+    wanted = [
         Request(operator=first, also=tuple(others), target=target, policy=policy, domains=config.knobs, **chosen)
         for first, *others in groups
     ]
+    placement = {name: getattr(config, name) if options.get(name) is None else options[name] for name in PLACEMENT}
+    wanted = _placed(wanted, placement)
+    for request in wanted:
+        for operator in (request.operator, *request.also):
+            _check_knobs(replace(request, operator=operator, also=()), config)
+    return wanted
+
+
+def _check_knobs(request: Request, config: config_file.TuningConfig) -> None:
+    try:
+        narrow(generator_of(request).space(request.operator, request.target), request.domains)
+    except BadInput as error:
+        where = f"{config.file}: {request.operator.describe()}"
+        raise BadInput(f"knobs: {error.what}", where=where, allowed=error.allowed) from error
 
 
 def _from_older(
@@ -128,6 +125,14 @@ def _from_older(
     return Request(operator=generator.operator, target=target, policy=policy, generator=generator, **chosen)
 
 
+def _placed(wanted: list[Request], options: Mapping[str, Any]) -> list[Request]:
+    """The requests with the family and the threads that the options name."""
+    family, threads = (options.get(name) for name in PLACEMENT)
+    if family is not None:
+        wanted = [chosen for request in wanted for chosen in _by_family(request, family)]
+    return wanted if threads is None else [on_threads(request, threads) for request in wanted]
+
+
 def _by_family(request: Request, name: str) -> list[Request]:
     """The request with that family, or one for each that serves: a study has one space, and so one family."""
     if request.generator is not None:
@@ -137,19 +142,6 @@ def _by_family(request: Request, name: str) -> list[Request]:
     else:
         served = [generators.by_name(name)]
     return [replace(request, generator=family) for family in served]
-
-
-def _on_threads(request: Request, threads: int) -> Request:
-    """Kernels that use so many threads at most, and baselines that use just as many."""
-    family = generator_of(request)
-    knobs = {knob.name: knob.values for knob in family.space(request.operator, request.target).knobs}
-    fitting = [count for count in knobs.get("THREADS", ()) if isinstance(count, int) and count <= threads]
-    if not fitting:
-        raise BadInput(
-            f"--threads {threads} is given", allowed=f"only for a CPU: {family.name} has no threads to count"
-        )
-    domains = {"THREADS": fitting, **request.domains}
-    return replace(request, domains=domains, policy=replace(request.policy, threads=threads))
 
 
 def _target(given: str | None, otherwise: str | None) -> Target:

@@ -24,12 +24,15 @@ def resume(
     from deepgen import settings
     from deepgen.cli import bundle, engines, requests, session, studies
     from deepgen.cli.detach import start
+    from deepgen.view.text import note
 
     on = engines.chosen(engine, address)
     current = settings.load()
     found = studies.open_study(study, current, trust=trust)
     if engine == "local":
         studies.check_machine(found)
+    if trials is not None and trials <= (done := len(found.trials())):
+        note(f"{done} trials are done already: --trials {trials} adds none")
     given = {"trials": trials, "time_budget": time_budget, "keep_top": keep_top}
     job = session.Job(requests.from_study(found, given), found.folder)
     if detach:

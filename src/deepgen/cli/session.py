@@ -9,10 +9,8 @@ from pathlib import Path
 
 import typer
 
-from deepgen.cli.live import watching
 from deepgen.cli.output import print_json, shown
 from deepgen.cli.result import print_ranking, print_result
-from deepgen.cli.signals import Stop, Stopped, stop_on_signals
 from deepgen.engines import Engine
 from deepgen.generators.older.generator import NAME as OLDER
 from deepgen.targets import Elsewhere
@@ -20,6 +18,8 @@ from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.older_results import write_results
 from deepgen.tuning.request import plan
+from deepgen.view.live import title_of, watching
+from deepgen.view.signals import Stop, Stopped, stop_on_signals
 from deepgen.vocabulary.errors import Missing
 
 
@@ -68,9 +68,7 @@ def offering(command: str) -> Iterator[None]:
 
 def _tune(job: Job, on: Engine, stop: Stop, *, as_json: bool) -> Study:
     request = job.request
-    more = f" and {len(request.also)} more" if request.also else ""
-    title = f"{request.operator.describe()}{more} on {request.target.name}"
-    with watching(title, quiet=as_json) as watch:
+    with watching(title_of(request), quiet=as_json) as watch:
         study = run_tuner(request, engine=on, watch=watch, stop=stop.event)
     write_older_results(study)
     return study

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 Number = Annotated[int | None, typer.Option("--trial", min=0, help="Which trial. [the best]", show_default=False)]
 WantSource = Annotated[bool, typer.Option("--source", help="Print the kernel's source.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="With --source: write the files to this folder.", show_default=False),
+]
 WantAssembly = Annotated[bool, typer.Option("--asm", help="Print the kernel's assembly.")]
 
 
@@ -22,6 +27,7 @@ def show(
     trial: Number = None,
     source: WantSource = False,
     asm: WantAssembly = False,
+    output: Output = None,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -30,8 +36,11 @@ def show(
     from deepgen.cli import studies
     from deepgen.cli.output import print_json
     from deepgen.cli.result import print_result
-    from deepgen.cli.toolchain import assembly_of_trial
+    from deepgen.cli.toolchain import SCRIPT, assembly_of_trial, build_script, write_sources
+    from deepgen.vocabulary.errors import BadInput
 
+    if output is not None and not source:
+        raise BadInput(f"-o {output} is given", allowed="with --source")
     current = settings.load()
     found = studies.open_study(study, current, trust=trust)
     if trial is None and not source and not asm:
@@ -43,13 +52,23 @@ def show(
             print_result(found)
         return
     chosen = found.best().trial if trial is None else found.trial(trial)
-    texts = {}
+    texts: dict[str, str] = {}
+    files: dict[str, str] = {}
     if source:
-        texts["source"] = "\n".join(s.text for s in found.kernel(chosen).sources)
+        kernel = found.kernel(chosen)
+        script = build_script(kernel, found.target, current)
+        files = {s.name: s.text for s in kernel.sources} | ({} if script is None else {SCRIPT: script})
+        if output is not None:
+            texts["source"] = f"written to {output}: {', '.join(write_sources(output, kernel, script))}"
+        elif as_json:
+            texts["source"] = "\n".join(s.text for s in kernel.sources)
+        else:
+            titled = len(files) > 1
+            texts["source"] = "\n".join(f"==> {name} <==\n{text}" if titled else text for name, text in files.items())
     if asm:
         texts["asm"] = assembly_of_trial(found, chosen, current)
     if as_json:
-        print_json({**_facts(found, chosen), **texts})
+        print_json({**_facts(found, chosen), **texts, **({"files": files} if files else {})})
     elif texts:
         print("\n".join(texts.values()))
     else:
@@ -73,7 +92,8 @@ def _facts(study: Study, trial: Trial) -> dict[str, Any]:
 
 
 def _print(facts: dict[str, Any]) -> None:
-    from deepgen.cli.output import config_text, labelled, rate_text, seconds_text, shown
+    from deepgen.cli.output import config_text, labelled, shown
+    from deepgen.tuning.text import rate_text, seconds_text
 
     labelled("study", shown(facts["study"]))
     labelled("trial", f"{facts['trial']}, rank {facts['rank']}")

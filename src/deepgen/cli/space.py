@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepgen.cli import options
+from deepgen.cli import completion, options
 
 if TYPE_CHECKING:
     from deepgen.space import Space
@@ -22,6 +22,7 @@ Words = Annotated[
         metavar="OPERATOR NAME=VALUE... | show FILE",
         help="Such as: gemm MNK=1024. Or: show FILE, of a space file, a T1 file or an older tuning config.",
         show_default=False,
+        autocompletion=completion.operators,
     ),
 ]
 Output = Annotated[
@@ -29,6 +30,11 @@ Output = Annotated[
 ]
 SpaceStrategy = Annotated[
     int, typer.Option("--space-strategy", min=0, max=1, help="How an older tuning config becomes a space.")
+]
+Why = Annotated[bool, typer.Option("--why", help="Which families serve the operator there, and why others do not.")]
+Removed = Annotated[
+    bool,
+    typer.Option("--removed", help="Count the points that each requirement removes: seconds of work in large spaces."),
 ]
 SampleSize = Annotated[int, typer.Option("--sample", min=0, help="How many example configs to show.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the examples.")]
@@ -41,7 +47,11 @@ def space(
     layout: options.Layout = None,
     fast_sums: options.FastSums = False,
     target: options.TargetName = None,
+    family: options.OneFamily = None,
+    threads: options.Threads = None,
     space_strategy: SpaceStrategy = 1,
+    why: Why = False,
+    removed: Removed = False,
     sample: SampleSize = 3,
     seed: Seed = 0,
     as_json: options.AsJson = False,
@@ -50,17 +60,37 @@ def space(
     from deepgen.cli.output import print_json
 
     said = options.of_operator(dtype, layout, fast_sums)
-    make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, target, said)
+    if why:
+        _tell_why(words, target, said, as_json=as_json)
+        return
+    make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, target, family, threads, said)
     start = time.perf_counter()
     found = make()
     count = found.count() if found.uniform else None
     seconds = time.perf_counter() - start
     written = None if output is None else _save(found, output)
-    about = _describe(found, count, seconds, sample, seed) | ({} if written is None else {"file": written})
+    about = _describe(found, count, seconds, sample, seed, removals=removed)
+    about |= {} if written is None else {"file": written}
     if as_json:
         print_json(about)
     else:
         _print(found, about)
+
+
+def _tell_why(words: list[str], target: str | None, said: Mapping[str, Any], *, as_json: bool) -> None:
+    """Every family, and why it does not serve the operator there."""
+    from deepgen import generators, settings, targets
+    from deepgen.cli import words as operator_words
+    from deepgen.cli.output import print_json, table
+
+    operator, _ = operator_words.parse(words, **said)
+    where = targets.resolve(target or settings.load().target)
+    answers = {family.name: family.refuses(operator, where) for family in generators.families()}
+    if as_json:
+        print_json({"operator": operator.to_json(), "target": where.name, "refused": answers})
+        return
+    rows = [[name, reason or "serves it"] for name, reason in answers.items()]
+    table(f"Families for {operator.describe()} on {where.name}", ["family", "answer"], rows)
 
 
 def _reader(words: list[str], strategy: int) -> Callable[[], Space]:
@@ -75,14 +105,21 @@ def _reader(words: list[str], strategy: int) -> Callable[[], Space]:
     return lambda: read_space(text, str(path), strategy)
 
 
-def _generator(words: list[str], target: str | None, said: Mapping[str, Any]) -> Callable[[], Space]:
+def _generator(
+    words: list[str], target: str | None, family: str | None, threads: int | None, said: Mapping[str, Any]
+) -> Callable[[], Space]:
     from deepgen import generators, settings, targets
     from deepgen.cli import words as operator_words
 
     operator, _ = operator_words.parse(words, **said)
     where = targets.resolve(target or settings.load().target)
-    generator = generators.find(operator, where)
-    return lambda: generator.space(operator, where)
+    generator = generators.find(operator, where, family)
+
+    def make() -> Space:
+        found = generator.space(operator, where)
+        return found if threads is None else found.restrict(generators.on_threads(generator, found, threads))
+
+    return make
 
 
 def _save(found: Space, path: Path) -> str:
@@ -98,8 +135,10 @@ def _save(found: Space, path: Path) -> str:
     return str(path)
 
 
-def _describe(found: Space, count: int | None, seconds: float, sample: int, seed: int) -> dict[str, Any]:
-    removed = {r.name: r for r in found.removed_by()}
+def _describe(
+    found: Space, count: int | None, seconds: float, sample: int, seed: int, *, removals: bool
+) -> dict[str, Any]:
+    removed = {r.name: r for r in found.removed_by()} if removals else {}
     examples = found.sample(min(sample, count) if count is not None else sample, seed) if count != 0 else []
     return {
         "name": found.name,
@@ -110,12 +149,8 @@ def _describe(found: Space, count: int | None, seconds: float, sample: int, seed
         ],
         "derived": {name: str(expr.args[0]) for name, expr in found.derivations.items()},
         "requirements": [
-            {
-                "name": r.name,
-                "expression": str(r.expr),
-                "removes_alone": removed[r.name].alone,
-                "removes_of_the_rest": removed[r.name].only,
-            }
+            {"name": r.name, "expression": str(r.expr)}
+            | ({"removes_alone": gone.alone, "removes_of_the_rest": gone.only} if (gone := removed.get(r.name)) else {})
             for r in found.requirements
         ],
         "product": found.product_size(),
@@ -135,17 +170,7 @@ def _print(found: Space, about: dict[str, Any]) -> None:
     table(f"Space {found.name}", ["knob", "values"], [[k["name"], _domain(k)] for k in several])
     if fixed:
         print("Fixed: " + ", ".join(fixed))
-    if about["requirements"]:
-        print()
-        table(
-            "Requirements, and the points that each removes: alone, and of what the others leave",
-            ["alone", "of the rest", "requirement"],
-            [
-                [_number(r["removes_alone"]), _number(r["removes_of_the_rest"]), r["name"]]
-                for r in about["requirements"]
-            ],
-            right=["alone", "of the rest"],
-        )
+    _print_requirements(about["requirements"])
     print()
     print(f"{_number(about['count'])} valid configs of {about['product']:,}, in {about['seconds']:.3f} s")
     if not about["uniform"]:
@@ -156,6 +181,23 @@ def _print(found: Space, about: dict[str, Any]) -> None:
     for config in about["examples"]:
         print("  " + " ".join(f"{name}={_value(value)}" for name, value in config.items() if name in shown))
     print(f"Fingerprint {about['fingerprint'][:16]}" + (f", in {about['file']}" if "file" in about else ""))
+
+
+def _print_requirements(requirements: list[dict[str, Any]]) -> None:
+    from deepgen.cli.output import table
+
+    if not requirements:
+        return
+    print()
+    if "removes_alone" not in requirements[0]:
+        table("Requirements", ["requirement"], [[r["name"]] for r in requirements])
+        return
+    table(
+        "Requirements, and the points that each removes: alone, and of what the others leave",
+        ["alone", "of the rest", "requirement"],
+        [[_number(r["removes_alone"]), _number(r["removes_of_the_rest"]), r["name"]] for r in requirements],
+        right=["alone", "of the rest"],
+    )
 
 
 def _domain(knob: dict[str, Any]) -> str:

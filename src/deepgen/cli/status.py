@@ -36,7 +36,8 @@ def status(names: Names = None, as_json: options.AsJson = False) -> None:
 
 
 def _print(row: dict[str, Any]) -> None:
-    from deepgen.cli.output import bound_text, labelled, rate_text, seconds_text, shown
+    from deepgen.cli.output import labelled, shown
+    from deepgen.tuning.text import bound_text, rate_text, seconds_text
 
     print(shown(row["study"]))
     if "why" in row:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepgen.cli.output import note, shown
+from deepgen.cli.output import shown
 from deepgen.settings import Settings
 from deepgen.tuning.journal import FILE as JOURNAL
+from deepgen.view.text import note
 from deepgen.vocabulary.errors import BadInput, DeepgenError
 
 if TYPE_CHECKING:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from pathlib import Path
 
 from deepgen.build import Cache, build_once, disassembled, toolchain_for
+from deepgen.build.toolchains.c import CCompiler
 from deepgen.settings import Settings
-from deepgen.targets import Target
+from deepgen.targets import Cpu, Target
 from deepgen.tuning import Study
-from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Trial
+
+SCRIPT = "build.sh"
 
 
 def build_kernel(kernel: Kernel, target: Target, settings: Settings) -> Artifact:
@@ -23,6 +27,31 @@ def assembly_of(kernel: Kernel, target: Target, settings: Settings) -> str:
     toolchain = toolchain_for(target, kernel.language, settings.programs())
     with tempfile.TemporaryDirectory(prefix="deepgen-") as folder:
         return toolchain.assembly(kernel, target, Path(folder))
+
+
+def build_script(kernel: Kernel, target: Target, settings: Settings) -> str | None:
+    """A shell script that builds the kernel from its sources; None where no command line does, as with NVRTC."""
+    try:
+        toolchain = toolchain_for(target, kernel.language, settings.programs())
+    except DeepgenError:  # no compiler here
+        return None
+    if not isinstance(toolchain, CCompiler) or not isinstance(target, Cpu):
+        return None
+    command = shlex.join(toolchain.command_line(kernel, target))
+    about = f"# {kernel.name} for {target.name}, by {toolchain.name} {toolchain.version}"
+    return f'#!/bin/sh\n{about}\ncd "$(dirname "$0")" || exit 1\nexec {command}\n'
+
+
+def write_sources(folder: Path, kernel: Kernel, script: str | None) -> list[str]:
+    """The kernel's files, and the script that builds them. Gives their names."""
+    texts = {source.name: source.text for source in kernel.sources} | ({} if script is None else {SCRIPT: script})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"-o {folder} cannot be written: {error.strerror}", allowed="a folder") from error
+    return [*texts]
 
 
 def assembly_of_trial(study: Study, trial: Trial, settings: Settings) -> str:

@@ -18,8 +18,9 @@ def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json:
     """Show the fastest configs of a study."""
     from deepgen import settings
     from deepgen.cli import studies
-    from deepgen.cli.output import config_text, print_json, rate_text, seconds_text, table, write_text
+    from deepgen.cli.output import config_text, print_json, table, write_text
     from deepgen.tuning.reuse import top_rows
+    from deepgen.tuning.text import rate_text, seconds_text
     from deepgen.vocabulary.errors import DeepgenError
 
     found = studies.open_study(study, settings.load())

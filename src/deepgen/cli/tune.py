@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from deepgen.cli import options
+from deepgen.cli import completion, options
 
 Words = Annotated[
     list[str],
@@ -15,6 +15,7 @@ Words = Annotated[
         help="Such as: gemm M=1024 N=2048 K=3072, or MN=1024 K=2048, or MNK=4096; t=500 sets the trials, O=0 detaches. "
         "Or a tuning config file: my.toml or my.json, also one of the older tool.",
         show_default=False,
+        autocompletion=completion.operators,
     ),
 ]
 

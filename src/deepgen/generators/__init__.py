@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from deepgen.generators import refusals
 from deepgen.generators.base import Generator, Yielding
 from deepgen.operators import Operator
+from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.registry import Registry
@@ -42,18 +44,39 @@ def families() -> tuple[Generator, ...]:
     return tuple(make() for make in FAMILIES.working())
 
 
-def find(operator: Operator, target: Target) -> Generator:
-    """The generator for this operator on this target; says why when there is none."""
-    return serving(operator, target)[0]
+def find(operator: Operator, target: Target, family: str | None = None) -> Generator:
+    """The generator for this operator on this target, the best or that of the name; says why when there is none."""
+    return serving(operator, target)[0] if family is None else serves(by_name(family), operator, target)
+
+
+def serves(family: Generator, operator: Operator, target: Target) -> Generator:
+    """The family itself. Raises BadInput where it does not serve the operator there."""
+    refusals.check_addressable(operator)
+    if (reason := family.refuses(operator, target)) is not None:
+        what = f"generator {family.name} does not serve {operator.describe()} on {target.name}"
+        raise BadInput(what, allowed=reason)
+    return family
+
+
+def on_threads(family: Generator, space: Space, most: int) -> dict[str, list[int]]:
+    """The values of knobs that keep kernels to so many threads."""
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise BadInput(f"threads is {most!r}", allowed="a whole number from 1 up")
+    counts = next((knob.values for knob in space.knobs if knob.name == "THREADS"), ())
+    fitting = [count for count in counts if isinstance(count, int) and count <= most]
+    if not fitting:
+        raise BadInput(f"threads is {most}", allowed=f"only for a CPU: {family.name} has no threads to count")
+    return {"THREADS": fitting}
 
 
 def serving(operator: Operator, target: Target) -> list[Generator]:
     """All generators for this operator on this target, the best choice first; says why when there is none."""
-    answers = [(family, family.refuses(operator, target)) for family in families()]
-    found = [family for family, reason in answers if reason is None]
+    known = families()
+    refusals.check_addressable(operator)
+    found = [family for family in known if family.refuses(operator, target) is None]
     if not found:
-        reasons = "; ".join(f"{family.name}: {reason}" for family, reason in answers)
-        raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed=reasons)
+        instead = refusals.served_instead(operator, target, known)
+        raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed=instead)
     return sorted(found, key=lambda family: isinstance(family, Yielding) and family.yields(operator, target))
 
 
@@ -67,4 +90,4 @@ def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:
     return FAMILIES.get(name)()
 
 
-__all__ = ["FAMILIES", "Generator", "by_name", "families", "find", "serving"]
+__all__ = ["FAMILIES", "Generator", "by_name", "families", "find", "on_threads", "serves", "serving"]

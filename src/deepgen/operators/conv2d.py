@@ -18,7 +18,7 @@ from deepgen.operators.gemm import gemm
 from deepgen.operators.products import TINY, cancelling, distinct, integer_range, largest_factor, signs
 from deepgen.operators.signature import Param, Signature, Size, Solved, TensorFacts
 from deepgen.operators.words import Word
-from deepgen.vocabulary.dtypes import DType, dtype, narrow, widen
+from deepgen.vocabulary.dtypes import DType, dtype, narrow, our_name, widen
 from deepgen.vocabulary.errors import BadInput
 
 # Format of x and weight -> that of sums, that of y.
@@ -286,4 +286,5 @@ def conv2d(
     """A convolution of N images of H x W x CI by CO filters of k x k; i8 gives i32, other formats themselves."""
     sizes = (n, h, w, ci, co, k, stride, pad)
     n, h, w, ci, co, k, stride, pad = (int(size) if isinstance(size, np.integer) else size for size in sizes)
-    return Conv2d(n, h, w, ci, co, k, stride, pad, layout, dtype)
+    layout = layout.lower() if isinstance(layout, str) else layout
+    return Conv2d(n, h, w, ci, co, k, stride, pad, layout, our_name(dtype))

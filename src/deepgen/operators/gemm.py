@@ -17,7 +17,7 @@ from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, lea
 from deepgen.operators.products import EXACT_SHARE, distinct, tiny_floor
 from deepgen.operators.signature import ROWS, Param, Signature, Size, Solved, TensorFacts
 from deepgen.operators.words import Word
-from deepgen.vocabulary.dtypes import DTYPES, DType, dtype, widen
+from deepgen.vocabulary.dtypes import DTYPES, DType, dtype, our_name, widen
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 from deepgen.vocabulary.kernel import Kernel
@@ -306,16 +306,46 @@ class Gemm(Operator):
         return {"M": self.m, "N": self.n, "K": self.k, **batch, "dtype": self.a, "layout": self.layout, **sums}
 
 
-def gemm(m: int, n: int, k: int, *, dtype: str = "f32", **other: Any) -> Gemm:
-    """A GEMM in one dtype: floats accumulate in f32 (f64 in f64); 8-bit integers in i32, which they give.
+def gemm(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: str = "f32",
+    a: str | None = None,
+    b: str | None = None,
+    c: str | None = None,
+    acc: str | None = None,
+    batch: int = 1,
+    layout: str = "nn",
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    bias: bool = False,
+    activation: str = "none",
+    scales: str = "none",
+    fast_sums: bool = False,
+) -> Gemm:
+    """C = activation(alpha * op(A) op(B) * scale + beta * C + bias), of M x N, with sums over K products.
 
-    8-bit floats give bf16, as in vendors' libraries: C is bf16 unless told.
+    dtype: the number format of A, B and C; but 8-bit integers give i32 and 8-bit floats bf16, as in vendors' libraries.
+    a, b, c, acc: the formats of A, B, C and the sums, where they differ from what `dtype` implies. Sums are in f32, in
+        f64 for f64, in i32 for integers.
+    batch: how many independent products.
+    layout: nn, nt, tn or tt: A is M x K (n) or K x M (t), B is K x N (n) or N x K (t), row by row.
+    alpha, beta: factors of the product and of C as it was before. With a beta C is read, and passed to calls as `out=`.
+    bias: whether a vector of N numbers in C's format is added to every row.
+    activation: none, relu, gelu (by tanh) or silu.
+    scales: none, tensor, row or column: one factor in f32 for all of C, for each row or for each column.
+    fast_sums: whether 8-bit floats may be added up in fewer bits than f32 has, as tensor cores do.
     """
+    m, n, k, batch = (int(size) if isinstance(size, np.integer) else size for size in (m, n, k, batch))
+    dtype = our_name(dtype)
     wide = {"i8": "i32", "u8": "i32", "f64": "f64"}.get(dtype, "f32")
     result = {"i8": "i32", "u8": "i32", "f8e4m3": "bf16", "f8e5m2": "bf16"}.get(dtype, dtype)
-    of = {"a": dtype, "b": dtype, "c": result, "acc": wide}
-    m, n, k = (int(size) if isinstance(size, np.integer) else size for size in (m, n, k))
-    return Gemm(m, n, k, **{**of, **other})
+    formats = ((a, dtype), (b, dtype), (c, result), (acc, wide))
+    a, b, c, acc = (implied if given is None else our_name(given) for given, implied in formats)
+    layout = layout.lower() if isinstance(layout, str) else layout
+    return Gemm(m, n, k, batch, a, b, c, acc, layout, alpha, beta, bias, activation, scales, fast_sums)
 
 
 def _with_leading(scalars: Mapping[str, int | float], gemm: Gemm) -> Mapping[str, int | float]:

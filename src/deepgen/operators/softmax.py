@@ -16,7 +16,7 @@ import numpy as np
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
 from deepgen.operators.signature import ROWS, Param, Signature
 from deepgen.operators.words import Word
-from deepgen.vocabulary.dtypes import DType, narrow, widen
+from deepgen.vocabulary.dtypes import DType, narrow, our_name, widen
 from deepgen.vocabulary.dtypes import dtype as dtype_named
 from deepgen.vocabulary.errors import BadInput
 
@@ -129,4 +129,4 @@ class Softmax(Operator):
 def softmax(rows: int, cols: int, *, dtype: str = "f32") -> Softmax:
     """Softmax over the columns of each row, in one dtype."""
     rows, cols = (int(size) if isinstance(size, np.integer) else size for size in (rows, cols))
-    return Softmax(rows, cols, dtype)
+    return Softmax(rows, cols, our_name(dtype))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from deepgen.vocabulary.dtypes import DTYPES
+from deepgen.vocabulary.dtypes import DTYPES, our_name
 from deepgen.vocabulary.errors import BadInput
 
 MOST_DIGITS = 18  # more than any machine holds, and it keeps a typing slip from becoming a huge number
@@ -18,8 +18,9 @@ class Word:
     """One thing to say of an operator: `rows=4096`, `layout=nchw`.
 
     `kind` is size (a whole number from `least` up), number, flag or choice (one of `choices`, or any text if there are
-    none). Whoever leaves out a word that is not `needed` gets what the operator does without it; `default` tells in the
-    help what that is. Sizes whose names are single capital letters may share a value: `MN=1024`.
+    none; capitals and other libraries' names of number formats are understood). Whoever leaves out a word that is not
+    `needed` gets what the operator does without it; `default` tells in the help what that is. Sizes whose names are
+    single capital letters may share a value: `MN=1024`.
     """
 
     name: str
@@ -43,9 +44,15 @@ class Word:
 
     def check(self, value: Any, shown: Any = None) -> Any:
         """The value itself, if it is one for this word. Raises BadInput, which tells of `shown`."""
-        if not self._fits(value):
+        meant = self._choice(value) if self.choices else value
+        if not self._fits(meant):
             raise BadInput(f"{self.name} is {value if shown is None else shown!r}", allowed=self.allowed())
-        return value
+        return meant
+
+    def _choice(self, value: Any) -> Any:
+        """The choice that a text stands for: `NT` for nt, `float32` for f32."""
+        spellings = (value, value.lower(), our_name(value)) if isinstance(value, str) else ()
+        return next((one for one in spellings if one in self.choices), value)
 
     def allowed(self) -> str:
         if self.choices:

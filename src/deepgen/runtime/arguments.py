@@ -26,6 +26,10 @@ class Arguments:
         self._needed = tuple(p.name for p in read if not p.optional)
         self._values = dict(operator.values())
 
+    def usage(self) -> str:
+        """How a call is written: `kernel(A, B) -> C`."""
+        return f"kernel({', '.join(self._needed)}) -> {', '.join(self.written)}"
+
     def sort(
         self, inputs: Sequence[Any], out: Any, named: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, int | float]]:

@@ -20,7 +20,7 @@ from deepgen.runtime.devices import Device
 from deepgen.runtime.firing import Fire, firing
 from deepgen.runtime.gpu_driver import DriverError
 from deepgen.runtime.overlap import Apart
-from deepgen.vocabulary import BadInput, Kernel, dtype
+from deepgen.vocabulary import BadInput, Kernel, dtype, html
 
 Arrays: TypeAlias = "dict[str, Any]"
 T = TypeVar("T")
@@ -40,6 +40,8 @@ class Loaded:
 
     def __init__(self, kernel: Kernel, operator: Operator, device: Device) -> None:
         self.kernel, self.operator = kernel, operator
+        # What loads it again in another process, with its arguments.
+        self.origin: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
         self._device = device
         self._arguments = Arguments(operator)
         self._signature = operator.signature()
@@ -79,7 +81,23 @@ class Loaded:
             self._device.close()
 
     def __repr__(self) -> str:
-        return f"<deepgen kernel {self.kernel.name} for {self.operator.describe()} on the {self._device.kind}>"
+        about = f"{self.kernel.name} for {self.operator.describe()} on the {self._device.kind}"
+        return f"<deepgen kernel {about}: {self._arguments.usage()}>"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "operator": self.operator.describe(),
+            "runs on": f"the {self._device.kind}",
+            "call": self._arguments.usage(),
+        }
+        serves = "; ".join(words for _, words in self.kernel.plan.requires)
+        return html.table(f"deepgen kernel {self.kernel.name}", facts | ({"requires": serves} if serves else {}))
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """By where it came from: a process that unpickles it loads it from there under the same rules."""
+        if self.origin is None:
+            raise BadInput(f"{self!r} cannot be pickled", allowed="kernels of a study: study.best().load()")
+        return self.origin
 
     def _call(self, arrays: Arrays, values: Mapping[str, int | float], handle: int) -> Ready:
         """Run, with outputs that are missing from the arrays made and put there."""

@@ -26,6 +26,7 @@ __all__ = [
     "like",
     "machine",
     "may_use_tiles",
+    "memory_bytes",
     "processor",
     "usable_cores",
     "x86",
@@ -112,3 +113,11 @@ def cache_sizes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict
         if name and size[:-1].isdigit():
             sizes[name] = int(size[:-1]) * {"K": 1 << 10, "M": 1 << 20}.get(size[-1], 1)
     return sizes
+
+
+def memory_bytes() -> int | None:
+    """All of this machine's memory, where the system tells."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None

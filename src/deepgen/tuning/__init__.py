@@ -6,13 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from deepgen.tuning.best import Best
     from deepgen.tuning.progress import Progress
     from deepgen.tuning.request import Request
-    from deepgen.tuning.study import Best, Study
+    from deepgen.tuning.study import Study
     from deepgen.tuning.tuner import tune
 
 # Imported when first used: who only reads a journal does not wait for all that it takes to tune.
-_WHERE = {"Best": "study", "Progress": "progress", "Request": "request", "Study": "study", "tune": "tuner"}
+_WHERE = {"Best": "best", "Progress": "progress", "Request": "request", "Study": "study", "tune": "tuner"}
 
 
 def __getattr__(name: str) -> Any:

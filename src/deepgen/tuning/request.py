@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from deepgen import __version__, baselines, generators, search
 from deepgen.baselines import Baseline
-from deepgen.generators import Generator
+from deepgen.generators import Generator, refusals
 from deepgen.measure.base import Policy, Task
 from deepgen.operators import OPERATORS, Operator, is_built_in, record
 from deepgen.search.stopping import Goals
 from deepgen.space import Space
-from deepgen.targets import Target
+from deepgen.targets import Target, host
 from deepgen.tuning.definition import check_config
 from deepgen.vocabulary import BadInput, JsonObject, Kernel, digest
 from deepgen.vocabulary.finding import NAME, CodeRef, Source, source_of
@@ -241,13 +241,33 @@ def first_config(
 
 def generator_of(request: Request) -> Generator:
     """The request's own family, or the best that there is; says why where it does not serve."""
-    own = request.generator
-    if own is None:
+    if request.generator is None:
         return generators.find(request.operator, request.target)
-    if (reason := own.refuses(request.operator, request.target)) is not None:
-        what = f"generator {own.name} does not serve {request.operator.describe()} on {request.target.name}"
-        raise BadInput(what, allowed=reason)
-    return own
+    return generators.serves(request.generator, request.operator, request.target)
+
+
+def check_memory(request: Request) -> None:
+    """Refuse what this machine cannot hold, before anything is built. GPUs get their inputs from here, too."""
+    memory = host.memory_bytes()
+    if memory is None or request.target.runner == "sim":
+        return
+    for operator in (request.operator, *request.also):
+        needed = refusals.least_bytes(operator)
+        if needed > memory:
+            what = f"{operator.describe()} needs {_bytes_text(needed)} for its tensors"
+            raise BadInput(what, allowed=f"at most {_bytes_text(memory)}, the memory of this machine")
+
+
+def _bytes_text(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB"
+
+
+def on_threads(request: Request, threads: int) -> Request:
+    """Kernels that use so many threads at most, and baselines that use just as many."""
+    family = generator_of(request)
+    fitting = generators.on_threads(family, family.space(request.operator, request.target), threads)
+    domains = {**fitting, **request.domains}
+    return replace(request, domains=domains, policy=replace(request.policy, threads=threads))
 
 
 def narrow(space: Space, domains: Mapping[str, Sequence[Any]]) -> Space:

@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from deepgen import generators, operators, targets
-from deepgen.build.flags import require_plain
 from deepgen.engines import Session
 from deepgen.generators import Generator
 from deepgen.measure.base import Policy, Task
 from deepgen.operators import Operator
-from deepgen.runtime.loaded import Loaded, load
 from deepgen.search import Kind
 from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.tuning import journal as journals
 from deepgen.tuning import trust
+from deepgen.tuning.best import Best
 from deepgen.tuning.clock import summed
 from deepgen.tuning.definition import STRANGE, check, check_config, check_finals, check_trial
 from deepgen.tuning.doubts import all_doubts, over_default
@@ -30,34 +28,11 @@ from deepgen.tuning.glance import described, known_shapes, sorted_verdicts, winn
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import BASELINE, Plan, Request, narrow, own_baselines
 from deepgen.tuning.speed import speed
+from deepgen.tuning.text import bound_text, rate_text, seconds_text
 from deepgen.tuning.winner import Stored, read_winner, write_winner
-from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject, Kernel, Trial, finding, foreign
+from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject, Kernel, Trial, finding, foreign, html
 
 WINNER = "winner"
-
-
-@dataclass(frozen=True)
-class Best:
-    """The winner of a study."""
-
-    study: Study
-    trial: Trial
-    seconds: float
-
-    @property
-    def kernel(self) -> Kernel:
-        return self.study.kernel(self.trial)
-
-    def load(self) -> Loaded:
-        """The winner as a function on arrays."""
-        study = self.study
-        requires = study.serves_only()
-        stored = study.stored(self.trial)
-        if stored is None:
-            return load(study.kernel(self.trial), study.operator, study.target, requires=requires)
-        if stored.binary is None and not stored.own:
-            require_plain(stored.kernel, str(study.folder))
-        return load(stored.kernel, study.operator, study.target, stored.binary, stored.plan, requires)
 
 
 class Study:
@@ -102,6 +77,30 @@ class Study:
             what = f"{path} was tuned with generator {definition['generator']!r}"
             raise BadInput(what, allowed=f"that one, not {generator.name!r}")
         return Study(path, definition, signature=signature, operator=operator, generator=generator, trust=trust)
+
+    def opened_by(self) -> tuple[Path, Operator | None, Generator | None]:
+        """What another process opens it by. Trust is not part of it: it is given by whoever opens a study."""
+        return self.folder.absolute(), self._own_operator, self._own_generator
+
+    def __repr__(self) -> str:
+        facts = self._told()
+        return f"<deepgen study of {facts.pop('operator')} on {facts.pop('target')}: {', '.join(facts.values())}>"
+
+    def _repr_html_(self) -> str:
+        return html.table("deepgen study", self._told())
+
+    def _told(self) -> dict[str, str]:
+        """What a person wants to know of it first. Never fails: debuggers call it too."""
+        facts = {"operator": self.describe(), "target": self.target.name}
+        try:
+            summary: dict[str, Any] = self.summary()
+        except (DeepgenError, OSError) as error:
+            return {**facts, "state": f"cannot be read: {error}", "folder": str(self.folder)}
+        facts["trials"] = f"{sum(summary['trials'].values())} trials"
+        best = summary["winner"]
+        if best is not None:
+            facts["best"] = f"best {rate_text(best)} ({seconds_text(best['seconds'])}{bound_text(best)})"
+        return {**facts, "folder": str(self.folder)}
 
     @contextmanager
     def _journal(self) -> Iterator[Journal]:

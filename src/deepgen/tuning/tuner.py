@@ -18,7 +18,7 @@ from deepgen.tuning.finals import RESERVES, dropped_reasons, lost_baselines, run
 from deepgen.tuning.identity import open_journal
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.progress import Progress
-from deepgen.tuning.request import Plan, Request, plan, task_of
+from deepgen.tuning.request import Plan, Request, check_memory, plan, task_of
 from deepgen.tuning.rows import Proposal
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import ARITHMETIC, rates, speed
@@ -38,6 +38,8 @@ def tune(
 ) -> Study:
     """Tune, or go on with the same study where it stopped; `stop` ends the run early and loses nothing."""
     clock = Clock(request.time_budget)
+    if engine is None or isinstance(engine, LocalEngine):
+        check_memory(request)
     with open_journal(request, plan(request)) as (planned, journal):
         journal.begin_run(request.budget())
         run = _Run(request, planned, journal, watch or (lambda progress: None), stop or threading.Event(), clock)

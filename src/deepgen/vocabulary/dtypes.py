@@ -59,14 +59,37 @@ _ALL = (
 )
 DTYPES = {d.name: d for d in _ALL}
 
+# Names that other libraries use. 8-bit floats without a kind are those that models are stored in.
+_OTHER_NAMES = {
+    "f64": ("float64", "fp64", "double"),
+    "f32": ("float32", "fp32", "single"),
+    "f16": ("float16", "fp16", "half"),
+    "bf16": ("bfloat16",),
+    "f8e4m3": ("fp8", "float8", "fp8_e4m3", "float8_e4m3", "float8_e4m3fn", "e4m3"),
+    "f8e5m2": ("fp8_e5m2", "float8_e5m2", "e5m2"),
+    "i8": ("int8",),
+    "u8": ("uint8",),
+    "i16": ("int16",),
+    "i32": ("int32",),
+    "i64": ("int64",),
+}
+_OURS = {theirs: ours for ours, names in _OTHER_NAMES.items() for theirs in names}
+
 
 def dtype(name: str | DType) -> DType:
     """Look a format up by name."""
     if isinstance(name, DType):
         return name
-    if name not in DTYPES:
+    known = our_name(name)
+    if known not in DTYPES:
         raise BadInput(f"unknown dtype {name!r}", allowed="one of " + ", ".join(DTYPES))
-    return DTYPES[name]
+    return DTYPES[known]
+
+
+def our_name(name: str) -> str:
+    """deepgen's name of a format that other libraries name otherwise; any other word as it is."""
+    lower = name.lower() if isinstance(name, str) else name
+    return _OURS.get(lower, lower if lower in DTYPES else name)
 
 
 def widen(values: npt.NDArray[Any], of: DType) -> npt.NDArray[Any]:

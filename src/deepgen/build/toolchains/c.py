@@ -87,12 +87,19 @@ class CCompiler:
         if not isinstance(target, Cpu) or not self.serves(target):
             raise BadInput(f"{self.path} builds no kernels for {target.name}", allowed=f"{self.machine} processors")
         write_sources(kernel, folder)
+        argv = self._argv(kernel, target, kind, output)
+        return run_judged(self.name, argv, folder, limits, group, self._env(folder))
+
+    def command_line(self, kernel: Kernel, target: Cpu) -> tuple[str, ...]:
+        """What builds the same library in a folder with the kernel's sources."""
+        return self._argv(kernel, target, _SHARED, _BINARY)
+
+    def _argv(self, kernel: Kernel, target: Cpu, kind: tuple[str, ...], output: str) -> tuple[str, ...]:
         # Names relative to the folder, so that the binary is the same wherever it was built; the kernel's own flags
         # come last, so that they win and its libraries follow what needs them.
         flags = (*self._flags(target.isa), *kind)
         argv = (*self.command, *flags, "-o", output, kernel.sources[0].name, *kernel.flags)
-        argv = argv if "-S" in kind else (*argv, "-lm")
-        return run_judged(self.name, argv, folder, limits, group, self._env(folder))
+        return argv if "-S" in kind else (*argv, "-lm")
 
     def _env(self, folder: Path) -> dict[str, str]:
         return {key: value.replace("{folder}", str(folder)) for key, value in self.env.items()}

@@ -23,6 +23,9 @@ def objdump(program: str, binary: Path) -> str:
 def _output(*argv: str) -> str:
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=True)
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {error.returncode}"]
+        raise DeepgenError(f"{argv[0]} cannot disassemble it: {said[-1].strip()}") from error
     except (OSError, subprocess.SubprocessError) as error:
         raise DeepgenError(f"{argv[0]} cannot disassemble {argv[-1]}: {error}") from error
     return done.stdout.decode(errors="replace")

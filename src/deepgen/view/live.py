@@ -1,4 +1,4 @@
-"""What a tuning run shows while it runs: a live view on a terminal, a line now and then elsewhere."""
+"""What a tuning run shows while it runs: a live view on a terminal or in a notebook, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -14,8 +15,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from deepgen.cli.output import WIDTH, bound_text, console, note, rate_text, seconds_text
 from deepgen.tuning.progress import Progress
+from deepgen.tuning.request import Request
+from deepgen.tuning.text import bound_text, rate_text, seconds_text
+from deepgen.view.text import WIDTH, console, note
 
 Watch = Callable[[Progress], None]
 LINE_EVERY = 5.0  # seconds, where there is no terminal
@@ -26,11 +29,21 @@ def watching(title: str, *, quiet: bool) -> Iterator[Watch]:
     """Something to hand to the tuner."""
     if quiet:
         yield lambda progress: None
-    elif sys.stderr.isatty():
+    elif sys.stderr.isatty() or (in_notebook() and find_spec("ipywidgets") is not None):
         with Live(console=console(stderr=True), transient=True, refresh_per_second=4) as live:
             yield lambda progress: live.update(render(title, progress))
     else:
         yield _Lines(title)
+
+
+def title_of(request: Request) -> str:
+    """What a run is about, in one line."""
+    more = f" and {len(request.also)} more" if request.also else ""
+    return f"{request.operator.describe()}{more} on {request.target.name}"
+
+
+def in_notebook() -> bool:
+    return console().is_jupyter
 
 
 class _Lines:

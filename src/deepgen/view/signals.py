@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from deepgen.cli.output import note
+from deepgen.view.text import note
 from deepgen.vocabulary.errors import DeepgenError
 
 
@@ -30,21 +30,34 @@ class Stop:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[Stop]:
-    """While this is held, the first signal only sets `event`."""
-    stop = Stop()
+def stop_on_signals(
+    signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM), event: threading.Event | None = None
+) -> Iterator[Stop]:
+    """While this is held, the first signal only sets the event: one of its own, or the one that is given."""
+    stop = Stop(event or threading.Event())
 
     def hear(signum: int, frame: FrameType | None) -> None:
-        if stop.event.is_set() and signum == signal.SIGINT:
+        if stop.signum and signum == signal.SIGINT:
             raise KeyboardInterrupt
-        if not stop.event.is_set():
+        if not stop.signum:
             stop.signum = signum
             stop.event.set()
             note("stopping; Ctrl-C again to stop at once" if signum == signal.SIGINT else "stopping")
 
-    before = {s: signal.signal(s, hear) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {s: signal.signal(s, hear) for s in signals}
     try:
         yield stop
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+@contextmanager
+def stop_on_ctrl_c(event: threading.Event | None) -> Iterator[Stop]:
+    """The same for a script. A handler of its own is left alone, and threads cannot have one."""
+    free = threading.current_thread() is threading.main_thread()
+    if free and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        with stop_on_signals((signal.SIGINT,), event) as stop:
+            yield stop
+    else:
+        yield Stop(event or threading.Event())

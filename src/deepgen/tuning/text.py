@@ -1,0 +1,38 @@
+"""Times and rates as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def seconds_text(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds / 1e-9:.4g} ns"
+
+
+def rate_text(fast: Mapping[str, Any]) -> str:
+    """The rate that tells most of a run: of its arithmetic, or of its bytes where memory bounds it."""
+    from deepgen.tuning.speed import MEMORY  # imported late: most of what prints has no need of it
+
+    if fast.get("bound") == MEMORY:
+        return f"{fast['gbytes_per_second']:.1f} GB/s"
+    return f"{fast['gflops']:.1f} GFLOP/s"
+
+
+def bound_text(fast: Mapping[str, Any]) -> str:
+    """How near a run is to what bounds it, to stand after its rate; nothing where that is not known."""
+    from deepgen.tuning.speed import MEMORY
+
+    share, what = fast["share_of_peak"], "peak"
+    if fast.get("bound") == MEMORY:
+        share, what = fast["share_of_bound"], "bandwidth"
+    return "" if share is None else f", {share_text(share)} of {what}"
+
+
+def share_text(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"

@@ -1,0 +1,91 @@
+"""A run that a script starts can be watched and interrupted like one of the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich import console as rich_console
+
+import deepgen as dg
+
+SCRIPT = """
+import deepgen as dg
+
+try:
+    dg.tune(dg.gemm(256, 256, 256), target="sim:measure_seconds=0.05", trials=1000, progress=True, out="mine")
+except KeyboardInterrupt as end:
+    print(end)
+"""
+TITLE = "gemm f32 nn 64x64x64 on sim"
+
+
+def _tune(tmp_path: Path, **given: object) -> dg.Study:
+    return dg.tune(dg.gemm(64, 64, 64), target="sim", trials=2, out=tmp_path, **given)
+
+
+def test_ctrl_c_ends_a_script_cleanly_and_loses_nothing(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    while "searching" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "stopping" in err and "Traceback" not in err
+    assert out.startswith("stopped after ") and "the same call goes on" in out
+    (folder,) = (tmp_path / "mine").iterdir()
+    assert f"{len(dg.Study.open(folder).trials())} trials" in out
+
+
+def test_a_script_that_hears_signals_itself_is_left_alone(tmp_path: Path) -> None:
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+    try:
+        study = _tune(tmp_path, watch=lambda _: os.kill(os.getpid(), signal.SIGINT) if not heard else None)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard and len(study.trials()) == 2
+
+
+def test_it_runs_in_a_thread_too(tmp_path: Path) -> None:
+    studies: list[dg.Study] = []
+    thread = threading.Thread(target=lambda: studies.append(_tune(tmp_path)))
+    thread.start()
+    thread.join()
+    assert len(studies[0].trials()) == 2
+
+
+@pytest.mark.parametrize(("progress", "shown"), [(True, True), (False, False), (None, False)])
+def test_progress_is_shown_where_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], progress: bool | None, shown: bool
+) -> None:
+    _tune(tmp_path, progress=progress)
+    out, err = capsys.readouterr()
+    assert out == "" and (TITLE in err) is shown
+
+
+def test_a_notebook_shows_progress_by_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rich_console, "_is_jupyter", lambda: True)
+    _tune(tmp_path)
+    assert TITLE in capsys.readouterr().err
+
+
+def test_who_watches_needs_no_view(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    seen: list[dg.Progress] = []
+    watch: Callable[[dg.Progress], None] = seen.append
+    _tune(tmp_path, watch=watch)
+    assert seen[-1].phase == "done" and capsys.readouterr().err == ""
