@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import deepgen as dg
-from deepgen.cli.output import seconds_text
+from deepgen.tuning.text import seconds_text
 from deepgen.cli.result import print_result
 from deepgen.cli.top import top
 from deepgen.engines import local
