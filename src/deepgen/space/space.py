@@ -34,6 +34,7 @@ class Space:
         self._requirements: list[Requirement] = []
         self._lock = Lock()
         self._compiled: tuple[Engine, Rows] | None = None
+        self._orders: Sequence[Sequence[str]] = ()
 
     # Declaring ------------------------------------------------------------------------------------------------------
 
@@ -140,7 +141,16 @@ class Space:
         # Imported when first asked: declaring spaces stays quick to import.
         from deepgen.space.compile import compile_space
 
-        return compile_space(self.knobs, self.requirements, self.memory)
+        return compile_space(self.knobs, self.requirements, self.memory, self._orders)
+
+    def orders(self) -> list[list[str]]:
+        """The orders of knobs that compiling had to search for. `arrange` spares an equal space the search."""
+        return [list(order) for order in self._ready()[0].orders]
+
+    def arrange(self, orders: Sequence[Sequence[str]]) -> None:
+        """Compile with these orders of knobs where they fit. Ranks depend on them."""
+        self._orders = orders
+        self._compiled = None
 
     @property
     def uniform(self) -> bool:
