@@ -298,9 +298,7 @@ class Journal:
 
     # Trials
 
-    def ask(
-        self, told: int, wanted: int, proposals: Sequence[Proposal], checkpoint: JsonObject | None = None
-    ) -> None:
+    def ask(self, told: int, wanted: int, proposals: Sequence[Proposal], checkpoint: JsonObject | None = None) -> None:
         """Record what a strategy gave, before any of it is tried, and where that left the strategy."""
         now = time.time()
         first = proposals[0].id if proposals else -1
