@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from deepgen import search, targets
 from deepgen.generators.sim import SimTiles
 from deepgen.operators import gemm
 from deepgen.search import STRATEGIES, Setting, Strategy
+from deepgen.search.base import Restorable
 from deepgen.space import Space
 from deepgen.targets import Sim
 from deepgen.targets.sim import fault, true_seconds
@@ -116,12 +118,15 @@ def test_a_search_resumed_after_any_event_goes_on_the_same(name: str, seed: int,
     """Asks and tells in any rhythm, as a study records them: any prefix of the events gives the same next proposals."""
     space = small_space()
     events: list[tuple[str, Any]] = []
+    states: dict[int, Any] = {}  # after so many events, where a strategy tells it
     strategy = search.make(name, Setting(space, seed=seed))
     asked: list[dict[str, Any]] = []
     told = 0
     for wanted, ended in moves:
         configs = strategy.ask(wanted)
         events.append(("ask", (wanted, configs)))
+        if isinstance(strategy, Restorable) and (state := strategy.state()) is not None:
+            states[len(events)] = json.loads(json.dumps(state))
         asked += configs
         for config in asked[told : told + ended]:
             trial = judge(space, told, config)
@@ -130,6 +135,17 @@ def test_a_search_resumed_after_any_event_goes_on_the_same(name: str, seed: int,
             told += 1
     ranks = [space.rank(c) for c in asked]
     assert len(ranks) == len(set(ranks))
+    for end, state in states.items():  # the quick way: from the state that the ask before left
+        before = events[:end]
+        proposed = [space.rank(c) for kind, what in before if kind == "ask" for c in what[1]]
+        again = search.make(name, Setting(space, seed=seed))
+        assert isinstance(again, Restorable)
+        again.restore(state, proposed, [what for kind, what in before if kind == "tell"])
+        for kind, what in events[end:]:
+            if kind == "tell":
+                again.tell(what)
+            else:
+                assert again.ask(what[0]) == what[1]
     for end in range(1, len(events) + 1):
         again = search.make(name, Setting(space, seed=seed))
         for kind, what in events[:end]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from deepgen.search import Setting, Strategy, make
 from deepgen.search import model as model_module
+from deepgen.search.base import Restorable
 from deepgen.search.recorded import Recorded
 from deepgen.vocabulary import Measurement, Trial, Verdict
 
@@ -23,6 +25,44 @@ def soon_late(monkeypatch: pytest.MonkeyPatch) -> None:
 def trial(recorded: Recorded, number: int, config: dict[str, Any]) -> Trial:
     measured = Measurement(Verdict.NOT_RUN, "slow") if number % 11 == 10 else recorded.measure(config)
     return Trial(number, recorded.space.rank(config), config, "", measured)
+
+
+def test_a_long_search_goes_on_from_its_state_as_if_it_had_not_ended(recorded: Recorded) -> None:
+    setting = Setting(recorded.space, seed=4)
+    strategy = make("model", setting)
+    ranks: list[int] = []
+    trials: list[Trial] = []
+    restored = 0
+    for n in ASKS[:20]:
+        assert isinstance(strategy, Restorable)
+        given = strategy.ask(n)
+        ranks += [recorded.space.rank(c) for c in given]
+        if state := strategy.state():
+            strategy = make("model", setting)  # the next ask rests on what is restored
+            assert isinstance(strategy, Restorable)
+            strategy.restore(json.loads(json.dumps(state)), ranks, trials)
+            restored += 1
+        while len(trials) < len(ranks) - 3:
+            number = len(trials)
+            trials.append(trial(recorded, number, recorded.space.at(ranks[number])))
+            strategy.tell(trials[-1])
+    whole = drive(make("model", setting), recorded, ASKS[:20])
+    assert ranks == [recorded.space.rank(c) for batch in whole for c in batch] and restored >= 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"heard": []}, {"heard": [10**6]}, {"general": [0.0]}, {"planned": [-1]}, {"first": "6"}, {"drawn": None}],
+)
+def test_a_state_that_cannot_be_its_own_is_refused(change: dict[str, Any], recorded: Recorded) -> None:
+    setting = Setting(recorded.space, seed=4)
+    strategy, again = make("model", setting), make("model", setting)
+    assert isinstance(strategy, Restorable) and isinstance(again, Restorable)
+    given = [c for batch in drive(strategy, recorded, [20, 4]) for c in batch]
+    state = {**(strategy.state() or {}), **change}
+    trials = [trial(recorded, i, config) for i, config in enumerate(given[:17])]
+    with pytest.raises(ValueError):
+        again.restore(state, [recorded.space.rank(c) for c in given], trials)
 
 
 def drive(strategy: Strategy, recorded: Recorded, asks: list[int]) -> list[list[dict[str, Any]]]:

@@ -43,6 +43,21 @@ def test_a_wide_space_is_answered_by_a_solver() -> None:
     assert next(first) != next(first)
 
 
+def test_an_order_that_was_found_before_spares_the_search_and_gives_the_same_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("deepgen.space.compile._QUICK_MEMORY", 0)
+    space, again, other = (wide(memory=1 << 30).restrict({f"k{i}": [1, 2, 5] for i in range(8)}) for _ in range(3))
+    ranks = range(0, space.count(), 7)
+    [order] = space.orders()
+    other.arrange([order[1:], [*order[1:], order[1]]])
+    assert [other.at(rank) for rank in ranks] == [space.at(rank) for rank in ranks], "orders that do not fit"
+    again.arrange([order])
+    monkeypatch.setattr("deepgen.space.compile.Planner", None)
+    assert [again.at(rank) for rank in ranks] == [space.at(rank) for rank in ranks]
+    assert again.orders() == [order]
+
+
 def test_the_solver_agrees_with_the_diagram() -> None:
     pytest.importorskip("ortools")
     space = wide(memory=1 << 30).restrict({f"k{i}": [1, 2, 5] for i in range(8)})

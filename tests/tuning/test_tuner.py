@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import deepgen as dg
 from deepgen import targets
 from deepgen.measure.base import Policy
+from deepgen.search.model import Model
 from deepgen.targets import Sim
 from deepgen.targets.sim import fault, true_seconds
 from deepgen.tuning import Progress
@@ -103,6 +105,25 @@ def test_an_interrupted_search_is_the_uninterrupted_one(tmp_path: Path) -> None:
     cut = tune(tmp_path / "cut", target="sim:faults=0.2")
     assert sequence(cut) == sequence(whole)
     assert cut.best().trial.id == whole.best().trial.id
+
+
+def test_a_resumed_search_asks_only_for_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the model's fits nor its choices of before are made again; without its state they are."""
+    stop = threading.Event()
+    whole = tune(tmp_path / "whole")
+    cut = tune(tmp_path / "cut", watch=stop_after(25, stop), stop=stop)
+    left = 40 - len(cut.trials())
+    asked: list[int] = []
+    ask = Model.ask
+    monkeypatch.setattr(Model, "ask", lambda self, n: asked.append(n) or ask(self, n))
+    shutil.copytree(tmp_path / "cut", tmp_path / "copy")
+    with Journal(tmp_path / "copy" / "studies" / cut.folder.name, write=True) as journal:
+        journal._keep("checkpoint", {"asks": journal.tally().asks, "code": "of another deepgen", "state": {}})
+    assert sequence(tune(tmp_path / "cut")) == sequence(whole)
+    assert 0 < sum(asked) <= left
+    asked.clear()
+    assert sequence(tune(tmp_path / "copy")) == sequence(whole)
+    assert sum(asked) == 40
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from deepgen.search.shuffle import Shuffle
 from deepgen.space import Space
-from deepgen.vocabulary import BadInput, Trial
+from deepgen.vocabulary import BadInput, JsonObject, Trial
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,22 @@ class Strategy(Protocol):
         ...
 
 
+@runtime_checkable
+class Restorable(Strategy, Protocol):
+    """A strategy that a resumed study need not ask again for all that it proposed: it goes on from its state."""
+
+    def state(self) -> JsonObject | None:
+        """After an ask: what cannot be seen from the asks and tells, small. None where there is nothing to spare."""
+        ...
+
+    def restore(self, state: Mapping[str, Any], ranks: Sequence[int], trials: Sequence[Trial]) -> None:
+        """Of a new strategy: be as it was at `state`, having proposed `ranks` and heard of `trials`, in these orders.
+
+        A state that cannot be its own is a ValueError, after which it is not used any more.
+        """
+        ...
+
+
 class Fresh:
     """The ranks that were not proposed yet. What a strategy takes from here never comes again."""
 
@@ -72,6 +88,15 @@ class Fresh:
             found += self.take([self._order[self._position]])
             self._position += 1
         return found
+
+    def state(self) -> tuple[int, int]:
+        """Starts that are left, and how far the random order was followed."""
+        return len(self._starts), self._position
+
+    def restore(self, starts: int, position: int, taken: Iterable[int]) -> None:
+        self._starts = self._starts[len(self._starts) - starts :]
+        self._position = position
+        self.taken = set(taken)
 
     def configs(self, ranks: Iterable[int]) -> list[dict[str, Any]]:
         return [self.space.at(rank) for rank in ranks]

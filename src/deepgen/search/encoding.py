@@ -188,10 +188,10 @@ def _derived(space: Space) -> list[Derived]:
     """The derived values that are numbers and differ, cut into levels of about equally many configs."""
     if not space.derivations or space.count() == 0:
         return []
-    sample = [space.derived(config) for config in space.sample(_SAMPLE, 0)]
+    sample = space.derived_columns(space.sample(_SAMPLE, 0))
     found = []
     for name in space.derivations:
-        values = [s[name] for s in sample if name in s]
+        values = [value for value in sample[name] if value is not None]
         if not all(isinstance(v, (int, float)) for v in values):
             continue
         logs = np.array([_log(v) for v in values])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -50,6 +51,18 @@ class Covariance:
         for column, (length, weight) in settings.items():
             self._centre[column], self._centre[width + column] = length, weight
         self._logs = self._centre.copy()
+        self._tabulate()
+
+    @property
+    def logs(self) -> list[float]:
+        """All hyperparameters, as logarithms."""
+        return [float(log) for log in self._logs]
+
+    def recall(self, logs: Sequence[float]) -> None:
+        """Take hyperparameters that were fitted before; ValueError where they are not of such a kernel."""
+        if len(logs) != len(self._logs) or not np.isfinite(logs).all():
+            raise ValueError(f"{len(self._logs)} finite hyperparameters are needed")
+        self._logs = np.array(logs, dtype=np.float64)
         self._tabulate()
 
     def importances(self) -> Floats:
@@ -132,6 +145,14 @@ class Covariance:
         return float(loss), slope
 
 
+@dataclass(frozen=True, eq=False)
+class Mark:
+    """Where a posterior stood: its observations, and how much of the pool they explained."""
+
+    size: int
+    explained: Floats
+
+
 class Posterior:
     """What a kernel and observations say of every config of a pool. An observation more costs one pass over the pool.
 
@@ -168,7 +189,7 @@ class Posterior:
         row = (cross - known @ self._rows[:n]) / corner
         self._half[n, :n], self._half[n, n] = -(known @ self._half[:n, :n]) / corner, 1.0 / corner
         self._rows[n] = row
-        self._explained += row * row
+        self._explained = self._explained + row * row
         self.size = n + 1
 
     def add_all(self, places: Sequence[int]) -> None:
@@ -182,7 +203,7 @@ class Posterior:
         rows = inverse @ (cross - known @ self._rows[:n])
         self._half[n:end, :n], self._half[n:end, n:end] = -inverse @ (known @ self._half[:n, :n]), inverse
         self._rows[n:end] = rows
-        self._explained += np.einsum("ij,ij->j", rows, rows)
+        self._explained = self._explained + np.einsum("ij,ij->j", rows, rows)
         self.size = end
 
     def part(self, places: Ints) -> Posterior:
@@ -197,11 +218,13 @@ class Posterior:
         part.size = n
         return part
 
-    def keep(self, size: int) -> None:
-        """Forget all but the first observations."""
-        dropped = self._rows[size : self.size]
-        self._explained -= np.einsum("ij,ij->j", dropped, dropped)
-        self.size = min(size, self.size)
+    def mark(self) -> Mark:
+        """Where it stands, for `back`."""
+        return Mark(self.size, self._explained)
+
+    def back(self, mark: Mark) -> None:
+        """Forget what was observed since. To the last bit: a resumed search never observed it."""
+        self.size, self._explained = mark.size, mark.explained
 
     def predict(self, y: Floats, mean: float | None = None) -> tuple[Floats, Floats]:
         """Mean and standard deviation over the pool, given what was observed; its own mean unless one is given."""

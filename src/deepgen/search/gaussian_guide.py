@@ -33,9 +33,16 @@ class GaussianGuide:
     def __init__(self, encoding: Encoding, seed: int, trees: Regressor | None = None) -> None:
         self.kernel = Covariance(encoding.distances)
         self._seed = seed
-        self._fitted = 0
+        self._fitted = False
         self._trees = trees
         self._trained = 0  # trials that the trees know
+
+    def general(self) -> list[float]:
+        return self.kernel.logs
+
+    def recall(self, general: Sequence[float]) -> None:
+        self.kernel.recall(general)
+        self._fitted = True
 
     def choose(self, told: Sequence[Told]) -> list[Told]:
         """All, or when they are many the fastest and some of the others."""
@@ -53,7 +60,7 @@ class GaussianGuide:
         places = [pool.place[t.rank] for t in self._right]
         if fit:
             self.kernel.fit(pool.columns[:, places].T, self._results(), _STEPS if self._fitted else _FIRST_STEPS)
-            self._fitted += 1
+            self._fitted = True
         self._time = Posterior(self.kernel, pool.columns)
         self._time.start(places)
         self._works: Posterior | None = None
@@ -89,12 +96,15 @@ class GaussianGuide:
             posterior.add_all(places)
 
     def imagine(self, place: int) -> None:
+        if not self._dreamt:
+            self._awake = self._time.mark()
         self._dreamt.append(float(self._mean[place]))
         self._time.add(place)
 
     def wake(self) -> None:
+        if self._dreamt:
+            self._time.back(self._awake)
         self._dreamt.clear()
-        self._time.keep(len(self._right))
 
     def desire(self) -> Floats:
         results = self._results()

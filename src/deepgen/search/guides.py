@@ -13,6 +13,14 @@ from deepgen.search.pool import Pool
 class Guide(Protocol):
     """Learns from trials, and says of each config in a pool how much its trial may bring."""
 
+    def general(self) -> list[float]:
+        """What it knows of the knobs in general, which takes longest to learn."""
+        ...
+
+    def recall(self, general: Sequence[float]) -> None:
+        """Know that without learning it; ValueError where it cannot have been learned here."""
+        ...
+
     def choose(self, told: Sequence[Told]) -> list[Told]:
         """Those of the trials that it wants to learn from, in the order of telling."""
         ...
@@ -20,7 +28,7 @@ class Guide(Protocol):
     def renew(self, pool: Pool, chosen: Sequence[Told], *, fit: bool = True) -> None:
         """Learn anew from what it has chosen, for a pool that holds it. This may take long; it is called rarely.
 
-        Without `fit` it keeps what it knows of the knobs in general, which takes longest to learn.
+        Without `fit` it keeps what it knows of the knobs in general.
         """
         ...
 

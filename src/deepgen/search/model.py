@@ -7,12 +7,14 @@ Where earlier studies have something to say, the first configs are theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 
 from deepgen.search.base import Fresh, Setting, check_options
+from deepgen.search.checkpoint import Checkpoint
 from deepgen.search.design import Design
 from deepgen.search.encoding import Encoding
 from deepgen.search.gaussian_guide import DIGITS, GaussianGuide
@@ -21,7 +23,7 @@ from deepgen.search.lessons import Lessons, Told
 from deepgen.search.pool import Pool, draw_pool
 from deepgen.search.regressors import LIBRARIES, make_regressor
 from deepgen.search.transfer import EXPECTED, Prior
-from deepgen.vocabulary import Trial
+from deepgen.vocabulary import JsonObject, Trial
 
 DESIGN = 8  # configs far apart, before the model speaks,
 INFORMED = 6  # or so many that earlier studies like
@@ -97,7 +99,9 @@ class Model:
         self._pool: Pool | None = None
         self._corners: Design | None = None
         self._favourites: Design | None = None
-        self._heard = 0  # trials that the guide knows
+        self._drawn = 0  # trials told when the pool was drawn
+        self._renewed_with: list[int] = []  # ranks that were under way when the guide was renewed
+        self._heard: list[int] = []  # trials told when the guide was renewed, and when it heard of more
         self._next_renewal = 0
         self._next_fit = 0
         self._planned: list[int] = []
@@ -131,7 +135,7 @@ class Model:
     def _take_first(self, ranks: list[int]) -> bool:
         """Take a config that is far from all before it: one that earlier studies like, or any."""
         if self._corners is None or self._favourites is None:
-            self._pool = self._draw(self._told)
+            self._pool = self._next_pool(self._told)
             self._corners = Design(self._encoding, self._pool, np.arange(min(CORNERS, len(self._pool.ranks))))
             self._favourites = Design(self._encoding, self._pool, self._most_expected(self._pool))
             for codes in self._encoding.codes(list(self._fresh.taken)).tolist():
@@ -195,28 +199,83 @@ class Model:
             n = len(self._told)
             fit = n <= LATE or n >= self._next_fit
             chosen = self._guide.choose(self._told)
-            self._pool = self._draw(chosen)
+            self._pool = self._next_pool(chosen)
             self._guide.renew(self._pool, chosen, fit=fit)
+            self._renewed_with, self._heard = list(self._pending), [n]
             self._next_fit = max(n + 2, int(n * GROWTH)) if fit else self._next_fit
             self._next_renewal = min(self._next_fit, n + LATE_DRAW)
         else:
-            self._guide.hear(self._told[self._heard :])
-        self._heard = len(self._told)
+            self._guide.hear(self._told[self._heard[-1] :])
+            self._heard.append(len(self._told))
         return self._pool
 
     def _is_outdated(self, pool: Pool) -> bool:
         """Whether it is time, nothing is left, or trials were told that nobody asked for."""
-        foreign = any(t.rank not in pool.place for t in self._told[self._heard :])
-        return len(self._told) >= self._next_renewal or foreign or not pool.open.any()
+        if len(self._told) >= self._next_renewal or not pool.open.any():
+            return True
+        return any(t.rank not in pool.place for t in self._told[self._heard[-1] :])
 
-    def _draw(self, told: Sequence[Told]) -> Pool:
+    def _next_pool(self, told: Sequence[Told]) -> Pool:
         """The configs to look at from now on, those told among them."""
-        small = self._fresh.count <= WHOLE
-        limit = LATE_DRAWN if len(self._told) > LATE else WHOLE if small else DRAWN
-        if self._pool is not None and self._fresh.count <= limit:
+        if self._pool is not None and self._fresh.count <= self._limit(len(self._told)):
             return self._pool
+        self._drawn = len(self._told)
+        return self._draw(told, self._drawn, self._pending)
+
+    def _limit(self, told: int) -> int:
+        return LATE_DRAWN if told > LATE else WHOLE if self._fresh.count <= WHOLE else DRAWN
+
+    def _draw(self, told: Sequence[Told], drawn: int, pending: Iterable[int]) -> Pool:
+        """The pool that is drawn when so many trials were told; one that holds a whole space depends on that alone."""
         right = [t for t in told if t.seconds is not None]
         best = sorted(right, key=lambda t: (t.seconds, t.rank))[:AROUND]
-        needed = [*self._pending, *(t.rank for t in told)]
-        seed = self._seed + len(self._told)
+        needed = [*pending, *(t.rank for t in told)]
+        limit, seed = self._limit(drawn), self._seed + drawn
         return draw_pool(self._encoding, self._fresh.taken, needed, [t.rank for t in best], limit, seed)
+
+    # Going on from a state -----------------------------------------------------------------------------------------
+
+    def state(self) -> JsonObject | None:
+        """None while the guide has not learned yet: then it is quick to ask again."""
+        if not self._heard:
+            return None
+        heard = dict.fromkeys(self._heard)
+        return Checkpoint(
+            *self._fresh.state(),
+            self._first,
+            self._judged,
+            self._trusts,
+            tuple(self._guide.general()),
+            self._drawn,
+            tuple(self._renewed_with),
+            tuple(heard),
+            self._next_renewal,
+            self._next_fit,
+            tuple(self._planned),
+        ).to_json()
+
+    def restore(self, state: Mapping[str, Any], ranks: Sequence[int], trials: Sequence[Trial]) -> None:
+        kept = Checkpoint.from_json(state)
+        lessons = Lessons()
+        told = [lesson for trial in trials for lesson in lessons.of(trial)]
+        if not kept.fits(self._fresh.count, frozenset(ranks), len(told)) or kept.trusts > self._trusts:
+            raise ValueError("this state is of another search")
+        if kept.trusts < self._trusts:
+            self._trusts = False
+            self._begin()
+        self._guide.recall(kept.general)
+        self._fresh.restore(kept.starts, kept.position, ranks)
+        ended = {trial.rank for trial in trials}
+        self._pending = dict.fromkeys(rank for rank in ranks if rank not in ended)
+        self._lessons, self._told = lessons, told
+        self._right = sum(trial.seconds is not None for trial in trials)
+        self._first, self._judged, self._drawn = kept.first, kept.judged, kept.drawn
+        self._next_renewal, self._next_fit = kept.next_renewal, kept.next_fit
+        self._planned, self._renewed_with, self._heard = list(kept.planned), list(kept.pending), list(kept.heard)
+        chosen = self._guide.choose(told[: kept.heard[0]])
+        self._pool = self._draw(chosen, kept.drawn, kept.pending)
+        self._guide.renew(self._pool, chosen, fit=False)
+        if any(t.rank not in self._pool.place for t in told[kept.heard[0] : kept.heard[-1]]):
+            raise ValueError("this state is of another search")
+        for start, end in pairwise(kept.heard):
+            self._guide.hear(told[start:end])

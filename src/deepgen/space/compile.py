@@ -12,6 +12,7 @@ from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.definition import Knob
 from deepgen.space.diagram import Chain, Diagram
 from deepgen.space.engine import DEFAULT_MEMORY, TooWide
+from deepgen.space.estimate import sharp_combinations
 from deepgen.space.expr import Expr, Requirement
 from deepgen.space.kinds import variable
 from deepgen.space.layers import Ints, Layer, layer
@@ -44,14 +45,24 @@ class Edges:
     child: Ints
 
 
-def compile_space(knobs: Sequence[Knob], requirements: Sequence[Requirement], memory: int = DEFAULT_MEMORY) -> Diagram:
-    """The diagram of all configs that meet the requirements; TooWide if that needs more than `memory` bytes."""
-    return _Compiler(knobs, memory).run(requirements)
+def compile_space(
+    knobs: Sequence[Knob],
+    requirements: Sequence[Requirement],
+    memory: int = DEFAULT_MEMORY,
+    orders: Sequence[Sequence[str]] = (),
+) -> Diagram:
+    """The diagram of all configs that meet the requirements; TooWide if that needs more than `memory` bytes.
+
+    `orders` are those that an earlier compilation found; parts with other knobs are not touched by them.
+    """
+    return _Compiler(knobs, memory, orders).run(requirements)
 
 
 class _Compiler:
-    def __init__(self, knobs: Sequence[Knob], memory: int) -> None:
+    def __init__(self, knobs: Sequence[Knob], memory: int, orders: Sequence[Sequence[str]]) -> None:
         self.knobs, self.memory = knobs, memory
+        self.known = {frozenset(order): list(order) for order in orders}
+        self.found: list[tuple[str, ...]] = []  # orders that are worth to be known next time
         self.index = {k.name: i for i, k in enumerate(knobs)}
         fixed = {k.name: k.values[0] for k in knobs if k.places == 1}
         self.nodes = Nodes({k.name: variable(k) for k in knobs if k.places > 1}, fixed)
@@ -71,7 +82,7 @@ class _Compiler:
                 fixed.append((self.index[names[0]], int(self.allowed[names[0]][0])))
             else:
                 chains.append(self._part({n: self.allowed[n] for n in names}, own))
-        return Diagram(tuple(chains), len(self.knobs), tuple(fixed))
+        return Diagram(tuple(chains), len(self.knobs), tuple(fixed), tuple(self.found))
 
     def _constraints(self, requirements: Sequence[Requirement]) -> list[Constraint]:
         parts = condition_parts(self.nodes, self.knobs, requirements)
@@ -100,6 +111,13 @@ class _Compiler:
         if any(e.op == "points" for e in exprs):
             return self._chain(list(allowed), own, self.memory)  # points are as wide as they are, in any order
         used = self.used
+        known = self.known.get(frozenset(allowed), [])
+        if len(known) == len(allowed):
+            sharp_combinations(self.nodes, allowed, exprs)  # as the search for the order did
+            try:
+                return self._planned(known, own, self.memory)
+            except TooWide:
+                self.used = used
         if not any(self.nodes.needs_objects(e) for e in exprs):
             try:
                 return self._chain(quick_order(self.nodes, allowed, exprs), own, min(self.memory, used + _QUICK_MEMORY))
@@ -109,11 +127,16 @@ class _Compiler:
         for plan in (planner.best, planner.by_blocks, planner.best):
             order = plan()
             try:
-                return self._chain(order, own, used + (self.memory - used) // _PATIENCE)
+                return self._planned(order, own, used + (self.memory - used) // _PATIENCE)
             except TooWide:
                 self.used = used
                 planner.learn(order, self.widths)
-        return self._chain(planner.best(), own, self.memory)
+        return self._planned(planner.best(), own, self.memory)
+
+    def _planned(self, order: list[str], own: list[Constraint], memory: int) -> Chain:
+        chain = self._chain(order, own, memory)
+        self.found.append(tuple(order))
+        return chain
 
     def _chain(self, order: list[str], constraints: list[Constraint], memory: int) -> Chain:
         """Knob by knob: expand every state by every place, drop what a constraint forbids, merge what is alike."""

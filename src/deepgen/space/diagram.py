@@ -92,6 +92,7 @@ class Diagram:
     chains: tuple[Chain, ...]
     width: int  # how many variables a row has
     fixed: tuple[tuple[int, int], ...]  # variables that take only one place, and that place
+    orders: tuple[tuple[str, ...], ...] = ()  # of knobs, that took long to find
 
     uniform = True
 

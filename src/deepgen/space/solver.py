@@ -35,6 +35,7 @@ class Solver:
     """Answers what a search can answer. Not uniform, but the same for the same seed."""
 
     uniform = False
+    orders: tuple[tuple[str, ...], ...] = ()
 
     def __init__(self, name: str, knobs: Sequence[Knob], requirements: Sequence[Requirement], reason: str) -> None:
         try:

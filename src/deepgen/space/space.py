@@ -34,6 +34,7 @@ class Space:
         self._requirements: list[Requirement] = []
         self._lock = Lock()
         self._compiled: tuple[Engine, Rows] | None = None
+        self._orders: Sequence[Sequence[str]] = ()
 
     # Declaring ------------------------------------------------------------------------------------------------------
 
@@ -140,7 +141,16 @@ class Space:
         # Imported when first asked: declaring spaces stays quick to import.
         from deepgen.space.compile import compile_space
 
-        return compile_space(self.knobs, self.requirements, self.memory)
+        return compile_space(self.knobs, self.requirements, self.memory, self._orders)
+
+    def orders(self) -> list[list[str]]:
+        """The orders of knobs that compiling had to search for. `arrange` spares an equal space the search."""
+        return [list(order) for order in self._ready()[0].orders]
+
+    def arrange(self, orders: Sequence[Sequence[str]]) -> None:
+        """Compile with these orders of knobs where they fit. Ranks depend on them."""
+        self._orders = orders
+        self._compiled = None
 
     @property
     def uniform(self) -> bool:
@@ -291,10 +301,9 @@ class Space:
         """The derived values of a config; one that rests on an absent knob is left out."""
         return derived_values(self._derived, config)
 
-    def derived_columns(self, ranks: Sequence[int]) -> dict[str, list[Value | None]]:
-        """The derived values of many configs, a list each; None where one rests on an absent knob."""
-        engine, rows = self._ready()
-        found = evaluate_many(self._derived, rows.objects(engine.rows(ranks)))
+    def derived_columns(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> dict[str, list[Value | None]]:
+        """The derived values of many configs or ranks, a list each; None where one rests on an absent knob."""
+        found = evaluate_many(self._derived, self._ready()[1].objects(self._rows_of(which)))
         return {name: [None if v is ABSENT or v is UNDEFINED else v for v in values] for name, values in found.items()}
 
     def why_empty(self) -> list[str]:
@@ -337,14 +346,17 @@ class Space:
 
     def columns(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> dict[str, npt.NDArray[Any]]:
         """Configs or ranks as one array a knob, for models: NaN (numbers) or None where a knob is absent."""
+        return self._ready()[1].columns(self._rows_of(which))
+
+    def _rows_of(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> npt.NDArray[Any]:
         engine, rows = self._ready()
         if len(which) == 0 or not isinstance(which[0], Mapping):
-            return rows.columns(engine.rows(which))  # type: ignore[arg-type]
+            return engine.rows(which)  # type: ignore[arg-type]
         listed = [rows.row(config) for config in which]  # type: ignore[arg-type]
         for config, row in zip(which, listed, strict=True):
             if row is None:
                 self.rank(config)  # type: ignore[arg-type]
-        return rows.columns(np.array(listed, dtype=np.int64))
+        return np.array(listed, dtype=np.int64)
 
     @staticmethod
     def from_points(name: str, configs: Iterable[Mapping[str, Value]]) -> Space:

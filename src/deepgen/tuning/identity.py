@@ -12,10 +12,11 @@ from pathlib import Path
 
 import deepgen
 from deepgen.generators import Generator
+from deepgen.search import Strategy
 from deepgen.tuning import trust
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request
-from deepgen.vocabulary import BadInput, DeepgenError, Trial, finding
+from deepgen.vocabulary import BadInput, DeepgenError, Trial, digest, finding
 
 COMPARED = 1000  # trials at most whose kernels are emitted again; of more, the best and an even choice of the rest
 _BEST = 64
@@ -82,6 +83,18 @@ def source_digest(generator: Generator) -> str:
     if ours in path.parents:
         # Families share headers and expressions: any change there is looked at, and most change no kernel.
         return _tree(ours / "generators") + _tree(ours / "operators")[:16]
+    return _own_text(path)
+
+
+def strategy_digest(strategy: Strategy) -> str:
+    """Changes whenever the text changes that decides what a strategy proposes; empty where that is not known."""
+    module = sys.modules.get(type(strategy).__module__)
+    own = _own_text(Path(getattr(module, "__file__", None) or ""))
+    ours = Path(deepgen.__file__).parent
+    return own and digest([own, _tree(ours / "search"), _tree(ours / "space")])
+
+
+def _own_text(path: Path) -> str:
     if not path.is_file():
         return ""  # of an interactive session: never known to be the same
     package = path.parent if (path.parent / "__init__.py").is_file() else None

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 FILE = "journal.sqlite"
 LOCK = "lock"
 RESTART = "restart"
+CHECKPOINT = "checkpoint"
 _DAMAGED = "it cannot be read as a journal: bring back a copy of the study's folder, or move it away and begin anew"
 _EMPTY = "the journal was begun but says nothing of its study; delete the folder"
 _HINTS = {
@@ -226,12 +227,24 @@ class Journal:
         """The space itself, for whoever reads the study without its generator."""
         if self._meta("space") is None:
             self._keep("space", space.to_json())
+        if self._meta("orders") is None:
+            self._keep("orders", space.orders())
 
     def space(self) -> Space | None:
         from deepgen.space import Space
 
         found = self._meta("space")
-        return None if found is None else Space.from_json(found)
+        if found is None:
+            return None
+        space = Space.from_json(found)
+        space.arrange(self.orders())
+        return space
+
+    def orders(self) -> list[list[str]]:
+        """The orders of knobs in which the space was compiled, which take long to find."""
+        found = self._meta("orders")
+        listed = isinstance(found, list) and all(isinstance(order, list) for order in found)
+        return found if listed and all(isinstance(name, str) for order in found for name in order) else []
 
     def keep_digest(self, digest: str) -> None:
         """Of the text that the generator's kernels come from; the newest that is known to give the same kernels."""
@@ -293,8 +306,8 @@ class Journal:
 
     # Trials
 
-    def ask(self, told: int, wanted: int, proposals: Sequence[Proposal]) -> None:
-        """Record what a strategy gave, before any of it is tried."""
+    def ask(self, told: int, wanted: int, proposals: Sequence[Proposal], checkpoint: JsonObject | None = None) -> None:
+        """Record what a strategy gave, before any of it is tried, and where that left the strategy."""
         now = time.time()
         first = proposals[0].id if proposals else -1
         with self._transaction() as tally:
@@ -302,6 +315,9 @@ class Journal:
             self._insert("asks", sealed("asks", after.asks, told, wanted, first, len(proposals)))
             for proposal in proposals:
                 self._insert("trials", asked_row(proposal, now))
+            if checkpoint is not None:
+                migrations.keep(self._db, CHECKPOINT, {"asks": after.asks, **checkpoint})
+                after = after.with_key(CHECKPOINT)
             self._settle(after)
 
     def finish(self, trials: Sequence[Trial]) -> None:
@@ -321,6 +337,11 @@ class Journal:
 
     def asks(self) -> list[Ask]:
         return [Ask(*row[1:-1]) for row in self._table("asks")]
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        """Where the newest ask left the strategy, if that was recorded."""
+        found = self._meta(CHECKPOINT)
+        return found if isinstance(found, dict) and found.get("asks") == self.tally().asks else None
 
     def proposals(self, *, open_only: bool = False) -> list[Proposal]:
         """All configs asked for, or only those that have no measurement yet."""
@@ -379,7 +400,7 @@ class Journal:
         if self._meta(key) != value:
             with self._transaction() as tally:
                 migrations.keep(self._db, key, value)
-                self._settle(replace(tally, keys=tuple(sorted({*tally.keys, key}))))
+                self._settle(tally.with_key(key))
 
     def _table(self, table: str) -> list[Row]:
         """All rows of a table in order, each as it was written and none missing."""

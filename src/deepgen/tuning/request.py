@@ -18,7 +18,8 @@ from deepgen.search.stopping import Goals
 from deepgen.space import Space
 from deepgen.targets import Target, host
 from deepgen.tuning.definition import check_config
-from deepgen.vocabulary import BadInput, JsonObject, Kernel, digest
+from deepgen.tuning.journal import FILE, Journal
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, digest
 from deepgen.vocabulary.finding import NAME, CodeRef, Source, source_of
 
 STUDIES = Path("deepgen-studies")
@@ -163,11 +164,29 @@ def plan(request: Request) -> Plan:
     """Find the generator, narrow its space, and name the study. Says what is wrong before any work is done."""
     generator = generator_of(request)
     space = narrow(generator.space(request.operator, request.target), request.domains)
+    definition = _definition(request, generator, space)
+    # The version stands in the journal but not in the name: a bug-fix release goes on with the same study.
+    name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
+    folder = request.study or request.out / name
+    space.arrange(_known_orders(folder))
     if space.count() == 0:
         reasons = ", ".join(f"'{name}'" for name in space.why_empty()) or "the domains given"
         raise BadInput(
             f"the space of {request.operator.describe()} is empty", allowed=f"what leaves nothing: {reasons}"
         )
+    first = first_config(generator, request.operator, request.target, space, request.domains, request.policy)
+    starts = () if first is None else (first,)
+    sources = code_of(request, generator)
+    told: JsonObject = {**definition, "deepgen": __version__, "facts": _facts(request.operator)}
+    if request.also:
+        told["also_facts"] = [_facts(operator) for operator in request.also]
+    if sources:
+        told["code"] = {part: source.ref.to_json() for part, source in sources.items()}
+    return Plan(generator, space, starts, told, folder, sources)
+
+
+def _definition(request: Request, generator: Generator, space: Space) -> JsonObject:
+    """What makes a study another one."""
     definition: JsonObject = {
         "operator": request.operator.to_json(),
         "target": request.target.to_json(),
@@ -188,17 +207,18 @@ def plan(request: Request) -> Plan:
     recipe = getattr(generator, "recipe", None)
     if recipe is not None:  # a generator that is made from data: what makes it again when the study is read back
         definition["recipe"] = recipe
-    # The version stands in the journal but not in the name: a bug-fix release goes on with the same study.
-    name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
-    first = first_config(generator, request.operator, request.target, space, request.domains, request.policy)
-    starts = () if first is None else (first,)
-    sources = code_of(request, generator)
-    told: JsonObject = {**definition, "deepgen": __version__, "facts": _facts(request.operator)}
-    if request.also:
-        told["also_facts"] = [_facts(operator) for operator in request.also]
-    if sources:
-        told["code"] = {part: source.ref.to_json() for part, source in sources.items()}
-    return Plan(generator, space, starts, told, request.study or request.out / name, sources)
+    return definition
+
+
+def _known_orders(folder: Path) -> list[list[str]]:
+    """How the space was compiled when the study began, which spares this run the search for it."""
+    if not (folder / FILE).exists():
+        return []
+    try:
+        with Journal(folder) as journal:
+            return journal.orders()
+    except DeepgenError:
+        return []  # whoever opens the journal to write it says what is wrong with it
 
 
 def _facts(operator: Operator) -> JsonObject:

@@ -166,6 +166,10 @@ class Tally:
     def ended(self) -> int:
         return sum(self.verdicts.values())
 
+    def with_key(self, key: str) -> Tally:
+        """Once `meta` says something of this key too."""
+        return replace(self, keys=tuple(sorted({*self.keys, key})))
+
     def with_trial(self, trial: Trial) -> Tally:
         """Once this trial has ended too."""
         verdict = trial.measurement.verdict.value

@@ -34,7 +34,7 @@ from deepgen.tuning.rows import (
 )
 from deepgen.vocabulary import BadInput
 
-RESTART = "restart"
+RESTART, CHECKPOINT = "restart", "checkpoint"
 _REPAIRED, _UNFINISHED = "journal.repaired.sqlite", "journal.repaired.tmp"
 _BESIDE = ("", "-wal")  # the files of a database that hold data
 _NAMED = 8  # numbers that a sentence lists
@@ -207,6 +207,7 @@ def _sorted_out(found: _Found) -> Salvaged:
             "configs than it would have chosen"
         )
         found.meta[RESTART] = (0, {"asked": asked, "lost": lost})
+        found.meta.pop(CHECKPOINT, None)
         asks = []
     finals = _finals(found, tally, ended, losses)
     notes = _in_order(found.notes)
@@ -275,7 +276,13 @@ def _missing_keys(found: _Found, tally: Tally | None) -> list[str]:
     missing = [key for key in (tally.keys if tally else ()) if key not in found.meta]
     if "study" not in found.meta:
         return ["what is tuned cannot be read: the `deepgen tune` command that began the study writes it again"]
-    names = {"run": "the budget of the last run", "space": "the space", "signature": "whose code it is"}
+    names = {
+        "run": "the budget of the last run",
+        "space": "the space",
+        "signature": "whose code it is",
+        "orders": "how the space is compiled fastest",
+        CHECKPOINT: "where the search stood, which is found by repeating it,",
+    }
     return [f"{names[key]} cannot be read" for key in missing if key in names]
 
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from deepgen import search
 from deepgen.search import Strategy
+from deepgen.search.base import Restorable
 from deepgen.search.second_look import Opinion, SecondLook
 from deepgen.space import Space
+from deepgen.tuning.identity import strategy_digest
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request
-from deepgen.tuning.rows import Proposal
+from deepgen.tuning.rows import Ask, Proposal
 from deepgen.tuning.transfer import history
-from deepgen.vocabulary import DeepgenError, Trial
+from deepgen.vocabulary import DeepgenError, JsonObject, Trial
 
 
 def open_search(request: Request, planned: Plan, journal: Journal, look: SecondLook | None = None) -> SearchState:
     """The search of a study, not yet driven through what its journal holds."""
     past = history(request, planned, journal)
     setting = search.Setting(planned.space, request.seed, planned.starts, request.options, past)
-    return SearchState(search.make(request.strategy, setting), planned.space, journal, look)
+    return SearchState(lambda: search.make(request.strategy, setting), planned.space, journal, look)
 
 
 class SearchState:
@@ -30,8 +32,12 @@ class SearchState:
     thinks of a config is settled when the config is asked for, by what was told until then.
     """
 
-    def __init__(self, strategy: Strategy, space: Space, journal: Journal, look: SecondLook | None = None) -> None:
-        self.strategy = strategy
+    def __init__(
+        self, make: Callable[[], Strategy], space: Space, journal: Journal, look: SecondLook | None = None
+    ) -> None:
+        self.strategy = make()
+        self._make = make
+        self._code = strategy_digest(self.strategy)
         self._look = look
         self._space = space
         self._journal = journal
@@ -53,6 +59,7 @@ class SearchState:
     def replay(self) -> list[Trial]:
         """Go through the journal's asks and tells as they happened. Gives the trials that had ended.
 
+        A strategy that can be put where its last ask left it need not be asked and told all that again.
         Where damage cut the search off, it begins anew: it is told of all trials of before in their order, as if they
         had been its own, and what is asked for from there on is recorded and repeated as ever.
         """
@@ -63,12 +70,13 @@ class SearchState:
         self._known = dict.fromkeys(p.rank for p in before)
         self.asked = self._restart.asked
         self._propose([p for p in before if p.id not in self._waiting])
-        for ask in self._journal.asks():
+        asks = self._journal.asks()
+        restored = self._restore(asks, [p.rank for p in recorded.values()])
+        for ask in asks:
             while self.told < ask.told:
-                self._tell_next()
-            given = [self._space.rank(config) for config in self._ask_strategy(ask.wanted)]
+                self._tell_next(strategy=not restored)
             expected = [recorded[i] for i in range(ask.first, ask.first + ask.given)] if ask.given else []
-            if given != [p.rank for p in expected]:
+            if not restored and not self._repeats(ask.wanted, expected):
                 raise DeepgenError(
                     f"{self._journal.folder}: the strategy does not repeat what this study recorded at trial "
                     f"{self.asked}; it was changed since. Start a new study with another --seed"
@@ -77,6 +85,34 @@ class SearchState:
             self.exhausted = ask.given < ask.wanted
             self._propose([p for p in expected if p.id not in self._waiting])
         return ended
+
+    def _restore(self, asks: Sequence[Ask], ranks: Sequence[int]) -> bool:
+        """Whether the strategy is where its last ask left it, which it is only by the code that was asked."""
+        kept = self._journal.checkpoint()
+        if kept is None or not asks or self._begun_anew or kept.get("code") != self._code:
+            return False
+        if not isinstance(self.strategy, Restorable) or not isinstance(kept.get("state"), dict):
+            return False
+        try:
+            self.strategy.restore(kept["state"], ranks, [self._waiting[i] for i in range(asks[-1].told)])
+        except ValueError:
+            self.strategy = self._make()
+            return False
+        return True
+
+    def _checkpoint(self) -> JsonObject | None:
+        if not self._code or self._begun_anew or not isinstance(self.strategy, Restorable):
+            return None
+        state = self.strategy.state()
+        return None if state is None else {"code": self._code, "state": state}
+
+    @property
+    def _begun_anew(self) -> bool:
+        """Whether damage cut the search off: then the strategy hears more than the asks and tells say."""
+        return self._restart.asked > 0
+
+    def _repeats(self, wanted: int, expected: Sequence[Proposal]) -> bool:
+        return [self._space.rank(config) for config in self._ask_strategy(wanted)] == [p.rank for p in expected]
 
     def advance(self, window: int, budget: int, *, more: Callable[[], bool] = lambda: True) -> list[Proposal]:
         """Tell what is ready and ask for more, each at its moment. Gives the new proposals, durable in the journal.
@@ -106,11 +142,12 @@ class SearchState:
             self.opinions.pop(trial.id, None)
             self._waiting[trial.id] = trial
 
-    def _tell_next(self) -> None:
+    def _tell_next(self, *, strategy: bool = True) -> None:
         """Tell the next trial in the order of asking; a lost one is passed over."""
         if self.told not in self._restart.lost:
             trial = self._waiting.pop(self.told)
-            self.strategy.tell(trial)
+            if strategy:
+                self.strategy.tell(trial)
             if self._look is not None:
                 self._look.hear(trial)
             self.listen(trial)
@@ -138,7 +175,7 @@ class SearchState:
         configs = self._ask_strategy(wanted)
         self.exhausted = len(configs) < wanted
         fresh = [Proposal(self.asked + i, self._space.rank(c), c) for i, c in enumerate(configs)]
-        self._journal.ask(self.told, wanted, fresh)
+        self._journal.ask(self.told, wanted, fresh, self._checkpoint())
         self._propose(fresh)
         self.asked += len(fresh)
         return fresh
