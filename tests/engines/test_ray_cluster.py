@@ -29,7 +29,7 @@ from deepgen.tuning import Request, tune
 from deepgen.vocabulary import DeepgenError, Kernel, Trial, Verdict
 
 if find_spec("ray") is None:  # not imported here: whether there are tokens is decided when it is imported
-    pytest.skip("nothing can run on Ray without it: pip install 'deepgen[cluster]'", allow_module_level=True)
+    pytest.skip("nothing can run on Ray without it: pip install -e '.[cluster]'", allow_module_level=True)
 OPERATOR = gemm(128, 128, 128)
 SECONDS = 120.0
 

@@ -24,6 +24,7 @@ from deepgen.engines.ray import roles
 from deepgen.scratch import Scratch, sweep
 from deepgen.targets import host
 from deepgen.vocabulary import DeepgenError, Missing
+from deepgen.vocabulary.errors import install_extra
 
 NAMESPACE = "deepgen"
 STORE_BYTES = 256 << 20  # binaries are small, and few of them are on their way at a time
@@ -94,9 +95,8 @@ def imported() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise Missing(
-            "Ray", blocks="nothing can run on a Ray cluster", remedy="Install it with `pip install 'deepgen[cluster]'`."
-        ) from error
+        remedy = install_extra("cluster")
+        raise Missing("Ray", blocks="nothing can run on a Ray cluster", remedy=remedy) from error
     return ray
 
 
