@@ -113,11 +113,12 @@ def chart(found: Sequence[Row]) -> str:
 
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="13"'
-        f' width="860" height="{height}">',
-        f'<rect width="860" height="{height}" fill="#ffffff"/>',
+        f' width="900" height="{height}">',
+        f'<rect width="900" height="{height}" fill="#ffffff"/>',
         '<text x="16" y="24" font-size="16" font-weight="bold" fill="#1f2328">'
         "Speed relative to the vendor's library (1.0 = equal)</text>",
-        '<text x="16" y="44" fill="#59636e">Bar: geometric mean over shapes. Line: slowest to fastest shape.</text>',
+        '<text x="16" y="44" fill="#59636e">'
+        "Bar: geometric mean over shapes. Line: slowest to fastest shape (cut at 2.0).</text>",
     ]
     ticks = [low + 0.2 * i for i in range(round((high - low) / 0.2) + 1)]
     for tick in ticks:
@@ -140,8 +141,8 @@ def chart(found: Sequence[Row]) -> str:
         note = f"{row.mean:.2f}, {row.library}"
         parts.append(f'<text x="{right + 16}" y="{y + 4:.1f}" fill="#1f2328">{escape(note)}</text>')
     for number, (name, color) in enumerate(((H200, "#2da44e"), (XEON, "#0969da"))):
-        parts.append(f'<rect x="{520 + 110 * number}" y="34" width="12" height="12" fill="{color}"/>')
-        parts.append(f'<text x="{538 + 110 * number}" y="44" fill="#1f2328">{escape(name)}</text>')
+        parts.append(f'<rect x="{560 + 130 * number}" y="14" width="12" height="12" fill="{color}"/>')
+        parts.append(f'<text x="{578 + 130 * number}" y="24" fill="#1f2328">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 

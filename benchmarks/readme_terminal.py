@@ -67,7 +67,7 @@ def record() -> dict[str, Any]:
 
 def draw(recording: dict[str, Any]) -> str:
     """The recording as an SVG."""
-    console = Console(record=True, width=88, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(record=True, width=112, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(f"[bold]$[/bold] {recording['command']}", highlight=False)
     console.print()
     console.print(render(recording["title"], Progress(**recording["live"])), width=80)
