@@ -140,7 +140,7 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], Path]]] = {
         "does not list",
         lambda p: forged(p, {"x": listing(GOOD)}, [(member("b/x", GOOD), GOOD), (member("b/x", GOOD), GOOD)]),
     ),
-    "a file that is missing": ("not whole", lambda p: forged(p, {"x": listing(GOOD)}, [])),
+    "a file that is missing": ("incomplete", lambda p: forged(p, {"x": listing(GOOD)}, [])),
     "a file that would fill the disk": (
         "larger than any bundle",
         lambda p: forged(p, {"x": {"bytes": 1 << 40, "sha256": "0" * 64}}, []),
@@ -153,14 +153,17 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "no archive": ("is not a bundle", lambda p: _bytes(p, b"hello")),
     "a little that unpacks to much": ("bytes that unpack to 335544320", _bomb),
     "a record without end": ("more than its headers say", _long_record),
-    "infinity": ("Infinity is no number", lambda p: _manifest(p, '{"format": 1, "files": {"x": {"bytes": Infinity}}}')),
+    "infinity": (
+        "Infinity is not a JSON number",
+        lambda p: _manifest(p, '{"format": 1, "files": {"x": {"bytes": Infinity}}}'),
+    ),
     "a manifest without bottom": ("nested too deeply", lambda p: _manifest(p, '{"files": ' + "[" * 100_000)),
     "a manifest with a key twice": ("twice", lambda p: _manifest(p, '{"format": 1, "files": {}, "files": {}}')),
     "a size that is no number": (
         "cannot be read",
         lambda p: forged(p, {"x": {"bytes": "4", "sha256": "0" * 64}}, [(member("b/x", GOOD), GOOD)]),
     ),
-    "an archive that was cut off": ("damaged|not whole|cannot be read", _cut),
+    "an archive that was cut off": ("damaged|incomplete|cannot be read", _cut),
 }
 
 

@@ -50,7 +50,7 @@ def _points(config: Mapping[str, Any], fetched: Fetched, group: WorkGroup) -> Ma
     where = f"group {group.name}: the space file of {fetched.name}"
     space = foreign.parse(fetched.space, where)
     if not is_space_file(space):
-        raise BadInput("is no space file", where=where, allowed='{"template": a tuning config, "cfgs": [numbers]}')
+        raise BadInput("is not a space file", where=where, allowed='{"template": a tuning config, "cfgs": [numbers]}')
     problem, other = (OlderGenerator(data, group.space_strategy, where).operator for data in (config, space))
     if problem != other:
         raise BadInput(f"is of {other.describe()}, and the config of {problem.describe()}", where=where)

@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _tell(error)
     if code == INTERRUPTED:
-        _say("stopped by Ctrl-C; the same command goes on where it was")
+        _say("stopped by Ctrl-C; run the same command again to resume")
     return code if isinstance(code, int) else 0
 
 

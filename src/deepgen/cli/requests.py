@@ -37,7 +37,7 @@ def from_words(
     fields = {name: options[name] for name in OF_OPERATOR if options.get(name) is not None}
     operator, extras = words.parse(given, **fields)
     if extras.trials is not None and options["trials"] is not None:
-        raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="one of them")
+        raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="give one of them")
     chosen = _chosen({"trials": extras.trials}, options)
     target = _target(options["target"], settings.target)
     also = tuple(words.another_shape(operator, text) for text in options.get("also") or ())
@@ -136,7 +136,9 @@ def _placed(wanted: list[Request], options: Mapping[str, Any]) -> list[Request]:
 def _by_family(request: Request, name: str) -> list[Request]:
     """The request with that family, or one for each that serves: a study has one space, and so one family."""
     if request.generator is not None:
-        raise BadInput(f"--family {name} is given", allowed="not with a tuning config of the older tool")
+        raise BadInput(
+            f"--family {name} cannot be used here", allowed="a tuning config of the older tool has its own family"
+        )
     if name == EVERY_FAMILY:
         served = generators.serving(request.operator, request.target)
     else:
@@ -152,7 +154,7 @@ def _target(given: str | None, otherwise: str | None) -> Target:
 
 def _no_space_strategy(options: Mapping[str, Any]) -> None:
     if options.get("space_strategy") is not None:
-        raise BadInput("--space-strategy is given", allowed="only with a tuning config of the older tool")
+        raise BadInput("--space-strategy cannot be used here", allowed="it applies to tuning configs of the older tool")
 
 
 def _chosen(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

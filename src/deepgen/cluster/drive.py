@@ -40,7 +40,7 @@ def drive(folder: RunFolder, means: Means, stop: threading.Event) -> RunProgress
     """Carry a run out, or go on with it. Gives how it ended; a fault of one group ends no other."""
     definition = folder.definition()
     if definition is None:
-        raise DeepgenError(f"{folder.path} holds no cluster run")
+        raise DeepgenError(f"{folder.path} is not a cluster run")
     with folder.take():
         board = Board(folder, means.say)
         run = _Run(definition, folder, means, board, stop)
@@ -136,7 +136,7 @@ class _Run:
                 self._bring_back()
                 looked = time.monotonic()
         if self.stop.is_set():
-            self.board.change(state="stopped", note="stopped; the same command goes on where it was")
+            self.board.change(state="stopped", note="stopped; run the same command again to resume")
         else:
             failed = any(group.problem for group in self.board.progress.groups.values())
             self.board.change(state="failed" if failed else "done")

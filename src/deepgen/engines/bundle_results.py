@@ -49,7 +49,7 @@ def read(path: Path) -> Results:
     where = str(path)
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise BadInput("is larger than any results of ours", where=where)
+            raise BadInput("is larger than a result file may be", where=where)
         text = path.read_bytes()
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", where=where) from error

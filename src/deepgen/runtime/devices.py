@@ -56,7 +56,7 @@ class CpuDevice:
 
     def stream(self, first: Any, stream: Any) -> int:
         if stream is not None:
-            raise BadInput("a stream is given to a kernel on the CPU", allowed="a call without it")
+            raise BadInput("stream= is given, but this kernel runs on the CPU", allowed="leave it out")
         return 0
 
     def bind(self, views: Mapping[str, View | None], scalars: Scalars) -> Call:

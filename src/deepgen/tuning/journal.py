@@ -87,7 +87,7 @@ class Journal:
         if write:
             self._lock = _take_lock(folder)
         elif not self._path.exists():
-            raise JournalError(f"{folder} holds no study: there is no {FILE} in it")
+            raise JournalError(f"{folder} is not a study: it contains no {FILE}")
         else:
             self._still = not self._logged() and holder(folder) is None
         try:
@@ -214,8 +214,8 @@ class Journal:
         told = self.definition()
         if told.get("space") != definition.get("space"):
             raise JournalError(
-                f"{self.folder} was begun with deepgen {told.get('deepgen')}, and the space of {told['generator']} has "
-                "changed since: it can be read but not gone on with; tune again, which makes a study of its own"
+                f"{self.folder} was created by deepgen {told.get('deepgen')}, and the space of {told['generator']} has "
+                "changed since. The study can be read but not resumed; tune again to start a new one"
             )
 
     @property
@@ -511,8 +511,8 @@ def _take_lock(folder: Path) -> IO[str]:
         raise JournalError(f"cannot write in {folder}: {reason}; choose another folder with --out") from error
     if file is None:
         raise JournalError(
-            f"{folder} is being written by process {holder(folder) or 'unknown'}; follow it with `deepgen status`, "
-            f"or end it with `deepgen stop {folder}`"
+            f"{folder} is being written by process {holder(folder) or 'unknown'}; watch it with `deepgen status`, "
+            f"or stop it with `deepgen stop {folder}`"
         )
     return file
 

@@ -42,7 +42,7 @@ class CodeRef:
         try:
             found = CodeRef(str(data["by"]), str(data["ref"]), data.get("sha256"))
         except (KeyError, TypeError) as error:
-            raise BadInput(f"{data!r} says not where code is found", allowed="by, ref and sha256") from error
+            raise BadInput(f"{data!r} does not say where the code is", allowed="by, ref and sha256") from error
         if found.by not in (NAME, MODULE, FILE):
             raise BadInput(f"code is found by {found.by!r}", allowed=f"{NAME}, {MODULE} or {FILE}")
         return found
@@ -147,7 +147,7 @@ def _from_file(ref: CodeRef, folder: Path) -> ModuleType:
         raise BadInput(f"{path} is missing: the study's code was in it", allowed="bring back the study's whole folder")
     text = foreign.read_bytes(path, plain=True)
     if _sha256(text) != ref.sha256:
-        raise BadInput(f"{path} was changed since the study was begun", allowed="the file as it was; tune again")
+        raise BadInput(f"{path} has changed since the study was started", allowed="restore the file, or tune again")
     return _loaded(path, text)
 
 

@@ -199,8 +199,8 @@ def heed_environment(ray: Any) -> None:
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
     if mode == "token" and ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN:
         raise DeepgenError(
-            "Ray was imported without token authentication and cannot change its mind: set RAY_AUTH_MODE=token in the "
-            "environment first, or connect with ray.init() yourself"
+            "Ray was imported without token authentication and cannot be switched to it now: set "
+            "RAY_AUTH_MODE=token in the environment first, or connect with ray.init() yourself"
         )
 
 

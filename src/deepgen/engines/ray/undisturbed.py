@@ -81,5 +81,5 @@ def _folder() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise DeepgenError(f"{folder} belongs to somebody else; remove it")
+        raise DeepgenError(f"{folder} belongs to another user; remove it")
     return folder
