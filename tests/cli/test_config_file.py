@@ -67,7 +67,7 @@ def test_json_says_the_same(project: Path) -> None:
         ({"operator": 3}, "operator is 3", "name"),
         ({"shapes": 64}, "shapes[0]: is 64", "MNK = 1024"),
         ({"shapes": []}, "shapes is empty", "MNK = 1024"),
-        ({"shapes": [{"MNK": 8}, {"MN": 8}]}, "shapes[1]: gemm: no value for K", "MNK=1024"),
+        ({"shapes": [{"MNK": 8}, {"MN": 8}]}, "shapes[1]: gemm needs a value for K", "MNK=1024"),
         ({"shapes": {"MNK": "8"}}, "MNK is '8'", "at least 1"),
         ({"shapes": {"MNK": True}}, "MNK is True", "at least 1"),
         ({"shapes": {"MNQ": 8}}, "'Q'", "gemm"),

@@ -61,7 +61,7 @@ def test_words_are_the_operators_own(words: str, options: dict[str, str], operat
         ("plain_norms rows=8 cols=8 power=inf", {}, "invalid value 'inf' (a number)"),
         ("gemm MNK=8 colour=red", {}, "gemm has no parameter 'colour'"),
         ("lost rows=8", {}, "'lost' of package"),
-        ("norms.py rows=8", {}, "'norms.py' is a file"),
+        ("norms.py rows=8", {}, "'norms.py' is a file, not an operator"),
         ("norms.py:RowNorms rows=8", {}, "is a file"),
     ],
 )  # fmt: skip
@@ -109,7 +109,7 @@ def test_a_file_says_shapes_and_other_words(project: Path) -> None:
     ("change", "told"),
     [
         ({"layout": "nn"}, "unknown key layout (one of operator, shapes, rows, cols, dtype, target, "),
-        ({"shapes": {"MNK": 8}}, "shapes[0]: MNK=8: row_norms has no word 'MNK'"),
+        ({"shapes": {"MNK": 8}}, "shapes[0]: MNK=8: row_norms has no parameter 'MNK'"),
         ({"shapes": []}, "such as { rows = 1024, cols = 1024 }"),
         ({"rows": 8}, "rows=8: rows is given twice"),
         ({"dtype": "f16"}, "dtype is 'f16' (one of f32, f64)"),

@@ -47,7 +47,7 @@ def export(
     from deepgen.vocabulary.errors import BadInput
 
     if [as_space, as_config, as_results is not None].count(True) != 1:
-        raise BadInput("export needs one form", allowed="--as-space, --as-config or --as-results PREFIX")
+        raise BadInput("export needs an output format", allowed="--as-space, --as-config or --as-results PREFIX")
     if (output is None) == (as_results is None):
         allowed = "-o FILE with a space or a config, none with --as-results"
         raise BadInput("the file to write is " + ("missing" if output is None else "given twice"), allowed=allowed)

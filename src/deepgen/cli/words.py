@@ -75,7 +75,7 @@ def operator(kind: type[Operator], *tables: Mapping[str, Any]) -> Operator:
 def find_operator(word: str) -> type[Operator]:
     """The class of operators that a word names."""
     if names_a_file(word):
-        raise BadInput(f"{word!r} is a file", allowed="an operator by name: " + ", ".join(OPERATORS.names()))
+        raise BadInput(f"{word!r} is a file, not an operator", allowed="one of " + ", ".join(OPERATORS.names()))
     return OPERATORS.get(word)
 
 

@@ -42,7 +42,7 @@ def stem(archive: Path) -> str:
     for suffix in SUFFIXES:
         if archive.name.endswith(suffix) and archive.name != suffix:
             return archive.name[: -len(suffix)]
-    raise BadInput(f"{archive} is not named as a bundle", allowed="a name that ends in " + " or ".join(SUFFIXES))
+    raise BadInput(f"{archive} does not have a bundle's name", allowed="must end in " + " or ".join(SUFFIXES))
 
 
 def check(archive: Path) -> None:

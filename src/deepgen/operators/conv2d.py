@@ -69,7 +69,7 @@ class Conv2d(Operator):
         for word, size in self.sizes().items():
             least = 0 if word == "pad" else 1
             if isinstance(size, bool) or not isinstance(size, int) or size < least:
-                raise BadInput(f"c2d: {word} is {size!r}", allowed=f"an integer of at least {least}")
+                raise BadInput(f"c2d: {word} is {size!r}", allowed=f"must be an integer of at least {least}")
         for word, value, allowed in (("layout", self.layout, LAYOUTS), ("dtype", self.dtype, (*FORMATS,))):
             if value not in allowed:
                 raise BadInput(f"c2d: {word} {value!r} is unknown", allowed="one of " + ", ".join(allowed))

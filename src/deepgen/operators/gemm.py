@@ -70,7 +70,7 @@ class Gemm(Operator):
     def __post_init__(self) -> None:
         for letter, size in (("M", self.m), ("N", self.n), ("K", self.k), ("batch", self.batch)):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise BadInput(f"gemm: {letter} is {size!r}", allowed="an integer of at least 1")
+                raise BadInput(f"gemm: {letter} is {size!r}", allowed="must be an integer of at least 1")
         for name, factor in (("alpha", self.alpha), ("beta", self.beta)):
             if not isinstance(factor, (int, float)) or not isfinite(factor):
                 raise BadInput(f"gemm: {name} is {factor!r}", allowed="a finite number")

@@ -47,7 +47,7 @@ class Softmax(Operator):
     def __post_init__(self) -> None:
         for word, size in (("rows", self.rows), ("cols", self.cols)):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise BadInput(f"softmax: {word} is {size!r}", allowed="an integer of at least 1")
+                raise BadInput(f"softmax: {word} is {size!r}", allowed="must be an integer of at least 1")
         if self.dtype not in DTYPES:
             raise BadInput(f"softmax: dtype {self.dtype!r}", allowed="one of " + ", ".join(DTYPES))
 

@@ -57,7 +57,7 @@ class Word:
     def allowed(self) -> str:
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        kinds = {"size": f"an integer of at least {self.least}", "number": "a number", "flag": "true or false"}
+        kinds = {"size": f"must be an integer of at least {self.least}", "number": "a number", "flag": "true or false"}
         return kinds.get(self.kind, "a text")
 
     def example(self) -> str:

@@ -102,7 +102,7 @@ def view(array: Any, name: str = "the array") -> View:
         return _of_interface(interface)
     if hasattr(array, "__dlpack__"):
         return _of_dlpack(array, name)
-    allowed = "an array of numpy or torch, or one with DLPack or the CUDA array interface"
+    allowed = "pass a numpy or torch array, or one with DLPack or the CUDA array interface"
     raise BadInput(f"{name} is not an array but a {type(array).__name__}", allowed=allowed)
 
 
@@ -204,7 +204,7 @@ def _by_cupy(like: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
 
 def _of_numpy(array: Array, name: str) -> View:
     if not array.dtype.isnative:
-        raise BadInput(f"{name} is not in native byte order", allowed="convert it: astype(dtype.newbyteorder('='))")
+        raise BadInput(f"{name} is not in native byte order", allowed="convert it with astype(dtype.newbyteorder('='))")
     width = array.itemsize
     if any(step % width for step in array.strides):
         raise BadInput(

@@ -58,7 +58,7 @@ class Request:
         for name, least in (("trials", 1), ("keep_top", 1), ("seed", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise BadInput(f"{name} is {value!r}", allowed=f"an integer of at least {least}")
+                raise BadInput(f"{name} is {value!r}", allowed=f"must be an integer of at least {least}")
         if self.time_budget is not None and not 0 < self.time_budget < inf:
             raise BadInput(f"time budget is {self.time_budget:g} s", allowed="more than 0 seconds, or none at all")
         search.settle(self.strategy, self.options)
