@@ -119,19 +119,19 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "a file outside that is not listed": ("does not list", lambda p: forged(p, {}, [(member("../evil", GOOD), GOOD)])),
     "a file inside that is not listed": ("does not list", lambda p: forged(p, {}, [(member("b/evil", GOOD), GOOD)])),
     "a symbolic link": (
-        "no plain file",
+        "not a regular file",
         lambda p: forged(p, {"x": listing(b"")}, [(member("b/x", kind=tarfile.SYMTYPE, link="/etc/passwd"), b"")]),
     ),
     "a hard link": (
-        "no plain file",
+        "not a regular file",
         lambda p: forged(p, {"x": listing(b"")}, [(member("b/x", kind=tarfile.LNKTYPE, link="b/manifest.json"), b"")]),
     ),
     "a device": (
-        "no plain file",
+        "not a regular file",
         lambda p: forged(p, {"x": listing(b"")}, [(member("b/x", kind=tarfile.CHRTYPE), b"")]),
     ),
     "a folder": (
-        "no plain file",
+        "not a regular file",
         lambda p: forged(p, {"x": listing(b"")}, [(member("b/x", kind=tarfile.DIRTYPE), b"")]),
     ),
     "another content": ("hash differs", lambda p: forged(p, {"x": listing(GOOD)}, [(member("b/x", b"evil"), b"evil")])),
@@ -142,11 +142,11 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], Path]]] = {
     ),
     "a file that is missing": ("incomplete", lambda p: forged(p, {"x": listing(GOOD)}, [])),
     "a file that would fill the disk": (
-        "larger than any bundle",
+        "larger than a bundle may be",
         lambda p: forged(p, {"x": {"bytes": 1 << 40, "sha256": "0" * 64}}, []),
     ),
     "many files that would": (
-        "larger than any bundle",
+        "larger than a bundle may be",
         lambda p: forged(p, {f"x{i}": {"bytes": 1 << 30, "sha256": "0" * 64} for i in range(20)}, []),
     ),
     "no manifest": ("begins with", _plain),

@@ -282,5 +282,5 @@ def test_streams_of_any_library_are_taken() -> None:
             return 0, 23
 
     assert (stream_handle(5), stream_handle(Torch()), stream_handle(Standard())) == (5, 17, 23)
-    with pytest.raises(BadInput, match="no stream"):
+    with pytest.raises(BadInput, match="is not a stream"):
         stream_handle("main")

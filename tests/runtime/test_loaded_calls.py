@@ -86,7 +86,7 @@ def test_several_outputs_optional_inputs_and_scalars(norm: Loaded) -> None:
     own = np.empty((3, 6), np.float32), np.empty(3, np.float32)
     assert norm(x, out=own)[0] is own[0] and norm(x, shift=None, out={"mean": own[1]})[1] is own[1]
     np.testing.assert_allclose(own[1], x.mean(1), atol=1e-6)
-    with pytest.raises(BadInput, match=r"out does not fit .*y, mean: a tuple"):
+    with pytest.raises(BadInput, match=r"out does not match .*y, mean: a tuple"):
         norm(x, out=own[0])
     with pytest.raises(BadInput, match="out has 'z'"):
         norm(x, out={"z": own[0]})

@@ -111,8 +111,8 @@ def test_other_kernels_make_a_new_study_that_learns_from_the_old_one(tmp_path: P
     after = tuned(tmp_path)
     assert after != folder and after.name.startswith(folder.name)
     notes = " ".join(text for _, text in Study.open(after).notes())
-    assert f"its kernels are not those that {folder.name} measured" in notes
-    assert f"the search starts from what earlier studies found: {folder.name}" in notes
+    assert f"emits other kernels than those that {folder.name} measured" in notes
+    assert f"the search starts from the results of earlier studies: {folder.name}" in notes
     assert tuned(tmp_path) == after  # and the next run goes on with it
     assert len(Study.open(folder).trials()) == 24, "the old one is as it was"
     own_code.write(tmp_path, version=1)
