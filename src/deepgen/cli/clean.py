@@ -1,4 +1,4 @@
-"""`deepgen clean`: free the room that builds and studies take, and what killed runs left behind."""
+"""`deepgen clean`: free the disk space of builds and studies, and what killed runs left behind."""
 
 from __future__ import annotations
 

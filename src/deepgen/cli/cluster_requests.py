@@ -22,7 +22,7 @@ FINALISTS = 8  # of `keep_top` rows: finals are for choosing a winner, result fi
 def requests_of(
     group: WorkGroup, fetched: Fetched, out: Path, options: Mapping[str, Any], settings: Settings
 ) -> Sequence[Request]:
-    """One a study. The group says where; the config what; the command line comes before both for how long."""
+    """One per study. The group says where; the config what; the command line comes before both for how long."""
     # Kept as they were when the task started: the host's file may change.
     config = out / "configs" / fetched.name
     config.parent.mkdir(parents=True, exist_ok=True)

@@ -127,7 +127,7 @@ def finish(progress: RunProgress, *, as_json: bool) -> None:
 
 
 def attach(folder: RunFolder, *, trust: bool, as_json: bool) -> None:
-    """Look at a run, and go on with it where its driver is gone."""
+    """Watch a run, and resume it if its driver is gone."""
     progress = folder.progress()
     if folder.driver() is not None:
         follow(folder, as_json=as_json, stops=False)

@@ -47,7 +47,7 @@ def from_words(
 
 
 def from_study(study: Study, options: Mapping[str, Any]) -> Request:
-    """The request that goes on with a study."""
+    """The request that resumes a study."""
     definition, run = study.definition, study.budget()
     return Request(
         operator=study.operator,

@@ -1,4 +1,4 @@
-"""The end of a tuning run, in words."""
+"""Prints the result of a tuning run."""
 
 from __future__ import annotations
 

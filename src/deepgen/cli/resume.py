@@ -1,4 +1,4 @@
-"""`deepgen resume`: go on with a study."""
+"""`deepgen resume`: resume a study."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def is_study(folder: Path) -> bool:
 
 
 def studies_in(folder: Path) -> list[Path]:
-    """The studies that lie directly in a folder."""
+    """The studies directly in a folder."""
     return sorted(p for p in folder.iterdir() if is_study(p)) if folder.is_dir() else []
 
 

@@ -55,7 +55,7 @@ def parse(words: Sequence[str], **options: Any) -> tuple[Operator, Extras]:
 
 
 def another_shape(of: Operator, text: str) -> Operator:
-    """The operator with some words said anew: `M=64`, or `M=64 N=128`."""
+    """The operator with some words said again: `M=64`, or `M=64 N=128`."""
     said = _Said(type(of))
     for word in text.split():
         key, _, value = word.partition("=")

@@ -160,7 +160,7 @@ class Operator(ABC):
         return out
 
     def strided(self, given: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
-        """The scalars for arrays that lie in memory in their own way."""
+        """The scalars for arrays with given strides."""
         out = dict(self.scalars())
         for tensor in self.tensors():
             facts = given.get(tensor.name)

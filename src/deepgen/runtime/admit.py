@@ -74,7 +74,7 @@ def _check_elements(given: Sequence[Tensor], written: Sequence[Tensor]) -> None:
 
 
 def _check_strides(param: Param, seen: View, device: Device) -> None:
-    """Whether the array lies in memory as the parameter asks."""
+    """Whether the array's strides are what the parameter requires."""
     steps = [*zip(seen.shape, seen.strides, dense_strides(seen.shape), strict=True)]
     if param.written and any(step == 0 and size > 1 for size, step, _ in steps):
         raise BadInput(f"{param.name} is written, but its elements overlap in memory", allowed="pass a contiguous copy")

@@ -74,7 +74,7 @@ _DLPACK_DEVICES = {1: CPU, 2: GPU, 10: GPU}  # the host, CUDA, ROCm
 
 @dataclass(frozen=True)
 class View:
-    """Where an array lies and how. Strides count elements."""
+    """An array's address, shape and layout. Strides count elements."""
 
     address: int
     shape: tuple[int, ...]

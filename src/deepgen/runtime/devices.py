@@ -26,7 +26,7 @@ class Device(Protocol):
     by_stream: bool  # whether each stream needs a binding of its own
 
     def has(self, seen: View) -> bool:
-        """Whether the array lies where the kernel can reach it."""
+        """Whether the kernel can access the array's memory."""
         ...
 
     def stream(self, first: Any, stream: Any) -> int:

@@ -16,7 +16,7 @@ from deepgen.search.regressors import Regressor
 _MOST = 200  # trials that are learned from; a process of n trials costs n^2 a trial
 _BEST = 120  # of which the fastest; the others are drawn from the rest
 _FIRST_STEPS, _STEPS = 60, 12
-_PART = 5  # trees are trained anew when trials have grown by one part in so many
+_PART = 5  # trees are trained again when trials have grown by one part in so many
 _WORKS = 0.9  # the chance that an unknown config works
 _DOUBT = 0.1  # the noise of right and wrong
 _FLOOR = 0.02  # no config is given up entirely

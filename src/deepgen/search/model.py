@@ -33,10 +33,10 @@ TOP_SHARE, TOP_LEAST = 0.02, 40  # the share of the pool that they like, and the
 LEARN = 3  # right trials, without which there is nothing to learn from
 WHOLE = 20_000  # the largest space that is looked at whole
 DRAWN = 4_096  # configs that are drawn of a larger one,
-GROWTH = 1.25  # the model is fitted anew when the trials have grown by this factor
+GROWTH = 1.25  # the model is fitted again when the trials have grown by this factor
 # Once there are more trials than LATE each must be cheap:
 LATE, LATE_DRAWN = 200, 2_048  # fewer configs are looked at,
-LATE_DRAW = 100  # drawn anew after so many trials,
+LATE_DRAW = 100  # drawn again after so many trials,
 AHEAD = 16  # and so many are chosen together
 AROUND = 5  # the best configs, whose neighbours are looked at when the space is too large to be seen whole
 

@@ -1,4 +1,4 @@
-"""Is it still the same kernel? A study goes on only while its generator emits what its trials measured."""
+"""Is it still the same kernel? A study is resumed only if its generator still emits the kernels that it measured."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ class Journal:
             self._connect_writer()
 
     def check(self) -> None:
-        """Read every row. A reader that meets a damaged one goes on with what is left, and `damage` tells."""
+        """Read every row. A reader continues past damaged rows, and `damage` reports them."""
         for table in COLUMNS:
             self._table(table)
 
@@ -208,7 +208,7 @@ class Journal:
     # What the study is
 
     def define(self, definition: JsonObject) -> None:
-        """Write down what is tuned, once; whoever goes on with it must mean the same space."""
+        """Write down what is tuned, once; a run that resumes it must have the same space."""
         if self._meta("study") is None:
             self._keep("study", definition)
         told = self.definition()
@@ -224,7 +224,7 @@ class Journal:
         return self._meta("study") is None and not self.tally().trials
 
     def keep_space(self, space: Space) -> None:
-        """The space itself, for whoever reads the study without its generator."""
+        """The space itself, for readers of the study that lack its generator."""
         if self._meta("space") is None:
             self._keep("space", space.to_json())
         if self._meta("orders") is None:
@@ -296,7 +296,7 @@ class Journal:
         return found
 
     def restart(self) -> Restart:
-        """Where the search began anew with the trials that damage had left; at nothing in any other study."""
+        """Where the search began again with the trials that damage had left; at nothing in any other study."""
         found = self._meta(RESTART)
         return Restart() if found is None else Restart(found["asked"], frozenset(found["lost"]))
 

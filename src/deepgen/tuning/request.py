@@ -48,7 +48,7 @@ class Request:
     baselines: bool | Sequence[str | type[Baseline]] = True  # all that can run, or those named or given
     generator: Generator | None = None  # None: the best of deepgen's own
     out: Path = STUDIES
-    study: Path | None = None  # the folder of one that is gone on with, whatever its name; None: named after the rest
+    study: Path | None = None  # the folder of an existing study to resume; None: named after the other fields
 
     def __post_init__(self) -> None:
         if not isinstance(self.operator, Operator):
@@ -70,7 +70,7 @@ class Request:
 
     @property
     def looks_twice(self) -> bool:
-        """Whether some built kernels may be left unrun; whoever asks for every config wants every time."""
+        """Whether some built kernels may be left unrun; an exhaustive search wants every time."""
         return self.second_look and search.name_of(self.strategy) != "exhaustive"
 
     @property

@@ -1,6 +1,6 @@
 """How code of a user's own is found again: by its name, in an installed module, or in a file.
 
-A study records a reference. A file is copied into the study, so that it can be gone on with anywhere.
+A study records a reference. A file is copied into the study, so that the study can be resumed anywhere.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def keep(sources: Mapping[str, Source], folder: Path) -> None:
 
 
 def load(ref: CodeRef, folder: Path) -> Any:
-    """The object of a reference by module or file; `folder` is the study's. Whoever calls has settled the trust."""
+    """The object of a reference by module or file, in the study's `folder`. The caller has checked the trust."""
     module = _from_file(ref, folder / FOLDER) if ref.by == FILE else _from_module(ref)
     found = getattr(module, ref.attribute, None)
     if found is None:

@@ -33,7 +33,7 @@ def order(target: Target, toolchains: Mapping[str, str], limits: BuildLimits, ca
 
 
 def build(kernel: str, ordered: str) -> tuple[str, bytes]:
-    """The task. A build that fails is a result; what raises is a fault of ours."""
+    """The task. A failed build is a result; an exception is an internal error."""
     try:
         work = _workshop(ordered)
         parsed = Kernel.from_json(json.loads(kernel))
