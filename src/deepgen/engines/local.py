@@ -174,7 +174,7 @@ class LocalSession:
         """Compilers are paused while a kernel runs on the cores they use.
 
         Without this a search on two cores preferred kernels that suffer least from neighbours: at 1024^3 its winner
-        had 0.79 of torch's speed on a quiet machine. A GPU is another device, and its builds go on.
+        was 21% slower than torch on a quiet machine. A GPU is another device, so builds for it continue.
         """
         return self._pool.quiet() if self.task.target.shares_cores_with_builds else nullcontext()
 

@@ -36,8 +36,8 @@ class Softmax(Operator):
     name: ClassVar[str] = "softmax"
     words: ClassVar[tuple[Word, ...]] = (
         Word("rows", "independent rows", needed=True),
-        Word("cols", "columns that each row is normalised over", needed=True),
-        Word("dtype", "number format of x and y", "choice", "f32", choices=DTYPES),
+        Word("cols", "length of a row, over which softmax is taken", needed=True),
+        Word("dtype", "data type of x and y", "choice", "f32", choices=DTYPES),
     )
 
     rows: int
