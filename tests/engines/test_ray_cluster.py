@@ -60,7 +60,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        connection.heed_environment(connection.imported())
+        connection.apply_environment(connection.imported())
         started = Nodes(token)
         started.add(2, 1, "first")
         with started.engine(token.parent).connected():

@@ -95,7 +95,7 @@ class Threads:
     def running(self) -> bool:
         return any(stat[0] == b"R" for _, stat in self._stats())
 
-    def burning(self) -> bool:
+    def keeps_computing(self) -> bool:
         """Whether a thread keeps computing between calls."""
         if any(name in os.environ for name in _SPINNING):
             return False

@@ -44,7 +44,7 @@ class Guide(Protocol):
         """Forget what was imagined."""
         ...
 
-    def desire(self) -> Floats:
+    def acquisition(self) -> Floats:
         """How much a trial of each config in the pool may bring, as a logarithm."""
         ...
 

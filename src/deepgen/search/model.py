@@ -171,11 +171,11 @@ class Model:
         """Take the configs from which most is expected."""
         pool = self._learn()
         for rank in self._pending:
-            self._guide.desire()
+            self._guide.acquisition()
             self._guide.imagine(pool.place[rank])
         while len(ranks) < n and pool.open.any():
-            desire = np.where(pool.open, np.round(self._guide.desire(), DIGITS), -np.inf)
-            place = int(np.argmax(desire))
+            acquisition = np.where(pool.open, np.round(self._guide.acquisition(), DIGITS), -np.inf)
+            place = int(np.argmax(acquisition))
             self._took(pool.ranks[place], ranks)
             if len(ranks) < n:
                 self._guide.imagine(place)

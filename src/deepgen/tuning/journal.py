@@ -102,7 +102,7 @@ class Journal:
 
             salvage.finish_repair(self._path)
         try:
-            with self._spoken():
+            with self._explained():
                 begun = self._path.exists() and self._connect_reader()
                 if begun:
                     self._check_log()
@@ -184,7 +184,7 @@ class Journal:
             salvage.repair(self._path, left)
         except OSError as error:
             raise JournalError(f"{self._path} is damaged and cannot be mended: {error.strerror}") from error
-        with self._spoken():
+        with self._explained():
             self._connect_writer()
 
     def check(self) -> None:
@@ -443,7 +443,7 @@ class Journal:
         """What `read` gives at one moment of the journal; of what is left of it, where something is damaged."""
         while True:
             try:
-                with self._spoken(), self._moment():
+                with self._explained(), self._moment():
                     return read()
             except Damaged:
                 if self._write or self.damage:
@@ -481,11 +481,11 @@ class Journal:
     @contextmanager
     def _transaction(self) -> Iterator[Tally]:
         before = self.tally()
-        with self._spoken(), self._db:
+        with self._explained(), self._db:
             yield before
 
     @contextmanager
-    def _spoken(self) -> Iterator[None]:
+    def _explained(self) -> Iterator[None]:
         """SQLite's errors as sentences, but those of damaged files as Damaged."""
         try:
             yield

@@ -69,7 +69,7 @@ class Request:
                 baselines.by_name(one)  # raises where there is none
 
     @property
-    def looks_twice(self) -> bool:
+    def uses_second_look(self) -> bool:
         """Whether some built kernels may be left unrun; an exhaustive search wants every time."""
         return self.second_look and search.name_of(self.strategy) != "exhaustive"
 

@@ -144,8 +144,8 @@ def _connect(to: str | Local, token: Path | None) -> None:
         _set({_MODE: "token", _TOKEN_PATH: str(token), _TOKEN: None})
     ray = imported()
     if token is not None:
-        heed_environment(ray)
-    _hush(ray)
+        apply_environment(ray)
+    _silence_ray_logs(ray)
     try:
         with _own_signals():
             ray.init(**options)
@@ -167,7 +167,7 @@ def _close() -> None:
     tokens_were = _MODE in _held.before
     _set(_held.before)
     if tokens_were:
-        heed_environment(ray)
+        apply_environment(ray)
     _held.before, _held.to = {}, None
     scratch, _held.scratch = _held.scratch, None
     if scratch is not None:
@@ -192,7 +192,7 @@ def _new_token(folder: Path) -> Path:
     return path
 
 
-def heed_environment(ray: Any) -> None:
+def apply_environment(ray: Any) -> None:
     """Ray decides when it is imported whether there are tokens at all, and keeps the first that it read."""
     mode = os.environ.get(_MODE, "disabled")
     ray._raylet.Config.initialize(json.dumps({"AUTH_MODE": mode}))
@@ -204,7 +204,7 @@ def heed_environment(ray: Any) -> None:
         )
 
 
-def _hush(ray: Any) -> None:
+def _silence_ray_logs(ray: Any) -> None:
     """Whatever raylets report to all drivers is printed, asked for or not. What matters reaches us as an exception."""
     ray._private.worker.print_to_stdstream = lambda data, ignore_prefix: None
 
