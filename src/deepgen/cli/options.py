@@ -93,7 +93,9 @@ Trials = Annotated[
 ]
 TimeBudget = Annotated[
     float | None,
-    typer.Option("--time-budget", min=0.001, help="Maximum seconds in total, finals included. [no limit]", show_default=False),
+    typer.Option(
+        "--time-budget", min=0.001, help="Maximum seconds in total, finals included. [no limit]", show_default=False
+    ),
 ]
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Parallel builds. [one per core]", show_default=False)]
 Engine = Annotated[

@@ -88,7 +88,7 @@ def _times(study: Study, rounds: int) -> JsonObject:
 
 
 def _rounds(calls: Mapping[str, Callable[[], object]], clock: Clock, rounds: int) -> dict[str, list[float]]:
-    """Samples of all, in an order drawn anew for each round."""
+    """Samples of all, in an order drawn again for each round."""
     counts = {}
     for name, call in calls.items():
         call()

@@ -36,7 +36,7 @@ def tune(
     watch: Watch | None = None,
     stop: threading.Event | None = None,
 ) -> Study:
-    """Tune, or go on with the same study where it stopped; `stop` ends the run early and loses nothing."""
+    """Tune, or resume the same study; `stop` ends the run early and loses nothing."""
     clock = Clock(request.time_budget)
     if engine is None or isinstance(engine, LocalEngine):
         check_memory(request)
@@ -74,7 +74,7 @@ class _Run:
         self.request, self.plan, self.journal, self.clock = request, planned, journal, clock
         self.task = task_of(request)
         self.watch, self.stop = watch, stop
-        self.look: Look | None = self._worth_running if request.looks_twice else None
+        self.look: Look | None = self._worth_running if request.uses_second_look else None
         self.state = open_search(request, planned, journal, SecondLook(planned.space) if self.look else None)
         self.best = _Best()
         self.verdicts: Counter[str] = Counter()
