@@ -49,16 +49,14 @@ def record() -> dict[str, Any]:
         with contextlib.redirect_stdout(shown):
             print_result(study)
         title = f"{study.describe()} on {study.target.name}"
-        finals = study.finals()
+        over_default = study.summary()["winner"]["over_default"]
         os.chdir(ROOT)
-    assert finals is not None
-    default = next(finalist for finalist in finals["finalists"] if finalist["default"])
     searching = [moment for moment in moments if moment.phase == "searching" and moment.best_seconds is not None]
     return {
         "conditions": conditions(),
         "command": COMMAND,
         "seconds": seconds,
-        "default_over_winner": default["slower_than_leader"],
+        "over_default": over_default,
         "title": title,
         "live": asdict(searching[len(searching) * 2 // 3]),
         "result": shown.getvalue(),
