@@ -86,7 +86,7 @@ def tune(
     if not shapes:
         raise BadInput("no operator is given", allowed="one, or several shapes of one")
     if family is not None and generator is not None:
-        raise BadInput("family and generator are both given", allowed="one of them")
+        raise BadInput("family and generator are both given", allowed="give one of them")
     request = Request(
         operator=shapes[0],
         also=shapes[1:],

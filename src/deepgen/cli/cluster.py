@@ -49,7 +49,7 @@ def check(file: File, as_json: options.AsJson = False) -> None:
 
 @app.command("up")
 def up(file: File, head: Head = None, force: Force = False, as_json: options.AsJson = False) -> None:
-    """Start a Ray node on every host where none is up, and the head here."""
+    """Start the Ray head here and a node on every host that has none."""
     from deepgen.cli.output import print_json, shown
     from deepgen.cluster import nodes
     from deepgen.view.text import note
@@ -86,7 +86,7 @@ def status(file: File, as_json: options.AsJson = False) -> None:
 
 @app.command("down")
 def down(file: File, force: Force = False, as_json: options.AsJson = False) -> None:
-    """Stop everything that was started on the hosts and here, also after a crash."""
+    """Stop everything started here and on the hosts, even after a crash."""
     from deepgen.cli.output import print_json
     from deepgen.cluster import nodes
     from deepgen.cluster.ssh import HostError

@@ -33,7 +33,7 @@ Dtype = Annotated[
     str | None,
     typer.Option(
         "--dtype",
-        help="Number format of the tensors, as the word dtype=.",
+        help="Data type of the tensors; same as dtype=...",
         show_default=False,
         autocompletion=completion.dtypes,
     ),
@@ -59,7 +59,7 @@ TargetName = Annotated[
     str | None,
     typer.Option(
         "--target",
-        help="Where it runs, such as x86:native. [the best device here]",
+        help="Device to tune for, such as x86:native. [the best device here]",
         show_default=False,
         autocompletion=completion.targets,
     ),
@@ -126,7 +126,7 @@ Seed = Annotated[
 Strategy = Annotated[
     str | None,
     typer.Option(
-        "--strategy", help="How configs are chosen. [model]", show_default=False, autocompletion=completion.strategies
+        "--strategy", help="Search strategy. [model]", show_default=False, autocompletion=completion.strategies
     ),
 ]
 StartFrom = Annotated[
