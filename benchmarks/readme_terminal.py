@@ -27,9 +27,9 @@ from rich.console import Console  # noqa: E402
 
 import deepgen as dg  # noqa: E402
 from common import conditions, run_main  # noqa: E402
-from deepgen.cli.live import render  # noqa: E402
 from deepgen.cli.result import print_result  # noqa: E402
 from deepgen.tuning import Progress  # noqa: E402
+from deepgen.view.live import render  # noqa: E402
 
 RECORDING, PICTURE = HERE / "results/readme_terminal.json", ROOT / "docs/terminal.svg"
 # `make demo` runs this.

@@ -30,7 +30,7 @@ PLACEMENT = ("family", "threads")
 def from_words(
     given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
 ) -> tuple[list[Request], bool]:
-    """The requests, one per study, and whether the words ask to detach. `options` holds None where nothing was given."""
+    """The requests, one per study, and whether to detach. `options` holds None where nothing was given."""
     if given and config_file.is_config_file(given[0]):
         return _from_file(given, options, settings, policy), False
     _no_space_strategy(options)
