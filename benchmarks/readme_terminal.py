@@ -49,14 +49,14 @@ def record() -> dict[str, Any]:
         with contextlib.redirect_stdout(shown):
             print_result(study)
         title = f"{study.describe()} on {study.target.name}"
-        over_default = study.summary()["winner"]["over_default"]
+        summary: dict[str, Any] = study.summary()
         os.chdir(ROOT)
     searching = [moment for moment in moments if moment.phase == "searching" and moment.best_seconds is not None]
     return {
         "conditions": conditions(),
         "command": COMMAND,
         "seconds": seconds,
-        "over_default": over_default,
+        "over_default": summary["winner"]["over_default"],
         "title": title,
         "live": asdict(searching[len(searching) * 2 // 3]),
         "result": shown.getvalue(),
