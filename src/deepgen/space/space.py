@@ -347,7 +347,7 @@ class Space:
     # Columns, points and files ----------------------------------------------------------------------------------------
 
     def columns(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> dict[str, npt.NDArray[Any]]:
-        """Configs or ranks as one array a knob, for models: NaN (numbers) or None where a knob is absent."""
+        """Configs or ranks as one array per knob, for models: NaN (numbers) or None where a knob is absent."""
         return self._ready()[1].columns(self._rows_of(which))
 
     def _rows_of(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> npt.NDArray[Any]:

@@ -44,8 +44,8 @@ FILE = "journal.sqlite"
 LOCK = "lock"
 RESTART = "restart"
 CHECKPOINT = "checkpoint"
-_DAMAGED = "it cannot be read as a journal: bring back a copy of the study's folder, or move it away and begin anew"
-_EMPTY = "the journal was begun but says nothing of its study; delete the folder"
+_DAMAGED = "it is not a readable journal: restore a copy of the study's folder, or move it away and start again"
+_EMPTY = "the journal is empty; delete the folder"
 _HINTS = {
     "database or disk is full": "free some space and run the same command again: what was recorded is safe",
     "attempt to write a readonly database": "make the folder writable, or choose another with --out",

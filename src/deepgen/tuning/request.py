@@ -167,7 +167,7 @@ def plan(request: Request) -> Plan:
     generator = generator_of(request)
     space = narrow(generator.space(request.operator, request.target), request.domains)
     definition = _definition(request, generator, space)
-    # The version stands in the journal but not in the name: a bug-fix release goes on with the same study.
+    # The version stands in the journal but not in the name: a bug-fix release resumes the same study.
     name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
     folder = request.study or request.out / name
     space.arrange(_known_orders(folder))
