@@ -10,7 +10,7 @@ EXTRAS ?= dev
 .PHONY: demo test lint types check clean
 
 demo: $(VENV)/core
-	$(BIN)/deepgen tune gemm MNK=1024 --trials 60 --time-budget 75
+	$(BIN)/deepgen tune gemm MNK=64 B=64 --trials 60 --time-budget 20 --keep-top 4
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -m "not alone" -n auto --maxprocesses 8 --dist loadfile

@@ -12,10 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import deepgen
 from deepgen.targets import host
 from deepgen.vocabulary import DeepgenError
 
-PACKAGES = ("deepgen", "numpy", "torch", "kernel-tuner", "pyatf", "ortools", "lightgbm", "scikit-learn")
+PACKAGES = ("numpy", "torch", "kernel-tuner", "pyatf", "ortools", "lightgbm", "scikit-learn")
 
 
 def run_main(main: Callable[[], object]) -> None:
@@ -38,7 +39,7 @@ def run_main(main: Callable[[], object]) -> None:
 
 def conditions() -> dict[str, Any]:
     """Where and when a figure was taken, and by which command."""
-    versions = {"python": platform.python_version()}
+    versions = {"python": platform.python_version(), "deepgen": deepgen.__version__}
     for package in PACKAGES:
         try:
             versions[package] = version(package)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from deepgen.space import Space, parse
+from deepgen.vocabulary.errors import install_extra
 from space_cases import FUNCTIONS, Case
 
 Builder = Callable[[Case], int]
@@ -111,9 +112,8 @@ def builders() -> tuple[dict[str, Builder], list[str]]:
         "CP-SAT": ("ortools", cp_sat),
     }
     here = {name: build for name, (module, build) in wanted.items() if module is None or find_spec(module)}
-    missing = [
-        f"{name} is not installed and is left out: pip install 'deepgen[peers]'" for name in wanted if name not in here
-    ]
+    remedy = install_extra("peers")
+    missing = [f"{name} is not installed and is left out. {remedy}" for name in wanted if name not in here]
     return here, missing
 
 

@@ -29,7 +29,7 @@ class Nodes:
             "RAY_USAGE_STATS_ENABLED": "0",
         }
         os.environ.update({**environment, **self.environment})
-        connection.heed_environment(connection.imported())
+        connection.apply_environment(connection.imported())
         from ray.cluster_utils import Cluster
 
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}

@@ -1,4 +1,4 @@
-"""The Python interface: the same defaults as the command line, but settings only where they are handed over."""
+"""The Python interface: the same defaults as the command line, but settings only if they are passed."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def tune(
     watch: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Study:
-    """Tune an operator on a target and give its study; called again with the same words, it goes on where it stopped.
+    """Tune an operator on a target and return its study. Calling it again with the same arguments resumes the study.
 
-    `operator` may be a list: the same operator in several shapes, for which one kernel is tuned. It is verified at all
-    of them, and the geometric mean of its times counts.
+    `operator` may be a list: the same operator in several shapes. Then one kernel is tuned for all of them. It is
+    verified at each shape, and ranked by the geometric mean of its times.
 
     `target` is a name such as "x86:native", or None for the best device here. `family` names one of deepgen's families
     of kernels, such as "c_gemm", in place of the best for that target; `threads` is how many threads kernels and
@@ -68,10 +68,10 @@ def tune(
     facts, and `stop` ends the run when it is set. Ctrl-C ends it as cleanly: what was measured is kept, then
     KeyboardInterrupt is raised. A second Ctrl-C does not wait.
 
-    No `deepgen.toml` is read: it names programs to run, and a script should do the same wherever it is started. To go
-    by one, hand it over, with `from deepgen import settings`: `settings=settings.read("deepgen.toml")`, or
-    `settings.load()` for what the command line would use in this folder. An argument comes before its setting, and an
-    `engine` before those of the local one (`cache`, `toolchains`, limits of builds).
+    No `deepgen.toml` is read, because it names programs to run, and a script should do the same wherever it is started.
+    To use one, pass it: `from deepgen import settings`, then `settings=settings.read("deepgen.toml")`, or
+    `settings.load()` for what the command line would use in this folder. Arguments override settings, and `engine`
+    overrides those of the local engine (`cache`, `toolchains`, build limits).
     """
     if not isinstance(target, (str, Target, NoneType)):
         raise BadInput(f"target is {target!r}", allowed='a name such as "x86:native", or None')
@@ -86,7 +86,7 @@ def tune(
     if not shapes:
         raise BadInput("no operator is given", allowed="one, or several shapes of one")
     if family is not None and generator is not None:
-        raise BadInput("family and generator are both given", allowed="one of them")
+        raise BadInput("family and generator are both given", allowed="give one of them")
     request = Request(
         operator=shapes[0],
         also=shapes[1:],

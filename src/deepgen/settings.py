@@ -214,7 +214,7 @@ _KEYS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
     "cache": (_path, "the path of a folder, as a string"),
     "studies": (_path, "the path of a folder, as a string"),
     "target": (_word, 'the name of a target, such as "x86:native"'),
-    "limits.jobs": (_whole, "a whole number from 1 up"),
+    "limits.jobs": (_whole, "must be an integer of at least 1"),
     "limits.build_seconds": (_number, "a number above 0"),
     "limits.build_memory_gb": (_number, "a number above 0"),
     "limits.run_seconds": (_number, "a number above 0"),

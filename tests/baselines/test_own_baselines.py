@@ -43,7 +43,7 @@ def test_one_that_cannot_run_is_told_of(tmp_path: Path) -> None:
     ("given", "says"),
     [
         (["nope"], "nope"),
-        ([Einsum()], "is no baseline"),
+        ([Einsum()], "is not a baseline"),
         ([type("Mine", (Einsum,), {"name": "numpy"})], "another baseline has that name"),
         ([type("Mine", (Einsum,), {"name": "mine", "__module__": "gone"})], "no file or module holds its code"),
     ],

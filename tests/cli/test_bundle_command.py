@@ -82,12 +82,12 @@ def test_a_study_that_was_begun_here_goes_on_elsewhere(deepgen: Callable, projec
 def test_errors_are_sentences(deepgen: Callable, project: Path) -> None:
     (project / "text.tar.gz").write_text("hello")
     for argv, says in (
-        (("bundle", "pack", *SMALL, "-o", "b.zip"), "is not named as a bundle"),
+        (("bundle", "pack", *SMALL, "-o", "b.zip"), "does not have a bundle's name"),
         (("bundle", "pack", *SMALL, "-o", "no/such/b.tar.gz"), "a folder that exists"),
         (("bundle", "pack", "nothing-here"), "no study 'nothing-here'"),
         (("bundle", "run", "text.tar.gz"), "is not a bundle"),
         (("bundle", "run", "none.tar.gz"), "cannot be read"),
-        (("tune", *SMALL, "--space-strategy", "1"), "only with a tuning config of the older tool"),
+        (("tune", *SMALL, "--space-strategy", "1"), "applies to tuning configs of the older tool"),
     ):
         said = deepgen(*argv)
         assert said.code == 2 and says in said.err and "Traceback" not in said.err

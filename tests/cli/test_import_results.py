@@ -88,7 +88,7 @@ def test_the_list_can_be_kept_in_a_file(deepgen: Callable, project: Path, file: 
         (json.dumps({"results": [RESULTS[0], {**RESULTS[1], "config": None}]}), "results[1]: key 'config' is missing"),
         (json.dumps({"results": [{**RESULTS[0], "correct": "yes"}]}), "key 'correct' is 'yes'"),
         (json.dumps({"results": [{**RESULTS[0], "kcgMs": 0}]}), "key 'kcgMs' is 0"),
-        (json.dumps({"results": [{**RESULTS[0], "kcgMs": float("nan")}]}), "NaN is no number of JSON"),
+        (json.dumps({"results": [{**RESULTS[0], "kcgMs": float("nan")}]}), "NaN is not a JSON number"),
         (json.dumps({"results": [{k: v for k, v in RESULTS[0].items() if k != "kcgMs"}]}), "key 'kcgMs' is missing"),
         (json.dumps({"results": [{**RESULTS[0], "torchMs": "1"}]}), "key 'torchMs' is '1'"),
         (json.dumps({"results": [{**RESULTS[0], "config": {"BLOCK_SIZE_M": {}}}]}), "key 'BLOCK_SIZE_M' is {}"),

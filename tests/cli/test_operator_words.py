@@ -50,19 +50,19 @@ def test_words_are_the_operators_own(words: str, options: dict[str, str], operat
 @pytest.mark.parametrize(
     ("words", "options", "told"),
     [
-        ("row_norms rows=8", {}, "row_norms: no value for cols"),
-        ("row_norms rows=8 cols=8 lines=8", {}, "has no word 'lines' (such as: row_norms rows=1024 cols=1024; it"),
+        ("row_norms rows=8", {}, "row_norms needs a value for cols"),
+        ("row_norms rows=8 cols=8 lines=8", {}, "has no parameter 'lines' (such as: row_norms rows=1024 cols=1024; it"),
         ("row_norms rows=8 R=9 cols=1", {}, "R=9: rows is given twice"),
-        ("row_norms rows=8 cols=8", {"layout": "nt"}, "row_norms has no layout (its words: rows, cols, dtype)"),
+        ("row_norms rows=8 cols=8", {"layout": "nt"}, "row_norms has no layout (its parameters: rows, cols, dtype)"),
         ("row_norms rows=8 cols=8", {"fast_sums": True}, "row_norms has no fast sums"),
         ("row_norms rows=8 cols=8 dtype=f64", {"dtype": "f32"}, "dtype is given twice"),
-        ("row_norms rows=8 cols=8 dtype=f16", {}, "'dtype=f16': 'f16' is not possible (one of f32, f64)"),
+        ("row_norms rows=8 cols=8 dtype=f16", {}, "'dtype=f16': invalid value 'f16' (one of f32, f64)"),
         ("plain_norms rows=8 cols=8 squared=perhaps", {}, "true or false"),
-        ("plain_norms rows=8 cols=8 power=inf", {}, "'inf' is not possible (a number)"),
-        ("gemm MNK=8 colour=red", {}, "gemm has no word 'colour'"),
+        ("plain_norms rows=8 cols=8 power=inf", {}, "invalid value 'inf' (a number)"),
+        ("gemm MNK=8 colour=red", {}, "gemm has no parameter 'colour'"),
         ("lost rows=8", {}, "'lost' of package"),
-        ("norms.py rows=8", {}, "'norms.py' names a file"),
-        ("norms.py:RowNorms rows=8", {}, "names a file"),
+        ("norms.py rows=8", {}, "'norms.py' is a file, not an operator"),
+        ("norms.py:RowNorms rows=8", {}, "is a file"),
     ],
 )  # fmt: skip
 def test_what_an_operator_does_not_know_is_said_with_what_it_does(
@@ -109,7 +109,7 @@ def test_a_file_says_shapes_and_other_words(project: Path) -> None:
     ("change", "told"),
     [
         ({"layout": "nn"}, "unknown key layout (one of operator, shapes, rows, cols, dtype, target, "),
-        ({"shapes": {"MNK": 8}}, "shapes[0]: MNK=8: row_norms has no word 'MNK'"),
+        ({"shapes": {"MNK": 8}}, "shapes[0]: MNK=8: row_norms has no parameter 'MNK'"),
         ({"shapes": []}, "such as { rows = 1024, cols = 1024 }"),
         ({"rows": 8}, "rows=8: rows is given twice"),
         ({"dtype": "f16"}, "dtype is 'f16' (one of f32, f64)"),
@@ -152,4 +152,4 @@ def test_what_no_word_can_say_is_not_written_as_a_config(deepgen: Callable, proj
 
     study = dg.tune(gemm(64, 64, 64, bias=True), target="sim", trials=3, out=project / "out")
     said = deepgen("export", str(study.folder), "--as-config", "-o", "next.json")
-    assert said.code == 2 and "cannot be written as a tuning config" in said.err
+    assert said.code == 2 and "cannot be expressed as a tuning config" in said.err

@@ -59,7 +59,7 @@ def test_the_command_line_and_config_files_take_several_shapes(tmp_path: Path, d
     assert second.code == 0, second
     assert json.loads(first.out)["study"] == json.loads(second.out)["study"], "the same words, the same study"
     wrong = deepgen("tune", *words, "--also", "M=16")
-    assert wrong.code == 2 and "is no other shape of" in wrong.err
+    assert wrong.code == 2 and "is not another shape of" in wrong.err
 
 
 @pytest.mark.parametrize("other", [dg.gemm(16, 256, 256), dg.gemm(32, 256, 256, dtype="f16"), "gemm"])

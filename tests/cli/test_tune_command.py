@@ -152,7 +152,7 @@ def test_options_come_before_the_config_file(deepgen: Callable, project: Path) -
     [
         ("BLOCK_M = [32, 64]", "BLOCK_Q = [32]", "BLOCK_Q", "BLOCK_M"),
         ("BLOCK_M = [32, 64]", "BLOCK_M = [33]", "33", "32"),
-        ("trials = 5", "trials = 0", "budget.trials", "from 1 up"),
+        ("trials = 5", "trials = 0", "budget.trials", "at least 1"),
     ],
 )
 def test_a_config_file_that_cannot_be_is_refused_before_any_study_starts(

@@ -41,7 +41,7 @@ def test_dtype_and_layout_reach_the_operator() -> None:
         ("", "no operator"),
         ("gem MNK=8", "'gem'"),
         ("gemm", "M and N and K"),
-        ("gemm MN=8", "no value for K"),
+        ("gemm MN=8", "needs a value for K"),
         ("gemm MN=8 NK=9", "NK=9: N is given twice"),
         ("gemm MMNK=8", "M is given twice"),
         ("gemm MNK=8 B=2 batch=3", "B is given twice"),

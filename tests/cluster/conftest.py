@@ -86,7 +86,7 @@ def servers(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.skip("there is no SSH server to play the hosts: install openssh-server")
     for package in ("asyncssh", "ray"):  # not imported here: whether Ray has tokens is decided when it is imported
         if find_spec(package) is None:
-            pytest.skip(f"there is no cluster without {package}: pip install 'deepgen[cluster]'")
+            pytest.skip(f"there is no cluster without {package}: pip install -e '.[cluster]'")
     home = own_home / "user"
     (home / ".ssh").mkdir(parents=True, mode=0o700)
     _keygen(home / ".ssh/id_ed25519")

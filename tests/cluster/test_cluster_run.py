@@ -126,8 +126,8 @@ def test_a_run_survives_what_happens_to_clusters(hosts, own_file, deepgen, start
         # Attached, it goes on; Ctrl-C there ends only the view, and in `run` the run.
         look = start("attach", str(folder.path))
         wait_until(lambda: ended(folder, "two") > len_of(killed, "two") + 3, folder)
-        assert "the run goes on" in interrupted(look) and folder.driver() is not None
-        assert "go on with: deepgen cluster attach run" in interrupted(start(*command))
+        assert "the run continues" in interrupted(look) and folder.driver() is not None
+        assert "Resume with: deepgen cluster attach run" in interrupted(start(*command))
         assert folder.driver() is None and folder.progress().state == "stopped"
         stopped = {study.folder: study.trials() for study in studies(folder)}
 

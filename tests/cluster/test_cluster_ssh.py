@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("asyncssh", reason="hosts cannot be reached without asyncssh: pip install 'deepgen[cluster]'")
+pytest.importorskip("asyncssh", reason="hosts cannot be reached without asyncssh: pip install -e '.[cluster]'")
 
 from password_server import PasswordServer
 

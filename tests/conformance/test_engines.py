@@ -34,7 +34,7 @@ ENGINES: dict[str, Callable[[Path], Engine]] = {
 def make(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], Engine]]:
     """One Ray cluster for all tests: starting it takes seconds."""
     if request.param == "ray" and find_spec("ray") is None:
-        pytest.skip("nothing can run on Ray without it: pip install 'deepgen[cluster]'")
+        pytest.skip("nothing can run on Ray without it: pip install -e '.[cluster]'")
     connected = RayEngine(build_slots=2, testers=1).connected() if request.param == "ray" else nullcontext()
     with connected:
         yield ENGINES[request.param]

@@ -119,19 +119,19 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "a file outside that is not listed": ("does not list", lambda p: forged(p, {}, [(member("../evil", GOOD), GOOD)])),
     "a file inside that is not listed": ("does not list", lambda p: forged(p, {}, [(member("b/evil", GOOD), GOOD)])),
     "a symbolic link": (
-        "no plain file",
+        "not a regular file",
         lambda p: forged(p, {"x": listing(b"")}, [(member("b/x", kind=tarfile.SYMTYPE, link="/etc/passwd"), b"")]),
     ),
     "a hard link": (
-        "no plain file",
+        "not a regular file",
         lambda p: forged(p, {"x": listing(b"")}, [(member("b/x", kind=tarfile.LNKTYPE, link="b/manifest.json"), b"")]),
     ),
     "a device": (
-        "no plain file",
+        "not a regular file",
         lambda p: forged(p, {"x": listing(b"")}, [(member("b/x", kind=tarfile.CHRTYPE), b"")]),
     ),
     "a folder": (
-        "no plain file",
+        "not a regular file",
         lambda p: forged(p, {"x": listing(b"")}, [(member("b/x", kind=tarfile.DIRTYPE), b"")]),
     ),
     "another content": ("hash differs", lambda p: forged(p, {"x": listing(GOOD)}, [(member("b/x", b"evil"), b"evil")])),
@@ -140,27 +140,30 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], Path]]] = {
         "does not list",
         lambda p: forged(p, {"x": listing(GOOD)}, [(member("b/x", GOOD), GOOD), (member("b/x", GOOD), GOOD)]),
     ),
-    "a file that is missing": ("not whole", lambda p: forged(p, {"x": listing(GOOD)}, [])),
+    "a file that is missing": ("incomplete", lambda p: forged(p, {"x": listing(GOOD)}, [])),
     "a file that would fill the disk": (
-        "larger than any bundle",
+        "larger than a bundle may be",
         lambda p: forged(p, {"x": {"bytes": 1 << 40, "sha256": "0" * 64}}, []),
     ),
     "many files that would": (
-        "larger than any bundle",
+        "larger than a bundle may be",
         lambda p: forged(p, {f"x{i}": {"bytes": 1 << 30, "sha256": "0" * 64} for i in range(20)}, []),
     ),
     "no manifest": ("begins with", _plain),
     "no archive": ("is not a bundle", lambda p: _bytes(p, b"hello")),
     "a little that unpacks to much": ("bytes that unpack to 335544320", _bomb),
     "a record without end": ("more than its headers say", _long_record),
-    "infinity": ("Infinity is no number", lambda p: _manifest(p, '{"format": 1, "files": {"x": {"bytes": Infinity}}}')),
+    "infinity": (
+        "Infinity is not a JSON number",
+        lambda p: _manifest(p, '{"format": 1, "files": {"x": {"bytes": Infinity}}}'),
+    ),
     "a manifest without bottom": ("nested too deeply", lambda p: _manifest(p, '{"files": ' + "[" * 100_000)),
     "a manifest with a key twice": ("twice", lambda p: _manifest(p, '{"format": 1, "files": {}, "files": {}}')),
     "a size that is no number": (
         "cannot be read",
         lambda p: forged(p, {"x": {"bytes": "4", "sha256": "0" * 64}}, [(member("b/x", GOOD), GOOD)]),
     ),
-    "an archive that was cut off": ("damaged|not whole|cannot be read", _cut),
+    "an archive that was cut off": ("damaged|incomplete|cannot be read", _cut),
 }
 
 

@@ -139,7 +139,7 @@ def test_results_of_changed_kernels_and_strange_ones_are_refused(travelled: tupl
         ("line 4 is not a result", lambda lines: lines[3].update(measurement={"verdict": "splendid"})),
         ("line 4 is not a result", lambda lines: lines[3]["measurement"].update(verdict="correct", samples=["fast"])),
         ("line 1 is not a result", lambda lines: lines.pop(0)),
-        ("the winner is no finalist", lambda lines: lines[-1]["finals"].update(winner=999)),
+        ("the winner is not a finalist", lambda lines: lines[-1]["finals"].update(winner=999)),
         ("finalist [0-9]+ has no time", lambda lines: lines[-1]["finals"]["finalists"][0].pop("seconds")),
         ("is not its samples'", lambda lines: lines[-1]["finals"]["finalists"][0].update(seconds=1e-3)),
         ("another config", lambda lines: lines[-1]["finals"]["finalists"][0].update(rank=1)),
@@ -147,7 +147,7 @@ def test_results_of_changed_kernels_and_strange_ones_are_refused(travelled: tupl
         ("cannot do it in less", lambda lines: forge(lines[-1]["finals"]["finalists"], lambda row: True)),
         ("no list of rows", lambda lines: lines[-1]["finals"].update(dropped=[1])),
         ("line 1 is not a result", lambda lines: lines[0].update(bundle=7)),
-        ("peak_gflops is no rate", lambda lines: lines[-1]["finals"].update(peak_gflops="fast")),
+        ("peak_gflops is not a rate", lambda lines: lines[-1]["finals"].update(peak_gflops="fast")),
     ):
         with pytest.raises(BadInput, match=says):
             merge(study, edited(results, change))

@@ -29,7 +29,7 @@ from deepgen.tuning import Request, tune
 from deepgen.vocabulary import DeepgenError, Kernel, Trial, Verdict
 
 if find_spec("ray") is None:  # not imported here: whether there are tokens is decided when it is imported
-    pytest.skip("nothing can run on Ray without it: pip install 'deepgen[cluster]'", allow_module_level=True)
+    pytest.skip("nothing can run on Ray without it: pip install -e '.[cluster]'", allow_module_level=True)
 OPERATOR = gemm(128, 128, 128)
 SECONDS = 120.0
 
@@ -60,7 +60,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        connection.heed_environment(connection.imported())
+        connection.apply_environment(connection.imported())
         started = Nodes(token)
         started.add(2, 1, "first")
         with started.engine(token.parent).connected():

@@ -110,7 +110,7 @@ def test_two_kernels_are_not_timed_at_once_on_a_host(tmp_path: Path) -> None:
 
 def test_without_ray_the_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(Missing, match="pip install 'deepgen\\[cluster\\]'"):
+    with pytest.raises(Missing, match="pip install 'deepgen-kernels\\[cluster\\]'"):
         connection.imported()
 
 

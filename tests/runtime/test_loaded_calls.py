@@ -68,9 +68,9 @@ def test_gemm_is_called_by_its_names() -> None:
         assert call(a, b, bias=bias, **given) is out
         np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(call(a, b, bias, c.copy()), want, rtol=1e-4, atol=1e-5)
-    with pytest.raises(BadInput, match=r"reads C \(pass it as out=\)"):
+    with pytest.raises(BadInput, match=r"needs C \(pass it as out=\)"):
         call(a, b, bias=bias)
-    with pytest.raises(BadInput, match=r"reads bias \(pass it as bias=\)"):
+    with pytest.raises(BadInput, match=r"needs bias \(pass it as bias=\)"):
         call(a, b, out=c)
     with pytest.raises(BadInput, match=r"bias has N=5 .* but B has N=7"):
         call(a, b, bias=bias[:5].copy(), out=c)
@@ -86,7 +86,7 @@ def test_several_outputs_optional_inputs_and_scalars(norm: Loaded) -> None:
     own = np.empty((3, 6), np.float32), np.empty(3, np.float32)
     assert norm(x, out=own)[0] is own[0] and norm(x, shift=None, out={"mean": own[1]})[1] is own[1]
     np.testing.assert_allclose(own[1], x.mean(1), atol=1e-6)
-    with pytest.raises(BadInput, match=r"out does not fit .*y, mean: a tuple"):
+    with pytest.raises(BadInput, match=r"out does not match .*y, mean: a tuple"):
         norm(x, out=own[0])
     with pytest.raises(BadInput, match="out has 'z'"):
         norm(x, out={"z": own[0]})
@@ -94,9 +94,9 @@ def test_several_outputs_optional_inputs_and_scalars(norm: Loaded) -> None:
         norm(x, eps=2.0)
     with pytest.raises(BadInput, match="eps is 'much'"):
         norm(x, eps="much")
-    with pytest.raises(BadInput, match=r"gamma is given to a kernel that takes none \(one of x, shift, y, mean, eps"):
+    with pytest.raises(BadInput, match=r"the kernel has no parameter gamma \(one of x, shift, y, mean, eps"):
         norm(x, gamma=x)
-    with pytest.raises(BadInput, match="2 arrays are given"):
+    with pytest.raises(BadInput, match="by position, not 2"):
         norm(x, shift)
     with pytest.raises(BadInput, match="y overlaps x"):
         norm(x, out=(x, own[1]))
@@ -111,7 +111,7 @@ def test_what_is_read_and_written_is_changed_in_place_and_returned() -> None:
     every = x[::2, ::3]  # the parameter takes any strides
     call(every)
     assert (every == 4).all() and x.sum() == 4 * 6 * 2 + 4 * 2
-    with pytest.raises(BadInput, match="x has several elements in one place"):
+    with pytest.raises(BadInput, match="x is written, but its elements overlap in memory"):
         call(np.lib.stride_tricks.as_strided(x, (4, 6), (0, 4)))
     x.flags.writeable = False
     with pytest.raises(BadInput, match="x is read-only"):
@@ -174,7 +174,7 @@ def test_an_operator_that_reads_nothing_is_told_where_to_write() -> None:
     call = load(plain("ones", "void ones(float *y) { *y = 1; }", *tensors("y")), Ones(), CPU)
     out = np.zeros(3, np.float32)
     assert call(out=out) is out and out[0] == 1
-    with pytest.raises(BadInput, match="reads no arrays, so none says where"):
+    with pytest.raises(BadInput, match="has no inputs, so it cannot tell which device to use"):
         call()
 
 
@@ -187,17 +187,17 @@ def test_what_does_not_fit_is_said_by_name(multiply: Loaded) -> None:
             multiply(a.astype(np.float64), b)
         with pytest.raises(BadInput, match="A is complex64 4x5"):
             multiply(a.astype(np.complex64), b)
-        with pytest.raises(BadInput, match="A is not contiguous in row-major order"):
+        with pytest.raises(BadInput, match="A is not a contiguous row-major array"):
             multiply(normal(5, 4).T, b)
         with pytest.raises(BadInput, match=r"C has N=5 .* but B has N=6"):
             multiply(a, b, out=np.empty((4, 5), np.float32))
-        with pytest.raises(BadInput, match="A is no array but of type list"):
+        with pytest.raises(BadInput, match="A is not an array but a list"):
             multiply([[1.0]], b)
-        with pytest.raises(BadInput, match="reads B"):
+        with pytest.raises(BadInput, match="needs B"):
             multiply(a)
         with pytest.raises(BadInput, match="byte order"):
             multiply(a.astype(">f4"), b)
-        with pytest.raises(BadInput, match="a stream is given to a kernel on the CPU"):
+        with pytest.raises(BadInput, match="this kernel runs on the CPU"):
             multiply(a, b, stream=0)
         with pytest.raises(BadInput, match="A is given twice"):
             multiply(a, b, A=a)
@@ -273,7 +273,7 @@ def test_tensors_of_torch_give_tensors_of_torch(of: str, c_type: str, theirs: st
         assert z.dtype == x.dtype and torch.equal(z.to(torch.float64), x.to(torch.float64))
         out = torch.empty_like(x)
         assert call(x, torch.zeros_like(x), out=out) is out and torch.equal(out.double(), x.double())
-    with pytest.raises(BadInput, match="x is not contiguous in row-major order"):
+    with pytest.raises(BadInput, match="x is not a contiguous row-major array"):
         call(x.T, torch.zeros_like(x).T)
     with pytest.raises(BadInput, match=r"x has the layout torch.sparse"):
         call(x.to(torch.float32).to_sparse(), x)

@@ -68,7 +68,7 @@ def test_the_space_of_an_operator_is_saved_and_used_again(tmp_path: Path, capsys
     [
         (["show", "missing.json"], "missing.json: cannot be read"),
         (["show"], "show takes one file"),
-        (["gemm"], "no value for M"),
+        (["gemm"], "needs a value for M"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(

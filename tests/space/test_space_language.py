@@ -165,7 +165,7 @@ def test_every_function_of_the_language_prints_and_counts() -> None:
         (lambda s: s.knob("x", [1, 1]), "twice"),
         (lambda s: s.knob("x", [float("nan")]), "finite"),
         (lambda s: s.knob("x", [[1]]), "cannot be a value"),
-        (lambda s: s.require(parse("y > 1"), "y"), "no knob declared before"),
+        (lambda s: s.require(parse("y > 1"), "y"), "not declared before it"),
         (lambda s: s.restrict({"q": [1]}), "no knob 'q'"),
         (lambda s: s.restrict({"k": [9]}), "no value 9"),
         (lambda s: s.at(99), "outside"),

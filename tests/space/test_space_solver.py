@@ -82,5 +82,5 @@ def test_without_the_solver_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch)
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(Missing, match=r"deepgen\[solver\]"):
+    with pytest.raises(Missing, match=r"deepgen-kernels\[solver\]"):
         wide().sample(1, seed=0)

@@ -108,7 +108,7 @@ def test_who_asks_for_the_holder_is_not_in_the_way(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_study_is_named(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="holds no study"):
+    with pytest.raises(JournalError, match="is not a study"):
         Journal(tmp_path)
 
 

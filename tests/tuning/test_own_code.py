@@ -55,7 +55,11 @@ def test_a_strategy_of_ones_own_is_found_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "says"),
-    [(len, "is no strategy"), (type("model", (), {"OPTIONS": {}}), "deepgen has one of this name"), ("nope", "nope")],
+    [
+        (len, "is not a strategy"),
+        (type("model", (), {"OPTIONS": {}}), "deepgen has one of this name"),
+        ("nope", "nope"),
+    ],
 )
 def test_what_is_no_strategy_is_refused(strategy: object, says: str) -> None:
     with pytest.raises(BadInput, match=says):
@@ -77,7 +81,7 @@ def test_changed_and_missing_code_is_told_in_a_sentence(tmp_path: Path) -> None:
     folder = tuned(tmp_path)
     (folder / "code" / "own.py").write_text("raise SystemExit('it ran')")
     done = deepgen("resume", str(folder), "--trials", "30")
-    assert done.returncode == 2 and "own.py was changed since the study was begun" in done.stderr
+    assert done.returncode == 2 and "own.py has changed since the study was started" in done.stderr
     (folder / "code" / "own.py").unlink()
     done = deepgen("resume", str(folder), "--trials", "30")
     assert done.returncode == 2 and "own.py is missing" in done.stderr
@@ -107,8 +111,8 @@ def test_other_kernels_make_a_new_study_that_learns_from_the_old_one(tmp_path: P
     after = tuned(tmp_path)
     assert after != folder and after.name.startswith(folder.name)
     notes = " ".join(text for _, text in Study.open(after).notes())
-    assert f"its kernels are not those that {folder.name} measured" in notes
-    assert f"the search starts from what earlier studies found: {folder.name}" in notes
+    assert f"emits other kernels than those that {folder.name} measured" in notes
+    assert f"the search starts from the results of earlier studies: {folder.name}" in notes
     assert tuned(tmp_path) == after  # and the next run goes on with it
     assert len(Study.open(folder).trials()) == 24, "the old one is as it was"
     own_code.write(tmp_path, version=1)

@@ -29,8 +29,8 @@ def test_every_json_value_comes_through(value: object, escaped: bool) -> None:
 
 
 HARMFUL = {
-    "infinity": ('{"a": Infinity}', "Infinity is no number"),
-    "not a number": ("[NaN]", "NaN is no number"),
+    "infinity": ('{"a": Infinity}', "Infinity is not a JSON number"),
+    "not a number": ("[NaN]", "NaN is not a JSON number"),
     "beyond floats": ("[1e999]", "beyond all floats"),
     "a key twice": ('{"a": 1, "a": 2}', "'a' stands there twice"),
     "deep lists": ("[" * 200 + "]" * 200, "nested too deeply"),

@@ -16,7 +16,7 @@ class Baseline(Protocol):
     def name(self) -> str: ...
 
     def missing(self, operator: Operator, target: Target) -> str | None:
-        """Why it cannot run here, in words; None when it can. Imports nothing heavy."""
+        """Why it cannot run here, as a sentence; None if it can. Imports nothing heavy."""
         ...
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:

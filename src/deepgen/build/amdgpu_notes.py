@@ -1,4 +1,4 @@
-"""What an AMDGPU code object tells of its kernels: the metadata note of its ELF file, which is MessagePack.
+"""Statistics of the kernels in an AMDGPU code object: the metadata note of its ELF file, which is MessagePack.
 
 The format is described in LLVM's user guide for the AMDGPU backend. Only what such notes hold is decoded.
 """
@@ -12,7 +12,7 @@ _NOTE_SECTION, _METADATA = 7, 32
 
 
 def kernels(image: bytes) -> list[dict[str, Any]]:
-    """One mapping a kernel, with keys such as `.name` and `.vgpr_count`. Raises ValueError when there is no note."""
+    """One mapping per kernel, with keys such as `.name` and `.vgpr_count`. Raises ValueError when there is no note."""
     try:
         return [dict(kernel) for kernel in _Reader(_note(image)).value()["amdhsa.kernels"]]
     except (struct.error, KeyError, IndexError, TypeError, UnicodeDecodeError) as error:

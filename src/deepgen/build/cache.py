@@ -1,9 +1,9 @@
-"""Built kernels, kept by what they were built from.
+"""A cache of built kernels, keyed by what they were built from.
 
-An entry is a folder, `ab/abcdef.../`: the one in which the kernel was built, cleared up and renamed into place, so that
-it is there as a whole or not at all, whoever else is writing. It holds `entry.json` and the binary; the entry tells the
-binary's hash, so a torn or altered one counts as missing. That is also why nothing waits for the disk: what a power
-failure tears is built again. The time of `entry.json` tells when the entry was last used.
+An entry is a folder, `ab/abcdef.../`: the one in which the kernel was built, cleaned up and renamed into place, so that
+it is there completely or not at all, even with several writers. It holds `entry.json` and the binary. The entry has the
+binary's hash, so a torn or altered binary counts as missing. Therefore nothing waits for the disk: what a power failure
+tears is built again. The modification time of `entry.json` is when the entry was last used.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def _remove_all(uses: Iterable[_Use]) -> int:
 
 
 def _remove(place: Path) -> None:
-    # The entry first: whoever looks from now on finds nothing, rather than half of it.
+    # The entry first: from now on a reader finds nothing, rather than half an entry.
     with contextlib.suppress(OSError):
         (place / _ENTRY).unlink(missing_ok=True)
     shutil.rmtree(place, ignore_errors=True)

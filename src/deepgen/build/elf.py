@@ -1,4 +1,4 @@
-"""What a shared library tells of itself."""
+"""Facts about a shared library, from its ELF file."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _MARK = "DEEPGEN_BUILD_GROUP"
 
 
 class Group:
-    """Process groups under one hand, with a clock that stands still while they are paused.
+    """Process groups that are controlled together, with a clock that stops while they are paused.
 
     Pauses nest. Nothing outlives the group: `kill` ends all of it, and should this process get SIGKILL, a guard
     process ends it instead.

@@ -42,7 +42,9 @@ def _fall_back(cache: Cache, error: OSError, last: bool) -> None:
         cache.fall_back(error)
     except OSError as final:
         # No verdict on the kernel: it was not even tried.
-        raise DeepgenError(f"there is nowhere to build: {final.strerror or final}; make room and go on") from final
+        raise DeepgenError(
+            f"the build folder cannot be written: {final.strerror or final}; free disk space and resume"
+        ) from final
 
 
 def _build(

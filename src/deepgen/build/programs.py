@@ -34,7 +34,7 @@ def named(name: str, path: str) -> str:
 
 
 def search(name: str) -> str | None:
-    """Where a tool lies that nobody named."""
+    """The path of a tool that the user did not set."""
     if name == "zig":
         spec = importlib.util.find_spec("ziglang")
         for folder in (spec.submodule_search_locations or []) if spec else []:

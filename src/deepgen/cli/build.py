@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 ConfigText = Annotated[
     str | None,
-    typer.Option("--config", metavar="KNOB=V,...", help="Knobs; the others keep their default.", show_default=False),
+    typer.Option(
+        "--config", metavar="KNOB=V,...", help="Knob values; knobs left out keep their default.", show_default=False
+    ),
 ]
-Rank = Annotated[int | None, typer.Option("--rank", min=0, help="The config's place in the space.", show_default=False)]
+Rank = Annotated[int | None, typer.Option("--rank", min=0, help="The config's index in the space.", show_default=False)]
 Output = Annotated[Path, typer.Option("-o", "--output", help="The folder to write to.")]
 
 
@@ -33,7 +35,7 @@ def build(
     rank: Rank = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Build one kernel without measuring it; needs no device."""
+    """Build one kernel without measuring it. Needs no device."""
     from deepgen import generators, settings, targets
     from deepgen.build import BuildError
     from deepgen.cli import configs, toolchain

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from deepgen.settings import Settings
     from deepgen.tuning import Request
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure a study on a host apart.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Measure a study on another machine, without network or deepgen."
+)
 
 Words = Annotated[
     list[str],
     typer.Argument(
         metavar="STUDY | OPERATOR NAME=VALUE... | FILE",
-        help="A study to go on with, or what `deepgen tune` takes.",
+        help="An existing study, or the arguments of `deepgen tune`.",
         show_default=False,
     ),
 ]
@@ -53,7 +55,7 @@ def pack(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Build what a study tries next and pack it, with a runner that needs Python and numpy only."""
+    """Build a study's next kernels and pack them with a runner that needs only Python and numpy."""
     from deepgen import settings
     from deepgen.api import local_engine
     from deepgen.cli import session
@@ -95,11 +97,11 @@ def run(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="NAME.tar.gz or NAME.tar.zst.", show_default=False)],
     results: Annotated[
         Path | None,
-        typer.Option("-o", "--results", help="Where results are kept. [NAME.results.jsonl]", show_default=False),
+        typer.Option("-o", "--results", help="File for the results. [NAME.results.jsonl]", show_default=False),
     ] = None,
     trust: options.Trust = False,
 ) -> None:
-    """Measure a bundle's kernels on this machine; run again, it goes on where it stopped.
+    """Measure a bundle's kernels on this machine. Run the same command again to resume.
 
     A bundle holds programs. One that you packed yourself, as this user, runs as it is; any other asks for --trust.
     """
@@ -125,11 +127,13 @@ def run(
 @app.command("merge")
 def merge(
     study: options.StudyName,
-    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="What `run` left.", show_default=False)],
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS", help="The file that `bundle run` wrote.", show_default=False)
+    ],
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Bring a bundle's results back into their study; merging them twice changes nothing."""
+    """Merge a bundle's results into its study. Merging twice changes nothing."""
     from deepgen import settings
     from deepgen.api import local_engine
     from deepgen.cli import session, studies

@@ -20,7 +20,7 @@ from deepgen.search import STRATEGIES
 from deepgen.settings import Settings
 from deepgen.targets import KINDS, host
 from deepgen.targets.gpu_facts import CUDA_ARCHES, HIP_ARCHES
-from deepgen.vocabulary.errors import DeepgenError
+from deepgen.vocabulary.errors import DeepgenError, install_extra
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Package:
 
 PACKAGES = (
     Package("numpy", "the reference results and the numpy baseline", "pip install numpy"),
-    Package("torch", "the torch baseline, which is oneDNN on CPUs", "pip install 'deepgen[torch]'"),
-    Package("ziglang", "building C kernels on a machine without a compiler", "pip install 'deepgen[zig]'"),
-    Package("zstandard", "bundles that end in .tar.zst", "pip install 'deepgen[bundle]', or name them .tar.gz"),
-    Package("ortools", "sampling spaces that are too wide to be counted", "pip install 'deepgen[solver]'"),
-    Package("ray", "tuning on several machines at once", "pip install 'deepgen[cluster]'"),
-    Package("asyncssh", "hosts of a cluster that are reached over SSH", "pip install 'deepgen[cluster]'"),
+    Package("torch", "the torch baseline, which is oneDNN on CPUs", install_extra("torch")),
+    Package("ziglang", "building C kernels on a machine without a compiler", install_extra("zig")),
+    Package("zstandard", "bundles that end in .tar.zst", f"{install_extra('bundle')} Or name them .tar.gz."),
+    Package("ortools", "sampling spaces that are too wide to be counted", install_extra("solver")),
+    Package("ray", "tuning on several machines at once", install_extra("cluster")),
+    Package("asyncssh", "hosts of a cluster that are reached over SSH", install_extra("cluster")),
 )
 
 

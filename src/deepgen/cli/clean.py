@@ -1,4 +1,4 @@
-"""`deepgen clean`: free the room that builds and studies take, and what killed runs left behind."""
+"""`deepgen clean`: free the disk space of builds and studies, and what killed runs left behind."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from deepgen.settings import Settings
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="[STUDY]...", help="Studies to delete.", show_default=False)]
-OfCache = Annotated[bool, typer.Option("--cache", help="Delete the cache of builds.")]
+OfCache = Annotated[bool, typer.Option("--cache", help="Delete the build cache.")]
 OfStudies = Annotated[bool, typer.Option("--studies", help="Delete all studies in the studies folder.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Really delete; without it, only say what would be freed.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Delete. Without this option, only show what would be freed.")]
 
 
 def clean(
@@ -26,7 +26,7 @@ def clean(
     yes: Yes = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Free the room that builds and killed runs take (or studies, if asked)."""
+    """Free disk space: build cache, leftovers of killed runs, or studies."""
     from deepgen import settings
     from deepgen.cli.output import bytes_text, print_json, shown
 

@@ -29,7 +29,7 @@ class Clocks:
 
 @dataclass(frozen=True)
 class NvidiaGpu:
-    """What nvidia-smi tells of one GPU."""
+    """What nvidia-smi reports about one GPU."""
 
     index: int
     name: str

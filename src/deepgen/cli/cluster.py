@@ -13,22 +13,26 @@ if TYPE_CHECKING:
     from deepgen.cluster.model import Cluster
     from deepgen.cluster.ssh import Ask
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Tune on hosts that build and hosts that measure.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Tune on several machines: some build, others measure."
+)
 
 File = Annotated[
     Path,
-    typer.Argument(metavar="FILE", help="A cluster task file: our TOML, or the older tool's JSON.", show_default=False),
+    typer.Argument(
+        metavar="FILE", help="A cluster task file, in TOML or in the older tool's JSON.", show_default=False
+    ),
 ]
 Head = Annotated[
     str | None,
-    typer.Option("--head", help="This machine's address as the hosts see it. [found out]", show_default=False),
+    typer.Option("--head", help="This machine's address as the hosts see it. [detected]", show_default=False),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Also a node that someone else's task file started.")]
+Force = Annotated[bool, typer.Option("--force", help="Also stop nodes that another task file started.")]
 
 
 @app.command("check")
 def check(file: File, as_json: options.AsJson = False) -> None:
-    """Reach every host and show what it can do and what it lacks; changes nothing."""
+    """Check every host: what it has and what is missing. Changes nothing."""
     from deepgen.cli.cluster_output import print_reports
     from deepgen.cli.output import print_json
     from deepgen.cluster.check import check as ask_all
@@ -45,7 +49,7 @@ def check(file: File, as_json: options.AsJson = False) -> None:
 
 @app.command("up")
 def up(file: File, head: Head = None, force: Force = False, as_json: options.AsJson = False) -> None:
-    """Start a Ray node on every host where none is up, and the head here."""
+    """Start the Ray head here and a node on every host that has none."""
     from deepgen.cli.output import print_json, shown
     from deepgen.cluster import nodes
     from deepgen.view.text import note
@@ -65,7 +69,7 @@ def up(file: File, head: Head = None, force: Force = False, as_json: options.AsJ
 
 @app.command("status")
 def status(file: File, as_json: options.AsJson = False) -> None:
-    """Show the node of every host."""
+    """Show the state of every host's node."""
     from deepgen.cli.cluster_output import node_json, print_nodes
     from deepgen.cli.output import print_json
     from deepgen.cluster import nodes
@@ -82,7 +86,7 @@ def status(file: File, as_json: options.AsJson = False) -> None:
 
 @app.command("down")
 def down(file: File, force: Force = False, as_json: options.AsJson = False) -> None:
-    """Stop everything that was started on the hosts and here, also after a crash."""
+    """Stop everything started here and on the hosts, even after a crash."""
     from deepgen.cli.output import print_json
     from deepgen.cluster import nodes
     from deepgen.cluster.ssh import HostError
@@ -110,18 +114,18 @@ def run(
     file: File,
     study_folder: Annotated[
         Path | None,
-        typer.Option("--study-folder", help="Where the run is kept. [deepgen-studies/FILE]", show_default=False),
+        typer.Option("--study-folder", help="Folder for the run. [deepgen-studies/FILE]", show_default=False),
     ] = None,
     trials: options.Trials = None,
     time_budget: options.TimeBudget = None,
     strategy: options.Strategy = None,
     seed: options.Seed = None,
-    keep_up: Annotated[bool, typer.Option("--keep-up", help="Leave the nodes up at the end.")] = False,
+    keep_up: Annotated[bool, typer.Option("--keep-up", help="Leave the nodes running at the end.")] = False,
     head: Head = None,
     detach: options.Detach = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Tune every group's tasks; run again, it goes on where it stopped.
+    """Tune every group's tasks. Run the same command again to resume.
 
     The driver works in the background: a lost connection does not end it, and `attach` finds it again.
     """
@@ -138,7 +142,7 @@ def run(
     definition = Definition(cluster, {k: v for k, v in given.items() if v is not None}, head, keep_up)
     before = folder.definition()
     if folder.driver() is not None:
-        note(f"{shown(folder.path)} is running already; this is how far it is")
+        note(f"{shown(folder.path)} is already running; its progress so far")
     elif before is not None and before == definition and folder.progress().state == "done":
         cluster_run.finish(folder.progress(), as_json=as_json)
         return
@@ -162,7 +166,7 @@ RunName = Annotated[
 
 @app.command("attach")
 def attach(study: RunName, trust: options.Trust = False, as_json: options.AsJson = False) -> None:
-    """Look at a run again; where its driver died, go on with it."""
+    """Watch a run again; resume it if its driver died."""
     from deepgen import settings
     from deepgen.cli import cluster_run
 
@@ -171,7 +175,7 @@ def attach(study: RunName, trust: options.Trust = False, as_json: options.AsJson
 
 @app.command("stop")
 def stop(study: RunName) -> None:
-    """Stop a run's driver; what it brought up goes down, what it measured is kept."""
+    """Stop a run and the nodes it started. Results are kept."""
     from deepgen import settings
     from deepgen.cli import cluster_run
     from deepgen.cli.output import shown
@@ -179,7 +183,7 @@ def stop(study: RunName) -> None:
     folder = cluster_run.find(study, settings.load())
     cluster_run.stop(folder)
     print(f"{shown(folder.path)}: stopped")
-    print(f"go on    deepgen cluster attach {shown(folder.path)}")
+    print(f"resume   deepgen cluster attach {shown(folder.path)}")
 
 
 @app.command("drive", hidden=True)
@@ -200,9 +204,7 @@ def _no_driver(cluster: Cluster) -> None:
 
     path = State(cluster).run_folder()
     if path is not None and (pid := RunFolder(path).driver()) is not None:
-        raise DeepgenError(
-            f"process {pid} is at work on this cluster; stop it first: deepgen cluster stop {shown(path)}"
-        )
+        raise DeepgenError(f"process {pid} is using this cluster; stop it first: deepgen cluster stop {shown(path)}")
 
 
 def _read(file: Path) -> tuple[Cluster, Ask]:

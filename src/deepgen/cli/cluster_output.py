@@ -14,7 +14,7 @@ from deepgen.view.live import clock
 
 
 def print_reports(reports: Sequence[Report]) -> None:
-    """A line a host, then what each has, then what is wrong."""
+    """One line per host, then what each has, then what is wrong."""
     rows = []
     for report in reports:
         facts = report.facts or {}

@@ -22,7 +22,7 @@ FINALISTS = 8  # of `keep_top` rows: finals are for choosing a winner, result fi
 def requests_of(
     group: WorkGroup, fetched: Fetched, out: Path, options: Mapping[str, Any], settings: Settings
 ) -> Sequence[Request]:
-    """One a study. The group says where; the config what; the command line comes before both for how long."""
+    """One per study. The group says where; the config what; the command line comes before both for how long."""
     # Kept as they were when the task started: the host's file may change.
     config = out / "configs" / fetched.name
     config.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def _points(config: Mapping[str, Any], fetched: Fetched, group: WorkGroup) -> Ma
     where = f"group {group.name}: the space file of {fetched.name}"
     space = foreign.parse(fetched.space, where)
     if not is_space_file(space):
-        raise BadInput("is no space file", where=where, allowed='{"template": a tuning config, "cfgs": [numbers]}')
+        raise BadInput("is not a space file", where=where, allowed='{"template": a tuning config, "cfgs": [numbers]}')
     problem, other = (OlderGenerator(data, group.space_strategy, where).operator for data in (config, space))
     if problem != other:
         raise BadInput(f"is of {other.describe()}, and the config of {problem.describe()}", where=where)

@@ -61,7 +61,7 @@ def start(folder: RunFolder, passwords: Mapping[Host, Secret]) -> None:
     while folder.driver() is None:
         if child.poll() is not None and folder.progress().state not in ENDED:
             last = folder.log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise DeepgenError(f"the driver ended at once: {' '.join(last)} (log: {shown(folder.log)})")
+            raise DeepgenError(f"the driver exited immediately: {' '.join(last)} (log: {shown(folder.log)})")
         if child.poll() is not None:
             return
         time.sleep(0.05)
@@ -95,7 +95,10 @@ def follow(folder: RunFolder, *, as_json: bool, stops: bool) -> None:
             show(folder.progress())
             time.sleep(_GLANCE)
             if asked.event.is_set() and not stops:
-                raise Stopped(f"the run goes on; look again with: deepgen cluster attach {shown(folder.path)}", 2)
+                raise Stopped(
+                    f"the run continues in the background. Watch it with: deepgen cluster attach {shown(folder.path)}",
+                    2,
+                )
             if asked.event.is_set() and not told and pid:
                 os.kill(pid, signal.SIGTERM)
                 told = True
@@ -103,10 +106,13 @@ def follow(folder: RunFolder, *, as_json: bool, stops: bool) -> None:
         show(progress)
     if progress.state not in ENDED:
         raise DeepgenError(
-            f"the driver died; nothing recorded is lost. Go on with: deepgen cluster attach {shown(folder.path)}"
+            f"the driver died; no recorded result is lost. Resume with: deepgen cluster attach {shown(folder.path)}"
         )
     if progress.state == "stopped":
-        raise Stopped(f"stopped, all kept; go on with: deepgen cluster attach {shown(folder.path)}", asked.signum or 15)
+        raise Stopped(
+            f"stopped; all results are kept. Resume with: deepgen cluster attach {shown(folder.path)}",
+            asked.signum or 15,
+        )
     finish(progress, as_json=as_json)
 
 
@@ -121,7 +127,7 @@ def finish(progress: RunProgress, *, as_json: bool) -> None:
 
 
 def attach(folder: RunFolder, *, trust: bool, as_json: bool) -> None:
-    """Look at a run, and go on with it where its driver is gone."""
+    """Watch a run, and resume it if its driver is gone."""
     progress = folder.progress()
     if folder.driver() is not None:
         follow(folder, as_json=as_json, stops=False)
@@ -132,7 +138,7 @@ def attach(folder: RunFolder, *, trust: bool, as_json: bool) -> None:
     definition = folder.definition()
     assert definition is not None
     folder.require_own(trusted=trust)
-    note("no driver is at work; starting one that goes on")
+    note("no driver is running; starting one to resume")
     start(folder, ask_passwords(definition.cluster))
     follow(folder, as_json=as_json, stops=False)
 
@@ -163,5 +169,5 @@ def stop(folder: RunFolder) -> None:
     deadline = time.monotonic() + _PATIENCE
     while folder.driver() == pid:
         if time.monotonic() > deadline:
-            raise DeepgenError(f"process {pid} has not ended yet; kill -9 {pid} would lose nothing that is recorded")
+            raise DeepgenError(f"process {pid} is still running; kill -9 {pid} would lose no recorded result")
         time.sleep(_GLANCE)

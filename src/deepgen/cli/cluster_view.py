@@ -62,7 +62,7 @@ def line(name: str, group: GroupProgress) -> str:
 
 
 def render(progress: RunProgress) -> RenderableType:
-    """A block: the run's state, then two lines a group."""
+    """A block: the run's state, then two lines per group."""
     parts: list[RenderableType] = [Text(_cut(f"{progress.state}: {progress.note}"), style="cyan")]
     for name, group in progress.groups.items():
         parts.append(Text(_cut(f"{name}  {group.what}"), style="bold"))

@@ -100,13 +100,13 @@ def read(path: Path) -> TuningConfig:
         one_kernel=top.get("one_kernel", lambda v: v if isinstance(v, bool) else None, "true or false", default=False),
         target=top.get("target", _word, "the name of a target, such as x86:native", check=targets.resolve),
         family=top.get("family", _word, "a family's name, or all", check=_check_family),
-        threads=top.get("threads", _whole, "a whole number from 1 up"),
+        threads=top.get("threads", _whole, "an integer of at least 1"),
         knobs=_knobs(top),
-        trials=budget.get("trials", _whole, "a whole number from 1 up"),
+        trials=budget.get("trials", _whole, "must be an integer of at least 1"),
         time_budget=budget.get("time", _seconds, "seconds, a number above 0"),
         seed=top.get("seed", _seed, "a whole number from 0 up"),
         strategy=top.get("strategy", _word, "a strategy's name", check=search.check),
-        keep_top=top.get("keep_top", _whole, "a whole number from 1 up"),
+        keep_top=top.get("keep_top", _whole, "must be an integer of at least 1"),
         # As in the settings file, a relative path is relative to the file that names it.
         out=top.get("out", lambda v: path.parent / Path(v).expanduser() if _word(v) else None, "a folder"),
     )

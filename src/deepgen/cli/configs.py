@@ -13,15 +13,15 @@ from deepgen.vocabulary.errors import BadInput
 def choose(space: Space, default: Mapping[str, Any], text: str | None, rank: int | None) -> dict[str, Any]:
     """The config that is meant, valid in its space. Knobs that `text` leaves out keep their default."""
     if text is not None and rank is not None:
-        raise BadInput("--config and --rank are both given", allowed="one of them")
+        raise BadInput("--config and --rank are both given", allowed="give one of them")
     if rank is not None:
         if rank >= space.count():
-            raise BadInput(f"--rank {rank} is not in the space", allowed=f"0 to {space.count() - 1}")
+            raise BadInput(f"--rank {rank} is out of range", allowed=f"0 to {space.count() - 1}")
         return dict(space.at(rank))
     config = {**default, **(parse(space, text) if text is not None else {})}
     if not space.contains(config):
         broken = "; ".join(str(b) for b in space.explain(config))
-        raise BadInput("--config is not in the space", allowed=broken or "see: deepgen space")
+        raise BadInput("--config is excluded by the space's constraints", allowed=broken or "see: deepgen space")
     return config
 
 

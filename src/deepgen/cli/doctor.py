@@ -8,7 +8,7 @@ from deepgen.cli import options
 
 
 def doctor(as_json: options.AsJson = False) -> None:
-    """Show what is here, what is missing and how to get it."""
+    """Show what this machine has, what is missing, and how to get it."""
     from deepgen import settings
     from deepgen.cli.checkup import examine
     from deepgen.cli.output import print_json

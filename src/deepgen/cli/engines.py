@@ -16,7 +16,7 @@ def chosen(name: str, address: str | None) -> Callable[[Settings, int | None], E
         raise BadInput(f"unknown engine {name!r}", allowed="local or ray")
     if name == "local":
         if address is not None:
-            raise BadInput("--address is given without a Ray cluster", allowed="only with --engine ray")
+            raise BadInput("--address is given without --engine ray", allowed="it names a Ray cluster")
         return local_engine
 
     def ray(settings: Settings, jobs: int | None) -> Engine:

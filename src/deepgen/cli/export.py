@@ -10,16 +10,21 @@ import typer
 
 from deepgen.cli import options
 
-AsSpace = Annotated[bool, typer.Option("--as-space", help="A space of exactly the best configs.")]
-AsConfig = Annotated[bool, typer.Option("--as-config", help="A tuning config around them, one step wider.")]
+AsSpace = Annotated[bool, typer.Option("--as-space", help="Write a space of exactly the best configs.")]
+AsConfig = Annotated[
+    bool, typer.Option("--as-config", help="Write a tuning config with the best values and their neighbors.")
+]
 AsResults = Annotated[
     str | None,
     typer.Option(
-        "--as-results", metavar="PREFIX", help="The older tool's PREFIX_card<device>.json.", show_default=False
+        "--as-results",
+        metavar="PREFIX",
+        help="Write PREFIX_card<device>.json, the older tool's format.",
+        show_default=False,
     ),
 ]
-Device = Annotated[int, typer.Option("--device", min=0, help="The number in the name of a result file.")]
-Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best.")]
+Device = Annotated[int, typer.Option("--device", min=0, help="Device number in the result file's name.")]
+Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best configs.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="The JSON file to write.", show_default=False)]
 
 
@@ -42,7 +47,7 @@ def export(
     from deepgen.vocabulary.errors import BadInput
 
     if [as_space, as_config, as_results is not None].count(True) != 1:
-        raise BadInput("export needs one form", allowed="--as-space, --as-config or --as-results PREFIX")
+        raise BadInput("export needs an output format", allowed="--as-space, --as-config or --as-results PREFIX")
     if (output is None) == (as_results is None):
         allowed = "-o FILE with a space or a config, none with --as-results"
         raise BadInput("the file to write is " + ("missing" if output is None else "given twice"), allowed=allowed)

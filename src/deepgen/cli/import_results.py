@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 File = Annotated[Path, typer.Argument(metavar="RESULTS.json", help="A result file of the older tool.")]
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", help="Write what was read to this JSON file.", show_default=False)
+    Path | None, typer.Option("-o", "--output", help="Also write the list to this JSON file.", show_default=False)
 ]
-AsSpace = Annotated[bool, typer.Option("--as-space", help="Write a space of exactly the configs that were right.")]
+AsSpace = Annotated[bool, typer.Option("--as-space", help="Write a space of exactly the correct configs.")]
 
 
 def import_results(

@@ -100,7 +100,7 @@ def root(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and give its exit code; what went wrong is told on stderr in one sentence."""
+    """Run one command line and give its exit code; errors are reported on stderr in one sentence."""
     invocation = Invocation(tuple(sys.argv[1:] if argv is None else argv))
     try:
         code = app(list(invocation.argv), prog_name="deepgen", standalone_mode=False, obj=invocation)
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _tell(error)
     if code == INTERRUPTED:
-        _say("stopped by Ctrl-C; the same command goes on where it was")
+        _say("stopped by Ctrl-C; run the same command again to resume")
     return code if isinstance(code, int) else 0
 
 
@@ -122,7 +122,7 @@ def run() -> NoReturn:
 
 
 def _settle_streams() -> None:
-    """Standard streams that take everything we say, whatever we were started with."""
+    """Make the standard streams usable, however the process was started."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -149,7 +149,7 @@ def _tell(error: Exception) -> int:
         _say(f"{error.format_message().rstrip('.')} (see: deepgen {_command_of(error)}--help)")
         return int(error.exit_code)
     if isinstance(error, OSError) and error.strerror:
-        # The system's refusals are the user's to mend: a full disk, a folder that may not be written.
+        # Errors of the system that the user can fix: a full disk, a folder without write permission.
         _say(f"{error.filename}: {error.strerror}" if error.filename else _without_a_name(error))
         return 1
     try:
@@ -190,5 +190,5 @@ def _write_log(error: Exception) -> Path:
 
 
 def _say(sentence: str) -> None:
-    with suppress(OSError):  # nobody listens any more: the exit code tells as much as it can
+    with suppress(OSError):  # nobody reads the output any more; only the exit code is left
         print(f"deepgen: {sentence}", file=sys.stderr)

@@ -35,7 +35,7 @@ class OperatorCommand(TyperCommand):
         if others and not asked:
             # Their packages are not imported for a list.
             with formatter.section("Operators of installed packages"):
-                formatter.write_text(f"{', '.join(others)}; the words of one: {ctx.command_path} NAME --help")
+                formatter.write_text(f"{', '.join(others)}; parameters: {ctx.command_path} NAME --help")
         options = {name for parameter in self.params for name in parameter.opts}
         with formatter.section("Values of options"):
             formatter.write_dl([(o, text) for o, text in _values_of_options() if o in options])

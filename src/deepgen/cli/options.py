@@ -15,7 +15,7 @@ Words = Annotated[
     list[str],
     typer.Argument(
         metavar="OPERATOR NAME=VALUE...",
-        help="Such as: gemm M=1024 N=2048 K=3072, or gemm MNK=1024.",
+        help="For example: gemm M=1024 N=2048 K=3072, or gemm MNK=1024.",
         show_default=False,
         autocompletion=completion.operators,
     ),
@@ -23,7 +23,9 @@ Words = Annotated[
 StudyName = Annotated[
     str,
     typer.Argument(
-        metavar="STUDY", help="A study's folder, a folder that holds one, or a study's name.", show_default=False
+        metavar="STUDY",
+        help="A study's folder, a folder that contains one study, or a study's name.",
+        show_default=False,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -31,25 +33,25 @@ Dtype = Annotated[
     str | None,
     typer.Option(
         "--dtype",
-        help="Number format of the tensors, as the word dtype=.",
+        help="Data type of the tensors; same as dtype=...",
         show_default=False,
         autocompletion=completion.dtypes,
     ),
 ]
 Layout = Annotated[
     str | None,
-    typer.Option("--layout", help="Which way tensors lie in memory, as the word layout=.", show_default=False),
+    typer.Option("--layout", help="Memory layout of the tensors; same as layout=...", show_default=False),
 ]
 FastSums = Annotated[
-    bool, typer.Option("--fast-sums", help="Fewer bits than f32 has may do for sums, as the word fast_sums=true.")
+    bool, typer.Option("--fast-sums", help="Allow accumulation in less than f32 precision; same as fast_sums=true.")
 ]
 Also = Annotated[
     list[str] | None,
     typer.Option(
         "--also",
         metavar="NAME=VALUE...",
-        help="Another shape for the same kernel, by the words that differ, such as M=64. May be repeated; what counts "
-        "is the geometric mean of all times.",
+        help="Another shape for the same kernel: the parameters that differ, such as M=64. Repeatable. Kernels are "
+        "ranked by the geometric mean of their times.",
         show_default=False,
     ),
 ]
@@ -57,7 +59,7 @@ TargetName = Annotated[
     str | None,
     typer.Option(
         "--target",
-        help="Where it runs, such as x86:native. [the best device here]",
+        help="Device to tune for, such as x86:native. [the best device here]",
         show_default=False,
         autocompletion=completion.targets,
     ),
@@ -66,7 +68,7 @@ Family = Annotated[
     str | None,
     typer.Option(
         "--family",
-        help="The family of kernels, or `all`: a study of each. [the fastest there, as measured]",
+        help="Kernel family, or `all` for a study of each. [the fastest one for the target]",
         show_default=False,
         autocompletion=completion.families,
     ),
@@ -83,7 +85,7 @@ OneFamily = Annotated[
 Threads = Annotated[
     int | None,
     typer.Option(
-        "--threads", min=1, help="Of kernels and baselines on a CPU, at most. [all cores]", show_default=False
+        "--threads", min=1, help="Maximum threads of CPU kernels and baselines. [all cores]", show_default=False
     ),
 ]
 Trials = Annotated[
@@ -91,52 +93,65 @@ Trials = Annotated[
 ]
 TimeBudget = Annotated[
     float | None,
-    typer.Option("--time-budget", min=0.001, help="Seconds in all, finals included. [no limit]", show_default=False),
+    typer.Option(
+        "--time-budget", min=0.001, help="Maximum seconds in total, finals included. [no limit]", show_default=False
+    ),
 ]
-Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Builds at a time. [one a core]", show_default=False)]
+Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Parallel builds. [one per core]", show_default=False)]
 Engine = Annotated[
-    str, typer.Option("--engine", help="Where the work is done: local, or ray for a Ray cluster.", show_default=True)
+    str,
+    typer.Option("--engine", help="Where to build and measure: local, or ray for a Ray cluster.", show_default=True),
 ]
 Address = Annotated[
     str | None,
     typer.Option(
         "--address",
-        help="With --engine ray: HOST:PORT, or auto for the cluster that this machine is in. [one is started here]",
+        help="With --engine ray: HOST:PORT, or auto for this machine's cluster. [start one here]",
         show_default=False,
     ),
 ]
 KeepTop = Annotated[
     int | None,
-    typer.Option("--keep-top", min=1, help="How many go to the finals, beside the default. [8]", show_default=False),
+    typer.Option("--keep-top", min=1, help="Finalists, in addition to the default config. [8]", show_default=False),
 ]
-Detach = Annotated[bool, typer.Option("--detach", help="Go on in the background, also when the terminal closes.")]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Run in the background; keeps running when the terminal closes.")
+]
 OutFolder = Annotated[
     Path | None, typer.Option("--out", help="The folder for studies. [deepgen-studies]", show_default=False)
 ]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of inputs and search. [0]", show_default=False)]
+Seed = Annotated[
+    int | None, typer.Option("--seed", min=0, help="Random seed of inputs and search. [0]", show_default=False)
+]
 Strategy = Annotated[
     str | None,
     typer.Option(
-        "--strategy", help="How configs are chosen. [model]", show_default=False, autocompletion=completion.strategies
+        "--strategy", help="Search strategy. [model]", show_default=False, autocompletion=completion.strategies
     ),
 ]
 StartFrom = Annotated[
     int | None,
-    typer.Option("--start-from", min=0, help="The first rank, with --strategy exhaustive. [0]", show_default=False),
+    typer.Option("--start-from", min=0, help="First rank to try, with --strategy exhaustive. [0]", show_default=False),
 ]
-NoTransfer = Annotated[bool, typer.Option("--no-transfer", help="Learn nothing from earlier studies.")]
+NoTransfer = Annotated[bool, typer.Option("--no-transfer", help="Do not learn from earlier studies.")]
 NoSecondLook = Annotated[
-    bool, typer.Option("--no-second-look", help="Run every built kernel, also those that their build shows to be slow.")
+    bool,
+    typer.Option(
+        "--no-second-look", help="Run every built kernel, even if its build statistics predict that it is slow."
+    ),
 ]
 TargetSpeedup = Annotated[
     float | None,
     typer.Option(
-        "--target-speedup", min=0.001, help="Stop once so many times faster than every baseline.", show_default=False
+        "--target-speedup",
+        min=0.001,
+        help="Stop once the best kernel is this many times as fast as every baseline.",
+        show_default=False,
     ),
 ]
 Patience = Annotated[
     int | None,
-    typer.Option("--patience", min=1, help="Stop after so many trials without a better one.", show_default=False),
+    typer.Option("--patience", min=1, help="Stop after this many trials without improvement.", show_default=False),
 ]
 SpaceStrategy = Annotated[
     int | None,
@@ -144,12 +159,12 @@ SpaceStrategy = Annotated[
         "--space-strategy",
         min=0,
         max=1,
-        help="For a tuning config of the older tool: 0 filters its product, 1 prunes it. [1]",
+        help="For an older tuning config: 0 enumerates and filters, 1 prunes while enumerating. [1]",
         show_default=False,
     ),
 ]
-Trust = Annotated[bool, typer.Option("--trust", help="Run code and binaries that somebody else's deepgen put into it.")]
-Warm = Annotated[bool, typer.Option("--warm", help="Time with warm caches instead of cold ones.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Run code and binaries that this user's deepgen did not write.")]
+Warm = Annotated[bool, typer.Option("--warm", help="Measure with warm caches instead of cold ones.")]
 
 
 def of_operator(dtype: str | None, layout: str | None, fast_sums: bool) -> dict[str, Any]:

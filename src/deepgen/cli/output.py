@@ -1,4 +1,4 @@
-"""How the command line speaks: results on stdout, everything else on stderr, at most 80 columns wide."""
+"""Output of the command line: results on stdout, everything else on stderr, at most 80 columns wide."""
 
 from __future__ import annotations
 

@@ -19,14 +19,12 @@ RecordedSpace = Annotated[
     ),
 ]
 Strategy = Annotated[str, typer.Option("--strategy", help="The strategy to try.")]
-Budget = Annotated[int, typer.Option("--budget", min=1, help="Evaluations in a run; failed configs count.")]
-Repeats = Annotated[int, typer.Option("--repeats", min=1, help="Runs, with the seeds 0, 1, 2 ...")]
-Batch = Annotated[int, typer.Option("--batch", min=1, help="Configs asked for at a time.")]
+Budget = Annotated[int, typer.Option("--budget", min=1, help="Evaluations per run, including failed configs.")]
+Repeats = Annotated[int, typer.Option("--repeats", min=1, help="Number of runs, with seeds 0, 1, 2 ...")]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Configs requested at a time.")]
 LearnFrom = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--learn-from", help="A recorded space or study to learn from; may be given again.", show_default=False
-    ),
+    typer.Option("--learn-from", help="A recorded space or study to learn from; repeatable.", show_default=False),
 ]
 StrategyOption = Annotated[
     list[str] | None,
@@ -44,7 +42,7 @@ def replay(
     option: StrategyOption = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Score a strategy on a recorded space: best possible time / best found time after the budget."""
+    """Score a strategy on a recorded space: best possible time / best time found within the budget."""
     from statistics import mean
 
     from deepgen import search

@@ -30,14 +30,14 @@ PLACEMENT = ("family", "threads")
 def from_words(
     given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
 ) -> tuple[list[Request], bool]:
-    """The requests, one a study, and whether the words ask to detach. `options` holds None where nothing was given."""
+    """The requests, one per study, and whether to detach. `options` holds None where nothing was given."""
     if given and config_file.is_config_file(given[0]):
         return _from_file(given, options, settings, policy), False
     _no_space_strategy(options)
     fields = {name: options[name] for name in OF_OPERATOR if options.get(name) is not None}
     operator, extras = words.parse(given, **fields)
     if extras.trials is not None and options["trials"] is not None:
-        raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="one of them")
+        raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="give one of them")
     chosen = _chosen({"trials": extras.trials}, options)
     target = _target(options["target"], settings.target)
     also = tuple(words.another_shape(operator, text) for text in options.get("also") or ())
@@ -47,7 +47,7 @@ def from_words(
 
 
 def from_study(study: Study, options: Mapping[str, Any]) -> Request:
-    """The request that goes on with a study."""
+    """The request that resumes a study."""
     definition, run = study.definition, study.budget()
     return Request(
         operator=study.operator,
@@ -136,7 +136,9 @@ def _placed(wanted: list[Request], options: Mapping[str, Any]) -> list[Request]:
 def _by_family(request: Request, name: str) -> list[Request]:
     """The request with that family, or one for each that serves: a study has one space, and so one family."""
     if request.generator is not None:
-        raise BadInput(f"--family {name} is given", allowed="not with a tuning config of the older tool")
+        raise BadInput(
+            f"--family {name} cannot be used here", allowed="a tuning config of the older tool has its own family"
+        )
     if name == EVERY_FAMILY:
         served = generators.serving(request.operator, request.target)
     else:
@@ -152,7 +154,7 @@ def _target(given: str | None, otherwise: str | None) -> Target:
 
 def _no_space_strategy(options: Mapping[str, Any]) -> None:
     if options.get("space_strategy") is not None:
-        raise BadInput("--space-strategy is given", allowed="only with a tuning config of the older tool")
+        raise BadInput("--space-strategy cannot be used here", allowed="it applies to tuning configs of the older tool")
 
 
 def _chosen(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

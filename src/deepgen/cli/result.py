@@ -1,4 +1,4 @@
-"""The end of a tuning run, in words."""
+"""Prints the result of a tuning run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def print_result(study: Study) -> None:
     winner, trials = summary["winner"], summary["trials"]
     print(f"{study.describe()} on {study.target.name}")
     if winner is None:
-        labelled("winner", "none: no config was right")
+        labelled("winner", "none: no kernel gave a correct result")
     else:
         labelled("winner", f"{rate_text(winner)}, {seconds_text(winner['seconds'])}{bound_text(winner)}")
         searched = f"; as one trial {seconds_text(winner['trial_seconds'])}" if winner["over_default"] else ""
         labelled("", f"trial {winner['trial']}, rank {winner['rank']}, {winner['verdict']}{searched}")
         labelled("config", config_text(winner["config"]))
         if winner.get("ties"):
-            kept = "; a tie goes to the default" if winner["tie_broken_by"] == "default" else ""
-            labelled("ties", "as fast: trials " + ", ".join(str(t) for t in winner["ties"]) + kept)
+            kept = "; the default wins ties" if winner["tie_broken_by"] == "default" else ""
+            labelled("ties", "trials " + ", ".join(str(t) for t in winner["ties"]) + " are as fast" + kept)
         if winner["over_default"] is not None:
             labelled("gained", f"over the default: {_gained(winner)}")
     against = [f"{r['name']}: {_fast(r)}, {seconds_text(r['seconds'])}" for r in summary["baselines"]]

@@ -1,4 +1,4 @@
-"""`deepgen resume`: go on with a study."""
+"""`deepgen resume`: resume a study."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def resume(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Go on with a study where it stopped."""
+    """Resume a study."""
     from deepgen import settings
     from deepgen.cli import bundle, engines, requests, session, studies
     from deepgen.cli.detach import start

@@ -8,7 +8,7 @@ import typer
 
 from deepgen.cli import options
 
-Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best.")]
+Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best configs.")]
 AsCalled = Annotated[bool, typer.Option("--as-called", help="Time the loaded winner through its public call.")]
 
 
@@ -19,7 +19,7 @@ def retest(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure the best of a study again, and nothing else."""
+    """Repeat the final comparison of a study's best kernels."""
     from deepgen import settings
     from deepgen.api import local_engine
     from deepgen.cli import studies

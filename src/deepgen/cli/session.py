@@ -82,4 +82,5 @@ def write_older_results(study: Study) -> None:
 
 def _how_to_go_on(study: Study, options: str) -> str:
     ended = len(study.trials())
-    return f"stopped after {ended} trials, all kept; go on with: deepgen resume {shown(study.folder)}{options}"
+    resume = f"deepgen resume {shown(study.folder)}{options}"
+    return f"stopped after {ended} trials; all results are kept. Resume with: {resume}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from deepgen.tuning import Study
     from deepgen.vocabulary import Trial
 
-Number = Annotated[int | None, typer.Option("--trial", min=0, help="Which trial. [the best]", show_default=False)]
+Number = Annotated[int | None, typer.Option("--trial", min=0, help="Trial number. [the best]", show_default=False)]
 WantSource = Annotated[bool, typer.Option("--source", help="Print the kernel's source.")]
 Output = Annotated[
     Path | None,
@@ -31,7 +31,7 @@ def show(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show a study or a trial, its source, its assembly."""
+    """Show a study's result, or a trial, its source or its assembly."""
     from deepgen import settings
     from deepgen.cli import studies
     from deepgen.cli.output import print_json

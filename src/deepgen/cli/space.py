@@ -20,7 +20,7 @@ Words = Annotated[
     list[str],
     typer.Argument(
         metavar="OPERATOR NAME=VALUE... | show FILE",
-        help="Such as: gemm MNK=1024. Or: show FILE, of a space file, a T1 file or an older tuning config.",
+        help="An operator, such as gemm MNK=1024, or `show FILE` for a space file, T1 file or older tuning config.",
         show_default=False,
         autocompletion=completion.operators,
     ),
@@ -29,7 +29,8 @@ Output = Annotated[
     Path | None, typer.Option("-o", "--output", help="Write the definition to this file.", show_default=False)
 ]
 SpaceStrategy = Annotated[
-    int, typer.Option("--space-strategy", min=0, max=1, help="How an older tuning config becomes a space.")
+    int,
+    typer.Option("--space-strategy", min=0, max=1, help="How to read an older tuning config: 0 or 1, as for `tune`."),
 ]
 Why = Annotated[bool, typer.Option("--why", help="Which families serve the operator there, and why others do not.")]
 Removed = Annotated[
@@ -37,7 +38,7 @@ Removed = Annotated[
     typer.Option("--removed", help="Count the points that each requirement removes: seconds of work in large spaces."),
 ]
 SampleSize = Annotated[int, typer.Option("--sample", min=0, help="How many example configs to show.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the examples.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed of the examples.")]
 
 
 def space(
@@ -56,7 +57,7 @@ def space(
     seed: Seed = 0,
     as_json: options.AsJson = False,
 ) -> None:
-    """Count and describe a space: of an operator on a target, or of a file."""
+    """Count and describe the space of an operator on a target, or of a file."""
     from deepgen.cli.output import print_json
 
     said = options.of_operator(dtype, layout, fast_sums)

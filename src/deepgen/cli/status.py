@@ -10,14 +10,12 @@ from deepgen.cli import options
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[STUDY]...", help="Studies to show besides none: all in the studies folder.", show_default=False
-    ),
+    typer.Argument(metavar="[STUDY]...", help="Studies to show. [all in the studies folder]", show_default=False),
 ]
 
 
 def status(names: Names = None, as_json: options.AsJson = False) -> None:
-    """Show studies: running or not, trials, the best so far."""
+    """Show the state of studies: running or not, trials, best so far."""
     from deepgen import settings
     from deepgen.cli import studies
     from deepgen.cli.output import print_json, shown

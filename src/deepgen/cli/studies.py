@@ -20,7 +20,7 @@ def is_study(folder: Path) -> bool:
 
 
 def studies_in(folder: Path) -> list[Path]:
-    """The studies that lie directly in a folder."""
+    """The studies directly in a folder."""
     return sorted(p for p in folder.iterdir() if is_study(p)) if folder.is_dir() else []
 
 
@@ -33,7 +33,7 @@ def find(word: str, settings: Settings) -> Path:
     if len(inside) == 1:
         return inside[0]
     if inside:
-        raise BadInput(f"{word} holds {len(inside)} studies", allowed="name one: " + _listed(inside))
+        raise BadInput(f"{word} contains {len(inside)} studies", allowed="name one: " + _listed(inside))
     here = studies_in(settings.studies)
     where = (
         f"studies in {shown(settings.studies)}: {_listed(here)}" if here else f"no studies in {shown(settings.studies)}"
@@ -61,7 +61,7 @@ def check_machine(study: Study) -> None:
     if here.fingerprint() != study.target.fingerprint():
         raise DeepgenError(
             f"{shown(study.folder)} was measured on {study.target.describe()}; this machine is {here.describe()}. "
-            "Tune again here: that makes a study of its own"
+            "Tune again here to create a new study"
         )
 
 

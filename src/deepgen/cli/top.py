@@ -37,7 +37,7 @@ def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json:
         print_json(about)
         return
     if not rows:
-        raise DeepgenError(f"{found.folder} has no right kernel yet")
+        raise DeepgenError(f"{found.folder} has no correct kernel yet")
     table(
         f"{found.describe()} on {found.target.name}",
         ("trial", "in search", "in finals", "rate", "config"),

@@ -12,8 +12,8 @@ Words = Annotated[
     list[str],
     typer.Argument(
         metavar="OPERATOR NAME=VALUE... | FILE",
-        help="Such as: gemm M=1024 N=2048 K=3072, or MN=1024 K=2048, or MNK=4096; t=500 sets the trials, O=0 detaches. "
-        "Or a tuning config file: my.toml or my.json, also one of the older tool.",
+        help="For example: gemm M=1024 N=2048 K=3072, gemm MN=1024 K=2048, or gemm MNK=4096. t=500 sets --trials, O=0 "
+        "detaches. Or a tuning config file: my.toml or my.json, including those of the older tool.",
         show_default=False,
         autocompletion=completion.operators,
     ),
@@ -49,7 +49,7 @@ def tune(
     detach: options.Detach = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Find the fastest kernel; run again, it goes on where it stopped."""
+    """Find the fastest kernel. Run the same command again to resume."""
     from deepgen import settings
     from deepgen.cli import bundle, engines, requests, session
     from deepgen.cli.detach import start

@@ -33,14 +33,14 @@ class Extras:
 def parse(words: Sequence[str], **options: Any) -> tuple[Operator, Extras]:
     """The operator that the words and the `options` named like its words describe, and what else the words ask for."""
     if not words:
-        raise BadInput("no operator is named", allowed="one of " + ", ".join(OPERATORS.names()))
+        raise BadInput("no operator is given", allowed="one of " + ", ".join(OPERATORS.names()))
     kind = find_operator(words[0])
     known, said = words_of(kind), _Said(kind)
     short: dict[str, int] = {}
     for word in words[1:]:
         key, equals, text = word.partition("=")
         if not key or not equals:
-            what = f"{word!r} is not a word of the form NAME=VALUE"
+            what = f"{word!r} is not of the form NAME=VALUE"
             raise BadInput(what, allowed=usage(kind.name, known.values()))
         if key in _SHORT and key not in known:
             if key in short:
@@ -55,7 +55,7 @@ def parse(words: Sequence[str], **options: Any) -> tuple[Operator, Extras]:
 
 
 def another_shape(of: Operator, text: str) -> Operator:
-    """The operator with some words said anew: `M=64`, or `M=64 N=128`."""
+    """The operator with some words said again: `M=64`, or `M=64 N=128`."""
     said = _Said(type(of))
     for word in text.split():
         key, _, value = word.partition("=")
@@ -75,7 +75,7 @@ def operator(kind: type[Operator], *tables: Mapping[str, Any]) -> Operator:
 def find_operator(word: str) -> type[Operator]:
     """The class of operators that a word names."""
     if names_a_file(word):
-        raise BadInput(f"{word!r} names a file", allowed="an operator by name: " + ", ".join(OPERATORS.names()))
+        raise BadInput(f"{word!r} is a file, not an operator", allowed="one of " + ", ".join(OPERATORS.names()))
     return OPERATORS.get(word)
 
 
@@ -97,7 +97,7 @@ class _Said:
         """What `key=value` says; `read` gives the value for a word, or raises BadInput."""
         for word in self._meant(key, value):
             if word.name in self.values:
-                raise BadInput(f"{key}={value}: {word.name} is given twice", allowed="each word once")
+                raise BadInput(f"{key}={value}: {word.name} is given twice", allowed="give each parameter once")
             self.values[word.name] = read(word)
 
     def _meant(self, key: str, value: Any) -> list[Word]:
@@ -105,7 +105,7 @@ class _Said:
         if key in self._spelled:
             return [self._spelled[key]]
         if not key.isalpha() or len(key) > len(self._letters):
-            raise BadInput(f"{key}={value}: {self.kind.name} has no word {key!r}", allowed=self._usage())
+            raise BadInput(f"{key}={value}: {self.kind.name} has no parameter {key!r}", allowed=self._usage())
         for letter in key:
             if letter not in self._letters:
                 raise BadInput(f"{key}={value}: {self.kind.name} has no size {letter!r}", allowed=self._usage())
@@ -115,15 +115,15 @@ class _Said:
         """What the option `--name` says."""
         if name not in self._known:
             its = ", ".join(self._known)
-            raise BadInput(f"{self.kind.name} has no {name.replace('_', ' ')}", allowed=f"its words: {its}")
+            raise BadInput(f"{self.kind.name} has no {name.replace('_', ' ')}", allowed=f"its parameters: {its}")
         if name in self.values:
-            raise BadInput(f"{name} is given twice, as a word and as an option", allowed="each word once")
+            raise BadInput(f"{name} is given twice, as NAME=VALUE and as an option", allowed="give each parameter once")
         self.values[name] = self._known[name].check(value)
 
     def operator(self) -> Operator:
         missing = [name for name, word in self._known.items() if word.needed and name not in self.values]
         if missing:
-            raise BadInput(f"{self.kind.name}: no value for {' and '.join(missing)}", allowed=self._usage())
+            raise BadInput(f"{self.kind.name} needs a value for {' and '.join(missing)}", allowed=self._usage())
         return self.kind.make(self.values)
 
     def _usage(self) -> str:
@@ -134,7 +134,7 @@ def _read(meant: Word, text: str, word: str, allowed: str | None = None) -> Any:
     try:
         return meant.read(text)
     except BadInput as error:
-        raise BadInput(f"{word!r}: {text!r} is not possible", allowed=allowed or error.allowed) from error
+        raise BadInput(f"{word!r}: invalid value {text!r}", allowed=allowed or error.allowed) from error
 
 
 def _check(meant: Word, value: Any, key: str) -> Any:

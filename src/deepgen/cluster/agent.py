@@ -254,7 +254,7 @@ def _run_ray(words: list[str], variables: dict[str, str], record: dict[str, Any]
     why = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
     _end(record)
     shown = "; ".join(re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in why[-3:])
-    raise Refused(f"ray start {'took over two minutes' if code_ is None else 'failed'}: {shown or 'it said nothing'}")
+    raise Refused(f"ray start {'took over two minutes' if code_ is None else 'failed'}: {shown or 'no output'}")
 
 
 def _is_own(ip: str) -> bool:
@@ -297,7 +297,7 @@ def _end(record: dict[str, Any]) -> int:
         ended.update(left)
         _signal(left, signal.SIGKILL)
         if time.monotonic() > deadline:
-            raise Refused(f"processes {', '.join(map(str, sorted(left)))} do not end, even killed")
+            raise Refused(f"processes {', '.join(map(str, sorted(left)))} could not be killed")
         time.sleep(_SOON)
     shutil.rmtree(record["scratch"], ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):

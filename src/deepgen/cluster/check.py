@@ -15,6 +15,7 @@ from deepgen.cluster.machines import Remote, on_each
 from deepgen.cluster.model import Cluster, Host
 from deepgen.cluster.ssh import Ask, HostError
 from deepgen.vocabulary import JsonObject, Missing
+from deepgen.vocabulary.errors import install_extra
 
 LEAST_FREE = 1 << 30  # bytes
 
@@ -62,9 +63,7 @@ def ray_version() -> str:
     try:
         return metadata.version("ray")
     except metadata.PackageNotFoundError as error:
-        raise Missing(
-            "ray", blocks="there is no cluster without it", remedy="pip install 'deepgen[cluster]'"
-        ) from error
+        raise Missing("ray", blocks="no cluster can be used", remedy=install_extra("cluster")) from error
 
 
 def basic_problems(facts: Mapping[str, Any]) -> list[str]:

@@ -37,10 +37,10 @@ class Means:
 
 
 def drive(folder: RunFolder, means: Means, stop: threading.Event) -> RunProgress:
-    """Carry a run out, or go on with it. Gives how it ended; a fault of one group ends no other."""
+    """Carry out a run, or resume it. Returns how it ended; a failure of one group does not end the others."""
     definition = folder.definition()
     if definition is None:
-        raise DeepgenError(f"{folder.path} holds no cluster run")
+        raise DeepgenError(f"{folder.path} is not a cluster run")
     with folder.take():
         board = Board(folder, means.say)
         run = _Run(definition, folder, means, board, stop)
@@ -136,7 +136,7 @@ class _Run:
                 self._bring_back()
                 looked = time.monotonic()
         if self.stop.is_set():
-            self.board.change(state="stopped", note="stopped; the same command goes on where it was")
+            self.board.change(state="stopped", note="stopped; run the same command again to resume")
         else:
             failed = any(group.problem for group in self.board.progress.groups.values())
             self.board.change(state="failed" if failed else "done")
@@ -153,7 +153,7 @@ class _Run:
             tell(ended=True, line="stopped" if self.stop.is_set() else "done")
         except DeepgenError as error:
             tell(ended=True, problem=str(error))
-        except Exception as error:  # a bug of ours must show in the progress, not die in a thread
+        except Exception as error:  # an internal error must show in the progress, not vanish in a thread
             tell(ended=True, problem=f"an unexpected error: {type(error).__name__}: {error}")
             raise
 

@@ -66,7 +66,7 @@ def read(path: Path) -> Cluster:
     elif path.suffix == ".json":
         cluster = older.cluster_of(read_json(path, allowed='{"workgroups": [...]}'), str(path), str(path.absolute()))
     else:
-        raise BadInput(f"{path} is no cluster task file", allowed="a file that ends in .toml or .json")
+        raise BadInput(f"{path} is not a cluster task file", allowed="its name must end in .toml or .json")
     _check_groups(cluster, str(path))
     notes = (*cluster.notes, *_notes(cluster, str(path)))
     return Cluster(cluster.file, cluster.groups, cluster.head, notes, cluster.passwords)

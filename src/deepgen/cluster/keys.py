@@ -49,7 +49,7 @@ def _seconds(value: Any) -> float | None:
 WORD = Kind(_word, "a word")
 WORDS = Kind(_words, "a list of words, one or more")
 FOLDER = Kind(_folder, "a folder's whole path, such as /home/me/deepgen")
-COUNT = Kind(_count(1), "a whole number from 1 up")
+COUNT = Kind(_count(1), "must be an integer of at least 1")
 COUNT0 = Kind(_count(0), "a whole number from 0 up")
 PORT = Kind(lambda v: v if type(v) is int and 0 < v < 65536 else None, "a port, 1 to 65535")
 DEVICES = Kind(_devices, "a list of device numbers, each once, such as [0, 1]")

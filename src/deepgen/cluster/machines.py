@@ -128,7 +128,7 @@ async def on_each(
 
 
 def raise_errors(outcomes: dict[Host, T | HostError]) -> dict[Host, T]:
-    """The outcomes where all went well; otherwise one error that tells of every host."""
+    """The outcomes where all went well; otherwise one error that names every host."""
     errors = [outcome for outcome in outcomes.values() if isinstance(outcome, HostError)]
     if len(errors) == 1:
         raise errors[0]

@@ -12,7 +12,7 @@ from deepgen.vocabulary import JsonObject
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that is reached over SSH, and the folder there in which everything of ours lies."""
+    """A machine that is reached over SSH, and the folder there that holds all of deepgen's files."""
 
     address: str
     folder: str
@@ -125,5 +125,5 @@ class Cluster:
 
 
 def password_variable(host: Host) -> str:
-    """The environment variable that may hold a host's password: one a host, so that it is sent to no other."""
+    """The environment variable that may hold a host's password: one per host, so that it is sent to no other."""
     return "DEEPGEN_SSH_PASSWORD_" + re.sub(r"[^A-Za-z0-9]", "_", host.address).upper()

@@ -268,7 +268,9 @@ def _address(seen: Mapping[Host, str]) -> str:
     addresses = {"127.0.0.1" if address.startswith("127.") else address for address in seen.values()}
     if len(addresses) > 1:
         said = ", ".join(sorted(addresses))
-        raise HostError(None, f"the hosts see this machine as {said}; say which all can reach: --head ADDRESS")
+        raise HostError(
+            None, f"the hosts see this machine as {said}; name an address that all of them can reach: --head ADDRESS"
+        )
     return addresses.pop()
 
 
@@ -276,7 +278,7 @@ def _ip(host: Host) -> str:
     try:
         return socket.gethostbyname(host.address)
     except OSError as error:
-        raise HostError(host, f"its name is not known here: {error.strerror}") from error
+        raise HostError(host, f"its host name cannot be resolved here: {error.strerror}") from error
 
 
 def _free_port() -> int:

@@ -1,4 +1,4 @@
-"""Result files of a task, one a device as the older tool writes them, here and on the host that built."""
+"""Result files of a task, one per device as the older tool writes them, here and on the host that built."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from deepgen.cluster.model import Host, Secret, password_variable
 from deepgen.vocabulary import DeepgenError, Missing
+from deepgen.vocabulary.errors import install_extra
 
 if TYPE_CHECKING:
     import asyncssh
@@ -35,9 +36,8 @@ def library() -> None:
     try:
         import asyncssh  # noqa: F401
     except ImportError as error:
-        raise Missing(
-            "asyncssh", blocks="hosts of a cluster cannot be reached", remedy="pip install 'deepgen[cluster]'"
-        ) from error
+        remedy = install_extra("cluster")
+        raise Missing("asyncssh", blocks="hosts of a cluster cannot be reached", remedy=remedy) from error
 
 
 def passwords(known: Mapping[Host, Secret], *, prompt: bool = True) -> Ask:

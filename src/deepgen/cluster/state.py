@@ -19,7 +19,7 @@ from deepgen.vocabulary import digest
 class Up:
     """A cluster that was brought up: its head's address, and on which hosts it has nodes."""
 
-    cluster: str  # drawn anew each time
+    cluster: str  # drawn again each time
     address: str  # ip:port of the head
     hosts: tuple[Host, ...]
 

@@ -62,7 +62,7 @@ class Arena(Protocol):
         ...
 
     def peak(self, *, again: bool = False) -> float | None:
-        """The device's peak for this operator's arithmetic, in GFLOP/s; `again`: measured anew where it is measured.
+        """The device's peak for this operator's arithmetic, in GFLOP/s; `again`: measured again where it is measured.
 
         The larger counts: whatever disturbs a machine only makes its peak look lower.
         """

@@ -42,7 +42,7 @@ def stem(archive: Path) -> str:
     for suffix in SUFFIXES:
         if archive.name.endswith(suffix) and archive.name != suffix:
             return archive.name[: -len(suffix)]
-    raise BadInput(f"{archive} is not named as a bundle", allowed="a name that ends in " + " or ".join(SUFFIXES))
+    raise BadInput(f"{archive} does not have a bundle's name", allowed="must end in " + " or ".join(SUFFIXES))
 
 
 def check(archive: Path) -> None:
@@ -165,7 +165,7 @@ def _unpacked(tar: tarfile.TarFile, meter: _Meter, folder: Path, packed: int, wh
         if expected is None:
             raise BadInput(f"holds {member.name!r}, which its manifest does not list", where=where)
         if not member.isreg():
-            raise BadInput(f"holds {member.name!r}, which is no plain file", where=where)
+            raise BadInput(f"holds {member.name!r}, which is not a regular file", where=where)
         if member.size != expected["bytes"]:
             raise BadInput(f"{name} has {member.size} bytes and not {expected['bytes']}", where=where)
         path = folder / top / name
@@ -175,7 +175,7 @@ def _unpacked(tar: tarfile.TarFile, meter: _Meter, folder: Path, packed: int, wh
             raise BadInput(f"{name} is not what its manifest says: the hash differs", where=where)
         meter.allow(0)
     if waiting:
-        raise BadInput(f"is not whole: {next(iter(waiting))} is missing", where=where, allowed="copy the bundle again")
+        raise BadInput(f"is incomplete: {next(iter(waiting))} is missing", where=where, allowed="copy the bundle again")
     return folder / top
 
 
@@ -196,7 +196,7 @@ def _parsed(text: bytes, where: str) -> dict[str, Any]:
         raise BadInput("its manifest cannot be read", where=where)
     few = len(files) <= MOST_FILES and sum(sizes) <= MOST_BYTES
     if not few or any(not 0 <= size <= MOST_FILE_BYTES for size in sizes):
-        raise BadInput("is larger than any bundle of ours", where=where, allowed=f"up to {MOST_BYTES >> 30} GiB")
+        raise BadInput("is larger than a bundle may be", where=where, allowed=f"up to {MOST_BYTES >> 30} GiB")
     return dict(manifest)
 
 

@@ -1,4 +1,4 @@
-"""Results of a bundle: a file of JSON lines, one a trial, each on disk before the next kernel runs."""
+"""Results of a bundle: a file of JSON lines, one per trial, each on disk before the next kernel runs."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Results:
 
 
 def read(path: Path) -> Results:
-    """The whole lines of a file. A last line that was cut off is no result."""
+    """The whole lines of a file. A truncated last line is not a result."""
     where = str(path)
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise BadInput("is larger than any results of ours", where=where)
+            raise BadInput("is larger than a result file may be", where=where)
         text = path.read_bytes()
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", where=where) from error

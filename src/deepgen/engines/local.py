@@ -54,7 +54,7 @@ class LocalSession:
         self._toolchains = toolchains_for(task.target, engine.toolchains)
         self._toolchains(task.target.languages[0])  # where there is none, that is said at once
         self._cache = Cache(engine.cache or default_cache_folder())
-        # Before the first build, so that nothing of ours disturbs it; measured once a machine, then known.
+        # Before the first build, so that nothing of ours disturbs it; measured once per machine, then known.
         self._peak = self._measured_peak()
         self._bandwidth = task.target.bandwidth
         if self._bandwidth is None and self._peak is not None:
@@ -171,10 +171,10 @@ class LocalSession:
         return least_seconds(self.task, self._peak)
 
     def _undisturbed(self) -> AbstractContextManager[None]:
-        """Compilers stand still while a kernel runs on the very cores they use.
+        """Compilers are paused while a kernel runs on the cores they use.
 
         Without this a search on two cores preferred kernels that suffer least from neighbours: at 1024^3 its winner
-        had 0.79 of torch's speed on a quiet machine. A GPU is another device, and its builds go on.
+        was 21% slower than torch on a quiet machine. A GPU is another device, so builds for it continue.
         """
         return self._pool.quiet() if self.task.target.shares_cores_with_builds else nullcontext()
 
@@ -185,7 +185,7 @@ class LocalSession:
             self._ended.put(Outcome(trial_id, None, Measurement(error.verdict, error.detail)))
         except CancelledError:
             pass
-        except Exception as error:  # a fault of ours must reach the tuner, not die in a pool thread
+        except Exception as error:  # an internal error must reach the tuner, not vanish in a pool thread
             self._ended.put(error)
 
     def _measure_all(self) -> None:

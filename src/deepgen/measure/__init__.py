@@ -29,7 +29,7 @@ def open_runner(
 ) -> Runner:
     """The runner for the task's target. `cache`: where built helpers are kept, a folder or the caller's own;
     `builds_running`: builds at work now;
-    `least_seconds`: what one run takes at the machine's peak, and `least_again` the same with the peak measured anew;
+    `least_seconds`: what one run takes at the machine's peak, and `least_again` the same with the peak measured again;
     `helpers`: the built helpers themselves, where they came from elsewhere;
     `arrays`: the folder with inputs and answers of an operator whose code is elsewhere.
     """

@@ -89,7 +89,7 @@ class Task:
 
 
 def _told(operator: Operator) -> JsonObject:
-    """Whoever reads a task may lack the code of an operator that is not deepgen's own."""
+    """The reader of a task may lack the code of an operator that is not deepgen's own."""
     return (operator if is_built_in(operator) else record(operator)).to_json()
 
 
@@ -140,7 +140,7 @@ class Runner(Protocol):
         ...
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
-        """Time all, interleaved in an order drawn anew for each round; sample i of each is from round i."""
+        """Time all, interleaved in an order drawn again for each round; sample i of each is from round i."""
         ...
 
     def close(self) -> None: ...

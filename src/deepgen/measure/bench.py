@@ -66,7 +66,7 @@ class Turns(Generic[S]):
 
     def __init__(self, usual: Sequence[S], inputs: Iterable[str], mix: Callable[[frozenset[str]], S] | None) -> None:
         """`mix` makes the second set where some inputs are constant. None: there are no answers to mixtures, and a
-        kernel has to prepare anew for the usual sets."""
+        kernel has to prepare again for the usual sets."""
         self._usual, self._inputs, self._mix = tuple(usual), frozenset(inputs), mix
         self._mixed: dict[frozenset[str], S] = {}
 

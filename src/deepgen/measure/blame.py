@@ -36,7 +36,7 @@ def overdue(pulse: Pulse) -> tuple[Verdict, str]:
 
 
 def death(report: Mapping[str, int] | None, pulse: Pulse, printed: str) -> tuple[Verdict, str]:
-    """The worker ended. `report`: what its keeper told of that, empty if it was killed too; None: the worker was killed
+    """The worker ended. `report`: the keeper's report, empty if it was killed too; None: the worker was killed
     by us because its channel was spoilt."""
     if report is None:
         verdict, what = Verdict.CRASHED, _SPOILT

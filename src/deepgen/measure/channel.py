@@ -26,7 +26,7 @@ class Closed(Exception):
 
 
 class Garbled(Exception):
-    """What came is no message of ours."""
+    """What arrived is not one of our messages."""
 
 
 class Channel:

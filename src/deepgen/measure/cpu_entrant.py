@@ -33,7 +33,7 @@ class Surroundings:
 
 @dataclass
 class CpuEntrant:
-    """One contender. `who` is its place in the request, so that a death can be laid at the right door."""
+    """One contender. `who` is its place in the request, so that a crash can be attributed to it."""
 
     around: Surroundings
     bench: Bench
@@ -130,7 +130,7 @@ class CpuEntrant:
         self._check()
 
     def _next_inputs(self) -> None:
-        """The next set's numbers at the same addresses; what was prepared is prepared anew if it was made of others."""
+        """The next set's numbers at the same addresses; prepared data is prepared again if its inputs changed."""
         self._turn = (self._turn + 1) % len(self._sets)
         chosen, before = self._sets[self._turn], self._prepared
         self.bench.use(chosen)

@@ -11,7 +11,7 @@ from deepgen.operators import Array
 from deepgen.runtime.gpu_driver import Driver
 from deepgen.vocabulary import DType
 
-GUARD = 1 << 20  # bytes on each side; a device has no guard pages, so whoever writes there is found out afterwards
+GUARD = 1 << 20  # bytes on each side; a device has no guard pages, so a write there is found afterwards
 CANARY = 0xC5
 _ALIGN = 256  # what every allocator of device memory gives
 

@@ -48,7 +48,7 @@ class Device:
 
 
 class GpuEntrant:
-    """One contender. `who` is its place in the request, so that a death can be laid at the right door."""
+    """One contender. `who` is its place in the request, so that a crash can be attributed to it."""
 
     def __init__(self, device: Device, bench: GpuBench, who: int, run_limit: float) -> None:
         self.device, self.bench, self.who, self.run_limit = device, bench, who, run_limit
@@ -143,7 +143,7 @@ class GpuEntrant:
         self._check()
 
     def _next_inputs(self) -> None:
-        """The next set's numbers at the same addresses; what was prepared is prepared anew if it was made of others."""
+        """The next set's numbers at the same addresses; prepared data is prepared again if its inputs changed."""
         self._turn = (self._turn + 1) % len(self._sets)
         chosen, before = self._sets[self._turn], self._prepared
         self.bench.use(chosen)

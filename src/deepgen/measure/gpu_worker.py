@@ -49,7 +49,7 @@ class GpuWorker(Referee[GpuEntrant]):
         self._call_seconds = self._empty_launch()
 
     def entrant(self, inputs: Inputs, who: int, beat: float | None, *, tight: bool = False) -> GpuEntrant:
-        # Device allocations are always aligned to 256 bytes, so a tight bench is no other bench here.
+        # Device allocations are always aligned to 256 bytes, so a tight bench is the same as any other here.
         limit = limits.run_seconds(self.task.at(inputs.shape), beat)
         return GpuEntrant(self._device, self._bench(inputs), who, limit)
 
@@ -63,7 +63,7 @@ class GpuWorker(Referee[GpuEntrant]):
             entrant.load_baseline(entry["name"], self._threads)
 
     def limited(self) -> AbstractContextManager[None]:
-        # Address space is no measure here: a driver maps the whole device into it.
+        # Address space cannot be limited here: a driver maps the whole device into it.
         return nullcontext()
 
     def look(self) -> None:

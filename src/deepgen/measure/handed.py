@@ -42,7 +42,7 @@ def pair(seed: int, probe: str) -> tuple[int, ...]:
 def arrays(
     operator: Operator, seed: int, probe: str, folder: Path
 ) -> list[tuple[dict[str, Array], Callable[[], Mapping[str, Answer]]]]:
-    """The sets of inputs that take turns, each with the answers for whoever wants them.
+    """The sets of inputs that take turns, each with its reference answers.
 
     They are read where they were handed over, computed otherwise.
     """

@@ -184,7 +184,7 @@ class WorkerProcess:
         return Lost(verdict, detail, who, stage, killed=_from_outside(report))
 
     def _report(self) -> dict[str, int]:
-        """What the keeper told of the worker's end; empty when it was killed itself."""
+        """The keeper's report on the worker's end; empty if the keeper was killed too."""
         with suppress(OSError, ValueError):
             told: dict[str, int] = json.loads(self._line.recv(1 << 10))
             return told

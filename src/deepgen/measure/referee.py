@@ -136,7 +136,7 @@ class Referee(ABC, Generic[E]):
         return [self._right(entrant, [])]
 
     def compare(self, request: Mapping[str, Any]) -> list[Measurement]:
-        """All contenders in an order drawn anew for each round. One that fails leaves the race; the others go on."""
+        """All contenders in an order drawn again for each round. One that fails drops out; the others continue."""
         entries = request["contenders"]
         racing: dict[int, E] = {}
         out: dict[int, Measurement] = {}

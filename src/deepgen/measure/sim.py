@@ -22,7 +22,7 @@ class SimRunner:
 
     def __init__(self, task: Task) -> None:
         if not isinstance(task.target, Sim):
-            raise BadInput(f"{task.target.name} is no simulated target")
+            raise BadInput(f"{task.target.name} is not a simulated target")
         self.task, self._sim = task, task.target
 
     def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None, shape: int = 0) -> Measurement:

@@ -54,7 +54,7 @@ class Supervisor:
         arrays: Path | None = None,
     ) -> None:
         """`least_seconds`: what one run takes at the machine's peak; anything far below it is not believed, also not
-        when the peak is measured anew by `least_again`, which happens once in PEAK_HOLDS at most.
+        when the peak is measured again by `least_again`, which happens once in PEAK_HOLDS at most.
         `cache`: where our own code for the device is kept: a folder, or the cache that the caller builds in.
         `helpers`: our own code for the device, where it was built elsewhere.
         `arrays`: where the inputs and answers lie of an operator that is known as a record only.
@@ -63,7 +63,7 @@ class Supervisor:
         self.starts = 0  # of workers, so far
         self._builds_running = builds_running
         self._least, self._least_again = least_seconds, least_again
-        self._peak_from: float | None = None  # when the peak was measured anew
+        self._peak_from: float | None = None  # when the peak was measured again
         self._retakes = retakes
         sweep()
         self._scratch = Scratch("measure")

@@ -1,6 +1,6 @@
 """Notices that a process was stopped from outside, as by Ctrl-Z or with its whole container.
 
-The clock of limits goes on meanwhile, and a kernel is not to blame for that.
+Time limits keep counting meanwhile, and the kernel is not to blame for that.
 """
 
 from __future__ import annotations

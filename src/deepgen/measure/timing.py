@@ -95,8 +95,8 @@ class Threads:
     def running(self) -> bool:
         return any(stat[0] == b"R" for _, stat in self._stats())
 
-    def burning(self) -> bool:
-        """Whether a thread goes on computing although nothing is asked of it."""
+    def keeps_computing(self) -> bool:
+        """Whether a thread keeps computing between calls."""
         if any(name in os.environ for name in _SPINNING):
             return False
         self._find()
@@ -124,7 +124,7 @@ class Threads:
                 continue
 
     def _stats(self) -> Iterator[tuple[str, list[bytes]]]:
-        """What the system tells of each, beginning with its state."""
+        """The system's figures for each, beginning with its state."""
         for thread, file in self._files.items():
             with suppress(OSError):
                 text = os.pread(file, 512, 0)

@@ -116,7 +116,7 @@ class CpuWorker(Referee[CpuEntrant]):
             self._watch.accept()
             return
         changed = self._watch.changed()
-        if changed is None and finished and self.around.threads.burning():
+        if changed is None and finished and self.around.threads.keeps_computing():
             changed = "left threads running that use processor time after its call has returned"
         if changed is not None:
             raise ContextLost(changed, Verdict.WRONG)

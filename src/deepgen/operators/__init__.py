@@ -30,7 +30,7 @@ def from_json(data: Mapping[str, Any]) -> Operator:
     """The operator that `to_json` described: a built-in one, or one of an installed package."""
     name = data.get("name")
     if not isinstance(name, str):
-        raise BadInput("no operator is named", allowed="one of " + ", ".join(OPERATORS.names()))
+        raise BadInput("no operator is given", allowed="one of " + ", ".join(OPERATORS.names()))
     if name == RECORDED:
         return Recorded.from_json(data)
     return OPERATORS.get(name).from_json(data)

@@ -160,7 +160,7 @@ class Operator(ABC):
         return out
 
     def strided(self, given: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
-        """The scalars for arrays that lie in memory in their own way."""
+        """The scalars for arrays with given strides."""
         out = dict(self.scalars())
         for tensor in self.tensors():
             facts = given.get(tensor.name)
@@ -174,7 +174,7 @@ class Operator(ABC):
         return self.resized(solved.sizes, solved.dtypes, values or {})
 
     def solve(self, given: Mapping[str, TensorFacts]) -> Solved:
-        """The sizes and formats of a call's arrays. Sizes may be zero, of which there is no operator."""
+        """The sizes and formats of a call's arrays. Sizes may be zero, of which there is not an operator."""
         return self.signature().solve(given, self.sizes())
 
     def resized(self: O, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]) -> O:

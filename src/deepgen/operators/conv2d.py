@@ -42,16 +42,16 @@ class Conv2d(Operator):
 
     name: ClassVar[str] = "c2d"
     words: ClassVar[tuple[Word, ...]] = (
-        Word("N", "images", needed=True),
-        Word("H", "rows of an image", needed=True),
-        Word("W", "columns of an image", needed=True),
-        Word("CI", "channels of the input", needed=True),
-        Word("CO", "channels of the output", needed=True),
-        Word("k", "rows and columns of the filter", needed=True),
-        Word("stride", "pixels from one output to the next", default=1),
-        Word("pad", "pixels of zeros around the image", default=0, least=0),
-        Word("dtype", "number format of x and weight; i8 gives i32", "choice", "f32", choices=(*FORMATS,)),
-        Word("layout", "the order of the dimensions", "choice", "nhwc", choices=LAYOUTS),
+        Word("N", "batch size (images)", needed=True),
+        Word("H", "image height", needed=True),
+        Word("W", "image width", needed=True),
+        Word("CI", "input channels", needed=True),
+        Word("CO", "output channels", needed=True),
+        Word("k", "filter height and width", needed=True),
+        Word("stride", "stride in pixels", default=1),
+        Word("pad", "zero padding on each side, in pixels", default=0, least=0),
+        Word("dtype", "data type of x and weight; i8 gives i32", "choice", "f32", choices=(*FORMATS,)),
+        Word("layout", "order of the dimensions", "choice", "nhwc", choices=LAYOUTS),
     )
 
     n: int
@@ -69,7 +69,7 @@ class Conv2d(Operator):
         for word, size in self.sizes().items():
             least = 0 if word == "pad" else 1
             if isinstance(size, bool) or not isinstance(size, int) or size < least:
-                raise BadInput(f"c2d: {word} is {size!r}", allowed=f"a whole number from {least} up")
+                raise BadInput(f"c2d: {word} is {size!r}", allowed=f"must be an integer of at least {least}")
         for word, value, allowed in (("layout", self.layout, LAYOUTS), ("dtype", self.dtype, (*FORMATS,))):
             if value not in allowed:
                 raise BadInput(f"c2d: {word} {value!r} is unknown", allowed="one of " + ", ".join(allowed))

@@ -43,12 +43,10 @@ class Gemm(Operator):
         Word("M", "rows of A and C", needed=True),
         Word("N", "columns of B and C", needed=True),
         Word("K", "columns of A and rows of B", needed=True),
-        Word("B", "independent products", aliases=("batch",)),
-        Word(
-            "dtype", "number format of the tensors; 8-bit ones give wider results", "choice", "f32", choices=(*DTYPES,)
-        ),
+        Word("B", "batch size", aliases=("batch",)),
+        Word("dtype", "data type of A and B; 8-bit types give wider results", "choice", "f32", choices=(*DTYPES,)),
         Word("layout", "which of A and B is transposed", "choice", "nn", choices=LAYOUTS),
-        Word("fast_sums", "8-bit floats may be added up in fewer bits than f32 has", "flag", False),
+        Word("fast_sums", "allow 8-bit floats to accumulate in fewer bits than f32", "flag", False),
     )
 
     m: int
@@ -70,7 +68,7 @@ class Gemm(Operator):
     def __post_init__(self) -> None:
         for letter, size in (("M", self.m), ("N", self.n), ("K", self.k), ("batch", self.batch)):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise BadInput(f"gemm: {letter} is {size!r}", allowed="a whole number from 1 up")
+                raise BadInput(f"gemm: {letter} is {size!r}", allowed="must be an integer of at least 1")
         for name, factor in (("alpha", self.alpha), ("beta", self.beta)):
             if not isinstance(factor, (int, float)) or not isfinite(factor):
                 raise BadInput(f"gemm: {name} is {factor!r}", allowed="a finite number")

@@ -74,7 +74,10 @@ class Recorded(Operator):
         raise self._elsewhere()
 
     def _elsewhere(self) -> DeepgenError:
-        return DeepgenError(f"{self.describe()} is known as a record only: its inputs and answers must be handed over")
+        return DeepgenError(
+            f"{self.describe()} is known only from a study's record, without its code: its inputs and references "
+            "cannot be computed"
+        )
 
     def to_json(self) -> JsonObject:
         return {"name": RECORDED, "data": dict(self.data)}

@@ -17,7 +17,7 @@ from deepgen.vocabulary.json import JsonObject
 Size: TypeAlias = "int | str"
 INPUT, OUTPUT, INOUT, SCALAR = "input", "output", "inout", "scalar"
 ROLES = (INPUT, OUTPUT, INOUT, SCALAR)
-# How the elements of a tensor may lie in memory.
+# Allowed memory layouts of a tensor.
 DENSE, ROWS, ANY = "dense", "rows", "any"
 STRIDES = {
     DENSE: "dense, in row-major order",
@@ -246,7 +246,7 @@ def _symbols(shape: tuple[Size, ...]) -> list[str]:
 
 
 def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """How many elements lie between neighbours along each dimension, row-major."""
+    """Row-major strides, in elements."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)

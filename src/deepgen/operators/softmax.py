@@ -36,8 +36,8 @@ class Softmax(Operator):
     name: ClassVar[str] = "softmax"
     words: ClassVar[tuple[Word, ...]] = (
         Word("rows", "independent rows", needed=True),
-        Word("cols", "columns that each row is normalised over", needed=True),
-        Word("dtype", "number format of x and y", "choice", "f32", choices=DTYPES),
+        Word("cols", "length of a row, over which softmax is taken", needed=True),
+        Word("dtype", "data type of x and y", "choice", "f32", choices=DTYPES),
     )
 
     rows: int
@@ -47,7 +47,7 @@ class Softmax(Operator):
     def __post_init__(self) -> None:
         for word, size in (("rows", self.rows), ("cols", self.cols)):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise BadInput(f"softmax: {word} is {size!r}", allowed="a whole number from 1 up")
+                raise BadInput(f"softmax: {word} is {size!r}", allowed="must be an integer of at least 1")
         if self.dtype not in DTYPES:
             raise BadInput(f"softmax: dtype {self.dtype!r}", allowed="one of " + ", ".join(DTYPES))
 

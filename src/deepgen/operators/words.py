@@ -1,4 +1,4 @@
-"""The words by which a command line or a config file describes an operator."""
+"""The parameters by which a command line or a config file describes an operator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 @dataclass(frozen=True)
 class Word:
-    """One thing to say of an operator: `rows=4096`, `layout=nchw`.
+    """A parameter of an operator on the command line: `rows=4096`, `layout=nchw`.
 
     `kind` is size (a whole number from `least` up), number, flag or choice (one of `choices`, or any text if there are
     none; capitals and other libraries' names of number formats are understood). Whoever leaves out a word that is not
@@ -57,7 +57,7 @@ class Word:
     def allowed(self) -> str:
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        kinds = {"size": f"a whole number from {self.least} up", "number": "a number", "flag": "true or false"}
+        kinds = {"size": f"must be an integer of at least {self.least}", "number": "a number", "flag": "true or false"}
         return kinds.get(self.kind, "a text")
 
     def example(self) -> str:

@@ -70,22 +70,22 @@ def _check_elements(given: Sequence[Tensor], written: Sequence[Tensor]) -> None:
     if none is not None:
         some = next(tensor for tensor in written if 0 not in tensor.shape)
         words = f"{none.name} has no elements ({_shape(none)}), and {some.name} has ({_shape(some)})"
-        raise BadInput(words, allowed=f"{none.name} with sizes from 1 up: {some.name} would be made of nothing")
+        raise BadInput(words, allowed=f"{none.name} must not be empty unless the result is")
 
 
 def _check_strides(param: Param, seen: View, device: Device) -> None:
-    """Whether the array lies in memory as the parameter asks."""
+    """Whether the array's strides are what the parameter requires."""
     steps = [*zip(seen.shape, seen.strides, dense_strides(seen.shape), strict=True)]
     if param.written and any(step == 0 and size > 1 for size, step, _ in steps):
-        raise BadInput(f"{param.name} has several elements in one place", allowed="a copy of it: it is written")
+        raise BadInput(f"{param.name} is written, but its elements overlap in memory", allowed="pass a contiguous copy")
     # Families in C are verified on dense arrays only, whatever an operator's families for GPUs serve.
     wanted = DENSE if device.kind == CPU and param.strides == ROWS else param.strides
     if wanted == DENSE and any(step != dense and size > 1 for size, step, dense in steps):
         allowed = "use numpy.ascontiguousarray, or contiguous() of torch"
-        raise BadInput(f"{param.name} is not contiguous in row-major order", allowed=allowed)
+        raise BadInput(f"{param.name} is not a contiguous row-major array", allowed=allowed)
     if wanted == ROWS and steps and steps[-1][0] > 1 and steps[-1][1] != 1:
-        words = f"{param.name} is not row-major: neighbours lie {steps[-1][1]} apart"
-        raise BadInput(words, allowed="a contiguous copy")
+        words = f"{param.name} is not row-major: its last dimension has a stride of {steps[-1][1]}"
+        raise BadInput(words, allowed="pass a contiguous copy")
 
 
 def _check_told(

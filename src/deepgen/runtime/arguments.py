@@ -36,14 +36,17 @@ class Arguments:
         """The arrays and the scalars of a call, by name. Outputs that are to be made are left out."""
         if len(inputs) > len(self._needed):
             allowed = f"{', '.join(self._needed)}; others by name"
-            raise BadInput(f"{len(inputs)} arrays are given to {self._operator.describe()}", allowed=allowed)
+            raise BadInput(
+                f"{self._operator.describe()} takes {len(self._needed)} arrays by position, not {len(inputs)}",
+                allowed=allowed,
+            )
         given = dict(zip(self._needed, inputs))  # noqa: B905  fewer may be given: the others by name
         values = dict(self._values)
         for name, value in named.items():
             if name in values:
                 values[name] = self._number(self._signature[name], value)
             elif name not in self.order:
-                raise BadInput(f"{name} is given to a kernel that takes none", allowed=self._allowed())
+                raise BadInput(f"the kernel has no parameter {name}", allowed=self._allowed())
             elif name in given:
                 raise BadInput(f"{name} is given twice", allowed="once, by position or by name")
             elif value is not None:
@@ -53,9 +56,11 @@ class Arguments:
         for name in self._needed:
             if given.get(name) is None:
                 how = "out=" if name in self.written else f"{name}="
-                raise BadInput(f"{self._operator.describe()} reads {name}", allowed=f"pass it as {how}")
+                raise BadInput(f"{self._operator.describe()} needs {name}", allowed=f"pass it as {how}")
         if not given:
-            raise BadInput(f"{self._operator.describe()} reads no arrays, so none says where", allowed="pass out=")
+            raise BadInput(
+                f"{self._operator.describe()} has no inputs, so it cannot tell which device to use", allowed="pass out="
+            )
         return {name: given[name] for name in self.order if name in given}, values
 
     def result(self, arrays: Mapping[str, Any]) -> Any:
@@ -75,7 +80,7 @@ class Arguments:
             return {open_[0]: out}
         if not isinstance(out, (tuple, list)) or len(out) != len(open_):
             allowed = f"{', '.join(open_) or 'none'}: a tuple in this order, or a mapping"
-            raise BadInput("out does not fit what is written", allowed=allowed)
+            raise BadInput("out does not match the kernel's outputs", allowed=allowed)
         return {name: array for name, array in zip(open_, out, strict=True) if array is not None}
 
     def _number(self, param: Param, value: Any) -> int | float:

@@ -74,7 +74,7 @@ _DLPACK_DEVICES = {1: CPU, 2: GPU, 10: GPU}  # the host, CUDA, ROCm
 
 @dataclass(frozen=True)
 class View:
-    """Where an array lies and how. Strides count elements."""
+    """An array's address, shape and layout. Strides count elements."""
 
     address: int
     shape: tuple[int, ...]
@@ -102,8 +102,8 @@ def view(array: Any, name: str = "the array") -> View:
         return _of_interface(interface)
     if hasattr(array, "__dlpack__"):
         return _of_dlpack(array, name)
-    allowed = "an array of numpy or torch, or one with DLPack or the CUDA array interface"
-    raise BadInput(f"{name} is no array but of type {type(array).__name__}", allowed=allowed)
+    allowed = "pass a numpy or torch array, or one with DLPack or the CUDA array interface"
+    raise BadInput(f"{name} is not an array but a {type(array).__name__}", allowed=allowed)
 
 
 def glance(array: Any, name: str) -> tuple[Any, int]:
@@ -162,7 +162,7 @@ def stream_handle(stream: Any) -> int:
             return int(getattr(value, "value", value) or 0)
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
-    raise BadInput(f"{type(stream).__name__} is no stream", allowed="a handle, or a stream of torch or CuPy")
+    raise BadInput(f"{type(stream).__name__} is not a stream", allowed="a handle, or a stream of torch or CuPy")
 
 
 def as_bytes(seen: View) -> Array:
@@ -204,10 +204,12 @@ def _by_cupy(like: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
 
 def _of_numpy(array: Array, name: str) -> View:
     if not array.dtype.isnative:
-        raise BadInput(f"{name} has the byte order of another machine", allowed="this machine's own")
+        raise BadInput(f"{name} is not in native byte order", allowed="convert it with astype(dtype.newbyteorder('='))")
     width = array.itemsize
     if any(step % width for step in array.strides):
-        raise BadInput(f"{name} has elements that lie no whole number of elements apart", allowed="a copy of it")
+        raise BadInput(
+            f"{name} has strides that are not multiples of its element size", allowed="pass a contiguous copy"
+        )
     kind = _NAMES.get(array.dtype.name, array.dtype.name)
     strides = tuple(step // width for step in array.strides)
     return View(array.ctypes.data, array.shape, strides, kind, CPU, array.flags.writeable)

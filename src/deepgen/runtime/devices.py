@@ -26,7 +26,7 @@ class Device(Protocol):
     by_stream: bool  # whether each stream needs a binding of its own
 
     def has(self, seen: View) -> bool:
-        """Whether the array lies where the kernel can reach it."""
+        """Whether the kernel can access the array's memory."""
         ...
 
     def stream(self, first: Any, stream: Any) -> int:
@@ -56,7 +56,7 @@ class CpuDevice:
 
     def stream(self, first: Any, stream: Any) -> int:
         if stream is not None:
-            raise BadInput("a stream is given to a kernel on the CPU", allowed="a call without it")
+            raise BadInput("stream= is given, but this kernel runs on the CPU", allowed="leave it out")
         return 0
 
     def bind(self, views: Mapping[str, View | None], scalars: Scalars) -> Call:

@@ -71,7 +71,7 @@ class Apart:
     def _refusal(self, name: str, other: str) -> BadInput:
         does = "written too" if self._signature[other].written else "read while it is written"
         return BadInput(
-            f"{'out' if self._only else name} overlaps {other}, which is {does}", allowed="an array of its own"
+            f"{'out' if self._only else name} overlaps {other}, which is {does}", allowed="pass a separate array"
         )
 
 

@@ -30,7 +30,7 @@ _PROMOTIONS = {"none": 0, "64": 1, "128": 2, "256": 3}
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A descriptor and the object that fills it anew when the tensor lies elsewhere."""
+    """A descriptor and the object that fills it again when the tensor has another address."""
 
     storage: Any
     slot: Any

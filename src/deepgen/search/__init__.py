@@ -43,7 +43,7 @@ def _kind(strategy: str | Kind) -> Kind:
     if isinstance(strategy, str):
         return STRATEGIES.get(strategy)
     if not callable(strategy) or not isinstance(getattr(strategy, "OPTIONS", None), Mapping):
-        raise BadInput(f"{strategy!r} is no strategy", allowed="a name, or a class with OPTIONS, `ask` and `tell`")
+        raise BadInput(f"{strategy!r} is not a strategy", allowed="a name, or a class with OPTIONS, `ask` and `tell`")
     return strategy
 
 

@@ -25,7 +25,7 @@ _OPTIONS = {
     "population": 200,
     "history": 32,  # of the population, the fastest configs measured so far
     "generations": 5,
-    "round": 32,  # configs measured before the model learns anew
+    "round": 32,  # configs measured before the model learns again
     "by_prediction": 0.6,  # the share of a round that is chosen by prediction, the rest by chance
     "key_share": 0.4,  # the share of the knobs that are key
     "mutation": 0.3,  # the share of children that drop one restriction

@@ -90,7 +90,7 @@ class Encoding:
         return rows
 
     def codes_of(self, configs: Sequence[Mapping[str, Any]]) -> Ints:
-        """One row a config, of knobs and their alignments alone; the configs may have other knobs beside."""
+        """One row per config, of knobs and their alignments alone; the configs may have other knobs beside."""
         return self.with_alignments(self._find([[c.get(knob.name) for c in configs] for knob in self.knobs]))
 
     def _find(self, columns: Sequence[Sequence[Any]]) -> Ints:

@@ -16,7 +16,7 @@ from deepgen.search.regressors import Regressor
 _MOST = 200  # trials that are learned from; a process of n trials costs n^2 a trial
 _BEST = 120  # of which the fastest; the others are drawn from the rest
 _FIRST_STEPS, _STEPS = 60, 12
-_PART = 5  # trees are trained anew when trials have grown by one part in so many
+_PART = 5  # trees are trained again when trials have grown by one part in so many
 _WORKS = 0.9  # the chance that an unknown config works
 _DOUBT = 0.1  # the noise of right and wrong
 _FLOOR = 0.02  # no config is given up entirely
@@ -106,19 +106,19 @@ class GaussianGuide:
             self._time.back(self._awake)
         self._dreamt.clear()
 
-    def desire(self) -> Floats:
+    def acquisition(self) -> Floats:
         results = self._results()
         self._mean, spread = self._time.predict(np.concatenate([results, self._dreamt]))
         if self._trees is not None:
             self._mean = 0.5 * (self._mean + self._by_trees)
         self._best = float(results.min())
-        desire = log_improvement(self._mean, spread, self._best)
+        acquisition = log_improvement(self._mean, spread, self._best)
         if self._works is not None:
             worked = np.array([float(t.seconds is not None) for t in self._tried])
             chance, _ = self._works.predict(worked, _WORKS)
             self._chance = np.log(np.clip(chance, _FLOOR, 1.0))
-            desire += self._chance
-        return desire
+            acquisition += self._chance
+        return acquisition
 
     def ahead(self, count: int, pending: Sequence[int]) -> list[int]:
         """Of the configs that are desired most now, each in turn makes those near it less interesting.
@@ -126,9 +126,9 @@ class GaussianGuide:
         One that has ended as predicted changes how unsure the process is, but not what it expects; so all is
         predicted once.
         """
-        desire = np.where(self._pool.open, np.round(self.desire(), DIGITS), -np.inf)
-        short = np.argsort(-desire, kind="stable")[:_SHORT]
-        places = np.concatenate([np.array(pending, dtype=np.int64), short[np.isfinite(desire[short])]])
+        acquisition = np.where(self._pool.open, np.round(self.acquisition(), DIGITS), -np.inf)
+        short = np.argsort(-acquisition, kind="stable")[:_SHORT]
+        places = np.concatenate([np.array(pending, dtype=np.int64), short[np.isfinite(acquisition[short])]])
         part, mean = self._time.part(places), self._mean[places]
         chance = self._chance[places] if self._works is not None else np.zeros(len(places))
         for i in range(len(pending)):

@@ -26,7 +26,7 @@ class Guide(Protocol):
         ...
 
     def renew(self, pool: Pool, chosen: Sequence[Told], *, fit: bool = True) -> None:
-        """Learn anew from what it has chosen, for a pool that holds it. This may take long; it is called rarely.
+        """Learn again from what it has chosen, for a pool that holds it. This may take long; it is called rarely.
 
         Without `fit` it keeps what it knows of the knobs in general.
         """
@@ -44,7 +44,7 @@ class Guide(Protocol):
         """Forget what was imagined."""
         ...
 
-    def desire(self) -> Floats:
+    def acquisition(self) -> Floats:
         """How much a trial of each config in the pool may bring, as a logarithm."""
         ...
 

@@ -33,10 +33,10 @@ TOP_SHARE, TOP_LEAST = 0.02, 40  # the share of the pool that they like, and the
 LEARN = 3  # right trials, without which there is nothing to learn from
 WHOLE = 20_000  # the largest space that is looked at whole
 DRAWN = 4_096  # configs that are drawn of a larger one,
-GROWTH = 1.25  # the model is fitted anew when the trials have grown by this factor
+GROWTH = 1.25  # the model is fitted again when the trials have grown by this factor
 # Once there are more trials than LATE each must be cheap:
 LATE, LATE_DRAWN = 200, 2_048  # fewer configs are looked at,
-LATE_DRAW = 100  # drawn anew after so many trials,
+LATE_DRAW = 100  # drawn again after so many trials,
 AHEAD = 16  # and so many are chosen together
 AROUND = 5  # the best configs, whose neighbours are looked at when the space is too large to be seen whole
 
@@ -171,11 +171,11 @@ class Model:
         """Take the configs from which most is expected."""
         pool = self._learn()
         for rank in self._pending:
-            self._guide.desire()
+            self._guide.acquisition()
             self._guide.imagine(pool.place[rank])
         while len(ranks) < n and pool.open.any():
-            desire = np.where(pool.open, np.round(self._guide.desire(), DIGITS), -np.inf)
-            place = int(np.argmax(desire))
+            acquisition = np.where(pool.open, np.round(self._guide.acquisition(), DIGITS), -np.inf)
+            place = int(np.argmax(acquisition))
             self._took(pool.ranks[place], ranks)
             if len(ranks) < n:
                 self._guide.imagine(place)

@@ -55,7 +55,7 @@ def read(path: str | Path) -> Recorded:
     raw = foreign.read_bytes(file)
     data = foreign.parse(foreign.unpacked(raw, str(file)) if raw[:2] == b"\x1f\x8b" else raw, str(file))
     if not isinstance(data, dict) or not isinstance(data.get("cache"), dict) or not data["cache"]:
-        raise BadInput("this is no recorded space", where=str(file), allowed="an object with configs under `cache`")
+        raise BadInput("this is not a recorded space", where=str(file), allowed="an object with configs under `cache`")
     try:
         names = list(data.get("tune_params_keys") or data["tune_params"])
         pairs = [(_config(names, r), _measurement(r)) for r in data["cache"].values()]

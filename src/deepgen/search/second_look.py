@@ -1,4 +1,4 @@
-"""The second look at a config, once it is built: what the toolchain told of it may show that it need not be run."""
+"""The second look at a config, once it is built: the build's statistics may predict that it is too slow to run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deepgen.space import Space
 from deepgen.vocabulary import Trial
 
 _LEARN = 40  # right trials, before which every built kernel is run
-_GROWTH = 1.5  # it learns anew when the right trials have grown by this factor
+_GROWTH = 1.5  # it learns again when the right trials have grown by this factor
 _MOST = 200  # trials that are learned from: the latest
 _STEPS = 25
 _LEVELS = 12  # of a fact
@@ -32,7 +32,7 @@ class SecondLook:
         self._encoding = Encoding(space)
         self._trials: list[Trial] = []
         self._best = math.inf
-        self._next = _LEARN  # right trials at which it learns anew
+        self._next = _LEARN  # right trials at which it learns again
         self._learned = 0  # right trials that the model knows
         self._model: _Model | None = None
 

@@ -19,7 +19,7 @@ class Goals:
         if self.target_speedup is not None and self.target_speedup <= 0.0:
             raise BadInput(f"target speedup is {self.target_speedup:g}", allowed="a number above 0, such as 1.5")
         if self.patience is not None and self.patience < 1:
-            raise BadInput(f"patience is {self.patience}", allowed="a whole number from 1 up")
+            raise BadInput(f"patience is {self.patience}", allowed="must be an integer of at least 1")
 
 
 class Stopping:

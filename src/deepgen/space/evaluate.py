@@ -166,7 +166,7 @@ def evaluate_strictly(expr: Expr, values: Mapping[str, Value]) -> Value:
     if result is ABSENT:
         raise BadInput(f"'{expr}' needs a value for {', '.join(missing)}", allowed=f"given: {', '.join(values)}")
     if result is UNDEFINED:
-        raise BadInput(f"'{expr}' divides by zero or looks up what is not there, for {dict(values)}")
+        raise BadInput(f"'{expr}' divides by zero or looks up a missing key, for {dict(values)}")
     return result  # type: ignore[no-any-return]
 
 

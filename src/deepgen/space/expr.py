@@ -117,7 +117,7 @@ class Expr:
 
     def __bool__(self) -> bool:
         raise BadInput(
-            f"'{self}' has no truth before its knobs have values",
+            f"'{self}' is neither true nor false before its knobs have values",
             allowed="use & | ~ or implies() between conditions instead of and, or, not and chained comparisons",
         )
 

@@ -88,7 +88,7 @@ class Rows:
         return {knob.name: self._arrays[i][rows[:, i]] for i, knob in enumerate(self.knobs)}
 
     def columns(self, rows: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """One array a knob: numbers as numbers, text and tuples as objects, NaN or None where a knob is absent."""
+        """One array per knob: numbers as numbers, text and tuples as objects, NaN or None where a knob is absent."""
         columns = {}
         for i, knob in enumerate(self.knobs):
             kind = join_kinds([kind_of_value(v) for v in knob.values])

@@ -21,6 +21,7 @@ from deepgen.space.kinds import variable
 from deepgen.space.nodes import Nodes, condition_parts
 from deepgen.space.rows import Rows
 from deepgen.vocabulary import DeepgenError, Missing
+from deepgen.vocabulary.errors import install_extra
 
 _TABLE_CELLS = 1 << 16
 _LARGEST = 1 << 60
@@ -44,7 +45,7 @@ class Solver:
             raise Missing(
                 "OR-tools",
                 blocks=f"space {name!r} is too wide to be compiled ({reason}) and no solver can stand in",
-                remedy="Install it with: pip install 'deepgen[solver]', or give the space more memory.",
+                remedy=f"{install_extra('solver')} Or give the space more memory.",
             ) from error
         self.cp, self.name, self.reason = cp_model, name, reason
         self.knobs, self.requirements, self.rows_of = knobs, requirements, Rows(knobs)

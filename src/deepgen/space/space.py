@@ -43,7 +43,9 @@ class Space:
         taken = tuple(check_value(v) for v in values)
         _check_text(name, "knob")
         if not name or name in self._knobs or name in self._derived:
-            raise BadInput(f"space {self.name!r} has the name {name!r} already" if name else "a knob needs a name")
+            raise BadInput(
+                f"space {self.name!r} already has something named {name!r}" if name else "a knob needs a name"
+            )
         if not taken:
             raise BadInput(f"knob {name!r} of space {self.name!r} has no values", allowed="at least one")
         if len(set(taken)) < len(taken):
@@ -65,7 +67,7 @@ class Space:
         _check_text(name, "derived value")
         if not name or name in self._knobs or name in self._derived:
             raise BadInput(
-                f"space {self.name!r} has the name {name!r} already" if name else "a derived value needs a name"
+                f"space {self.name!r} already has something named {name!r}" if name else "a derived value needs a name"
             )
         inner = lift(expr)
         self._check_names(inner, f"derived value {name!r}")
@@ -81,7 +83,7 @@ class Space:
         _check_text(requirement.name, "requirement")
         if not requirement.name or any(r.name == requirement.name for r in self._requirements):
             raise BadInput(
-                f"space {self.name!r} needs a name of its own for each requirement, not {requirement.name!r}"
+                f"space {self.name!r} has two requirements named {requirement.name!r}, or one without a name"
             )
         self._check_names(requirement.expr, f"requirement {requirement.name!r}")
         self._requirements.append(requirement)
@@ -91,7 +93,7 @@ class Space:
         unknown = sorted(expr.knobs() - set(self._knobs))
         if unknown:
             raise BadInput(
-                f"{where} of space {self.name!r} speaks of {', '.join(unknown)}, which is no knob declared before",
+                f"{where} of space {self.name!r} refers to {', '.join(unknown)}, which is not declared before it",
                 allowed="knobs: " + ", ".join(self._knobs),
             )
 
@@ -345,7 +347,7 @@ class Space:
     # Columns, points and files ----------------------------------------------------------------------------------------
 
     def columns(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> dict[str, npt.NDArray[Any]]:
-        """Configs or ranks as one array a knob, for models: NaN (numbers) or None where a knob is absent."""
+        """Configs or ranks as one array per knob, for models: NaN (numbers) or None where a knob is absent."""
         return self._ready()[1].columns(self._rows_of(which))
 
     def _rows_of(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> npt.NDArray[Any]:
@@ -364,7 +366,7 @@ class Space:
         listed = [dict(c) for c in configs]
         names = list(dict.fromkeys(n for c in listed for n in c))
         if not names:
-            raise BadInput(f"space {name!r} cannot be made of no points", allowed="at least one config")
+            raise BadInput(f"space {name!r} needs at least one point", allowed="at least one config")
         space = Space(name)
         for knob in names:
             found = list(dict.fromkeys(c[knob] for c in listed if knob in c))
@@ -390,7 +392,7 @@ class Space:
     def from_json(data: Mapping[str, Any]) -> Space:
         """A space from its definition. A fingerprint that does not fit is an error."""
         if data.get("format") != FORMAT:
-            raise BadInput(f"this is no space file: its format is {data.get('format')!r}", allowed=FORMAT)
+            raise BadInput(f"this is not a space file: its format is {data.get('format')!r}", allowed=FORMAT)
         try:
             space = Space(str(data["name"]))
             for item in data["knobs"]:

@@ -24,7 +24,7 @@ _CORES = {
 
 @dataclass(frozen=True)
 class Arm(Cpu):
-    """A 64-bit Arm processor. Vectors are NEON's; SVE is told of but not counted on."""
+    """A 64-bit Arm processor. Vectors are NEON's; SVE is reported but not used."""
 
     own_kind: ClassVar[str] = "arm"
     machine: ClassVar[str] = "aarch64"

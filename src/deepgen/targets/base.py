@@ -18,7 +18,7 @@ class Target:
     languages: ClassVar[tuple[str, ...]] = ()  # in which its kernels are written; our own helpers are in the first
     runner: ClassVar[str] = ""  # how its kernels are measured: cpu, gpu or sim
     computes: ClassVar[bool] = True  # whether its kernels give results, so that they can be called
-    shares_cores_with_builds: ClassVar[bool] = False  # so that builds stand still while a kernel is timed
+    shares_cores_with_builds: ClassVar[bool] = False  # so that builds are paused while a kernel is timed
 
     name: str  # kind:arch, such as x86:native
 

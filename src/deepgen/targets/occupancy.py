@@ -1,4 +1,4 @@
-"""How many blocks of a kernel a multiprocessor holds: from its limits and what the toolchain tells of the kernel."""
+"""How many blocks of a kernel a multiprocessor holds: from its limits and the build's statistics of the kernel."""
 
 from __future__ import annotations
 

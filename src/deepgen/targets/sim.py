@@ -81,7 +81,7 @@ def fault(sim: Sim, config: Mapping[str, Any]) -> Verdict | None:
 def true_seconds(sim: Sim, flops: int, config: Mapping[str, Any]) -> float:
     """The time of a config without noise: a valley in each knob, pairs that interact, and small ruggedness."""
     if sim.gap >= 0.0:
-        return flops / (sim.peak_gflops * 1e9) * _duel(sim, config)
+        return flops / (sim.peak_gflops * 1e9) * _two_optima(sim, config)
     slowdown = 1.0
     names = sorted(config)
     for i, name in enumerate(names):
@@ -109,7 +109,7 @@ def duration(mean: float, key: str) -> float:
     return mean * math.exp(sigma * float(z) - sigma * sigma / 2.0)
 
 
-def _duel(sim: Sim, config: Mapping[str, Any]) -> float:
+def _two_optima(sim: Sim, config: Mapping[str, Any]) -> float:
     """Two good values of one knob, `gap` apart, which of them the better one being drawn by the seed."""
     first, second = (0, 1) if sim.seed % 2 == 0 else (1, 0)
     return {first: 1.0, second: 1.0 + sim.gap}.get(config.get("SWIZZLE", -1), 1.5)

@@ -25,10 +25,10 @@ class Flawed(Exception):
 def check_measurement(trial: int, measured: Measurement) -> None:
     """Every part of a measurement has its kind; a right one has times."""
     error = measured.error
-    _need(isinstance(measured.detail, str), f"the detail of trial {trial} is no text")
+    _need(isinstance(measured.detail, str), f"the detail of trial {trial} is not a text")
     _need(all(map(_is_time, measured.samples)), f"the samples of trial {trial} are not all times")
     _need(bool(measured.samples) or not measured.ok, f"trial {trial} is right but was not timed")
-    _need(error is None or type(error) in (int, float), f"the error of trial {trial} is no number")
+    _need(error is None or type(error) in (int, float), f"the error of trial {trial} is not a number")
     for name in ("counters", "conditions"):
         _need(isinstance(getattr(measured, name), dict), f"the {name} of trial {trial} are no table")
 
@@ -41,7 +41,7 @@ def check_finals(finals: Mapping[str, Any], *, samples: bool = True) -> None:
     trials = [row["trial"] for row in rows]
     _need(len(set(trials)) == len(trials), "a finalist stands there twice")
     winner = finals.get("winner")
-    _need("winner" in finals and (winner in trials if trials else winner is None), "the winner is no finalist")
+    _need("winner" in finals and (winner in trials if trials else winner is None), "the winner is not a finalist")
     ties = finals.get("ties", [])
     _need(isinstance(ties, list) and all(tie in trials for tie in ties), "ties are not among the finalists")
     _need(finals.get("tie_broken_by") in (None, "default", "resources"), "tie_broken_by is unknown")
@@ -62,7 +62,7 @@ def check_finals(finals: Mapping[str, Any], *, samples: bool = True) -> None:
         _need(isinstance(row.get("baselines"), dict), "a shape has no baselines")
         _need(row.get("seconds") is None or _is_time(row["seconds"]), "a shape has no time")
     for name in ("peak_gflops", "bandwidth"):
-        _need(finals.get(name) is None or _is_rate(finals[name]), f"{name} is no rate")
+        _need(finals.get(name) is None or _is_rate(finals[name]), f"{name} is not a rate")
 
 
 def is_complete(finals: Mapping[str, Any]) -> bool:
@@ -114,7 +114,7 @@ def _serves(serves: object) -> None:
     if serves is None:
         return
     if not isinstance(serves, dict):
-        raise Flawed("serves is no table")
+        raise Flawed("serves is not a table")
     only = serves.get("only")
     shapes = isinstance(only, list) and all(isinstance(sizes, dict) for sizes in only)
     _need(only is None or shapes, "serves names no shapes")

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from deepgen import baselines
+from deepgen.measure.gpu_buffers import DeviceTensor
 from deepgen.operators import Operator
 from deepgen.operators.signature import OUTPUT
 from deepgen.targets import host
@@ -88,7 +89,7 @@ def _times(study: Study, rounds: int) -> JsonObject:
 
 
 def _rounds(calls: Mapping[str, Callable[[], object]], clock: Clock, rounds: int) -> dict[str, list[float]]:
-    """Samples of all, in an order drawn anew for each round."""
+    """Samples of all, in an order drawn again for each round."""
     counts = {}
     for name, call in calls.items():
         call()
@@ -147,21 +148,8 @@ def _on_device(operator: Operator) -> dict[str, Any]:
 
 
 def _shared(operator: Operator, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The same memory as baselines take it."""
-    return {tensor.name: _Shared(tensors[tensor.name], tensor.dtype) for tensor in operator.tensors()}
-
-
-class _Shared:
-    """A tensor of torch's by the array interface, which does not know all of its formats."""
-
-    def __init__(self, tensor: Any, dtype: Any) -> None:
-        import torch
-
-        words = {1: torch.int8, 2: torch.int16}
-        odd = str(tensor.dtype) in ("torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2")
-        plain = tensor.view(words[dtype.bytes]) if odd else tensor
-        self._kept, self.dtype, self.shape = tensor, dtype, tuple(tensor.shape)
-        self.__cuda_array_interface__ = plain.__cuda_array_interface__
+    """The same memory in the form that baselines take it in."""
+    return {t.name: DeviceTensor(tensors[t.name].data_ptr(), t.shape, t.dtype) for t in operator.tensors()}
 
 
 if __name__ == "__main__":

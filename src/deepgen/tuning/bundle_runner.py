@@ -95,7 +95,7 @@ def main(folder: str, argv: Sequence[str]) -> int:
         _say(str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        _say("stopped by Ctrl-C; the same command goes on where it was")
+        _say("stopped by Ctrl-C; run the same command again to resume")
         return INTERRUPTED
 
 

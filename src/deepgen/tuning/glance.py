@@ -18,7 +18,7 @@ from deepgen.vocabulary import DeepgenError, Json, JsonObject, foreign
 
 
 def glance(folder: Path, *, whole: bool = False) -> JsonObject:
-    """What `deepgen status` tells of a study; `whole` looks at every row, and so finds all damage."""
+    """What `deepgen status` shows of a study; `whole` looks at every row, and so finds all damage."""
     try:
         with foreign.shaped(str(folder), STRANGE):
             return _glance(folder, whole=whole)

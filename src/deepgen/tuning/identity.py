@@ -1,4 +1,4 @@
-"""Is it still the same kernel? A study goes on only while its generator emits what its trials measured."""
+"""Is it still the same kernel? A study is resumed only if its generator still emits the kernels that it measured."""
 
 from __future__ import annotations
 
@@ -36,11 +36,14 @@ def open_journal(request: Request, planned: Plan) -> Iterator[tuple[Plan, Journa
     after = replace(planned, folder=folder, after=planned.folder)
     with Journal(after.folder, write=True) as journal:
         if not journal.empty and not _same(request, after, journal, digest):
-            raise DeepgenError(f"{after.folder}: generator {after.generator.name} emits other kernels in every process")
+            raise DeepgenError(
+                f"{after.folder}: generator {after.generator.name} is not deterministic: "
+                "it emits different kernels in each process"
+            )
         if journal.empty:
             journal.note(
-                f"generator {planned.generator.name} has changed: its kernels are not those that {planned.folder.name} "
-                "measured, so this is a new study, which learns from that one"
+                f"generator {planned.generator.name} emits other kernels than those that {planned.folder.name} "
+                "measured; starting a new study, which learns from that one"
             )
         _define(after, journal, digest)
         yield after, journal

@@ -44,8 +44,8 @@ FILE = "journal.sqlite"
 LOCK = "lock"
 RESTART = "restart"
 CHECKPOINT = "checkpoint"
-_DAMAGED = "it cannot be read as a journal: bring back a copy of the study's folder, or move it away and begin anew"
-_EMPTY = "the journal was begun but says nothing of its study; delete the folder"
+_DAMAGED = "it is not a readable journal: restore a copy of the study's folder, or move it away and start again"
+_EMPTY = "the journal is empty; delete the folder"
 _HINTS = {
     "database or disk is full": "free some space and run the same command again: what was recorded is safe",
     "attempt to write a readonly database": "make the folder writable, or choose another with --out",
@@ -87,7 +87,7 @@ class Journal:
         if write:
             self._lock = _take_lock(folder)
         elif not self._path.exists():
-            raise JournalError(f"{folder} holds no study: there is no {FILE} in it")
+            raise JournalError(f"{folder} is not a study: it contains no {FILE}")
         else:
             self._still = not self._logged() and holder(folder) is None
         try:
@@ -102,7 +102,7 @@ class Journal:
 
             salvage.finish_repair(self._path)
         try:
-            with self._spoken():
+            with self._explained():
                 begun = self._path.exists() and self._connect_reader()
                 if begun:
                     self._check_log()
@@ -184,11 +184,11 @@ class Journal:
             salvage.repair(self._path, left)
         except OSError as error:
             raise JournalError(f"{self._path} is damaged and cannot be mended: {error.strerror}") from error
-        with self._spoken():
+        with self._explained():
             self._connect_writer()
 
     def check(self) -> None:
-        """Read every row. A reader that meets a damaged one goes on with what is left, and `damage` tells."""
+        """Read every row. A reader continues past damaged rows, and `damage` reports them."""
         for table in COLUMNS:
             self._table(table)
 
@@ -208,14 +208,14 @@ class Journal:
     # What the study is
 
     def define(self, definition: JsonObject) -> None:
-        """Write down what is tuned, once; whoever goes on with it must mean the same space."""
+        """Write down what is tuned, once; a run that resumes it must have the same space."""
         if self._meta("study") is None:
             self._keep("study", definition)
         told = self.definition()
         if told.get("space") != definition.get("space"):
             raise JournalError(
-                f"{self.folder} was begun with deepgen {told.get('deepgen')}, and the space of {told['generator']} has "
-                "changed since: it can be read but not gone on with; tune again, which makes a study of its own"
+                f"{self.folder} was created by deepgen {told.get('deepgen')}, and the space of {told['generator']} has "
+                "changed since. The study can be read but not resumed; tune again to start a new one"
             )
 
     @property
@@ -224,7 +224,7 @@ class Journal:
         return self._meta("study") is None and not self.tally().trials
 
     def keep_space(self, space: Space) -> None:
-        """The space itself, for whoever reads the study without its generator."""
+        """The space itself, for readers of the study that lack its generator."""
         if self._meta("space") is None:
             self._keep("space", space.to_json())
         if self._meta("orders") is None:
@@ -296,7 +296,7 @@ class Journal:
         return found
 
     def restart(self) -> Restart:
-        """Where the search began anew with the trials that damage had left; at nothing in any other study."""
+        """Where the search began again with the trials that damage had left; at nothing in any other study."""
         found = self._meta(RESTART)
         return Restart() if found is None else Restart(found["asked"], frozenset(found["lost"]))
 
@@ -443,7 +443,7 @@ class Journal:
         """What `read` gives at one moment of the journal; of what is left of it, where something is damaged."""
         while True:
             try:
-                with self._spoken(), self._moment():
+                with self._explained(), self._moment():
                     return read()
             except Damaged:
                 if self._write or self.damage:
@@ -481,11 +481,11 @@ class Journal:
     @contextmanager
     def _transaction(self) -> Iterator[Tally]:
         before = self.tally()
-        with self._spoken(), self._db:
+        with self._explained(), self._db:
             yield before
 
     @contextmanager
-    def _spoken(self) -> Iterator[None]:
+    def _explained(self) -> Iterator[None]:
         """SQLite's errors as sentences, but those of damaged files as Damaged."""
         try:
             yield
@@ -511,8 +511,8 @@ def _take_lock(folder: Path) -> IO[str]:
         raise JournalError(f"cannot write in {folder}: {reason}; choose another folder with --out") from error
     if file is None:
         raise JournalError(
-            f"{folder} is being written by process {holder(folder) or 'unknown'}; follow it with `deepgen status`, "
-            f"or end it with `deepgen stop {folder}`"
+            f"{folder} is being written by process {holder(folder) or 'unknown'}; watch it with `deepgen status`, "
+            f"or stop it with `deepgen stop {folder}`"
         )
     return file
 

@@ -19,7 +19,7 @@ def write_results(study: Study, prefix: str | Path, device: int = 0, count: int 
     torch = next((row["seconds"] for row in finals.get("baselines", []) if row["name"] in _TORCH), None)
     best = study.top(count)
     if not best:
-        raise BadInput(f"{study.folder} has no right kernel yet")
+        raise BadInput(f"{study.folder} has no correct kernel yet")
     times = [(dict(trial.config), raced.get(trial.id) or trial.seconds or 0.0) for trial in best]
     path = Path(f"{prefix}_card{device}.json")
     try:

@@ -1,4 +1,4 @@
-"""How far a tuning run has come, for whoever watches it."""
+"""The progress of a tuning run, for the display."""
 
 from __future__ import annotations
 

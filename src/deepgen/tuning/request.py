@@ -48,17 +48,17 @@ class Request:
     baselines: bool | Sequence[str | type[Baseline]] = True  # all that can run, or those named or given
     generator: Generator | None = None  # None: the best of deepgen's own
     out: Path = STUDIES
-    study: Path | None = None  # the folder of one that is gone on with, whatever its name; None: named after the rest
+    study: Path | None = None  # the folder of an existing study to resume; None: named after the other fields
 
     def __post_init__(self) -> None:
         if not isinstance(self.operator, Operator):
-            raise BadInput(f"{self.operator!r} is no operator", allowed="such as deepgen.gemm(1024, 1024, 1024)")
+            raise BadInput(f"{self.operator!r} is not an operator", allowed="such as deepgen.gemm(1024, 1024, 1024)")
         for other in self.also:
             _check_shape(self.operator, other)
         for name, least in (("trials", 1), ("keep_top", 1), ("seed", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise BadInput(f"{name} is {value!r}", allowed=f"a whole number from {least} up")
+                raise BadInput(f"{name} is {value!r}", allowed=f"must be an integer of at least {least}")
         if self.time_budget is not None and not 0 < self.time_budget < inf:
             raise BadInput(f"time budget is {self.time_budget:g} s", allowed="more than 0 seconds, or none at all")
         search.settle(self.strategy, self.options)
@@ -69,8 +69,8 @@ class Request:
                 baselines.by_name(one)  # raises where there is none
 
     @property
-    def looks_twice(self) -> bool:
-        """Whether some built kernels may be left unrun; whoever asks for every config wants every time."""
+    def uses_second_look(self) -> bool:
+        """Whether some built kernels may be left unrun; an exhaustive search wants every time."""
         return self.second_look and search.name_of(self.strategy) != "exhaustive"
 
     @property
@@ -141,7 +141,9 @@ def own_baselines(given: Sequence[type[Baseline]]) -> dict[str, Source]:
     for one in given:
         name = getattr(one, "name", None)
         if not isinstance(one, type) or not isinstance(name, str):
-            raise BadInput(f"{one!r} is no baseline", allowed="a name, or a class with `name`, `missing` and `prepare`")
+            raise BadInput(
+                f"{one!r} is not a baseline", allowed="a name, or a class with `name`, `missing` and `prepare`"
+            )
         source = source_of(one)
         if source is None or name in baselines.BASELINES:
             reason = "another baseline has that name" if source else "no file or module holds its code"
@@ -153,10 +155,10 @@ def own_baselines(given: Sequence[type[Baseline]]) -> dict[str, Source]:
 def _check_shape(first: Operator, other: Operator) -> None:
     """Several shapes are of one operator: kernels know no other difference between them than sizes."""
     if not isinstance(other, Operator):
-        raise BadInput(f"{other!r} is no operator", allowed="the same operator with other sizes")
+        raise BadInput(f"{other!r} is not an operator", allowed="the same operator with other sizes")
     alike = type(other) is type(first) and first.resized(other.sizes(), {}, {}) == other
     if not alike or other == first:
-        what = f"{other.describe()} is no other shape of {first.describe()}"
+        what = f"{other.describe()} is not another shape of {first.describe()}"
         raise BadInput(what, allowed="the same operator with other sizes, each once")
 
 
@@ -165,7 +167,7 @@ def plan(request: Request) -> Plan:
     generator = generator_of(request)
     space = narrow(generator.space(request.operator, request.target), request.domains)
     definition = _definition(request, generator, space)
-    # The version stands in the journal but not in the name: a bug-fix release goes on with the same study.
+    # The version stands in the journal but not in the name: a bug-fix release resumes the same study.
     name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
     folder = request.study or request.out / name
     space.arrange(_known_orders(folder))

@@ -67,7 +67,10 @@ def _said(operator: Operator) -> tuple[JsonObject, JsonObject]:
     """The operator in a config file's words: those of its shape, and the others."""
     said = operator.said()
     if type(operator).make(said) != operator:
-        raise BadInput(f"{operator.describe()} cannot be written as a tuning config", allowed="what words can say")
+        raise BadInput(
+            f"{operator.describe()} cannot be expressed as a tuning config",
+            allowed="only what NAME=VALUE parameters can describe",
+        )
     words = words_of(type(operator))
     sizes = {name: value for name, value in said.items() if words[name].kind == "size"}
     return sizes, {name: value for name, value in said.items() if name not in sizes}
@@ -89,7 +92,7 @@ def retest(study: Study, count: int, *, engine: Engine | None = None, baselines:
     with Journal(study.folder, write=True) as journal:
         candidates = journal.best(RESERVES * count)
         if not candidates:
-            raise BadInput(f"{study.folder} has no right kernel to test again")
+            raise BadInput(f"{study.folder} has no correct kernel to test again")
         with (engine or LocalEngine()).open(task) as session:
             result = run_finals(
                 session,
@@ -108,7 +111,7 @@ def retest(study: Study, count: int, *, engine: Engine | None = None, baselines:
 def _best(study: Study, count: int) -> list[Trial]:
     best = study.top(count)
     if not best:
-        raise BadInput(f"{study.folder} has no right kernel yet")
+        raise BadInput(f"{study.folder} has no correct kernel yet")
     return best
 
 

@@ -203,7 +203,7 @@ def _sorted_out(found: _Found) -> Salvaged:
     repeats = whole and not fresh_lost and not without_past and all(i >= told for i in reopened)
     if not repeats:
         losses.append(
-            "the search cannot be repeated as it was: it goes on from the trials that are left, and may choose other "
+            "the search cannot be repeated exactly: it continues from the remaining trials, and may choose other "
             "configs than it would have chosen"
         )
         found.meta[RESTART] = (0, {"asked": asked, "lost": lost})

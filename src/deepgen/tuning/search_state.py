@@ -60,7 +60,7 @@ class SearchState:
         """Go through the journal's asks and tells as they happened. Gives the trials that had ended.
 
         A strategy that can be put where its last ask left it need not be asked and told all that again.
-        Where damage cut the search off, it begins anew: it is told of all trials of before in their order, as if they
+        Where damage cut the search off, it begins again: it is told of all trials of before in their order, as if they
         had been its own, and what is asked for from there on is recorded and repeated as ever.
         """
         ended = self._journal.trials()

@@ -72,7 +72,7 @@ def floor(shapes: Sequence[Operator], target: Target, measured_gflops: float | N
 def rates(session: Session, shapes: Sequence[Operator], finals: Mapping[str, Any]) -> JsonObject:
     """The device's rates, to judge the winner of finals by.
 
-    A peak that it beats was measured on a busy machine and is measured anew; the winner itself never sets one.
+    A peak that it beats was measured on a busy machine and is measured again; the winner itself never sets one.
     """
     peak = session.peak()
     seconds = [row["seconds"] for row in finals["finalists"] if row["trial"] == finals["winner"]]

@@ -215,7 +215,7 @@ class Study:
             found = found and check_trial(found)
             ended = journal.tally().ended
         if found is None:
-            raise BadInput(f"{self.folder} has no ended trial {number}", allowed=f"{ended} trials have ended")
+            raise BadInput(f"{self.folder} has no finished trial {number}", allowed=f"{ended} trials have finished")
         return found
 
     def top(self, count: int = 10) -> list[Trial]:
@@ -237,9 +237,9 @@ class Study:
             found = [check_trial(one) for one in ([trial] if trial else journal.best(1))]
         if finals is not None and winner is None:
             reasons = [*dropped_reasons(finals), "none was recorded"]
-            raise DeepgenError(f"{self.folder}: no kernel survived the finals; the best one: {reasons[0]}")
+            raise DeepgenError(f"{self.folder}: every finalist failed the final checks; the fastest one: {reasons[0]}")
         if not found:
-            raise DeepgenError(f"{self.folder} has no right kernel yet")
+            raise DeepgenError(f"{self.folder} has no correct kernel yet")
         seconds = found[0].seconds or 0.0
         for row in (finals or {}).get("finalists", []):
             if row["trial"] == winner:

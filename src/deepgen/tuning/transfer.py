@@ -29,7 +29,7 @@ def history(request: Request, planned: Plan, journal: Journal) -> list[Past]:
         journal.keep_history(kept)
         if kept:
             names = ", ".join(str(row["name"]) for row in kept)
-            journal.note(f"the search starts from what earlier studies found: {names}")
+            journal.note(f"the search starts from the results of earlier studies: {names}")
     return [_past(row) for row in kept]
 
 

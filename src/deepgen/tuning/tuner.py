@@ -36,7 +36,7 @@ def tune(
     watch: Watch | None = None,
     stop: threading.Event | None = None,
 ) -> Study:
-    """Tune, or go on with the same study where it stopped; `stop` ends the run early and loses nothing."""
+    """Tune, or resume the same study; `stop` ends the run early and loses nothing."""
     clock = Clock(request.time_budget)
     if engine is None or isinstance(engine, LocalEngine):
         check_memory(request)
@@ -74,7 +74,7 @@ class _Run:
         self.request, self.plan, self.journal, self.clock = request, planned, journal, clock
         self.task = task_of(request)
         self.watch, self.stop = watch, stop
-        self.look: Look | None = self._worth_running if request.looks_twice else None
+        self.look: Look | None = self._worth_running if request.uses_second_look else None
         self.state = open_search(request, planned, journal, SecondLook(planned.space) if self.look else None)
         self.best = _Best()
         self.verdicts: Counter[str] = Counter()
@@ -138,12 +138,12 @@ class _Run:
 
     def finals(self, session: Session) -> None:
         if self.stop.is_set():
-            self.journal.note("stopped before the finals; the same command goes on from here")
+            self.journal.note("stopped before the finals; run the same command again to resume")
             return
         keep = self.request.keep_top
         candidates = self.journal.best(RESERVES * keep)
         if not candidates:
-            raise DeepgenError(f"no config was right after {self.state.ended} trials: {self._failures()}")
+            raise DeepgenError(f"none of {self.state.ended} kernels gave a correct result: {self._failures()}")
         self.say(phase="finals")
         result = run_finals(
             session,
@@ -163,7 +163,7 @@ class _Run:
         keep_winner(self.plan, self.request, session, result)
         self.journal.add_finals({**result, "trials": self.state.ended, **rates(session, self.task.timed, result)})
         if result["winner"] is None:
-            raise DeepgenError(f"no kernel survived the finals; the best one: {dropped_reasons(result)[0]}")
+            raise DeepgenError(f"every finalist failed the final checks; the fastest one: {dropped_reasons(result)[0]}")
 
     def say(self, **changes: object) -> None:
         """Tell the watcher where we are."""
@@ -217,7 +217,9 @@ class _Run:
         """The fastest baseline's time, taken on a quiet machine before the search."""
         names = session.baselines()
         if not names:
-            raise DeepgenError("a target speed-up needs a baseline, and none is here: install torch, or leave it out")
+            raise DeepgenError(
+                "a target speedup needs a baseline, and none is available: install torch, or leave the option out"
+            )
         with session.quiet():
             measured = session.compare([Contender(name) for name in names], BASELINE_ROUNDS, self.request.seed)
         seconds = [m.seconds for m in measured if m.ok and m.seconds is not None]

@@ -30,7 +30,7 @@ class Stored:
 
 def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -> None:
     """Write all files beside the old ones, then put them in place, so that a reader never sees half a winner."""
-    # One name: whoever holds the lock of the study writes alone, and clears up after one that was killed.
+    # One name: the holder of the study's lock is the only writer, and cleans up after one that was killed.
     fresh = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)

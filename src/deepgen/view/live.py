@@ -26,7 +26,7 @@ LINE_EVERY = 5.0  # seconds, where there is no terminal
 
 @contextmanager
 def watching(title: str, *, quiet: bool) -> Iterator[Watch]:
-    """Something to hand to the tuner."""
+    """A callback for the tuner."""
     if quiet:
         yield lambda progress: None
     elif sys.stderr.isatty() or (in_notebook() and find_spec("ipywidgets") is not None):

@@ -42,7 +42,7 @@ def stop_on_signals(
         if not stop.signum:
             stop.signum = signum
             stop.event.set()
-            note("stopping; Ctrl-C again to stop at once" if signum == signal.SIGINT else "stopping")
+            note("stopping cleanly; press Ctrl-C again to stop at once" if signum == signal.SIGINT else "stopping")
 
     before = {s: signal.signal(s, hear) for s in signals}
     try:

@@ -21,5 +21,5 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def note(text: str) -> None:
-    """A sentence for the person, out of the way of results."""
+    """A message for the user, on stderr."""
     print(text, file=sys.stderr, flush=True)

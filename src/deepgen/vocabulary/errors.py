@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+# `deepgen` on PyPI is another project. Only the distribution has this name: the module and the command are `deepgen`.
+DISTRIBUTION = "deepgen-kernels"
+
+
+def install_extra(extra: str) -> str:
+    """How to install one of deepgen's extras, as a remedy."""
+    return f"In a checkout: pip install -e '.[{extra}]'. Once published: pip install '{DISTRIBUTION}[{extra}]'."
+
 
 class DeepgenError(Exception):
     """Something a user can understand went wrong; the message is one or two clear sentences."""

@@ -1,6 +1,6 @@
 """How code of a user's own is found again: by its name, in an installed module, or in a file.
 
-A study records a reference. A file is copied into the study, so that it can be gone on with anywhere.
+A study records a reference. A file is copied into the study, so that the study can be resumed anywhere.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CodeRef:
         try:
             found = CodeRef(str(data["by"]), str(data["ref"]), data.get("sha256"))
         except (KeyError, TypeError) as error:
-            raise BadInput(f"{data!r} says not where code is found", allowed="by, ref and sha256") from error
+            raise BadInput(f"{data!r} does not say where the code is", allowed="by, ref and sha256") from error
         if found.by not in (NAME, MODULE, FILE):
             raise BadInput(f"code is found by {found.by!r}", allowed=f"{NAME}, {MODULE} or {FILE}")
         return found
@@ -97,7 +97,7 @@ def keep(sources: Mapping[str, Source], folder: Path) -> None:
 
 
 def load(ref: CodeRef, folder: Path) -> Any:
-    """The object of a reference by module or file; `folder` is the study's. Whoever calls has settled the trust."""
+    """The object of a reference by module or file, in the study's `folder`. The caller has checked the trust."""
     module = _from_file(ref, folder / FOLDER) if ref.by == FILE else _from_module(ref)
     found = getattr(module, ref.attribute, None)
     if found is None:
@@ -147,7 +147,7 @@ def _from_file(ref: CodeRef, folder: Path) -> ModuleType:
         raise BadInput(f"{path} is missing: the study's code was in it", allowed="bring back the study's whole folder")
     text = foreign.read_bytes(path, plain=True)
     if _sha256(text) != ref.sha256:
-        raise BadInput(f"{path} was changed since the study was begun", allowed="the file as it was; tune again")
+        raise BadInput(f"{path} has changed since the study was started", allowed="restore the file, or tune again")
     return _loaded(path, text)
 
 

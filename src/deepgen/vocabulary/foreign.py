@@ -37,7 +37,7 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES, plain: bool = False) -> by
     """
     try:
         if plain and path.exists() and not path.is_file():
-            raise BadInput("is no plain file", where=str(path))
+            raise BadInput("is not a regular file", where=str(path))
         with path.open("rb") as file:
             data = file.read(most + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -140,7 +140,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _finite(text: str) -> float:

@@ -174,7 +174,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A built kernel: where its binary lies and what the toolchain told of it."""
+    """A built kernel: the path of its binary and the build's statistics."""
 
     kernel_id: str
     binary: str  # path of the binary in the cache

@@ -23,7 +23,7 @@ class Verdict(str, Enum):
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
     UNSTABLE = "unstable"  # right, but its time could not be settled
-    NOT_RUN = "not_run"  # built, and clearly slow by what the build told of it
+    NOT_RUN = "not_run"  # built, and predicted to be clearly slow by the build's statistics
 
     def __str__(self) -> str:
         return self.value

@@ -1,1 +1,1 @@
-"""The toolchains, one file a language."""
+"""The toolchains, one file per language."""

@@ -1,4 +1,4 @@
-"""What a GPU compiler tells of a kernel, in one form for NVIDIA and AMD, with the occupancy that follows."""
+"""A GPU compiler's statistics of a kernel, in one form for NVIDIA and AMD, with the resulting occupancy."""
 
 from __future__ import annotations
 

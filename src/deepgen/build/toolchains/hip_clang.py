@@ -73,7 +73,7 @@ class HipClang:
 
 
 def described(path: str, description: str) -> HipClang:
-    """The compiler at a path, as its own `--version` describes it. Raises ValueError when it is no clang."""
+    """The compiler at a path, as its own `--version` describes it. Raises ValueError when it is not clang."""
     first = description.splitlines()[0] if description.strip() else ""
     found = re.search(r"clang version (\d+\.\d+\.\d+)", description)
     if found is None:

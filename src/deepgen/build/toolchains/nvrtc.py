@@ -107,7 +107,7 @@ def _python() -> tuple[str, ...]:
 
 
 def _entries(log: str) -> dict[str, gpu_facts.Usage]:
-    """What ptxas tells of each entry."""
+    """The statistics that ptxas reports for each entry."""
     out = {}
     pieces = _ENTRY.split(log)[1:]
     for name, text in zip(pieces[::2], pieces[1::2], strict=True):

@@ -33,9 +33,9 @@ def order(target: Target, toolchains: Mapping[str, str], limits: BuildLimits, ca
 
 
 def build(kernel: str, ordered: str) -> tuple[str, bytes]:
-    """The task. A build that fails is a result; what raises is a fault of ours."""
+    """The task. A failed build is a result; an exception is an internal error."""
     try:
-        work = _workshop(ordered)
+        work = _build_setup(ordered)
         parsed = Kernel.from_json(json.loads(kernel))
         toolchain = _toolchain(ordered, parsed.language)
         with Group() as group, undisturbed.building(group) if work.target.computes else nullcontext():
@@ -62,20 +62,20 @@ def read(reply: str) -> Artifact:
 
 
 @dataclass(frozen=True)
-class _Workshop:
+class _BuildSetup:
     target: Target
     limits: BuildLimits
     cache: Cache
 
 
 @lru_cache(maxsize=8)
-def _workshop(ordered: str) -> _Workshop:
+def _build_setup(ordered: str) -> _BuildSetup:
     data = json.loads(ordered)
     folder = Path(data["cache"]) if data["cache"] else default_cache_folder()
-    return _Workshop(targets.from_json(data["target"]), BuildLimits(**data["limits"]), Cache(folder))
+    return _BuildSetup(targets.from_json(data["target"]), BuildLimits(**data["limits"]), Cache(folder))
 
 
 @lru_cache(maxsize=8)
 def _toolchain(ordered: str, language: str) -> Toolchain:
     # Kept while the process lives: finding a compiler asks it for its version.
-    return toolchain_for(_workshop(ordered).target, language, json.loads(ordered)["toolchains"])
+    return toolchain_for(_build_setup(ordered).target, language, json.loads(ordered)["toolchains"])

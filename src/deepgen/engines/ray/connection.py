@@ -24,6 +24,7 @@ from deepgen.engines.ray import roles
 from deepgen.scratch import Scratch, sweep
 from deepgen.targets import host
 from deepgen.vocabulary import DeepgenError, Missing
+from deepgen.vocabulary.errors import install_extra
 
 NAMESPACE = "deepgen"
 STORE_BYTES = 256 << 20  # binaries are small, and few of them are on their way at a time
@@ -94,9 +95,8 @@ def imported() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise Missing(
-            "Ray", blocks="nothing can run on a Ray cluster", remedy="Install it with `pip install 'deepgen[cluster]'`."
-        ) from error
+        remedy = install_extra("cluster")
+        raise Missing("Ray", blocks="nothing can run on a Ray cluster", remedy=remedy) from error
     return ray
 
 
@@ -144,8 +144,8 @@ def _connect(to: str | Local, token: Path | None) -> None:
         _set({_MODE: "token", _TOKEN_PATH: str(token), _TOKEN: None})
     ray = imported()
     if token is not None:
-        heed_environment(ray)
-    _hush(ray)
+        apply_environment(ray)
+    _silence_ray_logs(ray)
     try:
         with _own_signals():
             ray.init(**options)
@@ -167,7 +167,7 @@ def _close() -> None:
     tokens_were = _MODE in _held.before
     _set(_held.before)
     if tokens_were:
-        heed_environment(ray)
+        apply_environment(ray)
     _held.before, _held.to = {}, None
     scratch, _held.scratch = _held.scratch, None
     if scratch is not None:
@@ -192,19 +192,19 @@ def _new_token(folder: Path) -> Path:
     return path
 
 
-def heed_environment(ray: Any) -> None:
+def apply_environment(ray: Any) -> None:
     """Ray decides when it is imported whether there are tokens at all, and keeps the first that it read."""
     mode = os.environ.get(_MODE, "disabled")
     ray._raylet.Config.initialize(json.dumps({"AUTH_MODE": mode}))
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
     if mode == "token" and ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN:
         raise DeepgenError(
-            "Ray was imported without token authentication and cannot change its mind: set RAY_AUTH_MODE=token in the "
-            "environment first, or connect with ray.init() yourself"
+            "Ray was imported without token authentication and cannot be switched to it now: set "
+            "RAY_AUTH_MODE=token in the environment first, or connect with ray.init() yourself"
         )
 
 
-def _hush(ray: Any) -> None:
+def _silence_ray_logs(ray: Any) -> None:
     """Whatever raylets report to all drivers is printed, asked for or not. What matters reaches us as an exception."""
     ray._private.worker.print_to_stdstream = lambda data, ignore_prefix: None
 

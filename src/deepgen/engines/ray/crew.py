@@ -119,7 +119,7 @@ class Crew:
         self.lose(member)
 
     def reopen(self, member: Member) -> None:
-        """Its process was started anew, or had to make room for another study."""
+        """Its process was started again, or had to make room for another study."""
         member.ready = False
         opening = self._opening
         task = json.dumps(opening.task.to_json())

@@ -128,7 +128,7 @@ class Flow:
                         heard = self._calls.pop(ref, None)
                         if heard is not None and not self._closing:
                             heard(ref)
-        except Exception as error:  # a fault of ours must reach the tuner, not die in this thread
+        except Exception as error:  # an internal error must reach the tuner, not vanish in this thread
             self.ended.put(error)
 
     def _arrived(self, pending: list[Any]) -> list[Any]:
@@ -148,7 +148,7 @@ class Flow:
         self._feed()
 
     def _end_without_devices(self) -> None:
-        """Devices may come back; a study that has had none for long ends, and can go on later."""
+        """Devices may come back; a study without any for a long time ends, and can be resumed later."""
         if self._crew.ready:
             self._alone_since = None
             return

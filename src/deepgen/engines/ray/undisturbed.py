@@ -1,4 +1,4 @@
-"""Compilers on a host stand still while a kernel is timed there, whichever processes they belong to.
+"""Compilers on a host are paused while a kernel is timed there, whichever processes they belong to.
 
 Two files, locked by the kernel of the system, so that nothing is left behind by a process that dies. Who measures
 locks `wanted` and then waits for `running`; who builds shares `running`, looks at `wanted` often, and steps aside.
@@ -81,5 +81,5 @@ def _folder() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise DeepgenError(f"{folder} belongs to somebody else; remove it")
+        raise DeepgenError(f"{folder} belongs to another user; remove it")
     return folder

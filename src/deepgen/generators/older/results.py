@@ -104,7 +104,7 @@ def _problem(operator: Operator) -> dict[str, Json]:
 
 def _result(entry: Any, where: str) -> Result:
     if not isinstance(entry, Mapping):
-        raise BadInput(f"{entry!r} is no result", where=where, allowed=_FORM)
+        raise BadInput(f"{entry!r} is not a result", where=where, allowed=_FORM)
     config = entry.get("config")
     if not isinstance(config, Mapping) or not config:
         raise BadInput(f"key 'config' is {_shown(config)}", where=where, allowed="the config, KEY: value")

@@ -1,0 +1,87 @@
+"""The README's picture of a terminal: the live view of a run, and what it printed at its end.
+
+python benchmarks/readme_terminal.py --run     run the README's demo, record it, and draw it
+python benchmarks/readme_terminal.py           draw docs/terminal.svg from the recording
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE), str(ROOT / "src")]
+
+from rich.console import Console  # noqa: E402
+
+import deepgen as dg  # noqa: E402
+from common import conditions, run_main  # noqa: E402
+from deepgen.cli.result import print_result  # noqa: E402
+from deepgen.tuning import Progress  # noqa: E402
+from deepgen.view.live import render  # noqa: E402
+
+RECORDING, PICTURE = HERE / "results/readme_terminal.json", ROOT / "docs/terminal.svg"
+# `make demo` runs this.
+COMMAND = "deepgen tune gemm MNK=64 B=64 --trials 60 --time-budget 20 --keep-top 4"
+TITLE = "deepgen tune"
+
+
+def record() -> dict[str, Any]:
+    """Run the demo; keep the moments of its search and the text of its result."""
+    moments: list[Progress] = []
+    shown = io.StringIO()
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # so that the study's folder is shown as a user would see it
+        study = dg.tune(dg.gemm(64, 64, 64, batch=64), trials=60, time_budget=20, keep_top=4, watch=moments.append)
+        seconds = time.monotonic() - begin
+        with contextlib.redirect_stdout(shown):
+            print_result(study)
+        title = f"{study.describe()} on {study.target.name}"
+        summary: dict[str, Any] = study.summary()
+        os.chdir(ROOT)
+    searching = [moment for moment in moments if moment.phase == "searching" and moment.best_seconds is not None]
+    return {
+        "conditions": conditions(),
+        "command": COMMAND,
+        "seconds": seconds,
+        "over_default": summary["winner"]["over_default"],
+        "title": title,
+        "live": asdict(searching[len(searching) * 2 // 3]),
+        "result": shown.getvalue(),
+    }
+
+
+def draw(recording: dict[str, Any]) -> str:
+    """The recording as an SVG."""
+    console = Console(record=True, width=112, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(f"[bold]$[/bold] {recording['command']}", highlight=False)
+    console.print()
+    console.print(render(recording["title"], Progress(**recording["live"])), width=80)
+    console.print()
+    console.print(recording["result"].rstrip(), highlight=False, markup=False)
+    drawn = console.export_svg(title=TITLE, unique_id="deepgen")
+    return re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # fonts that would be fetched from a server
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", action="store_true", help="run the demo first, and keep what it showed")
+    if parser.parse_args().run:
+        RECORDING.write_text(json.dumps(record(), indent=1) + "\n")
+    PICTURE.write_text(draw(json.loads(RECORDING.read_text())))
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,83 @@
+"""What the README shows is what was measured, and what it links to is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)[^)]*\)")
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.delitem(sys.modules, "common", raising=False)
+    import readme_results
+
+    return readme_results
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.delitem(sys.modules, "common", raising=False)
+    import readme_terminal
+
+    return readme_terminal
+
+
+def test_the_table_and_the_chart_show_the_committed_results(results: Any) -> None:
+    found = results.rows()
+    remedy = "run `python benchmarks/readme_results.py --write`"
+    page = (ROOT / "README.md").read_text()
+    assert results.written(page, results.table(found)) == page, remedy
+    assert results.chart(found) == (ROOT / "docs/results.svg").read_text(), remedy
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"), [(1.078, "8% faster"), (0.98, "2% slower"), (1.004, "equal"), (2.77, "2.8 times as fast")]
+)
+def test_a_ratio_reads_as_faster_or_slower(results: Any, ratio: float, words: str) -> None:
+    assert results.speedup(ratio) == words
+
+
+def test_the_terminal_shows_the_recorded_run(terminal: Any) -> None:
+    recording = json.loads(terminal.RECORDING.read_text())
+    told = text_of((ROOT / "docs/terminal.svg").read_text())
+    assert told == text_of(terminal.draw(recording)), "run `python benchmarks/readme_terminal.py`"
+    for line in (f"$ {recording['command']}", *recording["result"].splitlines()):
+        assert "".join(line.split()) in told
+
+
+def text_of(svg: str) -> str:
+    """What a picture says, without spaces: how it is drawn differs from one version of rich to the next."""
+    return "".join(unescape("".join(re.findall(r"<text[^>]*>([^<]*)</text>", svg))).split())
+
+
+def test_the_demo_is_the_recorded_run_and_its_search_gained(terminal: Any) -> None:
+    recording = json.loads(terminal.RECORDING.read_text())
+    assert recording["command"] == terminal.COMMAND
+    assert f"/{terminal.COMMAND}\n" in (ROOT / "Makefile").read_text()
+    assert recording["over_default"]["interval"][0] > 1.02, "the demo shows a case in which the search gains"
+    assert recording["seconds"] <= 60, "the README says about a minute"
+    gain, page = recording["over_default"]["ratio"], (ROOT / "README.md").read_text()
+    assert f"in {recording['seconds']:.0f} seconds the search found a kernel {gain - 1:.0%} faster" in page
+
+
+def test_every_link_leads_to_a_file() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    missing = [
+        f"{page.name}: {link}" for page in pages for link in LINK.findall(page.read_text()) if not there(page, link)
+    ]
+    assert not missing
+
+
+def there(page: Path, link: str) -> bool:
+    return (page.parent / link).exists()
