@@ -9,7 +9,7 @@ from pathlib import Path
 from deepgen.build import Cache, build_once, disassembled, toolchain_for
 from deepgen.build.toolchains.c import CCompiler
 from deepgen.settings import Settings
-from deepgen.targets import Cpu, Target
+from deepgen.targets import Target
 from deepgen.tuning import Study
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Trial
 
@@ -35,7 +35,7 @@ def build_script(kernel: Kernel, target: Target, settings: Settings) -> str | No
         toolchain = toolchain_for(target, kernel.language, settings.programs())
     except DeepgenError:  # no compiler here
         return None
-    if not isinstance(toolchain, CCompiler) or not isinstance(target, Cpu):
+    if not isinstance(toolchain, CCompiler):
         return None
     command = shlex.join(toolchain.command_line(kernel, target))
     about = f"# {kernel.name} for {target.name}, by {toolchain.name} {toolchain.version}"

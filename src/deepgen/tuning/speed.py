@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deepgen.measure.base import PEAK_MARGIN, arithmetic
 from deepgen.measure.shapes import geometric_mean
 from deepgen.operators import Operator
-from deepgen.targets import Cpu, Target
+from deepgen.targets import Target
 from deepgen.vocabulary import JsonObject
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def floor(shapes: Sequence[Operator], target: Target, measured_gflops: float | N
     """Seconds that no run takes less than, by what is known of the device; a margin is left. Of several shapes the
     geometric mean."""
     peaks = [peak for peak in (measured_gflops, target.peak(arithmetic(shapes[0]))) if peak]
-    if not peaks and isinstance(target, Cpu):
-        peaks = [_CORE_GFLOPS * target.cores]
+    if not peaks and (cores := getattr(target, "cores", None)):
+        peaks = [_CORE_GFLOPS * cores]
     rate = PEAK_MARGIN * max(peaks) if peaks else None
     memory = _CACHES * target.bandwidth if target.bandwidth and cold else None
     return geometric_mean([max(_LEAST_SECONDS, bound(shape, rate, memory).seconds or 0.0) for shape in shapes])

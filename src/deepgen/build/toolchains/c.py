@@ -90,8 +90,9 @@ class CCompiler:
         argv = self._argv(kernel, target, kind, output)
         return run_judged(self.name, argv, folder, limits, group, self._env(folder))
 
-    def command_line(self, kernel: Kernel, target: Cpu) -> tuple[str, ...]:
+    def command_line(self, kernel: Kernel, target: Target) -> tuple[str, ...]:
         """What builds the same library in a folder with the kernel's sources."""
+        assert isinstance(target, Cpu), "C compilers are found for processors"
         return self._argv(kernel, target, _SHARED, _BINARY)
 
     def _argv(self, kernel: Kernel, target: Cpu, kind: tuple[str, ...], output: str) -> tuple[str, ...]:
