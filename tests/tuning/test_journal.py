@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from deepgen.tuning.journal import FILE, Journal, JournalError, holder
 from deepgen.tuning.migrations import FORMAT, FORMAT_KEY, keep
 from deepgen.tuning.rows import Proposal
-from deepgen.vocabulary import Measurement, Trial, Verdict
+from deepgen.vocabulary import DeepgenError, Measurement, Trial, Verdict
 
 
 def trial(number: int, seconds: float | None = 1.0, rank: int | None = None) -> Trial:
@@ -159,6 +160,7 @@ def test_a_full_disk_is_an_error_in_words_and_loses_nothing(tmp_path: Path) -> N
 
 WRITER = """
 import sys
+from contextlib import suppress
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_journal import trial
@@ -185,3 +187,21 @@ def test_what_was_reported_survives_sigkill(tmp_path: Path) -> None:
         kept = [t.id for t in journal.trials()]
     assert set(reported) <= set(kept)
     assert kept == list(range(len(kept)))
+
+
+def test_looking_at_a_journal_takes_no_lock_from_its_writer(tmp_path: Path) -> None:
+    """A process that closes a file loses all locks on it; so a reader beside a writer must not open the file itself."""
+    script = (
+        "import fcntl, sys\n"
+        "with open(sys.argv[1], 'r+b') as file:\n"
+        "    try:\n        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)\n"  # SQLite's shared bytes
+        "    except OSError:\n        sys.exit(3)\n"
+    )
+    with Journal(tmp_path, write=True) as journal:
+        journal.note("the writer holds it")
+        for _ in range(3):
+            with suppress(DeepgenError), Journal(tmp_path):
+                pass
+        path = str(tmp_path / "journal.sqlite")
+        done = subprocess.run([sys.executable, "-c", script, path], check=False)
+        assert done.returncode == 3, "another process could take the file for itself"

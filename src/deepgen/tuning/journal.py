@@ -8,7 +8,9 @@ file, with the damaged one kept beside it.
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -74,6 +76,10 @@ class Restart:
     lost: frozenset[int] = frozenset()
 
 
+_HELD: Counter[str] = Counter()  # journals by their paths: how often this process has them open
+_HOLDING = threading.Lock()
+
+
 class Journal:
     """Reads for anyone, writes for the holder of the lock."""
 
@@ -83,6 +89,7 @@ class Journal:
         self._write = write
         self._path, self._log = folder / FILE, folder / f"{FILE}-wal"
         self._lock: IO[str] | None = None
+        self._holds = 0  # in the table of this process
         self._still = False  # whether it is read as a file that nobody writes
         if write:
             self._lock = _take_lock(folder)
@@ -114,9 +121,24 @@ class Journal:
         except Damaged:
             self._look_again()
 
+    def _begins_well(self) -> bool:
+        """Whether the file begins as a journal does; from now on this process holds it.
+
+        A process that closes a file loses all locks that it has on it, SQLite's too. So the file is only looked at
+        while nothing here holds it; where something does, it was looked at before.
+        """
+        with _HOLDING:
+            good = _HELD[str(self._path.resolve())] > 0 or is_sqlite(self._path)
+            self._hold()
+        return good
+
+    def _hold(self) -> None:
+        _HELD[str(self._path.resolve())] += 1
+        self._holds += 1
+
     def _connect_reader(self) -> bool:
         """Open it for reading, and say whether there is something in it."""
-        if not is_sqlite(self._path):
+        if not self._begins_well():
             raise Damaged("head")
         self._db = _connect(self._path, self._still)
         found = migrations.version(self._db)
@@ -131,6 +153,8 @@ class Journal:
         return True
 
     def _connect_writer(self) -> None:
+        with _HOLDING:
+            self._hold()
         if hasattr(self, "_db"):
             self._db.close()
         self._db = _connect_to_write(self._path)
@@ -193,6 +217,12 @@ class Journal:
             self._table(table)
 
     def close(self) -> None:
+        self._close()
+        with _HOLDING:
+            _HELD[str(self._path.resolve())] -= self._holds
+            self._holds = 0
+
+    def _close(self) -> None:
         if hasattr(self, "_db"):
             self._db.close()
         if self._lock is not None:
