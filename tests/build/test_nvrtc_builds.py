@@ -131,4 +131,6 @@ def test_kernels_in_f64_build_for_cuda(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     drawn = [space.at(int(random.random() * space.count())) for _ in range(6)]
     for config in (family.default(operator, chip), *drawn):
-        build_once(family.emit(operator, chip, config), chip, cache=Cache(tmp_path))
+        kernel = family.emit(operator, chip, config)
+        built = build_once(kernel, chip, cache=Cache(tmp_path))
+        assert (built.format, built.kernel_id) == ("cubin", kernel.id)

@@ -204,7 +204,10 @@ BAD = {
 
 @pytest.mark.parametrize(("language", "flag"), [(lang, flag) for lang, flags in GOOD.items() for flag in flags])
 def test_plain_flags_of_a_file_reach_a_compiler(language: str, flag: str) -> None:
-    require_plain(Kernel("k", language, (), (flag,), LaunchPlan(())), "their study")
+    try:
+        require_plain(Kernel("k", language, (), (flag,), LaunchPlan(())), "their study")
+    except BadInput as error:
+        pytest.fail(str(error))
 
 
 @pytest.mark.parametrize(("language", "flag"), [(lang, flag) for lang, flags in BAD.items() for flag in flags])

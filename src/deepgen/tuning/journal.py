@@ -8,18 +8,15 @@ file, with the damaged one kept beside it.
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from deepgen.tuning import lock, migrations
+from deepgen.tuning import connections, lock, migrations
 from deepgen.tuning.arrivals import is_complete
-from deepgen.tuning.pages import PAGE, is_sqlite
 from deepgen.tuning.rows import (
     COLUMNS,
     Ask,
@@ -76,10 +73,6 @@ class Restart:
     lost: frozenset[int] = frozenset()
 
 
-_HELD: Counter[str] = Counter()  # journals by their paths: how often this process has them open
-_HOLDING = threading.Lock()
-
-
 class Journal:
     """Reads for anyone, writes for the holder of the lock."""
 
@@ -89,7 +82,7 @@ class Journal:
         self._write = write
         self._path, self._log = folder / FILE, folder / f"{FILE}-wal"
         self._lock: IO[str] | None = None
-        self._holds = 0  # in the table of this process
+        self._holds = 0  # of the file, as `connections` counts them
         self._still = False  # whether it is read as a file that nobody writes
         if write:
             self._lock = _take_lock(folder)
@@ -121,26 +114,12 @@ class Journal:
         except Damaged:
             self._look_again()
 
-    def _begins_well(self) -> bool:
-        """Whether the file begins as a journal does; from now on this process holds it.
-
-        A process that closes a file loses all locks that it has on it, SQLite's too. So the file is only looked at
-        while nothing here holds it; where something does, it was looked at before.
-        """
-        with _HOLDING:
-            good = _HELD[str(self._path.resolve())] > 0 or is_sqlite(self._path)
-            self._hold()
-        return good
-
-    def _hold(self) -> None:
-        _HELD[str(self._path.resolve())] += 1
-        self._holds += 1
-
     def _connect_reader(self) -> bool:
         """Open it for reading, and say whether there is something in it."""
-        if not self._begins_well():
+        self._holds += 1
+        if not connections.hold_if_sound(self._path):
             raise Damaged("head")
-        self._db = _connect(self._path, self._still)
+        self._db = connections.connect_to_read(self._path, self._still)
         found = migrations.version(self._db)
         if found == 0 and migrations.is_new(self._db):
             if not self._write:
@@ -153,11 +132,11 @@ class Journal:
         return True
 
     def _connect_writer(self) -> None:
-        with _HOLDING:
-            self._hold()
+        self._holds += 1
+        connections.hold(self._path)
         if hasattr(self, "_db"):
             self._db.close()
-        self._db = _connect_to_write(self._path)
+        self._db = connections.connect_to_write(self._path)
         found = migrations.version(self._db)
         if found == 0:
             migrations.create(self._db)
@@ -217,14 +196,10 @@ class Journal:
             self._table(table)
 
     def close(self) -> None:
-        self._close()
-        with _HOLDING:
-            _HELD[str(self._path.resolve())] -= self._holds
-            self._holds = 0
-
-    def _close(self) -> None:
         if hasattr(self, "_db"):
             self._db.close()
+        connections.release(self._path, self._holds)
+        self._holds = 0
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -545,35 +520,3 @@ def _take_lock(folder: Path) -> IO[str]:
             f"or stop it with `deepgen stop {folder}`"
         )
     return file
-
-
-def _decoded(text: bytes) -> str:
-    return text.decode(errors="backslashreplace")  # a damaged text is known by its row's seal
-
-
-def _connect_to_write(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=30.0, check_same_thread=False)
-    db.text_factory = _decoded
-    db.execute(f"PRAGMA page_size = {PAGE}")
-    db.execute("PRAGMA journal_mode = WAL")
-    # FULL: a commit has reached the disk when it returns, also when the machine loses power.
-    db.execute("PRAGMA synchronous = FULL")
-    return db
-
-
-def _connect(path: Path, still: bool) -> sqlite3.Connection:
-    """`still`: nobody writes it, so that it needs no locks and no files beside it, which take most of a short look."""
-    where = path.absolute().as_uri()
-    if not still:
-        db = sqlite3.connect(f"{where}?mode=ro", uri=True, timeout=30.0, check_same_thread=False)
-        db.text_factory = _decoded
-        try:
-            db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-            return db
-        except sqlite3.OperationalError:
-            # WAL needs a shared-memory file beside the journal, which a read-only folder refuses; a journal that
-            # nobody can write may be read as it lies.
-            db.close()
-    db = sqlite3.connect(f"{where}?immutable=1", uri=True, check_same_thread=False)
-    db.text_factory = _decoded
-    return db
