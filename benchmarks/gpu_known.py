@@ -50,7 +50,7 @@ def _of_sweep(data: dict[str, Any]) -> Iterator[Found]:
 
 def _of_benchmark(data: dict[str, Any]) -> Iterator[Found]:
     for row in data.get("rows", ()):
-        if "operator" in row and "family" in row:
+        if "operator" in row and "family" in row and "config" in row:
             problem = Gemm.from_json(row["operator"])
             yield Found(problem, row["family"], row["config"], row.get("place", 0))
             for place, other in enumerate(row.get("next", ())):
