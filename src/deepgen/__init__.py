@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from deepgen.api import tune
     from deepgen.engines import LocalEngine
+    from deepgen.generators.kernels import constant, inout, input, kernel, launch, output, scalar, texture, workspace
     from deepgen.operators import Conv2d, Gemm, Softmax, conv2d, gemm, softmax
     from deepgen.space import Space
     from deepgen.tuning import Progress, Study
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
 _WHERE = {
     "tune": "deepgen.api",
     "LocalEngine": "deepgen.engines",
+    "constant": "deepgen.generators.kernels",
+    "inout": "deepgen.generators.kernels",
+    "input": "deepgen.generators.kernels",
+    "kernel": "deepgen.generators.kernels",
+    "launch": "deepgen.generators.kernels",
+    "output": "deepgen.generators.kernels",
+    "scalar": "deepgen.generators.kernels",
+    "texture": "deepgen.generators.kernels",
+    "workspace": "deepgen.generators.kernels",
     "Conv2d": "deepgen.operators",
     "conv2d": "deepgen.operators",
     "Gemm": "deepgen.operators",
@@ -65,8 +75,17 @@ __all__ = [
     "Study",
     "Trial",
     "Verdict",
+    "constant",
     "conv2d",
     "gemm",
+    "inout",
+    "input",
+    "kernel",
+    "launch",
+    "output",
+    "scalar",
     "softmax",
+    "texture",
     "tune",
+    "workspace",
 ]

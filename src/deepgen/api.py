@@ -13,6 +13,7 @@ from deepgen import generators, targets
 from deepgen.baselines import Baseline
 from deepgen.engines import Engine, LocalEngine
 from deepgen.generators import Generator
+from deepgen.generators.kernels import OwnKernel
 from deepgen.measure.base import Policy
 from deepgen.operators import Operator
 from deepgen.search import DEFAULT, Kind
@@ -27,7 +28,7 @@ from deepgen.vocabulary import BadInput
 
 
 def tune(
-    operator: Operator | Sequence[Operator],
+    operator: Operator | OwnKernel | Sequence[Operator],
     *,
     target: str | Target | None = None,
     trials: int = 200,
@@ -55,8 +56,8 @@ def tune(
 ) -> Study:
     """Tune an operator on a target and return its study. Calling it again with the same arguments resumes the study.
 
-    `operator` may be a list: the same operator in several shapes. Then one kernel is tuned for all of them. It is
-    verified at each shape, and ranked by the geometric mean of its times.
+    `operator` may be a kernel of your own (`dg.kernel`). It may be a list: the same operator in several shapes. Then
+    one kernel is tuned for all of them. It is verified at each shape, and ranked by the geometric mean of its times.
 
     `target` is a name such as "x86:native", or None for the best device here. `family` names one of deepgen's families
     of kernels, such as "c_gemm", in place of the best for that target; `threads` is how many threads kernels and
@@ -82,6 +83,10 @@ def tune(
         out = settings.studies if out is None else out
         policy = policy or Policy(timeout_seconds=settings.limits.run_seconds)
         engine = engine or local_engine(settings)
+    if isinstance(operator, OwnKernel):
+        if family is not None or generator is not None:
+            raise BadInput("a kernel of your own is given with a family", allowed="the kernel alone")
+        operator = operator.operator()
     shapes = tuple(operator) if isinstance(operator, (list, tuple)) else (operator,)
     if not shapes:
         raise BadInput("no operator is given", allowed="one, or several shapes of one")

@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from deepgen.operators import OPERATORS, Operator, Word, words_of
 from deepgen.operators.words import usage
+from deepgen.vocabulary import finding
 from deepgen.vocabulary.errors import BadInput
+
+if TYPE_CHECKING:
+    from deepgen.generators.kernels import OwnKernel
 
 # The short options, unless the operator has such a word: they are whole numbers.
 _SHORT = {
@@ -74,9 +79,24 @@ def operator(kind: type[Operator], *tables: Mapping[str, Any]) -> Operator:
 
 def find_operator(word: str) -> type[Operator]:
     """The class of operators that a word names."""
-    if names_a_file(word):
-        raise BadInput(f"{word!r} is a file, not an operator", allowed="one of " + ", ".join(OPERATORS.names()))
-    return OPERATORS.get(word)
+    return _kernel_in(word).kind if names_a_file(word) else OPERATORS.get(word)
+
+
+def _kernel_in(word: str) -> OwnKernel:
+    """The kernel of the user's own in `vadd.py`, or the one of `vadd.py:kernel`."""
+    from deepgen.generators.kernels import OwnKernel
+
+    file, colon, attribute = word.rpartition(":") if not word.endswith(".py") else (word, "", "")
+    held = vars(finding.module_at(Path(file)))
+    found = {name: value for name, value in held.items() if isinstance(value, OwnKernel)}
+    if colon and attribute not in found:
+        raise BadInput(f"{file} has no kernel {attribute!r}", allowed="one of " + (", ".join(found) or "none"))
+    if not colon and len(found) != 1:
+        what = f"{file} has {len(found) or 'no'} kernels"
+        raise BadInput(
+            what, allowed=f"one of {', '.join(f'{file}:{name}' for name in found)}" if found else "dg.kernel"
+        )
+    return found[attribute] if colon else next(iter(found.values()))
 
 
 def names_a_file(word: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from deepgen.generators import refusals
-from deepgen.generators.base import Generator, Yielding
+from deepgen.generators.base import BringsFamily, Generator, Yielding
 from deepgen.operators import Operator
 from deepgen.space import Space
 from deepgen.targets import Target
@@ -71,6 +71,8 @@ def on_threads(family: Generator, space: Space, most: int) -> dict[str, list[int
 
 def serving(operator: Operator, target: Target) -> list[Generator]:
     """All generators for this operator on this target, the best choice first; says why when there is none."""
+    if isinstance(operator, BringsFamily):
+        return [serves(operator.family, operator, target)]
     known = families()
     refusals.check_addressable(operator)
     found = [family for family in known if family.refuses(operator, target) is None]
@@ -83,10 +85,14 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
 def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:
     """The generator that a study was made with; `recipe` is what the study kept of one that is made from data."""
     if recipe is not None:
+        from deepgen.generators.kernels.family import NAME as OWN
+        from deepgen.generators.kernels.family import KernelFamily
         from deepgen.generators.older.generator import NAME, OlderGenerator
 
         if name == NAME:
             return OlderGenerator.from_recipe(recipe)
+        if name == OWN:
+            return KernelFamily.from_recipe(recipe)
     return FAMILIES.get(name)()
 
 

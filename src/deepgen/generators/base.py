@@ -37,3 +37,11 @@ class Yielding(Protocol):
     def yields(self, operator: Operator, target: Target) -> bool:
         """Whether it comes after those that do not yield. Asked only of what it serves; always the same answer."""
         ...
+
+
+@runtime_checkable
+class BringsFamily(Protocol):
+    """What an operator has beside, if it comes with its only family, as a kernel of the user's own does."""
+
+    @property
+    def family(self) -> Generator: ...

@@ -127,6 +127,8 @@ class Bench:
                 self.arrays[tensor.name][...] = self._present.inputs[tensor.name]
             buffer.protect(read_only=tensor.role == "input")
         self._outputs = [t for t in operator.tensors() if t.role != "input"]
+        signature = operator.signature()
+        self._judged = [t for t in self._outputs if signature[t.name].checked]
         held = sum(array.nbytes for one in self._sets for array in one.inputs.values())
         self.bytes = held + sum(t.bytes for t in operator.tensors())
 
@@ -162,16 +164,16 @@ class Bench:
             if self.same_as(right):
                 return right
         worst = 0.0
-        for tensor in self._outputs:
+        for tensor in self._judged:
             got, want = self.arrays[tensor.name], self._present.answers[tensor.name]
             found = compare(got, want, tensor.dtype, self.operator.tolerance(tensor.name, self._probe))
             if not found.ok:
                 sentence = explain(tensor.name, got, want.values, tensor.dtype, found, self._poison.get(tensor.name))
                 raise Rejected(Verdict.WRONG, sentence, found.error if np.isfinite(found.error) else None)
             worst = max(worst, found.error)
-        fresh = Right({t.name: self.buffers[t.name].all.copy() for t in self._outputs}, worst)
+        fresh = Right({t.name: self.buffers[t.name].all.copy() for t in self._judged}, worst)
         known.append(fresh)
-        if len(known) > min(_MOST_RIGHT, _RIGHT_BYTES // sum(t.bytes for t in self._outputs)):
+        if len(known) > min(_MOST_RIGHT, _RIGHT_BYTES // sum(t.bytes for t in self._judged)):
             known.pop(0)
         return fresh
 

@@ -50,6 +50,8 @@ class GpuBench:
         self._owned: list[DeviceBuffer] = []
         self.buffers = {t.name: self._new(t.name, t.bytes) for t in operator.tensors()}
         self.outputs = [t for t in operator.tensors() if t.role != "input"]
+        signature = operator.signature()
+        self._judged = [t for t in self.outputs if signature[t.name].checked]
         for tensor in self.outputs:
             if not known(tensor.dtype):
                 raise BadInput(f"{tensor.name} is {tensor.dtype}: such answers cannot be judged on a GPU yet")
@@ -172,7 +174,7 @@ class GpuBench:
     def judge(self) -> float:
         """The largest error of the outputs as a share of the tolerance, when all are right."""
         worst = 0.0
-        for tensor in self.outputs:
+        for tensor in self._judged:
             tolerance = self.operator.tolerance(tensor.name, self._probe)
             right, scale = self._now.right[tensor.name].start, self._now.scale[tensor.name]
             each = scale.bytes > _SCALE_BYTES
@@ -186,12 +188,12 @@ class GpuBench:
 
     def keep(self) -> None:
         """Remember the outputs as they are: they were found right."""
-        for tensor in self.outputs:
+        for tensor in self._judged:
             self._driver.copy(self._now.kept[tensor.name].start, self.buffers[tensor.name].start, tensor.bytes)
 
     def same_as_kept(self, of: DeviceSet) -> bool:
         return not any(
-            self._checks.differ(self.buffers[t.name].start, of.kept[t.name].start, t.bytes).count for t in self.outputs
+            self._checks.differ(self.buffers[t.name].start, of.kept[t.name].start, t.bytes).count for t in self._judged
         )
 
     def look_at_inputs(self) -> None:

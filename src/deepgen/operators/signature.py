@@ -46,6 +46,7 @@ class Param:
     align: int = 0  # bytes that its address is a multiple of; 0: those of an element
     broadcast: bool = False  # a size of 1 stands for any, and leading dimensions may be missing
     aliases: tuple[str, ...] = ()  # inputs whose memory an output may share
+    checked: bool = True  # False: what a kernel leaves there is not compared with anything
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:

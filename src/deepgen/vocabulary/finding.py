@@ -105,6 +105,13 @@ def load(ref: CodeRef, folder: Path) -> Any:
     return found
 
 
+def module_at(path: Path) -> ModuleType:
+    """A file that the user names, as a module. Raises BadInput or DeepgenError with what is wrong with it."""
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}", allowed="a Python file")
+    return _loaded(path)
+
+
 class _JustThis(SourceFileLoader):
     """Executes the text that was checked: not what lies at the path by now, nor bytecode that lies beside it."""
 

@@ -1,0 +1,165 @@
+"""What a kernel of the user's own is given: tensors, numbers and scratch memory, in the order of its parameters."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Size
+from deepgen.vocabulary import BadInput, JsonObject
+from deepgen.vocabulary.dtypes import dtype as dtype_of
+
+Array: TypeAlias = npt.NDArray[Any]
+# How an input is filled: see `fills.py`.
+Fill: TypeAlias = "str | tuple[Any, ...] | Array | Callable[..., Any]"
+CTYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    """A buffer. With a `symbol` it is not passed: it is copied to that global variable before each run."""
+
+    name: str
+    role: str
+    shape: tuple[Size, ...]
+    dtype: str
+    fill: Any = None
+    checked: bool = True  # False: what the kernel writes there is nobody's concern
+    symbol: str | None = None
+
+    def to_json(self) -> JsonObject:
+        told: JsonObject = {"kind": "tensor", "name": self.name, "role": self.role, "dtype": self.dtype}
+        told["shape"] = list(self.shape)
+        told["fill"] = _fill_to_json(self.fill)
+        if not self.checked:
+            told["checked"] = False
+        if self.symbol is not None:
+            told["symbol"] = self.symbol
+        return told
+
+
+@dataclass(frozen=True)
+class ScalarArgument:
+    """A number passed by value.
+
+    `value`: None where its name is a size, an expression over sizes and strides, or a number. A number is the default
+    of a keyword of the call.
+    """
+
+    name: str
+    ctype: str
+    value: int | float | str | None = None
+
+    def to_json(self) -> JsonObject:
+        return {"kind": "scalar", "name": self.name, "ctype": self.ctype, "value": self.value}
+
+
+@dataclass(frozen=True)
+class ScratchArgument:
+    """Memory for the kernel's own use; its size is a number or an expression over sizes and knobs."""
+
+    name: str
+    bytes: Size
+    zeroed: bool = False
+
+    def to_json(self) -> JsonObject:
+        return {"kind": "scratch", "name": self.name, "bytes": self.bytes, "zeroed": self.zeroed}
+
+
+Argument: TypeAlias = "TensorArgument | ScalarArgument | ScratchArgument"
+
+
+def input(name: str, shape: Sequence[Size] | Size, dtype: str, *, fill: Fill | None = None) -> TensorArgument:
+    """A tensor that the kernel reads.
+
+    `fill` says what it holds while tuning: "normal", ("uniform", low, high), ("integers", low, high), "permutation",
+    "zeros", "ones", an array, or a function of a numpy random generator and the shape. Without it, floats are drawn
+    from a normal distribution and integers from all that their type holds. Bounds may be expressions over sizes.
+    """
+    return _tensor(name, INPUT, shape, dtype, fill)
+
+
+def output(name: str, shape: Sequence[Size] | Size, dtype: str, *, checked: bool = True) -> TensorArgument:
+    """A tensor that the kernel writes. `checked=False`: what it holds afterwards is not compared."""
+    return _tensor(name, OUTPUT, shape, dtype, None, checked=checked)
+
+
+def inout(
+    name: str, shape: Sequence[Size] | Size, dtype: str, *, fill: Fill | None = None, checked: bool = True
+) -> TensorArgument:
+    """A tensor that the kernel reads and writes. It is filled anew before every run."""
+    return _tensor(name, INOUT, shape, dtype, fill, checked=checked)
+
+
+def constant(
+    name: str, shape: Sequence[Size] | Size, dtype: str, *, fill: Fill | None = None, symbol: str | None = None
+) -> TensorArgument:
+    """A tensor that the kernel reads from a global variable, such as one in a GPU's constant memory."""
+    return _tensor(name, INPUT, shape, dtype, fill, symbol=symbol or name)
+
+
+def scalar(name: str, dtype: str, value: int | float | str | None = None) -> ScalarArgument:
+    """A number that is passed by value: a size, an expression such as "n * 4", or a number of its own."""
+    ctype = dtype_of(dtype).name if dtype not in CTYPES else dtype
+    if ctype not in CTYPES:
+        raise BadInput(f"scalar {name} is {dtype}", allowed="one of " + ", ".join(CTYPES))
+    _check_name(name)
+    return ScalarArgument(name, ctype, value)
+
+
+def workspace(name: str, bytes: Size, *, zeroed: bool = False) -> ScratchArgument:
+    """Scratch memory. `zeroed`: set to zero before every run."""
+    _check_name(name)
+    return ScratchArgument(name, bytes, zeroed)
+
+
+def texture(name: str, *_: object, **__: object) -> TensorArgument:
+    raise BadInput(f"argument {name} is a texture", allowed="tensors in memory: deepgen does not serve textures")
+
+
+def _tensor(
+    name: str,
+    role: str,
+    shape: Sequence[Size] | Size,
+    dtype: str,
+    fill: Fill | None,
+    *,
+    checked: bool = True,
+    symbol: str | None = None,
+) -> TensorArgument:
+    _check_name(name)
+    sizes = (shape,) if isinstance(shape, (int, str)) else tuple(shape)
+    return TensorArgument(name, role, sizes, dtype_of(dtype).name, fill, checked, symbol)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name.isidentifier():
+        raise BadInput(f"an argument is named {name!r}", allowed="a name such as a or weights")
+
+
+def from_json(data: Mapping[str, Any]) -> Argument:
+    """What `to_json` wrote. Arrays and functions are known by their digest alone."""
+    told = dict(data)
+    kind = told.pop("kind")
+    if kind == "scalar":
+        return ScalarArgument(**told)
+    if kind == "scratch":
+        return ScratchArgument(**told)
+    told["shape"] = tuple(told["shape"])
+    told["fill"] = tuple(told["fill"]) if isinstance(told["fill"], list) else told["fill"]
+    return TensorArgument(**told)
+
+
+def _fill_to_json(fill: Any) -> Any:
+    if fill is None or isinstance(fill, str):
+        return fill
+    if isinstance(fill, tuple):
+        return list(fill)
+    if isinstance(fill, np.ndarray):
+        return {"array": hashlib.sha256(np.ascontiguousarray(fill).tobytes()).hexdigest()[:16]}
+    return {"function": getattr(fill, "__qualname__", type(fill).__name__)}

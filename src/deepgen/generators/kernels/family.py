@@ -1,0 +1,194 @@
+"""The generator of a user's own kernel: its knobs are the space, its source with their values is the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepgen.generators.kernels import declared
+from deepgen.generators.kernels.arguments import Argument, ScalarArgument, TensorArgument
+from deepgen.generators.kernels.description import Description, Launch
+from deepgen.operators import Operator
+from deepgen.operators.signature import Size
+from deepgen.space import Space, parse
+from deepgen.space.expr import const
+from deepgen.targets import Target
+from deepgen.vocabulary import (
+    BadInput,
+    ConstantCopy,
+    JsonObject,
+    Kernel,
+    LaunchPlan,
+    ScalarArg,
+    Source,
+    Step,
+    TensorArg,
+    WorkspaceArg,
+)
+
+NAME = "own kernel"
+# The languages in which a target's kernels are written, by the language of the source.
+_WRITTEN_IN = {"c": "c", "c++": "c", "cuda": "cuda", "hip": "hip", "triton": "triton"}
+
+
+class KernelFamily:
+    """One description. The study keeps it as the recipe."""
+
+    name = NAME
+
+    def __init__(self, description: Description) -> None:
+        self.description = description
+
+    @property
+    def recipe(self) -> JsonObject:
+        return self.description.to_json()
+
+    @staticmethod
+    def from_recipe(recipe: Mapping[str, Any]) -> KernelFamily:
+        return KernelFamily(Description.from_json(recipe))
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        described = self.description
+        if _kernel_of(operator) != described.name:
+            return f"it is the kernel {described.name}"
+        if _WRITTEN_IN[described.language] not in target.languages:
+            return (
+                f"{described.file} is in {described.language}, and {target.name} runs {' or '.join(target.languages)}"
+            )
+        return None
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        space = Space(self.description.name)
+        for name, values in self.description.knobs.items():
+            space.knob(name, values)
+        if not self.description.knobs:
+            space.knob("ONLY", [0])  # a kernel without knobs has one config
+        sizes = {name: const(value) for name, value in operator.sizes().items()}
+        for text in self.description.requires:
+            space.require(parse(text, sizes), text)
+        return space
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        if self.description.default is not None:
+            return dict(self.description.default)
+        space = self.space(operator, target)
+        return space.at(0) if space.count() else {}
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        described = self.description
+        knobs = {name: value for name, value in config.items() if name in described.knobs}
+        numbers = {**operator.sizes(), **knobs}
+        defines = {name: _defined(value, numbers) for name, value in described.defines.items()}
+        macros = tuple(f"-D{name}={_macro(value)}" for name, value in {**knobs, **defines}.items())
+        plan = LaunchPlan(
+            steps=tuple(self._step(one, knobs) for one in described.launches if not one.prepare),
+            prepare=tuple(self._step(one, knobs) for one in described.launches if one.prepare),
+            requires=self._compiled_for(operator),
+            constants=tuple(ConstantCopy(t.symbol, t.name) for t in described.tensors if t.symbol is not None),
+        )
+        sources = self._with_constants(knobs)
+        return Kernel(described.name, _WRITTEN_IN[described.language], sources, (*macros, *described.flags), plan)
+
+    def _step(self, one: Launch, knobs: Mapping[str, Any]) -> Step:
+        passed = [a for a in self.description.arguments if not (isinstance(a, TensorArgument) and a.symbol is not None)]
+        by_name = {a.name: a for a in passed}
+        chosen = passed if one.arguments is None else [by_name[name] for name in one.arguments]
+        return Step(
+            entry=_entry(one.entry, knobs),
+            args=tuple(_passed(a, knobs) for a in chosen),
+            grid=tuple(_size(size, knobs) for size in one.grid),
+            block=tuple(_size(size, knobs) for size in one.block),
+            cluster=one.cluster,
+            shared_bytes=_size(one.shared, knobs),
+        )
+
+    def _compiled_for(self, operator: Operator) -> tuple[tuple[str, str], ...]:
+        """A kernel whose macros hold a size serves that size only."""
+        sizes = operator.sizes()
+        read = {
+            name
+            for value in self.description.defines.values()
+            if isinstance(value, str)
+            for name in _names(value)
+            if name in sizes
+        }
+        return tuple((f"{name} == {sizes[name]}", f"it is compiled for {name}={sizes[name]}") for name in sorted(read))
+
+    def _with_constants(self, knobs: Mapping[str, Any]) -> tuple[Source, ...]:
+        """The sources, with a definition of each `extern const int KERNEL_KNOB` that they declare."""
+        first, *others = self.description.sources
+        found = declared.names(source.text for source in self.description.sources)
+        wanted = {f"{self.description.name}_{name}": value for name, value in knobs.items()}
+        lines = [f"const int {name} = {_macro(value)};" for name, value in wanted.items() if name in found]
+        if not lines or self.description.language not in ("c", "c++"):
+            return self.description.sources
+        linkage = ['extern "C" {', *(f"extern {line}" for line in lines), "}"]
+        text = "\n".join(lines if self.description.language == "c" else linkage)
+        return Source(first.name, f"{first.text}\n{text}\n"), *others
+
+
+def _kernel_of(operator: Operator) -> str | None:
+    told = operator.to_json()
+    if told.get("name") == "recorded operator":
+        told = told["data"]["operator"]  # type: ignore[index, call-overload, assignment]
+    return told.get("kernel") if told.get("name") == NAME else None  # type: ignore[return-value]
+
+
+def _passed(argument: Argument, knobs: Mapping[str, Any]) -> TensorArg | ScalarArg | WorkspaceArg:
+    if isinstance(argument, TensorArgument):
+        return TensorArg(argument.name)
+    if isinstance(argument, ScalarArgument):
+        # A number of its own is known by its name: a call may give another.
+        named = argument.value if isinstance(argument.value, str) else argument.name
+        return ScalarArg(argument.ctype, named)
+    return WorkspaceArg(argument.name, _size(argument.bytes, knobs), zeroed=argument.zeroed)
+
+
+def _size(size: Size, knobs: Mapping[str, Any]) -> Size:
+    """An expression with numbers in place of knobs."""
+    if not isinstance(size, str):
+        return size
+    expression = parse(size, {name: const(value) for name, value in knobs.items()})
+    if expression.knobs():
+        return str(expression)
+    value = expression.evaluate({})
+    if isinstance(value, float) and value == int(value):
+        value = int(value)
+    if type(value) is not int:
+        raise BadInput(f"'{size}' gives {value!r}", allowed="a whole number")
+    return value
+
+
+def _entry(entry: str, knobs: Mapping[str, Any]) -> str:
+    """A template's arguments may name knobs: their macros mean nothing where the entry is looked up."""
+    head, bracket, rest = entry.partition("<")
+    words = parse_words(rest)
+    return head + bracket + "".join(str(_macro(knobs[word])) if word in knobs else word for word in words)
+
+
+def parse_words(text: str) -> list[str]:
+    """Identifiers and what stands between them."""
+    import re
+
+    return re.findall(r"[A-Za-z_]\w*|[^A-Za-z_]+", text)
+
+
+def _names(value: str) -> frozenset[str]:
+    try:
+        return parse(value).knobs()
+    except BadInput:
+        return frozenset()
+
+
+def _defined(value: Size | float, numbers: Mapping[str, Any]) -> Any:
+    """A macro's text: an expression over sizes and knobs in numbers, or the text as it is."""
+    if not isinstance(value, str):
+        return value
+    names = _names(value)
+    if names and names <= set(numbers):
+        return parse(value, {name: const(number) for name, number in numbers.items()}).evaluate({})
+    return value
+
+
+def _macro(value: Any) -> Any:
+    return int(value) if isinstance(value, bool) else value
