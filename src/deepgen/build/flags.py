@@ -22,7 +22,19 @@ _MATHS = (
 # Not -mllvm, whose next word is for the optimiser: it loads plug-ins.
 _MACHINE = r"-m(?!llvm)(no-)?[a-z0-9][a-z0-9.-]*|-m(arch|cpu|tune|fpu|abi|prefer-vector-width|cmodel)=[\w.+-]+"
 _OPTIMISE = r"-O([0-3sgz]|fast)?"
-_C = (_DEFINE, _OPTIMISE, _MACHINE, _MATHS, r"-std=(c|gnu)[0-9a-z]+", "-pthread", "-lm", "-w", "-g0")
+_C = (
+    _DEFINE,
+    _OPTIMISE,
+    _MACHINE,
+    _MATHS,
+    r"-std=(c|gnu)(\+\+)?[0-9a-z]+",
+    "-pthread",
+    "-lm",
+    "-w",
+    "-g0",
+    "-fopenmp",
+    r"-lstdc\+\+",
+)
 _HIP = (_DEFINE, _OPTIMISE, _MACHINE, _MATHS, r"-std=(c|gnu)\+\+[0-9a-z]+", r"--gpu-max-threads-per-block=\d+", "-w")
 _CUDA = (
     _DEFINE,

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from deepgen.build import Cache, build_once, disassembled, toolchain_for
+from deepgen.build.toolchains import sources
 from deepgen.build.toolchains.c import CCompiler
 from deepgen.settings import Settings
 from deepgen.targets import Target
@@ -44,14 +45,14 @@ def build_script(kernel: Kernel, target: Target, settings: Settings) -> str | No
 
 def write_sources(folder: Path, kernel: Kernel, script: str | None) -> list[str]:
     """The kernel's files, and the script that builds them. Gives their names."""
-    texts = {source.name: source.text for source in kernel.sources} | ({} if script is None else {SCRIPT: script})
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        sources.write_sources(kernel, folder)
+        if script is not None:
+            (folder / SCRIPT).write_text(script, encoding="utf-8")
     except OSError as error:
         raise BadInput(f"-o {folder} cannot be written: {error.strerror}", allowed="a folder") from error
-    return [*texts]
+    return [*(source.name for source in kernel.sources), *([] if script is None else [SCRIPT])]
 
 
 def assembly_of_trial(study: Study, trial: Trial, settings: Settings) -> str:

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from deepgen.build.toolchains.sources import write_sources
 from deepgen.tuning import trust
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, LaunchPlan, foreign
 from deepgen.vocabulary.kernel import plan_from_json, plan_to_json
@@ -34,8 +35,7 @@ def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -
     fresh = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    for source in kernel.sources:
-        (fresh / source.name).write_text(source.text, encoding="utf-8")
+    write_sources(kernel, fresh)
     binary = fresh / f"kernel.{artifact.format}"
     shutil.copyfile(artifact.binary, binary)
     (fresh / _HASH).write_text(f"{_sha256(binary)}  {binary.name}\n")

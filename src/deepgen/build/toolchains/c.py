@@ -11,7 +11,7 @@ from pathlib import Path
 from deepgen.build import elf, process
 from deepgen.build.base import BuildLimits, Built
 from deepgen.build.group import Group
-from deepgen.build.toolchains import isa
+from deepgen.build.toolchains import isa, names
 from deepgen.build.toolchains.judge import failed, run_judged
 from deepgen.build.toolchains.sources import write_sources
 from deepgen.targets import Cpu, Target
@@ -53,7 +53,9 @@ class CCompiler:
         usage = () if self.name == "zig" else ("-fstack-usage",)
         finished = self._compile(kernel, target, folder, (*_SHARED, *usage), _BINARY, limits, group)
         try:
-            code = elf.code_bytes((folder / _BINARY).read_bytes())
+            image = (folder / _BINARY).read_bytes()
+            code = elf.code_bytes(image)
+            symbols = elf.symbols(image) if names.expressions(kernel) else []
         except FileNotFoundError:
             raise failed(self.name, "reported success but wrote no shared library", finished.log) from None
         except ValueError as error:
@@ -61,7 +63,8 @@ class CCompiler:
         facts: dict[str, Json] = {"code_bytes": code, "cpu_seconds": round(finished.cpu_seconds, 3)}
         if (stack := _stack_bytes(folder)) is not None:
             facts["stack_bytes"] = stack
-        return Built(_BINARY, "so", facts, finished.log)
+        plan = names.completed(kernel.plan, names.found(self.name, kernel, symbols, finished.log))
+        return Built(_BINARY, "so", facts, finished.log, plan)
 
     def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
         with Group() as group:

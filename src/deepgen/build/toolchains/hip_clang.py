@@ -9,11 +9,11 @@ from pathlib import Path
 from deepgen.build import amdgpu_notes, elf
 from deepgen.build.base import BuildLimits, Built
 from deepgen.build.group import Group
-from deepgen.build.toolchains import gpu_facts
+from deepgen.build.toolchains import gpu_facts, names
 from deepgen.build.toolchains.judge import failed, run_judged
 from deepgen.build.toolchains.sources import write_sources
 from deepgen.targets import Hip, Target
-from deepgen.vocabulary import BadInput, Kernel, digest
+from deepgen.vocabulary import BadInput, Kernel, completed, digest
 
 _BINARY, _ASSEMBLY = "kernel.hsaco", "kernel.s"
 # Neither a vendor's headers nor its device library: kernels bring their own dialect, so that every clang builds them.
@@ -47,7 +47,9 @@ class HipClang:
             code = elf.code_bytes(image)
         except (OSError, ValueError, KeyError) as error:
             raise failed(self.name, f"reported success but wrote {error}", log) from None
-        return Built(_BINARY, "hsaco", {**gpu_facts.summary(entries, kernel, target), "code_bytes": code}, log)
+        plan = names.completed(kernel.plan, names.found(self.name, kernel, entries, log))
+        facts = gpu_facts.summary(entries, completed(kernel, plan), target)
+        return Built(_BINARY, "hsaco", {**facts, "code_bytes": code}, log, plan)
 
     def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
         with Group() as group:

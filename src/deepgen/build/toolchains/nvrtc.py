@@ -12,12 +12,12 @@ from pathlib import Path
 from deepgen.build import elf
 from deepgen.build.base import BuildLimits, Built
 from deepgen.build.group import Group
-from deepgen.build.toolchains import gpu_facts, nvrtc_program
+from deepgen.build.toolchains import gpu_facts, names, nvrtc_program
 from deepgen.build.toolchains.disassembly import sass
 from deepgen.build.toolchains.judge import failed, run_judged
 from deepgen.build.toolchains.sources import write_sources
 from deepgen.targets import Cuda, Target
-from deepgen.vocabulary import BadInput, Kernel, digest
+from deepgen.vocabulary import BadInput, Kernel, completed, digest
 
 _BINARY, _PTX = "kernel.cubin", "kernel.ptx"
 _OPTIONS = ("--std=c++17", "--include-path=.")
@@ -28,6 +28,7 @@ _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
+_SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<", re.M)
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,18 @@ class Nvrtc:
     def id(self) -> str:
         return f"{self.name}-{self.version}-{digest([*_OPTIONS, _REPORT], 16)}"
 
+    def _headers(self, kernel: Kernel) -> list[str]:
+        """The toolkit's own headers, for kernels that ask for some, such as <cuda_fp16.h>."""
+        if not any(_SYSTEM_HEADER.search(source.text) for source in kernel.sources):
+            return []
+        lib = Path(self.path).resolve().parent
+        places = [
+            lib.parent / "include",
+            lib.parent.parent / "cuda_runtime" / "include",
+            Path("/usr/local/cuda/include"),
+        ]
+        return [str(place) for place in places if (place / "cuda_fp16.h").is_file()][:1]
+
     def serves(self, target: Target) -> bool:
         return isinstance(target, Cuda) and target.sm in self.archs
 
@@ -54,8 +67,21 @@ class Nvrtc:
             code = elf.code_bytes((folder / _BINARY).read_bytes())
         except (OSError, ValueError) as error:
             raise failed(self.name, f"reported success but wrote no cubin: {error}", log) from None
-        facts = gpu_facts.summary(_entries(log), kernel, target)
-        return Built(_BINARY, "cubin", {**facts, "code_bytes": code}, _without_report(log))
+        plan = names.completed(kernel.plan, self._symbols(kernel, folder, log))
+        facts = gpu_facts.summary(_entries(log), completed(kernel, plan), target)
+        return Built(_BINARY, "cubin", {**facts, "code_bytes": code}, _without_report(log), plan)
+
+    def _symbols(self, kernel: Kernel, folder: Path, log: str) -> dict[str, str]:
+        if not names.expressions(kernel):
+            return {}
+        try:
+            found: dict[str, str | None] = json.loads((folder / nvrtc_program.NAMES).read_text())
+        except (OSError, ValueError) as error:
+            raise failed(self.name, f"reported success but gave no names: {error}", log) from None
+        symbols = {name: symbol for name, symbol in found.items() if symbol is not None}
+        if len(symbols) < len(found):
+            raise failed(self.name, f"has no kernel {next(n for n in found if n not in symbols)}", log)
+        return symbols
 
     def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
         """The machine code where a disassembler is installed, PTX otherwise."""
@@ -83,6 +109,8 @@ class Nvrtc:
             *_OPTIONS,
             _REPORT,
             *kernel.flags,
+            *(f"{nvrtc_program.NAME}{name}" for name in names.expressions(kernel)),
+            *(f"--include-path={place}" for place in self._headers(kernel)),
         )
         return run_judged(self.name, argv, folder, limits, group).log
 

@@ -11,6 +11,8 @@ import json
 import sys
 
 _OUT_OF_MEMORY = 1
+NAME = "--deepgen-name="  # before a C++ name whose symbol is wanted: no option of NVRTC's
+NAMES = "names.json"
 
 
 def describe(library: ctypes.CDLL) -> str:
@@ -29,6 +31,10 @@ def build(library: ctypes.CDLL, source: str, what: str, output: str, options: li
     with open(source, "rb") as file:  # noqa: PTH123 (pathlib takes a while to import)
         text = file.read()
     library.nvrtcCreateProgram(ctypes.byref(program), text, source.encode(), 0, None, None)
+    names = [option[len(NAME) :] for option in options if option.startswith(NAME)]
+    options = [option for option in options if not option.startswith(NAME)]
+    for name in names:
+        library.nvrtcAddNameExpression(program, name.encode())
     words = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
     code = library.nvrtcCompileProgram(program, len(options), words)
     sys.stdout.buffer.write(_text(library, "ProgramLog", program))
@@ -41,7 +47,17 @@ def build(library: ctypes.CDLL, source: str, what: str, output: str, options: li
     else:
         with open(output, "wb") as file:  # noqa: PTH123
             file.write(_text(library, what, program))
+        if names:
+            with open(NAMES, "w") as file:  # noqa: PTH123
+                json.dump({name: _symbol(library, program, name) for name in names}, file)
     return int(code)
+
+
+def _symbol(library: ctypes.CDLL, program: ctypes.c_void_p, name: str) -> str | None:
+    """The symbol of a C++ name."""
+    found = ctypes.c_char_p()
+    code = library.nvrtcGetLoweredName(program, name.encode(), ctypes.byref(found))
+    return None if code or found.value is None else found.value.decode()
 
 
 def _text(library: ctypes.CDLL, what: str, program: ctypes.c_void_p) -> bytes:

@@ -15,4 +15,4 @@ def write_sources(kernel: Kernel, folder: Path) -> None:
             raise BadInput(f"kernel {kernel.name}: source {source.name!r}", allowed="a relative name in its folder")
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source.text)
+        path.write_text(source.text, encoding="utf-8")

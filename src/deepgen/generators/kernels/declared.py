@@ -41,8 +41,8 @@ def names(texts: Iterable[str]) -> frozenset[str]:
     return frozenset(word for text in texts for word in re.findall(r"[A-Za-z_]\w*", plain(text)))
 
 
-def external(text: str, entry: str) -> bool:
-    """Whether the entry is declared with C linkage, as far as a reader can tell."""
+def external(text: str) -> bool:
+    """Whether functions are declared with C linkage, as far as a reader can tell."""
     return re.search(r'extern\s+"C"', text) is not None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from importlib import resources
 from typing import Any
 
 from deepgen.generators.kernels import declared
@@ -28,6 +30,8 @@ from deepgen.vocabulary import (
 
 NAME = "own kernel"
 # The languages in which a target's kernels are written, by the language of the source.
+_BESIDES = {"c++": ("-lstdc++",)}
+HIP_HEADER = "hip/hip_runtime.h"
 _WRITTEN_IN = {"c": "c", "c++": "c", "cuda": "cuda", "hip": "hip", "triton": "triton"}
 
 
@@ -86,21 +90,33 @@ class KernelFamily:
             requires=self._compiled_for(operator),
             constants=tuple(ConstantCopy(t.symbol, t.name) for t in described.tensors if t.symbol is not None),
         )
-        sources = self._with_constants(knobs)
-        return Kernel(described.name, _WRITTEN_IN[described.language], sources, (*macros, *described.flags), plan)
+        sources = self._sources(knobs)
+        return Kernel(
+            described.name,
+            _WRITTEN_IN[described.language],
+            sources,
+            (*macros, *described.flags, *_BESIDES.get(described.language, ())),
+            plan,
+        )
 
     def _step(self, one: Launch, knobs: Mapping[str, Any]) -> Step:
         passed = [a for a in self.description.arguments if not (isinstance(a, TensorArgument) and a.symbol is not None)]
         by_name = {a.name: a for a in passed}
         chosen = passed if one.arguments is None else [by_name[name] for name in one.arguments]
         return Step(
-            entry=_entry(one.entry, knobs),
+            entry=self._called(one.entry, knobs),
             args=tuple(_passed(a, knobs) for a in chosen),
             grid=tuple(_size(size, knobs) for size in one.grid),
             block=tuple(_size(size, knobs) for size in one.block),
             cluster=one.cluster,
             shared_bytes=_size(one.shared, knobs),
         )
+
+    def _called(self, entry: str, knobs: Mapping[str, Any]) -> str:
+        """The symbol, or the C++ name that a build finds the symbol of."""
+        named = _entry(entry, knobs)
+        c_linkage = self.description.language == "c" or any(declared.external(s.text) for s in self.description.sources)
+        return named if c_linkage and named.isidentifier() else f"::{named.removeprefix('::')}"
 
     def _compiled_for(self, operator: Operator) -> tuple[tuple[str, str], ...]:
         """A kernel whose macros hold a size serves that size only."""
@@ -114,17 +130,36 @@ class KernelFamily:
         }
         return tuple((f"{name} == {sizes[name]}", f"it is compiled for {name}={sizes[name]}") for name in sorted(read))
 
-    def _with_constants(self, knobs: Mapping[str, Any]) -> tuple[Source, ...]:
-        """The sources, with a definition of each `extern const int KERNEL_KNOB` that they declare."""
+    def _sources(self, knobs: Mapping[str, Any]) -> tuple[Source, ...]:
+        """The user's files; the first with what the language needs beside it."""
         first, *others = self.description.sources
+        head, tail = "", self._constants(knobs)
+        if self.description.language == "hip":
+            others = [*(s for s in others if s.name != HIP_HEADER), Source(HIP_HEADER, _hip_runtime())]
+            # Lines are counted as in the user's file.
+            head = f'#include "{HIP_HEADER}"\n#line 1 "{first.name}"\n'
+        if self.description.language in ("hip", "c++"):
+            attribute = "__global__ " if self.description.language == "hip" else ""
+            entries = dict.fromkeys(_entry(one.entry, knobs) for one in self.description.launches if "<" in one.entry)
+            tail += "".join(f"template {attribute}decltype({name}) {name};\n" for name in entries)
+        if not head and not tail:
+            return self.description.sources
+        return Source(first.name, f"{head}{first.text}\n{tail}"), *others
+
+    def _constants(self, knobs: Mapping[str, Any]) -> str:
+        """A definition of each `extern const int KERNEL_KNOB` that the sources declare."""
         found = declared.names(source.text for source in self.description.sources)
         wanted = {f"{self.description.name}_{name}": value for name, value in knobs.items()}
-        lines = [f"const int {name} = {_macro(value)};" for name, value in wanted.items() if name in found]
+        lines = [f"const int {name} = {_macro(value)};\n" for name, value in wanted.items() if name in found]
         if not lines or self.description.language not in ("c", "c++"):
-            return self.description.sources
-        linkage = ['extern "C" {', *(f"extern {line}" for line in lines), "}"]
-        text = "\n".join(lines if self.description.language == "c" else linkage)
-        return Source(first.name, f"{first.text}\n{text}\n"), *others
+            return ""
+        if self.description.language == "c":
+            return "".join(lines)
+        return 'extern "C" {\n' + "".join(f"extern {line}" for line in lines) + "}\n"
+
+
+def _hip_runtime() -> str:
+    return resources.files(__package__).joinpath("hip_runtime.h").read_text()
 
 
 def _kernel_of(operator: Operator) -> str | None:
@@ -162,14 +197,12 @@ def _size(size: Size, knobs: Mapping[str, Any]) -> Size:
 def _entry(entry: str, knobs: Mapping[str, Any]) -> str:
     """A template's arguments may name knobs: their macros mean nothing where the entry is looked up."""
     head, bracket, rest = entry.partition("<")
-    words = parse_words(rest)
+    words = _words(rest)
     return head + bracket + "".join(str(_macro(knobs[word])) if word in knobs else word for word in words)
 
 
-def parse_words(text: str) -> list[str]:
+def _words(text: str) -> list[str]:
     """Identifiers and what stands between them."""
-    import re
-
     return re.findall(r"[A-Za-z_]\w*|[^A-Za-z_]+", text)
 
 
