@@ -87,6 +87,7 @@ def _facts(study: Study, trial: Trial) -> dict[str, Any]:
         "finals": study.finals_seconds().get(trial.id),
         **(study.speed(seconds) if seconds else {"gflops": None}),
         **trial.measurement.to_json(),
+        "verdict": study.about.verdict_text(trial.measurement.verdict.value),
         "build": dict(trial.build_facts),
     }
 

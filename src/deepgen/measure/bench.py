@@ -95,7 +95,7 @@ class InputSet:
     """Inputs, the right answers to them, and the latest outputs of kernels that were found right."""
 
     inputs: Mapping[str, Array]
-    answers: Mapping[str, Answer]
+    answers: dict[str, Answer]
     right: list[Right] = field(default_factory=list)
 
 
@@ -110,7 +110,7 @@ class Bench:
         self.operator = operator
         self._seed, self._probe, self._references = seed, probe, references
         self._sets = [
-            InputSet(inputs, answers()) for inputs, answers in handed.arrays(operator, seed, probe, references)
+            InputSet(inputs, dict(answers())) for inputs, answers in handed.arrays(operator, seed, probe, references)
         ]
         self._present = self._sets[0]
         mix = None if isinstance(operator, Recorded) else self._mixture
@@ -132,10 +132,20 @@ class Bench:
         held = sum(array.nbytes for one in self._sets for array in one.inputs.values())
         self.bytes = held + sum(t.bytes for t in operator.tensors())
 
+    @property
+    def unanswered(self) -> list[InputSet]:
+        """The sets whose answers another kernel is to give."""
+        return [one for one in self._sets if not one.answers]
+
+    def take(self, chosen: InputSet) -> None:
+        """Take the outputs as they are for the answers to a set of inputs."""
+        for tensor in self._outputs:
+            chosen.answers[tensor.name] = self.operator.answer_of(tensor.name, self.arrays[tensor.name].copy())
+
     def _mixture(self, constant: frozenset[str]) -> InputSet:
         first, second = self._sets
         _, answers = handed.mixed(self.operator, self._seed, self._probe, self._references, constant)
-        return InputSet({**second.inputs, **{name: first.inputs[name] for name in constant}}, answers())
+        return InputSet({**second.inputs, **{name: first.inputs[name] for name in constant}}, dict(answers()))
 
     def use(self, chosen: InputSet) -> None:
         """Rewrite in place the inputs that are not of this set. Those that are read and written follow in `reset`."""

@@ -17,6 +17,7 @@ _DOING = {
     Stage.VERIFY: "in a verifying run",
     Stage.TIME: "in a timed run",
     Stage.CHECK: "after it had run, so it damaged the process",
+    Stage.JUDGE: "where the kernel ran that answers are compared with",
 }
 # What processors raise, with the code beside it: x86 a protection fault that is not about a page, Arm a bus error.
 _UNALIGNED = ((signal.SIGSEGV, 128), (signal.SIGBUS, 1))

@@ -26,6 +26,7 @@ _DOING = {
     Stage.PREPARE: "while it prepared its data",
     Stage.VERIFY: "in a verifying run",
     Stage.TIME: "in a timed run",
+    Stage.JUDGE: "where the kernel ran that answers are compared with",
 }
 
 
@@ -89,6 +90,19 @@ class GpuEntrant:
                 baseline = baselines.by_name(name, self.device.task.own_baselines)
                 prepared[key] = baseline.prepare(self.bench.operator, self.bench.tensors(), threads)
         self._run = prepared[key]
+
+    def answer(self) -> None:
+        """Give the answers that others are compared with: this one is not compared with any."""
+        for chosen in self.bench.unanswered:
+            self.bench.use(chosen)
+            with self._stage(Stage.JUDGE, self.run_limit):
+                self.bench.reset()
+                if self._prepare is not None:
+                    self._prepare.run()
+                self._run()
+                self.device.driver.synchronize()
+            self._look_for_damage()
+            self.bench.take(chosen)
 
     def first(self) -> None:
         """Prepare, run once and verify."""

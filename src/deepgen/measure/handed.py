@@ -96,7 +96,8 @@ def _computed(operator: Operator, seed: int, probe: str) -> dict[str, Array]:
     try:
         inputs = operator.inputs(seed, probe)
         with np.errstate(all="ignore"):
-            answers = operator.reference({n: array.copy() for n, array in inputs.items()})
+            copies = {n: array.copy() for n, array in inputs.items()}
+            answers = operator.reference(copies) if operator.judge() is None else {}
     except DeepgenError:
         raise
     except Exception as error:  # whatever a user's own code raises
@@ -120,7 +121,7 @@ def _check(operator: Operator, inputs: Mapping[str, Array], answers: Mapping[str
                     f"{operator.describe()}: its input {tensor.name} {found}",
                     allowed=f"{tensor.dtype.numpy()} {tensor.shape}",
                 )
-        if tensor.role != INPUT:
+        if tensor.role != INPUT and operator.judge() is None:
             answer = answers.get(tensor.name)
             if not isinstance(answer, Answer) or answer.values.shape != tensor.shape:
                 found = f"of shape {answer.values.shape}" if isinstance(answer, Answer) else "missing"

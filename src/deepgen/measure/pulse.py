@@ -36,10 +36,11 @@ class Stage(IntEnum):
     VERIFY = 4
     TIME = 5
     CHECK = 6  # our own work again, after the kernel has run
+    JUDGE = 7  # the kernel runs whose results others are compared with
 
     @property
     def in_kernel(self) -> bool:
-        return self in (Stage.LOAD, Stage.PREPARE, Stage.VERIFY, Stage.TIME)
+        return self in (Stage.LOAD, Stage.PREPARE, Stage.VERIFY, Stage.TIME, Stage.JUDGE)
 
     @property
     def after_load(self) -> bool:

@@ -380,7 +380,8 @@ def build_helpers(task: Task, build: Callable[[Kernel], Artifact], needed: Seque
     built = {}
     for name, kernel in helpers_for(task).items():
         try:
-            built[name] = Helper(kernel, Path(build(kernel).binary))
+            artifact = build(kernel)
+            built[name] = Helper(completed(kernel, artifact.plan), Path(artifact.binary))
         except DeepgenError:
             if name in needed:
                 raise
@@ -392,13 +393,15 @@ def helpers_for(task: Task) -> dict[str, Kernel]:
     target, operator = task.target, task.operator
     if not target.computes:
         return {}
+    judge = operator.judge_kernel(target)
+    beside = {} if judge is None else {"judge": judge}
     if target.runner != "gpu":
-        return {"harness": harness.source()}
+        return {"harness": harness.source(), **beside}
     from deepgen.measure.gpu_checks import source
 
     # What a user's operator computes is handed over as arrays, with the answers.
     reference = operator.reference_kernel(target.languages[0]) if is_built_in(operator) else None
-    return {"harness": source(target.languages[0]), **({"reference": reference} if reference else {})}
+    return {"harness": source(target.languages[0]), **({"reference": reference} if reference else {}), **beside}
 
 
 def _entry(kernel: Kernel, artifact: Artifact) -> JsonObject:

@@ -26,7 +26,7 @@ from deepgen.operators.signature import (
 )
 from deepgen.operators.signature import number as size_number
 from deepgen.operators.words import Word, words_of
-from deepgen.vocabulary.dtypes import DType, dtype, narrow
+from deepgen.vocabulary.dtypes import DType, dtype, narrow, widen
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 from deepgen.vocabulary.kernel import Kernel
@@ -119,6 +119,28 @@ class Operator(ABC):
         elements are compared with what `reference_at` says. One kernel serves all shapes of the operator.
         """
         return None
+
+    def judge(self) -> str | None:
+        """Whose results kernels are compared with, where there is no reference: another kernel, in words.
+
+        `judge_kernel` gives it. It runs in the worker, on the same inputs.
+        """
+        return None
+
+    def verdict_text(self, verdict: str) -> str:
+        """A verdict in words. What only agrees with another kernel is not called correct."""
+        judge = self.judge()
+        return verdict if verdict != "correct" or judge is None else f"agrees with {judge}"
+
+    def judge_kernel(self, target: Any) -> Kernel | None:
+        """The kernel that results are compared with; None: there is a reference."""
+        return None
+
+    def answer_of(self, output: str, stored: Array) -> Answer:
+        """An answer made of what a kernel wrote."""
+        of = dtype(self.signature().dtype_of(self.signature()[output]))
+        values = widen(stored, of)
+        return Answer(values, typical(values))
 
     def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
         """The reference at some elements of an output, which are counted in the order of memory."""
@@ -234,6 +256,14 @@ class Operator(ABC):
     def said(self) -> Mapping[str, Any]:
         """The words that describe it, as `make` takes them: fields of the same names, unless it says otherwise."""
         return {name: getattr(self, name) for name in words_of(type(self))}
+
+
+def typical(values: Array) -> Array:
+    """The root mean square of what is finite: a scale for results of like size."""
+    if values.dtype.kind in "iu":
+        return np.ones(())
+    finite = values[np.isfinite(values)]
+    return np.array(np.sqrt(np.mean(finite**2)) if finite.size else 0.0)
 
 
 def least_work(operator: Operator, operations: Mapping[str, int]) -> Work:

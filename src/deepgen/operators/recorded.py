@@ -64,6 +64,10 @@ class Recorded(Operator):
     def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
         return Tolerance(*self.data["tolerances"][probe][output])
 
+    def judge(self) -> str | None:
+        told = self.data.get("judge")
+        return None if told is None else str(told)
+
     def said(self) -> Mapping[str, Any]:
         raise self._elsewhere()
 
@@ -96,8 +100,10 @@ def record(operator: Operator) -> Recorded:
     for probe in operator.probes():
         allowed = {name: operator.tolerance(name, probe) for name in outputs}
         tolerances[probe] = {name: [t.absolute, t.relative, t.floor] for name, t in allowed.items()}
+    judge = operator.judge()
     return Recorded(
         {
+            **({} if judge is None else {"judge": judge}),
             "operator": operator.to_json(),
             "describe": operator.describe(),
             "slug": operator.slug(),

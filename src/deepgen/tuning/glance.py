@@ -43,7 +43,7 @@ def _glance(folder: Path, *, whole: bool) -> JsonObject:
         "pid": pid,
         "operator": described(shapes),
         "target": target.name,
-        "trials": sorted_verdicts(tally),
+        "trials": sorted_verdicts(shapes[0], tally),
         "budget": budget.get("trials"),
         "best": winner(shapes, target, tally),
     }
@@ -65,9 +65,9 @@ def described(shapes: Sequence[Operator]) -> str:
     return shapes[0].describe() + (f" and {more} more shape{'s' if more > 1 else ''}" if more else "")
 
 
-def sorted_verdicts(tally: Tally) -> dict[str, Json]:
+def sorted_verdicts(operator: Operator, tally: Tally) -> dict[str, Json]:
     """How many trials ended how, the most frequent first."""
-    return dict(Counter(tally.verdicts).most_common())
+    return {operator.verdict_text(verdict): count for verdict, count in Counter(tally.verdicts).most_common()}
 
 
 def winner(shapes: Sequence[Operator], target: Target, tally: Tally) -> JsonObject | None:
@@ -78,4 +78,4 @@ def winner(shapes: Sequence[Operator], target: Target, tally: Tally) -> JsonObje
         return None
     rates = speed(shapes, found["seconds"], final.get("peak_gflops"), final.get("bandwidth") or target.bandwidth)
     ties = {"ties": final.get("ties") or [], "tie_broken_by": final.get("tie_broken_by")}
-    return {**found, **rates, "verdict": "correct", **ties, "serves": final.get("serves")}
+    return {**found, **rates, "verdict": shapes[0].verdict_text("correct"), **ties, "serves": final.get("serves")}

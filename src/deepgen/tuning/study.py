@@ -349,7 +349,7 @@ class Study:
             "operator": self.definition["operator"],
             **({"also": self.definition["also"]} if "also" in self.definition else {}),
             "target": self.target.name,
-            "trials": sorted_verdicts(tally),
+            "trials": sorted_verdicts(self.about, tally),
             "winner": best,
             "baselines": [
                 {"name": row["name"], "seconds": row["seconds"], "ratio": row["ratio"], "interval": row["interval"]}

@@ -176,7 +176,7 @@ class _Run:
             self.progress,
             asked=state.asked,
             done=sum(self.verdicts.values()),
-            verdicts=dict(self.verdicts),
+            verdicts={self.request.operator.verdict_text(name): count for name, count in self.verdicts.items()},
             best_seconds=best,
             best_gflops=fast.get("gflops"),
             best_gbytes_per_second=fast.get("gbytes_per_second"),

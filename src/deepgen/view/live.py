@@ -125,7 +125,8 @@ def _speed(progress: Progress) -> dict[str, Any]:
 
 
 def _failed(progress: Progress) -> int:
-    return sum(n for verdict, n in progress.verdicts.items() if verdict not in ("correct", "not_run"))
+    fine = ("correct", "agrees", "not_run")
+    return sum(n for verdict, n in progress.verdicts.items() if verdict.split()[0] not in fine)
 
 
 def _cut(text: str) -> str:

@@ -22,7 +22,7 @@ from deepgen.measure.base import Contender, Task
 from deepgen.measure.supervisor import helpers_for
 from deepgen.operators import Operator
 from deepgen.scratch import Scratch
-from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, completed
 
 if TYPE_CHECKING:
     from deepgen.engines.ray.engine import RayEngine
@@ -246,5 +246,6 @@ class RaySession:
         built: dict[str, tuple[Kernel, Any]] = {}
         for name, kernel in helpers_for(self.task).items():
             with suppress(DeepgenError):  # the device's own host may know better
-                built[name] = kernel.without_sources(), self._shop.now(kernel)[1]
+                artifact, binary = self._shop.now(kernel)
+                built[name] = completed(kernel, artifact.plan).without_sources(), binary
         return built

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -14,7 +14,8 @@ from deepgen.space import parse
 from deepgen.space.parse import parse_values
 from deepgen.vocabulary import BadInput, JsonObject, Source
 
-Reference: TypeAlias = "Callable[..., Any] | Mapping[str, Any] | Sequence[Any] | None"
+# A function, expected arrays, another kernel, or None: the first config's results.
+Reference: TypeAlias = Any
 FORMAT = "deepgen-kernel 1"
 
 

@@ -14,9 +14,11 @@ from deepgen.generators.kernels.arguments import Array, TensorArgument
 from deepgen.generators.kernels.description import Description, Reference
 from deepgen.generators.kernels.family import NAME, KernelFamily
 from deepgen.operators import Answer, Operator, Param, Signature, Tolerance, Word, Work, least_work
+from deepgen.operators.base import typical
 from deepgen.operators.signature import INPUT, OUTPUT, SCALAR
 from deepgen.operators.signature import number as size_number
-from deepgen.vocabulary import BadInput, JsonObject, dtype
+from deepgen.targets import Target
+from deepgen.vocabulary import BadInput, JsonObject, Kernel, dtype
 from deepgen.vocabulary.dtypes import widen
 
 _SINGLE = 2.0**-23  # what most kernels add up in
@@ -69,6 +71,27 @@ class KernelOperator(Operator):
         found = self._compared(wide)
         return {t.name: self._answer(t.name, t.shape, found, wide) for t in self.tensors() if t.role != INPUT}
 
+    def judge(self) -> str | None:
+        if self.compared_with is None:
+            return "config 0"
+        other = getattr(self.compared_with, "description", None)
+        return None if other is None else f"the kernel {other.name}"
+
+    def judge_kernel(self, target: Target) -> Kernel | None:
+        """The first config, or the kernel that is given as the reference in its own first config."""
+        if self.judge() is None:
+            return None
+        other: Any = self.compared_with
+        judge = self if other is None else other.operator(**self.said())
+        family = judge.family
+        if (reason := family.refuses(judge, target)) is not None:
+            raise BadInput(f"{judge.describe()} cannot be the reference on {target.name}", allowed=reason)
+        return family.emit(judge, target, family.default(judge, target))
+
+    def answer_of(self, output: str, stored: Array) -> Answer:
+        made = super().answer_of(output, stored)
+        return Answer(made.values) if output in self.described.tolerance else made
+
     def _compared(self, wide: Mapping[str, Array]) -> Mapping[str, Any]:
         """What the reference gives, by output."""
         reference, outputs = self.compared_with, [t.name for t in self.described.tensors if _judged(t)]
@@ -99,8 +122,7 @@ class KernelOperator(Operator):
             values = widen(values, of)  # expected arrays in the output's own storage
         if of.integer or name in self.described.tolerance:
             return Answer(values)
-        finite = values[np.isfinite(values)]
-        return Answer(values, np.array(np.sqrt(np.mean(finite**2)) if finite.size else 0.0))
+        return Answer(values, typical(values))
 
     def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
         """Some roundings of the result, and those of adding up, by the typical size of the output.
