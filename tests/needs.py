@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from deepgen import targets
-from deepgen.targets import X86
-from deepgen.vocabulary import Missing
+from deepgen.build import build_once
+from deepgen.targets import X86, Target
+from deepgen.vocabulary import Artifact, Kernel, Missing
 
 
 def x86() -> X86:
@@ -17,3 +18,11 @@ def x86() -> X86:
         pytest.skip(f"x86 kernels do not run here: {missing.what} is missing", allow_module_level=True)
     assert isinstance(target, X86)
     return target
+
+
+def built_here(kernel: Kernel, target: Target) -> Artifact:
+    """The kernel, built; the test is skipped where no compiler for it is installed."""
+    try:
+        return build_once(kernel, target)
+    except Missing as missing:
+        pytest.skip(f"{target.name} cannot be built for here: {missing}")

@@ -19,6 +19,12 @@ def mixed() -> Space:
     return space
 
 
+def test_a_space_of_one_point_has_rows_without_columns() -> None:
+    space = Space("one")
+    space.knob("ONLY", [0])
+    assert Encoding(space).codes([0]).shape == (1, 0)
+
+
 def test_every_config_has_its_own_codes() -> None:
     space = mixed()
     codes = Encoding(space).codes(range(space.count()))

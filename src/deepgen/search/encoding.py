@@ -81,7 +81,7 @@ class Encoding:
         if not len(ranks):
             return np.empty((0, len(self.distances)), dtype=np.int64)
         columns = self.space.columns(ranks)
-        rows = self.with_alignments(self._find([columns[knob.name].tolist() for knob in self.knobs]))
+        rows = self.with_alignments(self._find([columns[knob.name].tolist() for knob in self.knobs], len(ranks)))
         if self._derived:
             values = self.space.derived_columns(ranks)
             rows = np.column_stack([rows, *(derived.levels(values[derived.name]) for derived in self._derived)])
@@ -91,15 +91,16 @@ class Encoding:
 
     def codes_of(self, configs: Sequence[Mapping[str, Any]]) -> Ints:
         """One row per config, of knobs and their alignments alone; the configs may have other knobs beside."""
-        return self.with_alignments(self._find([[c.get(knob.name) for c in configs] for knob in self.knobs]))
+        found = [[c.get(knob.name) for c in configs] for knob in self.knobs]
+        return self.with_alignments(self._find(found, len(configs)))
 
-    def _find(self, columns: Sequence[Sequence[Any]]) -> Ints:
-        """The places of values, a column a knob."""
+    def _find(self, columns: Sequence[Sequence[Any]], count: int) -> Ints:
+        """The places of `count` values each, a column a knob. There may be no knob: a space can have one point."""
         found = []
         for values, known, knob in zip(columns, self._places, self.knobs, strict=True):
             absent = len(knob.values)
             found.append([known.get(value, absent) for value in values])
-        return np.ascontiguousarray(np.array(found, dtype=np.int64).T)
+        return np.ascontiguousarray(np.array(found, dtype=np.int64).reshape(len(self.knobs), count).T)
 
     def with_alignments(self, places: Ints) -> Ints:
         """Places of the knobs' values, and beside them their alignments."""

@@ -46,7 +46,8 @@ def declared_range(argument: TensorArgument) -> tuple[Size | float, Size | float
 
 def free(argument: TensorArgument) -> bool:
     """Whether other numbers may stand in it: an index, a given array or a permutation means something."""
-    return argument.fill is None or argument.fill == "normal" or declared_range(argument) is not None
+    fill = argument.fill
+    return fill is None or (isinstance(fill, str) and fill == "normal") or declared_range(argument) is not None
 
 
 def filled(
@@ -57,10 +58,10 @@ def filled(
     if free(argument):
         return drawn(tensor, param, sizes, seed, probe)
     rng = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
-    if fill == "permutation":
+    if isinstance(fill, str) and fill == "permutation":
         count = int(np.prod(tensor.shape, dtype=np.int64))
         return narrow(rng.permutation(count).reshape(tensor.shape), of)
-    if fill in ("zeros", "ones"):
+    if isinstance(fill, str):
         value = np.full(tensor.shape, fill == "ones", np.int64 if of.integer else np.float32)
         return narrow(value, of)
     made = fill if isinstance(fill, np.ndarray) else _called(argument, rng, tensor)

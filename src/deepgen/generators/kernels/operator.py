@@ -155,7 +155,8 @@ class KernelOperator(Operator):
                 continue
             filled = replace(argument, fill=named[tensor.name]) if named and tensor.name in named else argument
             kind = "normal" if named is not None else probe
-            made[tensor.name] = fills.filled(filled, signature[tensor.name], tensor, sizes, seed, kind)
+            param = replace(signature[tensor.name], range=fills.declared_range(filled))
+            made[tensor.name] = fills.filled(filled, param, tensor, sizes, seed, kind)
         return made
 
     def describe(self) -> str:
