@@ -9,6 +9,7 @@ import pytest
 import deepgen as dg
 from deepgen import targets
 from deepgen.generators.kernels import OwnKernel
+from deepgen.generators.kernels.arguments import Argument
 from deepgen.vocabulary import Artifact, finding
 from needs import built_here
 
@@ -24,7 +25,7 @@ __global__ void vadd(T *c, const T *a, const T *b, int n) {
 
 
 def template(language: str) -> OwnKernel:
-    arguments = [
+    arguments: list[Argument] = [
         dg.output("c", "n", "f32"),
         dg.input("a", "n", "f32"),
         dg.input("b", "n", "f32"),
