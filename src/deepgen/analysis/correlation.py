@@ -1,9 +1,9 @@
 """How each number goes along with log time: Pearson, Spearman, and Pearson with the knobs held fixed.
 
-The p-values are adjusted for the number of tests: the times are dealt to the trials anew many times, and an adjusted
-p-value is the share of these deals in which any number at all, by any of the three, shows a relation as strong. So
-under chance alone the smallest p-value is below 1% in 1% of all studies, however the times are distributed and however
-much the numbers depend on each other.
+The p-values are adjusted for the number of tests: the times are shuffled among the trials many times, and an adjusted
+p-value is the share of these shuffles in which any number at all, by any of the three, shows a relation as strong
+(Westfall and Young's maximum statistic). So under chance alone the smallest p-value is at most 1% in 1% of all studies,
+however the times are distributed and however much the numbers depend on each other.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy.typing as npt
 from deepgen.analysis.groups import group_of
 from deepgen.analysis.numbers import KNOB, Column, Floats, design
 
-DEALS = 999
-_AT_A_TIME = 100  # deals, so that memory stays small
+SHUFFLES = 999
+_AT_A_TIME = 100  # shuffles, so that memory stays small
 _LEAST_FREEDOM = 10  # degrees of freedom that holding the knobs fixed must leave
 _NOTHING_LEFT = 1e-6  # of a number's spread: the knobs determine it
 
@@ -53,13 +53,13 @@ def relations(
     columns: Sequence[Column], log_time: Floats, knobs: Mapping[str, Sequence[Any]], seed: int = 0
 ) -> list[Relation]:
     """One for each column, in their order."""
-    keys = np.random.default_rng(seed).random((DEALS, len(log_time)))
-    largest = np.zeros(DEALS)
+    keys = np.random.default_rng(seed).random((SHUFFLES, len(log_time)))
+    largest = np.zeros(SHUFFLES)
     parts: list[tuple[Column, list[_Score | None]]] = []
     for known, some in _by_known(columns).items():
         chosen = np.frombuffer(known, dtype=np.bool_)
         tests = _tests(some, chosen, log_time, knobs)
-        # The order of the keys of these trials alone is a fair deal among them, and near that of the other columns.
+        # A uniform permutation of these trials, and nearly the same one as for columns that more trials have.
         orders = np.argsort(keys[:, chosen], axis=1)
         for test in tests:
             largest = np.maximum(largest, test.largest(orders))
@@ -90,7 +90,7 @@ class _Test:
         return _Score(r, float(abs(self._z(np.array(r)))))
 
     def largest(self, orders: npt.NDArray[np.int64]) -> Floats:
-        """The largest score of any column in each deal of the times."""
+        """The largest score of any column in each shuffle of the times."""
         if not self.names:
             return np.zeros(len(orders))
         chunks = [orders[i : i + _AT_A_TIME] for i in range(0, len(orders), _AT_A_TIME)]

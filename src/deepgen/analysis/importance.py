@@ -5,8 +5,8 @@ analysis of variance), fitted by kernel ridge regression. What a knob explains i
 that the model was not fitted to, once all parts with that knob are left out. A model that fits noise predicts nothing,
 so noise explains nothing.
 
-The p-values come from dealing the times to the trials anew, as those of correlations do. Once knobs are found, only
-what they leave unexplained is dealt anew, until no more are found: beside a strong knob, a weak one is hard to see.
+The p-values come from shuffling the times among the trials, as those of correlations do. Once knobs are found, only
+what they leave unexplained is shuffled, until no more are found: beside a strong knob, a weak one is hard to see.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from deepgen.analysis.numbers import Floats, distances
 
-DEALS = 499
+SHUFFLES = 499
 MOST = 500  # trials; of more, a random choice is taken
 _FOLDS = 5
 _RIDGES = (0.01, 0.1, 1.0)
@@ -67,21 +67,21 @@ def importances(
 
 
 def _p_values(model: _Model, time: Floats, level: float, rng: np.random.Generator) -> dict[str, float]:
-    """Adjusted: the share of deals in which any knob that is not yet found explains as much as this one."""
+    """Adjusted: the share of shuffles in which any knob that is not yet found explains as much as this one."""
     every = frozenset(model.parts)
     p_values: dict[str, float] = {}
     sure: set[str] = set()
     known = np.zeros(len(time))  # what the knobs found so far predict
     while len(sure) < len(every):
         left = time - known
-        fit = model.fit(np.column_stack([time, *(known + rng.permutation(left) for _ in range(DEALS))]))
+        fit = model.fit(np.column_stack([time, *(known + rng.permutation(left) for _ in range(SHUFFLES))]))
         whole = fit.errors(every)
         lost = {name: fit.errors(every - {name}) - whole for name in sorted(every - sure)}
         largest = np.sort(np.max([shares[1:] for shares in lost.values()], axis=0))
         floor = max((p_values[name] for name in sure), default=0.0)
         for name, shares in lost.items():
-            as_strong = DEALS - int(np.searchsorted(largest, shares[0] - 1e-12))
-            p_values[name] = max(floor, (1 + as_strong) / (1 + DEALS))
+            as_strong = SHUFFLES - int(np.searchsorted(largest, shares[0] - 1e-12))
+            p_values[name] = max(floor, (1 + as_strong) / (1 + SHUFFLES))
         more = {name for name in lost if p_values[name] <= level}
         if not more:
             break
