@@ -23,7 +23,7 @@ import analysis_noise as data
 from deepgen.analysis import Report, analyze
 from deepgen.analysis.correlation import ranks, relations
 from deepgen.analysis.groups import group_of
-from deepgen.analysis.numbers import columns_of, design, knobs_of, log_times
+from deepgen.analysis.numbers import columns_of, design, knobs_of, log_times, pulled_in
 from deepgen.analysis.words import summary
 from deepgen.vocabulary import BadInput, DeepgenError
 
@@ -47,7 +47,7 @@ def test_noise_leads_to_no_findings() -> None:
 
 def test_correlations_are_those_of_the_textbooks() -> None:
     rows = data.PLANTED["confounded"][0](np.random.default_rng(2))
-    time, columns = log_times(rows), columns_of(rows)[0]
+    time, columns = pulled_in(log_times(rows)), columns_of(rows)[0]
     found = {one.name: one for one in relations(columns, time, knobs_of(rows))}
     for column in columns:
         assert found[column.name].pearson.r == pytest.approx(np.corrcoef(column.values, time)[0, 1])
@@ -127,6 +127,14 @@ def test_an_event_that_was_not_counted_is_not_0() -> None:
     found = report.findings[0]
     assert (found.name, found.trials) == ("event.l2_miss", 75) and found.pearson.r > 0.9
     assert report.scarce == ("event.vector_inst",)
+
+
+def test_a_few_disturbed_trials_do_not_hide_a_knob() -> None:
+    rows = data.PLANTED["confounded"][0](np.random.default_rng(4))[:60]
+    for row in rows[::15]:
+        row["seconds"] *= 200
+    report = analyze(rows)
+    assert [one.knob for one in report.important if one.share > 0.1] == ["BLOCK_K"]
 
 
 def test_too_few_trials_are_refused() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepgen.analysis.groups import group_of
-from deepgen.analysis.numbers import KNOB, Column, Floats, design
+from deepgen.analysis.numbers import KNOB, Column, Floats, design, pulled_in
 
 SHUFFLES = 999
 _AT_A_TIME = 100  # shuffles, so that memory stays small
@@ -122,10 +122,10 @@ def _tests(
 ) -> list[_Test]:
     names = [column.name for column in columns]
     values = np.column_stack([column.values[chosen] for column in columns])
-    time = log_time[chosen]
+    time = pulled_in(log_time[chosen])
     constant = np.full((len(time), 1), len(time) ** -0.5)
     ordered = np.column_stack([ranks(v) for v in values.T])
-    tests = [_test(names, values, time, constant), _test(names, ordered, ranks(time), constant)]
+    tests = [_test(names, values, time, constant), _test(names, ordered, ranks(log_time[chosen]), constant)]
     fixed = _basis({name: [v for v, c in zip(told, chosen, strict=True) if c] for name, told in knobs.items()})
     if fixed is None:
         return [*tests, _test([], np.empty((len(time), 0)), time, constant)]

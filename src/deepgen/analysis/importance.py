@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.analysis.numbers import Floats, distances
+from deepgen.analysis.numbers import Floats, distances, pulled_in
 
 SHUFFLES = 499
 MOST = 500  # trials; of more, a random choice is taken
@@ -45,7 +45,8 @@ def importances(
     """Every knob, the one that explains most first, and what all of them explain together."""
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.permutation(len(log_time))[:MOST])
-    time = log_time[chosen] - log_time[chosen].mean()
+    time = pulled_in(log_time[chosen])
+    time = time - time.mean()
     if not knobs or time.std() == 0.0:
         return [], 0.0
     parts = {name: _part(distances([values[i] for i in chosen])) for name, values in knobs.items()}
