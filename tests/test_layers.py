@@ -20,7 +20,7 @@ ORDER = (
     ("measure",),
     ("engines", "search"),
     ("tuning",),
-    ("view",),
+    ("view", "analysis"),
     ("api", "cluster", "extend"),
     ("cli",),
     ("__main__",),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.cli.output import knob_text
 from deepgen.space import Space
+from deepgen.tuning.text import knob_text
 from deepgen.vocabulary.errors import BadInput
 
 

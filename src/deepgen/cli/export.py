@@ -1,14 +1,18 @@
-"""`deepgen export`: the winners of a study as a space, as a tuning config, or as the older tool's result file."""
+"""`deepgen export`: the best of a study as a space, a tuning config or a result file, or its trials as a table."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deepgen.cli import options
+
+if TYPE_CHECKING:
+    from deepgen.tuning import Study
 
 AsSpace = Annotated[bool, typer.Option("--as-space", help="Write a space of exactly the best configs.")]
 AsConfig = Annotated[
@@ -23,9 +27,19 @@ AsResults = Annotated[
         show_default=False,
     ),
 ]
+AsCsv = Annotated[
+    bool, typer.Option("--as-csv", help="Write one row per trial: knobs, verdict, times, facts, counted events.")
+]
+AsPerfStats = Annotated[
+    bool, typer.Option("--as-perf-stats", help="Write one row per trial, with the columns of perf_stats.csv.")
+]
 Device = Annotated[int, typer.Option("--device", min=0, help="Device number in the result file's name.")]
-Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best configs.")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="The JSON file to write.", show_default=False)]
+Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best configs; tables have all trials.")]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", help="The file to write. [a table: stdout]", show_default=False)
+]
+
+_FORMS = "--as-space, --as-config, --as-results PREFIX, --as-csv or --as-perf-stats"
 
 
 def export(
@@ -34,34 +48,55 @@ def export(
     as_space: AsSpace = False,
     as_config: AsConfig = False,
     as_results: AsResults = None,
+    as_csv: AsCsv = False,
+    as_perf_stats: AsPerfStats = False,
     device: Device = 0,
     top: Count = 10,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the best configs as a space, a tuning config or a result file."""
+    """Write the best configs in another format, or all trials as a table."""
     from deepgen import settings
     from deepgen.cli import studies
     from deepgen.cli.output import print_json, shown, write_text
     from deepgen.tuning import older_results, reuse
     from deepgen.vocabulary.errors import BadInput
 
-    if [as_space, as_config, as_results is not None].count(True) != 1:
-        raise BadInput("export needs an output format", allowed="--as-space, --as-config or --as-results PREFIX")
-    if (output is None) == (as_results is None):
+    table = as_csv or as_perf_stats
+    if [as_space, as_config, as_results is not None, as_csv, as_perf_stats].count(True) != 1:
+        raise BadInput("export needs an output format", allowed=_FORMS)
+    if table and as_json and output is None:
+        raise BadInput("a table and JSON cannot both go to stdout", allowed="give -o FILE for the table")
+    if not table and (output is None) == (as_results is None):
         allowed = "-o FILE with a space or a config, none with --as-results"
         raise BadInput("the file to write is " + ("missing" if output is None else "given twice"), allowed=allowed)
     found = studies.open_study(study, settings.load(), trust=trust)
-    if as_results is not None:
+    use = ""
+    if table:
+        kind, text = "table", _table(found, perf_stats=as_perf_stats)
+        if output is None:
+            sys.stdout.write(text)
+            return
+        write_text(output, text)
+    elif as_results is not None:
         kind, output = "results", older_results.write_results(found, as_results, device, top)
-        use = f"deepgen import {shown(output)}"
+        use = f"; use it with: deepgen import {shown(output)}"
     else:
         assert output is not None
         kind = "space" if as_space else "config"
         data = reuse.as_space(found, top).to_json() if as_space else reuse.as_config(found, top)
         write_text(output, json.dumps(data, indent=2) + "\n")
-        use = f"deepgen space show {shown(output)}" if as_space else f"deepgen tune {shown(output)}"
+        command = "space show" if as_space else "tune"
+        use = f"; use it with: deepgen {command} {shown(output)}"
     if as_json:
         print_json({"study": str(found.folder), "kind": kind, "file": str(output)})
         return
-    print(f"{kind} written to {shown(output)}; use it with: {use}")
+    print(f"{kind} written to {shown(output)}{use}")
+
+
+def _table(study: Study, *, perf_stats: bool) -> str:
+    from deepgen.tuning.perf_stats import as_perf_stats
+    from deepgen.tuning.table import as_csv
+
+    rows = study.rows()
+    return as_perf_stats(rows) if perf_stats else as_csv(rows)

@@ -20,6 +20,7 @@ import typer
 
 import deepgen
 from deepgen.cli import (
+    analyze,
     build,
     bundle,
     clean,
@@ -55,6 +56,7 @@ for _name, _command in (
     ("top", top.top),
     ("show", show.show),
     ("retest", retest.retest),
+    ("analyze", analyze.analyze),
     ("export", export.export),
     ("import", import_results.import_results),
     ("replay", replay.replay),

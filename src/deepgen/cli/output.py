@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from deepgen.tuning.text import knob_text
 from deepgen.view.text import WIDTH, console
 
 
@@ -57,11 +58,6 @@ def labelled(label: str, text: str, indent: int = 9) -> None:
     width = WIDTH - indent
     for i, part in enumerate(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]):
         print(f"{label if i == 0 else '':<{indent}}{part}")
-
-
-def knob_text(value: Any) -> str:
-    """A knob's value as `deepgen build --config` takes it: a permutation is written m-n-k."""
-    return "-".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
 
 
 def config_text(config: Mapping[str, Any]) -> str:

@@ -356,6 +356,10 @@ class Journal:
         """The ended trials, by id."""
         return [trial_of(row) for row in self._table("trials") if row[5]]
 
+    def ended_at(self) -> dict[int, float]:
+        """When each ended trial ended, in Unix time."""
+        return {row[0]: row[8] for row in self._table("trials") if row[5]}
+
     def trial(self, number: int) -> Trial | None:
         return next((trial_of(row) for row in self._table("trials") if row[0] == number and row[5]), None)
 

@@ -28,6 +28,7 @@ from deepgen.tuning.glance import described, known_shapes, sorted_verdicts, winn
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import BASELINE, Plan, Request, narrow, own_baselines
 from deepgen.tuning.speed import speed
+from deepgen.tuning.table import Row, as_frame, trial_row
 from deepgen.tuning.text import bound_text, rate_text, seconds_text
 from deepgen.tuning.winner import Stored, read_winner, write_winner
 from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject, Kernel, Trial, finding, foreign, html
@@ -208,6 +209,17 @@ class Study:
     def trials(self) -> list[Trial]:
         with self._journal() as journal:
             return [check_trial(trial) for trial in journal.trials()]
+
+    def rows(self) -> list[Row]:
+        """One flat row a trial: its verdict and times, `knob.NAME`, `fact.NAME` and `event.NAME`."""
+        with self._journal() as journal:
+            trials, ended_at = journal.trials(), journal.ended_at()
+            raced = self.finals_seconds(self._finals(journal) or {})
+            return [trial_row(check_trial(t), ended_at.get(t.id), raced.get(t.id)) for t in trials]
+
+    def table(self) -> Any:
+        """The same as a pandas DataFrame."""
+        return as_frame(self.rows())
 
     def trial(self, number: int) -> Trial:
         with self._journal() as journal:

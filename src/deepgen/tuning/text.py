@@ -1,4 +1,4 @@
-"""Times and rates as a person reads them."""
+"""Times, rates and knobs as a person reads them."""
 
 from __future__ import annotations
 
@@ -36,3 +36,8 @@ def bound_text(fast: Mapping[str, Any]) -> str:
 
 def share_text(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
+
+
+def knob_text(value: Any) -> str:
+    """A knob's value as `deepgen build --config` takes it: a permutation is written m-n-k."""
+    return "-".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)

@@ -1,0 +1,131 @@
+"""Rows of trials as numbers: what is compared with the time, and what is held fixed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Row = Mapping[str, Any]
+
+KNOB = "knob."
+KINDS = ("event.", "fact.", "derived.", KNOB)
+FEWEST = 20  # values, below which nothing is said of a number
+# Robust standard deviations from the median. 3 is customary. In six recorded spaces and a disturbed study on a CPU, 2
+# and 2.5 find the same knobs; 4 misses two of them in one space, and both in the study.
+_FAR = 3.0
+# They tell how the compiler fared, not how the kernel runs.
+_OF_THE_BUILD = frozenset({"fact.build_seconds", "fact.cpu_seconds"})
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A number of each trial, NaN where a trial does not have it: its logarithm, where all are positive."""
+
+    name: str
+    values: Floats
+
+    @property
+    def known(self) -> npt.NDArray[np.bool_]:
+        return ~np.isnan(self.values)
+
+
+def usable(rows: Sequence[Row]) -> list[Row]:
+    """The trials that have a time."""
+    correct = (row for row in rows if row.get("verdict") == "correct")
+    return [row for row in correct if _number(row.get("seconds")) and row["seconds"] > 0]
+
+
+def log_times(rows: Sequence[Row]) -> Floats:
+    return np.log([float(row["seconds"]) for row in rows])
+
+
+def pulled_in(log_time: Floats) -> Floats:
+    """Times that are far from all others, moved to the edge of what is not far.
+
+    A trial that another process disturbed may take 100 times as long; a few of them would decide every square.
+    """
+    middle = float(np.median(log_time))
+    reach = _FAR * 1.4826 * float(np.median(np.abs(log_time - middle)))
+    return np.clip(log_time, middle - reach, middle + reach) if reach > 0 else log_time
+
+
+def columns_of(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
+    """The numbers that differ among the trials, and the names of those that too few trials have.
+
+    A column that says exactly what an earlier one says is left out.
+    """
+    found: dict[bytes, Column] = {}
+    scarce = []
+    for name in _names(rows, KINDS):
+        told = [row.get(name) for row in rows]
+        if name in _OF_THE_BUILD or not all(value is None or _number(value) for value in told):
+            continue
+        values = np.array([math.nan if value is None else float(value) for value in told])
+        known = values[~np.isnan(values)]
+        if len(np.unique(known)) < 2:
+            continue
+        if len(known) < FEWEST:
+            scarce.append(name)
+            continue
+        scaled = np.log(values) if known.min() > 0 else values / np.abs(known).max()
+        found.setdefault(np.round(scaled, 12).tobytes(), Column(name, scaled))
+    return list(found.values()), scarce
+
+
+def knobs_of(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """The knobs that differ among the trials: a value each trial, None where a knob is absent."""
+    found = {name: [row.get(name) for row in rows] for name in _names(rows, (KNOB,))}
+    return {name.removeprefix(KNOB): values for name, values in found.items() if len({*map(repr, values)}) > 1}
+
+
+def distances(values: Sequence[Any]) -> Floats:
+    """How far apart a knob's values are, from 0 to 1: numbers on a line, anything else at the same distance."""
+    keys = np.array([repr(value) for value in values])
+    apart: Floats = (keys[:, None] != keys[None, :]).astype(np.float64)
+    present = [i for i, value in enumerate(values) if value is not None]
+    if all(_number(values[i]) for i in present):
+        at = _positions(np.array([float(values[i]) for i in present]))
+        apart[np.ix_(present, present)] = np.abs(at[:, None] - at[None, :])
+    return apart
+
+
+def design(knobs: Mapping[str, Sequence[Any]], *, fine: bool) -> Floats:
+    """The knobs as columns for a linear model: one for each value, or (not `fine`) a curve for knobs of numbers."""
+    parts: list[Floats] = []
+    for values in knobs.values():
+        if not fine and all(map(_number, values)):
+            at = _positions(np.array([float(value) for value in values]))
+            parts += [at, (at - at.mean()) ** 2]
+            continue
+        keys = [repr(value) for value in values]
+        parts += [np.array([float(key == level) for key in keys]) for level in sorted(set(keys))[1:]]
+    size = len(next(iter(knobs.values()), ()))
+    return np.column_stack(parts) if parts else np.empty((size, 0))
+
+
+def _positions(values: Floats) -> Floats:
+    """Numbers on a line from 0 to 1: half by their order, half by their logarithm, as sizes mostly double."""
+    levels, place = np.unique(values, return_inverse=True)
+    if len(levels) < 2:
+        return np.zeros(len(values))
+    logs = np.log(levels) if levels[0] > 0 else np.log1p(levels - levels[0])
+    order = np.arange(len(levels)) / (len(levels) - 1)
+    return np.asarray((0.5 * order + 0.5 * (logs - logs[0]) / (logs[-1] - logs[0]))[place])
+
+
+def _names(rows: Sequence[Row], prefixes: tuple[str, ...]) -> list[str]:
+    seen = dict.fromkeys(name for row in rows for name in row)
+    return [name for prefix in prefixes for name in seen if name.startswith(prefix)]
+
+
+def _number(value: Any) -> bool:
+    try:
+        return isinstance(value, (bool, int, float)) and math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False

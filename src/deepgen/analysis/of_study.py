@@ -1,0 +1,22 @@
+"""The rows of a study, with the values that its space derives from knobs."""
+
+from __future__ import annotations
+
+from deepgen.analysis.numbers import Row
+from deepgen.space.definition import value_from_json
+from deepgen.tuning import Study
+from deepgen.vocabulary import DeepgenError
+
+
+def rows_of(study: Study) -> list[Row]:
+    """The rows of `Study.rows()`, and `derived.NAME` where the study's space is known here."""
+    rows = study.rows()
+    try:
+        space = study.space
+    except DeepgenError:  # an old study, whose generator is not here
+        return [*rows]
+    configs = {t.id: {name: value_from_json(value) for name, value in t.config.items()} for t in study.trials()}
+    return [
+        {**row, **{f"derived.{name}": value for name, value in space.derived(configs[row["trial"]]).items()}}
+        for row in rows
+    ]
