@@ -105,6 +105,9 @@ def _print(facts: dict[str, Any]) -> None:
         labelled("time", f"{seconds_text(facts['seconds'])}, {rate_text(facts)} as one trial ({spread})")
         if facts["finals"] is not None:
             labelled("finals", f"{seconds_text(facts['finals'])}, timed beside the other finalists")
+    missing = facts["conditions"].pop("not_counted", {})
+    for why, events in missing.items():
+        labelled("missing", f"{', '.join(events)}: {why}")
     for label, key in (("counters", "counters"), ("measured", "conditions"), ("build", "build")):
         if facts[key]:
             labelled(label, ", ".join(f"{name} {value}" for name, value in facts[key].items()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from deepgen.measure import handed, limits
 from deepgen.measure.base import Helper, Task
+from deepgen.measure.counters.counted import Counted
 from deepgen.measure.gpu_bench import GpuBench
 from deepgen.measure.gpu_buffers import DeviceBuffer
 from deepgen.measure.gpu_checks import Checks
@@ -80,6 +81,11 @@ class GpuWorker(Referee[GpuEntrant]):
             "reference": entrant.bench.reference,
             **(self._nvml.read() if self._nvml else {}),
         }
+
+    def counted(self, entrant: GpuEntrant, events: Sequence[str]) -> Counted:
+        """Runs it for a profiler, which counts from outside of this process."""
+        entrant.between(*self._device.driver.profiled())
+        return Counted()
 
     def stray(self) -> bool:
         return False
