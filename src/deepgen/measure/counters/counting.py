@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from deepgen.build import instruction_mix
@@ -34,7 +35,7 @@ class Counting:
         counted = self._static(artifact, static) if static else Counted()
         if dynamic := [event for event in events if event not in static]:
             counted |= self._runner.count(kernel, artifact, dynamic, shape)
-        return counted
+        return replace(counted, values={event: counted.values[event] for event in events if event in counted.values})
 
     def close(self) -> None:
         self._runner.close()
