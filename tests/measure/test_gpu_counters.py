@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from fake_profilers import fake_ncu, fake_rocprof
 
 from deepgen.measure.counters import ncu, rocprof
 from deepgen.measure.counters.counted import Refused
+from deepgen.measure.counters.counting import Counting
 from deepgen.measure.counters.profiler import Profiler
 from deepgen.measure.supervisor import Supervisor
 from deepgen.operators import gemm
@@ -73,6 +75,15 @@ def test_without_permission_or_program_the_reason_is_told(runner: Supervisor, fo
     counted = told(runner, folder / "nowhere").count(*right, [DRAM])
     assert "events of this GPU cannot be counted" in counted.missing[DRAM]
     assert runner.measure(*right).ok
+
+
+def test_the_theoretical_occupancy_also_where_the_plan_has_expressions(runner: Supervisor, folder: Path) -> None:
+    counting = Counting(runner, replace(runner.task, counters=("occupancy",)), None)
+    made, built = kernel(folder, "right", block=("8 * K", 1, 1), shared_bytes="1024 * K")  # K is 16
+    facts = {"registers": 128, "shared_bytes": 64}
+    counted = counting.count(made, replace(built, facts=facts), ["occupancy"])
+    assert counted.values == {"occupancy": 0.25}, "four blocks of four warps have all registers of 64 warps"
+    assert counting.count(made, built, ["occupancy"]).missing == {"occupancy": "the compiler tells no registers"}
 
 
 def test_both_of_ncus_tables_are_read() -> None:

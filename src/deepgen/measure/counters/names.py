@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput
 
-DEFAULT, MIX = "default", "mix"
-STATIC = f"{MIX}."  # what the disassembly tells: no run is needed for these
+DEFAULT, MIX, OCCUPANCY = "default", "mix", "occupancy"
+OF_MIX = f"{MIX}."  # what the disassembly tells
 MIX_NAMES = tuple(
-    STATIC + part for part in ("instructions", "vector", "matrix", "loads", "stores", "branches", "other")
+    OF_MIX + part for part in ("instructions", "vector", "matrix", "loads", "stores", "branches", "other")
 )
 ALLOWED = f"{DEFAULT}, {MIX}, or names as the device's own tool has them: perf list, ncu --query-metrics, rocprofv3 -L"
 
@@ -59,9 +59,15 @@ def given(counters: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def events(names: Iterable[str], target: Target) -> tuple[str, ...]:
     """The counters meant by these names on a target: groups spelled out, each name once."""
-    default = (*_BY_LANGUAGE.get(target.languages[0], ()), *MIX_NAMES)
+    of_gpus = (OCCUPANCY,) if target.runner == "gpu" else ()
+    default = (*_BY_LANGUAGE.get(target.languages[0], ()), *of_gpus, *MIX_NAMES)
     meant = {DEFAULT: default, MIX: MIX_NAMES}
     return _once(one for name in names for one in meant.get(name, (name,)))
+
+
+def is_static(event: str) -> bool:
+    """Whether no run is needed for it."""
+    return event == OCCUPANCY or event.startswith(OF_MIX)
 
 
 def _once(names: Iterable[str]) -> tuple[str, ...]:
