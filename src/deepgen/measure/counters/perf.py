@@ -91,9 +91,9 @@ def count(names: Sequence[str], run: Between, system: System) -> Counted:
             events.append(find(name))
         except NoEvent as error:
             missing[name] = str(error)
-    of_hardware = [event for event in events if event.of_hardware]
-    groups = [of_hardware[i : i + AT_ONCE] for i in range(0, len(of_hardware), AT_ONCE)]
-    groups += [others] if (others := [event for event in events if not event.of_hardware]) else []
+    # Software events take no counter, but each takes a file for every thread.
+    kinds = [[event for event in events if event.of_hardware is hardware] for hardware in (True, False)]
+    groups = [kind[i : i + AT_ONCE] for kind in kinds for i in range(0, len(kind), AT_ONCE)]
     found = Counted(missing=missing)
     while groups:
         group = groups.pop(0)

@@ -92,7 +92,7 @@ class Profiler:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env={**environment(threads), "TMPDIR": str(folder), "LC_ALL": "C"},
+            env={**environment(threads), "TMPDIR": str(folder), "LC_ALL": "POSIX"},
             start_new_session=True,
         ) as self._running:
             try:
