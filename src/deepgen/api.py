@@ -47,6 +47,7 @@ def tune(
     generator: Generator | None = None,
     policy: Policy | None = None,
     baselines: bool | Sequence[str | type[Baseline]] = True,
+    counters: str | Sequence[str] | None = None,
     out: str | Path | None = None,
     engine: Engine | None = None,
     settings: Settings | None = None,
@@ -63,7 +64,8 @@ def tune(
     of kernels, such as "c_gemm", in place of the best for that target; `threads` is how many threads kernels and
     baselines use at most on a CPU. `knobs` narrows knobs to some of their values. `generator` is a family of kernels of
     your own in place of deepgen's; `strategy` may be a class of your own, and `baselines` a list of names and such
-    classes. `out` is where studies are kept.
+    classes. `counters` is "default" or a list of events that are counted of every right kernel, in runs of their own.
+    `out` is where studies are kept.
 
     `progress` shows how far the run is, by default in a terminal and in a notebook; `watch` is called with the same
     facts, and `stop` ends the run when it is set. Ctrl-C ends it as cleanly: what was measured is kept, then
@@ -110,6 +112,7 @@ def tune(
         generator=generator if family is None else generators.by_name(family),
         policy=policy or Policy(),
         baselines=baselines,
+        counters=counters,
         out=STUDIES if out is None else Path(out),
     )
     if threads is not None:

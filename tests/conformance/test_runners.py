@@ -133,6 +133,14 @@ def test_a_comparison_has_one_sample_of_each_for_every_round(case: Case) -> None
     assert all(m.ok for m in results)
 
 
+def test_every_event_is_counted_or_missing_with_a_reason(case: Case) -> None:
+    events = ["task-clock", "no-such-event"]
+    counted = case.runner.count(*case.good[0], events)
+    assert sorted([*counted.values, *counted.missing]) == sorted(events)
+    assert all(counted.missing.values())
+    assert not case.runner.count(*case.bad[0], events).values
+
+
 def test_one_bad_contender_does_not_spoil_a_comparison(case: Case) -> None:
     entries = [Contender("first", *case.good[0]), Contender("bad", *case.bad[0]), Contender("last", *case.good[1])]
     first, bad, last = case.runner.compare(entries, rounds=3, seed=3)

@@ -247,6 +247,7 @@ def test_real_kernels_run_in_a_worker_there_too_and_faults_are_verdicts(tmp_path
         domains={"PLACE": places},
         policy=Policy(max_samples=10, max_seconds=0.05, timeout_seconds=1.5),
         baselines=False,
+        counters="task-clock,no-such-event",
         out=tmp_path / "studies",
     )
     packed = pack(request, tmp_path / "b.tar.gz")
@@ -259,7 +260,10 @@ def test_real_kernels_run_in_a_worker_there_too_and_faults_are_verdicts(tmp_path
     for name, measured in seen.items():
         assert measured.verdict is FAULTS[str(name)].verdict, measured.detail
         assert FAULTS[str(name)].says in measured.detail
-    assert fault_of(study.best().trial.config) is None
+    best = study.best().trial
+    assert fault_of(best.config) is None
+    assert best.measurement.counters.keys() | {"no-such-event"} == {"task-clock", "no-such-event"}
+    assert len([text for _, text in study.notes() if "no-such-event" in text]) == 1, "told once"
     assert study.trials()[0].measurement.conditions["device"] == request.target.model  # type: ignore[attr-defined]
 
 

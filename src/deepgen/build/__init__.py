@@ -6,7 +6,16 @@ from collections.abc import Mapping
 
 from deepgen.build.base import BuildError, BuildLimits, Built, Toolchain
 from deepgen.build.cache import Cache, cache_key, default_cache_folder
-from deepgen.build.find import TOOLS, ToolStatus, disassembled, survey, toolchain_for, toolchains_for
+from deepgen.build.find import (
+    TOOLS,
+    ToolStatus,
+    disassembled,
+    instruction_mix,
+    required,
+    survey,
+    toolchain_for,
+    toolchains_for,
+)
 from deepgen.build.group import Group
 from deepgen.build.make import make
 from deepgen.build.pool import BuildPool
@@ -42,7 +51,9 @@ __all__ = [
     "cache_key",
     "default_cache_folder",
     "disassembled",
+    "instruction_mix",
     "make",
+    "required",
     "survey",
     "toolchain_for",
     "toolchains_for",

@@ -13,12 +13,12 @@ from deepgen.build.base import BuildError, BuildLimits, Toolchain
 from deepgen.build.cache import default_cache_folder
 from deepgen.build.group import Group
 from deepgen.build.programs import Tool
-from deepgen.build.toolchains import disassembly
+from deepgen.build.toolchains import disassembly, mix
 from deepgen.build.toolchains.c import CCompiler, gcc_or_clang, zig
 from deepgen.build.toolchains.sim import SimToolchain
 from deepgen.targets import PROCESSORS, Cpu, Target, host
 from deepgen.targets.cpu import common
-from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Missing, Source
+from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Missing, Source
 
 _SMALLEST = "#include <math.h>\n#include <stdint.h>\nfloat tried(float x) { return expf(x); }\n"
 
@@ -99,11 +99,34 @@ _TOOLCHAINS: Mapping[str, Callable[[Target, Mapping[str, str]], Toolchain]] = {
 
 def disassembled(binary: Path, paths: Mapping[str, str] | None = None) -> str:
     """A binary's instructions as text. It is read by a disassembler and never run."""
-    name = "nvdisasm" if binary.suffix == ".cubin" else "objdump"
+    name, disassemble = _DISASSEMBLERS.get(binary.suffix, ("objdump", disassembly.objdump))
+    return disassemble(required(name, f"{binary} cannot be shown", paths), binary)
+
+
+def instruction_mix(binary: Path, target: Target, paths: Mapping[str, str] | None = None) -> dict[str, float]:
+    """How many instructions a binary has, and the shares of their classes. Raises DeepgenError."""
+    machine = str(_MACHINES.get(binary.suffix) or getattr(target, "machine", ""))
+    if machine not in mix.DIALECTS:
+        raise DeepgenError(f"instructions of {target.name} are not told apart")
+    try:
+        return mix.mix(disassembled(binary, paths), machine)
+    except ValueError as error:
+        raise DeepgenError(str(error)) from error
+
+
+def required(name: str, blocks: str, paths: Mapping[str, str] | None = None) -> str:
+    """The path of a tool that works. Raises Missing, with what that blocks."""
     status = _status(TOOLS[name], (paths or {}).get(name, ""))
     if status.path is None or not status.ok:
-        raise Missing(name, blocks=f"{binary} cannot be shown ({status.problem})", remedy=status.remedy)
-    return disassembly.sass(status.path, binary) if name == "nvdisasm" else disassembly.objdump(status.path, binary)
+        raise Missing(name, blocks=f"{blocks} ({status.problem})", remedy=status.remedy)
+    return status.path
+
+
+_DISASSEMBLERS: Mapping[str, tuple[str, Callable[[str, Path], str]]] = {
+    ".cubin": ("nvdisasm", disassembly.sass),
+    ".hsaco": ("llvm-objdump", disassembly.objdump),
+}
+_MACHINES = {".cubin": "sass", ".hsaco": "amdgcn"}
 
 
 def survey(paths: Mapping[str, str] | None = None) -> list[ToolStatus]:

@@ -24,15 +24,27 @@ TOOLS = (
     ),
     Tool("hip", "compiling HIP kernels", "Install it with `apt-get install clang-19 lld-19`, or install ROCm."),
     Tool("nvdisasm", "showing CUDA machine code", "Install it with `pip install nvidia-cuda-nvdisasm`."),
+    Tool("llvm-objdump", "showing HIP machine code", "Install it with `apt-get install llvm-19`, or install ROCm."),
+    Tool(
+        "ncu", "counting events of NVIDIA GPUs", "Install NVIDIA's Nsight Compute, which is part of the CUDA toolkit."
+    ),
+    Tool("rocprof", "counting events of AMD GPUs", "Install rocprofiler-sdk, which is part of ROCm."),
 )
 _TOOLKITS = (Path("/usr/local/cuda"), Path("/opt/cuda"))
+# Programs that are looked for in their makers' folders before the search path: executables, and globs of folders.
+_PROGRAMS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "nvdisasm": (("nvdisasm",), ("/usr/local/cuda/bin", "/opt/cuda/bin")),
+    "llvm-objdump": (("llvm-objdump",), ("/opt/rocm/llvm/bin", "/opt/dtk/llvm/bin")),
+    "ncu": (("ncu",), ("/usr/local/cuda*/bin", "/opt/cuda/bin", "/opt/nvidia/nsight-compute/*")),
+    "rocprof": (("rocprofv3", "rocprof"), ("/opt/rocm*/bin",)),
+}
 _VENDORS = (Path("/opt/rocm/llvm/bin/clang++"), Path("/opt/dtk/llvm/bin/clang++"))
 
 
 def examine(name: str, given: str) -> tuple[str | None, str | None]:
     """A tool's version and path; None where it is not here. Raises BadInput when the path that was set is wrong."""
-    if name == "nvdisasm":
-        path = _nvdisasm(given)
+    if name in _PROGRAMS:
+        path = program(name, given)
         return (programs.version(path), path) if path else (None, None)
     try:
         if name == "hip":
@@ -49,7 +61,7 @@ def nvrtc_for(target: Target, paths: Mapping[str, str]) -> Nvrtc:
     assert isinstance(target, Cuda), "only CUDA targets have kernels in CUDA"
     seen = []
     for path in _libraries(paths.get("nvrtc", "")):
-        library = _described(path, _nvdisasm(paths.get("nvdisasm", "")))
+        library = _described(path, program("nvdisasm", paths.get("nvdisasm", "")))
         if library.serves(target):
             return library
         seen.append(f"NVRTC {library.version}")
@@ -91,12 +103,20 @@ def _package_folders() -> Iterator[Path]:
     yield from map(Path, (spec.submodule_search_locations or []) if spec else [])
 
 
-def _nvdisasm(given: str) -> str | None:
+def program(name: str, given: str) -> str | None:
+    """The path that was set; otherwise that of a Python package, then of its maker's newest folder, then any."""
     if given:
-        return programs.named("nvdisasm", given)
-    packaged = (shutil.which("nvdisasm", path=str(f)) for p in _package_folders() for f in p.glob("*/bin"))
-    toolkits = (shutil.which("nvdisasm", path=str(folder / "bin")) for folder in _TOOLKITS)
-    return next((path for path in (*packaged, *toolkits) if path), None) or shutil.which("nvdisasm")
+        return programs.named(name, given)
+    executables, places = _PROGRAMS[name]
+    packaged = [str(folder) for package in _package_folders() for folder in package.glob("*/bin")]
+    fixed = [str(found) for place in places for found in sorted(Path("/").glob(place[1:]), reverse=True)]
+    for executable in executables:
+        for folder in (*packaged, *fixed):
+            if found := shutil.which(executable, path=folder):
+                return found
+        if found := programs.search(executable):
+            return found
+    return None
 
 
 def hip_for(target: Target, paths: Mapping[str, str]) -> HipClang:

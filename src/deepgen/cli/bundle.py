@@ -50,6 +50,7 @@ def pack(
     strategy: options.Strategy = None,
     space_strategy: options.SpaceStrategy = None,
     keep_top: options.KeepTop = None,
+    counters: options.Counters = None,
     out: options.OutFolder = None,
     warm: options.Warm = False,
     trust: options.Trust = False,
@@ -76,6 +77,7 @@ def pack(
         "strategy": strategy,
         "space_strategy": space_strategy,
         "keep_top": keep_top,
+        "counters": counters,
         "out": out,
     }
     request = _request(words, given, current, warm=warm, trust=trust)

@@ -37,7 +37,7 @@ def requests_of(
         generator = OlderGenerator(_points(older, fetched, group), group.space_strategy, fetched.name)
         return [Request(operator=generator.operator, generator=generator, **common, **said)]
     own = config_file.read(config)
-    for name in ("trials", "time_budget", "seed", "strategy"):
+    for name in ("trials", "time_budget", "seed", "strategy", "counters"):
         if getattr(own, name) is not None:
             said.setdefault(name, getattr(own, name))
     return [Request(operator=operator, domains=own.knobs, **common, **said) for operator in own.operators]

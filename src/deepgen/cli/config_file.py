@@ -12,6 +12,7 @@ from deepgen.cli import words
 from deepgen.cli.completion import EVERY_FAMILY
 from deepgen.generators import FAMILIES
 from deepgen.generators.older import files as older
+from deepgen.measure.counters import names as counter_names
 from deepgen.operators import OPERATORS, Operator, words_of
 from deepgen.operators.words import short_example
 from deepgen.settings import read_json, read_toml
@@ -19,7 +20,20 @@ from deepgen.vocabulary.errors import BadInput
 
 SUFFIXES = (".toml", ".json")
 WHAT = ("operator", "shapes")
-RUN = ("target", "family", "threads", "one_kernel", "knobs", "budget", "seed", "strategy", "keep_top", "out")
+RUN = (
+    "target",
+    "family",
+    "threads",
+    "one_kernel",
+    "knobs",
+    "budget",
+    "seed",
+    "strategy",
+    "keep_top",
+    "counters",
+    "out",
+)
+OF_A_RUN = ("trials", "time_budget", "seed", "strategy", "keep_top", "counters", "out")  # as Request calls them
 _CONTENT = f"an object with {', '.join(WHAT)}, the operator's words, {', '.join(RUN)}"
 
 
@@ -39,6 +53,7 @@ class TuningConfig:
     seed: int | None = None
     strategy: str | None = None
     keep_top: int | None = None
+    counters: str | list[str] | None = None
     out: Path | None = None
 
 
@@ -107,6 +122,7 @@ def read(path: Path) -> TuningConfig:
         seed=top.get("seed", _seed, "a whole number from 0 up"),
         strategy=top.get("strategy", _word, "a strategy's name", check=search.check),
         keep_top=top.get("keep_top", _whole, "must be an integer of at least 1"),
+        counters=top.get("counters", _words, counter_names.ALLOWED, check=counter_names.given),
         # As in the settings file, a relative path is relative to the file that names it.
         out=top.get("out", lambda v: path.parent / Path(v).expanduser() if _word(v) else None, "a folder"),
     )
@@ -171,6 +187,10 @@ def _knobs(top: _Table) -> dict[str, list[Any]]:
 
 def _word(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+def _words(value: Any) -> str | list[Any] | None:
+    return value if isinstance(value, (str, list)) and value else None
 
 
 def _table(value: Any) -> dict[str, Any] | None:

@@ -163,6 +163,15 @@ SpaceStrategy = Annotated[
         show_default=False,
     ),
 ]
+Counters = Annotated[
+    str | None,
+    typer.Option(
+        "--counters",
+        metavar="default|EVENT,...",
+        help="Count these events of every right kernel, in runs of their own. [none]",
+        show_default=False,
+    ),
+]
 Trust = Annotated[bool, typer.Option("--trust", help="Run code and binaries that this user's deepgen did not write.")]
 Warm = Annotated[bool, typer.Option("--warm", help="Measure with warm caches instead of cold ones.")]
 

@@ -22,7 +22,7 @@ from deepgen.vocabulary.errors import BadInput
 # What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
 OF_A_RUN = (
     "trials", "time_budget", "seed", "strategy", "options", "transfer", "second_look", "target_speedup", "patience",
-    "keep_top", "out",
+    "keep_top", "counters", "out",
 )  # fmt: skip
 PLACEMENT = ("family", "threads")
 
@@ -91,7 +91,7 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
     _no_space_strategy(options)
     config = config_file.read(Path(given[0]))
     target = _target(options["target"], config.target or settings.target)
-    said = {name: getattr(config, name) for name in ("trials", "time_budget", "seed", "strategy", "keep_top", "out")}
+    said = {name: getattr(config, name) for name in config_file.OF_A_RUN}
     chosen = {"out": settings.studies, **_chosen(said, options)}
     groups = [config.operators] if config.one_kernel else [(operator,) for operator in config.operators]
     wanted = [

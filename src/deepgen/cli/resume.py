@@ -16,6 +16,7 @@ def resume(
     engine: options.Engine = "local",
     address: options.Address = None,
     keep_top: options.KeepTop = None,
+    counters: options.Counters = None,
     detach: options.Detach = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
@@ -33,7 +34,7 @@ def resume(
         studies.check_machine(found)
     if trials is not None and trials <= (done := len(found.trials())):
         note(f"{done} trials are done already: --trials {trials} adds none")
-    given = {"trials": trials, "time_budget": time_budget, "keep_top": keep_top}
+    given = {"trials": trials, "time_budget": time_budget, "keep_top": keep_top, "counters": counters}
     job = session.Job(requests.from_study(found, given), found.folder)
     if detach:
         start(context.obj.argv, [job.folder], as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,6 +107,16 @@ def _print(facts: dict[str, Any]) -> None:
         labelled("time", f"{seconds_text(facts['seconds'])}, {rate_text(facts)} as one trial ({spread})")
         if facts["finals"] is not None:
             labelled("finals", f"{seconds_text(facts['finals'])}, timed beside the other finalists")
-    for label, key in (("counters", "counters"), ("measured", "conditions"), ("build", "build")):
-        if facts[key]:
-            labelled(label, ", ".join(f"{name} {value}" for name, value in facts[key].items()))
+    conditions = dict(facts["conditions"])
+    missing = conditions.pop("not_counted", {})
+    if facts["counters"]:
+        labelled("counters", _listed(facts["counters"]))
+    for why, events in missing.items():
+        labelled("missing", f"{', '.join(events)}: {why}")
+    for label, values in (("measured", conditions), ("build", facts["build"])):
+        if values:
+            labelled(label, _listed(values))
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())

@@ -44,6 +44,7 @@ def tune(
     patience: options.Patience = None,
     space_strategy: options.SpaceStrategy = None,
     keep_top: options.KeepTop = None,
+    counters: options.Counters = None,
     out: options.OutFolder = None,
     warm: options.Warm = False,
     detach: options.Detach = False,
@@ -75,6 +76,7 @@ def tune(
         "patience": patience,
         "space_strategy": space_strategy,
         "keep_top": keep_top,
+        "counters": counters,
         "out": out,
     }
     wanted, words_detach = requests.from_words(words, given, current, policy)

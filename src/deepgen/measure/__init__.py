@@ -36,7 +36,7 @@ def open_runner(
     if task.target.runner == "sim":
         from deepgen.measure.sim import SimRunner
 
-        return _over_shapes(SimRunner(task), task)
+        return _whole(SimRunner(task), task, toolchains)
     from deepgen.measure.supervisor import Supervisor
 
     device_for(task.target)  # raises where there is none
@@ -50,13 +50,17 @@ def open_runner(
         helpers=helpers,
         arrays=arrays,
     )
-    return _over_shapes(runner, task)
+    return _whole(runner, task, toolchains)
 
 
-def _over_shapes(runner: Runner, task: Task) -> Runner:
+def _whole(runner: Runner, task: Task, toolchains: Mapping[str, str] | None) -> Runner:
+    """The runner over all timed shapes, and with counters where the task asks for some."""
+    from deepgen.measure.counters.counting import Counting
     from deepgen.measure.shapes import OverShapes
 
-    return OverShapes(runner, len(task.timed)) if task.also else runner
+    if task.also:
+        runner = OverShapes(runner, len(task.timed))
+    return Counting(runner, task, toolchains) if task.counters else runner
 
 
 def peak_gflops(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deepgen import operators, targets
+from deepgen.measure.counters.counted import Counted
 from deepgen.operators import Operator, is_built_in, record
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, JsonObject, Kernel, Measurement
@@ -48,6 +49,7 @@ class Task:
     also: tuple[Operator, ...] = ()  # other shapes that kernels are timed at
     neighbours: tuple[Operator, ...] = ()  # shapes at which the winner is verified, but not timed
     own_baselines: Mapping[str, Source] = field(default_factory=dict)  # of the user's own, on this machine only
+    counters: tuple[str, ...] = ()  # what is counted of right kernels beside their time
 
     @property
     def timed(self) -> tuple[Operator, ...]:
@@ -73,6 +75,8 @@ class Task:
                 out[name] = [_told(operator) for operator in operators_of]
         if self.own_baselines:
             out["own_baselines"] = {name: source.to_json() for name, source in self.own_baselines.items()}
+        if self.counters:
+            out["counters"] = list(self.counters)
         return out
 
     @staticmethod
@@ -85,6 +89,7 @@ class Task:
             also=tuple(map(operators.from_json, data.get("also", ()))),
             neighbours=tuple(map(operators.from_json, data.get("neighbours", ()))),
             own_baselines={name: Source.from_json(row) for name, row in data.get("own_baselines", {}).items()},
+            counters=tuple(data.get("counters", ())),
         )
 
 
@@ -141,6 +146,10 @@ class Runner(Protocol):
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
         """Time all, interleaved in an order drawn again for each round; sample i of each is from round i."""
+        ...
+
+    def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
+        """Count events in runs of their own. What cannot be counted is missing, with the reason."""
         ...
 
     def close(self) -> None: ...

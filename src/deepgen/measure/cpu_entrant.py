@@ -105,6 +105,25 @@ class CpuEntrant:
         It finds other inputs than the run before. Where caches are to be warm, an untimed run has met them first: what
         rewriting left in the caches is not what is timed.
         """
+        run = self._ready()
+        started = time.perf_counter_ns()
+        run()
+        ended = time.perf_counter_ns()
+        self._enter_own()
+        self._check()
+        return (ended - started) * 1e-9
+
+    def between(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
+        """One run under the conditions of a timed one, with something called right before it and right after."""
+        run = self._ready()
+        begin()
+        run()
+        end()
+        self._enter_own()
+        self._check()
+
+    def _ready(self) -> Callable[[], None]:
+        """What runs it, with everything done that comes before a timed run."""
         around = self.around
         if around.task.policy.cold:
             self._next_inputs()
@@ -114,15 +133,9 @@ class CpuEntrant:
         around.threads.settle()
         if around.task.policy.cold:
             around.harness.flush([b.all for b in self._cold()])
-        run = self.run
         self._enter(Stage.TIME)
         around.harness.begin()
-        started = time.perf_counter_ns()
-        run()
-        ended = time.perf_counter_ns()
-        self._enter_own()
-        self._check()
-        return (ended - started) * 1e-9
+        return self.run
 
     def last(self) -> None:
         """Verify once more, with other garbage in the scratch memory."""

@@ -131,6 +131,18 @@ class GpuEntrant:
         self._check()
         return seconds
 
+    def between(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
+        """One run, with something called right before it and right after: a profiler is told what to look at."""
+        self._next_inputs()
+        with self._stage(Stage.VERIFY, limits.PROFILED_SECONDS):
+            self.bench.reset()
+            self.device.driver.synchronize()
+            begin()
+            self._run()
+            self.device.driver.synchronize()
+            end()
+        self._check()
+
     def last(self) -> None:
         """Verify once more, with other garbage in the scratch memory; damage done by any run shows here."""
         for workspace in self._scratch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from deepgen.measure import handed, limits
 from deepgen.measure.base import Helper, Task
 from deepgen.measure.bench import Rejected
+from deepgen.measure.counters.counted import Counted
 from deepgen.measure.gpu_bench import GpuBench
 from deepgen.measure.gpu_buffers import DeviceBuffer
 from deepgen.measure.gpu_checks import Checks
@@ -82,6 +83,11 @@ class GpuWorker(Referee[GpuEntrant]):
             "reference": entrant.bench.reference,
             **(self._nvml.read() if self._nvml else {}),
         }
+
+    def counted(self, entrant: GpuEntrant, events: Sequence[str]) -> Counted:
+        """Runs it for a profiler, which counts from outside of this process."""
+        entrant.between(*self._device.driver.profiled())
+        return Counted()
 
     def stray(self) -> bool:
         return False

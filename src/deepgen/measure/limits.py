@@ -12,6 +12,7 @@ _BYTES_A_SECOND = 1e8
 _GPU = 100.0  # times that, on a GPU
 _REFERENCE_FLOPS_A_SECOND = 1e8  # integers have no BLAS
 LOAD_SECONDS = 20.0
+PROFILED_SECONDS = 300.0  # a profiler may repeat a run once for each group of counters
 START_SECONDS = 120.0  # a first import on a slow disk, or of a large framework
 
 

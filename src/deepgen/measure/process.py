@@ -62,14 +62,14 @@ class WorkerProcess:
         try:
             self._keeper = subprocess.Popen(
                 # Not `-m`: that would put the current folder before everything else that is imported.
-                [sys.executable, keeper.__file__, *map(str, fds), *_import_path()],
+                [sys.executable, keeper.__file__, *map(str, fds), *import_path()],
                 stdin=subprocess.DEVNULL,
                 stdout=output_write,
                 stderr=output_write,
                 pass_fds=fds,
                 # A folder of our own: nothing lying about in the user's can be overwritten by chance.
                 cwd=scratch,
-                env={**_environment(opening["threads"]), _MARK: self._mark},
+                env={**environment(opening["threads"]), _MARK: self._mark},
                 start_new_session=True,
             )
         finally:
@@ -202,7 +202,8 @@ def _end_marked(mark: bytes) -> None:
         time.sleep(0.01)
 
 
-def _environment(threads: int) -> dict[str, str]:
+def environment(threads: int) -> dict[str, str]:
+    """Of a process that runs kernels and baselines."""
     count = str(threads)
     out = dict(os.environ)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
@@ -212,7 +213,7 @@ def _environment(threads: int) -> dict[str, str]:
     return out
 
 
-def _import_path() -> list[str]:
+def import_path() -> list[str]:
     """Where this process found what it imported, but for the current folder, where anything may lie."""
     found = [str(Path(p).absolute()) for p in sys.path if p]
     ours = str(Path(deepgen.__file__).absolute().parents[1])

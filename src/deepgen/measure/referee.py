@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ import numpy as np
 from deepgen.measure import handed
 from deepgen.measure.base import STRIDED, Task
 from deepgen.measure.bench import Rejected
+from deepgen.measure.counters.counted import Counted
 from deepgen.measure.timing import enough
 from deepgen.vocabulary import JsonObject, Measurement, Verdict
 
@@ -46,6 +47,10 @@ class Entrant(Protocol):
     def first(self) -> None: ...
 
     def timed(self) -> float: ...
+
+    def between(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
+        """One run under the conditions of a timed one, with something called right before it and right after."""
+        ...
 
     def last(self) -> None: ...
 
@@ -87,6 +92,10 @@ class Referee(ABC, Generic[E]):
     def stray(self) -> bool:
         """Whether this process is left in a state in which nothing more should be timed."""
 
+    @abstractmethod
+    def counted(self, entrant: E, events: Sequence[str]) -> Counted:
+        """Run it as often as it takes to count these events."""
+
     def inspect(self, entrant: E, *, finished: bool = False) -> None:
         """After an entrant has run. Raises ContextLost if it left its process changed, or when `finished`, busy."""
         return
@@ -115,6 +124,22 @@ class Referee(ABC, Generic[E]):
         finally:
             entrant.close()
         return [self._right(entrant, samples)]
+
+    def count(self, request: Mapping[str, Any]) -> list[Measurement]:
+        """Count events of a kernel on the task's own inputs. No samples are taken: counting may slow it down."""
+        entrant = self.entrant(Inputs(self.task.seed, shape=request.get("shape", 0)), 0, None)
+        try:
+            self.load(entrant, request)
+            with self.limited():
+                entrant.first()
+                self.look()
+                counted = self.counted(entrant, request["events"])
+                self.inspect(entrant, finished=True)
+        except Rejected as rejected:
+            return [self._rejected(entrant, rejected)]
+        finally:
+            entrant.close()
+        return [counted.kept_in(self._right(entrant, []))]
 
     def verify(self, request: Mapping[str, Any]) -> list[Measurement]:
         """The verdict on other inputs, aligned no better than a user's may be."""

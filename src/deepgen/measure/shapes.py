@@ -8,6 +8,7 @@ from math import exp, log
 from statistics import median
 
 from deepgen.measure.base import Contender, Runner
+from deepgen.measure.counters.counted import Counted
 from deepgen.vocabulary import Artifact, Json, Kernel, Measurement
 
 
@@ -38,6 +39,10 @@ class OverShapes:
             for i, measured in zip(racing, raced, strict=True):
                 found[i].append(measured)
         return [combined(measured) for measured in found]
+
+    def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
+        """At the first shape only: shares and rates of several cannot be combined."""
+        return self._runner.count(kernel, artifact, events, shape)
 
     def close(self) -> None:
         self._runner.close()

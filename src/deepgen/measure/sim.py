@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepgen.measure.base import Contender, Task
+from deepgen.measure.counters.counted import Counted
 from deepgen.measure.timing import enough
 from deepgen.targets import Sim
 from deepgen.targets.sim import duration, fault, noisy, true_seconds
@@ -52,6 +53,9 @@ class SimRunner:
             right = Measurement(Verdict.CORRECT, samples=tuple(drawn), error=0.0, conditions=_CONDITIONS)
             out.append(self._failed(config) or right)
         return out
+
+    def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
+        return Counted.nothing(events, "the simulated device has no counters")
 
     def close(self) -> None:
         pass

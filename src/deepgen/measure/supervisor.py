@@ -14,6 +14,8 @@ from typing import Any
 from deepgen.build import Cache, build_once, default_cache_folder
 from deepgen.measure import conditions, handed, harness, limits
 from deepgen.measure.base import Contender, Helper, Task
+from deepgen.measure.counters.counted import Counted
+from deepgen.measure.counters.profiler import Profiler
 from deepgen.measure.process import Lost, WorkerProcess
 from deepgen.measure.timing import is_beaten, unsettled
 from deepgen.operators import is_built_in
@@ -71,6 +73,7 @@ class Supervisor:
         self._build = partial(_built_here, cache=cache, toolchains=toolchains)
         self._opening = self._prepare_opening(helpers if helpers and "harness" in helpers else self._build(task))
         self._worker: WorkerProcess | None = None
+        self._profiler = Profiler(task, self._scratch.path, toolchains or {}) if task.target.runner == "gpu" else None
         self._closed = False
         self._device = threading.Lock()
         self._busy = 0  # measurements in a row that stayed contaminated
@@ -135,6 +138,20 @@ class Supervisor:
             out.update(zip(racing, (_noted(m, retaken=retaken) for m in measurements), strict=True))
         return [out[i] for i in range(len(entries))]
 
+    def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
+        key = artifact.kernel_id
+        if self._deaths[key] >= DEATHS:
+            return Counted.of(self._verdicts[key], events)
+        self._hand_over(self.task.seed, "normal", shape)
+        request = {"do": "count", "events": list(events), "shape": shape, **_entry(kernel, artifact)}
+        if self._profiler is not None:
+            with self._device:
+                return self._profiler.count(self._opening, request)
+        try:
+            return Counted.of(self._take(request, [key])[0][0], events)
+        except Lost as lost:
+            return Counted.of(_verdict(lost), events)
+
     def _hand_over(self, seed: int, probe: str, shape: int) -> None:
         """The worker has none of a user's code: what that computes is computed here."""
         operator = self.task.shapes[shape]
@@ -169,6 +186,8 @@ class Supervisor:
 
     def close(self) -> None:
         self._closed = True
+        if self._profiler is not None:
+            self._profiler.close()
         # A measurement under way in another thread ends when its worker does.
         while not self._device.acquire(timeout=0.05):
             if (worker := self._worker) is not None:

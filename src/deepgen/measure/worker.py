@@ -9,7 +9,7 @@ import gc
 import os
 import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from deepgen.measure import limits
 from deepgen.measure.base import Helper, Task
 from deepgen.measure.bench import Bench, Rejected
 from deepgen.measure.channel import Channel, Closed
+from deepgen.measure.counters import perf
+from deepgen.measure.counters.counted import Counted
 from deepgen.measure.cpu_entrant import CpuEntrant, Surroundings
 from deepgen.measure.harness import Harness
 from deepgen.measure.process_state import Watch
@@ -128,6 +130,9 @@ class CpuWorker(Referee[CpuEntrant]):
             "call_seconds": self._call_seconds,
         }
 
+    def counted(self, entrant: CpuEntrant, events: Sequence[str]) -> Counted:
+        return perf.count(events, entrant.between, perf.Linux())
+
     def inspect(self, entrant: CpuEntrant, *, finished: bool = False) -> None:
         if entrant.baseline:
             self._watch.accept()
@@ -156,7 +161,12 @@ def serve(channel: Channel, pulse: Pulse) -> None:
             worker.close()
             worker = _opened(request, pulse, channel)
             continue
-        handlers = {"measure": worker.measure, "verify": worker.verify, "compare": worker.compare}
+        handlers = {
+            "measure": worker.measure,
+            "verify": worker.verify,
+            "compare": worker.compare,
+            "count": worker.count,
+        }
         gc.disable()
         try:
             answer: JsonObject = {"measurements": [m.to_json() for m in handlers[request["do"]](request)]}

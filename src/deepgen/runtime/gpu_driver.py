@@ -7,7 +7,7 @@ a device; CUDA's side was. A call that fails raises DriverError, whose `sticky` 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -200,6 +200,12 @@ class Driver:
         milliseconds = c_float()
         self._check("elapsed", self._calls["elapsed"](byref(milliseconds), start, end))
         return milliseconds.value * 1e-3
+
+    def profiled(self) -> tuple[Callable[[], object], Callable[[], object]]:
+        """What tells a profiler to begin, and to end. AMD's have no such calls: they record every launch."""
+        if self.api is HIP:
+            return int, int
+        return self.library.cuProfilerStart, self.library.cuProfilerStop
 
     def synchronize(self) -> None:
         """Wait for all work; a fault of a kernel shows here."""

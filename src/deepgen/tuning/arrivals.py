@@ -31,6 +31,7 @@ def check_measurement(trial: int, measured: Measurement) -> None:
     _need(error is None or type(error) in (int, float), f"the error of trial {trial} is not a number")
     for name in ("counters", "conditions"):
         _need(isinstance(getattr(measured, name), dict), f"the {name} of trial {trial} are no table")
+    _need(all(map(_is_number, measured.counters.values())), f"the counters of trial {trial} are not all numbers")
 
 
 def check_finals(finals: Mapping[str, Any], *, samples: bool = True) -> None:
@@ -131,6 +132,10 @@ def _rows(finals: Mapping[str, Any], part: str, *, required: bool = False) -> li
 
 def _is_time(value: object) -> bool:
     return type(value) in (int, float) and 0.0 < value < _MOST_SECONDS  # type: ignore[operator]
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
 
 
 def _is_ratio(value: object) -> bool:

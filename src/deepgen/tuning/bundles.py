@@ -19,6 +19,7 @@ from deepgen.measure.supervisor import build_helpers
 from deepgen.targets import device_for, host
 from deepgen.tuning import arrivals, bundle_pack
 from deepgen.tuning.bundle_runner import UNMEASURED
+from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.finals import RESERVES, finals_inputs
 from deepgen.tuning.identity import open_journal
 from deepgen.tuning.journal import Journal
@@ -133,7 +134,10 @@ def merge(study: Study, path: Path, *, engine: LocalEngine | None = None) -> Mer
         finals = None if results.finals is None else {**results.finals, "bundle": results.head["bundle"]}
         # Whatever is wrong is found before anything is written.
         _check(study, journal, fresh, finals, ended, path, engine or LocalEngine())
+        uncounted = Uncounted(journal.trials())
         journal.finish(fresh)
+        for reason in uncounted.of(fresh):
+            journal.note(reason)
         raced = finals is not None and _keep_finals(study, journal, finals, ended, engine or LocalEngine())
         if fresh or raced:
             journal.note(

@@ -70,6 +70,7 @@ def check_trial(trial: Trial) -> Trial:
     texts = (trial.kernel_id or "", measured.detail)
     good = all(isinstance(table, Mapping) for table in tables) and all(isinstance(text, str) for text in texts)
     good = good and all(_number(sample) and sample > 0 for sample in measured.samples)
+    good = good and all(map(_number, measured.counters.values()))
     if not good or not (measured.error is None or _number(measured.error)):
         raise ValueError(f"trial {trial.id}")
     return trial

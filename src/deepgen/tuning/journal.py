@@ -340,6 +340,15 @@ class Journal:
             if after != before:
                 self._settle(after)
 
+    def recount(self, trials: Sequence[Trial]) -> None:
+        """Record what was counted of trials that have ended. Nothing else of them may have changed."""
+        update = "UPDATE trials SET outcome = ?, seal = ? WHERE id = ? AND rank = ? AND verdict = ? AND done_at = ?"
+        ended = {row[0]: row[8] for row in self._table("trials") if row[5]}
+        with self._transaction():
+            for trial in trials:
+                verdict, _, outcome, at, seal = done_values(trial, ended[trial.id])
+                self._db.execute(update, (outcome, seal, trial.id, str(trial.rank), verdict, at))
+
     def asks(self) -> list[Ask]:
         return [Ask(*row[1:-1]) for row in self._table("asks")]
 

@@ -13,6 +13,7 @@ from deepgen import __version__, baselines, generators, search
 from deepgen.baselines import Baseline
 from deepgen.generators import Generator, refusals
 from deepgen.measure.base import Policy, Task
+from deepgen.measure.counters import names as counter_names
 from deepgen.operators import OPERATORS, Operator, is_built_in, record
 from deepgen.search.stopping import Goals
 from deepgen.space import Space
@@ -47,6 +48,7 @@ class Request:
     policy: Policy = field(default_factory=Policy)
     baselines: bool | Sequence[str | type[Baseline]] = True  # all that can run, or those named or given
     generator: Generator | None = None  # None: the best of deepgen's own
+    counters: str | Sequence[str] | None = None  # what is counted of right kernels beside their time
     out: Path = STUDIES
     study: Path | None = None  # the folder of an existing study to resume; None: named after the other fields
 
@@ -63,6 +65,7 @@ class Request:
             raise BadInput(f"time budget is {self.time_budget:g} s", allowed="more than 0 seconds, or none at all")
         search.settle(self.strategy, self.options)
         self.goals()
+        counter_names.given(self.counters)
         own_baselines(self.own_baselines)
         for one in [] if isinstance(self.baselines, bool) else self.baselines:
             if isinstance(one, str):
@@ -102,6 +105,8 @@ class Request:
             told["baselines"] = [*self.raced]
         elif not self.raced:
             told["baselines"] = False
+        if counters := counter_names.given(self.counters):
+            told["counters"] = [*counters]
         return told
 
 
@@ -132,7 +137,8 @@ def task_of(request: Request) -> Task:
     """What runners are opened for."""
     near = request.operator.neighbours()
     own = own_baselines(request.own_baselines)
-    return Task(request.operator, request.target, request.seed, request.policy, request.also, near, own)
+    counters = counter_names.given(request.counters)
+    return Task(request.operator, request.target, request.seed, request.policy, request.also, near, own, counters)
 
 
 def own_baselines(given: Sequence[type[Baseline]]) -> dict[str, Source]:

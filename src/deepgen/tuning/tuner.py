@@ -14,6 +14,7 @@ from deepgen.measure.base import Contender
 from deepgen.search.second_look import SecondLook
 from deepgen.search.stopping import Stopping
 from deepgen.tuning.clock import Clock
+from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.finals import RESERVES, dropped_reasons, lost_baselines, run_finals
 from deepgen.tuning.identity import open_journal
 from deepgen.tuning.journal import Journal
@@ -81,6 +82,7 @@ class _Run:
         self.progress = Progress("preparing", budget=request.trials)
         self.kernels: dict[int, Kernel] = {}
         ended = self.state.replay()
+        self.uncounted = Uncounted(ended)
         for trial in ended:
             self._hear(trial)
         self.progress = replace(self.progress, resumed=len(ended))
@@ -132,6 +134,9 @@ class _Run:
                 self.state.finish(trials)
             for trial in trials:
                 self._hear(trial)
+            for reason in self.uncounted.of(trials):
+                self.journal.note(reason)
+                self.say(note=reason)
             if trials and self.best.seconds is not None:
                 session.beat(self.best.seconds)
             self.say(builds_running=session.builds_running)

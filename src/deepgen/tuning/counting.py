@@ -1,0 +1,87 @@
+"""Counters of trials that were measured before, and why some events were not counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from deepgen.build import BuildError, Cache, build_once, default_cache_folder
+from deepgen.engines import LocalEngine
+from deepgen.measure import open_runner
+from deepgen.measure.counters import names
+from deepgen.measure.counters.counted import by_reason, missing_of
+from deepgen.tuning.journal import Journal
+from deepgen.tuning.study import Study
+from deepgen.vocabulary import BadInput, Trial
+
+
+class Uncounted:
+    """The events that were not counted, each told once in a study."""
+
+    def __init__(self, before: Iterable[Trial]) -> None:
+        self._told = {event for trial in before for event in missing_of(trial.measurement)}
+
+    def new(self, missing: Mapping[str, str]) -> list[str]:
+        """Sentences about the events that nothing was said of before."""
+        fresh = {event: why for event, why in missing.items() if event not in self._told}
+        self._told.update(fresh)
+        return sentences(fresh)
+
+    def of(self, trials: Iterable[Trial]) -> list[str]:
+        return self.new({event: why for trial in trials for event, why in missing_of(trial.measurement).items()})
+
+
+@dataclass(frozen=True)
+class Count:
+    """What `count` did: the trials with their counters, and what could not be counted, with the reason."""
+
+    trials: tuple[Trial, ...]
+    missing: Mapping[str, str]
+
+
+def sentences(missing: Mapping[str, str]) -> list[str]:
+    """A sentence for each reason."""
+    return [f"not counted: {', '.join(map(str, events))}: {why}" for why, events in by_reason(missing).items()]
+
+
+def count(
+    study: Study,
+    counters: str | Sequence[str],
+    top: int,
+    *,
+    engine: LocalEngine | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Count:
+    """Count events of a study's best kernels, and keep them with their trials."""
+    engine = engine or LocalEngine()
+    events = names.events(names.given(counters), study.target)
+    task = replace(study.task(), counters=names.given(counters))
+    cache = Cache(engine.cache or default_cache_folder())
+    with Journal(study.folder, write=True) as journal:
+        best = journal.best(top)
+        if not best:
+            raise BadInput(f"{study.folder} has no correct kernel whose events could be counted")
+        uncounted = Uncounted(journal.trials())
+        counted: list[Trial] = []
+        missing: dict[str, str] = {}
+        runner = open_runner(task, cache=cache, toolchains=engine.toolchains)
+        try:
+            for trial in best:
+                kernel = study.kernel(trial)
+                try:
+                    artifact = build_once(
+                        kernel, study.target, paths=engine.toolchains, cache=cache, limits=engine.limits
+                    )
+                except BuildError as error:
+                    say(f"trial {trial.id} cannot be built again: {error.detail}")
+                    continue
+                found = runner.count(kernel, artifact, events)
+                counted.append(replace(trial, measurement=found.kept_in(trial.measurement)))
+                missing.update(found.missing)
+                journal.recount(counted[-1:])
+                say(f"[{len(counted)}/{len(best)}] trial {trial.id}: {len(found.values)} of {len(events)} counted")
+        finally:
+            runner.close()
+        for reason in uncounted.new(missing):
+            journal.note(reason)
+    return Count(tuple(counted), missing)
