@@ -1,6 +1,6 @@
 """A C kernel with OpenMP; the number of threads is a knob.
 
-    deepgen tune jacobi_c.py rows=2048 cols=2048
+deepgen tune jacobi_c.py rows=2048 cols=2048
 """
 
 import numpy as np

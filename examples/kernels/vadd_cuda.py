@@ -1,6 +1,6 @@
 """A CUDA kernel with two knobs:
 
-    deepgen tune vadd_cuda.py n=16777216 --target cuda:native
+deepgen tune vadd_cuda.py n=16777216 --target cuda:native
 """
 
 import deepgen as dg

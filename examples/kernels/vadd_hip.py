@@ -1,6 +1,6 @@
 """A HIP kernel with two knobs:
 
-    deepgen tune vadd_hip.py n=16777216 --target hip:gfx942
+deepgen tune vadd_hip.py n=16777216 --target hip:gfx942
 """
 
 import deepgen as dg
