@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def test_a_study_keeps_its_trials_under_another_name(deepgen: Callable, project:
 
 
 def test_a_study_whose_space_has_changed_is_read_but_not_gone_on_with(deepgen: Callable, study: Study) -> None:
-    with sqlite3.connect(study.folder / FILE) as journal:
+    with contextlib.closing(sqlite3.connect(study.folder / FILE)) as journal, journal:
         migrations.keep(journal, "study", {**study.definition, "space": "another"})
     said = deepgen("resume", study.folder.name, "--trials", "20")
     assert said.code == 1 and "changed since" in said.err and "tune again" in said.err

@@ -216,7 +216,7 @@ def log_of(place: Path) -> list[str]:
 
 
 def rows_of(study: Study) -> list[tuple[str, float]]:
-    with sqlite3.connect(study.folder / "journal.sqlite") as journal:
+    with contextlib.closing(sqlite3.connect(study.folder / "journal.sqlite")) as journal:
         rows = journal.execute("SELECT config, done_at FROM trials").fetchall()
     about = [study.target.name, study.operator.to_json()]
     return [(json.dumps([*about, unpack(config)], sort_keys=True), at) for config, at in rows]
@@ -229,7 +229,7 @@ def studies(folder: RunFolder) -> list[Study]:
 def ended(folder: RunFolder, group: str) -> int:
     count = 0
     for path in folder.path.glob(f"{group}/*/journal.sqlite"):
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as journal:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as journal:
             try:
                 count += journal.execute("SELECT COUNT(*) FROM trials WHERE verdict IS NOT NULL").fetchone()[0]
             except sqlite3.OperationalError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import shutil
@@ -61,7 +62,7 @@ def run(archive: Path, results: Path, tmp_path: Path) -> subprocess.CompletedPro
 
 
 def dump(study: Study) -> list[str]:
-    with sqlite3.connect(study.folder / "journal.sqlite") as db:
+    with contextlib.closing(sqlite3.connect(study.folder / "journal.sqlite")) as db:
         return list(db.iterdump())
 
 

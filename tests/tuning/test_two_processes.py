@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sqlite3
@@ -77,7 +78,7 @@ def test_the_second_is_refused_and_the_first_goes_on(tmp_path: Path, first: subp
     assert code == 130, err
     trials = study_in(tmp_path).trials()
     assert len({t.id for t in trials}) == len({t.rank for t in trials}) == len(trials) >= before + 5
-    with sqlite3.connect(folder / FILE) as db:
+    with contextlib.closing(sqlite3.connect(folder / FILE)) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
