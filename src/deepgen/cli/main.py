@@ -194,5 +194,7 @@ def _write_log(error: Exception) -> Path:
 
 
 def _say(sentence: str) -> None:
+    from deepgen.view.text import note
+
     with suppress(OSError):  # nobody reads the output any more; only the exit code is left
-        print(f"deepgen: {sentence}", file=sys.stderr)
+        note(f"deepgen: {sentence}")
