@@ -147,7 +147,7 @@ def test_a_study_says_all_this_in_json_and_in_words(tmp_path: Path, capsys: pyte
     said = capsys.readouterr().out
     assert "numpy: ours is 132.40 times as fast (6.78 to 994.00), 132.4 s" in said
     assert "numpy: ours is 1.32 times as fast (1.29 to 1.35), 1.32 s" in said
-    assert "doubts   - the winner is anything from 6.78 to 994 times as fast as numpy, a wide" in said
+    assert "doubts   - the winner is anything from 6.78 to 994 times as fast as numpy, a" in said
 
 
 def test_the_time_of_one_trial_and_that_of_the_finals_are_told_apart(

@@ -75,9 +75,7 @@ def print_ranking(studies: Sequence[Study]) -> None:
             found = [study for study in rivals if study.summary()["winner"] is not None]
             ahead = [study for study in found if study.best().kernel.plan.prepare]
             _print_winners(f"{operator}: families, the fastest first", [s for s in found if s not in ahead])
-            _print_winners(
-                "Not comparable with these: constant inputs are packed ahead of the calls, which is not timed", ahead
-            )
+            _print_winners("Not comparable with these: constant inputs are packed before the timed calls", ahead)
 
 
 def _print_doubts(doubts: Sequence[str]) -> None:
