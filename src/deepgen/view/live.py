@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -18,6 +17,7 @@ from rich.text import Text
 from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Request
 from deepgen.tuning.text import bound_text, rate_text, seconds_text
+from deepgen.view import notebook
 from deepgen.view.text import console, cut, note, printable
 
 Watch = Callable[[Progress], None]
@@ -29,7 +29,10 @@ def watching(title: str, *, quiet: bool) -> Iterator[Watch]:
     """A callback for the tuner."""
     if quiet:
         yield lambda progress: None
-    elif sys.stderr.isatty() or (in_notebook() and find_spec("ipywidgets") is not None):
+    elif in_notebook():
+        with notebook.block(lambda progress: render(title, progress)) as show:
+            yield show
+    elif sys.stderr.isatty():
         with Live(console=console(stderr=True), transient=True, refresh_per_second=4) as live:
             yield lambda progress: live.update(render(title, progress))
     else:
@@ -85,7 +88,8 @@ def render(title: str, progress: Progress) -> RenderableType:
     head.add_column(overflow="ellipsis", no_wrap=True, ratio=1)
     head.add_column(justify="right", no_wrap=True)
     head.add_row(Text(printable(title), style="bold"), Text(state, style="cyan"))
-    left = f", {clock(progress.time_left)} left" if progress.time_left is not None else ""
+    over = progress.phase == "done"
+    left = f", {clock(progress.time_left)} left" if progress.time_left is not None and not over else ""
     bar = Table.grid(expand=True, padding=(0, 1))
     bar.add_column(ratio=1)
     bar.add_column(justify="right", no_wrap=True)
@@ -105,7 +109,7 @@ def render(title: str, progress: Progress) -> RenderableType:
     if progress.last_failure:
         failure = cut(f"last failure: {progress.last_failure}")
         lines.append(Text(failure, style="yellow", no_wrap=True, overflow="ellipsis"))
-    if progress.note:
+    if progress.note and not over:
         lines.append(Text(cut(progress.note), style="dim"))
     return Group(*lines)
 
