@@ -12,7 +12,7 @@ from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
 from deepgen.vocabulary import JsonObject, Trial
 
 WIDE = 0.10  # of a ratio: an interval wider than this is doubted
-FAR = 20.0  # a library that is so many times slower was most likely held up by what disturbed the machine
+FAR = 20.0  # a library this many times slower was probably held up by whatever disturbed the machine
 _MANY = 0.1  # of the trials: fewer disturbed ones hardly change which kernels reach the finals
 RETEST = "run `deepgen retest` on a calm machine"
 

@@ -33,7 +33,7 @@ OTHER_SEEDS = 2  # inputs that a finalist must be right on, beside the study's o
 
 @dataclass(frozen=True)
 class Finalist:
-    """A trial that is still in the race, with its kernel built."""
+    """A trial that takes part in the finals, with its kernel built."""
 
     trial: Trial
     kernel: Kernel
