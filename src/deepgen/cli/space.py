@@ -32,9 +32,7 @@ SpaceStrategy = Annotated[
     int,
     typer.Option("--space-strategy", min=0, max=1, help="How to read an older tuning config: 0 or 1, as for `tune`."),
 ]
-Why = Annotated[
-    bool, typer.Option("--why", help="Show which families support the operator on the target, and why others do not.")
-]
+Why = Annotated[bool, typer.Option("--why", help="Show which families support the operator, and why others do not.")]
 Removed = Annotated[
     bool,
     typer.Option("--removed", help="Count the points that each requirement removes; takes seconds in large spaces."),

@@ -46,8 +46,8 @@ class Harness:
     def flush(self, arrays: Sequence[Array]) -> None:
         """Push these arrays out of every cache.
 
-        Flushing their own cache lines takes 0.8 ms for 12 MB. Reads are then as cold as after streaming 320 MB, which takes
-        37 ms, and the interpreter's own memory stays warm; it is not part of what is timed.
+        Flushing their own cache lines takes 0.8 ms for 12 MB. Reads are then as cold as after streaming 320 MB, which
+        takes 37 ms, and the interpreter's own memory stays warm; it is not part of what is timed.
         """
         if self._ballast is not None:
             self._ballast += 1.0

@@ -378,7 +378,7 @@ class Study:
         }
 
     def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:
-        """The speed of a run that takes this many seconds; `finals`, if the caller has them, have the device's rates."""
+        """The speed of a run that takes this many seconds; `finals`, if the caller has them, give the rates."""
         known = (self.finals() if finals is None else finals) or {}
         return speed(self.shapes, seconds, known.get("peak_gflops"), known.get("bandwidth") or self.target.bandwidth)
 
