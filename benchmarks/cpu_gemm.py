@@ -82,7 +82,7 @@ class Runners:
         threads = task.policy.threads
         if threads not in self._by_threads:
             self._by_threads[threads] = Supervisor(task)
-        self._by_threads[threads].turn_to(task)
+        self._by_threads[threads].switch_to(task)
         return self._by_threads[threads]
 
     def close(self) -> None:

@@ -146,11 +146,11 @@ def chart(found: Sequence[Row]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def written(page: str, text: str) -> str:
-    """The page with `text` between its marks."""
-    head, begin, rest = page.partition(BEGIN)
+def written(page: str, text: str, mark: str = BEGIN) -> str:
+    """The page with `text` between the mark and the next end."""
+    head, begin, rest = page.partition(mark)
     if not begin or END not in rest:
-        raise BadInput(f"{README.name} has no place for the results", allowed=f"{BEGIN.strip()} and {END}")
+        raise BadInput(f"{README.name} has no place for this", allowed=f"{mark.strip()} and {END}")
     return head + begin + text + rest[rest.index(END) :]
 
 

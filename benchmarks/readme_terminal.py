@@ -1,7 +1,7 @@
-"""The README's picture of a terminal: the live view of a run, and what it printed at its end.
+"""The README's picture of a terminal (the live view of a run and what it printed at its end) and the words below it.
 
-python benchmarks/readme_terminal.py --run     run the README's demo, record it, and draw it
-python benchmarks/readme_terminal.py           draw docs/terminal.svg from the recording
+python benchmarks/readme_terminal.py --run     run the README's demo, record it, and write both; wants a calm machine
+python benchmarks/readme_terminal.py           write docs/terminal.svg and README.md from the recording
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import tempfile
+import textwrap
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -28,13 +29,17 @@ from rich.console import Console  # noqa: E402
 import deepgen as dg  # noqa: E402
 from common import conditions, run_main  # noqa: E402
 from deepgen.cli.result import print_result  # noqa: E402
+from deepgen.targets import host  # noqa: E402
 from deepgen.tuning import Progress  # noqa: E402
 from deepgen.view.live import render  # noqa: E402
+from deepgen.vocabulary import DeepgenError  # noqa: E402
+from readme_results import README, speedup, written  # noqa: E402
 
 RECORDING, PICTURE = HERE / "results/readme_terminal.json", ROOT / "docs/terminal.svg"
 # `make demo` runs this.
 COMMAND = "deepgen tune gemm MNK=64 B=64 --trials 60 --time-budget 20 --keep-top 4"
 TITLE = "deepgen tune"
+BEGIN = "<!-- demo -->\n"
 
 
 def record() -> dict[str, Any]:
@@ -51,24 +56,38 @@ def record() -> dict[str, Any]:
         title = f"{study.describe()} on {study.target.name}"
         summary: dict[str, Any] = study.summary()
         os.chdir(ROOT)
+    if summary["doubts"]:
+        raise DeepgenError("nothing was recorded, because the result is doubted: " + "; ".join(summary["doubts"]))
+    chip = host.processor()
     searching = [moment for moment in moments if moment.phase == "searching" and moment.best_seconds is not None]
     return {
         "conditions": conditions(),
+        "machine": f"{chip.cores} cores of a {chip.model}",
         "command": COMMAND,
         "seconds": seconds,
         "over_default": summary["winner"]["over_default"],
+        "baselines": {row["name"]: row["ratio"] for row in summary["baselines"]},
         "title": title,
         "live": asdict(searching[len(searching) * 2 // 3]),
         "result": shown.getvalue(),
     }
 
 
+def sentence(recording: dict[str, Any]) -> str:
+    """What the picture shows, for the README."""
+    gain = speedup(recording["over_default"]["ratio"])
+    others = " and ".join(f"{speedup(ratio)} than {name}" for name, ratio in recording["baselines"].items())
+    found = f"in {recording['seconds']:.0f} seconds the search found a kernel {gain} than the default"
+    text = f"The picture shows the demo on {recording['machine']}: {found}. The kernel is {others}."
+    return textwrap.fill(text, 120).replace("equal than", "as fast as") + "\n"
+
+
 def draw(recording: dict[str, Any]) -> str:
     """The recording as an SVG."""
-    console = Console(record=True, width=112, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(record=True, width=80, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(f"[bold]$[/bold] {recording['command']}", highlight=False)
     console.print()
-    console.print(render(recording["title"], Progress(**recording["live"])), width=80)
+    console.print(render(recording["title"], Progress(**recording["live"])))
     console.print()
     console.print(recording["result"].rstrip(), highlight=False, markup=False)
     drawn = console.export_svg(title=TITLE, unique_id="deepgen")
@@ -80,7 +99,9 @@ def main() -> None:
     parser.add_argument("--run", action="store_true", help="run the demo first, and keep what it showed")
     if parser.parse_args().run:
         RECORDING.write_text(json.dumps(record(), indent=1) + "\n")
-    PICTURE.write_text(draw(json.loads(RECORDING.read_text())))
+    recording = json.loads(RECORDING.read_text())
+    PICTURE.write_text(draw(recording))
+    README.write_text(written(README.read_text(), sentence(recording), BEGIN))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,14 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from rich import console as rich_console
 
 import deepgen as dg
+from deepgen.view import notebook
+from deepgen.view.live import render
 
 SCRIPT = """
 import deepgen as dg
@@ -73,12 +76,33 @@ def test_progress_is_shown_where_it_is_asked_for(
     assert out == "" and (TITLE in err) is shown
 
 
-def test_a_notebook_shows_progress_by_itself(
+class Shown(list[str]):
+    """Stands for IPython's display: what a cell showed, in turn."""
+
+    def display(self, html: str, display_id: bool) -> Shown:
+        assert display_id, "one block is updated; a new one for each moment would fill the page"
+        return self
+
+    def update(self, html: str) -> None:
+        self.append(html)
+
+
+def test_a_notebook_shows_progress_in_one_block(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shown = Shown()
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=shown.display))
     monkeypatch.setattr(rich_console, "_is_jupyter", lambda: True)
     _tune(tmp_path)
-    assert TITLE in capsys.readouterr().err
+    assert TITLE in shown[0] and "done" in shown[-1], "a saved notebook keeps the last moment"
+    assert "2/2 trials" in shown[-1]
+    assert capsys.readouterr() == ("", ""), "stderr is a red box in a notebook"
+
+
+def test_a_notebook_is_safe_from_what_a_run_says() -> None:
+    block = notebook.as_html(render("<script>x</script>", dg.Progress("searching", last_failure="<b>\x1b[2J")))
+    assert "<script>" not in block and "<b>" not in block and "\x1b" not in block
 
 
 def test_who_watches_needs_no_view(

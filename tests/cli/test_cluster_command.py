@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from deepgen.cli.cluster_output import print_nodes, print_reports
 from deepgen.cli.cluster_view import line, print_results
 from deepgen.cluster.check import Report
@@ -32,8 +34,9 @@ def test_runs_are_found_by_name_and_the_rest_is_told(deepgen: Callable, project:
         assert said.code == 2 and "no cluster run 'nothing'" in said.err
 
 
-def test_everything_fits_into_eighty_columns(capsys, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_everything_fits_the_terminal(width: int, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
     doctor = {
         "deepgen": "0.1.0",
         "toolchains": [{"name": f"tool{i}", "version": "1.2.3", "ok": True} for i in range(9)],
@@ -48,7 +51,8 @@ def test_everything_fits_into_eighty_columns(capsys, monkeypatch) -> None:
     row = Row("wg0", "gemm " * 20, "/studies/x", 200, {"gflops": 12345.6, "seconds": 1e-4}, ("/studies/x_card0.json",))
     print_results(RunProgress("done", results=(row,)))
     out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 80
+    wide = [row for row in out.splitlines() if len(row) > width]
+    assert all(max(map(len, row.split())) > width // 2 for row in wide), "only words that are long themselves"
     for word in ("1 problem", "NVIDIA A100", "free-running", "12345.6", "x_card0.json", "head"):
         assert word in out
     assert len(line("wg0", GroupProgress(2, 3, line="searching " * 20))) <= 80

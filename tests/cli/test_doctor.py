@@ -52,7 +52,7 @@ def test_text_tells_the_gpu_commands_and_where_settings_came_from(deepgen: Calla
     assert said.code == 0
     assert "nvidia-smi -lgc" in said.out
     assert "power_dpm_force_performance_level" in said.out
-    assert "limits.jobs = 3  (deepgen.toml)" in said.out
+    assert "limits.jobs = 3 (deepgen.toml)" in said.out
 
 
 def test_a_missing_compiler_says_what_it_blocks_and_how_to_get_it(

@@ -1,7 +1,8 @@
-"""What a run shows while it runs fits in 80 columns, whatever happens in it."""
+"""What a run shows while it runs fits the terminal, whatever happens in it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 
@@ -38,9 +39,9 @@ BUSY = Progress(
 )
 
 
-def _text(progress: Progress) -> str:
+def _text(progress: Progress, width: int = 80) -> str:
     sink = StringIO()
-    Console(file=sink, width=80, force_terminal=False).print(
+    Console(file=sink, width=width, force_terminal=False).print(
         render("gemm f32 nn 1024x1024x1024 on x86:native", progress)
     )
     return sink.getvalue()
@@ -60,11 +61,19 @@ def test_the_view_tells_trials_failures_best_share_and_time_left() -> None:
         assert part in text
 
 
-@pytest.mark.parametrize("progress", [BUSY, Progress("preparing"), Progress("finals", budget=3, done=3)])
-def test_nothing_is_wider_than_80_columns(progress: Progress) -> None:
-    assert max(len(row) for row in _text(progress).splitlines()) <= 80
-    assert len(_text(progress).splitlines()) <= 6
-    assert len(line(progress)) <= 80
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_view_fits_the_terminal(width: int, golden: Callable[[str, str], str]) -> None:
+    for name, progress in (("busy", BUSY), ("first", Progress("preparing")), ("last", Progress("finals", budget=3))):
+        rows = [row.rstrip() for row in _text(progress, width).splitlines()]
+        assert max(map(len, rows)) <= width
+        assert len(rows) <= (7 if width >= 80 else 12)
+        assert len(line(progress)) <= 80
+        assert not golden(f"terminal/live-{name}-{width}.txt", "\n".join(rows) + "\n")
+
+
+def test_a_narrow_view_keeps_all_counts() -> None:
+    told = " ".join(_text(BUSY, 40).split())
+    assert "out_of_memory 1, timed_out 4, unstable 5, building 2, from an earlier run 20" in told
 
 
 def test_one_line_tells_the_same() -> None:

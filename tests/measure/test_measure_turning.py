@@ -25,14 +25,14 @@ def test_one_worker_races_one_operator_after_the_other(tmp_path: Path) -> None:
         good = Contender("good", made, build(made, tmp_path))
         assert runner.compare([good], rounds=2, seed=0)[0].ok
         other = replace(OPERATOR, m=OPERATOR.m + 3, layout="nt")
-        runner.turn_to(replace(task, operator=other, policy=replace(POLICY, cold=True)))
+        runner.switch_to(replace(task, operator=other, policy=replace(POLICY, cold=True)))
         kept, numpy = runner.compare([good, Contender("numpy")], rounds=2, seed=0)
         assert kept.verdict is Verdict.WRONG, "the kernel is judged by the other operator's answer"
         assert numpy.ok and numpy.conditions["cold"] is True, numpy.detail
-        runner.turn_to(task)
+        runner.switch_to(task)
         assert runner.compare([good], rounds=2, seed=0)[0].ok
         assert runner.starts == 1
         with pytest.raises(DeepgenError, match="threads"):
-            runner.turn_to(replace(task, policy=replace(POLICY, threads=2)))
+            runner.switch_to(replace(task, policy=replace(POLICY, threads=2)))
     finally:
         runner.close()

@@ -46,7 +46,7 @@ def test_a_tuning_config_is_shown_by_either_strategy(capsys: pytest.CaptureFixtu
 
 def test_an_empty_space_says_what_leaves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["space", "show", str(DATA / "deepgen" / "TuningConfigs" / "GEMM_single_test.json")]) == 0
-    assert "Nothing is left by: tiles are as high as wide" in capsys.readouterr().out
+    assert "No config satisfies: tiles are as high as wide" in capsys.readouterr().out
 
 
 def test_the_space_of_an_operator_is_saved_and_used_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,14 +149,14 @@ class Cache:
         return sum(use.bytes for use in self._uses())
 
     def clear(self, older_than: float = 0.0) -> int:
-        """Remove the entries not used for that many seconds, and what killed processes left. Gives the bytes freed."""
+        """Remove entries not used for that many seconds, and what killed processes left. Returns the bytes freed."""
         latest = time.time() - older_than
         with contextlib.suppress(OSError):
             self._sweep()
         return _remove_all(use for use in self._uses() if use.last <= latest)
 
     def trim(self, max_bytes: int | None = None) -> int:
-        """Remove the entries longest unused until the rest fits. Gives the bytes freed."""
+        """Remove the entries longest unused until the rest fits. Returns the bytes freed."""
         uses = sorted(self._uses(), key=lambda use: use.last)
         excess = sum(use.bytes for use in uses) - (self.max_bytes if max_bytes is None else max_bytes)
         before = itertools.accumulate((use.bytes for use in uses), initial=0)  # freed before each one

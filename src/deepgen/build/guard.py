@@ -1,7 +1,7 @@
 """Kills the compilers of a process that died without doing so itself. Run as a program, by group.py.
 
 No handler runs in a process that gets SIGKILL, so somebody else must watch. Each compiler and all that it starts carry
-a mark in their environment; when this program's input ends without a farewell, or its parent is gone, it kills
+a mark in their environment; when this program's input ends without a goodbye message, or its parent is gone, it kills
 every process with that mark. Nothing needs to be registered, so there is no moment in which one could be missed.
 It imports little and is started without site-packages, because it lives as long as the builds do.
 """

@@ -1,4 +1,4 @@
-"""Many builds at once, under one hand."""
+"""Many builds at once, controlled together."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BuildPool:
     def submit(self, kernel: Kernel) -> Future[Artifact]:
         """Have a kernel built. The future gives the artifact, a BuildError, or CancelledError once the pool is closed.
 
-        A kernel that is on its way already is not built twice: both callers hold the same future.
+        A kernel that is already being built is not built twice: both callers hold the same future.
         """
         key = kernel.id
         with self._lock:

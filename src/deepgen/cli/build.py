@@ -98,14 +98,14 @@ def _write_about(folder: Path, about: dict[str, Any]) -> None:
 
 
 def _print(about: dict[str, Any]) -> None:
-    from deepgen.cli.output import config_text, labelled, shown
+    from deepgen.cli.output import config_text, facts_text, labelled, shown
     from deepgen.tuning.text import seconds_text
 
     labelled("config", config_text(about["config"]))
     labelled("rank", str(about["rank"]))
     labelled("built by", f"{about['toolchain']} in {seconds_text(about['seconds'])}")
     if about["facts"]:
-        labelled("facts", ", ".join(f"{name} {value}" for name, value in about["facts"].items()))
+        labelled("facts", facts_text(about["facts"]))
     if about["log"].strip():
         labelled("said", about["log"].strip())
     files = about["files"]

@@ -1,4 +1,4 @@
-"""Hosts and nodes of a cluster as tables, at most 80 columns wide."""
+"""Hosts and nodes of a cluster as tables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from deepgen.cli.output import bytes_text, labelled, table
 from deepgen.cluster.check import Report
 from deepgen.cluster.model import Host
 from deepgen.cluster.nodes import Node
+from deepgen.tuning.text import counted
 from deepgen.view.live import clock
 
 
@@ -20,7 +21,7 @@ def print_reports(reports: Sequence[Report]) -> None:
         facts = report.facts or {}
         packages = facts.get("packages", {})
         free = bytes_text(facts["free_bytes"]) if facts else "-"
-        verdict = "ok" if report.ok else f"{len(report.problems)} problem{'s' if len(report.problems) > 1 else ''}"
+        verdict = "ok" if report.ok else counted(len(report.problems), "problem")
         rows.append(
             [_name(report.host), facts.get("python", "-"), packages.get("ray") or "-", free, verdict, report.roles]
         )

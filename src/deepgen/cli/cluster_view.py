@@ -16,7 +16,7 @@ from deepgen.cli.output import print_json, shown, table
 from deepgen.cluster.folder import GroupProgress, RunProgress
 from deepgen.tuning.text import rate_text, seconds_text
 from deepgen.view.live import LINE_EVERY
-from deepgen.view.text import WIDTH, console, note
+from deepgen.view.text import console, cut, note
 
 Show = Callable[[RunProgress], None]
 
@@ -44,7 +44,7 @@ class _Lines:
     def __call__(self, progress: RunProgress) -> None:
         if progress.note and progress.note != self._note:
             self._note = progress.note
-            note(_cut(progress.note))
+            note(cut(progress.note))
         for name, group in progress.groups.items():
             moment = (group.task, group.ended)
             if moment != self._tasks.get(name) or (time.monotonic() >= self._next.get(name, 0.0) and not group.ended):
@@ -56,17 +56,17 @@ class _Lines:
 def line(name: str, group: GroupProgress) -> str:
     """Where a group is, in one line."""
     if group.problem:
-        return _cut(f"{name}: {group.problem}")
+        return cut(f"{name}: {group.problem}")
     which = f" {group.task}/{group.tasks}" if group.tasks > 1 else ""
-    return _cut(f"{name}{which}: {group.line}")
+    return cut(f"{name}{which}: {group.line}")
 
 
 def render(progress: RunProgress) -> RenderableType:
     """A block: the run's state, then two lines per group."""
-    parts: list[RenderableType] = [Text(_cut(f"{progress.state}: {progress.note}"), style="cyan")]
+    parts: list[RenderableType] = [Text(cut(f"{progress.state}: {progress.note}"), style="cyan")]
     for name, group in progress.groups.items():
-        parts.append(Text(_cut(f"{name}  {group.what}"), style="bold"))
-        parts.append(Text(_cut(f"  {line(name, group)}"), style="red" if group.problem else ""))
+        parts.append(Text(cut(f"{name}  {group.what}"), style="bold"))
+        parts.append(Text(cut(f"  {line(name, group)}"), style="red" if group.problem else ""))
     return Group(*parts)
 
 
@@ -86,8 +86,3 @@ def print_results(progress: RunProgress) -> None:
 def print_results_json(progress: RunProgress) -> None:
     data: dict[str, Any] = dict(progress.to_json())
     print_json({"state": data["state"], "groups": data["groups"], "results": data["results"]})
-
-
-def _cut(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= WIDTH else flat[: WIDTH - 1] + "…"

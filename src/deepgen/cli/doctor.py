@@ -11,13 +11,13 @@ def doctor(as_json: options.AsJson = False) -> None:
     """Show what this machine has, what is missing, and how to get it."""
     from deepgen import settings
     from deepgen.cli.checkup import examine
-    from deepgen.cli.output import print_json
+    from deepgen.cli.output import paragraph, print_json
 
     found = examine(settings.load())
     if as_json:
         print_json(found)
         return
-    print(f"deepgen {found['deepgen']}, Python {found['python']['version']}, {found['system']}")
+    paragraph(f"deepgen {found['deepgen']}, Python {found['python']['version']}, {found['system']}")
     _devices(found["devices"])
     _tools(found["toolchains"], found["packages"])
     _targets(found["targets"])
@@ -95,11 +95,13 @@ def _missing(missing: list[dict[str, str]]) -> None:
 
 def _clocks(clocks: list[dict[str, Any]]) -> None:
     from deepgen.cli.clocks import amd_commands, nvidia_commands
+    from deepgen.cli.output import paragraph
 
     print("\nclocks")
     for device in clocks:
         _line(f"  {device['device']}", f"{device['state']}: {device['why']}")
-    print("\nTo hold clocks still while measuring (deepgen never runs these):")
+    print()
+    paragraph("To lock clocks while measuring, run these yourself (deepgen never does):")
     for device in clocks:
         _commands(device["device"], device["lock"], device["undo"])
     # The commands for GPUs are worth knowing where the GPU is elsewhere, with words to be filled in.
@@ -118,10 +120,10 @@ def _commands(title: str, lock: list[str] | tuple[str, ...], undo: list[str] | t
 
 
 def _settings(rows: list[dict[str, Any]]) -> None:
-    from deepgen.cli.output import shown
+    from deepgen.cli.output import labelled, shown
 
     print("\nsettings")
     for row in rows:
         value = "not set" if row["value"] is None else row["value"]
         origin = row["from"] if row["from"] == "default" else shown(row["from"])
-        print(f"  {row['key']} = {value}  ({origin})")
+        labelled("", f"{row['key']} = {value} ({origin})", indent=2)

@@ -160,7 +160,7 @@ def _tell(error: Exception) -> int:
         details = f"details are in {_write_log(error)}"
     except OSError as refused:
         details = f"details cannot be written: {refused.strerror}; see them with deepgen --debug"
-    _say(f"an unexpected error, which is a bug of deepgen: {type(error).__name__}: {error} ({details})")
+    _say(f"unexpected error, a bug in deepgen: {type(error).__name__}: {error} ({details})")
     return 1
 
 
@@ -194,5 +194,7 @@ def _write_log(error: Exception) -> Path:
 
 
 def _say(sentence: str) -> None:
+    from deepgen.view.text import note
+
     with suppress(OSError):  # nobody reads the output any more; only the exit code is left
-        print(f"deepgen: {sentence}", file=sys.stderr)
+        note(f"deepgen: {sentence}")

@@ -1,4 +1,4 @@
-"""Output of the command line: results on stdout, everything else on stderr, at most 80 columns wide."""
+"""Output of the command line: results on stdout, everything else on stderr, no wider than the terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.tuning.text import knob_text
-from deepgen.view.text import WIDTH, console
+from deepgen.view.text import columns, console, printable, text_width
+
+_ROOM = 24  # columns that the last column of a table needs at least; with less, rows are printed as lists
+_GAP = 3  # columns between two columns of a table
 
 
 def print_json(value: object) -> None:
@@ -34,30 +37,58 @@ def shown(path: str | Path) -> str:
     """A path as short as it stays right to copy: relative where it lies below the current folder."""
     absolute = os.path.abspath(path)  # noqa: PTH100  resolve() would follow links
     below = os.path.relpath(absolute)
-    return absolute if below.startswith("..") else below
+    return printable(absolute if below.startswith("..") else below)
 
 
-def table(
-    title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()
-) -> None:
-    """Print a table whose last column takes what room is left and wraps; `right` names the columns of numbers."""
+def table(title: str | None, names: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
+    """Print a table as wide as the terminal; `right` names the columns of numbers.
+
+    The last column takes what room is left and wraps. Where that is too little, every row is printed as a list.
+    """
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) + _GAP for column in zip(names, *cells, strict=True)]
+    if title:
+        paragraph(title)
+    if columns() - sum(widths[:-1]) < min(widths[-1], _ROOM):
+        _print_lists(names, cells)
+        return
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    out = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, expand=False)
-    for i, name in enumerate(columns):
-        last = i == len(columns) - 1
+    out = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(names):
+        last = i == len(names) - 1
         out.add_column(name, justify="right" if name in right else "left", no_wrap=not last, overflow="fold")
+    for row in cells:
+        out.add_row(*map(Text, row))
+    console(widest=columns()).print(out)
+
+
+def _print_lists(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    indent = max(map(len, names)) + 2
     for row in rows:
-        out.add_row(*(cell.replace("[", "\\[") for cell in row))
-    console().print(out)
+        print()
+        for name, cell in zip(names, row, strict=True):
+            labelled(name, cell, indent)
+
+
+def paragraph(text: str) -> None:
+    """Sentences, wrapped at the terminal's width."""
+    labelled("", text, indent=0)
 
 
 def labelled(label: str, text: str, indent: int = 9) -> None:
     """A line of a result: a short word, then what it is about, wrapped below itself."""
-    width = WIDTH - indent
-    for i, part in enumerate(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]):
-        print(f"{label if i == 0 else '':<{indent}}{part}")
+    width = text_width() - indent
+    parts = textwrap.wrap(printable(text), width, break_long_words=False, break_on_hyphens=False)
+    for i, part in enumerate(parts or [""]):
+        print(f"{label if i == 0 else '':<{indent}}{part}".rstrip())
+
+
+def facts_text(facts: Mapping[str, Any]) -> str:
+    """Names and values in one line, numbers without needless digits."""
+    return ", ".join(f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in facts.items())
 
 
 def config_text(config: Mapping[str, Any]) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepgen.cli.output import config_text, labelled, shown
+from deepgen.cli.output import config_text, labelled, paragraph, shown
 from deepgen.tuning import Study
-from deepgen.tuning.doubts import WIDE
+from deepgen.tuning.doubts import RETEST, WIDE
 from deepgen.tuning.finals import lost_baselines
 from deepgen.tuning.statistics import Ratio
 from deepgen.tuning.text import bound_text, rate_text, seconds_text
@@ -17,12 +17,12 @@ def print_result(study: Study) -> None:
     """The winner, how it compares, and how to use it."""
     summary: dict[str, Any] = study.summary()
     winner, trials = summary["winner"], summary["trials"]
-    print(f"{study.describe()} on {study.target.name}")
+    paragraph(f"{study.describe()} on {study.target.name}")
     if winner is None:
         labelled("winner", "none: no kernel gave a correct result")
     else:
         labelled("winner", f"{rate_text(winner)}, {seconds_text(winner['seconds'])}{bound_text(winner)}")
-        searched = f"; as one trial {seconds_text(winner['trial_seconds'])}" if winner["over_default"] else ""
+        searched = f"; {seconds_text(winner['trial_seconds'])} in the search" if winner["over_default"] else ""
         labelled("", f"trial {winner['trial']}, rank {winner['rank']}, {winner['verdict']}{searched}")
         labelled("config", config_text(winner["config"]))
         if winner.get("ties"):
@@ -45,18 +45,19 @@ def print_result(study: Study) -> None:
     waited = summary["waited"]
     if waited is not None and waited["by"] is not None and waited["disturbed"] is None:
         labelled("waited", f"{waited['seconds']:.0f} s for a calm machine: {waited['by']}")
-    for number, doubt in enumerate(summary["doubts"]):
-        labelled("" if number else "doubts", doubt)
+    _print_doubts(summary["doubts"])
     labelled("study", shown(study.folder))
     if winner is not None and study.target.computes:
-        # Never wrapped: these lines are there to be copied.
-        print("use it   import deepgen as dg")
-        print(f'         kernel = dg.Study.open("{shown(study.folder)}").best().load()')
+        # Not indented and not wrapped: to be copied as it stands.
+        labelled("use it", "from Python:")
+        print("import deepgen as dg")
+        print(f'folder = "{shown(study.folder)}"')
+        print("kernel = dg.Study.open(folder).best().load()")
 
 
 def print_calls(study: Study, told: Mapping[str, Any]) -> None:
     """What `deepgen retest --as-called` found."""
-    print(f"{study.describe()} on {study.target.name}, as called")
+    paragraph(f"{study.describe()} on {study.target.name}, as called")
     labelled("ours", f"{seconds_text(told['seconds'])} a call")
     against = [f"{r['name']}: {_fast(r)}, {seconds_text(r['seconds'])}" for r in told["baselines"]]
     for number, words in enumerate([*against, *lost_baselines(told)]):
@@ -74,15 +75,22 @@ def print_ranking(studies: Sequence[Study]) -> None:
             found = [study for study in rivals if study.summary()["winner"] is not None]
             ahead = [study for study in found if study.best().kernel.plan.prepare]
             _print_winners(f"{operator}: families, the fastest first", [s for s in found if s not in ahead])
-            _print_winners(
-                "Not comparable with these: constant inputs are packed ahead of the calls, which is not timed", ahead
-            )
+            _print_winners("Not comparable with these: constant inputs are packed before the timed calls", ahead)
+
+
+def _print_doubts(doubts: Sequence[str]) -> None:
+    """Each doubt, and once at the end the advice that most of them share."""
+    advice = f"; {RETEST}"
+    for number, doubt in enumerate(doubts):
+        labelled("" if number else "doubts", f"- {doubt.removesuffix(advice)}")
+    if any(doubt.endswith(advice) for doubt in doubts):
+        labelled("", f"To be sure, {RETEST}.")
 
 
 def _print_winners(title: str, studies: Sequence[Study]) -> None:
     if not studies:
         return
-    print(title)
+    paragraph(title)
     winners: list[tuple[Any, str]] = [(s.summary()["winner"], s.definition["generator"]) for s in studies]
     width = max(len(family) for _, family in winners) + 2
     for seconds, family in sorted((winner["seconds"], family) for winner, family in winners):
@@ -101,7 +109,7 @@ def _fast(row: Mapping[str, Any]) -> str:
     low, high = row["interval"]
     if not low <= 1.0 <= high:
         return f"ours is {row['ratio']:.2f} times as fast ({_between(row)})"
-    return f"{'as fast' if Ratio(row['ratio'], low, high).width <= WIDE else 'not told from noise'}: {_ratio(row)}"
+    return f"{'equally fast' if Ratio(row['ratio'], low, high).width <= WIDE else 'too noisy to tell'}: {_ratio(row)}"
 
 
 def _ratio(row: Mapping[str, Any]) -> str:

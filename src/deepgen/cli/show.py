@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from deepgen.cli import options
+from deepgen.view.text import printable
 
 if TYPE_CHECKING:
     from deepgen.tuning import Study
@@ -71,7 +72,8 @@ def show(
     if as_json:
         print_json({**_facts(found, chosen), **texts, **({"files": files} if files else {})})
     elif texts:
-        print("\n".join(texts.values()))
+        text = "\n".join(texts.values())
+        print(printable(text) if sys.stdout.isatty() else text)
     else:
         _print(_facts(found, chosen))
 
@@ -94,7 +96,7 @@ def _facts(study: Study, trial: Trial) -> dict[str, Any]:
 
 
 def _print(facts: dict[str, Any]) -> None:
-    from deepgen.cli.output import config_text, labelled, shown
+    from deepgen.cli.output import config_text, facts_text, labelled, shown
     from deepgen.tuning.text import rate_text, seconds_text
 
     labelled("study", shown(facts["study"]))
@@ -110,13 +112,9 @@ def _print(facts: dict[str, Any]) -> None:
     conditions = dict(facts["conditions"])
     missing = conditions.pop("not_counted", {})
     if facts["counters"]:
-        labelled("counters", _listed(facts["counters"]))
+        labelled("counters", facts_text(facts["counters"]))
     for why, events in missing.items():
         labelled("missing", f"{', '.join(events)}: {why}")
     for label, values in (("measured", conditions), ("build", facts["build"])):
         if values:
-            labelled(label, _listed(values))
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+            labelled(label, facts_text(values))

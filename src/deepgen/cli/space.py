@@ -32,10 +32,10 @@ SpaceStrategy = Annotated[
     int,
     typer.Option("--space-strategy", min=0, max=1, help="How to read an older tuning config: 0 or 1, as for `tune`."),
 ]
-Why = Annotated[bool, typer.Option("--why", help="Which families serve the operator there, and why others do not.")]
+Why = Annotated[bool, typer.Option("--why", help="Show which families support the operator, and why others do not.")]
 Removed = Annotated[
     bool,
-    typer.Option("--removed", help="Count the points that each requirement removes: seconds of work in large spaces."),
+    typer.Option("--removed", help="Count the points that each requirement removes; takes seconds in large spaces."),
 ]
 SampleSize = Annotated[int, typer.Option("--sample", min=0, help="How many example configs to show.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed of the examples.")]
@@ -164,24 +164,24 @@ def _describe(
 
 
 def _print(found: Space, about: dict[str, Any]) -> None:
-    from deepgen.cli.output import table
+    from deepgen.cli.output import labelled, paragraph, table
 
     several = [k for k in about["knobs"] if len(k["values"]) > 1 or "when" in k]
     fixed = [f"{k['name']}={_value(k['values'][0])}" for k in about["knobs"] if k not in several]
     table(f"Space {found.name}", ["knob", "values"], [[k["name"], _domain(k)] for k in several])
     if fixed:
-        print("Fixed: " + ", ".join(fixed))
+        paragraph("Fixed: " + ", ".join(fixed))
     _print_requirements(about["requirements"])
     print()
-    print(f"{_number(about['count'])} valid configs of {about['product']:,}, in {about['seconds']:.3f} s")
+    paragraph(f"{_number(about['count'])} valid configs of {about['product']:,}, in {about['seconds']:.3f} s")
     if not about["uniform"]:
-        print("Too wide to be counted: a solver finds its configs, and not uniformly.")
+        paragraph("Too large to count: a solver finds its configs, but not uniformly.")
     if about["empty_because"]:
-        print("Nothing is left by: " + "; ".join(about["empty_because"]))
+        paragraph("No config satisfies: " + "; ".join(about["empty_because"]))
     shown = {k["name"] for k in several}
     for config in about["examples"]:
-        print("  " + " ".join(f"{name}={_value(value)}" for name, value in config.items() if name in shown))
-    print(f"Fingerprint {about['fingerprint'][:16]}" + (f", in {about['file']}" if "file" in about else ""))
+        labelled("", " ".join(f"{name}={_value(value)}" for name, value in config.items() if name in shown), indent=2)
+    paragraph(f"Fingerprint {about['fingerprint'][:16]}" + (f", in {about['file']}" if "file" in about else ""))
 
 
 def _print_requirements(requirements: list[dict[str, Any]]) -> None:

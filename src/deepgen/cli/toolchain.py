@@ -44,7 +44,7 @@ def build_script(kernel: Kernel, target: Target, settings: Settings) -> str | No
 
 
 def write_sources(folder: Path, kernel: Kernel, script: str | None) -> list[str]:
-    """The kernel's files, and the script that builds them. Gives their names."""
+    """The kernel's files, and the script that builds them. Returns their names."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sources.write_sources(kernel, folder)

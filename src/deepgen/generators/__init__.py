@@ -59,7 +59,7 @@ def serves(family: Generator, operator: Operator, target: Target) -> Generator:
 
 
 def on_threads(family: Generator, space: Space, most: int) -> dict[str, list[int]]:
-    """The values of knobs that keep kernels to so many threads."""
+    """The values of knobs that limit kernels to that many threads."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise BadInput(f"threads is {most!r}", allowed="an integer of at least 1")
     counts = next((knob.values for knob in space.knobs if knob.name == "THREADS"), ())

@@ -1,4 +1,4 @@
-"""Measuring kernels so that the numbers can be believed."""
+"""Measuring kernels, with results that can be trusted."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from deepgen.vocabulary import Artifact, JsonObject, Kernel, Measurement
 from deepgen.vocabulary.finding import Source
 
 STRIDED = "strided"  # not a probe of an operator: usual inputs, with room between the rows of tensors
-PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only what is far above it is doubted
+PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only kernels far above it are doubted
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,13 @@ def arithmetic(operator: Operator) -> str:
 
 
 def least_seconds(task: Task, peak: float | None) -> float | None:
-    """What no run can take less than, on a device of so many GFLOP/s."""
+    """A lower bound on the time of one run, on a device with this many GFLOP/s."""
     return task.operator.flops() / (PEAK_MARGIN * peak * 1e9) if peak else None
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Someone in a comparison: a kernel, or a baseline by its name."""
+    """An entry in a comparison: a kernel, or a baseline by its name."""
 
     name: str
     kernel: Kernel | None = None
@@ -120,7 +120,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Helper:
-    """A kernel of our own that runs beside those that are measured: its launch plan, and where its binary lies."""
+    """A kernel of our own that runs beside those that are measured: its launch plan and its binary."""
 
     kernel: Kernel
     binary: Path
@@ -134,7 +134,7 @@ class Helper:
 
 
 class Runner(Protocol):
-    """Measures kernels on one device. A bad kernel costs a verdict, never the runner."""
+    """Measures kernels on one device. A bad kernel gets a verdict and never takes the runner down."""
 
     def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None, shape: int = 0) -> Measurement:
         """Verify, time, verify again. `beat`: a kernel clearly slower than this many seconds is not timed further."""

@@ -19,7 +19,7 @@ from deepgen.vocabulary import DType, Verdict
 
 S = TypeVar("S")
 
-_MOST_RIGHT = 16  # answers that are remembered for a set of inputs: comparing bits costs a hundredth of judging them
+_MOST_RIGHT = 16  # correct outputs kept per set of inputs: comparing bits takes 1% of the time of a full check
 _RIGHT_BYTES = 64 << 20  # and no more than this
 _NAN_BYTE = 0xFF  # a NaN in every floating format, and not one that arithmetic gives
 _INTEGER_BYTES = (0xAA, 0x55)  # in turn, two runs each: an integer that was right by chance cannot stay so
@@ -33,7 +33,7 @@ REWRITTEN = "; its inputs had been rewritten in place"
 
 
 class Rejected(Exception):
-    """A kernel is out, with its verdict."""
+    """A kernel is rejected, with its verdict."""
 
     def __init__(self, verdict: Verdict, detail: str, error: float | None = None) -> None:
         super().__init__(detail)
@@ -42,7 +42,7 @@ class Rejected(Exception):
 
 @contextmanager
 def on_call(number: int, since: Callable[[], str] = str) -> Iterator[None]:
-    """A fault that shows on a later call is told with its number. `since` says what had changed."""
+    """Adds the number of the call to a fault that appears on a later call. `since` says what had changed."""
     try:
         yield
     except Rejected as rejected:
@@ -60,7 +60,7 @@ def poison(dtype: DType, runs: int) -> int:
 class Turns(Generic[S]):
     """Sets of inputs that take turns at the same addresses, as a user's arrays change in place.
 
-    A kernel that goes by addresses to tell whether what it keeps still holds, a result or packed data, is wrong then.
+    A kernel that caches a result or packed data, and only compares addresses to see if it is still valid, is wrong.
     What it declares constant stays: such kernels have a second set of their own, a mixture of both.
     """
 

@@ -38,7 +38,7 @@ def overdue(pulse: Pulse) -> tuple[Verdict, str]:
 
 def death(report: Mapping[str, int] | None, pulse: Pulse, printed: str) -> tuple[Verdict, str]:
     """The worker ended. `report`: the keeper's report, empty if it was killed too; None: the worker was killed
-    by us because its channel was spoilt."""
+    by us because its channel was corrupted."""
     if report is None:
         verdict, what = Verdict.CRASHED, _SPOILT
     elif "sent" in report:
@@ -99,7 +99,7 @@ def _cause(returncode: int, pulse: Pulse) -> tuple[Verdict, str]:
 
 
 def _access(address: int, stack: int, write: int, places: Sequence[Place]) -> str:
-    """Tell a bad address in terms of the tensors."""
+    """Describe a bad address in terms of the tensors."""
     did = {0: "read", 1: "wrote"}.get(write, "touched memory")
     for place in places:
         end = place.start + place.bytes

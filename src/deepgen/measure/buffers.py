@@ -1,4 +1,4 @@
-"""Memory between guards: a kernel that writes outside its tensors is found out at once, by trap or by canary.
+"""Memory between guards: a kernel that writes outside its tensors is detected, by a fault or by a canary.
 
 Each buffer is a mapping of its own. Its end touches a guard region that nobody may read or write; where the alignment
 leaves a gap, and before the start down to the lower guard, lie canary bytes.
@@ -74,7 +74,7 @@ class Guarded:
         return Place(self.name, self.start, self.bytes, self.read_only)
 
     def damage(self) -> str | None:
-        """What was written outside, in words; the canaries are made whole again."""
+        """What was written outside, as a sentence; the canaries are restored."""
         before, after = self._canaries
         found = None
         if len(before) and not (before == CANARY).all():

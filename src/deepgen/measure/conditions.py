@@ -1,4 +1,4 @@
-"""Under which conditions a measurement was taken, and whether they spoil it.
+"""Under which conditions a measurement was taken, and whether they invalidate it.
 
 Each kind of device adds its own readings here; so far there are those of a Linux host.
 """
@@ -52,7 +52,7 @@ def contaminated(before: Reading, after: Reading) -> str | None:
     stolen, others = after.stolen - before.stolen, _others(before, after)
     if stolen >= _LEAST_SECONDS and _share(stolen, before, after) > STOLEN:
         return f"the hypervisor took {_share(stolen, before, after):.0%} of the processor's time"
-    # Builds beside the search are known and wanted; where they would decide something they are paused.
+    # Builds during the search are expected; they are paused where they would affect a decision.
     quiet = before.builds == 0 and after.builds == 0
     if quiet and others >= _LEAST_SECONDS and _share(others, before, after) > OTHERS:
         return f"other processes took {_share(others, before, after):.0%} of the processor's time"
@@ -60,7 +60,7 @@ def contaminated(before: Reading, after: Reading) -> str | None:
 
 
 def disturbance(seconds: float = 0.3) -> str | None:
-    """What disturbs this machine just now, in words; watched for so long, in which nothing of ours may run."""
+    """What disturbs this machine now, as a sentence. Nothing of ours may run while it watches."""
     before = read(time.process_time(), 0)
     time.sleep(seconds)
     return contaminated(before, read(time.process_time(), 0))

@@ -57,7 +57,7 @@ class CpuEntrant:
         self._sets = self.bench.turns.under(self._constant)
 
     def expect(self, plan: LaunchPlan) -> None:
-        """Make the inputs ready that take turns under a kernel of this plan."""
+        """Prepare the alternating inputs for a kernel with this plan."""
         self._constant = plans.constant(plan)
         self._sets = self.bench.turns.under(self._constant)
 
@@ -138,7 +138,7 @@ class CpuEntrant:
         return self.run
 
     def last(self) -> None:
-        """Verify once more, with other garbage in the scratch memory."""
+        """Verify once more, with different garbage in the workspace."""
         for workspace in self.scratch:
             workspace.all.fill(_GARBAGE)
         self._verify()
@@ -194,7 +194,7 @@ class CpuEntrant:
         return "" if self._turn in self._answers else REWRITTEN
 
     def _cold(self) -> list[Guarded]:
-        """What a cold run finds in memory only: tensors, and what was made of them ahead of time.
+        """What a cold run must read from memory: tensors, and data prepared from them ahead of time.
 
         Scratch memory stays as the last run left it, because a baseline's, which nobody can flush, does too.
         """

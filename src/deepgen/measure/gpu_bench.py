@@ -97,7 +97,7 @@ class GpuBench:
         inputs: Mapping[str, Array],
         answers: Callable[[], Mapping[str, Answer]],
     ) -> DeviceSet:
-        """A set of inputs with its answers: from the device where it can be believed, else from the host."""
+        """A set of inputs with its answers: from the device if it can be trusted, otherwise from the host."""
         made = DeviceSet(buffers, kept={t.name: self._new(t.name, t.bytes) for t in self.outputs})
         doubt = self._from_device(made, inputs)
         if doubt is not None:
@@ -121,7 +121,7 @@ class GpuBench:
         self._driver.synchronize()
 
     def _from_device(self, made: DeviceSet, inputs: Mapping[str, Array]) -> str | None:
-        """Have the device compute the reference. Gives why that is not to be believed, if it is not."""
+        """Have the device compute the reference. Returns why that cannot be trusted, if it cannot."""
         on_device = self._on_device
         if on_device is None:
             return ""
@@ -221,7 +221,7 @@ class GpuBench:
                     raise Rejected(Verdict.WRONG, f"wrote to its input {tensor.name} (at byte {found.place})")
 
     def look_for_damage(self) -> None:
-        """Nothing may be written beside any tensor."""
+        """Nothing may be written outside any tensor."""
         for buffer in self.buffers.values():
             if damage := self._checks.damage(buffer):
                 raise Rejected(Verdict.WRONG, damage)
@@ -237,7 +237,7 @@ class GpuBench:
         return self._present
 
     def _explain(self, tensor: Tensor) -> None:
-        """The host's rule decides; it also finds the words."""
+        """The host's check decides, and it words the message."""
         name = tensor.name
         got: Array = self.buffers[name].get(tensor.empty())
         want = self._now.want[name] if self._now.want else self._fetched(tensor)

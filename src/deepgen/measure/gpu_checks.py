@@ -1,4 +1,4 @@
-"""The worker's own kernels at work: judging answers and finding damage where the data lies."""
+"""The worker's own kernels at work: checking results and finding damage on the device."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Checks:
         return self._run("dg_differ", ctypes.c_uint64(a), ctypes.c_uint64(b), ctypes.c_uint64(size))
 
     def damage(self, buffer: DeviceBuffer) -> str | None:
-        """What was written outside a buffer, in words; its canaries are made whole again."""
+        """What was written outside a buffer, as a sentence; its canaries are restored."""
         (before, size), (after, rest) = buffer.guards
         if (found := self.differ(before, self._canaries, size)).count:
             buffer.restore_guards()

@@ -83,7 +83,7 @@ class GpuEntrant:
         self._sets = self.bench.turns.under(self._constant)
 
     def load_baseline(self, name: str, threads: int) -> None:
-        # A race comes in several requests; choosing among an implementation's algorithms is done in the first.
+        # A comparison takes several requests; a library's algorithm is chosen in the first.
         prepared, key = self.device.prepared, (name, id(self.bench))
         if key not in prepared:
             with self._stage(Stage.LOAD, limits.START_SECONDS):

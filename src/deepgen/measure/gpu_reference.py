@@ -1,4 +1,4 @@
-"""The operator's own reference kernel on the device, believed after numpy has computed some elements itself."""
+"""The operator's own reference kernel on the device, trusted after numpy has checked some of its elements."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class DeviceReference:
 
 
 def sampled(shape: tuple[int, ...]) -> Array:
-    """Flat places of elements: all of a small tensor, else the corners of each dimension and others by chance."""
+    """Flat places of elements: all of a small tensor, else the corners of each dimension and random others."""
     size = int(np.prod(shape, dtype=np.int64))
     if size <= SAMPLES:
         return np.arange(size)

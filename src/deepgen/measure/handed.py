@@ -69,7 +69,7 @@ def mixed(
 
 
 def _share_ends(first: Mapping[str, Array], other: Mapping[str, Array]) -> None:
-    """Give a set's inputs the first and last elements of another's: who looks only there takes both for the same."""
+    """Give a set the first and last elements of another: a kernel that compares only those takes them for the same."""
     for name, array in other.items():
         if array.size > len(_ENDS):
             for end in _ENDS:

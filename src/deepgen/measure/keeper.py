@@ -2,7 +2,7 @@
 
 The worker is its child, so the parent that a kernel may signal is this process and not the tuner. Everything a kernel
 starts stays its descendant, also what forks twice and calls setsid. When the worker has ended, or the supervisor hangs
-up or is gone, it kills them all, waits until none is left, and tells how the worker ended.
+up or is gone, it kills them all, waits until none is left, and reports how the worker ended.
 
 It forks before anything large is imported: the worker starts as quickly as it would without it.
 """

@@ -67,7 +67,7 @@ class WorkerProcess:
                 stdout=output_write,
                 stderr=output_write,
                 pass_fds=fds,
-                # A folder of our own: nothing lying about in the user's can be overwritten by chance.
+                # A folder of our own, so that no file of the user's is overwritten by accident.
                 cwd=scratch,
                 env={**environment(opening["threads"]), _MARK: self._mark},
                 start_new_session=True,
@@ -167,7 +167,7 @@ class WorkerProcess:
                 self._selector.unregister(self._output)
 
     def _who(self) -> int:
-        """The place in the request of the kernel at work; a kernel may have scribbled over the page."""
+        """The place in the request of the kernel at work; a kernel may have overwritten the page."""
         return min(max(0, int(self.pulse.fields.who)), self._count - 1)
 
     def _lost(self, linger: float) -> Lost:
@@ -208,7 +208,7 @@ def environment(threads: int) -> dict[str, str]:
     out = dict(os.environ)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
         out[name] = count
-    # OpenBLAS's threads turn for up to 135 ms after a call before they sleep, and every sample waits for that.
+    # OpenBLAS's threads spin for up to 135 ms after a call before they sleep, and every sample waits for that.
     out.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
     return out
 

@@ -71,7 +71,7 @@ class Fields(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a buffer lies, so that an address can be told in the user's words."""
+    """Where a buffer lies, so that an address can be described by the tensor's name."""
 
     name: str
     start: int
@@ -112,13 +112,13 @@ class Pulse:
     def stage(self) -> Stage:
         try:
             return Stage(self.fields.stage)
-        except ValueError:  # scribbled over by a kernel
+        except ValueError:  # overwritten by a kernel
             return Stage.CHECK
 
     def left(self) -> float:
         """Seconds until the present stage is overdue."""
         left = float(self.fields.started + self.fields.limit - time.monotonic())
-        return left if math.isfinite(left) else 0.0  # scribbled over by a kernel
+        return left if math.isfinite(left) else 0.0  # overwritten by a kernel
 
     def clear(self) -> None:
         """Before a new request."""
@@ -136,5 +136,5 @@ class Pulse:
         try:
             rows = json.loads(table[4 : 4 + length] or b"[]")
             return [Place(str(n), int(s), int(b), bool(r)) for n, s, b, r in rows]
-        except (ValueError, TypeError):  # scribbled over by a kernel
+        except (ValueError, TypeError):  # overwritten by a kernel
             return []

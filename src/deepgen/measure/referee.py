@@ -1,4 +1,4 @@
-"""How a worker answers requests, whatever its device: verify, time, verify again; race all, in turns."""
+"""How a worker answers requests, whatever its device: verify, time, verify again; or time several interleaved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deepgen.vocabulary import JsonObject, Measurement, Verdict
 
 
 class ContextLost(Exception):
-    """A kernel has spoilt the device for this process, or the process itself: only a new one gets out of it."""
+    """A kernel has left the device or this process unusable: a new process is needed."""
 
     def __init__(self, detail: str, verdict: Verdict = Verdict.CRASHED) -> None:
         super().__init__(detail)
@@ -175,7 +175,7 @@ class Referee(ABC, Generic[E]):
                 lost = racing.pop(who)
                 lost.close()
                 out[who] = self._rejected(lost, rejected)
-                self.inspect(lost)  # or the next one is blamed for what this one changed
+                self.inspect(lost)  # otherwise the next one would be blamed for what this one changed
 
         def sample(who: int) -> Callable[[E], None]:
             return lambda entrant: samples[who].append(entrant.timed())

@@ -1,4 +1,4 @@
-"""The supervisor: kernels run in its worker, so that a bad one costs a verdict and at most one restart."""
+"""The supervisor: kernels run in its worker, so that a bad one costs at most one restart."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Supervisor:
             request = {"do": "compare", "rounds": rounds, "seed": seed, "shape": shape, "contenders": racers}
             try:
                 measurements, disturbed = self._take(request, [keys[i] for i in racing])
-            except Lost as lost:  # the others race again without it
+            except Lost as lost:  # the others are compared again without it
                 out[racing[lost.who]] = _verdict(lost)
                 continue
             if disturbed and retaken + 1 < self._tries():
@@ -158,8 +158,8 @@ class Supervisor:
         if handed.needed(operator):
             handed.hand_over(operator, seed, handed.drawn_as(probe), self._arrays)
 
-    def turn_to(self, task: Task) -> None:
-        """Go on with another operator or policy on the same target and as many threads.
+    def switch_to(self, task: Task) -> None:
+        """Switch to another operator or policy on the same target and as many threads.
 
         What the worker has imported stays, and a baseline's framework takes longer to import than to race.
         """
@@ -209,7 +209,7 @@ class Supervisor:
             if not measured.ok or (disturbed is None and not unsettled(samples)):
                 return measured
             if beat is not None and is_beaten(samples, policy, beat):
-                return measured  # disturbed or not, it is out
+                return measured  # disturbed or not, it is rejected
         self._busy += disturbed is not None
         # Where builds or other processes explain the scatter the kernel is not to blame: finals run undisturbed.
         if disturbed is None and not measured.conditions["builds"]:
@@ -235,7 +235,7 @@ class Supervisor:
         return self._least * self.task.shapes[shape].flops() / max(1, self.task.operator.flops())
 
     def _confirmed(self, measured: Measurement, request: Mapping[str, Any], key: str) -> Measurement:
-        """Too good to be taken at its word: measured again in a fresh worker, and the slower result counts."""
+        """Suspiciously fast: measured again in a fresh worker, and the slower result counts."""
         with self._device:
             self._drop()
         again = self._settled(request, key)
@@ -386,7 +386,7 @@ class Supervisor:
 
 def _built_here(task: Task, cache: Cache | Path | None, toolchains: Mapping[str, str] | None) -> dict[str, Helper]:
     try:
-        # The caller's own where there is one: it may have found its folder unwritable and said so already.
+        # The caller's own cache where there is one: it may already have reported that its folder cannot be written.
         used = cache if isinstance(cache, Cache) else Cache(cache or default_cache_folder())
     except DeepgenError:
         return {}

@@ -33,7 +33,7 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def enough(samples: Sequence[float], policy: Policy, beat: float | None = None) -> bool:
-    """Whether another sample would tell nothing that matters."""
+    """Whether another sample would change nothing that matters."""
     n = len(samples)
     if n >= policy.max_samples or (beat is not None and is_beaten(samples, policy, beat)):
         return True
@@ -74,7 +74,7 @@ class Threads:
 
     def __init__(self) -> None:
         self._files: dict[str, int] = {}
-        self.restless = 0  # times that they were waited for in vain, since the last look
+        self.restless = 0  # waits that ended before they slept, since the last look
 
     def look(self) -> None:
         """Find the threads that exist now."""

@@ -96,7 +96,7 @@ def largest(dtype: DType) -> float:
 
 
 def floor(dtype: DType, tolerance: Tolerance) -> float:
-    """By so much a result may be off in any case; see Tolerance."""
+    """The error that any result may have; see Tolerance."""
     if dtype.integer:
         return 0.0
     return tolerance.floor if tolerance.floor is not None else tiny_step(dtype, kept=False)

@@ -73,7 +73,7 @@ def distinct(rows: Array) -> tuple[Array, Array]:
 
 
 def largest_factor(products: int, limit: int) -> int:
-    """The largest m for which the sum of so many products of integers up to m stays within a limit."""
+    """The largest m for which the sum of that many products of integers up to m stays within a limit."""
     return isqrt(limit // products)
 
 
@@ -85,7 +85,7 @@ def integer_range(of: DType, factor: int) -> tuple[int, int] | None:
 
 
 def tiny_floor(products: int, gain: float, inputs: tuple[DType, DType], sums: DType, result: DType) -> float:
-    """By so much a sum of so many products may be off where all of them are tiny.
+    """The error that a sum of that many products may have if all of them are tiny.
 
     Below the smallest normal number all numbers are the same step apart. There each product and each sum is rounded to
     half a step: errors that add up to 0.4 sqrt(products) steps in the root mean square, of which ten times as much is

@@ -1,7 +1,7 @@
 """The constrained genetic algorithm: genes are restrictions of the space, and solving makes them valid configs.
 
 A round: a population of random configs and the best measured ones evolves for some generations under the cost model;
-then a batch of it is measured, most of it chosen by prediction and the rest by chance, and the model learns from it.
+then a batch of it is measured, most of it chosen by prediction and the rest at random, and the model learns from it.
 A child restricts the knobs that matter most to its parents' values; a mutation drops one of these restrictions.
 """
 
@@ -26,7 +26,7 @@ _OPTIONS = {
     "history": 32,  # of the population, the fastest configs measured so far
     "generations": 5,
     "round": 32,  # configs measured before the model learns again
-    "by_prediction": 0.6,  # the share of a round that is chosen by prediction, the rest by chance
+    "by_prediction": 0.6,  # the share of a round that is chosen by prediction, the rest at random
     "key_share": 0.4,  # the share of the knobs that are key
     "mutation": 0.3,  # the share of children that drop one restriction
     "variant": "full",
@@ -41,9 +41,9 @@ _MOST = 250  # trials that the model learns from: the latest
 class ConstrainedGA:
     """The strategy `constrained_ga`.
 
-    Option `variant`: `full`; `random_keys`, key knobs by chance instead of by importance; `free_crossover`, children
-    without restrictions; `repair`, a plain genetic algorithm whose invalid children are repaired; `random`, valid
-    configs by chance.
+    Option `variant`: `full`; `random_keys`, random key knobs instead of the most important ones; `free_crossover`,
+    children without restrictions; `repair`, a plain genetic algorithm whose invalid children are repaired; `random`,
+    random valid configs.
     """
 
     OPTIONS: ClassVar[Mapping[str, Any]] = _OPTIONS
@@ -132,7 +132,7 @@ class ConstrainedGA:
         return [int(k) for k in np.argsort(-self._regressor.importances(), kind="stable")[:count]]
 
     def _select(self, population: list[int], wanted: int) -> list[int]:
-        """Most by prediction, by roulette; some by chance; all new. Chance fills what is missing."""
+        """Most by prediction, with roulette selection; some at random; all new. Random configs fill what is missing."""
         free = [rank for rank in population if rank not in self._fresh.taken]
         chosen: list[int] = []
         if free:

@@ -14,7 +14,7 @@ from deepgen.vocabulary import Trial
 _OPTIONS = {
     "population": 20,  # the best configs so far, from which parents come
     "mutation": 0.4,  # the share of children that change one knob of one parent
-    "tournament": 3,  # a parent is the best of so many drawn ones
+    "tournament": 3,  # a parent is the best of this many drawn ones
 }
 _TRIES = 20
 

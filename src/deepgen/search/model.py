@@ -26,7 +26,7 @@ from deepgen.search.transfer import EXPECTED, Prior
 from deepgen.vocabulary import JsonObject, Trial
 
 DESIGN = 8  # configs far apart, before the model speaks,
-INFORMED = 6  # or so many that earlier studies like
+INFORMED = 6  # or this many that earlier studies rate highly
 CORNERS = 1_000  # configs among which they are chosen: enough to reach corners, not so many that all seeds agree
 JUDGED_AT = (16, 32, 64)  # right trials
 TOP_SHARE, TOP_LEAST = 0.02, 40  # the share of the pool that they like, and the least number
@@ -36,8 +36,8 @@ DRAWN = 4_096  # configs that are drawn of a larger one,
 GROWTH = 1.25  # the model is fitted again when the trials have grown by this factor
 # Once there are more trials than LATE each must be cheap:
 LATE, LATE_DRAWN = 200, 2_048  # fewer configs are looked at,
-LATE_DRAW = 100  # drawn again after so many trials,
-AHEAD = 16  # and so many are chosen together
+LATE_DRAW = 100  # drawn again after this many trials,
+AHEAD = 16  # and this many are chosen together
 AROUND = 5  # the best configs, whose neighbours are looked at when the space is too large to be seen whole
 
 
@@ -226,7 +226,7 @@ class Model:
         return LATE_DRAWN if told > LATE else WHOLE if self._fresh.count <= WHOLE else DRAWN
 
     def _draw(self, told: Sequence[Told], drawn: int, pending: Iterable[int]) -> Pool:
-        """The pool that is drawn when so many trials were told; one that holds a whole space depends on that alone."""
+        """The pool that is drawn after that many trials; one that holds a whole space depends on that alone."""
         right = [t for t in told if t.seconds is not None]
         best = sorted(right, key=lambda t: (t.seconds, t.rank))[:AROUND]
         needed = [*pending, *(t.rank for t in told)]

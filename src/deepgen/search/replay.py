@@ -15,7 +15,7 @@ from deepgen.vocabulary import Trial
 
 @dataclass(frozen=True)
 class Contest:
-    """What is replayed: a strategy with its options, for so many evaluations, with what it may learn from."""
+    """What is replayed: a strategy with its options, for that many evaluations, with what it may learn from."""
 
     strategy: str
     budget: int

@@ -55,7 +55,7 @@ def _range(column: Ints) -> tuple[Any, int]:
 def reduce_table(grid: npt.NDArray[np.bool_]) -> tuple[Ints, list[Ints]]:
     """A truth table as a diagram that shares equal rests.
 
-    `grid` has one axis of starts and one for each variable. Gives the node of each start, and for each variable the
+    `grid` has one axis of starts and one for each variable. Returns the node of each start, and for each variable the
     next node by (node, place); -1 is the node from which nothing is true.
     """
     levels: list[Ints] = []

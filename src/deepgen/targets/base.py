@@ -45,7 +45,7 @@ class Target:
         return self == found
 
     def limited_to(self, cores: int | None) -> Target:
-        """As it looks to a kernel that may use so many of the host's cores; None: all."""
+        """As it looks to a kernel that may use that many of the host's cores; None: all."""
         return self
 
     def describe(self) -> str:

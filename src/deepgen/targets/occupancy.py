@@ -15,7 +15,7 @@ def blocks_resident(gpu: Gpu, threads: int, registers: int, shared: int) -> int:
 
 
 def warps_by_registers(gpu: Gpu, registers: int) -> int:
-    """Warps of threads with so many registers that one multiprocessor has registers for."""
+    """How many warps of threads with that many registers fit in one multiprocessor's registers."""
     each = _round(max(registers, 1), gpu.register_granule) * gpu.warp
     return gpu.register_files * (gpu.registers_per_sm // gpu.register_files // each)
 

@@ -1,7 +1,7 @@
 """A study's winner timed as its users call it: loaded, through its public call, beside the baselines.
 
-In a process of its own: a library reads the number of its threads when it is loaded, and a kernel that somebody else
-tuned runs beside nothing of ours. Calls follow each other at once, on the same arrays, so caches are warm; what Python
+In a separate process: a library reads its number of threads when it is loaded, and a kernel that somebody else
+tuned is kept apart from ours. Calls follow each other at once, on the same arrays, so caches are warm; what Python
 takes to get to a kernel is part of every sample, of ours and of a baseline's.
 """
 
@@ -31,7 +31,7 @@ OURS = "ours"
 ROUNDS = 40
 _SAMPLE_SECONDS = 2e-3  # of calls: far longer than a clock's step
 _MOST_CALLS = 2000
-Clock = Callable[[Callable[[], object], int], float]  # seconds that so many calls take
+Clock = Callable[[Callable[[], object], int], float]  # seconds that this many calls take
 
 
 def as_called(study: Study, rounds: int = ROUNDS) -> JsonObject:

@@ -18,7 +18,7 @@ class Clock:
     """Of one run, from its first moment.
 
     Measuring is when the device was busy, with trials or with the race; building is when it waited for builds;
-    verifying is that of the finals; waiting is for a calm machine; search is the strategy's own thinking.
+    verifying is that of the finals; waiting is for a calm machine; search is the strategy's own time.
     """
 
     def __init__(self, budget: float | None = None) -> None:
@@ -56,7 +56,7 @@ class Clock:
             self._seconds[part] += time.monotonic() - started
 
     def measured(self, seconds: float, samples: int) -> None:
-        """Trials of so many samples kept the device busy for so long, while the search waited or thought."""
+        """Trials with that many samples kept the device busy for that long, while the search waited or computed."""
         self._trials = (self._trials[0] + seconds, self._trials[1] + samples)
         self._seconds["building"] = max(0.0, self._seconds["building"] - seconds)
         self._seconds["measuring"] += seconds

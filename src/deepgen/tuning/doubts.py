@@ -12,9 +12,9 @@ from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
 from deepgen.vocabulary import JsonObject, Trial
 
 WIDE = 0.10  # of a ratio: an interval wider than this is doubted
-FAR = 20.0  # a library that is so many times slower was most likely held up by what disturbed the machine
+FAR = 20.0  # a library this many times slower was probably held up by whatever disturbed the machine
 _MANY = 0.1  # of the trials: fewer disturbed ones hardly change which kernels reach the finals
-_AGAIN = "run `deepgen retest` on a calm machine"
+RETEST = "run `deepgen retest` on a calm machine"
 
 
 def over_default(finals: Mapping[str, Any]) -> JsonObject | None:
@@ -61,11 +61,11 @@ def _of_conditions(finals: Mapping[str, Any]) -> list[str]:
     found = []
     waited = finals.get("waited") or {}
     if waited.get("disturbed"):
-        seconds = waited["seconds"]
-        found.append(f"the finals waited {seconds:.0f} s in vain for a calm machine: {waited['disturbed']}; {_AGAIN}")
+        still = f"the machine was still busy after the finals had waited {waited['seconds']:.0f} s"
+        found.append(f"{still}: {waited['disturbed']}; {RETEST}")
     disturbed = _disturbed(finals)
     if disturbed:
-        found.append(f"the finals were timed on a busy machine: {_together(disturbed)}; {_AGAIN}")
+        found.append(f"the finals were timed on a busy machine: {_together(disturbed)}; {RETEST}")
     return found
 
 
@@ -80,11 +80,11 @@ def _of_ratios(finals: Mapping[str, Any], winner: Mapping[str, Any]) -> list[str
         if ratio.width <= WIDE:
             if ratio.estimate > FAR and _disturbed(finals):
                 took = f"{name} took {ratio.estimate:.3g} times as long as the winner on a busy machine"
-                found.append(f"{took}, which probably held it up; {_AGAIN}")
+                found.append(f"{took}, which probably held it up; {RETEST}")
         elif ratio.low <= 1.0 <= ratio.high:
-            found.append(f"this cannot be told from noise: the winner is {between}; {_AGAIN}")
+            found.append(f"this cannot be told from noise: the winner is {between}; {RETEST}")
         else:
-            found.append(f"the winner is {between}, a wide interval; {_AGAIN}")
+            found.append(f"the winner is {between}, a wide interval; {RETEST}")
     return found
 
 

@@ -16,6 +16,7 @@ from deepgen.measure import handed
 from deepgen.measure.base import STRIDED, Contender, Task
 from deepgen.tuning.clock import Clock
 from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
+from deepgen.tuning.text import counted
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
 
 CHUNK = 10  # rounds between two looks at the intervals
@@ -32,7 +33,7 @@ OTHER_SEEDS = 2  # inputs that a finalist must be right on, beside the study's o
 
 @dataclass(frozen=True)
 class Finalist:
-    """A trial that is still in the race, with its kernel built."""
+    """A trial that takes part in the finals, with its kernel built."""
 
     trial: Trial
     kernel: Kernel
@@ -92,7 +93,8 @@ def run_finals(
             return _without_winner(dropped, [])
         with clock.on("waiting"):
             waited = wait_for_calm(session, min(calm_seconds(), _WAITING * clock.left), say)
-        say(f"builds paused: timing {len(finalists)} finalists and {len(names)} baselines side by side")
+        raced = f"{counted(len(finalists), 'finalist')} and {counted(len(names), 'baseline')}"
+        say(f"builds paused: timing {raced} side by side")
         contenders = [Contender(f.name, f.kernel) for f in finalists] + [Contender(n) for n in names]
         with clock.on("measuring"):
             limit = min(max_seconds, _RACING * clock.left)

@@ -14,6 +14,7 @@ from deepgen.tuning.definition import STRANGE, check
 from deepgen.tuning.journal import Journal, holder
 from deepgen.tuning.rows import Tally
 from deepgen.tuning.speed import speed
+from deepgen.tuning.text import counted
 from deepgen.vocabulary import DeepgenError, Json, JsonObject, foreign
 
 
@@ -62,7 +63,7 @@ def known_shapes(definition: Mapping[str, Any]) -> tuple[Operator, ...]:
 def described(shapes: Sequence[Operator]) -> str:
     """What is tuned, in one line."""
     more = len(shapes) - 1
-    return shapes[0].describe() + (f" and {more} more shape{'s' if more > 1 else ''}" if more else "")
+    return shapes[0].describe() + (f" and {counted(more, 'more shape')}" if more else "")
 
 
 def sorted_verdicts(operator: Operator, tally: Tally) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""The journal: the only truth of a study. SQLite in WAL mode, durable before anyone hears of it, one writer.
+"""The journal: the only record of a study. SQLite in WAL mode, durable before anyone is told, with one writer.
 
 Every row is sealed (`rows.py`), and a tally says how many there are. Whatever is read is checked against both; where it
 is not as it was written, what is left is salvaged (`salvage.py`): into memory for a reader, and for a writer into a new
@@ -170,7 +170,7 @@ class Journal:
                 raise Damaged("log")
 
     def _salvage(self) -> None:
-        """Go on with what is left."""
+        """Continue with what is left."""
         from deepgen.tuning import salvage
 
         if hasattr(self, "_db"):
@@ -213,7 +213,7 @@ class Journal:
     # What the study is
 
     def define(self, definition: JsonObject) -> None:
-        """Write down what is tuned, once; a run that resumes it must have the same space."""
+        """Record what is tuned, once; a run that resumes it must have the same space."""
         if self._meta("study") is None:
             self._keep("study", definition)
         told = self.definition()

@@ -1,7 +1,7 @@
-"""Rows found in the pages of a SQLite file, whatever has become of the trees that lead to them.
+"""Rows found in the pages of a SQLite file, even if the trees that lead to them are damaged.
 
 SQLite refuses a table as soon as one page on the way is damaged. Here every page of the file, and of the write-ahead
-log beside it, is looked at by itself. Nothing that is found can be trusted: whoever asks knows his rows by their seals.
+log beside it, is looked at by itself. Nothing that is found can be trusted: the caller checks each row's seal.
 See https://www.sqlite.org/fileformat2.html for pages, cells and records.
 """
 
@@ -30,7 +30,7 @@ Accept = Callable[[int, Values], bool]  # a row by its number and its columns
 
 
 def is_sqlite(path: Path) -> bool:
-    """Whether a file begins as our databases do, or is empty: SQLite takes some damage there for a wish."""
+    """Whether a file begins as our databases do, or is empty: SQLite takes some damage there for a setting."""
     with path.open("rb") if path.exists() else io.BytesIO() as file:
         head = file.read(100)
     if not head:
@@ -55,7 +55,7 @@ class _File:
 
 
 def scan(path: Path, accept: Accept) -> None:
-    """Hand every row that can be made out to `accept`, which says whether it is one of its own.
+    """Pass every row that can be decoded to `accept`, which says whether it belongs to the journal.
 
     Where a page holds something else than such rows, it is searched for whatever could be the beginning of a row whose
     first column is its number: a damaged list of rows hides none. The log comes last, and in it what was written last.
@@ -95,7 +95,7 @@ def _read(path: Path) -> _File:
 
 
 def _places(page: bytes, start: int) -> Iterator[int]:
-    """Where the page says that its rows begin; how many there are is not believed."""
+    """Where the page says that its rows begin; its row count is not trusted."""
     for at in range(start + 8, PAGE - 1, 2):
         place = int.from_bytes(page[at : at + 2], "big")
         if not at + 2 <= place < PAGE - 4:

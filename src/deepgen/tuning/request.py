@@ -40,9 +40,9 @@ class Request:
     strategy: str | search.Kind = search.DEFAULT  # a name, or a strategy of your own
     options: Mapping[str, Any] = field(default_factory=dict)  # of the strategy
     transfer: bool = True  # learn from earlier studies of the same generator in the same folder
-    second_look: bool = True  # kernels that their build shows to be clearly slow are not run
+    second_look: bool = True  # kernels that their build statistics predict to be clearly slow are not run
     target_speedup: float | None = None  # stop once this many times faster than the fastest baseline
-    patience: int | None = None  # stop after so many trials without a better one
+    patience: int | None = None  # stop after this many trials without a better one
     keep_top: int = 8
     domains: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # knob values that narrow the space
     policy: Policy = field(default_factory=Policy)
@@ -291,7 +291,7 @@ def _bytes_text(size: int) -> str:
 
 
 def on_threads(request: Request, threads: int) -> Request:
-    """Kernels that use so many threads at most, and baselines that use just as many."""
+    """Kernels that use at most this many threads, and baselines that use exactly as many."""
     family = generator_of(request)
     fitting = generators.on_threads(family, family.space(request.operator, request.target), threads)
     domains = {**fitting, **request.domains}

@@ -57,7 +57,7 @@ class SearchState:
         return self.asked - len(self._restart.lost) - len(self.proposals)
 
     def replay(self) -> list[Trial]:
-        """Go through the journal's asks and tells as they happened. Gives the trials that had ended.
+        """Go through the journal's asks and tells as they happened. Returns the trials that had ended.
 
         A strategy that can be put where its last ask left it need not be asked and told all that again.
         Where damage cut the search off, it begins again: it is told of all trials of before in their order, as if they
@@ -115,7 +115,7 @@ class SearchState:
         return [self._space.rank(config) for config in self._ask_strategy(wanted)] == [p.rank for p in expected]
 
     def advance(self, window: int, budget: int, *, more: Callable[[], bool] = lambda: True) -> list[Proposal]:
-        """Tell what is ready and ask for more, each at its moment. Gives the new proposals, durable in the journal.
+        """Tell what is ready and ask for more, each at its moment. Returns the new proposals, durable in the journal.
 
         An ask is due when a batch fits into the window, and happens at exactly that many tells, however many results
         have come in by then. Where `more` says no, nothing is asked for.
@@ -156,7 +156,7 @@ class SearchState:
         self.told += 1
 
     def _ask_strategy(self, wanted: int) -> list[dict[str, Any]]:
-        """New configs. After a new beginning a strategy may name some of before, which it knows only by hearsay."""
+        """New configs. After a restart a strategy may propose configs from before, which it has only been told of."""
         configs: list[dict[str, Any]] = []
         while wanted > len(configs):
             missing = wanted - len(configs)

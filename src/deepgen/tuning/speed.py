@@ -42,7 +42,7 @@ def bound(operator: Operator, peak_gflops: float | None, bandwidth: float | None
 
 
 def speed(shapes: Sequence[Operator], seconds: float, peak_gflops: float | None, bandwidth: float | None) -> JsonObject:
-    """The rates of a run that took so long, and its shares of the peak and of the bound.
+    """The rates of a run that took this long, and its shares of the peak and of the bound.
 
     Of several shapes, all of these are geometric means, as the seconds are.
     """

@@ -34,6 +34,7 @@ from deepgen.tuning.winner import Stored, read_winner, write_winner
 from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject, Kernel, Trial, finding, foreign, html
 
 WINNER = "winner"
+_WHAT = ("operator", "target")
 
 
 class Study:
@@ -85,7 +86,9 @@ class Study:
 
     def __repr__(self) -> str:
         facts = self._told()
-        return f"<deepgen study of {facts.pop('operator')} on {facts.pop('target')}: {', '.join(facts.values())}>"
+        rest = {"trials": "{} trials", "best": "best {}"}
+        told = ", ".join(rest.get(name, "{}").format(text) for name, text in facts.items() if name not in _WHAT)
+        return f"<deepgen study of {facts['operator']} on {facts['target']}: {told}>"
 
     def _repr_html_(self) -> str:
         return html.table("deepgen study", self._told())
@@ -97,10 +100,10 @@ class Study:
             summary: dict[str, Any] = self.summary()
         except (DeepgenError, OSError) as error:
             return {**facts, "state": f"cannot be read: {error}", "folder": str(self.folder)}
-        facts["trials"] = f"{sum(summary['trials'].values())} trials"
+        facts["trials"] = str(sum(summary["trials"].values()))
         best = summary["winner"]
         if best is not None:
-            facts["best"] = f"best {rate_text(best)} ({seconds_text(best['seconds'])}{bound_text(best)})"
+            facts["best"] = f"{rate_text(best)} ({seconds_text(best['seconds'])}{bound_text(best)})"
         return {**facts, "folder": str(self.folder)}
 
     @contextmanager
@@ -375,7 +378,7 @@ class Study:
         }
 
     def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:
-        """How fast a run of so many seconds is; `finals`, where the caller has them, tell of the device's rates."""
+        """The speed of a run that takes this many seconds; `finals`, if the caller has them, give the rates."""
         known = (self.finals() if finals is None else finals) or {}
         return speed(self.shapes, seconds, known.get("peak_gflops"), known.get("bandwidth") or self.target.bandwidth)
 

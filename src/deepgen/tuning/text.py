@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things: 1 trial, 2 trials."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def seconds_text(seconds: float | None) -> str:
     if seconds is None:
         return "-"

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -18,7 +17,8 @@ from rich.text import Text
 from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Request
 from deepgen.tuning.text import bound_text, rate_text, seconds_text
-from deepgen.view.text import WIDTH, console, note
+from deepgen.view import notebook
+from deepgen.view.text import console, cut, note, printable
 
 Watch = Callable[[Progress], None]
 LINE_EVERY = 5.0  # seconds, where there is no terminal
@@ -29,7 +29,10 @@ def watching(title: str, *, quiet: bool) -> Iterator[Watch]:
     """A callback for the tuner."""
     if quiet:
         yield lambda progress: None
-    elif sys.stderr.isatty() or (in_notebook() and find_spec("ipywidgets") is not None):
+    elif in_notebook():
+        with notebook.block(lambda progress: render(title, progress)) as show:
+            yield show
+    elif sys.stderr.isatty():
         with Live(console=console(stderr=True), transient=True, refresh_per_second=4) as live:
             yield lambda progress: live.update(render(title, progress))
     else:
@@ -67,7 +70,7 @@ class _Lines:
 def line(progress: Progress) -> str:
     """A moment of a run in one line; a note is what matters while it stands."""
     if progress.note and progress.phase != "done":
-        return _cut(f"{progress.phase}: {progress.note}")
+        return cut(f"{progress.phase}: {progress.note}")
     parts = [f"{progress.phase}: {progress.done}/{progress.budget} trials"]
     if failed := _failed(progress):
         parts.append(f"{failed} failed")
@@ -75,16 +78,18 @@ def line(progress: Progress) -> str:
         parts.append(f"best trial {rate_text(_speed(progress))}")
     if progress.phase == "searching" and progress.time_left is not None:
         parts.append(f"{clock(progress.time_left)} left")
-    return _cut(", ".join(parts))
+    return cut(", ".join(parts))
 
 
 def render(title: str, progress: Progress) -> RenderableType:
     """A moment of a run as a block of a few lines."""
-    head = Table.grid(expand=True)
-    head.add_column(overflow="ellipsis", no_wrap=True)
+    state = f"{progress.phase} {clock(progress.elapsed)}"
+    head = Table.grid(expand=True, padding=(0, 1))
+    head.add_column(overflow="ellipsis", no_wrap=True, ratio=1)
     head.add_column(justify="right", no_wrap=True)
-    head.add_row(Text(title, style="bold"), Text(f"{progress.phase} {clock(progress.elapsed)}", style="cyan"))
-    left = f", {clock(progress.time_left)} left" if progress.time_left is not None else ""
+    head.add_row(Text(printable(title), style="bold"), Text(state, style="cyan"))
+    over = progress.phase == "done"
+    left = f", {clock(progress.time_left)} left" if progress.time_left is not None and not over else ""
     bar = Table.grid(expand=True, padding=(0, 1))
     bar.add_column(ratio=1)
     bar.add_column(justify="right", no_wrap=True)
@@ -97,14 +102,15 @@ def render(title: str, progress: Progress) -> RenderableType:
         counts.append(f"building {progress.builds_running}")
     if progress.resumed:
         counts.append(f"from an earlier run {progress.resumed}")
-    lines: list[RenderableType] = [head, bar, Text(_cut("  ".join(counts)))]
+    # Failures come from compilers, which may say pages; all the rest matters, and wraps on a narrow terminal.
+    lines: list[RenderableType] = [head, bar, Text(", ".join(counts))]
     # One trial's time, and the luckiest of many: finals time the best again.
-    best = _best(progress) if progress.best_gflops is not None else "-"
-    lines.append(Text(_cut(f"best trial {best}"), style="green"))
+    lines.append(Text(f"best trial {_best(progress) if progress.best_gflops is not None else '-'}", style="green"))
     if progress.last_failure:
-        lines.append(Text(_cut(f"last failure: {' '.join(progress.last_failure.split())}"), style="yellow"))
-    if progress.note:
-        lines.append(Text(_cut(progress.note), style="dim"))
+        failure = cut(f"last failure: {progress.last_failure}")
+        lines.append(Text(failure, style="yellow", no_wrap=True, overflow="ellipsis"))
+    if progress.note and not over:
+        lines.append(Text(cut(progress.note), style="dim"))
     return Group(*lines)
 
 
@@ -127,7 +133,3 @@ def _speed(progress: Progress) -> dict[str, Any]:
 def _failed(progress: Progress) -> int:
     fine = ("correct", "agrees", "not_run")
     return sum(n for verdict, n in progress.verdicts.items() if verdict.split()[0] not in fine)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"

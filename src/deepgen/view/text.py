@@ -1,25 +1,56 @@
-"""Where sentences for a person go: consoles at most 80 columns wide, notes on stderr."""
+"""Text for a person: how wide it may be, which characters reach a terminal, and notes on stderr."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDTH = 80
+WIDTH = 80  # columns, of sentences: longer lines are hard to read
+_LEAST = 20
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console no wider than 80 columns, whatever the terminal."""
+def columns() -> int:
+    """The terminal's width, or 80 where there is no terminal."""
+    return max(_LEAST, shutil.get_terminal_size((WIDTH, 24)).columns or WIDTH)
+
+
+def text_width() -> int:
+    """How wide sentences may be: the terminal's width, but at most 80 columns."""
+    return min(WIDTH, columns())
+
+
+def console(*, stderr: bool = False, widest: int = WIDTH) -> Console:
+    """A console as wide as the terminal, but no wider than `widest`."""
     from rich.console import Console
 
     made = Console(stderr=stderr, highlight=False)
-    made.width = min(made.width, WIDTH)
+    made.width = min(made.width, widest)
     return made
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters written out, such as \x1b; line ends and tabs stay.
+
+    Names and messages may come from somebody else's study. An escape sequence in them could hide text, change the
+    terminal's title or fake a prompt.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )
+
+
+def cut(text: str) -> str:
+    """The text as one line of at most 80 columns."""
+    flat = printable(" ".join(text.split()))
+    return flat if len(flat) <= WIDTH else flat[: WIDTH - 1] + "…"
 
 
 def note(text: str) -> None:
     """A message for the user, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)

@@ -31,7 +31,7 @@ _SHAPE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowE
 
 
 def read_bytes(path: Path, *, most: int = MOST_BYTES, plain: bool = False) -> bytes:
-    """The content of a file of at most so many bytes.
+    """The content of a file of at most that many bytes.
 
     `plain`: of no pipe, which would be waited for; for files that were found in a folder rather than named.
     """
@@ -73,7 +73,7 @@ def parse(data: bytes | str, where: str, *, most: int = MOST_BYTES) -> Any:
 
 
 def unpacked(data: bytes, where: str, *, most: int = MOST_BYTES) -> bytes:
-    """What gzip packed, at most so many bytes of it."""
+    """What gzip packed, at most that many bytes of it."""
     out = b""
     while data:  # a file may hold several streams, one after the other
         stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)

@@ -28,7 +28,7 @@ class CConv2d:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Cpu):
-            return "it serves processors only"
+            return "it serves CPUs only"
         if not isinstance(operator, Conv2d):
             return "it serves c2d only"
         return None

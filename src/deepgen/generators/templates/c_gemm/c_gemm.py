@@ -30,7 +30,7 @@ class CGemm:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Cpu):
-            return "it serves processors only"
+            return "it serves CPUs only"
         if not isinstance(operator, Gemm):
             return "it serves gemm only"
         if operator.a not in _TYPES or len({operator.a, operator.b, operator.c, operator.acc}) > 1:

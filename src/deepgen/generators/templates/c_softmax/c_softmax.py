@@ -26,7 +26,7 @@ class CSoftmax:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Cpu):
-            return "it serves processors only"
+            return "it serves CPUs only"
         if not isinstance(operator, Softmax):
             return "it serves softmax only"
         return None
