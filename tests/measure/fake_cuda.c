@@ -64,14 +64,23 @@ int cuMemsetD8Async(void* to, unsigned char byte, size_t size, void* stream) {
     return 0;
 }
 int cuMemGetInfo_v2(size_t* free, size_t* total) { *free = *total = 1ull << 30; return 0; }
+// Kernels run when they are launched, but the device's own clock runs as if they were enqueued: it is busy until
+// `idle`, and an event happens then.
+static double idle;
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
+}
+static void busy(double from, double milliseconds) { idle = (from > idle ? from : idle) + milliseconds; }
 int cuEventCreate(void** event, unsigned flags) { *event = calloc(1, sizeof(double)); return 0; }
 int cuEventRecord(double* event, void* stream) {
     TRY;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    *event = now.tv_sec * 1e3 + now.tv_nsec * 1e-6;
+    *event = now();
+    if (idle > *event) *event = idle;
     return 0;
 }
+int cuEventQuery(const double* event) { TRY; return now() < *event ? 600 : 0; }
 int cuEventElapsedTime(float* milliseconds, double* start, double* end) { *milliseconds = *end - *start; return 0; }
 int cuCtxSynchronize(void) { return sticky; }
 
@@ -115,7 +124,10 @@ int cuModuleUnload(void* module) { return sticky; }
 int cuModuleGetFunction(void** function, void* module, const char* name) {
     TRY;
     if (module != (void*)1) *function = dlsym(module, name);
-    else *function = !strcmp(name, "dg_judge") ? (void*)2 : !strcmp(name, "dg_differ") ? (void*)3 : (void*)4;
+    else *function = !strcmp(name, "dg_judge")    ? (void*)2
+                     : !strcmp(name, "dg_differ") ? (void*)3
+                     : !strcmp(name, "dg_hold")   ? (void*)4
+                                                  : (void*)5;
     return *function ? 0 : 500;
 }
 int cuModuleGetGlobal_v2(void** address, size_t* bytes, void* module, const char* name) {
@@ -137,9 +149,16 @@ int cuLaunchKernelEx(const Config* config, void* function, void** params, void**
     if (config->shared > allowed) return 1;
     if (function == (void*)2) return judge(params);
     if (function == (void*)3) return differ(params);
+<<<<<<< HEAD
     if (function == (void*)4) return 0;
     launched++;
+=======
+    if (function == (void*)4) busy(now(), **(u64**)params * 0.5e-6);  // at 2 GHz
+    if (function <= (void*)5) return 0;
+    double start = now();
+>>>>>>> 05f05a5 (GPU: runs are timed with clean cold caches and a full queue)
     sticky = ((Entry)function)(params, config->grid, config->block);
+    busy(start, now() - start);
     return 0;  // as on a GPU, a fault shows when the kernel is waited for
 }
 int cuLaunchKernel(void) { return 999; }

@@ -32,7 +32,7 @@ def test_a_right_kernel_is_timed_and_its_conditions_told(runner: Supervisor, fol
     measured = runner.measure(*kernel(folder, "right"))
     assert measured.verdict is Verdict.CORRECT, measured.detail
     assert len(measured.samples) >= 5 and measured.error is not None and measured.error < 1.0
-    assert measured.conditions["cold"] and measured.conditions["flush"] == "fill"
+    assert measured.conditions["cold"] and measured.conditions["flush"] == "read"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from deepgen.baselines.base import Baseline
+from deepgen.baselines.base import Baseline, Choosing
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary.finding import Source
@@ -38,4 +38,4 @@ def by_name(name: str, own: Own | None = None) -> Baseline:
     return BASELINES.get(name)()
 
 
-__all__ = ["BASELINES", "Baseline", "by_name", "find"]
+__all__ = ["BASELINES", "Baseline", "Choosing", "by_name", "find"]

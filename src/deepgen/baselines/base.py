@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from deepgen.operators import Operator
 from deepgen.targets import Target
+
+Timer: TypeAlias = "Callable[[Callable[[], None]], float]"  # the seconds of one run of a call
 
 
 class Baseline(Protocol):
@@ -25,4 +27,15 @@ class Baseline(Protocol):
         The tensors are numpy arrays; on a GPU they have the CUDA array interface, and the call enqueues its work on the
         default stream.
         """
+        ...
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """A baseline with several implementations, of which it chooses the fastest as the worker times contenders."""
+
+    def choose(
+        self, operator: Operator, tensors: Mapping[str, Any], threads: int, seconds: Timer
+    ) -> Callable[[], None]:
+        """In place of `prepare`."""
         ...

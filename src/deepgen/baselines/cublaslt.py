@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from ctypes import byref, c_size_t, c_void_p
+from math import inf
 from statistics import median
 from typing import Any
 
+from deepgen.baselines.base import Timer
 from deepgen.baselines.cublaslt_api import COMPUTE, TYPES, Handle, Heuristic, find
 from deepgen.operators import Gemm, Operator
 from deepgen.runtime.gpu_driver import CUDA, Driver
@@ -46,12 +48,33 @@ class CublasLt:
         return None if find() else "cuBLASLt is not installed (pip install nvidia-cublas)"
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
+        """The fastest by a clock of its own: each run follows the filling of a buffer larger than the cache."""
+        driver = Driver(CUDA)
+        ballast = driver.alloc(_BALLAST)
+        start, end = driver.event(), driver.event()
+
+        def seconds(run: Callable[[], None]) -> float:
+            driver.fill(ballast, 0, _BALLAST)
+            driver.record(start)
+            run()
+            driver.record(end)
+            driver.synchronize()
+            return driver.elapsed(start, end)
+
+        try:
+            return self.choose(operator, tensors, threads, seconds)
+        finally:
+            driver.free(ballast)
+
+    def choose(
+        self, operator: Operator, tensors: Mapping[str, Any], threads: int, seconds: Timer
+    ) -> Callable[[], None]:
         path = find()
         if not isinstance(operator, Gemm):
             raise BadInput(f"cuBLASLt has no {operator.name}")
         if path is None:
             raise Missing("cuBLASLt", blocks="its baseline cannot run", remedy="pip install nvidia-cublas")
-        return _Products(Driver(CUDA), Handle(path), operator, tensors).best()
+        return _Products(Driver(CUDA), Handle(path), operator, tensors).best(seconds)
 
 
 class _Products:
@@ -72,53 +95,41 @@ class _Products:
         self._addresses = (c_void_p(b), c_void_p(a), c_void_p(c))
         self._workspace = c_void_p(driver.alloc(WORKSPACE))
 
-    def best(self) -> Callable[[], None]:
-        """The fastest algorithm with cold caches: all are tried a few times, the best few again."""
+    def best(self, seconds: Timer) -> Callable[[], None]:
+        """The fastest algorithm: all are tried a few times, the best few again."""
         found = self._handle.algorithms(self._product, self._layouts, REQUESTED, WORKSPACE)
-        ballast = self._driver.alloc(_BALLAST)
-        events = (self._driver.event(), self._driver.event())
-        try:
-            order = sorted((self._seconds(h, ballast, events, _TRIES), i) for i, h in enumerate(found))
-            finalists = [i for seconds, i in order[:_FINALISTS] if seconds < float("inf")]
-            if not finalists:
-                raise DeepgenError("cuBLASLt has no algorithm for this product")
-            again = sorted((self._seconds(found[i], ballast, events, _FINAL_TRIES), i) for i in finalists)
-        finally:
-            self._driver.free(ballast)
-        return self._call(found[again[0][1]])
+        calls = [self._call(heuristic) for heuristic in found]
+        order = sorted((self._median(call, seconds, _TRIES), i) for i, call in enumerate(calls))
+        finalists = [i for taken, i in order[:_FINALISTS] if taken < inf]
+        if not finalists:
+            raise DeepgenError("cuBLASLt has no algorithm for this product")
+        return calls[min((self._median(calls[i], seconds, _FINAL_TRIES), i) for i in finalists)[1]]
 
     def _call(self, chosen: Heuristic) -> Callable[[], None]:
         b, a, c = self._addresses
         first, second, result, _ = self._layouts
-        size = c_size_t(chosen.workspace)
+        size, on = c_size_t(chosen.workspace), c_void_p(0)
         # Kept as they are passed: making them anew for each call would take longer than many a launch.
         arguments = (
             self._product, byref(self._alpha), b, first, a, second, byref(self._beta), c, result, c, result,
-            byref(chosen), self._workspace, size, c_void_p(0),
+            byref(chosen), self._workspace, size, on,
         )  # fmt: skip
 
-        def run() -> None:
+        def run(stream: int = 0) -> None:
+            on.value = stream
             status = self._handle.call(*arguments)
             if status:
                 raise DeepgenError(f"cublasLtMatmul failed with status {status}")
 
         return run
 
-    def _seconds(self, chosen: Heuristic, ballast: int, events: tuple[int, int], tries: int) -> float:
-        run, (start, end), taken = self._call(chosen), events, []
+    def _median(self, run: Callable[[], None], seconds: Timer, tries: int) -> float:
         try:
             run()
             self._driver.synchronize()
         except DeepgenError:  # proposed but not runnable: it happens
-            return float("inf")
-        for _ in range(tries):
-            self._driver.fill(ballast, 0, _BALLAST)
-            self._driver.record(start)
-            run()
-            self._driver.record(end)
-            self._driver.synchronize()
-            taken.append(self._driver.elapsed(start, end))
-        return median(taken)
+            return inf
+        return median(seconds(run) for _ in range(tries))
 
 
 def _scalar(value: float, compute: str) -> Any:

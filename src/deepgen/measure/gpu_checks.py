@@ -1,4 +1,4 @@
-"""The worker's own kernels at work: checking results and finding damage on the device."""
+"""The worker's own kernels at work: checking results, finding damage, and bringing the device into a known state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from deepgen.vocabulary import DType, Kernel, LaunchPlan, Source, Step
 _KINDS = {"f64": 0, "f32": 1, "tf32": 1, "f16": 2, "bf16": 3, "i8": 4, "i32": 5, "i64": 6}
 _BLOCKS, _THREADS = 1024, 256
 _FOUND = struct.Struct("<QQ")
-_ENTRIES = ("dg_judge", "dg_differ", "dg_nothing")
+_ENTRIES = ("dg_judge", "dg_differ", "dg_read", "dg_hold", "dg_nothing")
+_NEVER = 1  # what the words of memory that holds zeros do not combine to
 
 
 def source(language: str) -> Kernel:
@@ -92,16 +93,28 @@ class Checks:
             return f"wrote past the end of {buffer.name} (at byte {buffer.bytes + found.place} of {buffer.bytes})"
         return None
 
+    def read(self, zeros: DeviceBuffer) -> Launch:
+        """Reads a buffer that holds zeros, and writes nothing."""
+        words, never = ctypes.c_uint64(zeros.bytes // 8), ctypes.c_uint64(_NEVER)
+        return self._launch("dg_read", _BLOCKS, _THREADS, ctypes.c_uint64(zeros.start), words, never, self._place())
+
+    def hold(self, cycles: ctypes.c_uint64) -> Launch:
+        """Keeps the device busy for that many cycles, which may be changed between launches."""
+        return self._launch("dg_hold", 1, 1, cycles)
+
     def nothing(self) -> Launch:
         """An empty kernel."""
-        return Launch(self._driver, self._functions["dg_nothing"], ((1, 1, 1), (32, 1, 1), (1, 1, 1), 0), ())
+        return self._launch("dg_nothing", 1, 32)
 
     def _run(self, entry: str, *values: object) -> Found:
         self._driver.fill(self._found, 0, _FOUND.size)
-        arguments = (*values, ctypes.c_uint64(self._found))
-        Launch(
-            self._driver, self._functions[entry], ((_BLOCKS, 1, 1), (_THREADS, 1, 1), (1, 1, 1), 0), arguments
-        ).fire()
+        self._launch(entry, _BLOCKS, _THREADS, *values, self._place()).fire()
         answer = ctypes.create_string_buffer(_FOUND.size)
         self._driver.to_host(ctypes.addressof(answer), self._found, _FOUND.size)
         return Found(*_FOUND.unpack(answer.raw))
+
+    def _place(self) -> ctypes.c_uint64:
+        return ctypes.c_uint64(self._found)
+
+    def _launch(self, entry: str, blocks: int, threads: int, *values: object) -> Launch:
+        return Launch(self._driver, self._functions[entry], ((blocks, 1, 1), (threads, 1, 1), (1, 1, 1), 0), values)

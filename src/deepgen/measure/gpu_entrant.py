@@ -13,6 +13,7 @@ from deepgen.measure.bench import REWRITTEN, STALE, Rejected, on_call
 from deepgen.measure.gpu_bench import DeviceSet, GpuBench
 from deepgen.measure.gpu_buffers import DeviceBuffer
 from deepgen.measure.gpu_checks import Checks
+from deepgen.measure.gpu_queue import LONGER, LONGEST, SHORTEST, Queue, Sample
 from deepgen.measure.pulse import Pulse, Stage
 from deepgen.measure.referee import ContextLost
 from deepgen.runtime import plans
@@ -38,14 +39,8 @@ class Device:
     driver: Driver
     checks: Checks
     pulse: Pulse
-    ballast: DeviceBuffer  # larger than the last-level cache
-    events: tuple[int, int]
+    queue: Queue
     prepared: dict[tuple[str, int], Callable[[], None]] = field(default_factory=dict)  # baselines, once a bench
-
-    def flush(self) -> None:
-        """Push everything out of the cache. It also keeps the device busy while the run is being enqueued, so that
-        what is timed is the run and not the host's way to it."""
-        self.driver.fill(self.ballast.start, 0, self.ballast.bytes)
 
 
 class GpuEntrant:
@@ -56,6 +51,8 @@ class GpuEntrant:
         self.error = 0.0
         self.calls = 0
         self.reproducible = True
+        self.late = 0  # samples for which the host was too slow
+        self._hold = SHORTEST
         self._run: Callable[[], None] = lambda: None
         self._prepare: BoundPlan | None = None
         self._kernel: GpuKernel | None = None
@@ -88,7 +85,11 @@ class GpuEntrant:
         if key not in prepared:
             with self._stage(Stage.LOAD, limits.START_SECONDS):
                 baseline = baselines.by_name(name, self.device.task.own_baselines)
-                prepared[key] = baseline.prepare(self.bench.operator, self.bench.tensors(), threads)
+                given = self.bench.operator, self.bench.tensors(), threads
+                if isinstance(baseline, baselines.Choosing):
+                    prepared[key] = baseline.choose(*given, self._seconds)
+                else:
+                    prepared[key] = baseline.prepare(*given)
         self._run = prepared[key]
 
     def answer(self) -> None:
@@ -110,26 +111,42 @@ class GpuEntrant:
         self._look_for_damage()
 
     def timed(self) -> float:
-        """Seconds of one run, which is checked like the first.
+        """Seconds of one run, which is checked like the first."""
+        sample = self._full(self._sample)
+        self.late += not sample.full
+        return sample.seconds
 
-        It finds other inputs than the run before. Where caches are to be warm, an untimed run has met them first: what
-        rewriting left in the caches is not what is timed.
-        """
-        driver, run, (start, end) = self.device.driver, self._run, self.device.events
+    def _full(self, sample: Callable[[], Sample]) -> Sample:
+        """A sample with a full queue: where the host was too slow, it is taken again."""
+        taken = sample()
+        while not taken.full and self._hold < LONGEST:
+            self._hold *= LONGER
+            taken = sample()
+        return taken
+
+    def _seconds(self, run: Callable[[], None]) -> float:
+        """Of one run in the same state, unchecked: for choosing among implementations."""
+
+        def sample() -> Sample:
+            if self.device.task.policy.cold:
+                self.device.queue.flush()
+            return self.device.queue.timed(run, self._hold)
+
+        return self._full(sample).seconds
+
+    def _sample(self) -> Sample:
+        """It finds other inputs than the run before. Where caches are to be warm, an untimed run has met them first:
+        what rewriting left in the caches is not what is timed."""
         self._next_inputs()
         with self._stage(Stage.TIME, self.run_limit):
             self.bench.reset()
             if self.device.task.policy.cold:
-                self.device.flush()
+                self.device.queue.flush()
             else:
-                run()
-            driver.record(start)
-            run()
-            driver.record(end)
-            driver.synchronize()
-            seconds = driver.elapsed(start, end)
+                self._run()
+            sample = self.device.queue.timed(self._run, self._hold)
         self._check()
-        return seconds
+        return sample
 
     def between(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
         """One run, with something called right before it and right after: a profiler is told what to look at."""

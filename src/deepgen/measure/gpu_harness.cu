@@ -1,6 +1,7 @@
-// The worker's own kernels: is an answer right, and was memory changed that should not be. In CUDA and in HIP.
+// The worker's own kernels, in CUDA and in HIP: is an answer right, was memory changed that should not be, and what
+// brings a device into the state in which runs are timed.
 //
-// They run where the data lies, so that every run can be checked: a 64 MB answer takes microseconds here and a third
+// Checks run where the data lies, so that every run can be checked: a 64 MB answer takes microseconds here and a third
 // of a second through the host.
 
 #ifdef __HIP__
@@ -112,6 +113,23 @@ extern "C" __global__ void dg_differ(const unsigned char* a, const unsigned char
         add(&found[0], differing);
         raise(&found[1], ~first);
     }
+}
+
+// Reads a buffer, so that the last-level cache holds it and nothing else, and no line that must still be written back.
+// `never`: a value that its words do not combine to, so nothing is written; a compiler cannot know that.
+extern "C" __global__ void dg_read(const u64* from, u64 words, u64 never, u64* found) {
+    u64 all = 0;
+    for (u64 i = THREAD; i < words; i += THREADS) all |= from[i];
+    if (all == never) *found = all;
+}
+
+// Keeps the device busy for about so many cycles with one thread and no memory.
+extern "C" __global__ void dg_hold(u64 cycles) {
+#ifdef __HIP__
+    for (u64 i = 0; i < cycles; i += 64) __builtin_amdgcn_s_sleep(1);  // about 64 cycles; not all chips count them
+#else
+    for (long long start = clock64(); (u64)(clock64() - start) < cycles;) {}
+#endif
 }
 
 // Does nothing: what a launch costs.

@@ -13,9 +13,9 @@ from deepgen.measure.base import Helper, Task
 from deepgen.measure.bench import Rejected
 from deepgen.measure.counters.counted import Counted
 from deepgen.measure.gpu_bench import GpuBench
-from deepgen.measure.gpu_buffers import DeviceBuffer
 from deepgen.measure.gpu_checks import Checks
 from deepgen.measure.gpu_entrant import Device, GpuEntrant
+from deepgen.measure.gpu_queue import SHORTEST, Queue
 from deepgen.measure.gpu_reference import DeviceReference
 from deepgen.measure.gpu_strided import StridedEntrant
 from deepgen.measure.nvml import Nvml
@@ -26,7 +26,6 @@ from deepgen.targets import Gpu
 from deepgen.vocabulary import DeepgenError, JsonObject, Kernel
 
 _BENCH_BYTES = 4 << 30  # at least, of inputs for other seeds and probes, kept for the next finalist
-_LEAST_BALLAST = 256 << 20  # filling so much keeps a device busy for longer than enqueuing a run takes
 _LAUNCHES = 20
 
 
@@ -42,11 +41,10 @@ class GpuWorker(Referee[GpuEntrant]):
         self._threads: int = opening["threads"]
         self._scratch = Path(opening["scratch"])
         driver = Driver(APIS[target.languages[0]])
-        ballast = DeviceBuffer(driver, "ballast", max(_LEAST_BALLAST, 4 * target.l2_bytes))
         checks = Checks(driver, helpers["harness"].binary.read_bytes())
         self._reference = DeviceReference(driver, helpers["reference"]) if "reference" in helpers else None
         self._judge = helpers.get("judge")
-        self._device = Device(self.task, driver, checks, pulse, ballast, (driver.event(), driver.event()))
+        self._device = Device(self.task, driver, checks, pulse, Queue(driver, checks, target.l2_bytes))
         self._nvml = Nvml.find(driver.device) if "cuda" in target.languages else None
         self._benches: dict[Inputs, GpuBench] = {}
         self._call_seconds = self._empty_launch()
@@ -76,7 +74,8 @@ class GpuWorker(Referee[GpuEntrant]):
         cold = self.task.policy.cold
         return {
             "cold": cold,
-            "flush": "fill" if cold else None,
+            "flush": "read" if cold else None,
+            "late_samples": entrant.late,
             "runs_checked": entrant.calls,
             "reproducible": entrant.reproducible,
             "call_seconds": self._call_seconds,
@@ -129,16 +128,11 @@ class GpuWorker(Referee[GpuEntrant]):
 
     def _empty_launch(self) -> float:
         """What an empty kernel takes by the same clock: it is part of every sample, as it is of a baseline's."""
-        device, launch = self._device, self._device.checks.nothing()
-        start, end = device.events
+        queue, launch = self._device.queue, self._device.checks.nothing()
         taken = []
         for _ in range(_LAUNCHES):
-            device.flush()
-            device.driver.record(start)
-            launch.fire()
-            device.driver.record(end)
-            device.driver.synchronize()
-            taken.append(device.driver.elapsed(start, end))
+            queue.flush()
+            taken.append(queue.timed(launch.fire, SHORTEST).seconds)
         return sorted(taken)[_LAUNCHES // 2]
 
 

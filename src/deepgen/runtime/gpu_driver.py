@@ -46,6 +46,7 @@ CUDA = Api(
         "event": "cuEventCreate",
         "record": "cuEventRecord",
         "elapsed": "cuEventElapsedTime",
+        "query": "cuEventQuery",
         "synchronize": "cuCtxSynchronize",
         "load": "cuModuleLoadData",
         "unload": "cuModuleUnload",
@@ -75,6 +76,7 @@ HIP = Api(
         "event": "hipEventCreateWithFlags",
         "record": "hipEventRecord",
         "elapsed": "hipEventElapsedTime",
+        "query": "hipEventQuery",
         "synchronize": "hipDeviceSynchronize",
         "load": "hipModuleLoadData",
         "unload": "hipModuleUnload",
@@ -102,6 +104,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "event": (c_void_p, c_uint),
     "record": (c_void_p, c_void_p),
     "elapsed": (c_void_p, c_void_p, c_void_p),
+    "query": (c_void_p,),
     "synchronize": (),
     "load": (c_void_p, c_char_p),
     "unload": (c_void_p,),
@@ -112,6 +115,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "free_bytes": (c_void_p, c_void_p),
 }
 _CLUSTER, _PORTABLE_CLUSTER, _NON_PORTABLE = 4, 8, 14
+_NOT_READY = 600  # in both
 
 
 class DriverError(DeepgenError):
@@ -206,6 +210,14 @@ class Driver:
         if self.api is HIP:
             return int, int
         return self.library.cuProfilerStart, self.library.cuProfilerStop
+
+    def happened(self, event: int) -> bool:
+        """Whether the device has come to an event that was recorded."""
+        code = self._calls["query"](event)
+        if code == _NOT_READY:
+            return False
+        self._check("query", code)
+        return True
 
     def synchronize(self) -> None:
         """Wait for all work; a fault of a kernel shows here."""
