@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from deepgen.measure.base import Helper, Policy, Task
 from deepgen.measure.supervisor import Supervisor, build_helpers
 from deepgen.operators import Gemm
 from deepgen.targets import resolve
-from deepgen.vocabulary import Arg, Artifact, Kernel, LaunchPlan, Missing, ScalarArg, Source, Step, TensorArg
+from deepgen.vocabulary import Arg, Artifact, Kernel, LaunchPlan, Missing, ScalarArg, Source, Step, TensorArg, finding
 
 HERE = Path(__file__).parent
 FLOATS = """
@@ -80,12 +80,16 @@ def build_driver(folder: Path) -> Path | None:
 
 
 @contextmanager
-def supervised(operator: Gemm, folder: Path, **helpers: Helper) -> Iterator[Supervisor]:
+def supervised(
+    operator: Gemm, folder: Path, own: Mapping[str, finding.Source] | None = None, **helpers: Helper
+) -> Iterator[Supervisor]:
     """A supervisor whose worker finds the fake driver in the folder. Skips the test where either cannot be built.
 
-    `helpers` stand in place of our own code for the device, of which the fake driver runs the harness only.
+    `helpers` stand in place of our own code for the device, of which the fake driver runs the harness only; `own` are
+    baselines.
     """
-    task = Task(operator, resolve("cuda:sm_90a"), policy=Policy(timeout_seconds=1.0, max_samples=8))
+    policy = Policy(timeout_seconds=1.0, max_samples=8)
+    task = Task(operator, resolve("cuda:sm_90a"), policy=policy, own_baselines=own or {})
     built = build_or_skip(task, folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_LIBRARY_PATH", str(folder))  # not before: NVRTC itself asks a driver that it finds

@@ -65,6 +65,12 @@ def test_finals_on_a_busy_machine_ask_for_others() -> None:
     assert said == f"the machine was still busy after the finals had waited 30 s: {busy(40)}; {RETEST}"
 
 
+def test_a_host_that_was_too_slow_for_its_gpu_is_told_of() -> None:
+    told = [{"name": "trial 1", "late_samples": 0}, {"name": "torch-gpu", "late_samples": 3}]
+    [said] = doubts(finals(conditions=told))
+    assert "the host was too slow to keep the GPU busy" in said and "torch-gpu" in said and "trial 1" not in said
+
+
 def test_an_interval_that_tells_little_is_said_in_words() -> None:
     [said] = doubts(finals(baselines=[baseline(132.4, 6.78, 994.0)]))
     assert said == f"the winner is anything from 6.78 to 994 times as fast as numpy, a wide interval; {RETEST}"

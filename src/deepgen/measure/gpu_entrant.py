@@ -22,6 +22,7 @@ from deepgen.runtime.gpu_kernel import BoundPlan, GpuKernel
 from deepgen.vocabulary import DeepgenError, Kernel, Verdict, WorkspaceArg
 
 _GARBAGE = 0xFF  # fresh memory may hold zeros: no kernel may count on them
+_RETAKES, _PATIENCE = 6, 2  # of a sample whose queue was not full; such samples in spite of that
 _DOING = {
     Stage.LOAD: "while it was loaded",
     Stage.PREPARE: "while it prepared its data",
@@ -117,10 +118,12 @@ class GpuEntrant:
         return sample.seconds
 
     def _full(self, sample: Callable[[], Sample]) -> Sample:
-        """A sample with a full queue: where the host was too slow, it is taken again."""
+        """A sample with a full queue: where the host was too slow, it is taken again, unless it always is."""
         taken = sample()
-        while not taken.full and self._hold < LONGEST:
-            self._hold *= LONGER
+        tries = _RETAKES if self.late < _PATIENCE else 0
+        while not taken.full and tries:
+            tries -= 1
+            self._hold = min(LONGER * self._hold, LONGEST)
             taken = sample()
         return taken
 

@@ -66,6 +66,11 @@ def _of_conditions(finals: Mapping[str, Any]) -> list[str]:
     disturbed = _disturbed(finals)
     if disturbed:
         found.append(f"the finals were timed on a busy machine: {_together(disturbed)}; {RETEST}")
+    late = dict.fromkeys(str(row["name"]) for row in finals.get("conditions", []) if row.get("late_samples"))
+    if late:
+        found.append(
+            f"the host was too slow to keep the GPU busy, which counts in the time of {', '.join(late)}; {RETEST}"
+        )
     return found
 
 
