@@ -149,14 +149,10 @@ int cuLaunchKernelEx(const Config* config, void* function, void** params, void**
     if (config->shared > allowed) return 1;
     if (function == (void*)2) return judge(params);
     if (function == (void*)3) return differ(params);
-<<<<<<< HEAD
-    if (function == (void*)4) return 0;
-    launched++;
-=======
     if (function == (void*)4) busy(now(), **(u64**)params * 0.5e-6);  // at 2 GHz
     if (function <= (void*)5) return 0;
+    launched++;
     double start = now();
->>>>>>> 05f05a5 (GPU: runs are timed with clean cold caches and a full queue)
     sticky = ((Entry)function)(params, config->grid, config->block);
     busy(start, now() - start);
     return 0;  // as on a GPU, a fault shows when the kernel is waited for

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,13 @@ import deepgen as dg
 from deepgen.cli.result import print_result
 from deepgen.engines.local import LocalSession
 from deepgen.measure import conditions
+from deepgen.measure.base import Contender
 from deepgen.measure.conditions import Reading
+from deepgen.measure.sim import SimRunner
 from deepgen.tuning.clock import PARTS, Clock
 from deepgen.tuning.finals import calm_seconds, wait_for_calm
 from deepgen.tuning.journal import Journal
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, Measurement, Verdict
 
 OPERATOR = dg.gemm(256, 256, 256)
 BUSY = "other processes took 40% of the processor's time"
@@ -103,6 +107,27 @@ def test_a_budget_covers_what_is_under_way_and_the_finals(tmp_path: Path) -> Non
     assert finals is not None and finals["winner"] is not None and finals["trials"] == len(study.trials())
     with Journal(study.folder) as journal:
         assert journal.proposals(open_only=True), "what was not tried is tried when the study goes on"
+
+
+def test_under_a_budget_baselines_are_loaded_while_the_first_kernels_are_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Importing a framework takes a loaded machine longer than the budget keeps for the finals."""
+    heard: list[list[str]] = []
+    measured = Measurement(Verdict.CORRECT, samples=(1.0,) * 100)
+
+    def compare(self: SimRunner, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        heard.append([one.name for one in contenders])
+        return [replace(measured, samples=measured.samples[:rounds]) for _ in contenders]
+
+    monkeypatch.setattr(SimRunner, "compare", compare)
+    monkeypatch.setattr(LocalSession, "baselines", lambda self: ["large"])
+    words: dict[str, Any] = {"target": "sim", "strategy": "random", "trials": 2, "out": tmp_path}
+    dg.tune(OPERATOR, **words)
+    assert "large" in heard[0] and len(heard[0]) > 1, "without a budget they are loaded in the finals"
+    heard.clear()
+    dg.tune(OPERATOR, seed=1, time_budget=20.0, **words)
+    assert heard[0] == ["large"] and "large" in heard[1]
 
 
 def test_the_seconds_are_accounted_for_over_all_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

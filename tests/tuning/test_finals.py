@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from deepgen.cli.result import print_result
 from deepgen.measure.base import Contender, Task
 from deepgen.measure.sim import SimRunner
 from deepgen.tuning import finals, reuse
+from deepgen.tuning.clock import Clock
 from deepgen.tuning.finals import Finalist, Race, choose, run_finals
 from deepgen.tuning.statistics import Ratio
 from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Measurement, Source, Trial, Verdict
@@ -145,6 +147,41 @@ def test_through_noise_the_default_is_kept_where_it_is_best_and_left_where_it_is
     assert ends == [0] * 6
     ends = [held({0: 1.0, 1: 0.9, 2: 1.03, 3: 1.04}, 0.08, seed)[0]["winner"] for seed in range(6)]
     assert ends == [1] * 6
+
+
+class SlowMachine(Arena):
+    """One on which everything takes long, by a clock of its own."""
+
+    def __init__(self, noise: float) -> None:
+        super().__init__({0: 1.0, 1: 0.9, 2: 0.95, 3: 0.97}, noise)
+        self.now = 0.0
+
+    def disturbed(self) -> str | None:
+        self.now += 0.3
+        return "other processes took 80% of the processor's time"
+
+    def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
+        self.now += 0.1
+        return super().verify(kernel, seed, probe, shape)
+
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        self.now += 0.25 * len(contenders) * rounds
+        return super().compare(contenders, rounds, seed)
+
+
+def test_on_a_slow_machine_finals_shrink_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = SlowMachine(0.05)
+    monkeypatch.setattr(time, "monotonic", lambda: machine.now)
+    clock = Clock(30.0)
+    machine.now = 21.0
+    task = replace(SIMULATED, neighbours=tuple(dg.gemm(8 + i, 8, 8) for i in range(40)))
+    trials = [trial(number) for number in range(4)]
+    result = run_finals(machine, task, trials, kernel, default=trials[0], keep=3, baselines=False, clock=clock)
+    assert machine.now < 30.0 * 1.15 and result["winner"] is not None
+    assert 3 <= int(str(result["rounds"])) < finals.CHUNK
+    serves = result["serves"]
+    assert isinstance(serves, dict) and len(serves["right_at"]) + serves["untried"] == 40  # type: ignore[arg-type, operator]
+    assert 1 <= len(serves["right_at"]) < 40  # type: ignore[arg-type]
 
 
 def tied(out: Path) -> dg.Study:

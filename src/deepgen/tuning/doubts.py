@@ -108,6 +108,8 @@ def _of_bound(winner: Mapping[str, Any], *, cold: bool) -> list[str]:
 def _of_serves(finals: Mapping[str, Any]) -> list[str]:
     serves = finals.get("serves") or {}
     told = [f"the winner serves its tuned shape only: it was {serves['why']}"] if serves.get("only") else []
+    if serves.get("untried"):
+        told.append(f"the winner was not verified at {serves['untried']} other shapes: the time budget was used up")
     if serves.get("dense"):
         told.append(f"the winner serves dense arrays only: with room between rows it was {serves['dense']}")
     return told

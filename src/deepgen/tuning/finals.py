@@ -20,6 +20,7 @@ from deepgen.tuning.text import counted
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
 
 CHUNK = 10  # rounds between two looks at the intervals
+FIRST = 3  # rounds before the first look at the time, where there is a budget
 ROUNDS = 60  # at most, where the noise is small enough
 NOISY_ROUNDS = 240  # at most, where it is not: see `_narrow_enough`
 SHOWN_SECONDS = 3.0  # of a race in which rounds are added for nothing but such an interval
@@ -81,7 +82,7 @@ def run_finals(
     """
     clock = clock or Clock()
     able = session.baselines() if baselines else []
-    names = able if isinstance(baselines, bool) else [name for name in baselines if name in able]
+    names = asked_for(baselines, able)
     keep = min(keep, max(2, int(min(keep, clock.samples_left(_RACING * (1 - _QUALIFYING)) / CHUNK - len(names)))))
     if default is not None and all(default.id != trial.id for trial in candidates[:keep]):
         candidates, keep = [default, *(t for t in candidates if t.id != default.id)], keep + 1
@@ -99,7 +100,8 @@ def run_finals(
         with clock.on("measuring"):
             limit = min(max_seconds, _RACING * clock.left)
             shown = [*(f.name for f in finalists if f.default), *names]
-            race, lost = run_race(session, contenders, [f.name for f in finalists], task.seed, limit, shown)
+            first = CHUNK if clock.left == inf else FIRST
+            race, lost = run_race(session, contenders, [f.name for f in finalists], task.seed, limit, shown, first)
         dropped += [
             {"trial": f.trial.id, "verdict": m.verdict.value, "detail": f"in the race: {m.detail}"}
             for f in finalists
@@ -110,7 +112,7 @@ def run_finals(
             winner, ties = choose(finalists, race)
             say("builds paused: verifying the winner at other shapes")
             with clock.on("verifying"):
-                serves = tried_at_neighbours(session, task, winner.kernel)
+                serves = tried_at_neighbours(session, task, winner.kernel, clock.left)
     baselines_lost: list[Json] = [
         {"name": n, "verdict": lost[n].verdict.value, "detail": lost[n].detail, "error": lost[n].error}
         for n in names
@@ -134,6 +136,11 @@ def run_finals(
         "conditions": race.conditions,
         "waited": waited,
     }
+
+
+def asked_for(baselines: bool | Sequence[str], able: Sequence[str]) -> list[str]:
+    """Of the baselines that can run here, those that take part."""
+    return list(able) if baselines is True else [name for name in baselines or () if name in able]
 
 
 def calm_seconds() -> float:
@@ -166,9 +173,14 @@ def finals_inputs(task: Task) -> Iterator[tuple[int, int, str]]:
         yield shape, task.seed, "normal"
 
 
-def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel) -> JsonObject:
-    """Whether a kernel is right at other shapes that it says it serves; if not, it keeps those that it was timed at."""
+def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel, max_seconds: float = inf) -> JsonObject:
+    """Whether a kernel is right at other shapes that it says it serves; if not, it keeps those that it was timed at.
+
+    When the time is up, the others are left out and counted, but one at least is tried.
+    """
+    ends = time.monotonic() + max_seconds
     right: list[int] = []
+    untried = 0
 
     def wrong(shape: int, probe: str) -> str | None:
         """What it is there, in words; None where it is right or does not claim to serve it."""
@@ -182,15 +194,20 @@ def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel) -> JsonObjec
             return None
         return f"{verdict.verdict.value.replace('_', ' ')} at {task.shapes[shape].describe()}: {verdict.detail}"
 
-    only: Json = None
-    whys = (wrong(shape, probe) for shape, _, probe in finals_inputs(task) if shape >= len(task.timed))
-    if why := next(filter(None, whys), None):
-        only = [dict(operator.sizes()) for operator in task.timed]
+    why = None
+    for place, shape in enumerate(range(len(task.timed), len(task.shapes))):
+        if place and time.monotonic() > ends:
+            untried = len(task.neighbours) - place
+            break
+        if why := wrong(shape, "normal"):
+            break
+    only: Json = [dict(operator.sizes()) for operator in task.timed] if why else None
     # A user's arrays may be parts of larger ones; two shapes do, since strides and sizes are told to kernels apart.
     strided = next(filter(None, (wrong(shape, STRIDED) for shape in right[:2])), None)
     names: list[Json] = [task.shapes[shape].describe() for shape in right]
     found: JsonObject = {"only": only, "right_at": names}
-    return found | ({"why": why} if why else {}) | ({"dense": strided} if strided else {})
+    more: JsonObject = {"why": why, "dense": strided, "untried": untried}
+    return found | {name: value for name, value in more.items() if value}
 
 
 def qualify(
@@ -235,36 +252,40 @@ def run_race(
     seed: int,
     max_seconds: float,
     shown: Sequence[str] = (),
+    first: int = CHUNK,
 ) -> tuple[Race | None, dict[str, Measurement]]:
     """Rounds of everyone until the rivals' order is settled or the time is up; those that failed on the way.
 
-    The ratios to those `shown` are what a user reads: some more rounds narrow their intervals.
+    The ratios to those `shown` are what a user reads: some more rounds narrow their intervals. After `first` rounds no
+    more are begun than the time that is left allows at their pace.
     """
     samples: dict[str, list[float]] = {c.name: [] for c in contenders}
     conditions: list[Json] = []
     lost: dict[str, Measurement] = {}
     started = time.monotonic()
-    rounds = 0
-    while rounds < NOISY_ROUNDS:
+    rounds, chunk = 0, first
+    while chunk > 0:
         present = [c for c in contenders if c.name in samples]
-        for one, measured in zip(present, session.compare(present, CHUNK, seed + rounds), strict=True):
+        for one, measured in zip(present, session.compare(present, chunk, seed + rounds), strict=True):
             if measured.verdict is not Verdict.CORRECT or not measured.samples:
                 lost[one.name] = measured
                 del samples[one.name]
                 continue
             samples[one.name].extend(measured.samples)
             conditions.append({"name": one.name, "rounds_from": rounds, **measured.conditions})
-        rounds += CHUNK
+        rounds += chunk
         racing = [name for name in rivals if name in samples]
         if not racing:
             return None, lost
         leader = min(racing, key=lambda name: median(samples[name]))
         ratios = {name: paired_ratio(samples[name], samples[leader]) for name in samples}
         elapsed = time.monotonic() - started
-        settled = _narrow_enough([ratios[name] for name in racing], rounds)
+        settled = rounds >= CHUNK and _narrow_enough([ratios[name] for name in racing], rounds)
         clear = all(ratios[name].width <= SHOWN_WIDTH for name in shown if name in ratios)
-        if (settled and (clear or rounds >= ROUNDS or elapsed > SHOWN_SECONDS)) or elapsed > max_seconds:
+        if settled and (clear or rounds >= ROUNDS or elapsed > SHOWN_SECONDS):
             break
+        fitting = int((max_seconds - elapsed) * rounds / elapsed) if elapsed else CHUNK
+        chunk = min(CHUNK, fitting, NOISY_ROUNDS - rounds)
     return Race(samples, ratios, leader, conditions), lost
 
 

@@ -15,7 +15,7 @@ from deepgen.search.second_look import SecondLook
 from deepgen.search.stopping import Stopping
 from deepgen.tuning.clock import Clock
 from deepgen.tuning.counting import Uncounted
-from deepgen.tuning.finals import RESERVES, dropped_reasons, lost_baselines, run_finals
+from deepgen.tuning.finals import RESERVES, asked_for, dropped_reasons, lost_baselines, run_finals
 from deepgen.tuning.identity import open_journal
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.progress import Progress
@@ -113,11 +113,15 @@ class _Run:
 
         for proposal in sorted(self.state.proposals.values(), key=lambda p: p.id):
             self._submit(session, proposal)
+        loaded = self.request.time_budget is None
         while not self.stop.is_set():
             with self.clock.on("search"):
                 proposals = self.state.advance(session.slots, self.request.trials, more=more)
             for proposal in proposals:
                 self._submit(session, proposal)
+            if not loaded:
+                self._load_baselines(session)
+                loaded = True
             # What is left is tried when the study goes on; without a right kernel there is nothing to race yet.
             if self.clock.search_over and self.best.seconds is not None and session.drop():
                 break
@@ -140,6 +144,15 @@ class _Run:
             if trials and self.best.seconds is not None:
                 session.beat(self.best.seconds)
             self.say(builds_running=session.builds_running)
+
+    def _load_baselines(self, session: Session) -> None:
+        """While the first kernels are built. Importing a large framework takes a busy machine longer than a budget
+        keeps for the finals; once that is done, what finals take can be foreseen."""
+        names = asked_for(self.request.raced, session.baselines() if self.request.raced else [])
+        if names:
+            self.say(note="loading the baselines")
+            with self.clock.on("measuring"):
+                session.compare([Contender(name) for name in names], 1, self.request.seed)
 
     def finals(self, session: Session) -> None:
         if self.stop.is_set():
