@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import json
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 CHOSEN = ("gemm", "MNK=16", "--target", "cpu", "--family", "c_gemm", "--threads", "1")
 
 
-def _rebuild(folder: Path, empty: Path, names: list[str]) -> bytes:
+def _rebuild(folder: Path, empty: Path, names: list[str], binary: str = "kernel.so") -> bytes:
     """Only what was listed, in a folder of its own."""
     empty.mkdir()
     for name in names:
         (empty / name).write_bytes((folder / name).read_bytes())
     subprocess.run(["sh", str(empty / "build.sh")], cwd=empty.parent, check=True)
-    return (empty / "kernel.so").read_bytes()
+    return (empty / binary).read_bytes()
 
 
 def test_what_build_writes_builds_the_same_binary(deepgen: Callable, project: Path) -> None:
@@ -27,6 +30,28 @@ def test_what_build_writes_builds_the_same_binary(deepgen: Callable, project: Pa
     again = _rebuild(project / "out", project / "empty", files["source"])
     assert again == (project / "out" / files["binary"]).read_bytes()
     ctypes.CDLL(str(project / "empty" / "kernel.so"))
+
+
+@pytest.mark.parametrize(("target", "binary"), [("cuda:sm_80", "kernel.cubin"), ("hip:gfx90a", "kernel.hsaco")])
+def test_kernels_for_gpus_are_built_by_their_script_too(
+    deepgen: Callable, project: Path, target: str, binary: str
+) -> None:
+    said = deepgen("build", "gemm", "MNK=64", "--family", "simt_gemm", "--target", target, "-o", "out")
+    if said.code == 1 and "is missing" in said.err:
+        pytest.skip(said.err)
+    assert said.code == 0, said.err
+    files = json.loads((project / "out" / "build.json").read_text())["files"]
+    again = _rebuild(project / "out", project / "empty", files["source"], binary)
+    # clang names the folder in a symbol, by its hash; the code does not depend on it.
+    assert _code(again) == _code((project / "out" / files["binary"]).read_bytes())
+
+
+def _code(image: bytes) -> list[bytes]:
+    """The sections of an ELF file that hold machine code."""
+    (table,) = struct.unpack_from("<Q", image, 0x28)
+    size, count = struct.unpack_from("<HH", image, 0x3A)
+    rows = [struct.unpack_from("<QQQQ", image, table + i * size + 8) for i in range(count)]
+    return [image[at : at + length] for flags, _, at, length in rows if flags & 4]
 
 
 def test_the_winners_source_builds_the_winner(deepgen: Callable, project: Path) -> None:

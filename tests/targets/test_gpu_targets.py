@@ -126,6 +126,12 @@ def test_an_amd_card_is_read_from_linux(tmp_path: Path) -> None:
     assert (card.arch, card.multiprocessors, card.model) == ("gfx906", 64, "Hygon DCU gfx906")
     with pytest.raises(Missing, match="can be built here but not measured"):
         host_gpu.hip(nodes=tmp_path / "none")
+    assert host_gpu.gpu_memory_bytes(card, nodes=tmp_path) is None, "it does not tell"
+    for bank, (heap, size) in enumerate([(1, 16 << 30), (4, 65536)]):
+        (gpu / "mem_banks" / str(bank)).mkdir(parents=True)
+        (gpu / "mem_banks" / str(bank) / "properties").write_text(f"heap_type {heap}\nsize_in_bytes {size}\n")
+    assert host_gpu.gpu_memory_bytes(card, nodes=tmp_path) == 16 << 30
+    assert host_gpu.gpu_memory_bytes(card, nodes=tmp_path / "none") is None
 
 
 def test_without_a_device_file_no_driver_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

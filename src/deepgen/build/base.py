@@ -49,6 +49,14 @@ class Built:
     plan: LaunchPlan | None = None  # the kernel's, completed: entry, shared bytes, threads where only it knows them
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """What builds the same binary without deepgen, in a folder with the kernel's sources."""
+
+    command: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)  # that the command needs there, too
+
+
 class Toolchain(Protocol):
     """Turns the kernels of one language into binaries."""
 
@@ -74,4 +82,8 @@ class Toolchain(Protocol):
 
     def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
         """The kernel in the target's assembly language."""
+        ...
+
+    def recipe(self, kernel: Kernel, target: Target) -> Recipe | None:
+        """How others build it; None where only deepgen can."""
         ...

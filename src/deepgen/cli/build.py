@@ -61,8 +61,7 @@ def build(
         "config": chosen,
         "folder": str(output),
     }
-    script = toolchain.build_script(kernel, where, current)
-    sources = toolchain.write_sources(output, kernel, script)
+    sources = toolchain.write_sources(output, kernel, toolchain.build_files(kernel, where, current))
     try:
         artifact = toolchain.build_kernel(kernel, where, current)
     except BuildError as error:

@@ -38,7 +38,7 @@ def show(
     from deepgen.cli import studies
     from deepgen.cli.output import print_json
     from deepgen.cli.result import print_result
-    from deepgen.cli.toolchain import SCRIPT, assembly_of_trial, build_script, write_sources
+    from deepgen.cli.toolchain import assembly_of_trial, build_files, write_sources
     from deepgen.vocabulary.errors import BadInput
 
     if output is not None and not source:
@@ -58,10 +58,10 @@ def show(
     files: dict[str, str] = {}
     if source:
         kernel = found.kernel(chosen)
-        script = build_script(kernel, found.target, current)
-        files = {s.name: s.text for s in kernel.sources} | ({} if script is None else {SCRIPT: script})
+        more = build_files(kernel, found.target, current)
+        files = {s.name: s.text for s in kernel.sources} | more
         if output is not None:
-            texts["source"] = f"written to {output}: {', '.join(write_sources(output, kernel, script))}"
+            texts["source"] = f"written to {output}: {', '.join(write_sources(output, kernel, more))}"
         elif as_json:
             texts["source"] = "\n".join(s.text for s in kernel.sources)
         else:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from deepgen.build import Cache, build_once, disassembled, toolchain_for
 from deepgen.build.toolchains import sources
-from deepgen.build.toolchains.c import CCompiler
 from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Study
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Trial
 
-SCRIPT = "build.sh"
+_SCRIPT = "build.sh"
 
 
 def build_kernel(kernel: Kernel, target: Target, settings: Settings) -> Artifact:
@@ -30,29 +30,31 @@ def assembly_of(kernel: Kernel, target: Target, settings: Settings) -> str:
         return toolchain.assembly(kernel, target, Path(folder))
 
 
-def build_script(kernel: Kernel, target: Target, settings: Settings) -> str | None:
-    """A shell script that builds the kernel from its sources; None where no command line does, as with NVRTC."""
+def build_files(kernel: Kernel, target: Target, settings: Settings) -> dict[str, str]:
+    """A shell script that builds the kernel from its sources, and what else it needs; empty where there is none."""
     try:
         toolchain = toolchain_for(target, kernel.language, settings.programs())
     except DeepgenError:  # no compiler here
-        return None
-    if not isinstance(toolchain, CCompiler):
-        return None
-    command = shlex.join(toolchain.command_line(kernel, target))
+        return {}
+    recipe = toolchain.recipe(kernel, target)
+    if recipe is None:
+        return {}
+    command = shlex.join(recipe.command)
     about = f"# {kernel.name} for {target.name}, by {toolchain.name} {toolchain.version}"
-    return f'#!/bin/sh\n{about}\ncd "$(dirname "$0")" || exit 1\nexec {command}\n'
+    script = f'#!/bin/sh\n{about}\ncd "$(dirname "$0")" || exit 1\nexec {command}\n'
+    return {**recipe.files, _SCRIPT: script}
 
 
-def write_sources(folder: Path, kernel: Kernel, script: str | None) -> list[str]:
-    """The kernel's files, and the script that builds them. Returns their names."""
+def write_sources(folder: Path, kernel: Kernel, more: Mapping[str, str]) -> list[str]:
+    """The kernel's files, and those that build them. Returns their names."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sources.write_sources(kernel, folder)
-        if script is not None:
-            (folder / SCRIPT).write_text(script, encoding="utf-8")
+        for name, text in more.items():
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadInput(f"-o {folder} cannot be written: {error.strerror}", allowed="a folder") from error
-    return [*(source.name for source in kernel.sources), *([] if script is None else [SCRIPT])]
+    return [*(source.name for source in kernel.sources), *more]
 
 
 def assembly_of_trial(study: Study, trial: Trial, settings: Settings) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from deepgen.measure.base import Task
+from deepgen.operators import Operator
 
 # Slower than this no kernel is worth waiting for: about what plain scalar code reaches.
 _FLOPS_A_SECOND = 1e9
@@ -38,6 +41,17 @@ def memory_bytes(task: Task, cores: int) -> int:
     """
     tensors = max(sum(t.bytes for t in operator.tensors()) for operator in task.shapes)
     return (1 << 30) + cores * (256 << 20) + 8 * tensors
+
+
+def device_bytes(operator: Operator) -> int:
+    """What measuring takes of a GPU's memory at least: tensors in place, and for each of two sets of inputs a copy of
+    them, of the answers and of the reference."""
+    total = 0
+    for tensor in operator.tensors():
+        count = prod(tensor.shape)  # of Python's integers, which do not overflow
+        total += 3 * count * tensor.dtype.bytes
+        total += 0 if tensor.role == "input" else 2 * 8 * count
+    return total
 
 
 def bench_bytes(task: Task) -> int:

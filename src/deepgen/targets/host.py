@@ -12,7 +12,7 @@ from deepgen.targets import arm as arm_facts
 from deepgen.targets import x86 as x86_facts
 from deepgen.targets.arm import Arm
 from deepgen.targets.cpu import C, Cpu, common
-from deepgen.targets.host_gpu import cuda, has_cuda, has_hip, hip
+from deepgen.targets.host_gpu import cuda, gpu_memory_bytes, has_cuda, has_hip, hip
 from deepgen.targets.x86 import X86
 from deepgen.vocabulary.errors import Missing
 
@@ -20,6 +20,7 @@ __all__ = [
     "arm",
     "cache_sizes",
     "cuda",
+    "gpu_memory_bytes",
     "has_cuda",
     "has_hip",
     "hip",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+from deepgen.targets.base import Target
 from deepgen.targets.cuda import Cuda, found_cuda
 from deepgen.targets.hip import Hip, found_hip
 from deepgen.vocabulary.errors import Missing
@@ -12,6 +13,7 @@ from deepgen.vocabulary.errors import Missing
 _CUDA_NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvhost-ctrl-gpu"))
 _KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 _HYGON = 0x1D94  # PCI vendor
+_FRAMEBUFFER = ("1", "2")  # types of amdkfd's heaps: the card's own memory, visible to the host or not
 
 # CUdevice_attribute, by the fields of a target that it fills.
 _ATTRIBUTES = {
@@ -52,6 +54,16 @@ def cuda(device: int = 0) -> Cuda:
     driver.cuDeviceGetName(name, len(name), device)
     limits = {field: ask(attribute) for field, attribute in _ATTRIBUTES.items()}
     return found_cuda(name.value.decode(), ask(_MAJOR) * 10 + ask(_MINOR), ask(_CLOCK_KHZ) // 1000, limits)
+
+
+def gpu_memory_bytes(target: Target, device: int = 0, nodes: Path | None = None) -> int | None:
+    """All of the memory of the card that such kernels run on here; None where there is none, or it does not tell."""
+    if isinstance(target, Cuda):
+        driver, size = _driver(), ctypes.c_size_t()
+        told = driver is not None and driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) == 0
+        return size.value if told else None
+    found = _kfd(nodes or _KFD_NODES) if isinstance(target, Hip) else []
+    return found[device].get("memory_bytes") if device < len(found) else None
 
 
 def has_hip(nodes: Path = _KFD_NODES) -> bool:
@@ -103,5 +115,13 @@ def _kfd(nodes: Path) -> list[dict[str, int]]:
             continue
         facts = {key: int(value) for key, value in (w for w in words if len(w) == 2) if value.isdigit()}
         if facts.get("simd_count") and facts.get("gfx_target_version"):
-            out.append(facts)
+            out.append({**facts, **_kfd_memory(node)})
     return out
+
+
+def _kfd_memory(node: Path) -> dict[str, int]:
+    total = 0
+    for bank in node.glob("mem_banks/*/properties"):
+        facts = dict(line.split() for line in bank.read_text().splitlines() if len(line.split()) == 2)
+        total += int(facts.get("size_in_bytes", 0)) if facts.get("heap_type") in _FRAMEBUFFER else 0
+    return {"memory_bytes": total} if total else {}

@@ -12,6 +12,7 @@ from typing import Any
 from deepgen import __version__, baselines, generators, search
 from deepgen.baselines import Baseline
 from deepgen.generators import Generator, refusals
+from deepgen.measure import limits
 from deepgen.measure.base import Policy, Task
 from deepgen.measure.counters import names as counter_names
 from deepgen.operators import OPERATORS, Operator, is_built_in, record
@@ -276,14 +277,18 @@ def generator_of(request: Request) -> Generator:
 
 def check_memory(request: Request) -> None:
     """Refuse what this machine cannot hold, before anything is built. GPUs get their inputs from here, too."""
-    memory = host.memory_bytes()
-    if memory is None or request.target.runner == "sim":
+    if request.target.runner == "sim":
         return
+    here, there = host.memory_bytes(), host.gpu_memory_bytes(request.target)
     for operator in (request.operator, *request.also):
         needed = refusals.least_bytes(operator)
-        if needed > memory:
+        if here is not None and needed > here:
             what = f"{operator.describe()} needs {_bytes_text(needed)} for its tensors"
-            raise BadInput(what, allowed=f"at most {_bytes_text(memory)}, the memory of this machine")
+            raise BadInput(what, allowed=f"at most {_bytes_text(here)}, the memory of this machine")
+        needed = limits.device_bytes(operator)
+        if there is not None and needed > there:
+            what = f"{operator.describe()} needs {_bytes_text(needed)} for its tensors, their copies and references"
+            raise BadInput(what, allowed=f"at most {_bytes_text(there)}, the memory of the GPU")
 
 
 def _bytes_text(size: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deepgen.build import elf, process
-from deepgen.build.base import BuildLimits, Built
+from deepgen.build.base import BuildLimits, Built, Recipe
 from deepgen.build.group import Group
 from deepgen.build.toolchains import isa, names
 from deepgen.build.toolchains.judge import failed, run_judged
@@ -93,10 +93,9 @@ class CCompiler:
         argv = self._argv(kernel, target, kind, output)
         return run_judged(self.name, argv, folder, limits, group, self._env(folder))
 
-    def command_line(self, kernel: Kernel, target: Target) -> tuple[str, ...]:
-        """What builds the same library in a folder with the kernel's sources."""
+    def recipe(self, kernel: Kernel, target: Target) -> Recipe:
         assert isinstance(target, Cpu), "C compilers are found for processors"
-        return self._argv(kernel, target, _SHARED, _BINARY)
+        return Recipe(self._argv(kernel, target, _SHARED, _BINARY))
 
     def _argv(self, kernel: Kernel, target: Cpu, kind: tuple[str, ...], output: str) -> tuple[str, ...]:
         # Names relative to the folder, so that the binary is the same wherever it was built; the kernel's own flags

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepgen.build import amdgpu_notes, elf
-from deepgen.build.base import BuildLimits, Built
+from deepgen.build.base import BuildLimits, Built, Recipe
 from deepgen.build.group import Group
 from deepgen.build.toolchains import gpu_facts, names
 from deepgen.build.toolchains.judge import failed, run_judged
@@ -69,9 +69,15 @@ class HipClang:
         if not isinstance(target, Hip):
             raise BadInput(f"{self.name} builds no kernels for {target.name}", allowed="hip targets")
         write_sources(kernel, folder)
+        return run_judged(self.name, self._argv(kernel, target, kind, output), folder, limits, group).log
+
+    def recipe(self, kernel: Kernel, target: Target) -> Recipe:
+        assert isinstance(target, Hip), "clang is found for HIP targets"
+        return Recipe(self._argv(kernel, target, (), _BINARY))
+
+    def _argv(self, kernel: Kernel, target: Hip, kind: tuple[str, ...], output: str) -> tuple[str, ...]:
         arch = f"--offload-arch={target.arch}"
-        argv = (self.path, *_OPTIONS, arch, *kind, "-o", output, *kernel.flags, kernel.sources[0].name)
-        return run_judged(self.name, argv, folder, limits, group).log
+        return self.path, *_OPTIONS, arch, *kind, "-o", output, *kernel.flags, kernel.sources[0].name
 
 
 def described(path: str, description: str) -> HipClang:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepgen.build import elf
-from deepgen.build.base import BuildLimits, Built
+from deepgen.build.base import BuildLimits, Built, Recipe
 from deepgen.build.group import Group
 from deepgen.build.toolchains import gpu_facts, names, nvrtc_program
 from deepgen.build.toolchains.disassembly import sass
@@ -99,20 +99,22 @@ class Nvrtc:
             allowed = ", ".join(f"sm_{sm}" for sm in self.archs)
             raise BadInput(f"NVRTC {self.version} builds no kernels for {target.name}", allowed=allowed)
         write_sources(kernel, folder)
-        arch = f"--gpu-architecture={target.arch}"
-        argv = (
-            *_python(),
-            self.path,
-            kernel.sources[0].name,
-            *form,
-            arch,
-            *_OPTIONS,
-            _REPORT,
-            *kernel.flags,
-            *(f"{nvrtc_program.NAME}{name}" for name in names.expressions(kernel)),
-            *(f"--include-path={place}" for place in self._headers(kernel)),
-        )
+        argv = (*_python(), *self._words(kernel, target, form))
         return run_judged(self.name, argv, folder, limits, group).log
+
+    def recipe(self, kernel: Kernel, target: Target) -> Recipe:
+        """NVRTC is a library: the few lines of Python that call it here go along."""
+        assert isinstance(target, Cuda), "NVRTC is found for CUDA targets"
+        program = Path(nvrtc_program.__file__)
+        words = self._words(kernel, target, ("CUBIN", _BINARY))
+        return Recipe(("python3", program.name, *words), {program.name: program.read_text(encoding="utf-8")})
+
+    def _words(self, kernel: Kernel, target: Cuda, form: tuple[str, str]) -> tuple[str, ...]:
+        """What the program is told."""
+        arch = f"--gpu-architecture={target.arch}"
+        named = (f"{nvrtc_program.NAME}{name}" for name in names.expressions(kernel))
+        headers = (f"--include-path={place}" for place in self._headers(kernel))
+        return self.path, kernel.sources[0].name, *form, arch, *_OPTIONS, _REPORT, *kernel.flags, *named, *headers
 
 
 def described(path: str, disassembler: str | None) -> Nvrtc:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepgen.build.base import BuildError, BuildLimits, Built
+from deepgen.build.base import BuildError, BuildLimits, Built, Recipe
 from deepgen.build.group import Group
 from deepgen.targets import Sim, Target
 from deepgen.targets.sim import duration, fault
@@ -46,3 +46,6 @@ class SimToolchain:
 
     def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
         return kernel.sources[0].text
+
+    def recipe(self, kernel: Kernel, target: Target) -> Recipe | None:
+        return None
