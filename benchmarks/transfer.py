@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 from statistics import mean
@@ -120,15 +121,18 @@ def empty_rows(found: Sequence[Pair]) -> list[Row]:
 
 def summary(rows: Sequence[Row]) -> Row:
     """Means over kernels with intervals, of each way and of what it gains over a cold search."""
-    out: Row = {}
-    for way in WAYS:
-        out[way] = {str(n): _resampled(rows, lambda row, n=str(n), way=way: mean(row[way][n])) for n in BUDGETS}
+    out: Row = {way: {str(n): _resampled(rows, partial(_score, way=way, n=n)) for n in BUDGETS} for way in WAYS}
     for way in WAYS[1:]:
-        out[f"{way} - cold"] = {
-            str(n): _resampled(rows, lambda row, n=str(n), way=way: mean(row[way][n]) - mean(row["cold"][n]))
-            for n in BUDGETS
-        }
+        out[f"{way} - cold"] = {str(n): _resampled(rows, partial(_gain, way=way, n=n)) for n in BUDGETS}
     return out
+
+
+def _score(row: Row, way: str, n: int) -> float:
+    return float(mean(row[way][str(n)]))
+
+
+def _gain(row: Row, way: str, n: int) -> float:
+    return _score(row, way, n) - _score(row, "cold", n)
 
 
 def _resampled(rows: Sequence[Row], value: Callable[[Row], float]) -> list[float]:
@@ -154,8 +158,8 @@ def table(rows: Sequence[Row], told: Mapping[str, Any]) -> str:
         cells = [f"{m:.3f} ({low:.3f} to {high:.3f})" for m, low, high in points.values()]
         lines.append(f"{way:16}" + "".join(f"{cell:>26}" for cell in cells))
     for way in WAYS[1:]:
-        worst = min(rows, key=lambda row: mean(row[way]["25"]) - mean(row["cold"]["25"]))
-        scores = f"{mean(worst[way]['25']):.3f} instead of {mean(worst['cold']['25']):.3f}"
+        worst = min(rows, key=partial(_gain, way=way, n=25))
+        scores = f"{_score(worst, way, 25):.3f} instead of {_score(worst, 'cold', 25):.3f}"
         lines.append(f"worst pair at 25 with {way}: {worst['source']} -> {worst['target']}, {scores}")
     return "\n".join(lines)
 

@@ -159,7 +159,8 @@ def measured(operator: Gemm, target: Target, clock: Clock, search: float, rounds
             raise DeepgenError(f"the winner for {operator.describe()} is wrong when it is called")
         calls: dict[str, Call] = {"ours": ours, **found}
         capturable = dict(calls)
-        if lt := found.get("cublaslt"):
+        lt: Any = found.get("cublaslt")  # takes a stream
+        if lt is not None:
             capturable["cublaslt"] = lambda: lt(torch.cuda.current_stream().cuda_stream)
         graphs: dict[str, Call] = {}
         for name, call in capturable.items():

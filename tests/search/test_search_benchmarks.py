@@ -48,3 +48,24 @@ def test_the_strategys_own_time_is_shown_beside_the_tuners(tmp_path: Path) -> No
     found = results(tmp_path / "overhead.json")["results"]
     assert found["strategy"] == "model" and len(found["bins"]) == 10
     assert all(row["strategy_ms"] >= 0.0 for row in found["bins"])
+
+
+def test_transfer_is_compared_with_a_cold_search_over_kernels(tmp_path: Path) -> None:
+    for card, best in (("a", 7.0), ("b", 6.4)):
+        recording = gzip.compress(json.dumps(made_up(best_block=best)).encode())
+        (tmp_path / f"made_up_{card}.json.gz").write_bytes(recording)
+    shown = run("transfer.py", tmp_path, "--seeds", "1", "--out", tmp_path / "transfer.json")
+    found = results(tmp_path / "transfer.json")["results"]
+    assert [(row["source"], row["target"]) for row in found["pairs"]] == [
+        ("made_up_a", "made_up_b"),
+        ("made_up_b", "made_up_a"),
+    ]
+    assert "2 pairs of 1 kernels: made_up" in shown
+    middle, low, high = found["summary"]["study - cold"]["25"]
+    assert low <= middle <= high
+
+
+def test_the_models_own_time_is_told_by_family(tmp_path: Path) -> None:
+    run("model_time.py", "--trials", "10", "--json", tmp_path / "time.json")
+    rows = results(tmp_path / "time.json")["results"]["rows"]
+    assert len(rows) == 4 and all(row["ms_a_trial"] > 0.0 and row["configs"] > 1e5 for row in rows)
