@@ -61,10 +61,13 @@ def searched(space: Space, trials: int) -> float:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--families", nargs="*", help="these only")
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args(argv)
     rows = []
     for family, target, dtype in FAMILIES:
+        if given.families and family not in given.families:
+            continue
         space = by_name(family).space(gemm(*PROBLEM, dtype=dtype, layout="nt"), targets.resolve(target))
         row = {"family": family, "target": target, "configs": space.count(), "knobs": len(space.knobs)}
         rows.append({**row, "ms_a_trial": round(searched(space, given.trials), 2)})

@@ -37,7 +37,6 @@ from deepgen.search.replay import Contest, replay
 from deepgen.vocabulary import BadInput, Trial
 
 BUDGETS = (10, 25, 50)
-STUDY = 200  # trials of the earlier study
 WAYS = ("cold", "study", "whole")
 RESAMPLES = 10_000
 
@@ -62,11 +61,11 @@ def pairs(spaces: Sequence[Recorded]) -> Iterator[Pair]:
             yield Pair(kernel, source, target)
 
 
-def study(recorded: Recorded, seed: int) -> Past:
+def study(recorded: Recorded, count: int, seed: int) -> Past:
     """The trials that `model` would have made there."""
     strategy = search.make("model", Setting(recorded.space, seed))
     trials: list[Trial] = []
-    while len(trials) < STUDY and (configs := strategy.ask(1)):
+    while len(trials) < count and (configs := strategy.ask(1)):
         for config in configs:
             made = Trial(len(trials), recorded.space.rank(config), config, "", recorded.measure(config))
             strategy.tell(made)
@@ -77,7 +76,8 @@ def study(recorded: Recorded, seed: int) -> Past:
 class Searches:
     """Runs what is asked for, and cold searches and earlier studies once."""
 
-    def __init__(self) -> None:
+    def __init__(self, study_trials: int = 200) -> None:
+        self._study_trials = study_trials
         self._studies: dict[tuple[str, int], Past] = {}
         self._cold: dict[tuple[str, int], list[float]] = {}
 
@@ -97,7 +97,7 @@ class Searches:
     def _study(self, recorded: Recorded, seed: int) -> Past:
         key = recorded.name, seed
         if key not in self._studies:
-            self._studies[key] = study(recorded, 1000 + seed)  # another seed than the new search's
+            self._studies[key] = study(recorded, self._study_trials, 1000 + seed)  # another seed than the new search's
         return self._studies[key]
 
 
@@ -168,18 +168,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--study-trials", type=int, default=200, help="of the earlier studies [200]")
     parser.add_argument("--out", type=Path, help="write the figures of every pair here")
     given = parser.parse_args(argv)
     found = list(pairs([read(path) for folder in given.folders for path in sorted(folder.glob("*.json.gz"))]))
     if not found:
         raise BadInput("no two recordings of the same kernel", where=", ".join(map(str, given.folders)))
-    searches, rows = Searches(), empty_rows(found)
+    searches, rows = Searches(given.study_trials), empty_rows(found)
     for seed in range(given.seeds):
         add_seed(rows, found, searches, seed)
         told = summary(rows)
         print(table(rows, told), flush=True)
         if given.out is not None:
-            save(given.out, {"seeds": seed + 1, "study_trials": STUDY, "summary": told, "pairs": rows})
+            save(given.out, {"seeds": seed + 1, "study_trials": given.study_trials, "summary": told, "pairs": rows})
 
 
 if __name__ == "__main__":
