@@ -33,10 +33,9 @@ def _glance(folder: Path, *, whole: bool) -> JsonObject:
     with Journal(folder) as journal:
         if whole:
             journal.check()
-        definition, tally, budget = journal.definition(), journal.tally(), journal.run()
-        damage = journal.damage_text()
+        definition, tally, budget = journal.glance()
+        pid, damage = journal.writer, journal.damage_text()
     check(definition, str(folder))
-    pid = holder(folder)
     shapes, target = known_shapes(definition), targets.from_json(definition["target"])
     row: JsonObject = {
         "study": str(folder),
