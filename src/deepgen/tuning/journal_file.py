@@ -7,6 +7,7 @@ file, with the damaged one kept beside it.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,7 @@ class JournalFile:
         self.folder = folder
         self.damage: tuple[str, ...] = ()  # what was found to be damaged, a sentence each
         self._write = write
-        self._path, self._log = folder / FILE, folder / f"{FILE}-wal"
+        self._path = folder / FILE
         self._lock: IO[str] | None = None
         self._still = False  # whether it is read as a file that nobody writes
         self.writer: int | None = None  # the other process that writes it, as it is opened
@@ -74,7 +75,7 @@ class JournalFile:
             salvage.finish_repair(self._path)
         try:
             with self._explained():
-                begun = self._path.exists() and self._connect_reader()
+                begun = (not self._write or self._path.exists()) and self._connect_reader()
                 if begun:
                     self._check_log()
                 if self._write:
@@ -123,7 +124,7 @@ class JournalFile:
     def _logged(self) -> bool:
         """Whether there is something in the write-ahead log; readers may leave an empty one behind."""
         try:
-            return self._log.stat().st_size > 0
+            return os.stat(f"{self._path}-wal").st_size > 0  # noqa: PTH116  a thousand studies are looked at
         except FileNotFoundError:
             return False
 
