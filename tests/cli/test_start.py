@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,3 +51,17 @@ def test_reading_studies(deepgen: Callable, loaded: Callable[..., set[str]], hea
 
 def test_a_look_at_this_machine(loaded: Callable[..., set[str]], heavy: set[str]) -> None:
     assert not loaded("doctor") & heavy
+
+
+def test_counting_a_space_starts_no_threads(project: Path) -> None:
+    """Those of numpy's BLAS, one for each core, take longer to start than the answer. Only this command does without:
+    what it sets for that must not reach processes that measure."""
+    variable = "OPENBLAS_NUM_THREADS"
+    program = (
+        "import os; from deepgen.cli.main import main; main(['space', 'gemm', 'MNK=64', '--target', 'sim', '--json']);"
+        f"os.write(2, f'{{len(os.listdir(\"/proc/self/task\"))}} {{os.environ.get({variable!r})}}'.encode())"
+    )
+    for before in (None, "3"):
+        env = {**os.environ, **({} if before is None else {variable: before})}
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=env)
+        assert done.stderr == f"1 {before}"
