@@ -13,6 +13,13 @@ import pytest
 
 HEAVY = {"numpy", "scipy", "torch", "ray", "sklearn", "lightgbm", "ortools"}
 TO_TUNE = {f"deepgen.{room}" for room in ("build", "runtime", "baselines", "engines", "search", "generators")}
+BLAS = "OPENBLAS_NUM_THREADS"
+THREADS = f"""
+import os, sys
+from deepgen.cli.main import main
+main(["space", "gemm", "MNK=64", "--target", "sim", "--json"])
+print(len(os.listdir("/proc/self/task")), os.environ.get("{BLAS}"), file=sys.stderr)
+"""
 LOADED = "from deepgen.cli.main import main; code = main({!r}); import sys; print(code, *sys.modules, file=sys.stderr)"
 
 
@@ -56,12 +63,7 @@ def test_a_look_at_this_machine(loaded: Callable[..., set[str]], heavy: set[str]
 def test_counting_a_space_starts_no_threads(project: Path) -> None:
     """Those of numpy's BLAS, one for each core, take longer to start than the answer. Only this command does without:
     what it sets for that must not reach processes that measure."""
-    variable = "OPENBLAS_NUM_THREADS"
-    program = (
-        "import os; from deepgen.cli.main import main; main(['space', 'gemm', 'MNK=64', '--target', 'sim', '--json']);"
-        f"os.write(2, f'{{len(os.listdir(\"/proc/self/task\"))}} {{os.environ.get({variable!r})}}'.encode())"
-    )
     for before in (None, "3"):
-        env = {**os.environ, **({} if before is None else {variable: before})}
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=env)
-        assert done.stderr == f"1 {before}"
+        env = {**os.environ, **({} if before is None else {BLAS: before})}
+        done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True, env=env)
+        assert done.stderr == f"1 {before}\n"
