@@ -275,6 +275,8 @@ class Operator(ABC):
 
 def typical(values: Array) -> Array:
     """The root mean square of what is finite: a scale for results of like size."""
+    import numpy as np
+
     if values.dtype.kind in "iu":
         return np.ones(())
     finite = values[np.isfinite(values)]
