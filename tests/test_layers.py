@@ -11,7 +11,7 @@ ROOT = Path(deepgen.__file__).parent
 # From left to right. Layers on one line do not know each other.
 ORDER = (
     ("vocabulary",),
-    ("targets", "space", "scratch"),
+    ("targets", "space", "scratch", "folders"),
     ("operators",),
     ("generators",),
     ("build",),

@@ -17,10 +17,14 @@ FAMILIES = (
     "x86_dot",
 )  # fmt: skip
 # Rooms of other operators, which have letters of their own.
-OTHERS = ("operators/conv2d.py", "generators/templates/c_conv2d", "generators/templates/simt_conv2d")
+OTHERS = (
+    "operators/conv2d.py", "operators/conv2d_answers.py", "generators/templates/c_conv2d",
+    "generators/templates/simt_conv2d",
+)  # fmt: skip
 LIBRARIES = ("cublaslt.py", "cublaslt_api.py", "numpy_blas.py", "torch_cpu.py", "torch_gpu.py")
 ROOMS = (
     "operators/gemm.py",
+    "operators/gemm_answers.py",
     "operators/gemm_inputs.py",
     "operators/gemm_reference.py",
     "generators/older",  # the older tool's files are about nothing else

@@ -18,11 +18,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deepgen.build import TOOLS, BuildLimits, default_cache_folder
+from deepgen.folders import default_cache_folder, user_folder
 from deepgen.vocabulary import foreign
 from deepgen.vocabulary.errors import BadInput
+
+if TYPE_CHECKING:
+    from deepgen.build import BuildLimits
 
 # The same parser under two names: part of Python since 3.11, a package before.
 _toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -68,6 +71,8 @@ class Settings:
         return {name: str(path) for name, path in self.toolchains.items()}
 
     def build_limits(self) -> BuildLimits:
+        from deepgen.build import BuildLimits
+
         given = self.limits
         return BuildLimits(
             wall_seconds=given.build_seconds,
@@ -110,13 +115,8 @@ def _of(files: Iterable[Path]) -> Settings:
 
 def user_file() -> Path | None:
     """The user's own settings file, whether or not it exists; None for a user without a home."""
-    named = os.environ.get("XDG_CONFIG_HOME", "")
-    try:
-        # The XDG rules say that a relative path there is to be ignored.
-        folder = Path(named) if Path(named).is_absolute() else Path.home() / ".config"
-    except RuntimeError:
-        return None
-    return folder / "deepgen" / FILE_NAME
+    folder = user_folder("XDG_CONFIG_HOME", ".config")
+    return None if folder is None else folder / FILE_NAME
 
 
 def _require_own(path: Path) -> None:
@@ -208,9 +208,8 @@ def _number(value: Any, folder: Path) -> float | None:
     return float(value) if good else None
 
 
-# Each key with how it is read (None: not possible) and what is allowed, in words.
+# Each key with how it is read (None: not possible) and what is allowed, in words; but for toolchains.
 _KEYS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
-    **{f"toolchains.{name}": (_path, "the path of a program, as a string") for name in TOOLS},
     "cache": (_path, "the path of a folder, as a string"),
     "studies": (_path, "the path of a folder, as a string"),
     "target": (_word, 'the name of a target, such as "x86:native"'),
@@ -234,12 +233,20 @@ def _flat(path: Path) -> dict[str, Any]:
     return out
 
 
+def _with_toolchains() -> Mapping[str, tuple[Callable[[Any, Path], Any], str]]:
+    """All keys. Which toolchains there are is known to `build`, which takes long to import."""
+    from deepgen.build import TOOLS
+
+    return {**{f"toolchains.{name}": (_path, "the path of a program, as a string") for name in TOOLS}, **_KEYS}
+
+
 def _checked(key: str, value: Any, path: Path) -> Any:
-    if key not in _KEYS:
+    found = _KEYS.get(key) or _with_toolchains().get(key)
+    if found is None:
         table = key.partition(".")[0] + "." if "." in key else ""
-        known = [k for k in _KEYS if k.startswith(table)]
+        known = [k for k in _with_toolchains() if k.startswith(table)]
         raise BadInput(f"unknown key {key}", where=str(path), allowed="one of " + ", ".join(known))
-    read, allowed = _KEYS[key]
+    read, allowed = found
     result = read(value, path.parent)
     if result is None:
         raise BadInput(f"{key} is {value!r}", where=str(path), allowed=allowed)

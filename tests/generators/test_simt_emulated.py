@@ -13,14 +13,17 @@ import simt_emulation as emulation
 from deepgen import targets
 from deepgen.generators.templates.simt_gemm.simt_gemm import SimtGemm
 from deepgen.operators import Gemm, gemm
-from deepgen.vocabulary import Kernel, Source
+from deepgen.runtime.plans import check_shape
+from deepgen.vocabulary import BadInput, Kernel, Source
 
 FAMILY = SimtGemm()
+Sizes = tuple[int, int, int]
 CHIP = targets.resolve("cuda:sm_90a")
 pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
 
 
 def check(operator: Gemm, kernel: Kernel, folder: Path, times: int = 1) -> None:
+    check_shape(kernel, operator.scalars())
     error, found = emulation.run(kernel, emulation.build(kernel, folder), operator, times=times)
     assert error == "" and found.ok, found
 
@@ -82,6 +85,31 @@ def test_one_binary_serves_other_sizes_where_its_guards_are_general(tmp_path: Pa
     for m, n, k in ((64, 64, 64), (1, 1, 1), (65, 7, 129)):
         error, found = emulation.run(kernel, library, replace(operator, m=m, n=n, k=k))
         assert error == "" and found.ok, found
+
+
+@pytest.mark.parametrize(
+    ("tuned", "layout", "changes", "served", "refused"),
+    [
+        ((64, 64, 64), "nt", {}, [(128, 64, 32)], [(65, 64, 64), (64, 60, 64), (64, 64, 66)]),
+        ((60, 52, 68), "nn", {}, [(61, 56, 4)], [(60, 53, 68), (60, 52, 69)]),
+        ((64, 64, 512), "tn", {"FIXUP": "last", "SPLITS": 3}, [(64, 128, 544)], [(64, 64, 64), (66, 64, 512)]),
+    ],
+    ids=["whole tiles", "edges", "parts of K"],
+)
+def test_one_binary_is_right_at_every_size_that_it_says_it_serves(
+    tuned: Sizes, layout: str, changes: dict[str, Any], served: list[Sizes], refused: list[Sizes], tmp_path: Path
+) -> None:
+    operator = gemm(*tuned, layout=layout)
+    kernel = FAMILY.emit(operator, CHIP, {**FAMILY.default(operator, CHIP), **changes})
+    library = emulation.build(kernel, tmp_path)
+    for m, n, k in (tuned, *served):
+        other = replace(operator, m=m, n=n, k=k)
+        check_shape(kernel, other.scalars())
+        error, found = emulation.run(kernel, library, other)
+        assert error == "" and found.ok, found
+    for m, n, k in refused:
+        with pytest.raises(BadInput, match="does not serve"):
+            check_shape(kernel, replace(operator, m=m, n=n, k=k).scalars())
 
 
 @pytest.mark.parametrize(

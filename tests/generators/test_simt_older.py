@@ -11,10 +11,11 @@ import simt_emulation as emulation
 from deepgen import targets
 from deepgen.generators.older.generator import OlderGenerator
 from deepgen.generators.older.kernels import older_operator, simt_config
-from deepgen.generators.templates.simt_gemm.lower import lower
+from deepgen.generators.templates.simt_gemm.lower import implied, lower
 from deepgen.generators.templates.simt_gemm.simt_gemm import dots
+from deepgen.runtime.plans import check_shape
 from deepgen.targets import Gpu
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, Kernel, LaunchPlan
 
 FILES = Path(__file__).parents[2] / "data/deepgen/TuningConfigs"
 
@@ -54,7 +55,10 @@ def test_every_config_of_their_files_maps(name: str, strategy: int) -> None:
     count = space.count()
     for rank in range(0, count, max(1, count // 400)):
         config = space.at(rank)
-        made = lower(operator, simt_config(config, operator, chip), chip.warp, dots(chip))
+        mapped = simt_config(config, operator, chip)
+        made = lower(operator, mapped, chip.warp, dots(chip))
+        told = implied(operator, mapped, made.macros)
+        check_shape(Kernel("tuned here", "cuda", (), (), LaunchPlan(()), told), operator.scalars())
         assert made.threads == chip.warp * (
             config["BLOCK_LAYOUT_M"] * config["BLOCK_LAYOUT_N"] * config["LOCAL_SPLIT_U"]
         )

@@ -24,6 +24,7 @@ from deepgen.tuning import finals, reuse
 from deepgen.tuning.clock import Clock
 from deepgen.tuning.finals import Finalist, Race, choose, run_finals
 from deepgen.tuning.statistics import Ratio
+from deepgen.tuning.text import lost_baselines
 from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Measurement, Source, Trial, Verdict
 
 OPERATOR = dg.gemm(256, 256, 256)
@@ -236,7 +237,7 @@ def test_a_baseline_that_is_called_wrong_is_told_with_its_error() -> None:
     assert (result["winner"], result["baselines"], result["dropped"]) == (1, [], [])
     [row] = result["baselines_lost"]  # type: ignore[misc, union-attr]
     assert isinstance(row, dict) and (row["name"], row["verdict"], row["error"]) == ("planted", "wrong", 1.07)
-    [said] = finals.lost_baselines(result)
+    [said] = lost_baselines(result)
     assert said == "planted was called wrong: C[0, 1] is 2, should be 1 (1 of 4 elements wrong); not compared"
 
 

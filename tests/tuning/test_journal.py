@@ -189,19 +189,57 @@ def test_what_was_reported_survives_sigkill(tmp_path: Path) -> None:
     assert kept == list(range(len(kept)))
 
 
+# Whether another process can take the bytes of a file that SQLite holds shared for as long as it has the file open.
+TAKER = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)
+    except OSError:
+        sys.exit(3)
+"""
+# In another process: closing the file in this one would lose the locks by itself.
+DAMAGER = """
+import sys
+with open(sys.argv[1], "r+b") as file:
+    at = file.read().index(b"the first note")
+    file.seek(at)
+    file.write(b"another")
+"""
+
+
+def _open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def _is_locked(folder: Path) -> bool:
+    done = subprocess.run([sys.executable, "-c", TAKER, str(folder / FILE)], check=False)
+    assert done.returncode in (0, 3)
+    return done.returncode == 3
+
+
 def test_looking_at_a_journal_takes_no_lock_from_its_writer(tmp_path: Path) -> None:
-    """A process that closes a file loses all locks on it; so a reader beside a writer must not open the file itself."""
-    script = (
-        "import fcntl, sys\n"
-        "with open(sys.argv[1], 'r+b') as file:\n"
-        "    try:\n        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)\n"  # SQLite's shared bytes
-        "    except OSError:\n        sys.exit(3)\n"
-    )
+    """A process that closes a file loses all its locks on it; so a reader beside a writer must not close the file."""
     with Journal(tmp_path, write=True) as journal:
         journal.note("the writer holds it")
         for _ in range(3):
             with suppress(DeepgenError), Journal(tmp_path):
                 pass
-        path = str(tmp_path / "journal.sqlite")
-        done = subprocess.run([sys.executable, "-c", script, path], check=False)
-        assert done.returncode == 3, "another process could take the file for itself"
+        assert _is_locked(tmp_path)
+    assert not _is_locked(tmp_path)
+
+
+def test_salvaging_a_journal_takes_no_lock_from_its_writer(tmp_path: Path) -> None:
+    with Journal(tmp_path, write=True) as journal:
+        journal.note("the first note")
+        journal.note("the second note")
+    with Journal(tmp_path, write=True) as journal:
+        subprocess.run([sys.executable, "-c", DAMAGER, str(tmp_path / FILE)], check=True)
+        before = _open_files()
+        for _ in range(5):
+            with Journal(tmp_path) as reader:
+                reader.check()
+                assert "1 of 2 notes cannot be read" in reader.damage_text()
+        assert _is_locked(tmp_path)
+        assert _open_files() <= before + 1  # what is kept open is used again
+    assert _open_files() < before

@@ -30,6 +30,14 @@ def test_a_kernel_without_requirements_keeps_its_id_and_its_older_json() -> None
     assert Kernel.from_json(ANY.to_json()).plan.requires == ()
 
 
+def test_what_sources_and_flags_imply_is_kept_and_changes_no_id() -> None:
+    even = replace(ANY, implied=EVEN.plan.requires)
+    assert Kernel.from_json(even.to_json()) == even
+    assert even.id == ANY.id and even.requirements == EVEN.requirements
+    with pytest.raises(BadInput, match="an even M"):
+        check_shape(even, gemm(3, 3, 4).scalars())
+
+
 def test_a_shape_that_is_not_served_is_refused_in_words() -> None:
     check_shape(EVEN, gemm(4, 3, 64).scalars())
     with pytest.raises(BadInput, match=r"M=3, K=4.*an even M and a K up to 64"):

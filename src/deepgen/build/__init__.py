@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from deepgen.build.base import BuildError, BuildLimits, Built, Toolchain
-from deepgen.build.cache import Cache, cache_key, default_cache_folder
+from deepgen.build.cache import Cache, cache_key
 from deepgen.build.find import (
     TOOLS,
     ToolStatus,
@@ -19,6 +19,7 @@ from deepgen.build.find import (
 from deepgen.build.group import Group
 from deepgen.build.make import make
 from deepgen.build.pool import BuildPool
+from deepgen.folders import default_cache_folder
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, Kernel
 

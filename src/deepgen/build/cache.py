@@ -25,7 +25,7 @@ from deepgen import scratch
 from deepgen.build.base import BuildError, Built, Toolchain
 from deepgen.scratch import Scratch
 from deepgen.targets import Target
-from deepgen.vocabulary import Artifact, BadInput, Kernel, Verdict, digest
+from deepgen.vocabulary import Artifact, Kernel, Verdict, digest
 from deepgen.vocabulary.json import JsonObject
 from deepgen.vocabulary.kernel import plan_to_json
 
@@ -36,18 +36,6 @@ _ABANDONED_SECONDS = 86400.0  # work folders this old that nobody ever owned wer
 _TORN = (OSError, ValueError, KeyError, TypeError)  # what reading a damaged entry may raise
 _log = logging.getLogger(__name__)
 _temporary: list[Scratch] = []  # instead of folders that cannot be written, until this process ends
-
-
-def default_cache_folder() -> Path:
-    """Where caches belong on this system."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(given).is_absolute():
-        return Path(given) / "deepgen"
-    try:
-        return Path.home() / ".cache" / "deepgen"
-    except RuntimeError:
-        remedy = 'set XDG_CACHE_HOME, or cache = "FOLDER" in deepgen.toml'
-        raise BadInput("there is no home folder to keep the cache in", allowed=remedy) from None
 
 
 def cache_key(kernel: Kernel, toolchain: Toolchain, target: Target) -> str:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from deepgen.build import find_gpu, programs
 from deepgen.build.base import BuildError, BuildLimits, Toolchain
-from deepgen.build.cache import default_cache_folder
 from deepgen.build.group import Group
 from deepgen.build.programs import Tool
 from deepgen.build.toolchains import disassembly, mix
 from deepgen.build.toolchains.c import CCompiler, gcc_or_clang, zig
 from deepgen.build.toolchains.sim import SimToolchain
+from deepgen.folders import default_cache_folder
 from deepgen.targets import PROCESSORS, Cpu, Target, host
 from deepgen.targets.cpu import common
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Missing, Source

@@ -179,7 +179,7 @@ def _command_of(error: Exception) -> str:
 
 
 def _write_log(error: Exception) -> Path:
-    from deepgen.build import default_cache_folder
+    from deepgen.folders import default_cache_folder
     from deepgen.vocabulary.errors import DeepgenError
 
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))

@@ -81,8 +81,10 @@ def paragraph(text: str) -> None:
 def labelled(label: str, text: str, indent: int = 9) -> None:
     """A line of a result: a short word, then what it is about, wrapped below itself."""
     width = text_width() - indent
-    parts = textwrap.wrap(printable(text), width, break_long_words=False, break_on_hyphens=False)
-    for i, part in enumerate(parts or [""]):
+    parts = [plain := printable(text)]
+    if len(plain) > width or not plain.isprintable():
+        parts = textwrap.wrap(plain, width, break_long_words=False, break_on_hyphens=False) or [""]
+    for i, part in enumerate(parts):
         print(f"{label if i == 0 else '':<{indent}}{part}".rstrip())
 
 

@@ -8,9 +8,8 @@ from typing import Any
 from deepgen.cli.output import config_text, labelled, paragraph, shown
 from deepgen.tuning import Study
 from deepgen.tuning.doubts import RETEST, WIDE
-from deepgen.tuning.finals import lost_baselines
 from deepgen.tuning.statistics import Ratio
-from deepgen.tuning.text import bound_text, rate_text, seconds_text
+from deepgen.tuning.text import bound_text, lost_baselines, rate_text, seconds_text
 
 
 def print_result(study: Study) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.cluster.model import Cluster, Host
-from deepgen.vocabulary import digest
+from deepgen.folders import user_folder
+from deepgen.vocabulary import BadInput, digest
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class State:
 
 
 def _data_folder() -> Path:
-    named = os.environ.get("XDG_DATA_HOME", "")
-    base = Path(named) if Path(named).is_absolute() else Path("~/.local/share").expanduser()
-    return base / "deepgen"
+    found = user_folder("XDG_DATA_HOME", ".local/share")
+    if found is None:
+        raise BadInput("there is no home folder to keep clusters in", allowed="set XDG_DATA_HOME")
+    return found

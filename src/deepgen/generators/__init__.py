@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepgen.generators import refusals
 from deepgen.generators.base import BringsFamily, Generator, Yielding
 from deepgen.operators import Operator
-from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.registry import Registry
+
+if TYPE_CHECKING:
+    from deepgen.space import Space
 
 _TEMPLATES = "deepgen.generators.templates"
 # Of the families that serve, the better choice is an earlier one, unless it yields. Plug-ins come after all of these.

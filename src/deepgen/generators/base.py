@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from deepgen.operators import Operator
-from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.vocabulary import Kernel
+
+if TYPE_CHECKING:
+    from deepgen.space import Space  # which takes numpy: to know the families by name does not
 
 
 class Generator(Protocol):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp, log
 from statistics import median
 
 from deepgen.measure.base import Contender, Runner
 from deepgen.measure.counters.counted import Counted
 from deepgen.vocabulary import Artifact, Json, Kernel, Measurement
+from deepgen.vocabulary.measurement import geometric_mean
 
 
 class OverShapes:
@@ -61,9 +61,3 @@ def combined(measured: Sequence[Measurement]) -> Measurement:
         error=max(m.error or 0.0 for m in measured),
         conditions={**measured[0].conditions, "shapes": seconds},
     )
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    if len(values) == 1 or min(values) <= 0.0:
-        return values[0]
-    return exp(sum(map(log, values)) / len(values))

@@ -1,4 +1,8 @@
-"""What every operator can tell: its signature, its work, its inputs, its reference and its tolerance."""
+"""What every operator can tell: its signature, its work, its inputs, its reference and its tolerance.
+
+numpy is imported where it is used, here and in the built-in operators: commands that only read studies do not wait for
+it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,9 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, ClassVar, TypeAlias, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from math import inf
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from deepgen.operators.neighbours import neighbours
 from deepgen.operators.signature import (
@@ -31,7 +34,10 @@ from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 from deepgen.vocabulary.kernel import Kernel
 
-Array: TypeAlias = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Array: TypeAlias = "npt.NDArray[Any]"
 O = TypeVar("O", bound="Operator")  # noqa: E741
 
 # Probes of integers: all at one end of their range, or at both in turn.
@@ -76,6 +82,13 @@ class Tolerance:
     floor: float | None = None
 
 
+def _one() -> Array:
+    """A scale of 1 for all elements."""
+    import numpy as np
+
+    return np.ones(())
+
+
 @dataclass(frozen=True)
 class Answer:
     """A right result in float64 or int64, and how large the numbers are that it was made of: an array that broadcasts.
@@ -84,7 +97,7 @@ class Answer:
     """
 
     values: Array
-    scale: Array = field(default_factory=lambda: np.ones(()))
+    scale: Array = field(default_factory=_one)
 
 
 class Operator(ABC):
@@ -144,6 +157,8 @@ class Operator(ABC):
 
     def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
         """The reference at some elements of an output, which are counted in the order of memory."""
+        import numpy as np
+
         answer = self.reference(inputs)[output]
         scale = np.broadcast_to(answer.scale, answer.values.shape)
         return Answer(answer.values.reshape(-1)[places], scale.reshape(-1)[places])
@@ -260,6 +275,8 @@ class Operator(ABC):
 
 def typical(values: Array) -> Array:
     """The root mean square of what is finite: a scale for results of like size."""
+    import numpy as np
+
     if values.dtype.kind in "iu":
         return np.ones(())
     finite = values[np.isfinite(values)]
@@ -278,6 +295,8 @@ def least_work(operator: Operator, operations: Mapping[str, int]) -> Work:
 
 def drawn(tensor: Tensor, param: Param, sizes: Mapping[str, int], seed: int, probe: str) -> Array:
     """One input from a seed of its own."""
+    import numpy as np
+
     if probe not in (known := ("normal", "zeros", *EXTREMES)):
         raise BadInput(f"{tensor.name}: unknown probe {probe!r}", allowed="one of " + ", ".join(known))
     rng = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
@@ -301,6 +320,8 @@ def drawn(tensor: Tensor, param: Param, sizes: Mapping[str, int], seed: int, pro
 
 def _odd_places(shape: tuple[int, ...]) -> Array:
     """Where indices add up to an odd number: like a chessboard, whichever dimension is the fastest."""
+    import numpy as np
+
     odd: Array = np.zeros(shape, bool)
     for axis, length in enumerate(shape):
         odd ^= (np.arange(length) % 2 == 1).reshape(-1, *(1,) * (len(shape) - axis - 1))
@@ -312,7 +333,9 @@ def bounds(param: Param, of: DType, sizes: Mapping[str, int]) -> tuple[float, fl
     if param.range is not None:
         low, high = (size_number(v, sizes) if isinstance(v, str) else v for v in param.range)
         return low, high
-    if of.integer:
-        info = np.iinfo(of.numpy())
-        return int(info.min), int(info.max)
-    return -np.inf, np.inf
+    return of.whole if of.integer else (-inf, inf)
+
+
+def plain(size: Any) -> Any:
+    """A size as Python's own integer where it is another library's; anything else as it is."""
+    return int(size) if isinstance(size, Integral) and not isinstance(size, bool) else size

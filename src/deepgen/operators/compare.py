@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from deepgen.operators.base import Answer, Array, Tolerance
+from deepgen.operators.products import tiny_step
 from deepgen.vocabulary import DType
 from deepgen.vocabulary.dtypes import widen
 
@@ -102,13 +103,4 @@ def floor(dtype: DType, tolerance: Tolerance) -> float:
     return tolerance.floor if tolerance.floor is not None else tiny_step(dtype, kept=False)
 
 
-def tiny_step(dtype: DType, *, kept: bool) -> float:
-    """The step between denormal numbers where they must be `kept`, or all hardware keeps them; else the smallest normal
-    number, because they may be taken for zero."""
-    normal = _SMALLEST_NORMAL.get(dtype.name, 2.0**-126)
-    return normal * dtype.epsilon if kept or dtype.name in _ALWAYS_KEPT else normal
-
-
 _LARGEST = {"bf16": float(np.finfo(np.float32).max) * (1 - 2.0**-9), "f8e4m3": 448.0, "f8e5m2": 57344.0}
-_SMALLEST_NORMAL = {"f64": 2.0**-1022, "f16": 2.0**-14, "f8e4m3": 2.0**-6, "f8e5m2": 2.0**-14}
-_ALWAYS_KEPT = ("f16", "f8e4m3", "f8e5m2")

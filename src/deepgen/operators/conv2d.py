@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
-
-from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work
+from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, plain
 from deepgen.operators.gemm import gemm
-from deepgen.operators.products import TINY, cancelling, distinct, integer_range, largest_factor, signs
+from deepgen.operators.products import TINY, cancelling, integer_range, largest_factor, signs
 from deepgen.operators.signature import Param, Signature, Size, Solved, TensorFacts
 from deepgen.operators.words import Word
 from deepgen.vocabulary.dtypes import DType, dtype, narrow, our_name, widen
@@ -33,7 +31,6 @@ LAYOUTS = (*_SHAPES,)
 
 _PROBES = ("normal", "large", "denormal", "zeros", "special", "exact")
 _LARGE = {"f16": 8.0}  # where 2**40 would overflow: the sums must stay finite
-_CHUNK_BYTES = 32 << 20  # of patches that the reference multiplies at once
 
 
 @dataclass(frozen=True)
@@ -143,6 +140,8 @@ class Conv2d(Operator):
 
     def work(self) -> Work:
         """Products with real pixels only, and pixels that some output needs: strides beyond k leave others unread."""
+        import numpy as np
+
         of, _, out = self.dtypes
         rows, columns = self._taps(self.h, self.out_h), self._taps(self.w, self.out_w)
         products = self.n * self.ci * self.co * rows.size * columns.size
@@ -155,6 +154,8 @@ class Conv2d(Operator):
 
     def _taps(self, size: int, outputs: int) -> Array:
         """The rows (or columns) of the image that the filter meets, one for each output and row of the filter."""
+        import numpy as np
+
         places = np.add.outer(np.arange(outputs) * self.stride - self.pad, np.arange(self.k))
         real: Array = places[(places >= 0) & (places < size)]
         return real
@@ -164,6 +165,8 @@ class Conv2d(Operator):
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
         """Special values stand in x alone: a kernel may as well multiply weights by the zeros of the padding."""
+        import numpy as np
+
         if probe not in self.probes():
             raise BadInput(f"c2d: unknown probe {probe!r}", allowed="one of " + ", ".join(self.probes()))
         if probe == "exact":
@@ -185,6 +188,8 @@ class Conv2d(Operator):
     def _exact_inputs(self, seed: int) -> dict[str, Array]:
         """All products are 1 or -1, and those of most channels cancel: see `cancelling`. At the image's border too,
         because both of a pair meet the same pixel."""
+        import numpy as np
+
         rng = np.random.default_rng([seed, zlib.crc32(b"exact")])
         of, _, out = self.dtypes
         pairs = cancelling(rng, self.ci, max(1, int(1.0 / out.epsilon) // self.k**2))
@@ -197,59 +202,9 @@ class Conv2d(Operator):
         return {"x": signs(image[np.arange(self.n) % 2], of), "weight": signs(weight, of)}
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
-        of, _, out = self.dtypes
-        image, weight = inputs["x"], inputs["weight"]
-        if self.layout == "nchw":
-            image, weight = np.moveaxis(image, 1, -1), weight.transpose(2, 3, 1, 0)
-        with np.errstate(all="ignore"):
-            # Sums of 8-bit products are exact in float64, which numpy multiplies a hundred times faster than integers.
-            wide = widen(weight, of).astype(np.float64)
-            kept, kind = distinct(image)
-            values = self._product(image[kept], wide)
-            if out.integer:
-                return {"y": Answer(self._laid_out(values[kind].astype(np.int64)))}
-            scale = self._scale(image[kept], wide)
-            return {"y": Answer(self._laid_out(values[kind]), self._laid_out(scale[kind]))}
+        from deepgen.operators import conv2d_answers
 
-    def _product(self, image: Array, weight: Array) -> Array:
-        """Patches times filters, some rows of some images at a time: all patches may take more than the memory."""
-        values = np.empty((len(image), self.out_h, self.out_w, self.co))
-        filters = weight.transpose(2, 0, 1, 3).reshape(self.reduced, self.co)
-        row_bytes = 8 * self.out_w * self.reduced
-        rows = max(1, min(self.out_h, _CHUNK_BYTES // row_bytes))
-        images = max(1, _CHUNK_BYTES // (row_bytes * self.out_h))
-        for at in range(0, len(image), images):
-            patches = self._patches(self._padded(image[at : at + images]))
-            for row in range(0, self.out_h, rows):
-                some = patches[:, row : row + rows]
-                product = some.reshape(-1, self.reduced) @ filters
-                values[at : at + images, row : row + rows] = product.reshape(*some.shape[:3], self.co)
-        return values
-
-    def _padded(self, images: Array) -> Array:
-        around = (self.pad, self.pad)
-        wide = widen(images, self.dtypes[0]).astype(np.float64)
-        padded: Array = np.pad(wide, ((0, 0), around, around, (0, 0)))
-        return padded
-
-    def _patches(self, padded: Array) -> Array:
-        """What the filter meets at each output: images x rows x columns x channels x k x k, as a view."""
-        windows = np.lib.stride_tricks.sliding_window_view(padded, (self.k, self.k), axis=(1, 2))
-        patches: Array = windows[:, :: self.stride, :: self.stride]
-        return patches
-
-    def _scale(self, image: Array, weight: Array) -> Array:
-        """The size of a product: the norms of its patch and its filter, over their length; 1 for numbers of size 1."""
-        filters = np.sqrt(np.square(weight).sum(axis=(0, 1, 2)))
-        size = np.empty((len(image), self.out_h, self.out_w, self.co), np.float32)
-        for at in range(len(image)):
-            squares = np.square(self._padded(image[at : at + 1])).sum(axis=-1, keepdims=True)
-            norms = np.sqrt(self._patches(squares).sum(axis=(-1, -2)))
-            size[at] = norms[0] / self.reduced * filters
-        return np.where(np.isfinite(size), size, np.float32(0.0))
-
-    def _laid_out(self, values: Array) -> Array:
-        return values if self.layout == "nhwc" else np.ascontiguousarray(np.moveaxis(values, -1, 1))
+        return conv2d_answers.reference(self, inputs)
 
     def tolerance(self, output: str = "y", probe: str = "normal") -> Tolerance:
         """That of a GEMM whose K is the number of products of one output: the sums are the same."""
@@ -285,6 +240,6 @@ def conv2d(
 ) -> Conv2d:
     """A convolution of N images of H x W x CI by CO filters of k x k; i8 gives i32, other formats themselves."""
     sizes = (n, h, w, ci, co, k, stride, pad)
-    n, h, w, ci, co, k, stride, pad = (int(size) if isinstance(size, np.integer) else size for size in sizes)
+    n, h, w, ci, co, k, stride, pad = map(plain, sizes)
     layout = layout.lower() if isinstance(layout, str) else layout
     return Conv2d(n, h, w, ci, co, k, stride, pad, layout, our_name(dtype))

@@ -10,14 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from math import isfinite, sqrt
 from typing import Any, ClassVar
 
-import numpy as np
-
 from deepgen.operators import gemm_inputs, gemm_reference
-from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
-from deepgen.operators.products import EXACT_SHARE, distinct, tiny_floor
+from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work, plain
+from deepgen.operators.products import EXACT_SHARE, tiny_floor
 from deepgen.operators.signature import ROWS, Param, Signature, Size, Solved, TensorFacts
 from deepgen.operators.words import Word
-from deepgen.vocabulary.dtypes import DTYPES, DType, dtype, our_name, widen
+from deepgen.vocabulary.dtypes import DTYPES, DType, dtype, our_name
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 from deepgen.vocabulary.kernel import Kernel
@@ -163,91 +161,17 @@ class Gemm(Operator):
         return gemm_inputs.inputs(self, seed, probe)
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
-        c, shape = self.dtypes[2], (self.batch, self.m, self.n)
-        product = np.empty(shape, np.int64 if self._whole else np.float64)
-        size = np.ones((self.batch, 1, 1) if c.integer else shape, np.float32)
-        with np.errstate(all="ignore"):
-            every_a, every_b = self._each("A", inputs), self._each("B", inputs)
-            for i in range(self.batch):
-                self._multiply(every_a[i], every_b[i], product[i], size[i])
-            factors = self._factors(inputs)
-            if self.scales == "row":
-                factors = factors[:, None]
-            old = widen(inputs["C"], c).reshape(shape) if self.beta != 0.0 else None
-            bias = widen(inputs["bias"], c) if self.bias else None
-            answer = self._finished(product, size, factors, old, bias)
-        told = self.tensors()[-1].shape
-        return {"C": Answer(answer.values.reshape(told), answer.scale.reshape(told if answer.scale.size > 1 else ()))}
+        from deepgen.operators import gemm_answers
 
-    def _each(self, name: str, inputs: Mapping[str, Array]) -> Array:
-        """The matrices of a batch, as M x K or K x N."""
-        every = inputs[name].reshape(self.batch, *inputs[name].shape[-2:])
-        return every if self.layout["AB".index(name)] == "n" else np.swapaxes(every, -1, -2)
-
-    def _multiply(self, a: Array, b: Array, product: Array, size: Array) -> None:
-        """Fills in the product of two matrices and, for floats, how large its terms are; equal rows cost one."""
-        kept, kind = distinct(a)
-        left, right = widen(a[kept], self.dtypes[0]), widen(b, self.dtypes[1])
-        if len(kept) == len(kind):
-            self._product(left, right, product)
-        else:
-            product[:] = self._product(left, right, np.empty((len(kept), self.n), product.dtype))[kind]
-        if not self.dtypes[2].integer:
-            rows, columns = (_norms(x, axis).astype(np.float32) for x, axis in ((left, -1), (right, -2)))
-            np.multiply(rows[kind][:, None], columns, out=size)
+        return gemm_answers.reference(self, inputs)
 
     def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
-        a, b, c, _ = self.dtypes
-        batch, row, column = np.unravel_index(places, (self.batch, self.m, self.n))
-        every_a, every_b = (inputs[name].reshape(self.batch, *inputs[name].shape[-2:]) for name in "AB")
-        with np.errstate(all="ignore"):
-            wide_a = widen(every_a[batch, row, :] if self.layout[0] == "n" else every_a[batch, :, row], a)
-            wide_b = widen(every_b[batch, :, column] if self.layout[1] == "n" else every_b[batch, column, :], b)
-            size = _norms(wide_a, -1) * _norms(wide_b, -1) if not c.integer else np.ones(len(places))
-            factors = self._factors(inputs)
-            if self.scales != "none":
-                factors = factors[{"row": row, "column": column}.get(self.scales, 0)]
-            old = widen(inputs["C"].reshape(-1)[places], c) if self.beta != 0.0 else None
-            bias = widen(inputs["bias"][column], c) if self.bias else None
-            return self._finished((wide_a * wide_b).sum(-1), size, factors, old, bias)
+        from deepgen.operators import gemm_answers
+
+        return gemm_answers.reference_at(self, inputs, places)
 
     def reference_kernel(self, language: str) -> Kernel | None:
         return gemm_reference.kernel(self, language)
-
-    def _factors(self, inputs: Mapping[str, Array]) -> Array:
-        factors: Array = inputs["scale"].astype(np.float64) if self.scales != "none" else np.ones(())
-        return factors
-
-    def _finished(self, product: Array, size: Array, factors: Array, old: Array | None, bias: Array | None) -> Answer:
-        """What becomes of a product, and how large its terms are.
-
-        `size`: the norms of its row and its column, multiplied. Over K that is 1 for numbers of size 1.
-        """
-        result, scale = product, size * np.float32(abs(self.alpha) / self.k)
-        if self.alpha != 1.0:
-            result = self.alpha * result
-        if self.scales != "none":
-            result, scale = result * factors, scale * np.abs(factors)
-        if old is not None:
-            result, scale = result + self.beta * old, scale + np.abs(self.beta / self.k * old)
-        if bias is not None:
-            result, scale = result + bias, scale + np.abs(bias / self.k)
-        if self.dtypes[2].integer:
-            scale = np.ones(())
-        return Answer(_activate(result, self.activation), np.where(np.isfinite(scale), scale, 0.0).astype(np.float32))
-
-    @property
-    def _whole(self) -> bool:
-        return self.dtypes[0].integer and self.dtypes[1].integer
-
-    def _product(self, left: Array, right: Array, out: Array) -> Array:
-        a, b = self.dtypes[:2]
-        if self._whole and 8 * (a.bytes + b.bytes) + (self.k - 1).bit_length() <= 53:
-            # Every sum of so few small integers is exact in float64, which numpy multiplies a hundred times faster.
-            out[:] = np.matmul(left.astype(np.float64), right.astype(np.float64))
-        else:
-            np.matmul(left, right, out=out)
-        return out
 
     def tolerance(self, output: str = "C", probe: str = "normal") -> Tolerance:
         """Rounding grows like a random walk: each of K additions rounds a partial sum of size up to sqrt(K).
@@ -336,7 +260,7 @@ def gemm(
     scales: none, tensor, row or column: one factor in f32 for all of C, for each row or for each column.
     fast_sums: whether 8-bit floats may be added up in fewer bits than f32 has, as tensor cores do.
     """
-    m, n, k, batch = (int(size) if isinstance(size, np.integer) else size for size in (m, n, k, batch))
+    m, n, k, batch = map(plain, (m, n, k, batch))
     dtype = our_name(dtype)
     wide = {"i8": "i32", "u8": "i32", "f64": "f64"}.get(dtype, "f32")
     result = {"i8": "i32", "u8": "i32", "f8e4m3": "bf16", "f8e5m2": "bf16"}.get(dtype, dtype)
@@ -356,19 +280,3 @@ def _with_leading(scalars: Mapping[str, int | float], gemm: Gemm) -> Mapping[str
         out[f"ld{letter}"] = out[f"stride_{name}_{int(batched)}"]
         out[f"stride_{letter}"] = out[f"stride_{name}_0"] if batched else size
     return out
-
-
-def _norms(x: Array, axis: int) -> Array:
-    norms: Array = np.sqrt(np.square(x, dtype=np.float64).sum(axis))
-    return norms
-
-
-def _activate(x: Array, activation: str) -> Array:
-    if activation == "relu":
-        return np.maximum(x, 0.0)
-    if activation == "gelu":
-        inner: Array = np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3))
-        return 0.5 * x * (1.0 + inner)
-    if activation == "silu":
-        return x / (1.0 + np.exp(-x))
-    return x

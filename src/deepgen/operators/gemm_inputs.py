@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from math import inf, nan
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from deepgen.operators.base import EXTREMES, Array, drawn
 from deepgen.operators.products import TINY, cancelling, integer_range, largest_factor, signs
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 _FLOATS = ("normal", "large", "denormal", "zeros", "special")
 _LARGE = {"f16": 8.0, "f8e4m3": 64.0, "f8e5m2": 2.0**12}  # where 2**40 would overflow: the sums must stay finite
-_SPECIAL = {"f8e4m3": (np.nan,)}  # where there are no infinities
+_SPECIAL = {"f8e4m3": (nan,)}  # where there are no infinities
 _EXACT_ROWS = 16  # of A that differ where sums are exact: their reference then costs next to nothing
 _MOST_ACTIVATED = 1 << 10  # products that do not cancel before an activation, whose own error is a share of the sum
 _POWERS = (0.5, 1.0, 2.0)  # factors that round nothing
@@ -55,7 +54,7 @@ def ranges(gemm: Gemm) -> dict[str, tuple[int, int]]:
     So i8 is whole up to K = 131,071, and u8 up to K = 33,025. Bias and C get a quarter of the results' range each.
     """
     a, b, c, acc = gemm.dtypes
-    exact = [int(np.iinfo(of.numpy()).max) if of.integer else int(2.0 / of.epsilon) for of in (c, acc)]
+    exact = [of.whole[1] if of.integer else int(2.0 / of.epsilon) for of in (c, acc)]
     if not (a.integer and b.integer and (c.integer or acc.integer)):
         return {}
     limit = int(min(exact) / max(1.0, abs(gemm.alpha)))
@@ -81,6 +80,8 @@ def _size(gemm: Gemm, tensor: Tensor, probe: str) -> float:
 
 
 def _fill(tensor: Tensor, seed: int, probe: str, size: float) -> Array:
+    import numpy as np
+
     if size == 0.0:
         return narrow(np.zeros(tensor.shape), tensor.dtype)
     rng = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
@@ -88,7 +89,7 @@ def _fill(tensor: Tensor, seed: int, probe: str, size: float) -> Array:
     normal = rng.standard_normal(tensor.shape, dtype=wide) * wide(size)
     if probe == "special" and tensor.name in ("A", "B"):
         flat = normal.reshape(-1)
-        special = _SPECIAL.get(tensor.dtype.name, (np.nan, np.inf, -np.inf))
+        special = _SPECIAL.get(tensor.dtype.name, (nan, inf, -inf))
         places = rng.choice(flat.size, size=min(len(special), flat.size), replace=False)
         flat[places] = np.array(special, dtype=wide)[: len(places)]
     return narrow(normal, tensor.dtype)
@@ -100,6 +101,8 @@ def _with_a_tiny_row(gemm: Gemm, given: dict[str, Array]) -> dict[str, Array]:
     Not more: processors take hundreds of cycles for each denormal number, and a whole GEMM of them would look like a
     kernel that hangs. The other rows equal each other, which makes the reference cheap.
     """
+    import numpy as np
+
     of = gemm.dtypes[0]
     rows = given["A"] if gemm.layout[0] == "n" else np.swapaxes(given["A"], -1, -2)
     rows[..., :-1, :] = rows[..., :1, :]
@@ -115,6 +118,8 @@ def _exact(gemm: Gemm, seed: int) -> dict[str, Array]:
     Bias and C are zero. An activation may hide negative results: before one, products that do not cancel make the
     result positive.
     """
+    import numpy as np
+
     rng = np.random.default_rng([seed, zlib.crc32(b"exact")])
     a, b, c, acc = gemm.dtypes
     most = int(1.0 / (4.0 * max(c.epsilon, acc.epsilon)))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from math import isqrt, sqrt
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from deepgen.operators.base import Array
-from deepgen.operators.compare import tiny_step
 from deepgen.vocabulary.dtypes import DType, narrow
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Formats whose denormal numbers (those below the smallest normal one) must count, in inputs and in results. Not bf16:
 # the instructions of x86 and Arm that multiply it take them for zero. Not tf32: vendors do not say what they do.
@@ -55,6 +56,8 @@ def cancelling(rng: np.random.Generator, count: int, most: int) -> Cancelling:
 
 def signs(negative: Array, of: DType) -> Array:
     """+1 and -1 in a format's storage."""
+    import numpy as np
+
     plus, minus = narrow(np.array([1.0, -1.0]), of)
     stored: Array = np.where(negative, minus, plus)
     return stored
@@ -65,6 +68,8 @@ def distinct(rows: Array) -> tuple[Array, Array]:
 
     Many probes hold few kinds of rows: what is computed for one is right for all that equal it.
     """
+    import numpy as np
+
     seen: dict[bytes, int] = {}
     digests = (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
     first = np.array([seen.setdefault(told, place) for place, told in enumerate(digests)])
@@ -79,9 +84,9 @@ def largest_factor(products: int, limit: int) -> int:
 
 def integer_range(of: DType, factor: int) -> tuple[int, int] | None:
     """The integers of a format up to a size; None: all of them."""
-    info = np.iinfo(of.numpy())
-    low, high = max(int(info.min), -factor), min(int(info.max), factor)
-    return None if (low, high) == (int(info.min), int(info.max)) else (low, high)
+    least, greatest = of.whole
+    low, high = max(least, -factor), min(greatest, factor)
+    return None if (low, high) == of.whole else (low, high)
 
 
 def tiny_floor(products: int, gain: float, inputs: tuple[DType, DType], sums: DType, result: DType) -> float:
@@ -94,3 +99,14 @@ def tiny_floor(products: int, gain: float, inputs: tuple[DType, DType], sums: DT
     kept = all(of.name in DENORMALS for of in inputs)
     step = 0.0 if sums.integer else tiny_step(sums, kept=kept)
     return 4.0 * sqrt(products) * max(1.0, gain) * step + tiny_step(result, kept=kept)
+
+
+def tiny_step(dtype: DType, *, kept: bool) -> float:
+    """The step between denormal numbers where they must be `kept`, or all hardware keeps them; else the smallest normal
+    number, because they may be taken for zero."""
+    normal = _SMALLEST_NORMAL.get(dtype.name, 2.0**-126)
+    return normal * dtype.epsilon if kept or dtype.name in _ALWAYS_KEPT else normal
+
+
+_SMALLEST_NORMAL = {"f64": 2.0**-1022, "f16": 2.0**-14, "f8e4m3": 2.0**-6, "f8e5m2": 2.0**-14}
+_ALWAYS_KEPT = ("f16", "f8e4m3", "f8e5m2")

@@ -28,13 +28,18 @@ class Recorded(Operator):
         found: Mapping[str, Any] = self.data["operator"]
         return found
 
-    def checked(self) -> Recorded:
-        """Itself, once all that a reader asks of a record is there; raises KeyError, TypeError or ValueError."""
+    def checked(self, *, glance: bool = False) -> Recorded:
+        """Itself, once all that a reader asks of a record is there; raises KeyError, TypeError or ValueError.
+
+        A glance asks for a line of description and the work only.
+        """
         work = self.work()
         numbers = [*work.operations.values(), work.read, work.written, *self.sizes().values()]
         if not all(type(number) in (int, float) and number >= 0 for number in numbers):
             raise ValueError("its work is not told in numbers")
-        self.signature(), self.values(), self.scalars(), self.probes(), self.describe(), self.slug()
+        self.describe()
+        if not glance:
+            self.signature(), self.values(), self.scalars(), self.probes(), self.slug()
         return self
 
     def describe(self) -> str:

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar
 
-import numpy as np
-
-from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
+from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work, plain
 from deepgen.operators.signature import ROWS, Param, Signature
 from deepgen.operators.words import Word
 from deepgen.vocabulary.dtypes import DType, narrow, our_name, widen
@@ -77,6 +75,8 @@ class Softmax(Operator):
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
         if probe not in PROBES:
             raise BadInput(f"softmax: unknown probe {probe!r}", allowed="one of " + ", ".join(PROBES))
+        import numpy as np
+
         rng = np.random.default_rng([seed, zlib.crc32(b"x")])
         wide = np.float64 if self.dtype == "f64" else np.float32
         x = rng.standard_normal((self.rows, self.cols), dtype=wide)
@@ -101,6 +101,8 @@ class Softmax(Operator):
         return {"x": narrow(x, dtype_named(self.dtype))}
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
+        import numpy as np
+
         x = widen(inputs["x"], dtype_named(self.dtype))
         with np.errstate(all="ignore"):
             below = x - x.max(axis=1, keepdims=True)
@@ -128,5 +130,5 @@ class Softmax(Operator):
 
 def softmax(rows: int, cols: int, *, dtype: str = "f32") -> Softmax:
     """Softmax over the columns of each row, in one dtype."""
-    rows, cols = (int(size) if isinstance(size, np.integer) else size for size in (rows, cols))
+    rows, cols = map(plain, (rows, cols))
     return Softmax(rows, cols, our_name(dtype))

@@ -90,7 +90,7 @@ class Loaded:
             "runs on": f"the {self._device.kind}",
             "call": self._arguments.usage(),
         }
-        serves = "; ".join(words for _, words in self.kernel.plan.requires)
+        serves = "; ".join(words for _, words in self.kernel.requirements)
         return html.table(f"deepgen kernel {self.kernel.name}", facts | ({"requires": serves} if serves else {}))
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -96,7 +96,7 @@ def names_of(plan: LaunchPlan) -> frozenset[str]:
 
 def check_shape(kernel: Kernel, scalars: Scalars) -> None:
     """Raises BadInput with the requirement's words when the kernel does not serve these sizes and strides."""
-    for expression, words in kernel.plan.requires:
+    for expression, words in kernel.requirements:
         requirement = _parsed(expression)
         if not requirement.evaluate(scalars):
             read = requirement.knobs()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from deepgen.search.shuffle import Shuffle
-from deepgen.space import Space
 from deepgen.vocabulary import BadInput, JsonObject, Trial
+
+if TYPE_CHECKING:
+    from deepgen.space import Space
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,10 @@
 """Constrained spaces: declared as expressions, counted exactly, sampled uniformly, explained. No I/O."""
 
-from deepgen.space.definition import Knob
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from deepgen.space.expr import (
     Config,
     Expr,
@@ -18,8 +22,21 @@ from deepgen.space.expr import (
     where,
 )
 from deepgen.space.parse import parse, parse_values
-from deepgen.space.reasons import Broken, Removal
-from deepgen.space.space import Space
+
+if TYPE_CHECKING:
+    from deepgen.space.definition import Knob
+    from deepgen.space.reasons import Broken, Removal
+    from deepgen.space.space import Space
+
+# Imported when first used: expressions alone, of which signatures are made, need no numpy.
+_WHERE = {"Knob": "definition", "Broken": "reasons", "Removal": "reasons", "Space": "space"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'deepgen.space' has no attribute {name!r}")
+    return getattr(import_module(f"deepgen.space.{_WHERE[name]}"), name)
+
 
 __all__ = [
     "Broken",

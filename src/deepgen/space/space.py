@@ -12,9 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from deepgen.space.columns import evaluate_many
 from deepgen.space.definition import FORMAT, Knob, expr_from_json, same_condition, space_to_json, value_from_json
 from deepgen.space.engine import DEFAULT_MEMORY, Engine, TooWide
-from deepgen.space.evaluate import ABSENT, UNDEFINED, evaluate_many
+from deepgen.space.evaluate import ABSENT, UNDEFINED
 from deepgen.space.expr import Config, Expr, Operand, Requirement, Value, check_value, key, knob_ref, lift, points
 from deepgen.space.reasons import Broken, Removal, derived_values, explain, smallest_conflict
 from deepgen.space.rows import Rows

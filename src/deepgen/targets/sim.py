@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-import numpy as np
-
 from deepgen.targets.base import Target
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import digest
@@ -96,12 +94,16 @@ def true_seconds(sim: Sim, flops: int, config: Mapping[str, Any]) -> float:
 
 def noisy(sim: Sim, seconds: float, key: str, count: int) -> list[float]:
     """Samples around the true time: lognormal, so that slow outliers are likelier than fast ones."""
+    import numpy as np  # here: commands that only read studies do not wait for it
+
     rng = np.random.default_rng(int(digest([sim.seed, key], 16), 16))
     return [float(s) for s in seconds * np.exp(sim.noise * rng.standard_normal(count))]
 
 
 def duration(mean: float, key: str) -> float:
     """A lognormal duration with that mean, the same for the same key."""
+    import numpy as np
+
     if mean <= 0.0:
         return 0.0
     sigma = 0.5

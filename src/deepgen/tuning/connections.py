@@ -1,40 +1,58 @@
-"""Connections to journals, and which of them this process has open.
+"""Connections to journals, and looks at their bytes beside SQLite.
 
-A process that closes a file loses all locks that it has on it, SQLite's too. So a journal is opened beside SQLite only
-while nothing here holds it.
+A process that closes a file loses all locks that it has on it, SQLite's too. So a journal that is opened beside SQLite
+is closed only when nothing in this process holds it any more.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
+from typing import BinaryIO
 
-from deepgen.tuning.pages import PAGE, is_sqlite
+from deepgen.tuning.pages import PAGE
 
-_HELD: Counter[str] = Counter()  # journals by their paths: how often this process has them open
-_HOLDING = threading.Lock()
-
-
-def hold(path: Path) -> None:
-    """From now on this process has the journal open once more."""
-    with _HOLDING:
-        _HELD[str(path.resolve())] += 1
+_GUARD = threading.Lock()
+# Journals by their paths.
+_HELD: Counter[str] = Counter()  # how often this process has them open
+_BESIDE: defaultdict[str, list[BinaryIO]] = defaultdict(list)  # the file as it was opened beside SQLite
 
 
-def hold_if_sound(path: Path) -> bool:
-    """Whether the file begins as a journal does; it is held either way. One that is held was looked at before."""
-    key = str(path.resolve())
-    with _HOLDING:
-        good = _HELD[key] > 0 or is_sqlite(path)
-        _HELD[key] += 1
-    return good
+class Hold:
+    """This process has a journal open: taken before the first connection, released after the last one is closed."""
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._key = os.path.realpath(path)
+        self._held = True
+        with _GUARD:
+            _HELD[self._key] += 1
 
-def release(path: Path, times: int) -> None:
-    with _HOLDING:
-        _HELD[str(path.resolve())] -= times
+    def release(self) -> None:
+        """A second time does nothing."""
+        with _GUARD:
+            if self._held:
+                self._held = False
+                _HELD[self._key] -= 1
+            if not _HELD[self._key]:
+                del _HELD[self._key]
+                for file in _BESIDE.pop(self._key, ()):
+                    file.close()
+
+    def read(self, most: int = -1) -> bytes:
+        """The first bytes of the file, or all. It is opened once: another file in its place is opened anew."""
+        with _GUARD:
+            files = _BESIDE[self._key]
+            found = self._path.stat()
+            file = next((file for file in files if os.path.samestat(os.fstat(file.fileno()), found)), None)
+            if file is None:
+                file = self._path.open("rb", buffering=0)
+                files.append(file)
+            file.seek(0)
+            return file.read(most)
 
 
 def _decoded(text: bytes) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deepgen.space import Space
 from deepgen.vocabulary import BadInput, Trial
+
+if TYPE_CHECKING:
+    from deepgen.space import Space
 
 STRANGE = "holds what no deepgen wrote"
 _NEEDED: Mapping[str, type] = {

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from deepgen.tuning.finals import lost_baselines
 from deepgen.tuning.speed import MEMORY
 from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
+from deepgen.tuning.text import lost_baselines
 from deepgen.vocabulary import JsonObject, Trial
 
 WIDE = 0.10  # of a ratio: an interval wider than this is doubted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
@@ -313,20 +313,6 @@ def choose(finalists: Sequence[Finalist], race: Race) -> tuple[Finalist, list[Fi
         level = [f for f in level if race.ratios[f.name].estimate <= bound]
     winner = min(level, key=Finalist.order)
     return winner, [f for f in level if f is not winner]
-
-
-def dropped_reasons(finals: Mapping[str, Any]) -> list[str]:
-    """Why kernels that were right in the search did not reach the end of the finals, a line each."""
-    return [f"trial {row['trial']} is {row['verdict']} {row['detail']}" for row in finals.get("dropped", [])]
-
-
-def lost_baselines(finals: Mapping[str, Any]) -> list[str]:
-    """Which baselines the winner is not compared with, and why, a line each."""
-    return [
-        f"{row['name']} {'was called wrong' if row['verdict'] == 'wrong' else row['verdict'].replace('_', ' ')}: "
-        f"{row['detail']}; not compared"
-        for row in finals.get("baselines_lost", [])
-    ]
 
 
 def _unable(task: Task, name: str) -> Json:

@@ -33,11 +33,10 @@ def _glance(folder: Path, *, whole: bool) -> JsonObject:
     with Journal(folder) as journal:
         if whole:
             journal.check()
-        definition, tally, budget = journal.definition(), journal.tally(), journal.run()
-        damage = journal.damage_text()
+        definition, tally, budget = journal.glance()
+        pid, damage = journal.writer, journal.damage_text()
     check(definition, str(folder))
-    pid = holder(folder)
-    shapes, target = known_shapes(definition), targets.from_json(definition["target"])
+    shapes, target = known_shapes(definition, glance=True), targets.from_json(definition["target"])
     row: JsonObject = {
         "study": str(folder),
         "state": "running" if pid is not None else "stopped" if tally.final is None else "finished",
@@ -51,12 +50,15 @@ def _glance(folder: Path, *, whole: bool) -> JsonObject:
     return {**row, "damage": damage} if damage else row
 
 
-def known_shapes(definition: Mapping[str, Any]) -> tuple[Operator, ...]:
-    """What is known of the operator without its code, at each shape that kernels are timed at."""
+def known_shapes(definition: Mapping[str, Any], *, glance: bool = False) -> tuple[Operator, ...]:
+    """What is known of the operator without its code, at each shape that kernels are timed at.
+
+    `glance`: to be described and rated, and nothing else.
+    """
     also = zip(definition.get("also_facts", ()), definition.get("also", ()), strict=True)
-    others = [Recorded({**facts, "operator": operator}).checked() for facts, operator in also]
+    others = [Recorded({**facts, "operator": operator}).checked(glance=glance) for facts, operator in also]
     if "facts" in definition:
-        return Recorded({**definition["facts"], "operator": definition["operator"]}).checked(), *others
+        return Recorded({**definition["facts"], "operator": definition["operator"]}).checked(glance=glance), *others
     return operators.from_json(definition["operator"]), *others  # a study of before there were facts
 
 

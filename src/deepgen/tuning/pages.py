@@ -7,15 +7,14 @@ See https://www.sqlite.org/fileformat2.html for pages, cells and records.
 
 from __future__ import annotations
 
-import io
 import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 PAGE = 4096  # bytes: what journals are made with
+HEAD = 100  # bytes of the file before its first page's own content
 _HEAD = b"SQLite format 3\0"  # of the file, in its first page
 _LEAF = 13  # the kind of page that holds a table's rows
 _LOCAL = PAGE - 35  # bytes of a row that lie in its own page at most
@@ -29,10 +28,11 @@ Values = tuple[Any, ...]
 Accept = Callable[[int, Values], bool]  # a row by its number and its columns
 
 
-def is_sqlite(path: Path) -> bool:
-    """Whether a file begins as our databases do, or is empty: SQLite takes some damage there for a setting."""
-    with path.open("rb") if path.exists() else io.BytesIO() as file:
-        head = file.read(100)
+def is_sqlite(head: bytes) -> bool:
+    """Whether a file begins as our databases do, or is empty: SQLite takes some damage there for a setting.
+
+    `head`: its first HEAD bytes.
+    """
     if not head:
         return True
     modes = head[18:20] in (b"\1\1", b"\2\2")
@@ -54,15 +54,17 @@ class _File:
         return self.pages[number - 1] if 0 < number <= len(self.pages) else None
 
 
-def scan(path: Path, accept: Accept) -> None:
+def scan(data: bytes, log: bytes, accept: Accept) -> None:
     """Pass every row that can be decoded to `accept`, which says whether it belongs to the journal.
+
+    `data` is the file, `log` the write-ahead log beside it.
 
     Where a page holds something else than such rows, it is searched for whatever could be the beginning of a row whose
     first column is its number: a damaged list of rows hides none. The log comes last, and in it what was written last.
     """
-    file = _read(path)
+    file = _read(data, log)
     for page in [*file.pages, *file.all_logged]:
-        start = 100 if page.startswith(_HEAD) else 0
+        start = HEAD if page.startswith(_HEAD) else 0
         said = int.from_bytes(page[start + 3 : start + 5], "big")
         found = [accept(*row) if (row := _row(file, page, place)) else False for place in _places(page, start)]
         if (any(found) or page[start] == _LEAF) and (len(found) < said or not all(found)):
@@ -71,19 +73,17 @@ def scan(path: Path, accept: Accept) -> None:
                     accept(*row)
 
 
-def committed(path: Path) -> Iterator[list[tuple[int, Values]]]:
+def committed(data: bytes, log: bytes) -> Iterator[list[tuple[int, Values]]]:
     """The rows of each page in the write-ahead log, up to the last page that ends a commit."""
-    file = _read(path)
+    file = _read(data, log)
     ends = [i for i, commit in enumerate(file.commits) if commit]
     for page in file.all_logged[: ends[-1] + 1 if ends else 0]:
         yield [row for place in _places(page, 0) if (row := _row(file, page, place)) is not None]
 
 
-def _read(path: Path) -> _File:
-    data = path.read_bytes()
+def _read(data: bytes, log: bytes) -> _File:
     pages = [data[at : at + PAGE].ljust(PAGE, b"\0") for at in range(0, len(data), PAGE)]
-    log = path.with_name(path.name + "-wal")
-    frames = log.read_bytes()[_LOG_HEAD:] if log.is_file() else b""
+    frames = log[_LOG_HEAD:]
     logged: dict[int, bytes] = {}
     all_logged, commits = [], []
     for at in range(0, len(frames) - _FRAME_HEAD, _FRAME_HEAD + PAGE):

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deepgen.engines import Engine, LocalEngine
-from deepgen.measure.base import Policy
 from deepgen.operators import Operator, words_of
-from deepgen.space import Space
 from deepgen.space.definition import value_from_json
 from deepgen.tuning.definition import check_config
-from deepgen.tuning.finals import RESERVES, run_finals
 from deepgen.tuning.journal import Journal
-from deepgen.tuning.request import first_config
 from deepgen.tuning.speed import rates
 from deepgen.tuning.study import Study
 from deepgen.vocabulary import BadInput, Json, JsonObject, Trial
+
+if TYPE_CHECKING:
+    from deepgen.engines import Engine
+    from deepgen.space import Space
 
 
 def top_rows(study: Study, count: int) -> list[JsonObject]:
@@ -42,6 +41,8 @@ def top_rows(study: Study, count: int) -> list[JsonObject]:
 
 def as_space(study: Study, count: int) -> Space:
     """A space of exactly the best configs."""
+    from deepgen.space import Space
+
     best = _best(study, count)
     configs = [{name: value_from_json(value) for name, value in t.config.items()} for t in best]
     return Space.from_points(f"{study.folder.name} top {len(best)}", configs)
@@ -85,6 +86,11 @@ def widened(domain: Sequence[Any], used: set[Any]) -> list[Any]:
 
 def retest(study: Study, count: int, *, engine: Engine | None = None, baselines: bool = True) -> JsonObject:
     """Finals once more, over the best `count` and the default, and nothing else on the machine from our side."""
+    from deepgen.engines import LocalEngine
+    from deepgen.measure.base import Policy
+    from deepgen.tuning.finals import RESERVES, run_finals
+    from deepgen.tuning.request import first_config
+
     policy = Policy(**study.definition["policy"])
     domains = study.definition["domains"]
     first = first_config(study.generator, study.operator, study.target, study.space, domains, policy)

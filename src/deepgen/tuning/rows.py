@@ -19,6 +19,7 @@ from deepgen.vocabulary.measurement import Measurement, Verdict
 from deepgen.vocabulary.trial import Trial
 
 Row = tuple[Any, ...]
+RESTART, CHECKPOINT = "restart", "checkpoint"  # keys of `meta`
 _OF_BEST = ("rank", "config", "seconds")
 
 # The columns of each table, but for the seal, which comes last. The first one is the row's number.

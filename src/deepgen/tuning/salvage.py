@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -16,9 +15,12 @@ from typing import Any
 
 from deepgen.space import Space
 from deepgen.tuning import migrations, pages
+from deepgen.tuning.connections import Hold
 from deepgen.tuning.rows import (
+    CHECKPOINT,
     COLUMNS,
     FLOATS,
+    RESTART,
     Damaged,
     Proposal,
     Row,
@@ -34,9 +36,7 @@ from deepgen.tuning.rows import (
 )
 from deepgen.vocabulary import BadInput
 
-RESTART, CHECKPOINT = "restart", "checkpoint"
 _REPAIRED, _UNFINISHED = "journal.repaired.sqlite", "journal.repaired.tmp"
-_BESIDE = ("", "-wal")  # the files of a database that hold data
 _NAMED = 8  # numbers that a sentence lists
 
 
@@ -138,43 +138,53 @@ class _Found:
         return self.meta.get(key, (0, None))[1]
 
 
-def salvage(path: Path) -> Salvaged:
-    """All that can still be read of a journal; raises Damaged where that is nothing. The file stays as it is."""
-    try:
-        found = _found(path)
-    except OSError as error:
-        raise Damaged(str(error)) from error
+@dataclass(frozen=True)
+class Content:
+    """The bytes of a journal: of the file, and of the write-ahead log beside it."""
+
+    data: bytes
+    log: bytes
+
+    @staticmethod
+    def of(path: Path, hold: Hold) -> Content:
+        log = _log(path)  # SQLite takes no locks on it, so it may be opened and closed
+        return Content(hold.read(), log.read_bytes() if log.is_file() else b"")
+
+
+def salvage(content: Content) -> Salvaged:
+    """All that can still be read of a journal; raises Damaged where that is nothing."""
+    found = _found(content)
     if not found.any:
         raise Damaged("holds no row of a journal")
     return _sorted_out(found)
 
 
-def format_of(path: Path) -> int | None:
+def format_of(content: Content) -> int | None:
     """The format that a journal's rows tell, whatever the head of the file says; None where no row does."""
     found = _Found()
-    pages.scan(path, found.accept)
+    pages.scan(content.data, content.log, found.accept)
     known = found.value(migrations.FORMAT_KEY)
     return known if isinstance(known, int) else None
 
 
-def log_is_cut(path: Path, newest: int) -> bool:
+def log_is_cut(content: Content, newest: int) -> bool:
     """Whether the write-ahead log holds commits that SQLite leaves out, because something before them is damaged.
 
     `newest` is the highest number in `meta` that SQLite shows. What was never committed does not count.
     """
     found = _Found()
-    for page in pages.committed(path):
+    for page in pages.committed(content.data, content.log):
         for number, values in page:
             if len(values) == len(COLUMNS["meta"]) + 1:
                 found.accept(number, values)
     return any(number > newest for number, _ in found.meta.values())
 
 
-def _found(path: Path) -> _Found:
+def _found(content: Content) -> _Found:
     found = _Found()
-    pages.scan(path, found.accept)
+    pages.scan(content.data, content.log, found.accept)
     if not found.any:
-        pages.scan(path, found.accept_1)
+        pages.scan(content.data, content.log, found.accept_1)
     return found
 
 
@@ -315,7 +325,7 @@ def _trials(numbers: Sequence[int]) -> str:
 # Files
 
 
-def repair(path: Path, salvaged: Salvaged) -> None:
+def repair(path: Path, content: Content, salvaged: Salvaged) -> None:
     """Put what is left in the place of a damaged journal, which is kept beside it; a note says so.
 
     From the moment at which the new file has its name, every writer that comes ends what is begun here.
@@ -327,10 +337,9 @@ def repair(path: Path, salvaged: Salvaged) -> None:
     notes = [*salvaged.rows["notes"], sealed("notes", 0, time.time(), text)]
     with closing(sqlite3.connect(unfinished)) as db:
         migrations.create(db, {**salvaged.rows, "notes": _numbered("notes", notes)})
-    for end in _BESIDE:
-        old = path.with_name(path.name + end)
-        if old.exists():
-            shutil.copyfile(old, kept.with_name(kept.name + end))
+    kept.write_bytes(content.data)
+    if content.log:
+        _log(kept).write_bytes(content.log)
     _sync(unfinished)
     unfinished.replace(path.with_name(_REPAIRED))
     finish_repair(path)
@@ -346,6 +355,11 @@ def finish_repair(path: Path) -> None:
     repaired.replace(path)
 
 
+def _log(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
 def _sync(path: Path) -> None:
+    """Of a file that nothing has open."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

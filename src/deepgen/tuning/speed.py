@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deepgen.measure.base import PEAK_MARGIN, arithmetic
-from deepgen.measure.shapes import geometric_mean
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary import JsonObject
+from deepgen.vocabulary.measurement import geometric_mean
 
 if TYPE_CHECKING:
-    from deepgen.engines.base import Session  # a command that only reads studies does not pay for importing engines
+    from deepgen.engines.base import Session
 
 ARITHMETIC, MEMORY = "arithmetic", "memory"
 _FEW = 4.0  # operations a byte: where rates are unknown, what has fewer is taken to wait for memory on any machine
@@ -61,6 +60,8 @@ def speed(shapes: Sequence[Operator], seconds: float, peak_gflops: float | None,
 def floor(shapes: Sequence[Operator], target: Target, measured_gflops: float | None, *, cold: bool) -> float:
     """Seconds that no run takes less than, by what is known of the device; a margin is left. Of several shapes the
     geometric mean."""
+    from deepgen.measure.base import PEAK_MARGIN, arithmetic  # here: to read studies takes nothing that measures
+
     peaks = [peak for peak in (measured_gflops, target.peak(arithmetic(shapes[0]))) if peak]
     if not peaks and (cores := getattr(target, "cores", None)):
         peaks = [_CORE_GFLOPS * cores]

@@ -7,31 +7,32 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deepgen import generators, operators, targets
-from deepgen.engines import Session
-from deepgen.generators import Generator
-from deepgen.measure.base import Policy, Task
+from deepgen import operators, targets
 from deepgen.operators import Operator
-from deepgen.search import Kind
-from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.tuning import journal as journals
 from deepgen.tuning import trust
-from deepgen.tuning.best import Best
 from deepgen.tuning.clock import summed
 from deepgen.tuning.definition import STRANGE, check, check_config, check_finals, check_trial
-from deepgen.tuning.doubts import all_doubts, over_default
-from deepgen.tuning.finals import dropped_reasons
 from deepgen.tuning.glance import described, known_shapes, sorted_verdicts, winner
 from deepgen.tuning.journal import Journal
-from deepgen.tuning.request import BASELINE, Plan, Request, narrow, own_baselines
 from deepgen.tuning.speed import speed
 from deepgen.tuning.table import Row, as_frame, trial_row
-from deepgen.tuning.text import bound_text, rate_text, seconds_text
+from deepgen.tuning.text import bound_text, dropped_reasons, rate_text, seconds_text
 from deepgen.tuning.winner import Stored, read_winner, write_winner
 from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject, Kernel, Trial, finding, foreign, html
+
+# What it takes to tune, to emit and to load is imported where it is used: who only reads a study does not wait for it.
+if TYPE_CHECKING:
+    from deepgen.engines import Session
+    from deepgen.generators import Generator
+    from deepgen.measure.base import Task
+    from deepgen.search import Kind
+    from deepgen.space import Space
+    from deepgen.tuning.best import Best
+    from deepgen.tuning.request import Plan, Request
 
 WINNER = "winner"
 _WHAT = ("operator", "target")
@@ -138,6 +139,9 @@ class Study:
 
     def task(self) -> Task:
         """What a runner is opened for to measure its kernels again."""
+        from deepgen.measure.base import Policy, Task
+        from deepgen.tuning.request import own_baselines
+
         definition, operator = self.definition, self.operator
         policy = Policy(**definition["policy"])
         own = own_baselines(self.own_baselines)
@@ -161,6 +165,8 @@ class Study:
 
     @cached_property
     def generator(self) -> Generator:
+        from deepgen import generators
+
         if self._own_generator is not None:
             return self._own_generator
         ref = self._code("generator")
@@ -187,6 +193,8 @@ class Study:
     @cached_property
     def own_baselines(self) -> tuple[type, ...]:
         """Baselines of the user's own, their code found again."""
+        from deepgen.tuning.request import BASELINE
+
         parts = [part for part in self.definition.get("code", {}) if part.startswith(BASELINE)]
         refs = {part: ref for part in parts if (ref := self._code(part)) is not None}
         return tuple(self._found(ref, part) for part, ref in refs.items())
@@ -207,6 +215,8 @@ class Study:
             kept = journal.space()
         if kept is not None:
             return kept
+        from deepgen.tuning.request import narrow
+
         return narrow(self.generator.space(self.operator, self.target), self.definition["domains"])
 
     def trials(self) -> list[Trial]:
@@ -245,6 +255,8 @@ class Study:
 
     def best(self) -> Best:
         """The winner of the finals, or the fastest so far when there were none yet."""
+        from deepgen.tuning.best import Best
+
         with self._journal() as journal:
             winner = self._winner_id(journal)
             finals = self._finals(journal)
@@ -348,6 +360,8 @@ class Study:
 
     def summary(self) -> JsonObject:
         """What `deepgen tune --json` prints."""
+        from deepgen.tuning.doubts import all_doubts, over_default
+
         with self._journal() as journal:
             tally, finals = journal.tally(), self._finals(journal)
             known = finals or {}

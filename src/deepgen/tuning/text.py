@@ -1,4 +1,4 @@
-"""Times, rates and knobs as a person reads them."""
+"""Times, rates, knobs, and what finals left out, as a person reads them."""
 
 from __future__ import annotations
 
@@ -46,3 +46,17 @@ def share_text(share: float | None) -> str:
 def knob_text(value: Any) -> str:
     """A knob's value as `deepgen build --config` takes it: a permutation is written m-n-k."""
     return "-".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+
+
+def dropped_reasons(finals: Mapping[str, Any]) -> list[str]:
+    """Why kernels that were right in the search did not reach the end of the finals, a line each."""
+    return [f"trial {row['trial']} is {row['verdict']} {row['detail']}" for row in finals.get("dropped", [])]
+
+
+def lost_baselines(finals: Mapping[str, Any]) -> list[str]:
+    """Which baselines the winner is not compared with, and why, a line each."""
+    return [
+        f"{row['name']} {'was called wrong' if row['verdict'] == 'wrong' else row['verdict'].replace('_', ' ')}: "
+        f"{row['detail']}; not compared"
+        for row in finals.get("baselines_lost", [])
+    ]

@@ -15,7 +15,7 @@ from deepgen.search.second_look import SecondLook
 from deepgen.search.stopping import Stopping
 from deepgen.tuning.clock import Clock
 from deepgen.tuning.counting import Uncounted
-from deepgen.tuning.finals import RESERVES, asked_for, dropped_reasons, lost_baselines, run_finals
+from deepgen.tuning.finals import RESERVES, asked_for, run_finals
 from deepgen.tuning.identity import open_journal
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.progress import Progress
@@ -24,6 +24,7 @@ from deepgen.tuning.rows import Proposal
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import ARITHMETIC, rates, speed
 from deepgen.tuning.study import Study, keep_winner
+from deepgen.tuning.text import dropped_reasons, lost_baselines
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 
 Watch = Callable[[Progress], None]

@@ -8,7 +8,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepgen.build.toolchains.sources import write_sources
 from deepgen.tuning import trust
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, LaunchPlan, foreign
 from deepgen.vocabulary.kernel import plan_from_json, plan_to_json
@@ -31,6 +30,8 @@ class Stored:
 
 def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -> None:
     """Write all files beside the old ones, then put them in place, so that a reader never sees half a winner."""
+    from deepgen.build.toolchains.sources import write_sources  # here: who reads a study builds nothing
+
     # One name: the holder of the study's lock is the only writer, and cleans up after one that was killed.
     fresh = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)

@@ -1,14 +1,18 @@
-"""Number formats: their names everywhere in deepgen, their storage in numpy, their precision."""
+"""Number formats: their names everywhere in deepgen, their storage in numpy, their precision.
+
+numpy is imported where it is used: commands that only read studies do not wait for it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from deepgen.vocabulary.errors import BadInput
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,15 @@ class DType:
         return self.name not in _STORED_AS_INTEGERS
 
     def numpy(self) -> np.dtype[Any]:
+        import numpy as np
+
         return np.dtype(self.storage)
+
+    @property
+    def whole(self) -> tuple[int, int]:
+        """The least and greatest number of an integer format."""
+        signed = not self.storage.startswith("u")
+        return -(1 << self.bits - 1) if signed else 0, (1 << self.bits - signed) - 1
 
     def __str__(self) -> str:
         return self.name
@@ -94,6 +106,8 @@ def our_name(name: str) -> str:
 
 def widen(values: npt.NDArray[Any], of: DType) -> npt.NDArray[Any]:
     """The numbers that the stored bytes stand for: float64 for floats, int64 for integers."""
+    import numpy as np
+
     if of.integer:
         return values.astype(np.int64)
     if of.name == "bf16":
@@ -110,6 +124,8 @@ def narrow(values: npt.NDArray[Any], to: DType) -> npt.NDArray[Any]:
     What is too large becomes infinite, but in f8e4m3, which has no infinities, its largest number of that sign, as with
     the converters of GPUs.
     """
+    import numpy as np
+
     if to.name == "bf16":
         bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
@@ -139,6 +155,8 @@ _NAN = 0x7F  # of either sign
 
 def _codes(values: npt.NDArray[Any], of: _EightBits) -> npt.NDArray[Any]:
     """In the values' own precision, where all but one rounding is exact: rounding twice could miss the nearest."""
+    import numpy as np
+
     size = np.fmin(np.abs(values, dtype=np.result_type(values, np.float32)), of.top)
     exponent = np.frexp(np.maximum(size, 2.0**of.lowest))[1] - 1
     steps = np.rint(np.ldexp(size, of.fraction_bits - exponent)).astype(np.uint8)
@@ -151,6 +169,8 @@ def _codes(values: npt.NDArray[Any], of: _EightBits) -> npt.NDArray[Any]:
 
 def _meanings(of: _EightBits) -> npt.NDArray[Any]:
     """What each of the 256 codes stands for."""
+    import numpy as np
+
     code = np.arange(128)
     exponent = np.maximum(code >> of.fraction_bits, 1) - 1
     size = np.ldexp((code - (exponent << of.fraction_bits)).astype(np.float64), exponent + of.lowest - of.fraction_bits)

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-
 from deepgen.vocabulary.errors import BadInput
 
 MOST_BYTES = 48 << 20  # of JSON, after unpacking
@@ -120,6 +118,8 @@ def shaped(where: str, what: str, *, allowed: str | None = None) -> Iterator[Non
 
 def _check_structure(data: bytes, where: str) -> None:
     """Before a parser builds anything: how many values there are at most, and how deep they lie."""
+    import numpy as np  # here: commands that read no such file do not wait for it
+
     marks = np.frombuffer(_STRING.sub(b"", data).translate(None, _NOT_STRUCTURE), np.uint8)
     opening = (marks == ord("[")) | (marks == ord("{"))
     if int(np.count_nonzero(opening)) + int(np.count_nonzero(marks == ord(","))) > MOST_VALUES:

@@ -143,22 +143,31 @@ class Kernel:
     sources: tuple[Source, ...]  # the first is the one to compile; the others are what it includes
     flags: tuple[str, ...]
     plan: LaunchPlan
+    # As `requires` of a plan, but implied by sources and flags, and so not part of the id.
+    implied: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def id(self) -> str:
-        return digest(self.to_json())
+        return digest({key: told for key, told in self.to_json().items() if key != "implied"})
+
+    @property
+    def requirements(self) -> tuple[tuple[str, str], ...]:
+        """All that a shape must satisfy."""
+        return (*self.plan.requires, *self.implied)
 
     def without_sources(self) -> Kernel:
         """All that is needed beside the binary to run it. Its id is another one."""
         return replace(self, sources=())
 
     def to_json(self) -> JsonObject:
+        implied: JsonObject = {"implied": [list(pair) for pair in self.implied]} if self.implied else {}
         return {
             "name": self.name,
             "language": self.language,
             "sources": [{"name": s.name, "text": s.text} for s in self.sources],
             "flags": list(self.flags),
             "plan": plan_to_json(self.plan),
+            **implied,
         }
 
     @staticmethod
@@ -169,6 +178,7 @@ class Kernel:
             sources=tuple(Source(s["name"], s["text"]) for s in data["sources"]),
             flags=tuple(data["flags"]),
             plan=plan_from_json(data["plan"]),
+            implied=tuple((expression, words) for expression, words in data.get("implied", ())),
         )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import exp, log
 from statistics import median
 from typing import Any
 
@@ -69,3 +70,10 @@ class Measurement:
             counters=data["counters"],
             conditions=data["conditions"],
         )
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of the times of several shapes, which count as one."""
+    if len(values) == 1 or min(values) <= 0.0:
+        return values[0]
+    return exp(sum(map(log, values)) / len(values))

@@ -106,6 +106,25 @@ def _shared_bytes(m: Mapping[str, Any], size: int, acc_size: int) -> int:
     return int(max(stage * m["STAGES"], passes))
 
 
+def implied(gemm: Gemm, config: Mapping[str, Any], macros: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Of other sizes that the same binary serves: tiles without guards stay whole, and loads and stores aligned."""
+    out = [
+        (f"{size} % {config[tile]} == 0", f"{size} that is a multiple of {config[tile]}")
+        for size, tile in (("M", "BM"), ("N", "BN"), ("K", "BK"))
+        if not macros[f"EDGE_{size}"]
+    ]
+    along = {"A": "KM"[macros["A_T"]], "B": "NK"[macros["B_T"]], "C": "N"}  # what lies side by side in memory
+    for name, width in (("A", macros["LOAD_A"]), ("B", macros["LOAD_B"]), ("C", macros["STORE"])):
+        if width > 1:
+            strides = [f"ld{name.lower()}", *([f"stride_{name.lower()}"] if gemm.batch > 1 else [])]
+            words = f"lines of {name} that are multiples of {width} elements"
+            out += [(f"{size} % {width} == 0", words) for size in (along[name], *strides)]
+    if macros["FIXUP"] in (FIXUPS["step"], FIXUPS["last"]):
+        least = min(gemm.k, 2 * config.get("SPLITS", 1) * config["BK"])
+        out.append((f"K >= {least}", f"K of at least {least}"))
+    return tuple(out)
+
+
 def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered) -> LaunchPlan:
     """One step, or two where the parts of K are added up by a second one."""
     c = config

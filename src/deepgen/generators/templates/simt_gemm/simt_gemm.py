@@ -8,7 +8,7 @@ from typing import Any
 
 from deepgen.generators.templates import dialect
 from deepgen.generators.templates.simt_gemm.defaults import choose
-from deepgen.generators.templates.simt_gemm.lower import lower, plan
+from deepgen.generators.templates.simt_gemm.lower import implied, lower, plan
 from deepgen.generators.templates.simt_gemm.space import simt_space
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
@@ -59,6 +59,7 @@ class SimtGemm:
             sources=(*(Source(name, _text(name, gemm)) for name in _SOURCES), *dialect.sources(language)),
             flags=("-std=c++17", *(f"-D{name}={value}" for name, value in lowered.macros.items())),
             plan=plan(gemm, config, lowered),
+            implied=implied(gemm, config, lowered.macros),
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
