@@ -161,15 +161,17 @@ def _check_sources(described: Description) -> None:
     """Raises BadInput where the sources and what is said of them differ."""
     text = described.sources[0].text
     passed = [a for a in described.arguments if not (isinstance(a, TensorArgument) and a.symbol is not None)]
-    by_name = {a.name: a for a in passed}
+    by_name = {a.name: a for a in described.arguments}
     for one in described.launches:
-        chosen = passed if one.arguments is None else [by_name[n] for n in one.arguments if n in by_name]
+        chosen = passed if one.arguments is None else [by_name[n] for n in one.arguments]
         declared.check(one.entry, described.file, text, chosen)
     found = declared.names(source.text for source in described.sources)
     used = " ".join(str(size) for one in described.launches for size in (*one.expressions(), one.entry))
     used += " ".join(map(str, described.defines.values()))
-    for knob in described.knobs:
-        if knob not in found and f"{described.name}_{knob}" not in found and knob not in declared.names([used]):
+    for knob, values in described.knobs.items():
+        # One with a single value changes nothing: tools that share parameters between kernels leave some unused.
+        names = {knob, f"{described.name}_{knob}"}
+        if len(values) > 1 and not names & found and knob not in declared.names([used]):
             raise BadInput(
                 f"knob {knob} is a macro that {described.file} never uses", allowed="a name that occurs there"
             )
