@@ -56,9 +56,12 @@ extern "C" __global__ void calculate_temp(const float* power, const float* temp,
 #else
                 const float watts = power[(top + y) * grid_width + left + x];
 #endif
-                const float change = watts + (here[pitch] + here[-pitch] - 2.0f * here[0]) * Ry_1 +
-                                     (here[1] + here[-1] - 2.0f * here[0]) * Rx_1 + (ambient - here[0]) * Rz_1;
-                temp_dst[(top + y) * grid_width + left + x] = here[0] + step_div_cap * change;
+                // Fused by hand: the compiler's own choice would differ between configs, and the last bits with it.
+                const float vertical = fmaf(-2.0f, here[0], here[pitch] + here[-pitch]);
+                const float horizontal = fmaf(-2.0f, here[0], here[1] + here[-1]);
+                const float sunk = fmaf(ambient - here[0], Rz_1, watts);
+                const float change = fmaf(vertical, Ry_1, fmaf(horizontal, Rx_1, sunk));
+                temp_dst[(top + y) * grid_width + left + x] = fmaf(step_div_cap, change, here[0]);
             }
         }
         __syncthreads();

@@ -12,6 +12,8 @@ from typing import Any
 from deepgen import generators, operators, targets
 from deepgen.engines import Session
 from deepgen.generators import Generator
+from deepgen.generators.kernels.family import NAME as OWN
+from deepgen.generators.kernels.own import from_recipe
 from deepgen.measure.base import Policy, Task
 from deepgen.operators import Operator
 from deepgen.search import Kind
@@ -149,6 +151,9 @@ class Study:
         if self._own_operator is not None:
             return type(self._own_operator).from_json(data)
         ref = self._code("operator")
+        if ref is None and self.definition["generator"] == OWN and self.about.judge() is not None:
+            with foreign.shaped(str(self.folder), STRANGE):
+                return from_recipe(self.definition["recipe"]).from_json(data)
         if ref is None or ref.by == finding.NAME:
             try:
                 with foreign.shaped(str(self.folder), STRANGE):

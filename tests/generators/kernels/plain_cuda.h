@@ -4,6 +4,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #define __global__

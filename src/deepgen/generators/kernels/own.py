@@ -26,6 +26,7 @@ from deepgen.operators import Tolerance
 from deepgen.operators.signature import Size
 from deepgen.vocabulary import BadInput, Source, dtype
 
+NO_MODULE = "<no module>"
 _NOWHERE = "<no module>.kernel"  # of one that no module holds under a name
 
 
@@ -142,6 +143,12 @@ def kernel(
     )
     _check(description, reference)
     return OwnKernel(checked(description), reference, caller.get("__name__", "__main__"), read)
+
+
+def from_recipe(recipe: Mapping[str, Any]) -> OwnKernel:
+    """The kernel that a study kept whole: one that is described by data alone, without a reference."""
+    described = Description.from_json(recipe)
+    return OwnKernel(described, None, NO_MODULE, lambda: described.sources)
 
 
 def _check(described: Description, reference: Reference) -> None:

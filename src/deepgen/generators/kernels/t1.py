@@ -15,7 +15,7 @@ from deepgen.generators.kernels import sources as reading
 from deepgen.generators.kernels.arguments import Argument, TensorArgument
 from deepgen.generators.kernels.description import Description, checked, launch
 from deepgen.generators.kernels.grids import divided
-from deepgen.generators.kernels.own import OwnKernel
+from deepgen.generators.kernels.own import NO_MODULE, OwnKernel
 from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Size
 from deepgen.space import Space, parse
 from deepgen.space.expr import const
@@ -23,7 +23,6 @@ from deepgen.space.t1 import t1_space
 from deepgen.vocabulary import BadInput, Source, foreign
 from deepgen.vocabulary.dtypes import dtype
 
-_MODULE = "<T1 file>"  # no module: the description says all there is
 _LANGUAGES = {"CUDA": "cuda", "HIP": "hip", "C": "c", "C++": "c++"}
 _TYPES = {
     "bool": "u8", "int": "i32", "int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32",
@@ -85,7 +84,6 @@ class _Reader:
             requires=tuple(requirement.name for requirement in self.space.requirements),
             flags=tuple(options),
             default=self._default(),
-            options={"whole": True},
         )
         try:
             made = checked(description)
@@ -94,7 +92,7 @@ class _Reader:
         load = partial(self._sources, file, language)
         if self.specification.get("ReferenceArguments"):
             self.notes.append("KernelSpecification.ReferenceArguments is not used")
-        return T1(OwnKernel(made, None, _MODULE, load), *self._budget(), tuple(self.notes))
+        return T1(OwnKernel(made, None, NO_MODULE, load), *self._budget(), tuple(self.notes))
 
     def _refuse_contradictions(self) -> None:
         """All keys that cannot be right, in one sentence: who corrects a file would rather know of all of them."""
@@ -237,9 +235,12 @@ class _Reader:
             if not isinstance(divisors, list):
                 raise self._bad(f"GridDiv{axis}", divisors, "a list of tuning parameters")
             made.append(divided(size, divisors))
-        if asked is not None and not self._same(made, asked):
+        if asked is not None and self._on_gpu() and not self._same(made, asked):
             self.notes.append("KernelSpecification.GlobalSize is not used: ProblemSize and GridDiv give another grid")
         return tuple(made)
+
+    def _on_gpu(self) -> bool:
+        return self.specification["Language"] in ("CUDA", "HIP")
 
     def _same(self, one: Sequence[Size], other: Sequence[Size]) -> bool:
         """Whether two grids agree at a few configs."""
@@ -275,7 +276,7 @@ class _Reader:
             if value not in self.knobs[name]:
                 self.notes.append(f"the Default of {name} is {value!r}, not one of its Values: no Default is used")
                 return None
-        broken = [str(one) for one in self.space.explain(told)]
+        broken = [one.name for one in self.space.explain(told)]
         if broken:
             self.notes.append(f"the Defaults break '{broken[0]}': no Default is used")
             return None

@@ -1,0 +1,36 @@
+"""T1 files on the command line: told apart by their content, tuned, resumed, and refused in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.generators.kernels.test_t1 import written
+
+
+def test_a_t1_file_is_tuned_and_resumed_without_the_file(deepgen: Callable, project: Path) -> None:
+    written(project)
+    said = deepgen("tune", "scale.json", "--target", "cpu", "--trials", "2", "--json")
+    assert said.code == 0, said.err
+    summary = said.json()
+    assert summary["winner"]["config"]["UNROLL"] in (1, 2, 4)
+    for file in ("scale.json", "scale.c"):
+        (project / file).unlink()
+    said = deepgen("resume", summary["study"], "--trials", "3")
+    assert said.code == 0, said.err
+    assert "agrees with config 0" in said.out and "correct" not in said.out, "there is no reference to be right by"
+
+
+def test_a_t1_file_has_a_space_and_is_built(deepgen: Callable, project: Path) -> None:
+    written(project)
+    assert deepgen("space", "scale.json", "--target", "cpu", "--json").json()["count"] == 3
+    assert deepgen("build", "scale.json", "--target", "cpu", "--config", "UNROLL=4", "-o", "built").code == 0
+
+
+def test_other_json_files_are_what_they_are(deepgen: Callable, project: Path) -> None:
+    (project / "heron.json").write_text(json.dumps({"config": {"cases": {"G1": ["gemm", [64, 64, 64]]}}}))
+    said = deepgen("tune", "heron.json")
+    assert said.code == 2 and "Heron's cases" in said.err
+    (project / "ours.json").write_text(json.dumps({"operator": "gemm", "shapes": {"MNK": 16}}))
+    assert deepgen("tune", "ours.json", "--target", "sim", "--trials", "2").code == 0
