@@ -1,4 +1,4 @@
-"""The scripts of examples/kernel_tuner under Kernel Tuner itself and under deepgen.compat: the same keys in their results?
+"""The scripts of examples/kernel_tuner under Kernel Tuner and under deepgen.compat: have their results the same keys?
 
     python -m venv /tmp/tuner && /tmp/tuner/bin/pip install kernel-tuner
     python benchmarks/kernel_tuner_scripts.py --python /tmp/tuner/bin/python --out keys.json

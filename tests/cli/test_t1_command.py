@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.generators.kernels.test_t1 import written
+from t1_files import written
 
 
 def test_a_t1_file_is_tuned_and_resumed_without_the_file(deepgen: Callable, project: Path) -> None:
@@ -34,3 +34,17 @@ def test_other_json_files_are_what_they_are(deepgen: Callable, project: Path) ->
     assert said.code == 2 and "Heron's cases" in said.err
     (project / "ours.json").write_text(json.dumps({"operator": "gemm", "shapes": {"MNK": 16}}))
     assert deepgen("tune", "ours.json", "--target", "sim", "--trials", "2").code == 0
+
+
+def test_a_study_leaves_as_t4_and_is_replayed(deepgen: Callable, project: Path) -> None:
+    assert deepgen("tune", "gemm", "MNK=64", "--target", "sim", "--trials", "12", "--out", "s").code == 0
+    (study,) = (project / "s").iterdir()
+    assert deepgen("export", str(study), "--as-t4", "-o", "t4.json").code == 0
+    data = json.loads((project / "t4.json").read_text())
+    assert data["schema_version"] == "1.0.0" and len(data["results"]) == 12
+    for row in data["results"]:
+        assert {"configuration", "times", "invalidity", "correctness"} <= set(row), "what T4's schema requires"
+    said = deepgen("replay", "t4.json", "--strategy", "random", "--budget", "5", "--repeats", "2", "--json")
+    assert said.code == 0 and len(said.json()["scores"]) == 2
+    learned = deepgen("replay", "t4.json", "--budget", "3", "--repeats", "1", "--learn-from", "t4.json", "--json")
+    assert learned.json()["learned_from"] == ["t4"]

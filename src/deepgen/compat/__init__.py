@@ -5,8 +5,14 @@ from deepgen.compat import tune_kernel  # instead of: from kernel_tuner import t
 
 from __future__ import annotations
 
-from deepgen.compat.results import CompilationFailedConfig, ErrorConfig, InvalidConfig, RuntimeFailedConfig
-from deepgen.compat.results import store_metadata_file, store_output_file
+from deepgen.compat.results import (
+    CompilationFailedConfig,
+    ErrorConfig,
+    InvalidConfig,
+    RuntimeFailedConfig,
+    store_metadata_file,
+    store_output_file,
+)
 from deepgen.compat.run import run_kernel
 from deepgen.compat.tune import tune_kernel
 

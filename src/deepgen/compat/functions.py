@@ -51,7 +51,9 @@ def _tabulated(function: Callable[..., Any], knobs: Knobs, what: str) -> str:
     while True:
         names = [name for name in knobs if name in read]
         if prod(len(knobs[name]) for name in names) > MOST_ROWS:
-            allowed = f"a function of fewer parameters, or an expression as text: {' '.join(names)} have too many values"
+            allowed = (
+                f"a function of fewer parameters, or an expression as text: {' '.join(names)} have too many values"
+            )
             raise BadInput(f"{what} cannot be tabulated", allowed=allowed)
         rows = _rows(function, knobs, names, read, what)
         if rows is not None:
@@ -67,7 +69,7 @@ def _tabulated(function: Callable[..., Any], knobs: Knobs, what: str) -> str:
 def _rows(
     function: Callable[..., Any], knobs: Knobs, names: Sequence[str], read: set[str], what: str
 ) -> dict[tuple[Any, ...], Any] | None:
-    """The function's value for all values of the named knobs; None where it read another knob, which `read` has then."""
+    """The function's value for all values of the named knobs; None where it read another one, which `read` now has."""
     first = {name: values[0] for name, values in knobs.items()}
     rows = {}
     for key in product(*(knobs[name] for name in names)):
@@ -75,7 +77,9 @@ def _rows(
         try:
             value = called(function, config)
         except Exception as error:
-            raise BadInput(f"{what} raised {type(error).__name__}: {error}", allowed="a value for every config") from error
+            raise BadInput(
+                f"{what} raised {type(error).__name__}: {error}", allowed="a value for every config"
+            ) from error
         if len(read) > len(names):
             return None
         value = value.item() if hasattr(value, "item") else value
@@ -98,7 +102,9 @@ class _Watched(dict[str, Any]):
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default
+        if name not in self:
+            return default
+        return self[name]
 
     def _all(self) -> None:
         self._read.update(super().keys())

@@ -84,7 +84,7 @@ def kernel_of(
         launches=(launch(kernel_name, grid=grid, block=block, shared=_shared(smem_args, knobs)),),
         requires=tuple(dict.fromkeys((*_requirements(restrictions, knobs), *_block_limit(names, knobs)))),
         flags=options,
-        defines={**_own_macros(text, grid), **_defines(defines, knobs)},
+        defines={**_own_macros(text, grid, names, block), **_defines(defines, knobs)},
         tolerance={a.name: Tolerance(atol, _RELATIVE) for a in taken if _floats(a)},
     )
     called = description.name
@@ -166,7 +166,7 @@ def _arguments(
 
 def _name(declaration: str, place: int, taken: set[str]) -> str:
     """The parameter's own name, unless a macro has it."""
-    words = re.findall(r"[A-Za-z_]\w*", declaration.split("=")[0].split("[")[0])
+    words = re.findall(r"[A-Za-z_]\w*", declaration.split("=", maxsplit=1)[0].split("[", maxsplit=1)[0])
     return words[-1] if len(words) > 1 and words[-1] not in taken else f"argument_{place}"
 
 
@@ -177,9 +177,7 @@ def _array(given: Any, place: int) -> Array:
     return np.asarray(given)
 
 
-def _tensor(
-    name: str, given: Any, role: str, *, checked: bool = True, symbol: str | None = None
-) -> TensorArgument:
+def _tensor(name: str, given: Any, role: str, *, checked: bool = True, symbol: str | None = None) -> TensorArgument:
     array = stored(np.asarray(given))
     return TensorArgument(name, role, array.shape, _STORED[str(np.asarray(given).dtype)], array, checked, symbol)
 
@@ -263,10 +261,12 @@ def _block_limit(names: Sequence[str], knobs: Mapping[str, Sequence[Any]]) -> tu
     return (f"{' * '.join(sizes)} <= {_MOST_THREADS}",) if sizes else ()
 
 
-def _own_macros(text: str, grid: Sequence[Size]) -> dict[str, Size]:
+def _own_macros(text: str, grid: Sequence[Size], names: Sequence[str], block: Sequence[Size]) -> dict[str, Size]:
     """Macros that Kernel Tuner defines beside the parameters, where a source uses them."""
-    known = {"kernel_tuner": 1, **{f"grid_size_{axis}": size for axis, size in zip("xyz", grid, strict=True)}}
-    used = declared.names([text]) if "kernel_tuner" in text or "grid_size_" in text else frozenset()
+    known: dict[str, Size] = {"kernel_tuner": 1}
+    known |= {f"grid_size_{axis}": size for axis, size in zip("xyz", grid, strict=True)}
+    known |= {name: size for name, size in zip(names, block, strict=True) if name != size}
+    used = declared.names([text])
     return {name: value for name, value in known.items() if name in used}
 
 

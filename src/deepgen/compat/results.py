@@ -13,6 +13,7 @@ from typing import Any
 
 from deepgen import __version__
 from deepgen.space import parse
+from deepgen.targets import Target
 from deepgen.tuning import Study, t4
 from deepgen.vocabulary import BadInput, Trial, Verdict
 
@@ -93,10 +94,11 @@ def best_of(results: Sequence[Mapping[str, Any]], objective: str, higher: bool |
 
 
 def environment(
-    results: Sequence[Mapping[str, Any]], best: Mapping[str, Any], device: str, iterations: int, options: Any
+    results: Sequence[Mapping[str, Any]], best: Mapping[str, Any], target: Target, iterations: int, options: Any
 ) -> dict[str, Any]:
     """What is told of the run beside the results."""
-    told: dict[str, Any] = {"device_name": device, "iterations": iterations, "compiler_options": options}
+    told: dict[str, Any] = {"device_name": target.name} if target.runner == "gpu" else {}
+    told |= {"iterations": iterations, "compiler_options": options}
     told["best_config"] = dict(best)
     for part in _TIMINGS:
         told[f"total_{part}_time"] = sum(float(row[f"{part}_time"]) for row in results)
@@ -118,7 +120,10 @@ def _told(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def store_output_file(
-    output_filename: str | Path, results: Sequence[Mapping[str, Any]], tune_params: Mapping[str, Any], objective: str = "time"
+    output_filename: str | Path,
+    results: Sequence[Mapping[str, Any]],
+    tune_params: Mapping[str, Any],
+    objective: str = "time",
 ) -> None:
     """Write results as a T4 file."""
     rows = [t4.from_row(row, list(tune_params), objective) for row in results]

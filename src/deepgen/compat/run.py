@@ -50,7 +50,7 @@ def run_kernel(
     called = load(kernel.family.emit(operator, target, config), operator, target)
     tensors = [a for a in kernel.description.arguments if isinstance(a, TensorArgument)]
     held = {a.name: a.fill.copy() for a in tensors}
-    called(*held.values())
+    called(**held)
     changed = {a.name: held[a.name] for a in tensors if a.role != INPUT}
     after = []
     for argument, given in zip(kernel.description.arguments, arguments, strict=False):

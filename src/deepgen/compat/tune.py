@@ -101,7 +101,7 @@ def tune_kernel(
     best = made.best_of(rows, objective or "time", objective_higher_is_better)
     if winner is not None and objective in (None, "time"):
         best = winner  # timed side by side with the next best: single times cannot tell them apart
-    env = made.environment(rows, best, search.target.name, iterations, compiler_options)
+    env = made.environment(rows, best, search.target, iterations, compiler_options)
     env["overhead_time"] = (time.perf_counter() - started) * 1e3 - env["total_benchmark_time"]
     if not quiet:
         _print(rows, best, names, ["time", *told])
@@ -122,9 +122,7 @@ def _refuse(verify: Any, observers: Any, objectives: Any, compiler: str | None, 
         raise BadInput(f"device is {device!r}", allowed="0; CUDA_VISIBLE_DEVICES chooses another")
 
 
-def _search(
-    kernel: OwnKernel, strategy: str | None, options: Mapping[str, Any], iterations: int, seed: int
-) -> Search:
+def _search(kernel: OwnKernel, strategy: str | None, options: Mapping[str, Any], iterations: int, seed: int) -> Search:
     """How the space is searched: Kernel Tuner's words for it in deepgen's."""
     target = targets.resolve(TARGETS[kernel.description.language])
     space = kernel.family.space(kernel.operator(), target)
@@ -177,7 +175,9 @@ def _tuned(
     return list(rows.values()), winner
 
 
-def _print(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], names: Sequence[str], more: Sequence[str]) -> None:
+def _print(
+    rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], names: Sequence[str], more: Sequence[str]
+) -> None:
     """One line a config, as Kernel Tuner prints them, and the best."""
     for row in rows:
         print(_line(row, [*names, *more]) + (f", {row['__error__']}" if "__error__" in row else ""))

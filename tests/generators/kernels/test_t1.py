@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,54 +12,10 @@ from deepgen import targets
 from deepgen.generators.kernels import t1
 from deepgen.generators.kernels.arguments import ScalarArgument, TensorArgument
 from deepgen.vocabulary import BadInput, ConstantCopy, ScalarArg, TensorArg
+from t1_files import SOURCE, written
 
 REPO = Path(__file__).parents[3]
 HUB, EXAMPLES = REPO / "data" / "recorded", REPO / "examples" / "t1"
-
-SCALE: dict[str, Any] = {
-    "General": {"BenchmarkName": "scale"},
-    "ConfigurationSpace": {
-        "TuningParameters": [{"Name": "UNROLL", "Type": "int", "Values": "[1, 2, 4, 8]", "Default": 2}],
-        "Conditions": [{"Expression": "UNROLL <= 4", "Parameters": ["UNROLL"]}],
-    },
-    "Budget": [{"Type": "ConfigurationCount", "BudgetValue": 3}],
-    "KernelSpecification": {
-        "Language": "C",
-        "KernelName": "scale",
-        "KernelFile": "scale.c",
-        "ProblemSize": [4096],
-        "LocalSize": {"X": "1"},
-        "GlobalSize": {"X": "1"},
-        "Arguments": [
-            {"Name": "y", "Type": "float", "MemoryType": "Vector", "AccessType": "WriteOnly", "Size": "ProblemSize[0]"},
-            {
-                "Name": "x",
-                "Type": "float",
-                "MemoryType": "Vector",
-                "AccessType": "ReadOnly",
-                "FillType": "Random",
-                "FillValue": 2.0,
-                "Size": "max(UNROLL) * 512",
-            },
-            {"Name": "factor", "Type": "float", "MemoryType": "Scalar", "FillValue": 0.5},
-            {"Name": "n", "Type": "int32", "MemoryType": "Scalar", "FillValue": 4096},
-        ],
-    },
-}
-SOURCE = """
-void scale(float* y, const float* x, float factor, int n) {
-    for (int i = 0; i < n; i += UNROLL)
-        for (int j = 0; j < UNROLL; j++) y[i + j] = factor * x[i + j];
-}
-"""
-
-
-def written(folder: Path, change: Callable[[dict[str, Any]], object] = lambda data: None, source: str = SOURCE) -> Path:
-    data = copy.deepcopy(SCALE)
-    change(data)
-    (folder / "scale.c").write_text(source)
-    (folder / "scale.json").write_text(json.dumps(data))
-    return folder / "scale.json"
 
 
 def test_a_file_says_all_that_tuning_takes(tmp_path: Path) -> None:
@@ -164,8 +118,6 @@ def test_a_source_that_does_not_fit_the_file_is_told_apart(source: str, sentence
 
 
 def test_defaults_that_are_no_config_are_passed_over_in_words(tmp_path: Path) -> None:
-    found = t1.read(
-        written(tmp_path, lambda data: data["ConfigurationSpace"]["TuningParameters"][0].update(Default=8))
-    )
+    found = t1.read(written(tmp_path, lambda data: data["ConfigurationSpace"]["TuningParameters"][0].update(Default=8)))
     assert found.kernel.description.default is None
     assert found.notes == ("the Defaults break 'UNROLL <= 4': no Default is used",)

@@ -112,9 +112,11 @@ def assert_right(name: str, emitted: Any, config: dict[str, Any], folder: Path) 
         to.restype = ctypes.c_void_p
         ctypes.memmove(to(), tensors[constant.tensor].ctypes.data, tensors[constant.tensor].nbytes)
     pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(one) for one in held))
-    tile = [config["MWG"], config["NWG"]] if name == "gemm" else [
-        config[f"block_size_{axis}"] * config[f"tile_size_{axis}"] for axis in "xy"
-    ]
+    tile = (
+        [config["MWG"], config["NWG"]]
+        if name == "gemm"
+        else [config[f"block_size_{axis}"] * config[f"tile_size_{axis}"] for axis in "xy"]
+    )
     blocks = [-(-whole // one) for whole, one in zip(extent, tile, strict=True)]
     library.run(pointers, *blocks, *step.block[:2])
     want = reference(tensors, size).ravel()
@@ -132,8 +134,8 @@ def compiled(emitted: Any, size: dict[str, int], held: list[Any], folder: Path) 
     symbols = [c.symbol for c in emitted.plan.constants]
     text += "".join(f'extern "C" void* symbol_{s}() {{ return {s}; }}\n' for s in symbols)
     (folder / "harness.cpp").write_text(text)
-    macros = {name: value for name, value in (f[2:].split("=") for f in emitted.flags if f.startswith("-D"))}
-    flags = [f"-D{name}={value}" for name, value in {**macros, **size}.items() if name not in ("m", "n", "k")]
+    kept = [flag for flag in emitted.flags if flag.startswith("-D") and flag[2:].split("=")[0] not in size]
+    flags = [*kept, *(f"-D{name}={value}" for name, value in size.items() if name not in ("m", "n", "k"))]
     command = [str(COMPILER), "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-I", str(HEADER.parent), *flags]
     made = subprocess.run(
         [*command, "-o", "harness.so", "harness.cpp"], cwd=folder, capture_output=True, text=True, check=False

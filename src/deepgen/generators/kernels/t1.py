@@ -260,7 +260,12 @@ class _Reader:
     def _size(self, given: Any) -> Size:
         """A number, or an expression over the parameters."""
         expression = parse(str(given), self._named())
-        return str(expression) if expression.knobs() else int(expression.evaluate({}))  # type: ignore[call-overload, no-any-return]
+        if expression.knobs():
+            return str(expression)
+        value = expression.evaluate({})
+        if not isinstance(value, (int, float)) or value != int(value):
+            raise BadInput(f"KernelSpecification has the size {given!r}", where=self.where, allowed="a whole number")
+        return int(value)
 
     def _named(self) -> dict[str, Any]:
         sizes = self.specification.get("ProblemSize")
