@@ -38,7 +38,7 @@ from deepgen.targets import resolve  # noqa: E402
 from deepgen.vocabulary import Missing  # noqa: E402
 
 FILES = ("convolution", "hotspot", "gemm", "dedispersion")
-SCALARS = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "f64": np.float64}
+SCALARS = {"f32": "float32", "i32": "int32"}
 TARGET = "cuda:native"
 
 
@@ -117,7 +117,7 @@ def searched(kernel: OwnKernel, knobs: dict[str, list[Any]] | None = None, **opt
     arguments: list[Any] = []
     for argument in described.arguments:
         if isinstance(argument, ScalarArgument):
-            arguments.append(SCALARS[argument.ctype](argument.value))
+            arguments.append(np.array(argument.value, SCALARS[argument.ctype])[()])
         elif isinstance(argument, TensorArgument):
             filled = inputs.get(argument.name)
             arguments.append(np.zeros(argument.shape, np.float32) if filled is None else filled)

@@ -28,5 +28,6 @@ def test_a_script_gives_the_same_keys(name: str, tmp_path: Path, monkeypatch: py
     assert sorted({key for row in results for key in row}) == GOLDEN[name]["results"]
     assert sorted(env) == GOLDEN[name]["env"]
     assert env["best_config"] in results and len(results) == 4
-    assert all(len(row["times"]) == env["iterations"] for row in results)
+    # One run settles that a config is hopelessly slow.
+    assert all(1 <= len(row["times"]) <= env["iterations"] for row in results)
     assert [path.name for path in tmp_path.iterdir()] == [script.name], "without a cache nothing is kept"

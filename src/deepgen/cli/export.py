@@ -1,4 +1,4 @@
-"""`deepgen export`: the best of a study as a space, a tuning config or a result file, or its trials as a table or T4."""
+"""`deepgen export`: the best of a study as a space, a tuning config or results, or its trials as a table or T4."""
 
 from __future__ import annotations
 

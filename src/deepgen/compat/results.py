@@ -50,8 +50,9 @@ Metrics = Mapping[str, "Callable[[dict[str, Any]], Any] | str"]
 def result_of(trial: Trial, names: Sequence[str], metrics: Metrics, strategy_time: float) -> dict[str, Any]:
     """A trial as a row of `results`."""
     measured, facts = trial.measurement, trial.build_facts
+    timed = bool(measured.samples) and measured.verdict in (Verdict.CORRECT, Verdict.UNSTABLE)
     row: dict[str, Any] = {name: trial.config[name] for name in names}
-    if trial.ok:
+    if timed:
         row["time"] = sum(measured.samples) / len(measured.samples) * 1e3
         row["times"] = [seconds * 1e3 for seconds in measured.samples]
     else:
@@ -60,7 +61,7 @@ def result_of(trial: Trial, names: Sequence[str], metrics: Metrics, strategy_tim
     row["compile_time"] = _milliseconds(facts.get("build_seconds"))
     row["verification_time"] = _milliseconds(measured.conditions.get("verify_seconds"))
     row["benchmark_time"] = sum(measured.samples) * 1e3
-    if trial.ok:
+    if timed:
         for name, metric in metrics.items():
             row[name] = metric(row) if callable(metric) else _evaluated(metric, row)
     row["timestamp"] = str(datetime.now(timezone.utc))
