@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deepgen import targets
 from deepgen.generators.kernels import t1
 from deepgen.generators.kernels.arguments import ScalarArgument, TensorArgument
-from deepgen.vocabulary import BadInput, ConstantCopy, ScalarArg, TensorArg
-from t1_files import SOURCE, written
+from deepgen.vocabulary import BadInput, ConstantCopy, DeepgenError, ScalarArg, TensorArg
+from t1_files import SCALE, SOURCE, written
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("t1")
+
 
 REPO = Path(__file__).parents[3]
 HUB, EXAMPLES = REPO / "data" / "recorded", REPO / "examples" / "t1"
@@ -121,3 +131,29 @@ def test_defaults_that_are_no_config_are_passed_over_in_words(tmp_path: Path) ->
     found = t1.read(written(tmp_path, lambda data: data["ConfigurationSpace"]["TuningParameters"][0].update(Default=8)))
     assert found.kernel.description.default is None
     assert found.notes == ("the Defaults break 'UNROLL <= 4': no Default is used",)
+
+
+def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to everything in a file."""
+    parts = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in parts:
+        yield (*path, key)
+        yield from leaves(value, (*path, key))
+
+
+JUNK = [None, True, -1, 0, 1.5, 10**30, "", "x", "1 +", "1 / 0", "ProblemSize[7]", "[]", [], {}, [[]], {"X": []}, "é\n"]
+
+
+@settings(max_examples=int(os.environ.get("DEEPGEN_T1_JUNK", "150")))
+@given(st.sampled_from(sorted(leaves(SCALE), key=str)), st.sampled_from(JUNK))
+def test_junk_anywhere_is_told_in_words(folder: Path, path: tuple[Any, ...], junk: Any) -> None:
+    def change(data: dict[str, Any]) -> None:
+        for key in path[:-1]:
+            data = data[key]
+        data[path[-1]] = junk
+
+    file = written(folder, change)
+    with suppress(DeepgenError):
+        kernel = t1.read(file).kernel
+        operator, target = kernel.operator(), targets.resolve("cpu")
+        kernel.family.emit(operator, target, kernel.family.default(operator, target))

@@ -26,8 +26,8 @@ from deepgen.operators import Tolerance
 from deepgen.operators.signature import Size
 from deepgen.vocabulary import BadInput, Source, dtype
 
-NO_MODULE = "<no module>"
-_NOWHERE = "<no module>.kernel"  # of one that no module holds under a name
+NO_MODULE = "<no module>"  # of a kernel that is made of data
+_NOWHERE = f"{NO_MODULE}.kernel"  # of one that no module holds under a name
 
 
 class OwnKernel:
@@ -43,7 +43,8 @@ class OwnKernel:
     def family(self) -> KernelFamily:
         """Reads the sources, which a study that is read back has a copy of: nothing else needs them."""
         described = replace(self.description, sources=self._read())
-        _check_sources(described)
+        # Files and scripts for other tools share parameters between kernels: some have one value and no use.
+        _check_sources(described, spare_fixed=self._module == NO_MODULE)
         return KernelFamily(described)
 
     @cached_property
@@ -164,7 +165,7 @@ def _check(described: Description, reference: Reference) -> None:
         raise BadInput(what, allowed=f"fill={loose}'s array, or a function as the reference")
 
 
-def _check_sources(described: Description) -> None:
+def _check_sources(described: Description, *, spare_fixed: bool) -> None:
     """Raises BadInput where the sources and what is said of them differ."""
     text = described.sources[0].text
     passed = [a for a in described.arguments if not (isinstance(a, TensorArgument) and a.symbol is not None)]
@@ -176,9 +177,9 @@ def _check_sources(described: Description) -> None:
     used = " ".join(str(size) for one in described.launches for size in (*one.expressions(), one.entry))
     used += " ".join(map(str, described.defines.values()))
     for knob, values in described.knobs.items():
-        # One with a single value changes nothing: tools that share parameters between kernels leave some unused.
         names = {knob, f"{described.name}_{knob}"}
-        if len(values) > 1 and not names & found and knob not in declared.names([used]):
+        spared = spare_fixed and len(values) == 1
+        if not spared and not names & found and knob not in declared.names([used]):
             raise BadInput(
                 f"knob {knob} is a macro that {described.file} never uses", allowed="a name that occurs there"
             )

@@ -20,7 +20,7 @@ from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Size
 from deepgen.space import Space, parse
 from deepgen.space.expr import const
 from deepgen.space.t1 import t1_space
-from deepgen.vocabulary import BadInput, Source, foreign
+from deepgen.vocabulary import BadInput, foreign
 from deepgen.vocabulary.dtypes import dtype
 
 _LANGUAGES = {"CUDA": "cuda", "HIP": "hip", "C": "c", "C++": "c++"}
@@ -28,6 +28,7 @@ _TYPES = {
     "bool": "u8", "int": "i32", "int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32",
     "uint32": "u32", "int64": "i64", "uint64": "u64", "half": "f16", "float": "f32", "double": "f64",
 }  # fmt: skip
+_SIGNED = {"u16": "i16", "u32": "i32", "u64": "i64"}  # in memory they are the same bytes
 _VECTOR_TYPE = re.compile(r"(half|float|double)(2|4|8|16)")
 _ROLES = {"ReadOnly": INPUT, "WriteOnly": OUTPUT, "ReadWrite": INOUT}
 _OVER_VALUES = re.compile(r"\b(max|min)\(\s*([A-Za-z_]\w*)\s*\)")
@@ -46,7 +47,13 @@ class T1:
 
 def read(path: Path) -> T1:
     """The kernel of a T1 file. Its source is looked for beside it."""
-    return _Reader(foreign.read_json(path), path).read()
+    try:
+        with foreign.shaped(str(path), "is not a T1 file that can be used"):
+            return _Reader(foreign.read_json(path), path).read()
+    except BadInput as error:
+        if error.where is not None:
+            raise
+        raise BadInput(error.what, where=str(path), allowed=error.allowed) from error
 
 
 class _Reader:
@@ -67,7 +74,7 @@ class _Reader:
         file = self._kernel_file()
         arguments, also_passed = self._arguments()
         chosen = self._passed(file, entry, arguments, also_passed)
-        block = tuple(self._sizes("LocalSize", "1"))
+        block = tuple(self._sizes("LocalSize"))
         grid = self._grid(block)
         shared = self._size(self.specification.get("SharedMemory") or 0)
         options = self.specification.get("CompilerOptions") or []
@@ -85,14 +92,10 @@ class _Reader:
             flags=tuple(options),
             default=self._default(),
         )
-        try:
-            made = checked(description)
-        except BadInput as error:
-            raise BadInput(error.what, where=self.where, allowed=error.allowed) from error
-        load = partial(self._sources, file, language)
         if self.specification.get("ReferenceArguments"):
             self.notes.append("KernelSpecification.ReferenceArguments is not used")
-        return T1(OwnKernel(made, None, NO_MODULE, load), *self._budget(), tuple(self.notes))
+        load = partial(reading.read, file, language, entry, file.parent, (), ())
+        return T1(OwnKernel(checked(description), None, NO_MODULE, load), *self._budget(), tuple(self.notes))
 
     def _refuse_contradictions(self) -> None:
         """All keys that cannot be right, in one sentence: who corrects a file would rather know of all of them."""
@@ -148,6 +151,8 @@ class _Reader:
     def _argument(self, one: Mapping[str, Any], key: str) -> Argument:
         name, kind, memory = one.get("Name", key.strip("]").replace("[", "_")), one.get("Type"), one.get("MemoryType")
         wide = _VECTOR_TYPE.fullmatch(str(kind))
+        if not isinstance(name, str) or not name.isidentifier():
+            raise self._bad(f"{key}.Name", name, "a name such as input_image")
         stored = _TYPES.get(wide[1] if wide else str(kind))
         if stored is None:
             raise self._bad(f"{key}.Type", kind, "one of " + ", ".join(_TYPES))
@@ -158,6 +163,7 @@ class _Reader:
             return args.scalar(name, stored, value)
         if memory not in ("Vector", "Symbol"):
             raise self._bad(f"{key}.MemoryType", memory, "Scalar, Vector or Symbol")
+        stored = _SIGNED.get(stored, stored)
         if "Size" not in one:
             raise self._bad(f"{key}.Size", None, "the number of elements")
         size = self._elements(one["Size"], f"{key}.Size") * int(wide[2] if wide else 1)
@@ -218,7 +224,7 @@ class _Reader:
 
     def _grid(self, block: Sequence[Size]) -> tuple[Size, ...]:
         """The blocks of a launch: ProblemSize over its divisors, or GlobalSize in its own unit."""
-        asked = tuple(self._sizes("GlobalSize", "1")) if "GlobalSize" in self.specification else None
+        asked = tuple(self._sizes("GlobalSize")) if "GlobalSize" in self.specification else None
         if asked is not None and self.specification.get("GlobalSizeType", "OpenCL") != "CUDA":
             asked = tuple(f"ceil_div({size}, {one})" for size, one in zip(asked, block, strict=True))
         if "ProblemSize" not in self.specification:
@@ -251,11 +257,11 @@ class _Reader:
             for a, b in zip(one, other, strict=True)
         )
 
-    def _sizes(self, key: str, otherwise: str) -> Iterator[Size]:
+    def _sizes(self, key: str) -> Iterator[Size]:
         given = self.specification.get(key, {})
         if not isinstance(given, Mapping):
             raise self._bad(key, given, "an object with X, Y and Z")
-        yield from (self._size(given.get(axis, otherwise)) for axis in AXES)
+        yield from (self._size(given.get(axis, 1)) for axis in AXES)
 
     def _size(self, given: Any) -> Size:
         """A number, or an expression over the parameters."""
@@ -302,19 +308,13 @@ class _Reader:
         return trials, seconds
 
     def _kernel_file(self) -> Path:
-        named = Path(self._text("KernelFile"))
-        found = next((path for path in self._places(named) if path.is_file()), None)
+        """Beside the file, in the folder that it names or without it."""
+        named, folder = Path(self._text("KernelFile")), self.path.resolve().parent
+        found = next((path for path in (folder / named, folder / named.name) if path.is_file()), None)
         if found is None:
             what = f"KernelSpecification.KernelFile is {str(named)!r}, and there is no such file"
-            raise BadInput(what, where=self.where, allowed=f"a file in {self.path.resolve().parent}")
+            raise BadInput(what, where=self.where, allowed=f"a file in {folder}")
         return found
-
-    def _places(self, named: Path) -> list[Path]:
-        folder = self.path.resolve().parent
-        return [folder / named, folder / named.name]
-
-    def _sources(self, file: Path, language: str) -> tuple[Source, ...]:
-        return reading.read(file, language, "", file.parent, (), ())
 
     def _section(self, key: str) -> Mapping[str, Any]:
         found = self.data.get(key)
