@@ -62,12 +62,29 @@ def result_of(trial: Trial, names: Sequence[str], metrics: Metrics, strategy_tim
     row["verification_time"] = _milliseconds(measured.conditions.get("verify_seconds"))
     row["benchmark_time"] = sum(measured.samples) * 1e3
     if timed:
-        for name, metric in metrics.items():
-            row[name] = metric(row) if callable(metric) else _evaluated(metric, row)
+        _measure(metrics, row)
     row["timestamp"] = str(datetime.now(timezone.utc))
     row["strategy_time"] = strategy_time
     row["framework_time"] = 0.0
     return row
+
+
+def check(metrics: Metrics, objective: str | None, config: Mapping[str, Any]) -> None:
+    """Raises BadInput for a metric that cannot be computed or an objective that is none, before anything is run."""
+    if objective not in (None, "time", *metrics):
+        raise BadInput(f"objective is {objective!r}", allowed="one of " + ", ".join(["time", *metrics]))
+    row = {**config, "time": 1.0, "times": [1.0], **dict.fromkeys((f"{part}_time" for part in _TIMINGS), 1.0)}
+    try:
+        _measure(metrics, row)
+    except BadInput:
+        raise
+    except Exception as error:  # whatever a user's function raises
+        raise BadInput(f"a metric raised {type(error).__name__}: {error}", allowed="functions of a result") from error
+
+
+def _measure(metrics: Metrics, row: dict[str, Any]) -> None:
+    for name, metric in metrics.items():
+        row[name] = metric(row) if callable(metric) else _evaluated(metric, row)
 
 
 def _milliseconds(seconds: Any) -> float:
@@ -88,8 +105,6 @@ def best_of(results: Sequence[Mapping[str, Any]], objective: str, higher: bool |
     rows = [row for row in results if "__error__" not in row]
     if not rows:
         return {}
-    if objective not in rows[0]:
-        raise BadInput(f"objective is {objective!r}", allowed="time, or a metric: " + ", ".join(rows[0]))
     upwards = objective.lower() in _HIGHER if higher is None else higher
     return (max if upwards else min)(rows, key=lambda row: row[objective])
 

@@ -17,6 +17,7 @@ from deepgen.compat.simulation import Search, simulated
 from deepgen.generators.kernels import OwnKernel
 from deepgen.measure.base import Policy
 from deepgen.search import DEFAULT
+from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, DeepgenError
 
 # Kernel Tuner's strategies by what they are like here.
@@ -85,8 +86,11 @@ def tune_kernel(
         smem_args=smem_args, cmem_args=cmem_args, texmem_args=texmem_args, compiler_options=compiler_options,
         defines=defines, block_size_names=block_size_names,
     )  # fmt: skip
-    search = _search(kernel, strategy, strategy_options or {}, iterations, seed or 0)
+    # A search over a cache needs no device.
+    target = targets.resolve("cpu" if simulation_mode else TARGETS[kernel.description.language])
+    search = _search(kernel, target, strategy, strategy_options or {}, iterations, seed or 0)
     names, told = list(tune_params), metrics or {}
+    made.check(told, objective, search.space.at(0))
     file = None if cache is None else made.with_suffix(cache)
     if simulation_mode:
         rows, winner = simulated(file, search, names, told), None
@@ -122,9 +126,10 @@ def _refuse(verify: Any, observers: Any, objectives: Any, compiler: str | None, 
         raise BadInput(f"device is {device!r}", allowed="0; CUDA_VISIBLE_DEVICES chooses another")
 
 
-def _search(kernel: OwnKernel, strategy: str | None, options: Mapping[str, Any], iterations: int, seed: int) -> Search:
+def _search(
+    kernel: OwnKernel, target: Target, strategy: str | None, options: Mapping[str, Any], iterations: int, seed: int
+) -> Search:
     """How the space is searched: Kernel Tuner's words for it in deepgen's."""
-    target = targets.resolve(TARGETS[kernel.description.language])
     space = kernel.family.space(kernel.operator(), target)
     left = dict(options)
     most, share, seconds = left.pop("max_fevals", None), left.pop("fraction", None), left.pop("time_limit", None)
@@ -134,6 +139,8 @@ def _search(kernel: OwnKernel, strategy: str | None, options: Mapping[str, Any],
     if named not in _STRATEGIES and named not in _OTHERS:
         raise BadInput(f"strategy is {strategy!r}", allowed="one of " + ", ".join([*_STRATEGIES, *_OTHERS]))
     count = space.count()
+    if count == 0:
+        raise BadInput("restrictions leave no config", allowed="what leaves nothing: " + ", ".join(space.why_empty()))
     if share is not None:
         most = max(1, int(share * count))
     usual = count if named == "brute_force" else _USUAL_TRIALS
