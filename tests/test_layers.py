@@ -22,6 +22,7 @@ ORDER = (
     ("tuning",),
     ("view", "analysis"),
     ("api", "cluster", "extend"),
+    ("compat",),
     ("cli",),
     ("__main__",),
 )

@@ -38,6 +38,27 @@ def test_very_long_times_of_older_files_are_failures(tmp_path: Path) -> None:
     assert recorded.best == pytest.approx(3e-3)
 
 
+def test_failures_of_newer_caches_stand_under_a_key_of_their_own(tmp_path: Path) -> None:
+    cache = {"1": {"A": 1, "__error__": "CompilationFailedConfig"}, "2": {"A": 2, "time": 3.0}}
+    path = tmp_path / "new.json"
+    path.write_text(json.dumps({"tune_params_keys": ["A"], "cache": cache}))
+    assert read(path).measure({"A": 1}).verdict is Verdict.BUILD_FAILED
+
+
+def test_t4_files_are_recordings(tmp_path: Path) -> None:
+    measured = {"measurements": [{"name": "time", "value": 3.0, "unit": "ms"}], "objectives": ["time"]}
+    rows = [
+        {"configuration": {"A": 1}, "times": {}, "invalidity": "correct", "correctness": 1, **measured},
+        {"configuration": {"A": 2}, "times": {}, "invalidity": "correctness", "correctness": 0},
+        {"configuration": {"A": 3}, "times": {}, "invalidity": "constraints", "correctness": 1},
+    ]
+    path = tmp_path / "t4.json"
+    path.write_text(json.dumps({"schema_version": "1.0.0", "results": rows}))
+    recorded = read(path)
+    assert recorded.best == pytest.approx(3e-3)
+    assert recorded.measure({"A": 2}).verdict is Verdict.WRONG and recorded.measure({"A": 3}).verdict is Verdict.REFUSED
+
+
 def test_a_knob_that_a_config_does_not_have_is_recorded_as_null(tmp_path: Path) -> None:
     cache = {"1": {"A": 1, "B": None, "time": 2.0}, "2": {"A": 2, "B": 8, "time": 3.0}}
     path = tmp_path / "odd.json"
@@ -47,7 +68,17 @@ def test_a_knob_that_a_config_does_not_have_is_recorded_as_null(tmp_path: Path) 
     assert recorded.measure({"A": 1}).seconds == pytest.approx(2e-3)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"cache": {}}', '{"tune_params_keys": ["A"], "cache": {"1": {}}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"cache": {}}',
+        '{"tune_params_keys": ["A"], "cache": {"1": {}}}',
+        '{"results": [{"configuration": {"A": 1}}]}',
+    ],
+)
 def test_what_is_no_recording_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "odd.json"
     path.write_text(text)

@@ -104,6 +104,9 @@ def read(path: Path) -> TuningConfig:
     """The file's content, every key and value checked but for the knobs, which only the space can judge."""
     where = str(path)
     top = _Table(where, read_toml(path) if path.suffix == ".toml" else read_json(path, allowed=_CONTENT))
+    if _is_heron(top.items):
+        what = "this file lists Heron's cases, which are not read"
+        raise BadInput(what, where=where, allowed="tune one case at a time, such as deepgen tune gemm M=64 N=64 K=64")
     operator = _operator_kind(top)
     shared = [word for word in words_of(operator) if word not in RUN]
     top.known(*WHAT, *shared, *RUN)
@@ -134,6 +137,12 @@ def read_older(path: Path) -> Mapping[str, Any] | None:
         return None
     data = read_json(path, allowed=_CONTENT)
     return data if older.is_tuning_config(data) or older.is_space_file(data) else None
+
+
+def _is_heron(data: Mapping[str, Any]) -> bool:
+    """Whether a file lists operators and shapes under `config.cases`, as Heron's do."""
+    config = data.get("config")
+    return isinstance(config, dict) and isinstance(config.get("cases"), dict)
 
 
 def _operator_kind(top: _Table) -> type[Operator]:

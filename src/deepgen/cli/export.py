@@ -1,4 +1,4 @@
-"""`deepgen export`: the best of a study as a space, a tuning config or a result file, or its trials as a table."""
+"""`deepgen export`: the best of a study as a space, a tuning config or results, or its trials as a table or T4."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ AsCsv = Annotated[
 AsPerfStats = Annotated[
     bool, typer.Option("--as-perf-stats", help="Write one row per trial, with the columns of perf_stats.csv.")
 ]
+AsT4 = Annotated[bool, typer.Option("--as-t4", help="Write all trials in the benchmark hub's T4 format.")]
 Device = Annotated[int, typer.Option("--device", min=0, help="Device number in the result file's name.")]
 Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best configs; tables have all trials.")]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", help="The file to write. [a table: stdout]", show_default=False)
 ]
 
-_FORMS = "--as-space, --as-config, --as-results PREFIX, --as-csv or --as-perf-stats"
+_FORMS = "--as-space, --as-config, --as-results PREFIX, --as-csv, --as-perf-stats or --as-t4"
 
 
 def export(
@@ -50,25 +51,26 @@ def export(
     as_results: AsResults = None,
     as_csv: AsCsv = False,
     as_perf_stats: AsPerfStats = False,
+    as_t4: AsT4 = False,
     device: Device = 0,
     top: Count = 10,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the best configs in another format, or all trials as a table."""
+    """Write the best configs in another format, or all trials as a table or T4."""
     from deepgen import settings
     from deepgen.cli import studies
     from deepgen.cli.output import print_json, shown, write_text
-    from deepgen.tuning import older_results, reuse
+    from deepgen.tuning import older_results, reuse, t4
     from deepgen.vocabulary.errors import BadInput
 
     table = as_csv or as_perf_stats
-    if [as_space, as_config, as_results is not None, as_csv, as_perf_stats].count(True) != 1:
+    if [as_space, as_config, as_results is not None, as_csv, as_perf_stats, as_t4].count(True) != 1:
         raise BadInput("export needs an output format", allowed=_FORMS)
     if table and as_json and output is None:
         raise BadInput("a table and JSON cannot both go to stdout", allowed="give -o FILE for the table")
     if not table and (output is None) == (as_results is None):
-        allowed = "-o FILE with a space or a config, none with --as-results"
+        allowed = "-o FILE with a space, a config or T4, none with --as-results"
         raise BadInput("the file to write is " + ("missing" if output is None else "given twice"), allowed=allowed)
     found = studies.open_study(study, settings.load(), trust=trust)
     use = ""
@@ -81,6 +83,11 @@ def export(
     elif as_results is not None:
         kind, output = "results", older_results.write_results(found, as_results, device, top)
         use = f"; use it with: deepgen import {shown(output)}"
+    elif as_t4:
+        assert output is not None
+        kind = "T4"
+        write_text(output, json.dumps(t4.of_study(found), indent=1) + "\n")
+        use = f"; use it with: deepgen replay {shown(output)}"
     else:
         assert output is not None
         kind = "space" if as_space else "config"

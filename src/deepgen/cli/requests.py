@@ -17,6 +17,7 @@ from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Request, Study
 from deepgen.tuning.request import generator_of, narrow, on_threads
+from deepgen.view.text import note
 from deepgen.vocabulary.errors import BadInput
 
 # What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
@@ -31,19 +32,31 @@ def from_words(
     given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
 ) -> tuple[list[Request], bool]:
     """The requests, one per study, and whether to detach. `options` holds None where nothing was given."""
-    if given and config_file.is_config_file(given[0]):
+    said: Mapping[str, Any] = {}
+    if given and words.names_a_t1_file(given[0]):
+        said = _told_by_t1(given[0])
+    elif given and config_file.is_config_file(given[0]):
         return _from_file(given, options, settings, policy), False
     _no_space_strategy(options)
     fields = {name: options[name] for name in OF_OPERATOR if options.get(name) is not None}
     operator, extras = words.parse(given, **fields)
     if extras.trials is not None and options["trials"] is not None:
         raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="give one of them")
-    chosen = _chosen({"trials": extras.trials}, options)
+    trials = said.get("trials") if extras.trials is None else extras.trials
+    chosen = _chosen({**said, "trials": trials}, options)
     target = _target(options["target"], settings.target)
     also = tuple(words.another_shape(operator, text) for text in options.get("also") or ())
     chosen = {"out": settings.studies, **chosen}
     request = Request(operator=operator, target=target, also=also, policy=policy, **chosen)
     return _placed([request], options), bool(extras.detach)
+
+
+def _told_by_t1(file: str) -> Mapping[str, Any]:
+    """What a T1 file says of a run. What it says in vain is told to the user."""
+    found = words.t1_file(Path(file))
+    for sentence in found.notes:
+        note(f"note: {file}: {sentence}")
+    return {"trials": found.trials, "time_budget": found.time_budget}
 
 
 def from_study(study: Study, options: Mapping[str, Any]) -> Request:

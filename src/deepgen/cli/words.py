@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from deepgen.operators import OPERATORS, Operator, Word, words_of
 from deepgen.operators.words import usage
-from deepgen.vocabulary import finding
+from deepgen.space.t1 import is_t1
+from deepgen.vocabulary import finding, foreign
 from deepgen.vocabulary.errors import BadInput
 
 if TYPE_CHECKING:
     from deepgen.generators.kernels import OwnKernel
+    from deepgen.generators.kernels.t1 import T1
 
 # The short options, unless the operator has such a word: they are whole numbers.
 _SHORT = {
@@ -83,9 +85,11 @@ def find_operator(word: str) -> type[Operator]:
 
 
 def _kernel_in(word: str) -> OwnKernel:
-    """The kernel of the user's own in `vadd.py`, or the one of `vadd.py:kernel`."""
+    """The kernel of the user's own in `vadd.py`, the one of `vadd.py:kernel`, or that of a T1 file."""
     from deepgen.generators.kernels import OwnKernel
 
+    if word.endswith(".json"):
+        return t1_file(Path(word)).kernel
     file, colon, attribute = word.rpartition(":") if not word.endswith(".py") else (word, "", "")
     held = vars(finding.module_at(Path(file)))
     found = {name: value for name, value in held.items() if isinstance(value, OwnKernel)}
@@ -99,9 +103,21 @@ def _kernel_in(word: str) -> OwnKernel:
     return found[attribute] if colon else next(iter(found.values()))
 
 
+def t1_file(path: Path) -> T1:
+    """The kernel of a T1 file, and what the file says of a run."""
+    from deepgen.generators.kernels import t1
+
+    return t1.read(path)
+
+
 def names_a_file(word: str) -> bool:
-    """Whether a word names Python code of the user's own: `vadd.py`, or `vadd.py:kernel` for one object of it."""
-    return word.endswith(".py") or ".py:" in word
+    """Whether a word names a kernel of the user's own: `vadd.py`, `vadd.py:kernel` for one object of it, a T1 file."""
+    return word.endswith(".py") or ".py:" in word or names_a_t1_file(word)
+
+
+def names_a_t1_file(word: str) -> bool:
+    """JSON files are told apart by what is in them."""
+    return word.endswith(".json") and Path(word).is_file() and is_t1(foreign.read_json(Path(word)))
 
 
 class _Said:

@@ -13,6 +13,13 @@ from deepgen.search.base import Past
 from deepgen.space import Space
 from deepgen.vocabulary import BadInput, Measurement, Trial, Verdict, foreign
 
+# T4's words for configs that are not to be used.
+_INVALID = {
+    "compile": Verdict.BUILD_FAILED,
+    "runtime": Verdict.CRASHED,
+    "correctness": Verdict.WRONG,
+    "timeout": Verdict.TIMED_OUT,
+}
 # The hub's words for configs that gave no time. Older files write a very long time instead.
 _FAILURES = {"CompilationFailedConfig": Verdict.BUILD_FAILED, "RuntimeFailedConfig": Verdict.CRASHED}
 _NEVER = 1e20
@@ -50,17 +57,22 @@ class Recorded:
 
 
 def read(path: str | Path) -> Recorded:
-    """A recording in the format of the benchmark hub: JSON with `tune_params_keys` and `cache`, packed or not."""
+    """A recording, packed or not: a cache file of Kernel Tuner, as the benchmark hub has them, or a T4 file."""
     file = Path(path)
     raw = foreign.read_bytes(file)
     data = foreign.parse(foreign.unpacked(raw, str(file)) if raw[:2] == b"\x1f\x8b" else raw, str(file))
-    if not isinstance(data, dict) or not isinstance(data.get("cache"), dict) or not data["cache"]:
-        raise BadInput("this is not a recorded space", where=str(file), allowed="an object with configs under `cache`")
+    pairs: list[tuple[dict[str, Any], Measurement]] = []
     try:
-        names = list(data.get("tune_params_keys") or data["tune_params"])
-        pairs = [(_config(names, r), _measurement(r)) for r in data["cache"].values()]
-    except (KeyError, TypeError) as error:
+        if isinstance(data, dict) and isinstance(data.get("cache"), dict):
+            names = list(data.get("tune_params_keys") or data["tune_params"])
+            pairs = [(_config(names, r), _measurement(r)) for r in data["cache"].values()]
+        elif isinstance(data, dict) and isinstance(data.get("results"), list):
+            pairs = [(_config(list(r["configuration"]), r["configuration"]), _t4(r)) for r in data["results"]]
+    except (KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"a config of the recording lacks {error}", where=str(file)) from error
+    if not pairs:
+        allowed = "an object with configs under `cache`, or under `results` as T4 files have them"
+        raise BadInput("this is not a recorded space", where=str(file), allowed=allowed)
     with foreign.shaped(str(file), "a config of the recording cannot be used"):
         return _from_pairs(file.name.removesuffix(".gz").removesuffix(".json"), pairs)
 
@@ -86,10 +98,22 @@ def _config(names: Sequence[str], record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measurement(record: Mapping[str, Any]) -> Measurement:
-    time = record["time"]
+    time = record["__error__"] if "__error__" in record else record["time"]
     if isinstance(time, str):
         return Measurement(_FAILURES.get(time, Verdict.REFUSED), time)
     if not math.isfinite(time) or not 0.0 < time < _NEVER:
         return Measurement(Verdict.REFUSED, f"the recorded time is {time}")
     # One sample: the score is defined on the recorded time, not on a median of its runs.
     return Measurement(Verdict.CORRECT, samples=(float(time) * _MILLISECOND,))
+
+
+def _t4(record: Mapping[str, Any]) -> Measurement:
+    """What a T4 file says of a config: its objective's first measurement, in milliseconds."""
+    invalid = record.get("invalidity", "correct")
+    if invalid != "correct":
+        return Measurement(_INVALID.get(invalid, Verdict.REFUSED), str(invalid))
+    values = {one["name"]: one["value"] for one in record.get("measurements") or ()}
+    objective = next(iter(record.get("objectives") or ("time",)))
+    if objective != "time" or "time" not in values:
+        raise KeyError("a measurement named 'time'")
+    return _measurement(values)

@@ -21,6 +21,8 @@ def t1_space(data: Mapping[str, Any], name: str = "T1 file") -> Space:
         section = data["ConfigurationSpace"]
         parameters, conditions = section["TuningParameters"], section.get("Conditions", [])
         kernel = data.get("General", {}).get("BenchmarkName", name)
+        if not isinstance(parameters, list) or not isinstance(conditions, list):
+            raise BadInput("TuningParameters or Conditions is not a list", where=name, allowed="lists of objects")
     except (KeyError, AttributeError, TypeError) as error:
         raise BadInput(
             f"key {error} is missing", where=name, allowed="ConfigurationSpace with TuningParameters"

@@ -101,7 +101,8 @@ class KernelFamily:
 
     def _step(self, one: Launch, knobs: Mapping[str, Any]) -> Step:
         passed = [a for a in self.description.arguments if not (isinstance(a, TensorArgument) and a.symbol is not None)]
-        by_name = {a.name: a for a in passed}
+        # By its name a constant is passed as well: some kernels have a parameter for it.
+        by_name = {a.name: a for a in self.description.arguments}
         chosen = passed if one.arguments is None else [by_name[name] for name in one.arguments]
         return Step(
             entry=self._called(one.entry, knobs),

@@ -26,7 +26,8 @@ from deepgen.operators import Tolerance
 from deepgen.operators.signature import Size
 from deepgen.vocabulary import BadInput, Source, dtype
 
-_NOWHERE = "<no module>.kernel"  # of one that no module holds under a name
+NO_MODULE = "<no module>"  # of a kernel that is made of data
+_NOWHERE = f"{NO_MODULE}.kernel"  # of one that no module holds under a name
 
 
 class OwnKernel:
@@ -42,7 +43,8 @@ class OwnKernel:
     def family(self) -> KernelFamily:
         """Reads the sources, which a study that is read back has a copy of: nothing else needs them."""
         described = replace(self.description, sources=self._read())
-        _check_sources(described)
+        # Files and scripts for other tools share parameters between kernels: some have one value and no use.
+        _check_sources(described, spare_fixed=self._module == NO_MODULE)
         return KernelFamily(described)
 
     @cached_property
@@ -144,6 +146,12 @@ def kernel(
     return OwnKernel(checked(description), reference, caller.get("__name__", "__main__"), read)
 
 
+def from_recipe(recipe: Mapping[str, Any]) -> OwnKernel:
+    """The kernel that a study kept whole: one that is described by data alone, without a reference."""
+    described = Description.from_json(recipe)
+    return OwnKernel(described, None, NO_MODULE, lambda: described.sources)
+
+
 def _check(described: Description, reference: Reference) -> None:
     for argument in described.arguments:
         if not isinstance(argument, (TensorArgument, ScalarArgument, ScratchArgument)):
@@ -157,19 +165,21 @@ def _check(described: Description, reference: Reference) -> None:
         raise BadInput(what, allowed=f"fill={loose}'s array, or a function as the reference")
 
 
-def _check_sources(described: Description) -> None:
+def _check_sources(described: Description, *, spare_fixed: bool) -> None:
     """Raises BadInput where the sources and what is said of them differ."""
     text = described.sources[0].text
     passed = [a for a in described.arguments if not (isinstance(a, TensorArgument) and a.symbol is not None)]
-    by_name = {a.name: a for a in passed}
+    by_name = {a.name: a for a in described.arguments}
     for one in described.launches:
-        chosen = passed if one.arguments is None else [by_name[n] for n in one.arguments if n in by_name]
+        chosen = passed if one.arguments is None else [by_name[n] for n in one.arguments]
         declared.check(one.entry, described.file, text, chosen)
     found = declared.names(source.text for source in described.sources)
     used = " ".join(str(size) for one in described.launches for size in (*one.expressions(), one.entry))
     used += " ".join(map(str, described.defines.values()))
-    for knob in described.knobs:
-        if knob not in found and f"{described.name}_{knob}" not in found and knob not in declared.names([used]):
+    for knob, values in described.knobs.items():
+        names = {knob, f"{described.name}_{knob}"}
+        spared = spare_fixed and len(values) == 1
+        if not spared and not names & found and knob not in declared.names([used]):
             raise BadInput(
                 f"knob {knob} is a macro that {described.file} never uses", allowed="a name that occurs there"
             )

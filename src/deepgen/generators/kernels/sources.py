@@ -53,7 +53,7 @@ def read(
     """
     if isinstance(source, Path) or is_path(source):
         path = _found(source, folder)
-        first, beside = Source(path.name, _text(path)), [path.parent]
+        first, beside = Source(path.name, text_of(path)), [path.parent]
     else:
         first, beside = Source(name + SUFFIXES[language], source), []
     others = [_found(one, folder) for one in more]
@@ -62,7 +62,7 @@ def read(
         joined = "".join(f'\n#include "{path.name}"' for path in others)
         first = Source(first.name, f"{first.text}\n{joined}\n")
     places = [*beside, *(path.parent for path in others), *(_folder(one, folder) for one in include)]
-    included = {path.name: _text(path) for path in others}
+    included = {path.name: text_of(path) for path in others}
     _follow([first.text, *included.values()], places, included)
     return first, *(Source(file, text) for file, text in sorted(included.items()) if file != first.name)
 
@@ -79,7 +79,7 @@ def _follow(texts: Iterable[str], places: Sequence[Path], included: dict[str, st
             found = next((place / name for place in places if (place / name).is_file()), None)
             if found is None:
                 continue
-            included[name] = _text(found)
+            included[name] = text_of(found)
             waiting.append(included[name])
             if len(included) > MOST_FILES or size > MOST_BYTES:
                 what = f"the kernel includes more than {MOST_FILES} files or {MOST_BYTES >> 20} MB"
@@ -102,7 +102,8 @@ def _folder(given: str | Path, folder: Path) -> Path:
     return path
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """A source file's text."""
     try:
         return foreign.read_bytes(path).decode()
     except UnicodeDecodeError as error:
