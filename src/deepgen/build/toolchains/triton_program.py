@@ -71,9 +71,13 @@ def main() -> int:
     try:
         build(source, backend, arch, int(warp))
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["it gave no reason"]
-        print(f"error: {type(error).__name__}: {lines[-1]}")
-        print(error)
+        # The reason may stand in what the error came from, where Triton shows only the place in the source.
+        chain: list[BaseException] = [error]
+        while chain[-1].__cause__ is not None:
+            chain.append(chain[-1].__cause__)
+        lines = [line.strip() for one in chain for line in str(one).splitlines() if line.strip(" ^")]
+        print(f"error: {type(chain[-1]).__name__}: {lines[-1] if lines else 'it gave no reason'}")
+        print(*chain, sep="\n")
         return 1
     return 0
 

@@ -61,7 +61,7 @@ class TritonFamily(KernelFamily):
         )
         step = self._step(described.launches[0], knobs)
         plan = LaunchPlan((_launched(step, described, ones, options, target),))
-        plan = replace(plan, requires=(*self._compiled_for(operator), *requires))
+        plan = replace(plan, requires=(*self._compiled_for(operator), *requires.items()))
         return Kernel(described.name, "triton", described.sources, unit.flags(), plan)
 
 
@@ -88,12 +88,12 @@ def _launched(
 
 def _known(
     described: Description, operator: Operator, target: Target
-) -> tuple[dict[str, list[str]], dict[str, int], list[tuple[str, str]]]:
+) -> tuple[dict[str, list[str]], dict[str, int], dict[str, str]]:
     """The parameters with what is known of their values, those that are 1, and what of it a shape must satisfy."""
     numbers = operator.scalars()
     parameters: dict[str, list[str]] = {}
     ones: dict[str, int] = {}
-    requires: list[tuple[str, str]] = []
+    requires: dict[str, str] = {}
     fixed = set(described.options["unspecialised"])
     for name, argument in zip(described.options["parameters"], described.arguments, strict=True):
         parameters[name] = [_type(argument)]
@@ -102,7 +102,7 @@ def _known(
             if isinstance(target, Hip) and _near(argument, operator):
                 parameters[name].append(NEAR)
                 size = " * ".join([str(dtype_of(argument.dtype).bytes), *(f"({size})" for size in argument.shape)])
-                requires.append((f"{size} <= {_NEAR_BYTES}", f"{argument.name} must be smaller than 2 GB"))
+                requires.setdefault(f"{size} <= {_NEAR_BYTES}", f"{argument.name} must be smaller than 2 GB")
             continue
         if not isinstance(argument, ScalarArgument):
             parameters[name].append(DIVISIBLE)
@@ -114,11 +114,11 @@ def _known(
         if value == 1:
             ones[name] = 1
             del parameters[name]
-            requires.append((f"({text}) == 1", f"it is compiled for {text} = 1"))
+            requires[f"({text}) == 1"] = f"it is compiled for {text} = 1"
         elif isinstance(value, int) and value % _GRANULE == 0:
             parameters[name].append(DIVISIBLE)
-            requires.append((f"({text}) % {_GRANULE} == 0", f"{text} must be a multiple of {_GRANULE}"))
-    return parameters, ones, list(dict.fromkeys(requires))
+            requires[f"({text}) % {_GRANULE} == 0"] = f"{text} must be a multiple of {_GRANULE}"
+    return parameters, ones, requires
 
 
 def _near(argument: TensorArgument, operator: Operator) -> bool:

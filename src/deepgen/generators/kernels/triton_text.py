@@ -12,7 +12,6 @@ import importlib.util
 import inspect
 import tempfile
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -64,12 +63,12 @@ class _Writer:
         scope = _scope(function.fn)
         for used in _names(tree):
             if used in scope:
-                self._add(used, scope[used], scope, name)
+                self._add(used, scope[used], name)
         kind = "constexpr_function" if type(function).__name__ == "ConstexprFunction" else "jit"
         noinline = "(noinline=True)" if getattr(function, "noinline", False) else ""
         self.parts.append(f"\n@triton.{kind}{noinline}\n{source}\n")
 
-    def _add(self, name: str, value: Any, scope: Mapping[str, Any], user: str) -> None:
+    def _add(self, name: str, value: Any, user: str) -> None:
         if name in self._written:
             if self._written[name] is not value and self._written[name] != value:
                 raise BadInput(f"{user} and what it calls mean two things by {name!r}", allowed="a name for each")
@@ -82,7 +81,7 @@ class _Writer:
         elif hasattr(value, "fn") and inspect.isfunction(value.fn):
             self.add_function(name, value)
         else:
-            self.parts.append(_constant(name, value, scope, user))
+            self.parts.append(_constant(name, value, user))
 
     def _import_module(self, name: str, module: ModuleType, user: str) -> None:
         path = module.__name__
@@ -102,16 +101,22 @@ def _of_triton(value: Any) -> bool:
     return isinstance(module, str) and module.partition(".")[0] == "triton" and hasattr(value, "__name__")
 
 
-def _constant(name: str, value: Any, scope: Mapping[str, Any], user: str) -> str:
-    annotation = str(scope.get("__annotations__", {}).get(name, ""))
-    if type(value).__name__ == "constexpr" and _of_triton(type(value)):
+def _constant(name: str, value: Any, user: str) -> str:
+    """A line that defines what Triton lets a kernel read: a tl.constexpr, or one of its types."""
+    if _is(value, "constexpr"):
         return f"{name} = triton.language.constexpr({_literal(value.value, name, user)})"
-    literal = _literal(value, name, user)
-    return f"{name}: triton.language.constexpr = {literal}" if "constexpr" in annotation else f"{name} = {literal}"
+    if _is(value, "dtype"):
+        return f"{name} = {_literal(value, name, user)}"
+    what = f"{user} names {name}, which is a {type(value).__name__}"
+    raise BadInput(what, allowed=f"@triton.jit functions, and constants such as {name} = tl.constexpr(1)")
+
+
+def _is(value: Any, kind: str) -> bool:
+    return type(value).__name__ == kind and _of_triton(type(value))
 
 
 def _literal(value: Any, name: str, user: str) -> str:
-    if type(value).__name__ == "dtype" and _of_triton(type(value)):
+    if _is(value, "dtype"):
         import triton.language as tl
 
         named = next(word for word in dir(tl) if type(getattr(tl, word)) is type(value) and getattr(tl, word) == value)
@@ -123,8 +128,8 @@ def _literal(value: Any, name: str, user: str) -> str:
         return f'float("{value!r}")'
     if isinstance(value, _PLAIN):
         return repr(value)
-    what = f"{user} names {name}, which is a {type(value).__name__}"
-    raise BadInput(what, allowed="@triton.jit functions, numbers as tl.constexpr, and what Triton brings")
+    what = f"{user} names {name}, which holds a {type(value).__name__}"
+    raise BadInput(what, allowed="numbers, texts, types of Triton's, and tuples of them")
 
 
 def _source(function: Any) -> tuple[str, ast.FunctionDef]:
