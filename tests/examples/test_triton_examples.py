@@ -15,7 +15,6 @@ import pytest
 pytest.importorskip("triton")
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import triton_calls
-
 from deepgen import targets
 
 PROGRAM = Path(triton_calls.__file__)
