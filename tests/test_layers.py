@@ -22,6 +22,7 @@ ORDER = (
     ("tuning",),
     ("view", "analysis"),
     ("api", "cluster", "extend"),
+    ("triton",),
     ("cli",),
     ("__main__",),
 )

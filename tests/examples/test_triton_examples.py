@@ -17,15 +17,26 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import triton_calls
 from deepgen import targets
 
-PROGRAM = Path(triton_calls.__file__)
+AUTOTUNED = Path(__file__).parents[1] / "generators" / "triton_autotuned.py"
+# One process for both: importing torch takes longer than all the rest.
+PROGRAM = f"""
+import runpy, sys
+sys.path.insert(0, {str(Path(triton_calls.__file__).parent)!r})
+import triton_calls
+status = triton_calls.main([])
+runpy.run_path({str(AUTOTUNED)!r}, run_name="__main__")
+sys.exit(status)
+"""
 
 
 def test_all_are_right_in_tritons_interpreter() -> None:
     pytest.importorskip("torch")
     env = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, str(PROGRAM)], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("right") == len(triton_calls.NAMES) == 10
+    *examples, autotuned = done.stdout.splitlines()
+    assert len(examples) == len(triton_calls.NAMES) == 10 and all(line.endswith("right") for line in examples)
+    assert autotuned.startswith("autotuned right BLOCK: 128"), "calls of an autotuned kernel stay as they were"
 
 
 @pytest.mark.parametrize("name", triton_calls.NAMES)

@@ -152,7 +152,8 @@ def _scope(function: Any) -> dict[str, Any]:
 
 def _names(tree: ast.FunctionDef) -> list[str]:
     """The names that the function takes from around it, in their order."""
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    parts = [tree.args, *tree.body]  # not the decorators
+    nodes = [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)]
     arguments = [*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs]
     own = {node.id for node in nodes if isinstance(node.ctx, ast.Store)} | {one.arg for one in arguments}
     return list(dict.fromkeys(n.id for n in nodes if n.id not in own and not hasattr(builtins, n.id)))
