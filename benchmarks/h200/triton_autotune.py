@@ -25,9 +25,9 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "src")]
 
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
-from common import run_main  # noqa: E402
 
 import deepgen  # noqa: E402
+from common import run_main  # noqa: E402
 
 NOWHERE = tl.constexpr(1 << 44)
 ROUNDS = 5

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))
 import triton_samples as samples
+from fake_gpu import OnDevice, build_driver, image
 
 import deepgen as dg
 from deepgen import generators, targets
@@ -19,6 +23,8 @@ from deepgen.build import BuildError, BuildLimits, Cache, Group, build_once, too
 from deepgen.build.toolchains import triton as toolchain
 from deepgen.generators.kernels import OwnKernel
 from deepgen.generators.kernels.triton_text import text_of
+from deepgen.runtime import gpu_driver
+from deepgen.runtime.loaded import load
 from deepgen.vocabulary import BadInput, Kernel, ScalarArg, WorkspaceArg
 from deepgen.vocabulary.triton import from_flags
 
@@ -161,3 +167,32 @@ def test_another_release_is_refused_by_name(tmp_path: Path) -> None:
     older = replace(kernel, flags=replace(from_flags(kernel.flags), version="1.0").flags())
     with Group() as group, pytest.raises(BadInput, match=r"is for Triton 1\.0, and Triton \S+ is installed here"):
         toolchain_for(CUDA, "triton").build(older, CUDA, tmp_path, BuildLimits(), group)
+
+
+def test_a_loaded_kernel_is_launched_with_its_arguments_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a driver over host memory, and a C function in place of the cubin."""
+    if build_driver(tmp_path) is None:
+        pytest.skip("there is no C compiler to build the fake driver with")
+    fake = replace(gpu_driver.CUDA, libraries=(str(tmp_path / "libcuda.so.1"),))
+    monkeypatch.setitem(gpu_driver.APIS, "cuda", fake)
+    text = """
+    int scaled(void** p, const unsigned* grid, const unsigned* block) {
+        float *x = *(float**)p[0], *y = *(float**)p[1], by = *(float*)p[3];
+        int n = *(int*)p[2];
+        if (*(void**)p[4] || *(void**)p[5] || grid[0] != (n + 127) / 128 || block[0] != 64) return 1;
+        for (int i = 0; i < n; i++) y[i] = by * x[i];
+        return 0;
+    }"""
+    own = described()
+    kernel = emitted(own)
+    report = {"name": "scaled", "shared": 0, "num_warps": 2, "global_scratch_size": 0}
+    plan = toolchain._plan(kernel.plan, report, 2, CUDA)  # type: ignore[arg-type]
+    loaded = load(kernel, own.operator(), CUDA, image(tmp_path, "scaled", text), plan)
+    x, y = (np.arange(64, dtype=np.float32) for _ in range(2))
+    with contextlib.closing(loaded):
+        loaded(OnDevice(x), out=OnDevice(y), by=3.0)
+        assert (y == 3.0 * x).all()
+        with pytest.raises(BadInput, match="n must be a multiple of 16"):
+            loaded(OnDevice(x[:33]), out=OnDevice(y[:33]))
