@@ -22,7 +22,7 @@ ORDER = (
     ("tuning",),
     ("view", "analysis"),
     ("api", "cluster", "extend"),
-    ("compat",),
+    ("compat", "triton"),
     ("cli",),
     ("__main__",),
 )

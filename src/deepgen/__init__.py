@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from deepgen.generators.kernels import constant, inout, input, kernel, launch, output, scalar, texture, workspace
     from deepgen.operators import Conv2d, Gemm, Softmax, conv2d, gemm, softmax
     from deepgen.space import Space
+    from deepgen.triton import autotune
     from deepgen.tuning import Progress, Study
     from deepgen.vocabulary import BadInput, DeepgenError, Measurement, Trial, Verdict
 
 # Imported when first used: `import deepgen.space` alone stays fast.
 _WHERE = {
     "tune": "deepgen.api",
+    "autotune": "deepgen.triton",
     "LocalEngine": "deepgen.engines",
     "constant": "deepgen.generators.kernels",
     "inout": "deepgen.generators.kernels",
@@ -75,6 +77,7 @@ __all__ = [
     "Study",
     "Trial",
     "Verdict",
+    "autotune",
     "constant",
     "conv2d",
     "gemm",

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,17 @@ ARGUMENTS: tuple[Arg, ...] = (
 )
 
 
+class OnDevice:
+    """A numpy array that says it lies on a device: to the fake driver it does."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self.array.__array_interface__
+
+
 def build_driver(folder: Path) -> Path | None:
     """A folder to be put on the loader's path; None where there is no compiler."""
     return folder if _shared(HERE / "fake_cuda.c", folder / "libcuda.so.1") else None
@@ -113,25 +125,26 @@ def build_or_skip(task: Task, folder: Path) -> dict[str, Helper]:
 def kernel(folder: Path, name: str, more: str = "", numbers: str = FLOATS, **step: object) -> tuple[Kernel, Artifact]:
     """A GEMM of layout nt on such inputs, with something more to do at its end."""
     text = numbers + _GEMM.replace("MORE", more)
-    image = _image(folder, name, text)
+    cubin = image(folder, name, text)
     plan = LaunchPlan((Step("entry", ARGUMENTS, **step),))  # type: ignore[arg-type]
     made = Kernel(name, "cuda", (Source("k.cu", text),), (), plan)
-    return made, Artifact(made.id, str(image), "cubin", "fake", {}, 0.0)
+    return made, Artifact(made.id, str(cubin), "cubin", "fake", {}, 0.0)
 
 
 def reference(operator: Gemm, folder: Path, name: str = "reference", more: str = "") -> Helper:
     """The operator's reference kernel, with something more to do at its end."""
     made = operator.reference_kernel("cuda")
     assert made is not None
-    return Helper(made, _image(folder, name, _REFERENCE.replace("MORE", more)))
+    return Helper(made, image(folder, name, _REFERENCE.replace("MORE", more)))
 
 
-def _image(folder: Path, name: str, text: str) -> Path:
-    source, library, image = (folder / file for file in (f"{name}.c", f"lib{name}.so", f"{name}.cubin"))
+def image(folder: Path, name: str, text: str) -> Path:
+    """What the driver loads as a module: functions in C that get a launch's arguments, grid and block."""
+    source, library, cubin = (folder / file for file in (f"{name}.c", f"lib{name}.so", f"{name}.cubin"))
     source.write_text(text)
     assert _shared(source, library)
-    image.write_bytes(f"FAKE:{library}".encode() + b"\0")
-    return image
+    cubin.write_bytes(f"FAKE:{library}".encode() + b"\0")
+    return cubin
 
 
 def _shared(source: Path, library: Path) -> bool:

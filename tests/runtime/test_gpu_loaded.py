@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))
 sys.path.insert(0, str(Path(__file__).parent))
-from fake_gpu import ARGUMENTS, build_driver, kernel
+from fake_gpu import ARGUMENTS, OnDevice, build_driver, kernel
 from plain_operators import Norm
 
 from deepgen.operators import Operator, gemm
@@ -27,17 +27,6 @@ from deepgen.vocabulary import BadInput, ConstantCopy, LaunchPlan, ScalarArg, St
 
 SQUARE = gemm(8, 8, 8, layout="nt")
 TARGET = resolve("cuda:sm_90a")
-
-
-class OnDevice:
-    """A numpy array that says it lies on a device: to the fake driver it does."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return self.array.__array_interface__
 
 
 class OnlyDlpack:

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import deepgen as dg
 from deepgen.build.flags import require_plain
 from deepgen.cli.main import main
 from deepgen.cli.requests import from_study
+from deepgen.generators.kernels.family import KernelFamily
 from deepgen.tuning import Study, trust
 from deepgen.tuning.request import plan
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Source
@@ -87,6 +89,34 @@ def test_trust_does_not_hand_a_files_flags_to_the_compiler(
     with pytest.raises(BadInput, match="asks the compiler for '-wrapper'"):
         strangers_study.best(folder, trust=True).load()
     assert not marker.exists()
+
+
+def test_a_strangers_own_kernel_is_not_built(
+    tmp_path: Path, marker: Path, as_somebody_else: Callable[[], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its study holds the source, where those of deepgen's families hold a config only."""
+    text = (
+        "#include <fcntl.h>\n__attribute__((constructor)) static void run(void)"
+        f'{{ open("{marker}", O_CREAT | O_WRONLY, 0600); }}\n'
+        "void k(const float *A, const float *B, float *C) {}\n"
+    )
+    described = dg.kernel(text, language="c", entry="k", arguments=[dg.inout("C", "M", "f32")], sizes={"M": 32})
+    recipe = KernelFamily(replace(described.description, sources=(Source("k.c", text),))).recipe
+    changed = {"generator": "own kernel", "recipe": recipe}
+    folder = strangers_study.write(
+        tmp_path / "study", config={"ONLY": 0}, definition=lambda told: {**told, **changed}, winner=False
+    )
+    as_somebody_else()
+    with pytest.raises(trust.Untrusted, match="study holds a kernel's source that this user's deepgen did not write"):
+        strangers_study.best(folder).load()
+    assert main(["show", str(folder), "--asm", "--trial", "0"]) == 1
+    assert "did not write" in capfd.readouterr().err and not marker.exists()
+
+
+def test_a_triton_kernel_out_of_a_file_is_never_built() -> None:
+    kernel = Kernel("k", "triton", (Source("k.py", "print('it ran')"),), (), LaunchPlan(()))
+    with pytest.raises(BadInput, match="is in Triton: a program that building it would run"):
+        require_plain(kernel, "a study")
 
 
 def test_a_binary_with_a_hash_of_its_own_beside_it_is_not_loaded(tmp_path: Path, marker: Path) -> None:

@@ -93,6 +93,7 @@ _TOOLCHAINS: Mapping[str, Callable[[Target, Mapping[str, str]], Toolchain]] = {
     "c": _c_compiler,
     "cuda": find_gpu.nvrtc_for,
     "hip": find_gpu.hip_for,
+    "triton": find_gpu.triton_for,
     "sim": lambda target, given: SimToolchain(),
 }
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from deepgen.build import programs
 from deepgen.build.base import Toolchain
 from deepgen.build.programs import Tool
-from deepgen.build.toolchains import hip_clang, nvrtc
+from deepgen.build.toolchains import hip_clang, nvrtc, triton
 from deepgen.build.toolchains.hip_clang import HipClang
 from deepgen.build.toolchains.nvrtc import Nvrtc
+from deepgen.build.toolchains.triton import Triton
 from deepgen.targets import Cuda, Target
 from deepgen.vocabulary import BadInput, Missing
 
@@ -23,6 +24,7 @@ TOOLS = (
         "Install it with `pip install nvidia-cuda-nvrtc` (for sm_70: nvidia-cuda-nvrtc-cu12).",
     ),
     Tool("hip", "compiling HIP kernels", "Install it with `apt-get install clang-19 lld-19`, or install ROCm."),
+    Tool("triton", "compiling Triton kernels", "Install it with `pip install triton==3.9.0`."),
     Tool("nvdisasm", "showing CUDA machine code", "Install it with `pip install nvidia-cuda-nvdisasm`."),
     Tool("llvm-objdump", "showing HIP machine code", "Install it with `apt-get install llvm-19`, or install ROCm."),
     Tool(
@@ -47,8 +49,8 @@ def examine(name: str, given: str) -> tuple[str | None, str | None]:
         path = program(name, given)
         return (programs.version(path), path) if path else (None, None)
     try:
-        if name == "hip":
-            found: Toolchain = _hip(given)
+        if name in ("hip", "triton"):
+            found: Toolchain = _hip(given) if name == "hip" else _triton(given)
             return found.version, found.path
         libraries = [_described(path) for path in _libraries(given)]
         return ", ".join(lib.version for lib in libraries) or None, ", ".join(lib.path for lib in libraries) or None
@@ -141,3 +143,24 @@ def _hip(given: str) -> HipClang:
         return hip_clang.described(path, programs.ask(path, "--version"))
     except ValueError as error:
         raise BadInput(f"{path} is not a clang that can be used for HIP: {error}") from error
+
+
+def triton_for(target: Target, paths: Mapping[str, str]) -> Triton:
+    """Triton, for NVIDIA's and AMD's GPUs. One whose folder the user set must work."""
+    return _triton(paths.get("triton", ""), _nvdisasm(paths.get("nvdisasm", "")))
+
+
+def _triton(given: str, disassembler: str | None = None) -> Triton:
+    spec = None if given else importlib.util.find_spec("triton")
+    if not given and (spec is None or spec.origin is None):
+        raise Missing(
+            "Triton",
+            blocks="Triton kernels cannot be built",
+            remedy=f"Install it with `pip install triton==3.9.0`; deepgen knows {' and '.join(triton.RELEASES)}.",
+        )
+    folder = Path(given).expanduser() if given else Path(str(spec.origin if spec else "")).parent.parent
+    try:
+        return triton.described(str(folder.absolute()), disassembler)
+    except ValueError as error:
+        allowed = " or ".join(f"pip install 'triton=={release}.*'" for release in triton.RELEASES)
+        raise BadInput(f"{folder} cannot be used for Triton kernels: {error}", allowed=allowed) from error

@@ -51,6 +51,9 @@ _PLAIN: Mapping[str, re.Pattern[str]] = {
 
 def require_plain(kernel: Kernel, where: str) -> None:
     """Raises BadInput for a flag that a kernel out of a file may not have."""
+    if kernel.language == "triton":
+        what = f"its kernel {kernel.name[:60]!r} is in Triton: a program that building it would run"
+        raise BadInput(what, where=where, allowed="a kernel that is built already, or one that is tuned here")
     plain = _PLAIN.get(kernel.language)
     strange = [flag for flag in kernel.flags if plain is None or not plain.fullmatch(flag)]
     if strange:

@@ -87,14 +87,15 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
 def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:
     """The generator that a study was made with; `recipe` is what the study kept of one that is made from data."""
     if recipe is not None:
+        from deepgen.generators.kernels.description import Description
         from deepgen.generators.kernels.family import NAME as OWN
-        from deepgen.generators.kernels.family import KernelFamily
+        from deepgen.generators.kernels.triton_family import family_of
         from deepgen.generators.older.generator import NAME, OlderGenerator
 
         if name == NAME:
             return OlderGenerator.from_recipe(recipe)
         if name == OWN:
-            return KernelFamily.from_recipe(recipe)
+            return family_of(Description.from_json(recipe))
     return FAMILIES.get(name)()
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from deepgen.runtime import plans
 from deepgen.runtime.arrays import CPU, GPU, View, as_bytes, is_torch, stream_handle
 from deepgen.runtime.firing import Call
-from deepgen.runtime.gpu_driver import APIS, Driver, DriverError
+from deepgen.runtime.gpu_driver import Api, Driver, DriverError
 from deepgen.runtime.gpu_kernel import GpuKernel
 from deepgen.runtime.native import NativeKernel
 from deepgen.runtime.plans import Scalars
@@ -81,8 +81,8 @@ class GpuDevice:
 
     kind, align = GPU, 16  # kernels load up to 16 bytes at once
 
-    def __init__(self, kernel: Kernel, binary: Path, index: int = 0) -> None:
-        self._driver = Driver(APIS[kernel.language], index)
+    def __init__(self, kernel: Kernel, binary: Path, api: Api, index: int = 0) -> None:
+        self._driver = Driver(api, index)
         self._kernel = GpuKernel.read(self._driver, kernel, binary)
         self.by_stream = any(isinstance(a, WorkspaceArg) for s in plans.steps_of(kernel.plan) for a in s.args)
         self._owned: list[int] = []

@@ -27,7 +27,8 @@ def load(
 ) -> Loaded:
     """Load a kernel into this process, building it when there is no binary; `plan`: as the build completed it;
     `requires`: what a shape must satisfy beyond the plan's own requirements."""
-    if kernel.language != "c" and kernel.language not in APIS:
+    api = APIS.get(target.languages[0])
+    if kernel.language != "c" and api is None:
         raise DeepgenError(f"kernels in {kernel.language} for {target.name} cannot be called from this process")
     if binary is None:
         built = build_once(kernel, target)
@@ -35,7 +36,7 @@ def load(
     kernel = completed(kernel, plan)
     if requires:
         kernel = replace(kernel, plan=replace(kernel.plan, requires=(*kernel.plan.requires, *requires)))
-    device: Device = CpuDevice(kernel, binary) if kernel.language == "c" else GpuDevice(kernel, binary)
+    device: Device = CpuDevice(kernel, binary) if api is None else GpuDevice(kernel, binary, api)
     if not is_two_to_one(operator):
         return Loaded(kernel, operator, device)
     if isinstance(device, GpuDevice):

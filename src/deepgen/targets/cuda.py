@@ -16,7 +16,7 @@ from deepgen.vocabulary.errors import BadInput
 class Cuda(Gpu):
     """An NVIDIA GPU."""
 
-    languages: ClassVar[tuple[str, ...]] = ("cuda",)
+    languages: ClassVar[tuple[str, ...]] = ("cuda", "triton")
 
     @property
     def sm(self) -> int:

@@ -15,7 +15,7 @@ from deepgen.vocabulary.errors import BadInput
 class Hip(Gpu):
     """An AMD GPU, or one that runs the same code."""
 
-    languages: ClassVar[tuple[str, ...]] = ("hip",)
+    languages: ClassVar[tuple[str, ...]] = ("hip", "triton")
 
 
 def parse_hip(word: str) -> Hip:

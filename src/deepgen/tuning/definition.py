@@ -48,6 +48,19 @@ def check(definition: Mapping[str, Any], where: str) -> None:
             raise BadInput(f"is not a study of deepgen's: the values of {knob!r:.60} are no list", where=where)
 
 
+def is_own_kernel(definition: Mapping[str, Any]) -> bool:
+    """Whether it holds the source of a kernel, which those of deepgen's families do not."""
+    from deepgen.generators.kernels.family import NAME  # not for a glance at a study
+
+    return bool(definition["generator"] == NAME)
+
+
+def signed_part(definition: Mapping[str, Any]) -> object:
+    """What of a study is code: where its classes are found, and the source of a kernel of the user's own."""
+    code = definition.get("code")
+    return {"code": code, "recipe": definition.get("recipe")} if is_own_kernel(definition) else code
+
+
 def check_config(space: Space, config: Mapping[str, Any], where: str) -> None:
     """Raises BadInput unless each value is one that the generator itself gives its knob.
 

@@ -14,6 +14,7 @@ import deepgen
 from deepgen.generators import Generator
 from deepgen.search import Strategy
 from deepgen.tuning import trust
+from deepgen.tuning.definition import is_own_kernel, signed_part
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request
 from deepgen.vocabulary import BadInput, DeepgenError, Trial, digest, finding
@@ -53,9 +54,9 @@ def _define(planned: Plan, journal: Journal, digest: str) -> None:
     journal.define(planned.definition)
     journal.keep_space(planned.space)
     journal.keep_digest(digest)
-    if planned.sources:
+    if planned.sources or is_own_kernel(planned.definition):
         finding.keep(planned.sources, planned.folder)
-        if (signature := trust.sign(journal.definition()["code"])) is not None:
+        if (signature := trust.sign(signed_part(journal.definition()))) is not None:
             journal.keep_signature(signature)
 
 

@@ -15,7 +15,15 @@ from deepgen.targets import Target
 from deepgen.tuning import journal as journals
 from deepgen.tuning import trust
 from deepgen.tuning.clock import summed
-from deepgen.tuning.definition import STRANGE, check, check_config, check_finals, check_trial
+from deepgen.tuning.definition import (
+    STRANGE,
+    check,
+    check_config,
+    check_finals,
+    check_trial,
+    is_own_kernel,
+    signed_part,
+)
 from deepgen.tuning.glance import described, known_shapes, sorted_verdicts, winner
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.speed import speed
@@ -179,6 +187,8 @@ class Study:
             made: Generator = self._found(ref, "generator")()
             return made
         name = self.definition["generator"]
+        if is_own_kernel(self.definition):
+            self._require("a kernel's source")
         try:
             return generators.by_name(name, self.definition.get("recipe"))
         except BadInput as error:
@@ -210,9 +220,13 @@ class Study:
 
     def _found(self, ref: finding.CodeRef, part: str) -> Any:
         """A class of the user's own, once it is known whose it is."""
-        code = self.definition["code"]
-        trust.require(code, self._signature, trust=self.trusted, origin=self.folder, holds=f"the {part} {ref.ref}")
+        self._require(f"the {part} {ref.ref}")
         return finding.load(ref, self.folder)
+
+    def _require(self, holds: str) -> None:
+        """Raises Untrusted unless this user's deepgen wrote the study's code, or whoever opened it allows it."""
+        code = signed_part(self.definition)
+        trust.require(code, self._signature, trust=self.trusted, origin=self.folder, holds=holds)
 
     @cached_property
     def space(self) -> Space:

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import deepgen as dg
-from deepgen import targets
+from deepgen import generators, targets
 from deepgen.generators.kernels import OwnKernel, declared
-from deepgen.generators.kernels.family import KernelFamily
 
 SOURCE = "void k(float *y, const float *x, int n) { y[STEP] = x[n]; }"
 Y, X, N = dg.output("y", "n", "f32"), dg.input("x", "n", "f32"), dg.scalar("n", "i32")
@@ -73,13 +72,13 @@ def test_a_reference_that_takes_something_else() -> None:
 def test_the_wrong_target_is_refused_by_language() -> None:
     kernel = described()
     reason = kernel.family.refuses(kernel.operator(), targets.resolve("cuda:sm_90a"))
-    assert reason == "k.c is in c, and cuda:sm_90a runs cuda"
+    assert reason == "k.c is in c, and cuda:sm_90a runs cuda or triton"
 
 
 def test_what_a_study_keeps_makes_the_same_kernels() -> None:
     kernel = described(requires=["STEP <= n"], defines={"N2": "2 * n"}, probes={"ones": {"x": "ones"}})
     operator, target = kernel.operator(n=16), targets.resolve("cpu")
-    again = KernelFamily.from_recipe(kernel.family.recipe)
+    again = generators.by_name("own kernel", kernel.family.recipe)
     for config in kernel.family.space(operator, target):
         assert again.emit(operator, target, config).id == kernel.family.emit(operator, target, config).id
     assert again.space(operator, target).fingerprint() == kernel.family.space(operator, target).fingerprint()

@@ -43,7 +43,7 @@ class HipClang:
         assert isinstance(target, Hip)
         try:
             image = (folder / _BINARY).read_bytes()
-            entries = {str(k[".name"]): _usage(k) for k in amdgpu_notes.kernels(image)}
+            entries = {str(k[".name"]): usage(k) for k in amdgpu_notes.kernels(image)}
             code = elf.code_bytes(image)
         except (OSError, ValueError, KeyError) as error:
             raise failed(self.name, f"reported success but wrote {error}", log) from None
@@ -91,7 +91,9 @@ def described(path: str, description: str) -> HipClang:
     return HipClang(found[1], path, description.strip(), vendor)
 
 
-def _usage(kernel: dict[str, object]) -> gpu_facts.Usage:
+def usage(kernel: dict[str, object]) -> gpu_facts.Usage:
+    """The resources of a kernel, as the notes of its code object give them."""
+
     def number(key: str) -> int:
         value = kernel.get(key, 0)
         return value if isinstance(value, int) else 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from deepgen.build import elf
 from deepgen.build.base import BuildLimits, Built, Recipe
 from deepgen.build.group import Group
-from deepgen.build.toolchains import gpu_facts, names, nvrtc_program
+from deepgen.build.toolchains import gpu_facts, names, nvrtc_program, ptxas
 from deepgen.build.toolchains.disassembly import sass
 from deepgen.build.toolchains.judge import failed, run_judged
 from deepgen.build.toolchains.sources import write_sources
@@ -23,11 +23,6 @@ _BINARY, _PTX = "kernel.cubin", "kernel.ptx"
 _OPTIONS = ("--std=c++17", "--include-path=.")
 _REPORT = "--ptxas-options=-v"
 _START_SECONDS = 20.0
-# One entry's paragraph of ptxas's report.
-_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
-_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers")
-_SHARED = re.compile(r"(\d+) bytes smem")
 _SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<", re.M)
 
 
@@ -68,8 +63,8 @@ class Nvrtc:
         except (OSError, ValueError) as error:
             raise failed(self.name, f"reported success but wrote no cubin: {error}", log) from None
         plan = names.completed(kernel.plan, self._symbols(kernel, folder, log))
-        facts = gpu_facts.summary(_entries(log), completed(kernel, plan), target)
-        return Built(_BINARY, "cubin", {**facts, "code_bytes": code}, _without_report(log), plan)
+        facts = gpu_facts.summary(ptxas.entries(log), completed(kernel, plan), target)
+        return Built(_BINARY, "cubin", {**facts, "code_bytes": code}, ptxas.without_report(log), plan)
 
     def _symbols(self, kernel: Kernel, folder: Path, log: str) -> dict[str, str]:
         if not names.expressions(kernel):
@@ -134,23 +129,3 @@ def described(path: str, disassembler: str | None) -> Nvrtc:
 
 def _python() -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", nvrtc_program.__file__)
-
-
-def _entries(log: str) -> dict[str, gpu_facts.Usage]:
-    """The statistics that ptxas reports for each entry."""
-    out = {}
-    pieces = _ENTRY.split(log)[1:]
-    for name, text in zip(pieces[::2], pieces[1::2], strict=True):
-        stack, used, shared = _STACK.search(text), _USED.search(text), _SHARED.search(text)
-        out[name] = gpu_facts.Usage(
-            registers=int(used[1]) if used else 0,
-            spill_bytes=int(stack[2]) + int(stack[3]) if stack else 0,
-            stack_bytes=int(stack[1]) if stack else 0,
-            shared_bytes=int(shared[1]) if shared else 0,
-        )
-    return out
-
-
-def _without_report(log: str) -> str:
-    kept = [line for line in log.splitlines() if not line.startswith(("ptxas info", "ptxas         ."))]
-    return "\n".join(kept).strip()

@@ -47,10 +47,6 @@ class KernelFamily:
     def recipe(self) -> JsonObject:
         return self.description.to_json()
 
-    @staticmethod
-    def from_recipe(recipe: Mapping[str, Any]) -> KernelFamily:
-        return KernelFamily(Description.from_json(recipe))
-
     def refuses(self, operator: Operator, target: Target) -> str | None:
         described = self.description
         if _kernel_of(operator) != described.name:
@@ -82,7 +78,7 @@ class KernelFamily:
         described = self.description
         knobs = {name: value for name, value in config.items() if name in described.knobs}
         numbers = {**operator.sizes(), **knobs}
-        defines = {name: _defined(value, numbers) for name, value in described.defines.items()}
+        defines = {name: defined(value, numbers) for name, value in described.defines.items()}
         macros = tuple(f"-D{name}={_macro(value)}" for name, value in {**knobs, **defines}.items())
         plan = LaunchPlan(
             steps=tuple(self._step(one, knobs) for one in described.launches if not one.prepare),
@@ -214,7 +210,7 @@ def _names(value: str) -> frozenset[str]:
         return frozenset()
 
 
-def _defined(value: Size | float, numbers: Mapping[str, Any]) -> Any:
+def defined(value: Size | float, numbers: Mapping[str, Any]) -> Any:
     """A macro's text: an expression over sizes and knobs in numbers, or the text as it is."""
     if not isinstance(value, str):
         return value

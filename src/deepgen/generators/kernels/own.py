@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from deepgen.generators.kernels import declared, fills
+from deepgen.generators.kernels import declared, fills, triton_function
 from deepgen.generators.kernels import sources as reading
 from deepgen.generators.kernels.arguments import Argument, ScalarArgument, ScratchArgument, TensorArgument
 from deepgen.generators.kernels.description import (
@@ -22,9 +22,10 @@ from deepgen.generators.kernels.description import (
 )
 from deepgen.generators.kernels.family import KernelFamily
 from deepgen.generators.kernels.operator import KernelOperator, class_of
+from deepgen.generators.kernels.triton_family import family_of
 from deepgen.operators import Tolerance
 from deepgen.operators.signature import Size
-from deepgen.vocabulary import BadInput, Source, dtype
+from deepgen.vocabulary import BadInput, JsonObject, Source, dtype
 
 NO_MODULE = "<no module>"  # of a kernel that is made of data
 _NOWHERE = f"{NO_MODULE}.kernel"  # of one that no module holds under a name
@@ -43,9 +44,11 @@ class OwnKernel:
     def family(self) -> KernelFamily:
         """Reads the sources, which a study that is read back has a copy of: nothing else needs them."""
         described = replace(self.description, sources=self._read())
+        if described.language == "triton":
+            return family_of(triton_function.keyed(described))
         # Files and scripts for other tools share parameters between kernels: some have one value and no use.
         _check_sources(described, spare_fixed=self._module == NO_MODULE)
-        return KernelFamily(described)
+        return family_of(described)
 
     @cached_property
     def kind(self) -> type[KernelOperator]:
@@ -72,7 +75,7 @@ class OwnKernel:
 
 
 def kernel(
-    source: str | Path,
+    source: str | Path | Any,
     *,
     entry: str | None = None,
     arguments: Sequence[Argument],
@@ -100,14 +103,15 @@ def kernel(
 ) -> OwnKernel:
     """A kernel of your own, to be tuned with `dg.tune(kernel)` or `deepgen tune FILE.py`.
 
-    `source` is a path or the text itself, in C, C++, CUDA or HIP; `entry` its function, which may be a template
-    ("k<float, BLOCK>"). `arguments` are its parameters in their order: `dg.input`, `dg.output`, `dg.inout`,
-    `dg.scalar`, `dg.workspace`, `dg.constant`. `sizes` gives the symbols of their shapes numbers; a loaded kernel
-    takes them from the arrays of a call.
+    `source` is a path or the text itself, in C, C++, CUDA or HIP, or a `@triton.jit` function; `entry` names its
+    function, which may be a template ("k<float, BLOCK>"). `arguments` are its parameters in their order: `dg.input`,
+    `dg.output`, `dg.inout`, `dg.scalar`, `dg.workspace`, `dg.constant`. `sizes` gives the symbols of their shapes
+    numbers; a loaded kernel takes them from the arrays of a call.
 
-    `knobs` reach the source as macros. `requires`, `grid`, `block`, `shared` and `defines` are expressions over knobs
-    and sizes. Several launches are given as `launches`, a list of `dg.launch(...)`. `default` is the config to start
-    from: the first that the requirements allow, unless given.
+    `knobs` reach the source as macros, or as the `tl.constexpr` parameters of a Triton kernel, with num_warps,
+    num_stages, num_ctas and other options of its compiler beside them. `requires`, `grid`, `block`, `shared` and
+    `defines` are expressions over knobs and sizes. Several launches are given as `launches`, a list of
+    `dg.launch(...)`. `default` is the config to start from: the first that the requirements allow, unless given.
 
     `reference` is a function that gets arrays in higher precision by the arguments' names and returns the outputs, or
     the expected arrays themselves. `tolerance` is (absolute, relative), or that for each output by name. `probes` are
@@ -116,14 +120,20 @@ def kernel(
     """
     caller = sys._getframe(1).f_globals
     folder = _folder_of(caller)
-    if not isinstance(source, (str, Path)):
-        raise BadInput(f"source is {source!r}", allowed="a path, or the text of a program")
-    written_in = reading.language_of(source, language)
-    first = entry or (launches[0].entry if launches else None)
+    function = triton_function.found(source, language, entry, folder)
+    if function is None and not isinstance(source, (str, Path)):
+        raise BadInput(f"source is {source!r}", allowed="a path, the text of a program, or a @triton.jit function")
+    written_in = reading.language_of(source, language) if function is None else "triton"
+    first = entry or (launches[0].entry if launches else None) or (function and function.fn.__name__)
     if first is None:
         raise BadInput("the kernel has no entry", allowed="entry=, the name of the function to call")
     called = name or first.partition("<")[0].strip(":")
     read = partial(reading.read, source, written_in, called, folder, include, sources)
+    options: JsonObject = {}
+    if function is not None:
+        triton_function.refuse(launches, block, shared, cluster, sources, include, flags, libraries)
+        read = partial(triton_function.read, function)
+        options = triton_function.options(function, arguments, [*(knobs or {}), *(defines or {})])
     one = () if launches else (launch(first, grid=grid, block=block, shared=shared, cluster=cluster),)
     description = Description(
         name=called,
@@ -141,6 +151,7 @@ def kernel(
         bytes=bytes,
         tolerance=_tolerances(tolerance, arguments),
         probes=probes or {},
+        options=options,
     )
     _check(description, reference)
     return OwnKernel(checked(description), reference, caller.get("__name__", "__main__"), read)

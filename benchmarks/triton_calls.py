@@ -1,0 +1,163 @@
+"""The examples in Triton, called as torch code calls Triton kernels: with tensors, numbers and a grid.
+
+Run as a program, it calls each in Triton's interpreter on small sizes, and compares with the example's reference:
+
+    TRITON_INTERPRET=1 python benchmarks/triton_calls.py
+
+With `--build TARGET ...` it compiles each for these targets instead, without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
+
+from common import run_main  # noqa: E402
+from deepgen import targets  # noqa: E402
+from deepgen.build import BuildError, build_once  # noqa: E402
+from deepgen.generators.kernels import OwnKernel  # noqa: E402
+from deepgen.generators.kernels.arguments import ScalarArgument, TensorArgument  # noqa: E402
+from deepgen.generators.kernels.family import KernelFamily  # noqa: E402
+from deepgen.generators.kernels.operator import KernelOperator  # noqa: E402
+from deepgen.generators.kernels.triton_family import ALL_OPTIONS  # noqa: E402
+from deepgen.operators.compare import compare, explain  # noqa: E402
+from deepgen.space import parse  # noqa: E402
+from deepgen.vocabulary import BadInput, dtype  # noqa: E402
+from deepgen.vocabulary.finding import module_at  # noqa: E402
+
+EXAMPLES = HERE.parent / "examples" / "triton"
+NAMES = (
+    "matmul", "softmax", "layer_norm", "cross_entropy", "attention", "fused_moe", "rope", "dropout", "jacobi",
+    "correlation",
+)  # fmt: skip
+# Sizes that no block divides, and small blocks.
+SMALL: Mapping[str, Mapping[str, int]] = {
+    "matmul": {"M": 70, "N": 100, "K": 72},
+    "softmax": {"rows": 5, "columns": 37},
+    "layer_norm": {"rows": 3, "columns": 300},
+    "cross_entropy": {"rows": 4, "vocabulary": 700},
+    "attention": {"heads": 2, "length": 70, "depth": 16},
+    "fused_moe": {"blocks": 2, "tokens": 9, "all_experts": 3, "N": 40, "K": 48},
+    "rope": {"positions": 3, "heads": 5, "half": 8},
+    "dropout": {"n": 1000},
+    "jacobi": {"rows": 9, "columns": 70},
+    "correlation": {"points": 50, "variables": 20},
+}
+_TORCH = {
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i8": "int8", "u8": "uint8",
+    "i32": "int32", "i64": "int64",
+}  # fmt: skip
+
+
+def example(name: str) -> tuple[OwnKernel, Any]:
+    """An example's kernel and its `@triton.jit` function."""
+    module = module_at(EXAMPLES / f"{name}.py")
+    own: OwnKernel = module.kernel
+    return own, getattr(module, own.description.launches[0].entry)
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call as torch code gives them, outputs by name."""
+
+    operator: KernelOperator
+    arguments: tuple[Any, ...]
+    outputs: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+
+    def grid(self, given: Mapping[str, Any]) -> tuple[int, ...]:
+        numbers = {**self.operator.scalars(), **given}
+        sizes = self.operator.described.launches[0].grid
+        return tuple(size if isinstance(size, int) else int(parse(size).evaluate(numbers)) for size in sizes)  # type: ignore[arg-type]
+
+    def constants(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The `tl.constexpr` parameters of a config."""
+        numbers = {**self.operator.sizes(), **config}
+        defines = {n: parse(str(v)).evaluate(numbers) for n, v in self.operator.described.defines.items()}
+        return {**defines, **{name: value for name, value in config.items() if name not in ALL_OPTIONS}}
+
+
+def call(operator: KernelOperator, device: str, seed: int = 0) -> Call:
+    import torch
+
+    numbers, arrays = operator.scalars(), operator.inputs(seed)
+    shapes = {tensor.name: tensor.shape for tensor in operator.tensors()}
+    inputs: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
+    arguments: list[Any] = []
+    for argument in operator.described.arguments:
+        if isinstance(argument, TensorArgument):
+            of = getattr(torch, _TORCH[argument.dtype])
+            made = torch.empty(shapes[argument.name], dtype=of, device=device)
+            if argument.name in arrays:
+                made = torch.from_numpy(np.ascontiguousarray(arrays[argument.name])).view(of).to(device)
+                inputs[argument.name] = made
+            if argument.role != "input":
+                outputs[argument.name] = made
+            arguments.append(made)
+        elif isinstance(argument, ScalarArgument):
+            text = argument.value if isinstance(argument.value, str) else argument.name
+            arguments.append(numbers[text] if text in numbers else parse(text).evaluate(numbers))
+        else:
+            raise ValueError(f"{argument.name}: examples have no workspaces")
+    return Call(operator, tuple(arguments), outputs, inputs)
+
+
+def interpreted(name: str) -> str:
+    """What is wrong with an example's answer in Triton's interpreter; empty where nothing is."""
+    own, function = example(name)
+    operator = own.operator(**SMALL[name])
+    config = KernelFamily(own.description).default(operator, targets.resolve("cuda:sm_90"))
+    made = call(operator, "cpu")
+    function[made.grid(config)](*made.arguments, **made.constants(config))
+    for output, answer in operator.reference(operator.inputs(0)).items():
+        of = dtype(operator.signature().dtype_of(operator.signature()[output]))
+        found = made.outputs[output].numpy()
+        judged = compare(found, answer, of, operator.tolerance(output))
+        if not judged.ok:
+            return explain(output, found, answer.values, of, judged, None)
+    return ""
+
+
+def built(name: str, target: str) -> str:
+    """What hinders an example's default config from being built; empty where nothing does."""
+    own, _ = example(name)
+    operator, chosen = own.operator(), targets.resolve(target)
+    try:
+        build_once(own.family.emit(operator, chosen, own.family.default(operator, chosen)), chosen)
+    except BuildError as error:
+        return str(error)
+    return ""
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[[], *NAMES], help="these examples [all]")
+    parser.add_argument("--build", nargs="+", default=[], metavar="TARGET", help="compile for these")
+    given = parser.parse_args(argv)
+    if not given.build and os.environ.get("TRITON_INTERPRET") != "1":
+        raise BadInput("Triton's interpreter is off", allowed="TRITON_INTERPRET=1, or --build TARGET")
+    wrong = 0
+    for name in given.names or NAMES:
+        for target in given.build or [""]:
+            started = time.perf_counter()
+            said = built(name, target) if target else interpreted(name)
+            wrong += bool(said)
+            where = target or "interpreted"
+            print(f"{name:14}  {where:12}  {time.perf_counter() - started:6.2f} s  {said or 'right'}", flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    run_main(main)

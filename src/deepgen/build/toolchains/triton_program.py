@@ -1,0 +1,86 @@
+"""Compiles one Triton kernel in a process of its own, without a GPU. Run by triton.py.
+
+It executes the kernel's text, as importing the user's file would. It is started without site-packages and is told where
+Triton lies.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+STEM, UNIT, REPORT = "kernel", "unit.json", "report.json"
+_KNOWN = {"divisible": ["tt.divisibility", 16], "near": ["tt.pointer_range", 32]}
+_BINARIES, _TEXTS = ("cubin", "hsaco"), ("ttgir", "ptx", "amdgcn")
+_REPORTED = ("name", "shared", "num_warps", "global_scratch_size", "profile_scratch_size")
+
+
+def build(source: str, backend: str, arch: str, warp: int) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    unit = json.loads(Path(UNIT).read_text())
+    function = _function(source, unit["entry"])
+    told, names = unit["parameters"], function.arg_names
+    made = ASTSource(
+        fn=function,
+        signature={name: told[name][0] if name in told else "constexpr" for name in names},
+        constexprs={name: _constant(value) for name, value in unit["constants"].items()},
+        attrs={(names.index(name),): [_KNOWN[word] for word in words] for name, (_, *words) in told.items() if words},
+    )
+    chip = GPUTarget(backend, int(arch) if arch.isdigit() else arch, warp)
+    compiled = triton.compile(made, target=chip, options=unit["options"])
+    for form, content in compiled.asm.items():
+        if form in _BINARIES:
+            Path(f"{STEM}.{form}").write_bytes(content)
+        elif form in _TEXTS:
+            Path(f"{STEM}.{form}").write_text(content)
+    Path(REPORT).write_text(json.dumps({name: getattr(compiled.metadata, name, 0) for name in _REPORTED}))
+
+
+def _function(source: str, entry: str) -> Any:
+    spec = importlib.util.spec_from_file_location("deepgen_triton_kernel", source)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, entry)
+
+
+def _constant(value: Any) -> Any:
+    """A constant as the kernel gets it: "tl.float32" is the type of that name."""
+    import triton.language as tl
+
+    if isinstance(value, str) and value.startswith("tl."):
+        return getattr(tl, value[len("tl.") :])
+    return tuple(value) if isinstance(value, list) else value
+
+
+def main() -> int:
+    place, source, backend, arch, warp = sys.argv[1:]
+    for name in [name for name in os.environ if name.startswith("TRITON_")]:
+        del os.environ[name]  # it would change the code, and no id would say so
+    os.environ["TRITON_CACHE_DIR"] = str(Path("cache").absolute())
+    os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
+    os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # the default of 3.9 and of older releases; said, it prints no warning
+    sys.path.append(place)
+    try:
+        build(source, backend, arch, int(warp))
+    except Exception as error:
+        # The reason may stand in what the error came from, where Triton shows only the place in the source.
+        chain: list[BaseException] = [error]
+        while chain[-1].__cause__ is not None:
+            chain.append(chain[-1].__cause__)
+        lines = [line.strip() for one in chain for line in str(one).splitlines() if line.strip(" ^")]
+        print(f"error: {type(chain[-1]).__name__}: {lines[-1] if lines else 'it gave no reason'}")
+        print(*chain, sep="\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""The generator of a user's own Triton kernel: its `tl.constexpr` parameters and Triton's options are the knobs.
+
+Triton compiles other code where it knows that a number is 1 or a multiple of 16. So does deepgen, for sizes and strides
+as they are when tuning; the launch plan then requires it of every shape. Numbers of their own, which are keywords of a
+call, may be any. Addresses are multiples of 16 bytes: calls on a GPU see to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from deepgen.generators.kernels.arguments import Argument, ScalarArgument, TensorArgument
+from deepgen.generators.kernels.description import Description
+from deepgen.generators.kernels.family import KernelFamily, defined
+from deepgen.operators import Operator
+from deepgen.space import parse
+from deepgen.targets import Gpu, Hip, Target
+from deepgen.vocabulary import Kernel, LaunchPlan, Step
+from deepgen.vocabulary import dtype as dtype_of
+from deepgen.vocabulary.triton import DIVISIBLE, NEAR, TritonUnit
+
+# Options of the compiler, which are knobs by their names; those of one kind of target are by themselves.
+OPTIONS = {
+    "": ("num_warps", "num_stages", "num_ctas", "enable_fp_fusion"),
+    "cuda": ("maxnreg",),
+    "hip": ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "allow_flush_denorm", "schedule_hint"),
+}
+ALL_OPTIONS = frozenset(name for names in OPTIONS.values() for name in names)
+_WARPS = 4  # unless given
+_TYPES = {
+    "f16": "fp16", "f32": "fp32", "f64": "fp64", "tf32": "fp32", "f8e4m3": "fp8e4nv", "f8e5m2": "fp8e5",
+}  # fmt: skip
+_NEAR_BYTES = (1 << 31) - 1
+_GRANULE = 16
+
+
+class TritonFamily(KernelFamily):
+    """One description in Triton."""
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        foreign = [n for n in self.description.knobs if n in ALL_OPTIONS and n not in _options(target)]
+        if foreign and isinstance(target, Gpu):
+            return f"knob {foreign[0]} is no option of Triton's for {target.kind} targets"
+        return super().refuses(operator, target)
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        described = self.description
+        assert isinstance(target, Gpu), "only GPUs have kernels in Triton"
+        knobs = {name: value for name, value in config.items() if name in described.knobs}
+        numbers = {**operator.sizes(), **knobs}
+        given = {**knobs, **{name: defined(value, numbers) for name, value in described.defines.items()}}
+        told = described.options
+        constants = {n: given[n] if n in given else told["defaults"][n] for n in told["constants"]}
+        options = {name: value for name, value in knobs.items() if name in ALL_OPTIONS}
+        parameters, ones, requires = _known(described, operator, target)
+        unit = TritonUnit(
+            told["triton"], told["key"], described.launches[0].entry, parameters, constants | ones, options
+        )
+        step = self._step(described.launches[0], knobs)
+        plan = LaunchPlan((_launched(step, described, ones, options, target),))
+        plan = replace(plan, requires=(*self._compiled_for(operator), *requires.items()))
+        return Kernel(described.name, "triton", described.sources, unit.flags(), plan)
+
+
+def _options(target: Target) -> tuple[str, ...]:
+    return OPTIONS[""] + OPTIONS.get(target.kind, ())
+
+
+def _launched(
+    step: Step, described: Description, ones: Mapping[str, int], options: Mapping[str, Any], target: Gpu
+) -> Step:
+    """A launch with what is known before the build: which parameters are left, and the clusters of blocks."""
+    names = described.options["parameters"]
+    x, *others = step.grid
+    blocks = int(options.get("num_ctas", 1))
+    return replace(
+        step,
+        entry=described.launches[0].entry,
+        args=tuple(arg for name, arg in zip(names, step.args, strict=True) if name not in ones),
+        grid=(x if blocks == 1 else f"({x}) * {blocks}", *others),
+        block=(target.warp * int(options.get("num_warps", _WARPS)), 1, 1),
+        cluster=(blocks, 1, 1),
+    )
+
+
+def _known(
+    described: Description, operator: Operator, target: Target
+) -> tuple[dict[str, list[str]], dict[str, int], dict[str, str]]:
+    """The parameters with what is known of their values, those that are 1, and what of it a shape must satisfy."""
+    numbers = operator.scalars()
+    parameters: dict[str, list[str]] = {}
+    ones: dict[str, int] = {}
+    requires: dict[str, str] = {}
+    fixed = set(described.options["unspecialised"])
+    for name, argument in zip(described.options["parameters"], described.arguments, strict=True):
+        parameters[name] = [_type(argument)]
+        if isinstance(argument, TensorArgument):
+            parameters[name] += [] if name in fixed else [DIVISIBLE]
+            if isinstance(target, Hip) and _near(argument, operator):
+                parameters[name].append(NEAR)
+                size = " * ".join([str(dtype_of(argument.dtype).bytes), *(f"({size})" for size in argument.shape)])
+                requires.setdefault(f"{size} <= {_NEAR_BYTES}", f"{argument.name} must be smaller than 2 GB")
+            continue
+        if not isinstance(argument, ScalarArgument):
+            parameters[name].append(DIVISIBLE)
+            continue
+        if name in fixed or isinstance(argument.value, (int, float)) or argument.ctype.startswith("f"):
+            continue
+        text = argument.value or argument.name
+        value = parse(text).evaluate(numbers)
+        if value == 1:
+            ones[name] = 1
+            del parameters[name]
+            requires[f"({text}) == 1"] = f"it is compiled for {text} = 1"
+        elif isinstance(value, int) and value % _GRANULE == 0:
+            parameters[name].append(DIVISIBLE)
+            requires[f"({text}) % {_GRANULE} == 0"] = f"{text} must be a multiple of {_GRANULE}"
+    return parameters, ones, requires
+
+
+def _near(argument: TensorArgument, operator: Operator) -> bool:
+    shape = next(tensor.shape for tensor in operator.tensors() if tensor.name == argument.name)
+    return prod(shape) * dtype_of(argument.dtype).bytes <= _NEAR_BYTES
+
+
+def _type(argument: Argument) -> str:
+    """A parameter's type as Triton spells it."""
+    if isinstance(argument, ScalarArgument):
+        return _TYPES.get(argument.ctype, argument.ctype)
+    if isinstance(argument, TensorArgument):
+        return "*" + _TYPES.get(argument.dtype, argument.dtype)
+    return "*i8"
+
+
+def family_of(described: Description) -> KernelFamily:
+    """The generator of a description."""
+    return TritonFamily(described) if described.language == "triton" else KernelFamily(described)
