@@ -40,6 +40,8 @@ EXCEPTIONS = {
     "build/programs.py": {"'C'"},
     "cli/doctor.py": {"'N'"},  # a number to be filled in
     "cli/output.py": {"'B'"},  # bytes
+    "compat/kernel.py": {"'C'"},  # the language
+    "generators/kernels/t1.py": {"'C'"},
     "measure/buffers.py": {"'B'"},
     "runtime/arrays.py": {".layout"},  # torch's word for dense or sparse
     "targets/cpu.py": {"'C'"},  # a type variable

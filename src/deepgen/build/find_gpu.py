@@ -147,7 +147,7 @@ def _hip(given: str) -> HipClang:
 
 def triton_for(target: Target, paths: Mapping[str, str]) -> Triton:
     """Triton, for NVIDIA's and AMD's GPUs. One whose folder the user set must work."""
-    return _triton(paths.get("triton", ""), _nvdisasm(paths.get("nvdisasm", "")))
+    return _triton(paths.get("triton", ""), program("nvdisasm", paths.get("nvdisasm", "")))
 
 
 def _triton(given: str, disassembler: str | None = None) -> Triton:
