@@ -1,8 +1,8 @@
 """Real studies, disturbed: kills, full disks, clock jumps, suspended processes, lost workers; nothing is lost or twice.
 
 `deepgen tune` runs with real compilers and real kernels, some of which crash, hang, are wrong or do not compile. It is
-struck by faults drawn from a seed, and given again until its study is done; then another study is begun, until the time
-is up. A watcher of its own reads the journal all the while. What it asks for:
+struck by faults drawn from a seed, and given again until its study is done; then another study is begun, until all
+faults have hit. A watcher of its own reads the journal all the while. What it asks for:
 
 - a trial that has ended stays as it is, a config is tried once, and trials follow from the asks;
 - at its end a study has the same configs and verdicts as one of the same seed that nothing disturbed;
@@ -41,6 +41,7 @@ from faults.schedule import Schedule
 from faults.studies import SPECS, Bench, calm
 
 _INSIDE = "DEEPGEN_CHAOS_PLACE"
+OVERTIME = 0.5  # of the time given, beyond it, for faults that found nobody to strike
 LAST_STUDY = 480.0  # seconds after the last fault
 WRAP_UP = LAST_STUDY + 600.0  # beside the time of the faults: the calm studies before, and the checks after
 
@@ -48,8 +49,8 @@ WRAP_UP = LAST_STUDY + 600.0  # beside the time of the faults: the calm studies 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=("local", "ray"), default="local")
-    parser.add_argument("--minutes", type=float, default=30.0, help="in which faults strike")
-    parser.add_argument("--faults", type=int, default=200, help="that hit, at most")
+    parser.add_argument("--minutes", type=float, default=30.0, help="over which the faults are spread")
+    parser.add_argument("--faults", type=int, default=200, help="that hit")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--study", choices=[spec.name for spec in SPECS], help="this one only; all in turn otherwise")
     parser.add_argument("--trials", type=int, help="of each study")
@@ -69,7 +70,7 @@ def outside(given: argparse.Namespace) -> int:
     root = Path(tempfile.mkdtemp(prefix="dgc-", dir="/tmp"))
     process = subprocess.Popen(apart(sys.argv), env={**os.environ, _INSIDE: str(root)})
     try:
-        return process.wait(given.minutes * 60.0 + WRAP_UP)
+        return process.wait(given.minutes * 60.0 * (1.0 + OVERTIME) + WRAP_UP)
     except subprocess.TimeoutExpired:
         print(f"not over {WRAP_UP:.0f} seconds after its time: given up", file=sys.stderr)
         return 1
@@ -89,8 +90,10 @@ def inside(given: argparse.Namespace, place: Place) -> int:
     undisturbed = {spec.name: calm(place, spec) for spec in specs}
     nodes = Nodes(place.root, place.environment()) if given.engine == "ray" else None
     started = time.monotonic()
-    schedule = Schedule(kinds, given.faults, given.minutes * 60.0, chance)
-    bench = Bench(place, schedule, chance, evidence, started + given.minutes * 60.0 + LAST_STUDY, nodes)
+    seconds = given.minutes * 60.0
+    overtime = OVERTIME * seconds
+    schedule = Schedule(kinds, given.faults, seconds, overtime, chance)
+    bench = Bench(place, schedule, chance, evidence, started + seconds + overtime + LAST_STUDY, nodes)
     while not bench.schedule.over:
         spec = specs[bench.report.studies % len(specs)]
         bench.disturb(spec, undisturbed[spec.name])
@@ -126,7 +129,7 @@ def summary(given: argparse.Namespace, bench: Bench, started: float) -> dict[str
         "asked_for": schedule.count,
         "by_group": dict(schedule.groups.most_common()),
         "by_kind": dict(sorted(schedule.hits.items())),
-        "found_nobody": dict(sorted(schedule.missed.items())),
+        "not_hit": dict(sorted(schedule.left.items())),
         "studies": report.studies,
         "runs": report.runs,
         "exit_codes": dict(report.codes.most_common()),

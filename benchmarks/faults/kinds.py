@@ -16,6 +16,7 @@ from faults.place import DISKS, Place
 BETWEEN = 3  # trials that end before such a fault comes again: a kernel or build that is struck twice is blamed for it
 KILL, END, INTERRUPT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 _HOUR = 3600
+_SET_BACK = 10  # seconds, at most, on a Ray cluster
 
 
 class Scene(Protocol):
@@ -95,6 +96,9 @@ def _full(disk: str, scene: Scene) -> Struck | None:
 
 def _jump(scene: Scene) -> Struck | None:
     by = scene.chance.choice((-48, -5, -1, 0, 1, 5, 48)) * _HOUR + scene.chance.randrange(-_HOUR, _HOUR)
+    if scene.nodes is not None:
+        # Ray's own timers wait for a moment of this clock, and stand still for as long as it is set back.
+        by = scene.place.clock() + max(by, -scene.chance.randrange(1, _SET_BACK))
     scene.place.set_clock(by)
     return Struck(f"clock at {by:+d} s")
 

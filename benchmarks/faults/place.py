@@ -92,6 +92,10 @@ class Place:
         with self._clock_file.open("r+b") as file:
             return mmap.mmap(file.fileno(), 8)
 
+    def clock(self) -> int:
+        """Seconds from the right time."""
+        return int(struct.unpack("=q", self._clock[:8])[0] // 1_000_000_000)
+
     def set_clock(self, seconds: int) -> None:
         """So many seconds from the right time."""
         self._clock[:8] = struct.pack("=q", seconds * 1_000_000_000)

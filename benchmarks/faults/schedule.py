@@ -1,4 +1,4 @@
-"""Which fault comes when: drawn from a seed, spread over the time there is, and counted where it hit."""
+"""Which fault comes when: drawn from a seed, spread over the time there is, and counted when it has hit."""
 
 from __future__ import annotations
 
@@ -9,29 +9,41 @@ from random import Random
 
 from faults.kinds import BETWEEN, Kind, Scene, Struck
 
-PATIENCE = 2.0  # seconds for somebody to appear whom the fault can strike; then it comes later
+LOOK = 0.1  # seconds between looks for somebody to strike
+PATIENCE = 2.0  # seconds for somebody to appear; then a fault that comes later takes its turn
 
 
 class Schedule:
-    """Faults one after the other; one that lasts is undone before the next comes."""
+    """Faults one after the other; one that lasts is undone before the next comes.
 
-    def __init__(self, kinds: Sequence[Kind], count: int, seconds: float, chance: Random) -> None:
+    One that finds nobody to strike stays the first in line.
+    """
+
+    def __init__(self, kinds: Sequence[Kind], count: int, seconds: float, overtime: float, chance: Random) -> None:
+        """`overtime`: seconds beyond the time there is, for faults that have not hit by then."""
         self.count, self._chance = count, chance
         self._deck = chance.choices(kinds, [kind.weight for kind in kinds], k=count)
         # Every kind once, as far as they go: the rest is chance.
         self._deck[: min(len(kinds), count)] = chance.sample(list(kinds), min(len(kinds), count))
         chance.shuffle(self._deck)
         self._until = time.monotonic() + seconds
+        self._latest = self._until + overtime
         self._due = time.monotonic() + 1.0
         self._lasting: tuple[Struck, float] | None = None
+        self._passed_over: set[Kind] = set()
+        self._look = 0.0  # the moment of the next one
         self._kept_away: dict[str, int] = {}  # kinds, and from which trial on they may strike again
         self.hits: Counter[str] = Counter()
         self.groups: Counter[str] = Counter()
-        self.missed: Counter[str] = Counter()
 
     @property
     def over(self) -> bool:
-        return not self._deck or time.monotonic() > self._until
+        return not self._deck or time.monotonic() > self._latest
+
+    @property
+    def left(self) -> Counter[str]:
+        """Faults that have not hit."""
+        return Counter(kind.name for kind in self._deck)
 
     @property
     def lasting(self) -> Struck | None:
@@ -45,22 +57,27 @@ class Schedule:
         """Strike if it is time; gives what hit just now."""
         self.pass_on()
         now = time.monotonic()
-        if self._lasting is not None or self.over or now < self._due:
+        if self._lasting is not None or self.over or now < max(self._due, self._look):
             return None
-        kind = self._deck[0]
-        near = kind.keeps_distance and scene.ended < self._kept_away.get(kind.name, 0)
-        found = None if near else kind.strike(scene)
-        if found is None:
-            if now > self._due + PATIENCE:
-                self._put_off()
-            return None
-        self._deck.pop(0)
+        self._look = now + LOOK
+        for place, kind in enumerate(line := list(dict.fromkeys(self._deck))):
+            if place > 0 and kind not in self._passed_over and now < self._due + PATIENCE:
+                return None
+            near = kind.keeps_distance and scene.ended < self._kept_away.get(kind.name, 0)
+            if not near and (found := kind.strike(scene)) is not None:
+                self._passed_over.update(line[:place])
+                self._hit(kind, found, scene.ended)
+                return found
+        return None
+
+    def _hit(self, kind: Kind, found: Struck, ended: int) -> None:
+        self._deck.remove(kind)
         self.hits[kind.name] += 1
         self.groups[kind.group] += 1
-        self._kept_away[kind.name] = scene.ended + BETWEEN
-        self._lasting = (found, now + found.seconds)
-        self._plan(now + found.seconds)
-        return found
+        self._kept_away[kind.name] = ended + BETWEEN
+        until = time.monotonic() + found.seconds
+        self._lasting = (found, until)
+        self._plan(until)
 
     def pass_on(self) -> None:
         """Undo what has lasted its time."""
@@ -77,10 +94,3 @@ class Schedule:
         """The faults that are left, spread over the time that is left."""
         gap = max(0.0, self._until - after) / max(1, len(self._deck))
         self._due = after + gap * self._chance.uniform(0.2, 1.2)
-
-    def _put_off(self) -> None:
-        """Nobody was there: another kind now, this one later."""
-        kind = self._deck.pop(0)
-        self.missed[kind.name] += 1
-        self._deck.insert(self._chance.randrange(1, len(self._deck) + 1) if self._deck else 0, kind)
-        self._due = time.monotonic()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from deepgen.engines.ray.lease import SILENT_SECONDS
 from deepgen.vocabulary import DeepgenError
 from faults import family, processes
 from faults.nodes import Nodes
@@ -22,6 +23,7 @@ from faults.watch import Watch, strangers
 GLANCE = 0.02
 STUCK = 240.0  # seconds without a fault or an ended trial: the command hangs
 LINGER = 15.0  # seconds for what a killed command had started to notice and end
+LINGER_ON_RAY = SILENT_SECONDS + LINGER  # a measuring process may wait that long for a word from its driver
 COMMON = ["--target", "cpu", "--no-transfer", "--no-second-look", "--keep-top", "2", "--jobs", "2", "--json"]
 # In the temporary folder: what Ray itself keeps, and two empty files by which hosts take turns.
 STAY = ("ray", "deepgen-turns-")
@@ -168,14 +170,17 @@ class Bench:
         """What a command had started ends with it, however it ended. A cluster's processes stay."""
         if self.nodes is not None:
             return
-        until = time.monotonic() + LINGER
-        while left := self._others():
+        if left := self._lingering(LINGER):
+            wrong.append(f"run {self.report.runs} left processes behind: {[*map(processes.command_of, left)]}")
+            processes.send(left, processes.KILL)
+
+    def _lingering(self, seconds: float) -> list[int]:
+        """Who has not ended by then."""
+        until = time.monotonic() + seconds
+        while (left := self._others()) and time.monotonic() < until:
             self.schedule.pass_on()  # what was suspended goes on in its time
-            if time.monotonic() > until:
-                wrong.append(f"run {self.report.runs} left processes behind: {[*map(processes.command_of, left)]}")
-                processes.send(left, processes.KILL)
-                return
             time.sleep(GLANCE)
+        return left
 
     def _others(self) -> list[int]:
         mine = {1, *processes.ancestors_and_self()}
@@ -209,13 +214,14 @@ class Bench:
 
     def left_behind(self) -> dict[str, list[str]]:
         """What `deepgen clean` found of killed runs, and what was there after it."""
+        left = self._lingering(LINGER_ON_RAY if self.nodes is not None else LINGER)
         cleaned = self._command(["clean", "--yes"]).stdout
         temp, cache = self.place.disk("temp"), self.place.disk("cache") / "deepgen"
         rest = {
             "temp": sorted(path.name for path in temp.iterdir() if not path.name.startswith(STAY)),
             "cache/work": sorted(path.name for path in (cache / "work").glob("*")),
             "shared memory": sorted(path.name for path in Path("/dev/shm").iterdir()),
-            "processes": [processes.command_of(pid) for pid in self._others()],
+            "processes": [processes.command_of(pid) for pid in left],
         }
         removed = [line.split()[-1] for line in cleaned.splitlines() if "leftover" in line]
         return {"removed by clean": removed, **rest}

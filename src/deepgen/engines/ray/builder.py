@@ -16,6 +16,7 @@ from deepgen.build import BuildError, BuildLimits, Cache, Group, default_cache_f
 from deepgen.build.base import Toolchain
 from deepgen.engines.ray import undisturbed
 from deepgen.engines.ray.disk import refusal
+from deepgen.engines.ray.lease import end_with_node
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Verdict
 
@@ -34,6 +35,7 @@ def order(target: Target, toolchains: Mapping[str, str], limits: BuildLimits, ca
 
 def build(kernel: str, ordered: str) -> tuple[str, bytes]:
     """The task. A failed build is a result; an exception is an internal error."""
+    end_with_node()
     try:
         work = _build_setup(ordered)
         parsed = Kernel.from_json(json.loads(kernel))

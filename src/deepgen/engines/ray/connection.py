@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.engines.ray import roles
+from deepgen.engines.ray.lease import Renewals
 from deepgen.scratch import Scratch, sweep
 from deepgen.targets import host
 from deepgen.vocabulary import DeepgenError, Missing
@@ -52,7 +53,7 @@ class _Held:
         self.to: str | Local | None = None
         self.scratch: Scratch | None = None  # of the local cluster
         self.before: dict[str, str | None] = {}  # the environment as it was
-        self.actors: list[Any] = []
+        self.renewals: Renewals | None = None
 
 
 _held = _Held()
@@ -77,17 +78,18 @@ def disconnect() -> None:
     with _held.lock:
         _held.sessions -= 1
         if _held.sessions == 0:
-            _held.actors.clear()
+            renewals, _held.renewals = _held.renewals, None
+            if renewals is not None:
+                renewals.close()
             if _held.to is not None:
                 _close()
 
 
 def keep(actor: Any) -> None:
-    """Have the actor live as long as the connection.
-
-    Ray ends an actor when the handle of who started it is dropped: the next study of this process would find it dying.
-    """
-    _held.actors.append(actor)
+    """Have the actor live as long as the connection."""
+    with _held.lock:
+        _held.renewals = _held.renewals or Renewals(imported())
+        _held.renewals.add(actor)
 
 
 def imported() -> Any:

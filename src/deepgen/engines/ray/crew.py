@@ -14,8 +14,9 @@ from typing import Any
 from deepgen.engines.ray import connection, roles
 from deepgen.engines.ray.connection import NAMESPACE
 from deepgen.engines.ray.devices import Device, choose_kind
+from deepgen.engines.ray.lease import CONTROL
 from deepgen.engines.ray.roles import Node
-from deepgen.engines.ray.tester import CONTROL, Tester
+from deepgen.engines.ray.tester import Tester
 from deepgen.measure.base import Task
 from deepgen.vocabulary import DeepgenError, Kernel
 

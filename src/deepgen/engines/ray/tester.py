@@ -20,6 +20,7 @@ from deepgen import baselines
 from deepgen.build import Cache, default_cache_folder
 from deepgen.engines.ray import devices, undisturbed
 from deepgen.engines.ray.disk import kept, refusal
+from deepgen.engines.ray.lease import Lease, end_with_node
 from deepgen.measure import bandwidth, handed, open_runner, peak_gflops
 from deepgen.measure.base import Contender, Helper, Runner, Task, least_seconds
 from deepgen.measure.supervisor import DeviceSetAside
@@ -28,7 +29,6 @@ from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Kernel, Measu
 
 MOST_OPEN = 8  # studies whose runners are kept: the one that was idle longest makes room
 IDLE_SECONDS = 600.0  # after which a runner goes when another study comes: its driver may be gone
-CONTROL = "control"  # the concurrency group
 
 
 @dataclass
@@ -50,10 +50,16 @@ class Tester:
     def __init__(self, slot: int) -> None:
         import ray
 
+        end_with_node()
+        self._lease = Lease()
         self._slot = slot
         self._card = devices.pin(ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
         self._benches: dict[str, _Bench] = {}
         sweep()  # one before this that was killed
+
+    def renew(self) -> None:
+        """A driver is there."""
+        self._lease.renew()
 
     def describe(self) -> str:
         return json.dumps({**devices.probe(self._slot, self._card).to_json(), "pid": os.getpid()})

@@ -1,0 +1,103 @@
+"""A process on a node ends when those it works for are gone: its node, or every driver.
+
+Ray sees to that as well, by timers that wait for a moment of the wall clock. When a clock is set back, they stand still
+for as long: a measuring process that nobody knows of any more would keep its device. What is here does not look at the
+wall clock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+CONTROL = "control"  # the concurrency group of an actor's calls that are answered while a kernel runs
+SILENT_SECONDS = 60.0  # without a word from any driver
+RENEW_SECONDS = 10.0
+TICK_SECONDS = 1.0
+
+
+def _end() -> None:
+    os._exit(1)  # threads may hang. The system frees locks, keepers end kernels, and the next process removes folders
+
+
+class Lease:
+    """Ends this process once no driver has renewed it for a while."""
+
+    def __init__(self, end: Callable[[], None] = _end, seconds: float = SILENT_SECONDS, tick: float = TICK_SECONDS):
+        self._end, self._seconds, self._tick = end, seconds, tick
+        self._left = seconds
+        threading.Thread(target=self._run_out, name="deepgen-lease", daemon=True).start()
+
+    def renew(self) -> None:
+        self._left = self._seconds
+
+    def _run_out(self) -> None:
+        # Counted in ticks: a process that was suspended must not end before it has heard what came meanwhile.
+        while self._left > 0.0:
+            time.sleep(self._tick)
+            self._left -= self._tick
+        self._end()
+
+
+@lru_cache(maxsize=1)
+def end_with_node() -> None:
+    """From now on this process ends with its node's raylet, which started it."""
+    raylet = os.getppid()
+    if os.environ.get("RAY_RAYLET_PID") != str(raylet):
+        return  # something stands between them, or there is no node
+
+    def watch() -> None:
+        while os.getppid() == raylet:
+            time.sleep(TICK_SECONDS)
+        _end()
+
+    threading.Thread(target=watch, name="deepgen-node", daemon=True).start()
+
+
+class Renewals:
+    """Has measuring actors know that this driver is there, and keeps them alive.
+
+    Ray ends an actor when the handle of who started it is dropped: the next study of this process would find it dying.
+    """
+
+    def __init__(self, ray: Any, seconds: float = RENEW_SECONDS) -> None:
+        self._ray, self._seconds = ray, seconds
+        self._actors: set[Any] = set()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="deepgen-renewals", daemon=True)
+        self._thread.start()
+
+    def add(self, actor: Any) -> None:
+        self._actors.add(actor)
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+        self._actors.clear()
+
+    def _follow(self) -> None:
+        asked: dict[Any, Any] = {}
+        while not self._over.wait(self._seconds):
+            # A lost connection is told to those who wait for a measurement.
+            with suppress(Exception):
+                waiting = {actor: ref for actor, ref in asked.items() if not self._answered(actor, ref)}
+                asked = {actor: waiting.get(actor) or self._asked(actor) for actor in list(self._actors)}
+
+    def _asked(self, actor: Any) -> Any:
+        return actor.renew.options(concurrency_group=CONTROL).remote()
+
+    def _answered(self, actor: Any, ref: Any) -> bool:
+        if not self._ray.wait([ref], timeout=0)[0]:
+            return False
+        try:
+            self._ray.get(ref)
+        except self._ray.exceptions.ActorDiedError:
+            self._actors.discard(actor)
+        except self._ray.exceptions.RayError:
+            pass  # it is being started again
+        return True
