@@ -21,7 +21,7 @@ import pytest
 
 from deepgen import generators, scratch, targets
 from deepgen.engines import Engine, LocalEngine, Outcome, Session
-from deepgen.engines.ray import RayEngine, connection, roles
+from deepgen.engines.ray import RayEngine, connection, lease, roles
 from deepgen.generators.sim import SimTiles
 from deepgen.measure.base import Policy, Task
 from deepgen.operators import gemm
@@ -183,6 +183,20 @@ def test_a_device_whose_process_dies_comes_back_and_its_trial_is_run_again(nodes
         assert session.verify(kernels(1)[0], 3, "normal").ok, "and finals find it again too"
     assert killed[0] == 1
     assert all(outcome.measurement.ok for outcome in outcomes.values())
+
+
+def test_a_device_whose_process_is_suspended_is_started_again(nodes: Nodes, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch, opened(nodes.engine(tmp_path), "measure_seconds=0.1") as session:
+        patch.setattr(lease, "HANGS_ROUNDS", 2)
+        renewals = connection._held.renewals
+        assert renewals is not None
+        patch.setattr(renewals, "_seconds", 0.5)
+        [device] = processes("ray::Tester")
+        assert until(lambda: len(renewals._known) > 0)
+        os.kill(device, signal.SIGSTOP)
+        session.submit(0, kernels(1)[0])
+        assert collect(session, 1)[0].measurement.ok
+    assert not Path(f"/proc/{device}").exists()
 
 
 def test_a_kernel_on_the_processor_survives_the_death_of_the_process_it_runs_in(nodes: Nodes, tmp_path: Path) -> None:

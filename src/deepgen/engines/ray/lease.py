@@ -1,4 +1,4 @@
-"""A process on a node ends when those it works for are gone: its node, or every driver.
+"""A process on a node ends when those it works for are gone: its node, or every driver; and when it hangs.
 
 Ray sees to that as well, by timers that wait for a moment of the wall clock. When a clock is set back, they stand still
 for as long: a measuring process that nobody knows of any more would keep its device. What is here does not look at the
@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 CONTROL = "control"  # the concurrency group of an actor's calls that are answered while a kernel runs
 SILENT_SECONDS = 60.0  # without a word from any driver
 RENEW_SECONDS = 10.0
+HANGS_ROUNDS = 6  # of renewals without an answer
 TICK_SECONDS = 1.0
 
 
@@ -59,15 +61,26 @@ def end_with_node() -> None:
     threading.Thread(target=watch, name="deepgen-node", daemon=True).start()
 
 
+@dataclass
+class _Asked:
+    """An actor's last call."""
+
+    ref: Any
+    rounds: int = 0  # for which it has not been answered
+
+
 class Renewals:
     """Has measuring actors know that this driver is there, and keeps them alive.
 
     Ray ends an actor when the handle of who started it is dropped: the next study of this process would find it dying.
+    An actor that has answered and does so no more, as it hangs or was suspended, is killed. Ray starts it again.
     """
 
     def __init__(self, ray: Any, seconds: float = RENEW_SECONDS) -> None:
         self._ray, self._seconds = ray, seconds
         self._actors: set[Any] = set()
+        self._known: set[Any] = set()  # those that have answered: others may wait for their node
+        self._asked: dict[Any, _Asked] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="deepgen-renewals", daemon=True)
         self._thread.start()
@@ -78,26 +91,39 @@ class Renewals:
     def close(self) -> None:
         self._over.set()
         self._thread.join()
-        self._actors.clear()
+        for kept in (self._actors, self._known, self._asked):
+            kept.clear()
 
     def _follow(self) -> None:
-        asked: dict[Any, Any] = {}
         while not self._over.wait(self._seconds):
-            # A lost connection is told to those who wait for a measurement.
-            with suppress(Exception):
-                waiting = {actor: ref for actor, ref in asked.items() if not self._answered(actor, ref)}
-                asked = {actor: waiting.get(actor) or self._asked(actor) for actor in list(self._actors)}
+            for actor in list(self._actors):
+                # A lost connection is told to those who wait for a measurement.
+                with suppress(Exception):
+                    self._renew(actor)
 
-    def _asked(self, actor: Any) -> Any:
-        return actor.renew.options(concurrency_group=CONTROL).remote()
+    def _renew(self, actor: Any) -> None:
+        asked = self._asked.get(actor)
+        if asked is not None and not self._answered(actor, asked.ref):
+            asked.rounds += 1
+            if asked.rounds >= HANGS_ROUNDS and actor in self._known:
+                self._known.discard(actor)
+                self._ray.kill(actor, no_restart=False)
+        elif actor in self._actors:
+            self._asked[actor] = _Asked(actor.renew.options(concurrency_group=CONTROL).remote())
 
     def _answered(self, actor: Any, ref: Any) -> bool:
         if not self._ray.wait([ref], timeout=0)[0]:
             return False
         try:
             self._ray.get(ref)
+            self._known.add(actor)
         except self._ray.exceptions.ActorDiedError:
-            self._actors.discard(actor)
+            self._forget(actor)
         except self._ray.exceptions.RayError:
-            pass  # it is being started again
+            self._known.discard(actor)  # it is being started again
         return True
+
+    def _forget(self, actor: Any) -> None:
+        self._actors.discard(actor)
+        self._known.discard(actor)
+        self._asked.pop(actor, None)

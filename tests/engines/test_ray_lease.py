@@ -1,0 +1,189 @@
+"""Processes on a node whose driver or node is gone end by themselves, whether Ray notices or not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deepgen.engines.ray import connection, undisturbed
+from deepgen.engines.ray import tester as testers
+from deepgen.engines.ray.lease import RENEW_SECONDS, SILENT_SECONDS, Lease, Renewals
+
+SECONDS = 30.0
+
+
+def until(condition: Any) -> bool:
+    end = time.monotonic() + SECONDS
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return bool(condition())
+
+
+def test_a_process_that_no_driver_speaks_to_ends() -> None:
+    ended = threading.Event()
+    Lease(ended.set, seconds=0.03, tick=0.01)
+    assert ended.wait(SECONDS)
+
+
+def test_a_process_that_a_driver_speaks_to_stays() -> None:
+    ended = threading.Event()
+    lease = Lease(ended.set, seconds=1.0, tick=0.01)
+    for _ in range(10):
+        lease.renew()
+        assert not ended.wait(0.15), "it was renewed all the while"
+
+
+def test_a_driver_speaks_often_enough() -> None:
+    assert SILENT_SECONDS >= 5 * RENEW_SECONDS, "some words may be late or lost"
+
+
+ORPHAN = """
+import os, time
+from deepgen.engines.ray import lease
+lease.TICK_SECONDS = 0.01
+if os.fork():
+    time.sleep(60)
+os.environ["RAY_RAYLET_PID"] = str(os.getppid())
+lease.end_with_node()
+print("begins", flush=True)
+time.sleep(10)
+print("is still there", flush=True)
+"""
+
+
+def test_a_process_whose_raylet_was_killed_ends() -> None:
+    """Ray's own check for this stands still while a clock is set back."""
+    raylet = subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True)
+    assert raylet.stdout is not None
+    with raylet.stdout as said:
+        assert said.readline() == "begins\n"
+        raylet.kill()
+        raylet.wait()
+        assert said.read() == "", "the pipe ends with the last process that holds it"
+
+
+class RayError(Exception):
+    pass
+
+
+class ActorDiedError(RayError):
+    pass
+
+
+class Actor:
+    """Counts how often it is renewed."""
+
+    def __init__(self, answer: Exception | None = None) -> None:
+        self.renew = self
+        self.answer = answer
+        self.renewed = 0
+        self.silent = False
+        self.killed: list[bool] = []  # with no_restart
+
+    def options(self, concurrency_group: str) -> Actor:
+        return self
+
+    def remote(self) -> Actor:
+        self.renewed += 1
+        return self
+
+
+def ask(actor: Actor) -> None:
+    if actor.answer is not None:
+        raise actor.answer
+
+
+RAY = SimpleNamespace(
+    exceptions=SimpleNamespace(RayError=RayError, ActorDiedError=ActorDiedError),
+    wait=lambda refs, timeout: ([ref for ref in refs if not ref.silent], [ref for ref in refs if ref.silent]),
+    get=ask,
+    kill=lambda actor, no_restart: actor.killed.append(no_restart),
+)
+
+
+def test_a_driver_renews_its_devices_until_it_closes() -> None:
+    well, restarting, dead, silent = Actor(), Actor(RayError()), Actor(ActorDiedError()), Actor()
+    silent.silent = True
+    renewals = Renewals(RAY, seconds=0.01)
+    for actor in (well, restarting, dead, silent):
+        renewals.add(actor)
+    assert until(lambda: well.renewed > 5 and restarting.renewed > 5)
+    renewals.close()
+    assert dead.renewed == 1, "nobody asks the dead again"
+    assert silent.renewed == 1, "one call waits there, and not a growing heap of them"
+    assert not silent.killed, "it may wait for its node"
+    count = well.renewed
+    time.sleep(0.05)
+    assert well.renewed == count
+
+
+def test_a_device_that_answers_no_more_is_started_again() -> None:
+    """As it does when it was suspended: its trial, and the turn that it may hold, would wait for ever."""
+    actor = Actor()
+    renewals = Renewals(RAY, seconds=0.01)
+    renewals.add(actor)
+    assert until(lambda: actor.renewed > 5)
+    assert not actor.killed
+    actor.silent = True
+    assert until(lambda: actor.killed)
+    time.sleep(0.2)
+    renewals.close()
+    assert actor.killed == [False], "once: it takes its time to come back"
+
+
+def test_actors_are_renewed_as_long_as_there_is_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "imported", lambda: RAY)
+    monkeypatch.setattr(connection, "_held", held := connection._Held())
+    held.sessions = 2
+    connection.keep(Actor())
+    renewals = held.renewals
+    assert renewals is not None
+    connection.disconnect()
+    assert held.renewals is renewals, "another session is left"
+    connection.disconnect()
+    assert held.renewals is None and not renewals._thread.is_alive()
+
+
+HOLDER = """
+import subprocess, sys, time
+from pathlib import Path
+from deepgen.engines.ray import undisturbed
+with undisturbed.timing(Path(sys.argv[1])):
+    child = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_turn_ends_with_its_process_and_not_with_what_that_started(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    with holder.stdout as said:
+        child = int(said.readline())
+    try:
+        holder.kill()
+        holder.wait()
+        began = time.monotonic()
+        with undisturbed.timing(tmp_path):
+            assert time.monotonic() - began < SECONDS
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_measuring_process_has_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(get_accelerator_ids=dict)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: context))
+    words: list[str] = []
+    monkeypatch.setattr(testers, "Lease", lambda: SimpleNamespace(renew=lambda: words.append("renewed")))
+    monkeypatch.setattr(testers, "end_with_node", lambda: words.append("ends with its node"))
+    testers.Tester(0).renew()
+    assert words == ["ends with its node", "renewed"]
