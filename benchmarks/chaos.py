@@ -49,6 +49,7 @@ WRAP_UP = LAST_STUDY + 600.0  # beside the time of the faults: the calm studies 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=("local", "ray"), default="local")
+    parser.add_argument("--nodes", type=int, default=2, help="of the Ray cluster, beside its head")
     parser.add_argument("--minutes", type=float, default=30.0, help="over which the faults are spread")
     parser.add_argument("--faults", type=int, default=200, help="that hit")
     parser.add_argument("--seed", type=int, default=1)
@@ -88,7 +89,7 @@ def inside(given: argparse.Namespace, place: Place) -> int:
     kinds = [kind for kind in kinds if given.kind is None or kind.name in given.kind]
     specs = [replace(spec, trials=given.trials or spec.trials) for spec in SPECS if given.study in (None, spec.name)]
     undisturbed = {spec.name: calm(place, spec) for spec in specs}
-    nodes = Nodes(place.root, place.environment()) if given.engine == "ray" else None
+    nodes = Nodes(place.root, place.environment(), given.nodes) if given.engine == "ray" else None
     started = time.monotonic()
     seconds = given.minutes * 60.0
     overtime = OVERTIME * seconds

@@ -12,13 +12,12 @@ from typing import Any
 from deepgen.engines.ray import connection, roles
 
 STORE_BYTES = 96 << 20
-COUNT = 2  # nodes beside the head, each with one build slot and one device
 
 
 class Nodes:
-    """A head without a role, and nodes that build and measure."""
+    """A head without a role, and nodes beside it, each with one build slot and one device."""
 
-    def __init__(self, root: Path, environment: dict[str, str]) -> None:
+    def __init__(self, root: Path, environment: dict[str, str], count: int) -> None:
         """`environment`: of all processes of the cluster, and so of this one, which starts them."""
         token = root / "token"
         token.write_text(secrets.token_hex(32))
@@ -32,9 +31,14 @@ class Nodes:
         connection.apply_environment(connection.imported())
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}
+        head = {
+            "num_cpus": 0,
+            "include_dashboard": False,
+            "include_log_monitor": False,
+            "object_store_memory": STORE_BYTES,
+        }
         self._cluster = Cluster(initialize_head=True, connect=False, head_node_args=head)
-        self._nodes = [self._added() for _ in range(COUNT)]
+        self._nodes = [self._added() for _ in range(count)]
 
     @property
     def address(self) -> str:

@@ -17,12 +17,10 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 
 
-def disturbed(tmp_path: Path, engine: str, *, faults: int, minutes: float, trials: int) -> dict[str, Any]:
+def disturbed(tmp_path: Path, *options: str) -> dict[str, Any]:
     """What a chaos run says of itself."""
     out = tmp_path / "chaos.json"
-    given = {"engine": engine, "faults": faults, "minutes": minutes, "trials": trials, "seed": 3}
-    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, "benchmarks/chaos.py", "--study", "half-bad", *words, "--out", str(out)]
+    command = [sys.executable, "benchmarks/chaos.py", "--study", "half-bad", "--seed", "3", *options, "--out", str(out)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600)
     if "there can be no chaos run" in done.stderr or "unshare" in done.stderr:
         pytest.skip(done.stderr.strip())
@@ -32,7 +30,7 @@ def disturbed(tmp_path: Path, engine: str, *, faults: int, minutes: float, trial
 
 @pytest.mark.slow
 def test_on_this_machine(tmp_path: Path) -> None:
-    results = disturbed(tmp_path, "local", faults=12, minutes=0.25, trials=8)
+    results = disturbed(tmp_path, "--engine", "local", "--faults", "8", "--minutes", "0.2", "--trials", "6")
     assert results["violations"] == []
     assert results["faults"] >= 4, "on a busy machine some find nobody to strike in time"
 
@@ -40,6 +38,9 @@ def test_on_this_machine(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
 def test_on_a_ray_cluster(tmp_path: Path) -> None:
-    results = disturbed(tmp_path, "ray", faults=6, minutes=0.2, trials=4)
+    """One node, struck where only the engine and the chaos run itself can go wrong: each process costs seconds."""
+    kinds = ("--kind", "kill tuner", "--kind", "kill tester", "--kind", "clock jump")
+    size = ("--nodes", "1", "--faults", "3", "--minutes", "0.2", "--trials", "3")
+    results = disturbed(tmp_path, "--engine", "ray", *size, *kinds)
     assert results["violations"] == []
     assert results["faults"] >= 2
