@@ -10,6 +10,8 @@ faults have hit. A watcher of its own reads the journal all the while. What it a
 - processes end with the command that started them; what killed runs leave on disk is removed by `deepgen clean`;
 - the winner loads and is right.
 
+On Ray clocks are set back by seconds only: Ray's own timers stand still for as long as a clock is set back.
+
 It runs in namespaces of its own (`unshare`), with small disks of its own; nothing outside is touched.
 
     python benchmarks/chaos.py --engine local --minutes 30 --faults 200 --seed 1 --out FILE
