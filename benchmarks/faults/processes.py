@@ -41,6 +41,11 @@ def family(pid: int) -> list[int]:
     return [pid, *descendants(pid)]
 
 
+def children() -> set[int]:
+    """Of this process itself."""
+    return {pid for pid, process in descendants(os.getpid()).items() if process.parent == os.getpid()}
+
+
 def everyone() -> list[int]:
     """All processes that can be seen and have not ended."""
     found = (look(int(entry.name)) for entry in Path("/proc").glob("[0-9]*"))
