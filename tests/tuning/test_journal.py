@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -156,6 +157,25 @@ def test_a_full_disk_is_an_error_in_words_and_loses_nothing(tmp_path: Path) -> N
         assert survived >= 1
         journal.finish([trial(survived)])
         assert len(journal.trials()) == survived + 1
+
+
+@pytest.mark.parametrize("missing", [1, 1000, 4000, 4096 + 24 + 100])
+def test_a_commit_that_a_full_disk_cut_off_is_no_damage(tmp_path: Path, missing: int) -> None:
+    """Nobody was told of it, and what the writer had appended before the disk was full lies in the log."""
+    (later := tmp_path / "later").mkdir()
+    with Journal(tmp_path, write=True) as journal:
+        fill(journal, 10)
+        journal.finish([trial(0)])
+        before = (tmp_path / f"{FILE}-wal").stat().st_size
+        journal.finish([trial(1)])
+        log = (tmp_path / f"{FILE}-wal").read_bytes()
+        shutil.copyfile(tmp_path / FILE, later / FILE)
+    assert len(log) - missing > before
+    (later / f"{FILE}-wal").write_bytes(log[:-missing])
+    with Journal(later, write=True) as journal:
+        assert [t.id for t in journal.trials()] == [0]
+        assert not journal.damage
+    assert not list(later.glob("*damaged*"))
 
 
 WRITER = """

@@ -90,7 +90,8 @@ def _read(data: bytes, log: bytes) -> _File:
         page = frames[at + _FRAME_HEAD : at + _FRAME_HEAD + PAGE].ljust(PAGE, b"\0")
         logged[int.from_bytes(frames[at : at + 4], "big")] = page
         all_logged.append(page)
-        commits.append(any(frames[at + 4 : at + 8]))
+        whole = at + _FRAME_HEAD + PAGE <= len(frames)  # a full disk may cut off what was not committed
+        commits.append(whole and any(frames[at + 4 : at + 8]))
     return _File(pages, logged, all_logged, commits)
 
 
