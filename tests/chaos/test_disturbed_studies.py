@@ -30,9 +30,9 @@ def disturbed(tmp_path: Path, *options: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_on_this_machine(tmp_path: Path) -> None:
-    results = disturbed(tmp_path, "--engine", "local", "--faults", "8", "--minutes", "0.2", "--trials", "6")
+    results = disturbed(tmp_path, "--engine", "local", "--faults", "6", "--minutes", "0.15", "--trials", "5")
     assert results["violations"] == []
-    assert results["faults"] >= 4, "on a busy machine some find nobody to strike in time"
+    assert results["faults"] >= 3, "on a busy machine some find nobody to strike in time"
 
 
 @pytest.mark.slow
