@@ -13,6 +13,7 @@ from deepgen.engines.ray import connection, roles
 from faults import processes
 
 STORE_BYTES = 96 << 20
+_TRIES = 10  # to start a node; Ray waits half a minute each time
 
 
 class Nodes:
@@ -56,12 +57,12 @@ class Nodes:
 
     def _added(self) -> Any:
         resources = roles.of_node(1, 1, ())
-        for last in (False, False, True):
+        for tries in range(_TRIES):
             before = processes.children()
             try:
                 return self._cluster.add_node(num_cpus=0, resources=resources, object_store_memory=STORE_BYTES)
             except Exception:  # Ray has no other class for a node that was not up in time, as on a busy machine
                 processes.send(processes.children() - before, processes.KILL)
-                if last:
+                if tries == _TRIES - 1:
                     raise
         raise AssertionError("the last try returns or raises")

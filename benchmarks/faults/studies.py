@@ -140,7 +140,9 @@ class Bench:
                     next_look = time.monotonic() + 5 * GLANCE
                 if len(watch.ended) != self.ended:
                     self.ended, moved = len(watch.ended), time.monotonic()
+                before = time.monotonic()
                 struck = self.schedule.step(self)
+                moved += time.monotonic() - before  # to bring a node back takes a while
                 if struck is not None:
                     moved = time.monotonic()
                     history.append(f"{moved:.2f}: {struck.what}, {self.ended} trials ended")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shlex
@@ -22,6 +23,7 @@ import pytest
 from deepgen import generators, scratch, targets
 from deepgen.engines import Engine, LocalEngine, Outcome, Session
 from deepgen.engines.ray import RayEngine, connection, lease, roles
+from deepgen.engines.ray.session import RaySession
 from deepgen.generators.sim import SimTiles
 from deepgen.measure.base import Policy, Task
 from deepgen.operators import gemm
@@ -191,8 +193,10 @@ def test_a_device_whose_process_is_suspended_is_started_again(nodes: Nodes, tmp_
         renewals = connection._held.renewals
         assert renewals is not None
         patch.setattr(renewals, "_seconds", 0.5)
-        [device] = processes("ray::Tester")
-        assert until(lambda: len(renewals._known) > 0)
+        assert isinstance(session, RaySession)
+        [member] = session._crew.ready
+        device = json.loads(session._ray.get(member.handle.describe.remote()))["pid"]
+        assert until(lambda: member.handle in renewals._known)
         os.kill(device, signal.SIGSTOP)
         session.submit(0, kernels(1)[0])
         assert collect(session, 1)[0].measurement.ok
