@@ -30,7 +30,9 @@ def _end() -> None:
 class Lease:
     """Ends this process once no driver has renewed it for a while."""
 
-    def __init__(self, end: Callable[[], None] = _end, seconds: float = SILENT_SECONDS, tick: float = TICK_SECONDS):
+    def __init__(
+        self, end: Callable[[], None] = _end, seconds: float = SILENT_SECONDS, tick: float = TICK_SECONDS
+    ) -> None:
         self._end, self._seconds, self._tick = end, seconds, tick
         self._left = seconds
         threading.Thread(target=self._run_out, name="deepgen-lease", daemon=True).start()
@@ -70,10 +72,10 @@ class _Asked:
 
 
 class Renewals:
-    """Has measuring actors know that this driver is there, and keeps them alive.
+    """Lets measuring actors know that this driver is there, and keeps them alive.
 
     Ray ends an actor when the handle of who started it is dropped: the next study of this process would find it dying.
-    An actor that has answered and does so no more, as it hangs or was suspended, is killed. Ray starts it again.
+    An actor that stops answering, because it hangs or was suspended, is killed, and Ray starts it again.
     """
 
     def __init__(self, ray: Any, seconds: float = RENEW_SECONDS) -> None:
