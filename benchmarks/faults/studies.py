@@ -75,7 +75,8 @@ def calm(place: Place, spec: Spec) -> Watch:
     process.terminate()  # nobody needs its finals
     said = process.communicate()[1]
     watch.look()
-    if len(watch.ended) < spec.trials or watch.wrong:
+    done = process.returncode == 0 or len(watch.ended) == spec.trials  # a small space has fewer
+    if not done or watch.wrong:
         raise DeepgenError(f"{spec.name} fails without any fault: {said} {watch.wrong}")
     return watch
 
