@@ -259,4 +259,4 @@ def test_the_printed_result_says_which_baseline_is_not_compared(
         {"name": "planted", "verdict": "wrong", "detail": "C[0, 1] is 2", "error": 1.07}
     ]
     print_result(study)
-    assert "doubts   planted was called wrong: C[0, 1] is 2; not compared" in capsys.readouterr().out
+    assert "doubts   - planted was called wrong: C[0, 1] is 2; not compared" in capsys.readouterr().out
