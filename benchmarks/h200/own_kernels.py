@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "kernels"
 FAULTY = """
 template <int V>
 __global__ void scale(float *y, const float *x, float f, int n) {
-    if (HOW == 1) while (*(volatile int *)&n >= 0) ;              // never ends
+    if (HOW == 1) while (((volatile const float *)x)[0] == ((volatile const float *)x)[0]) ;  // never ends
     if (HOW == 2) *(int *)8 = 1;                                  // an address that is nobody's
     const int first = (blockIdx.x * blockDim.x + threadIdx.x) * V;
     for (int i = first; i < first + V; i++)
