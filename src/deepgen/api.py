@@ -37,6 +37,7 @@ def tune(
     strategy: str | Kind = DEFAULT,
     options: Mapping[str, Any] | None = None,
     transfer: bool = True,
+    learn_from: Sequence[str | Path] = (),
     second_look: bool = True,
     target_speedup: float | None = None,
     patience: int | None = None,
@@ -65,6 +66,7 @@ def tune(
     baselines use at most on a CPU. `knobs` narrows knobs to some of their values. `generator` is a family of kernels of
     your own in place of deepgen's; `strategy` may be a class of your own, and `baselines` a list of names and such
     classes. `counters` is "default" or a list of events that are counted of every right kernel, in runs of their own.
+    `learn_from` names files to start from: what was measured of the same kernel, as T4 or as Kernel Tuner's cache.
     `out` is where studies are kept.
 
     `progress` shows how far the run is, by default in a terminal and in a notebook; `watch` is called with the same
@@ -104,6 +106,7 @@ def tune(
         strategy=strategy,
         options=options or {},
         transfer=transfer,
+        learn_from=tuple(map(Path, learn_from)),
         second_look=second_look,
         target_speedup=target_speedup,
         patience=patience,

@@ -51,5 +51,12 @@ def test_a_study_leaves_as_t4_and_is_replayed(deepgen: Callable, project: Path) 
         assert {"configuration", "times", "invalidity", "correctness"} <= set(row), "what T4's schema requires"
     said = deepgen("replay", "t4.json", "--strategy", "random", "--budget", "5", "--repeats", "2", "--json")
     assert said.code == 0 and len(said.json()["scores"]) == 2
+    fresh = ("tune", "gemm", "MNK=64", "--target", "sim", "--trials", "3", "--no-transfer", "--learn-from", "t4.json")
+    assert deepgen(*fresh, "--out", "again").code == 0
+    (again,) = (project / "again").iterdir()
+    assert any("t4.json" in note for _, note in Study.open(again).notes())
+    assert deepgen(*fresh, "--out", "again").code == 0, "what it began with is kept"
+    late = deepgen(*fresh[:-1], "other.json", "--out", "again")
+    assert late.code == 2 and "has begun without other.json" in late.err
     learned = deepgen("replay", "t4.json", "--budget", "3", "--repeats", "1", "--learn-from", "t4.json", "--json")
     assert learned.json()["learned_from"] == ["t4"]

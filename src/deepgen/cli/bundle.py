@@ -157,7 +157,7 @@ def merge(
 
 
 # Options of `tune` that say when a search ends; a bundle is packed whole.
-NOT_PACKED = ("time_budget", "options", "transfer", "second_look", "target_speedup", "patience")
+NOT_PACKED = ("time_budget", "options", "transfer", "learn_from", "second_look", "target_speedup", "patience")
 
 
 def command(words: Sequence[str], given: Mapping[str, Any], *, warm: bool) -> str:

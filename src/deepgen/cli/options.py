@@ -134,6 +134,12 @@ StartFrom = Annotated[
     typer.Option("--start-from", min=0, help="First rank to try, with --strategy exhaustive. [0]", show_default=False),
 ]
 NoTransfer = Annotated[bool, typer.Option("--no-transfer", help="Do not learn from earlier studies.")]
+LearnFrom = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--learn-from", help="A recording to start from, T4 or Kernel Tuner's cache; repeatable.", show_default=False
+    ),
+]
 NoSecondLook = Annotated[
     bool,
     typer.Option(

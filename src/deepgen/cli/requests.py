@@ -22,8 +22,8 @@ from deepgen.vocabulary.errors import BadInput
 
 # What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
 OF_A_RUN = (
-    "trials", "time_budget", "seed", "strategy", "options", "transfer", "second_look", "target_speedup", "patience",
-    "keep_top", "counters", "out",
+    "trials", "time_budget", "seed", "strategy", "options", "transfer", "learn_from", "second_look", "target_speedup",
+    "patience", "keep_top", "counters", "out",
 )  # fmt: skip
 PLACEMENT = ("family", "threads")
 

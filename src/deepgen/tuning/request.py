@@ -41,6 +41,7 @@ class Request:
     strategy: str | search.Kind = search.DEFAULT  # a name, or a strategy of your own
     options: Mapping[str, Any] = field(default_factory=dict)  # of the strategy
     transfer: bool = True  # learn from earlier studies of the same generator in the same folder
+    learn_from: tuple[Path, ...] = ()  # recordings of the same kernel: T4 files, caches of Kernel Tuner
     second_look: bool = True  # kernels that their build statistics predict to be clearly slow are not run
     target_speedup: float | None = None  # stop once this many times faster than the fastest baseline
     patience: int | None = None  # stop after this many trials without a better one

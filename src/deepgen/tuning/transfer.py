@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from deepgen import operators
-from deepgen.search import Past
+from deepgen.search import Past, recorded
 from deepgen.space import Space
 from deepgen.tuning.journal import FILE, Journal
 from deepgen.tuning.request import Plan, Request
 from deepgen.tuning.study import Study
-from deepgen.vocabulary import DeepgenError, Json, Measurement, Trial, Verdict
+from deepgen.vocabulary import BadInput, DeepgenError, Json, Measurement, Trial, Verdict
 
 STUDIES = 3  # the most alike; more add little and cost time at every ask
 TRIALS = 600  # of each
@@ -21,15 +22,20 @@ LEAST = 20  # trials, below which a study has seen too little
 
 def history(request: Request, planned: Plan, journal: Journal) -> list[Past]:
     """The earlier studies that this one learns from: chosen when it begins, the same whenever it is resumed."""
-    if not request.transfer:
+    if not request.transfer and not request.learn_from:
         return []
     kept = journal.history()
     if kept is None:
-        kept = [] if journal.asks() else [_kept(study) for study in _alike(request, planned)]
+        studies = _alike(request, planned) if request.transfer else []
+        kept = [] if journal.asks() else [*map(_recording, request.learn_from), *map(_kept, studies)]
         journal.keep_history(kept)
         if kept:
             names = ", ".join(str(row["name"]) for row in kept)
             journal.note(f"the search starts from the results of earlier studies: {names}")
+    known = {row["name"] for row in kept}
+    late = next((path.name for path in request.learn_from if path.name not in known), None)
+    if late is not None:
+        raise BadInput(f"{planned.folder} has begun without {late}", allowed="another folder for a new study: --out")
     return [_past(row) for row in kept]
 
 
@@ -55,10 +61,16 @@ def _neighbours(planned: Plan) -> Iterator[Study]:
         try:
             study = Study.open(folder)
             least = 1 if folder == planned.after else LEAST
-            if study.definition["generator"] == planned.definition["generator"] and len(study.trials()) >= least:
+            if _same_family(study.definition, planned.definition) and len(study.trials()) >= least:
                 yield study
         except DeepgenError:
             continue  # a study that cannot be read has nothing to teach
+
+
+def _same_family(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether both are of one generator; kernels of the user's own are one each."""
+    kernels = [definition["operator"].get("kernel") for definition in (one, other)]
+    return bool(one["generator"] == other["generator"]) and kernels[0] == kernels[1]
 
 
 def _distance(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
@@ -83,6 +95,17 @@ def _kept(study: Study) -> dict[str, Json]:
         "space": study.space.to_json(),
         "trials": trials,
     }
+
+
+def _recording(path: Path) -> dict[str, Json]:
+    """What a journal keeps of a recording: of a large one, fast and slow configs in equal steps."""
+    known = recorded.read(path)
+    trials = sorted(known.past.trials, key=lambda trial: (trial.seconds is None, trial.seconds))
+    step = max(1, math.ceil(len(trials) / TRIALS))
+    rows: list[Json] = [
+        [known.space.rank(dict(t.config)), t.seconds, t.measurement.verdict.value] for t in trials[::step]
+    ]
+    return {"name": path.name, "describe": known.name, "space": known.space.to_json(), "trials": rows}
 
 
 def _past(row: Mapping[str, Any]) -> Past:
