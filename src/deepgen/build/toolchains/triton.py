@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.build import amdgpu_notes, elf
-from deepgen.build.base import BuildLimits, Built
+from deepgen.build.base import BuildLimits, Built, Recipe
 from deepgen.build.group import Group
 from deepgen.build.toolchains import gpu_facts, hip_clang, ptxas, triton_program
 from deepgen.build.toolchains.disassembly import sass
@@ -73,6 +73,17 @@ class Triton:
             return sass(self.disassembler, folder / f"{triton_program.STEM}.cubin")
         return (folder / f"{triton_program.STEM}.ptx").read_text()
 
+    def recipe(self, kernel: Kernel, target: Target) -> Recipe:
+        """Triton is a package: the few lines of Python that call its compiler here go along."""
+        program, unit = Path(triton_program.__file__), units.from_flags(kernel.flags)
+        files = {program.name: program.read_text(encoding="utf-8"), triton_program.UNIT: json.dumps(unit.to_json())}
+        return Recipe(("python3", program.name, *self._words(kernel, _gpu(target))), files)
+
+    def _words(self, kernel: Kernel, target: Gpu) -> tuple[str, ...]:
+        """What the program is told."""
+        chip = ("cuda", str(target.sm)) if isinstance(target, Cuda) else ("hip", target.arch)
+        return self.path, kernel.sources[0].name, *chip, str(target.warp)
+
     def _compile(self, kernel: Kernel, target: Gpu, folder: Path, limits: BuildLimits, group: Group) -> str:
         unit = units.from_flags(kernel.flags)
         if unit.version != self.version:
@@ -80,11 +91,7 @@ class Triton:
             raise BadInput(what, allowed=f"that release: pip install triton=={unit.version}")
         write_sources(kernel, folder)
         (folder / triton_program.UNIT).write_text(json.dumps(unit.to_json()))
-        chip = ("cuda", str(target.sm)) if isinstance(target, Cuda) else ("hip", target.arch)
-        argv = (
-            *(sys.executable, "-I", "-S", triton_program.__file__),
-            *(self.path, kernel.sources[0].name, *chip, str(target.warp)),
-        )
+        argv = (sys.executable, "-I", "-S", triton_program.__file__, *self._words(kernel, target))
         return run_judged(self.name, argv, folder, limits, group).log
 
 
