@@ -31,9 +31,10 @@ def correlation(out, data, points, variables, BLOCK: tl.constexpr, BLOCK_N: tl.c
         sum_b += tl.sum(b, axis=0)
         square_a += tl.sum(a * a, axis=1)
         square_b += tl.sum(b * b, axis=0)
-    together = points * products - sum_a[:, None] * sum_b[None, :]
-    apart_a = tl.sqrt(points * square_a - sum_a * sum_a)
-    apart_b = tl.sqrt(points * square_b - sum_b * sum_b)
+    mean_a, mean_b = sum_a / points, sum_b / points
+    together = products - points * mean_a[:, None] * mean_b[None, :]
+    apart_a = tl.sqrt(square_a - points * mean_a * mean_a)
+    apart_b = tl.sqrt(square_b - points * mean_b * mean_b)
     inside = (first[:, None] < variables) & (second[None, :] < variables)
     place = first[:, None] * variables + second[None, :]
     tl.store(out + place, together / (apart_a[:, None] * apart_b[None, :]), mask=inside)

@@ -25,6 +25,7 @@ from deepgen.generators.kernels import OwnKernel
 from deepgen.generators.kernels.triton_text import text_of
 from deepgen.runtime import gpu_driver
 from deepgen.runtime.loaded import load
+from deepgen.space import parse
 from deepgen.vocabulary import BadInput, Kernel, ScalarArg, WorkspaceArg
 from deepgen.vocabulary.triton import from_flags
 
@@ -85,6 +86,15 @@ def test_what_triton_knows_of_sizes_is_required_of_every_shape() -> None:
     assert [words for _, words in odd.plan.requires] == ["it is compiled for stride_x_0 = 1"]
     on_amd = dict(emitted(described(), HIP).plan.requires)
     assert on_amd["4 * (n) <= 2147483647"] == "x must be smaller than 2 GB"
+
+
+def test_a_shape_that_the_config_is_not_for_is_not_served() -> None:
+    own = described(requires=["BLOCK >= n or BLOCK == 128", "BLOCK >= 128"])
+    kernel = own.family.emit(own.operator(n=200), CUDA, {"BLOCK": 256, "num_warps": 1})
+    rule, words = kernel.plan.requires[0]
+    assert words == "its config is for 'BLOCK >= n or BLOCK == 128'"
+    assert parse(rule).evaluate({"n": 256}) and not parse(rule).evaluate({"n": 257})
+    assert not any("128'" in words and "BLOCK >= 128" in words for _, words in kernel.plan.requires[1:])
 
 
 def test_the_id_holds_triton_s_key_of_the_function_and_the_compiler_s_version() -> None:

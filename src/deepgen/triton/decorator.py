@@ -11,6 +11,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -70,25 +71,21 @@ def autotune(
     return decorate
 
 
+@dataclass
 class Tuning:
     """How deepgen chooses a config for a call; `told` says what the last choice rests on."""
 
-    def __init__(
-        self,
-        knobs: Mapping[str, Sequence[Any]],
-        requires: Sequence[str],
-        trials: int,
-        time_budget: float | None,
-        rep: int | None,
-        kept: bool,
-        own_bench: bool,
-    ) -> None:
-        self.knobs, self.requires, self.trials, self.time_budget = knobs, requires, trials, time_budget
-        self.rep, self.kept, self.own_bench = rep, kept, own_bench
-        self.told = ""
-        self.lock = threading.Lock()
+    knobs: Mapping[str, Sequence[Any]]  # of a space; empty where configs are listed
+    requires: Sequence[str]
+    trials: int
+    time_budget: float | None
+    rep: int | None
+    kept: bool  # on disk
+    own_bench: bool  # the user measures
+    told: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def rows(self, called: Called, configs: Sequence[Any]) -> list[dict[str, Any]] | None:
+    def rows(self, configs: Sequence[Any]) -> list[dict[str, Any]] | None:
         """The configs as plain values; None where there is a space. Raises Undescribable."""
         if self.knobs:
             return None
@@ -172,7 +169,9 @@ def _kind() -> type:
         import triton
         from triton.runtime.autotuner import Autotuner
     except ModuleNotFoundError as error:
-        raise Missing("Triton", blocks="autotune cannot work", remedy="Install it: pip install triton") from error
+        raise Missing(
+            "Triton", blocks="autotune cannot work", remedy="Install it with `pip install triton==3.9.0`."
+        ) from error
 
     class DeepgenAutotuner(Autotuner):  # type: ignore[misc]
         deepgen: Tuning
@@ -198,9 +197,9 @@ def _kind() -> type:
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             named = {name: value for name, value in {**self.nargs, **kwargs}.items() if name not in _LAUNCHING}
             chosen = tuple(_key(self.keys, named, self.arg_names))
-            function, heuristics = _unwrapped(self.fn)
             if chosen in self.cache:
                 return
+            function, heuristics = _unwrapped(self.fn)
             called = Called(function, self._prepared(named), kwargs["grid"], heuristics)
             if not hasattr(function, "params"):  # interpreted: nothing to time
                 self.cache[chosen] = _sample(called, self.deepgen)[0] if self.deepgen.knobs else self.configs[0]
@@ -216,15 +215,13 @@ def _kind() -> type:
 
         def _decide(self, called: Called, chosen: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             configs = self.configs if self.deepgen.knobs else self.prune_configs(kwargs)
-            rows = self.deepgen.rows(called, configs)
-            if rows is not None and len(rows) < 2:
+            rows = self.deepgen.rows(configs)
+            if rows is not None and len(rows) == 1:
+                self.cache[chosen] = configs[0]
                 return
-            about = {
-                "kernel": called.function.cache_key, "triton": triton.__version__, "device": _device(),
-                "key": [str(part) for part in chosen], "configs": rows or [], "requires": list(self.deepgen.requires),
-                "space": {name: list(values) for name, values in self.deepgen.knobs.items()},
-            }  # fmt: skip
-            path = results.place(about)
+            searched = [str(rows), str(self.deepgen.knobs), str(self.deepgen.requires)]
+            about = {"kernel": called.function.cache_key, "triton": triton.__version__, "device": _device()}
+            path = results.place({**about, "key": [str(part) for part in chosen], "searched": searched})
             kept = results.read(path) if self.deepgen.kept else None
             if kept is not None and self.deepgen.may_be(kept["config"], rows):
                 config, told = kept["config"], kept

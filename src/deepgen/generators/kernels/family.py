@@ -83,7 +83,7 @@ class KernelFamily:
         plan = LaunchPlan(
             steps=tuple(self._step(one, knobs) for one in described.launches if not one.prepare),
             prepare=tuple(self._step(one, knobs) for one in described.launches if one.prepare),
-            requires=self._compiled_for(operator),
+            requires=(*self._compiled_for(operator), *self._required(knobs)),
             constants=tuple(ConstantCopy(t.symbol, t.name) for t in described.tensors if t.symbol is not None),
         )
         sources = self._sources(knobs)
@@ -114,6 +114,12 @@ class KernelFamily:
         named = _entry(entry, knobs)
         c_linkage = self.description.language == "c" or any(declared.external(s.text) for s in self.description.sources)
         return named if c_linkage and named.isidentifier() else f"::{named.removeprefix('::')}"
+
+    def _required(self, knobs: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+        """What the requirements say of sizes, for this config: a shape that breaks them is not served."""
+        values = {name: const(value) for name, value in knobs.items()}
+        parsed = {text: parse(text, values) for text in self.description.requires}
+        return tuple((str(rule), f"its config is for '{text}'") for text, rule in parsed.items() if rule.knobs())
 
     def _compiled_for(self, operator: Operator) -> tuple[tuple[str, str], ...]:
         """A kernel whose macros hold a size serves that size only."""

@@ -61,7 +61,7 @@ class TritonFamily(KernelFamily):
         )
         step = self._step(described.launches[0], knobs)
         plan = LaunchPlan((_launched(step, described, ones, options, target),))
-        plan = replace(plan, requires=(*self._compiled_for(operator), *requires.items()))
+        plan = replace(plan, requires=(*self._compiled_for(operator), *self._required(knobs), *requires.items()))
         return Kernel(described.name, "triton", described.sources, unit.flags(), plan)
 
 
