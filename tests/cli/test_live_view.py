@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from deepgen.tuning import Progress
-from deepgen.view.live import clock, line, render
+from deepgen.view.live import clock, line, render, watching
 
 BUSY = Progress(
     phase="searching",
@@ -81,6 +81,14 @@ def test_one_line_tells_the_same() -> None:
     assert line(replace(BUSY, note=None)) == (
         "searching: 57/200 trials, 16 failed, best trial 210.3 GFLOP/s, 1:02:03 left"
     )
+
+
+def test_a_log_is_told_of_a_note_once_whatever_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    with watching("a study") as watch:
+        for share in (97, 98, 100):
+            watch(replace(BUSY, phase="finals", note=f"waiting for a calm machine: others took {share}%"))
+        watch(replace(BUSY, phase="finals", note="timing 8 finalists"))
+    assert capsys.readouterr().err.count("waiting for a calm machine") == 1
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(-1.0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3600, "1:00:00")])

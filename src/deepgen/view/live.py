@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -54,7 +55,7 @@ class _Lines:
 
     def __init__(self, title: str) -> None:
         self._title: str | None = title  # said with the first line: a run that cannot start has nothing to show
-        self._told: tuple[str, str | None] = ("", None)
+        self._told = ("", "")
         self._next = 0.0
 
     def __call__(self, progress: Progress) -> None:
@@ -62,8 +63,9 @@ class _Lines:
             note(self._title)
             self._title = None
         now = time.monotonic()
-        if now >= self._next or self._told != (progress.phase, progress.note):
-            self._next, self._told = now + LINE_EVERY, (progress.phase, progress.note)
+        news = progress.phase, re.sub(r"\d+", "", progress.note or "")  # another number in a note is none
+        if now >= self._next or self._told != news:
+            self._next, self._told = now + LINE_EVERY, news
             note(line(progress))
 
 
