@@ -84,7 +84,7 @@ def test_one_line_tells_the_same() -> None:
 
 
 def test_a_log_is_told_of_a_note_once_whatever_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    with watching("a study") as watch:
+    with watching("a study", quiet=False) as watch:
         for share in (97, 98, 100):
             watch(replace(BUSY, phase="finals", note=f"waiting for a calm machine: others took {share}%"))
         watch(replace(BUSY, phase="finals", note="timing 8 finalists"))
