@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from deepgen.tuning.study import Study
 
 # Reports each ended trial only after the journal has it, as the command line does.
+KILLS = int(os.environ.get("DEEPGEN_KILLS", "12"))
 TUNER = """
 import sys, json
 from pathlib import Path
@@ -35,11 +37,11 @@ def finish(out: Path) -> Study:
     return Study.open(json.loads(lines[-1])["study"])
 
 
-def test_thirty_kills(tmp_path: Path) -> None:
+def test_many_kills(tmp_path: Path) -> None:
     chance = random.Random(7)
     reported = 0
     kills = 0
-    while kills < 30:
+    while kills < KILLS:
         child = start(tmp_path / "chaos")
         assert child.stdout is not None
         # Some kills fall into start-up, some into the search: wait for a trial more, then a random moment.
@@ -57,7 +59,7 @@ def test_thirty_kills(tmp_path: Path) -> None:
     study = finish(tmp_path / "chaos")
     whole = finish(tmp_path / "calm")
     trials = study.trials()
-    assert reported >= 20
+    assert reported >= 2 * KILLS // 3
     assert [t.id for t in trials] == list(range(200))
     assert len({t.rank for t in trials}) == 200
     assert [(t.rank, t.measurement.verdict) for t in trials] == [
