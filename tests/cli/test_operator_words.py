@@ -61,8 +61,8 @@ def test_words_are_the_operators_own(words: str, options: dict[str, str], operat
         ("plain_norms rows=8 cols=8 power=inf", {}, "invalid value 'inf' (a number)"),
         ("gemm MNK=8 colour=red", {}, "gemm has no parameter 'colour'"),
         ("lost rows=8", {}, "'lost' of package"),
-        ("norms.py rows=8", {}, "'norms.py' is a file, not an operator"),
-        ("norms.py:RowNorms rows=8", {}, "is a file"),
+        ("norms.py rows=8", {}, "there is no file norms.py"),
+        ("norms.py:RowNorms rows=8", {}, "there is no file norms.py"),
     ],
 )  # fmt: skip
 def test_what_an_operator_does_not_know_is_said_with_what_it_does(
