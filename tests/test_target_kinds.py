@@ -20,6 +20,8 @@ OF_ONE_KIND = {
     "build/toolchains/hip_clang.py",
     "build/toolchains/nvrtc.py",
     "build/toolchains/sim.py",
+    "build/toolchains/triton.py",
+    "measure/counters/counting.py",  # occupancy is a matter of GPUs
     "measure/gpu_worker.py",
     "measure/peak.py",
     "measure/sim.py",
