@@ -78,9 +78,12 @@ def paragraph(text: str) -> None:
     labelled("", text, indent=0)
 
 
-def labelled(label: str, text: str, indent: int = 9) -> None:
-    """A line of a result: a short word, then what it is about, wrapped below itself."""
-    width = text_width() - indent
+def labelled(label: str, text: str, indent: int = 9, width: int | None = None) -> None:
+    """A line of a result: a short word, then what it is about, wrapped below itself.
+
+    `width` is that of the terminal: who prints thousands of lines asks for it once.
+    """
+    width = (text_width() if width is None else width) - indent
     parts = [plain := printable(text)]
     if len(plain) > width or not plain.isprintable():
         parts = textwrap.wrap(plain, width, break_long_words=False, break_on_hyphens=False) or [""]

@@ -20,6 +20,7 @@ def status(names: Names = None, as_json: options.AsJson = False) -> None:
     from deepgen.cli import studies
     from deepgen.cli.output import print_json, shown
     from deepgen.tuning.glance import glance
+    from deepgen.view.text import text_width
 
     current = settings.load()
     folders = [studies.find(name, current) for name in names or []] or studies.studies_in(current.studies)
@@ -27,29 +28,30 @@ def status(names: Names = None, as_json: options.AsJson = False) -> None:
     if as_json:
         print_json({"folder": str(current.studies), "studies": rows})
     elif rows:
+        width = text_width()
         for row in rows:
-            _print(row)
+            _print(row, width)
     else:
         print(f"no studies in {shown(current.studies)}")
 
 
-def _print(row: dict[str, Any]) -> None:
+def _print(row: dict[str, Any], width: int) -> None:
     from deepgen.cli.output import labelled, shown
     from deepgen.tuning.text import bound_text, rate_text, seconds_text
 
     print(shown(row["study"]))
     if "why" in row:
-        labelled("  state", f"{row['state']}: {row['why']}")
+        labelled("  state", f"{row['state']}: {row['why']}", width=width)
         return
     pid = f" as process {row['pid']}" if row["pid"] is not None else ""
-    labelled("  what", f"{row['operator']} on {row['target']}")
-    labelled("  state", row["state"] + pid)
+    labelled("  what", f"{row['operator']} on {row['target']}", width=width)
+    labelled("  state", row["state"] + pid, width=width)
     done = sum(row["trials"].values())
     counts = ", ".join(f"{n} {verdict}" for verdict, n in row["trials"].items())
     of = f" of {row['budget']}" if row["budget"] else ""
-    labelled("  trials", f"{done}{of}{': ' if counts else ''}{counts}")
+    labelled("  trials", f"{done}{of}{': ' if counts else ''}{counts}", width=width)
     if "damage" in row:
-        labelled("  damage", row["damage"])
+        labelled("  damage", row["damage"], width=width)
     if row["best"]:
         best = row["best"]
-        labelled("  best", f"{rate_text(best)}, {seconds_text(best['seconds'])}{bound_text(best)}")
+        labelled("  best", f"{rate_text(best)}, {seconds_text(best['seconds'])}{bound_text(best)}", width=width)
