@@ -79,7 +79,8 @@ def sentence(recording: dict[str, Any]) -> str:
     others = " and ".join(f"{speedup(ratio)} than {name}" for name, ratio in recording["baselines"].items())
     found = f"in {recording['seconds']:.0f} seconds the search found a kernel {gain} than the default"
     text = f"The picture shows the demo on {recording['machine']}: {found}. The kernel is {others}."
-    return textwrap.fill(text, 120).replace("equal than", "as fast as") + "\n"
+    text = text.replace("equal than", "as fast as").replace("as fast than", "as fast as")
+    return textwrap.fill(text, 120) + "\n"
 
 
 def draw(recording: dict[str, Any]) -> str:
