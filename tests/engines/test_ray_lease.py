@@ -134,10 +134,9 @@ def test_a_device_that_answers_no_more_is_started_again() -> None:
     assert until(lambda: actor.renewed > 5)
     assert not actor.killed
     actor.silent = True
-    assert until(lambda: actor.killed)
-    time.sleep(0.2)
+    assert until(lambda: len(actor.killed) > 1), "again, as long as nothing is heard of its end"
     renewals.close()
-    assert actor.killed == [False], "once: it takes its time to come back"
+    assert not any(actor.killed), "Ray is to start it again"
 
 
 def test_actors_are_renewed_as_long_as_there_is_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,10 +179,10 @@ def test_a_turn_ends_with_its_process_and_not_with_what_that_started(tmp_path: P
 
 
 def test_a_measuring_process_has_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = SimpleNamespace(get_accelerator_ids=dict)
+    context = SimpleNamespace(get_accelerator_ids=dict, get_node_id=lambda: "node")
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: context))
     words: list[str] = []
     monkeypatch.setattr(testers, "Lease", lambda: SimpleNamespace(renew=lambda: words.append("renewed")))
     monkeypatch.setattr(testers, "end_with_node", lambda: words.append("ends with its node"))
-    testers.Tester(0).renew()
+    assert testers.Tester(0).renew() == (os.getpid(), "node")
     assert words == ["ends with its node", "renewed"]

@@ -8,12 +8,14 @@ wall clock.
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 CONTROL = "control"  # the concurrency group of an actor's calls that are answered while a kernel runs
@@ -63,6 +65,13 @@ def end_with_node() -> None:
     threading.Thread(target=watch, name="deepgen-node", daemon=True).start()
 
 
+def _kill(pid: int) -> None:
+    """On the node of a process of Ray's: end it."""
+    with suppress(OSError):
+        if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():  # not another one with the same number
+            os.kill(pid, signal.SIGKILL)
+
+
 @dataclass
 class _Asked:
     """An actor's last call."""
@@ -81,7 +90,8 @@ class Renewals:
     def __init__(self, ray: Any, seconds: float = RENEW_SECONDS) -> None:
         self._ray, self._seconds = ray, seconds
         self._actors: set[Any] = set()
-        self._known: set[Any] = set()  # those that have answered: others may wait for their node
+        # Process and node of those that have answered: others may wait for their node.
+        self._known: dict[Any, tuple[int, str] | None] = {}
         self._asked: dict[Any, _Asked] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="deepgen-renewals", daemon=True)
@@ -93,8 +103,9 @@ class Renewals:
     def close(self) -> None:
         self._over.set()
         self._thread.join()
-        for kept in (self._actors, self._known, self._asked):
-            kept.clear()
+        self._actors.clear()
+        self._known.clear()
+        self._asked.clear()
 
     def _follow(self) -> None:
         while not self._over.wait(self._seconds):
@@ -107,25 +118,32 @@ class Renewals:
         asked = self._asked.get(actor)
         if asked is not None and not self._answered(actor, asked.ref):
             asked.rounds += 1
-            if asked.rounds >= HANGS_ROUNDS and actor in self._known:
-                self._known.discard(actor)
-                self._ray.kill(actor, no_restart=False)
+            if asked.rounds % HANGS_ROUNDS == 0 and actor in self._known:
+                self._kill(actor, self._known[actor])
         elif actor in self._actors:
             self._asked[actor] = _Asked(actor.renew.options(concurrency_group=CONTROL).remote())
+
+    def _kill(self, actor: Any, place: tuple[int, str] | None) -> None:
+        """End its process; Ray starts another. Ray's own way asks the process first, which may be suspended."""
+        if place is None:
+            self._ray.kill(actor, no_restart=False)
+            return
+        pid, node = place
+        there = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+        self._ray.remote(_kill).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(pid)
 
     def _answered(self, actor: Any, ref: Any) -> bool:
         if not self._ray.wait([ref], timeout=0)[0]:
             return False
         try:
-            self._ray.get(ref)
-            self._known.add(actor)
+            self._known[actor] = self._ray.get(ref)
         except self._ray.exceptions.ActorDiedError:
             self._forget(actor)
         except self._ray.exceptions.RayError:
-            self._known.discard(actor)  # it is being started again
+            self._known.pop(actor, None)  # it is being started again
         return True
 
     def _forget(self, actor: Any) -> None:
         self._actors.discard(actor)
-        self._known.discard(actor)
+        self._known.pop(actor, None)
         self._asked.pop(actor, None)
