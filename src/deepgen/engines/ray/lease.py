@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -129,6 +130,10 @@ class Renewals:
             self._ray.kill(actor, no_restart=False)
             return
         pid, node = place
+        host = next((n["NodeManagerHostname"] for n in self._ray.nodes() if n["NodeID"] == node), None)
+        if host == socket.gethostname():
+            _kill(pid)
+            return
         there = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
         self._ray.remote(_kill).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(pid)
 
