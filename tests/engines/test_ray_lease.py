@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from deepgen.engines.ray import connection, undisturbed
+from deepgen.engines.ray import connection, lease, undisturbed
 from deepgen.engines.ray import tester as testers
 from deepgen.engines.ray.lease import RENEW_SECONDS, SILENT_SECONDS, Lease, Renewals
 
 SECONDS = 30.0
+PID = 4321
 
 
 def until(condition: Any) -> bool:
@@ -87,7 +89,6 @@ class Actor:
         self.answer = answer
         self.renewed = 0
         self.silent = False
-        self.killed: list[bool] = []  # with no_restart
 
     def options(self, concurrency_group: str) -> Actor:
         return self
@@ -97,16 +98,17 @@ class Actor:
         return self
 
 
-def ask(actor: Actor) -> None:
+def ask(actor: Actor) -> tuple[int, str]:
     if actor.answer is not None:
         raise actor.answer
+    return PID, "node"
 
 
 RAY = SimpleNamespace(
     exceptions=SimpleNamespace(RayError=RayError, ActorDiedError=ActorDiedError),
     wait=lambda refs, timeout: ([ref for ref in refs if not ref.silent], [ref for ref in refs if ref.silent]),
     get=ask,
-    kill=lambda actor, no_restart: actor.killed.append(no_restart),
+    nodes=lambda: [{"NodeID": "node", "NodeManagerHostname": socket.gethostname()}],
 )
 
 
@@ -120,23 +122,29 @@ def test_a_driver_renews_its_devices_until_it_closes() -> None:
     renewals.close()
     assert dead.renewed == 1, "nobody asks the dead again"
     assert silent.renewed == 1, "one call waits there, and not a growing heap of them"
-    assert not silent.killed, "it may wait for its node"
     count = well.renewed
     time.sleep(0.05)
     assert well.renewed == count
 
 
-def test_a_device_that_answers_no_more_is_started_again() -> None:
+@pytest.mark.parametrize("unavailable", [False, True], ids=["silent", "its connection is lost first"])
+def test_a_device_that_answers_no_more_is_killed(unavailable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it does when it was suspended: its trial, and the turn that it may hold, would wait for ever."""
+    killed: list[int] = []
+    monkeypatch.setattr(lease, "_kill", killed.append)
     actor = Actor()
     renewals = Renewals(RAY, seconds=0.01)
     renewals.add(actor)
     assert until(lambda: actor.renewed > 5)
-    assert not actor.killed
+    assert not killed
+    if unavailable:
+        actor.answer = RayError()
+        before = actor.renewed
+        assert until(lambda: actor.renewed > before + 2)
     actor.silent = True
-    assert until(lambda: len(actor.killed) > 1), "again, as long as nothing is heard of its end"
+    assert until(lambda: len(killed) > 1), "again, as long as nothing is heard of its end"
     renewals.close()
-    assert not any(actor.killed), "Ray is to start it again"
+    assert set(killed) == {PID}
 
 
 def test_actors_are_renewed_as_long_as_there_is_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ class Renewals:
         self._ray, self._seconds = ray, seconds
         self._actors: set[Any] = set()
         # Process and node of those that have answered: others may wait for their node.
-        self._known: dict[Any, tuple[int, str] | None] = {}
+        self._known: dict[Any, tuple[int, str]] = {}
         self._asked: dict[Any, _Asked] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="deepgen-renewals", daemon=True)
@@ -120,16 +120,12 @@ class Renewals:
         if asked is not None and not self._answered(actor, asked.ref):
             asked.rounds += 1
             if asked.rounds % HANGS_ROUNDS == 0 and actor in self._known:
-                self._kill(actor, self._known[actor])
+                self._kill(*self._known[actor])
         elif actor in self._actors:
             self._asked[actor] = _Asked(actor.renew.options(concurrency_group=CONTROL).remote())
 
-    def _kill(self, actor: Any, place: tuple[int, str] | None) -> None:
+    def _kill(self, pid: int, node: str) -> None:
         """End its process; Ray starts another. Ray's own way asks the process first, which may be suspended."""
-        if place is None:
-            self._ray.kill(actor, no_restart=False)
-            return
-        pid, node = place
         host = next((n["NodeManagerHostname"] for n in self._ray.nodes() if n["NodeID"] == node), None)
         if host == socket.gethostname():
             _kill(pid)
@@ -145,7 +141,9 @@ class Renewals:
         except self._ray.exceptions.ActorDiedError:
             self._forget(actor)
         except self._ray.exceptions.RayError:
-            self._known.pop(actor, None)  # it is being started again
+            # It is being started again, or only its connection is lost, as that of a suspended process may be. So it
+            # stays known: to kill a process that has ended does no harm.
+            pass
         return True
 
     def _forget(self, actor: Any) -> None:
