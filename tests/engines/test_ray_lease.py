@@ -112,7 +112,9 @@ RAY = SimpleNamespace(
 )
 
 
-def test_a_driver_renews_its_devices_until_it_closes() -> None:
+def test_a_driver_renews_its_devices_until_it_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(lease, "_kill", killed.append)
     well, restarting, dead, silent = Actor(), Actor(RayError()), Actor(ActorDiedError()), Actor()
     silent.silent = True
     renewals = Renewals(RAY, seconds=0.01)
@@ -122,6 +124,7 @@ def test_a_driver_renews_its_devices_until_it_closes() -> None:
     renewals.close()
     assert dead.renewed == 1, "nobody asks the dead again"
     assert silent.renewed == 1, "one call waits there, and not a growing heap of them"
+    assert not killed, "the silent one may wait for its node"
     count = well.renewed
     time.sleep(0.05)
     assert well.renewed == count
