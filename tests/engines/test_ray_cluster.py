@@ -270,17 +270,19 @@ def test_two_studies_share_a_device_fairly(nodes: Nodes, tmp_path: Path) -> None
 
     def study(which: int) -> None:
         with opened(engine, f"measure_seconds=0.05,seed={which}") as session:
+            both.wait()  # opening takes as long as it takes, and neither may run dry meanwhile
             for number, kernel in enumerate(kernels(200)):
                 session.submit(number, kernel)
             while not session.results(timeout=0.05):
                 assert not over.is_set()
-            ready.wait()  # from here on both are at work, whoever was first to come so far
+            both.wait()
+            session.results(timeout=0.0)  # what the one that came first had alone does not count
             while not over.is_set():
                 counts[which] += len(session.results(timeout=0.05))
                 if counts[which] >= 30:
                     over.set()
 
-    ready = threading.Barrier(2, timeout=SECONDS)
+    both = threading.Barrier(2, timeout=SECONDS)
     threads = [threading.Thread(target=study, args=(which,)) for which in (0, 1)]
     for thread in threads:
         thread.start()
