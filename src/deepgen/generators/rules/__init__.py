@@ -1,0 +1,1 @@
+"""Kernels made by rules from tensor expressions."""

@@ -1,0 +1,1 @@
+"""Schedules: the loops of an expression, and the steps that rearrange them."""

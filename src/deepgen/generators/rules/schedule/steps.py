@@ -1,0 +1,159 @@
+"""Schedules as data: the steps by which the loops of an expression are rearranged.
+
+A number in a step is a whole number, or the text of an expression over knobs (`"BM"`, `"BM * 2"`). A schedule with
+such texts is a template, and a config makes it whole. A loop is named by its stage's axis; splitting `i` into two gives
+`i.0` (the outer one) and `i.1`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Number: TypeAlias = "int | str"
+
+SCOPES = ("global", "shared", "register")
+SERIAL, PARALLEL, UNROLL, VECTOR = "serial", "parallel", "unroll", "vector"
+BOUND = ("block.x", "block.y", "block.z", "thread.x", "thread.y", "thread.z")
+
+
+@dataclass(frozen=True)
+class Split:
+    """loop -> loop.0 ... loop.n; `factors` are the extents of all but the outermost, which covers the rest."""
+
+    stage: str
+    loop: str
+    factors: tuple[Number, ...]
+
+
+@dataclass(frozen=True)
+class Reorder:
+    """The named loops in this order, in the places that they hold together."""
+
+    stage: str
+    loops: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """Adjacent loops as one, named by joining theirs with '+'."""
+
+    stage: str
+    loops: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Annotate:
+    """What a loop is: serial, parallel (our thread pool), unroll, vector, or bound to an index of a GPU's grid."""
+
+    stage: str
+    loop: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Unroll:
+    """Unroll inner loops of a stage while their bodies together stay within so many copies."""
+
+    stage: str
+    most: Number
+
+
+@dataclass(frozen=True)
+class ComputeAt:
+    """Compute what one iteration of a consumer's loop needs of a stage, inside that loop."""
+
+    stage: str
+    consumer: str
+    loop: str
+
+
+@dataclass(frozen=True)
+class Inline:
+    """Put a stage without reduction into whatever reads it."""
+
+    stage: str
+
+
+@dataclass(frozen=True)
+class CacheRead:
+    """A copy of a tensor or stage in another scope, which `readers` read in its place; a stage of its own."""
+
+    tensor: str
+    name: str
+    scope: str
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CacheWrite:
+    """Compute a stage in a buffer of another scope, a stage of its own called `name`; the stage itself then copies."""
+
+    stage: str
+    name: str
+    scope: str
+
+
+@dataclass(frozen=True)
+class SetScope:
+    stage: str
+    scope: str
+
+
+@dataclass(frozen=True)
+class StorageAlign:
+    """Pad a dimension of a stage's buffer so that its stride is `offset` modulo `factor`."""
+
+    stage: str
+    dimension: int
+    factor: Number
+    offset: Number
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a stage's buffer is laid out: dimensions split and reordered, such as ("1/8", "0", "1%8") for panels of 8."""
+
+    stage: str
+    order: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RFactor:
+    """Split a reduction: partial results along one of its loops in a stage `name`, which the stage then reduces."""
+
+    stage: str
+    loop: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Keep `depth` buffers of a stage and fill them ahead."""
+
+    stage: str
+    depth: Number
+
+
+@dataclass(frozen=True)
+class Swizzle:
+    """Permute the places within rows of a stage's buffer so that reads of a column meet different banks."""
+
+    stage: str
+    mode: Number
+
+
+@dataclass(frozen=True)
+class Tensorize:
+    """Have the loops from this one inwards done by an intrinsic, by its name."""
+
+    stage: str
+    loop: str
+    intrinsic: str
+
+
+Step: TypeAlias = (
+    Split | Reorder | Fuse | Annotate | Unroll | ComputeAt | Inline | CacheRead | CacheWrite | SetScope | StorageAlign
+    | Layout | RFactor | Pipeline | Swizzle | Tensorize
+)  # fmt: skip
+Schedule: TypeAlias = "tuple[Step, ...]"

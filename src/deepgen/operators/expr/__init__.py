@@ -1,0 +1,1 @@
+"""Tensor expressions: what to compute, element by element."""

@@ -1,0 +1,179 @@
+"""Indices of tensor elements: sums of loop iterators times whole numbers, with quotients and remainders by constants.
+
+The form is canonical: terms are sorted and merged, so that equal indices compare equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from deepgen.vocabulary.errors import BadInput
+
+
+@dataclass(frozen=True, order=True)
+class Iter:
+    """An iterator, by the name of its axis or loop."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """Rounded down, as Python's // does."""
+
+    of: Index
+    by: int
+
+    def __str__(self) -> str:
+        return f"(({self.of}) // {self.by})"
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """Never negative, as Python's % by a positive number."""
+
+    of: Index
+    by: int
+
+    def __str__(self) -> str:
+        return f"(({self.of}) % {self.by})"
+
+
+Atom: TypeAlias = Iter | Quotient | Remainder
+
+
+@dataclass(frozen=True)
+class Index:
+    """constant + the sum of coefficient * atom."""
+
+    terms: tuple[tuple[Atom, int], ...] = ()
+    constant: int = 0
+
+    def __add__(self, other: Index | int) -> Index:
+        other = index(other)
+        merged = dict(self.terms)
+        for atom, times in other.terms:
+            merged[atom] = merged.get(atom, 0) + times
+        kept = [(atom, times) for atom, times in merged.items() if times]
+        return Index(tuple(sorted(kept, key=lambda term: str(term[0]))), self.constant + other.constant)
+
+    __radd__ = __add__
+
+    def __mul__(self, times: int) -> Index:
+        if isinstance(times, bool) or not isinstance(times, int):
+            raise BadInput(f"index {self} times {times!r}", allowed="indices are multiplied by whole numbers only")
+        if not times:
+            return Index()
+        return Index(tuple((atom, c * times) for atom, c in self.terms), self.constant * times)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Index:
+        return self * -1
+
+    def __sub__(self, other: Index | int) -> Index:
+        return self + index(other) * -1
+
+    def __rsub__(self, other: Index | int) -> Index:
+        return index(other) + self * -1
+
+    def __floordiv__(self, by: int) -> Index:
+        _divisor(self, by)
+        if by == 1:
+            return self
+        whole = Index(tuple((a, c // by) for a, c in self.terms if c % by == 0), self.constant // by)
+        rest = Index(tuple((a, c) for a, c in self.terms if c % by), self.constant % by)
+        return whole + (Index(((Quotient(rest, by), 1),)) if rest.terms else 0)
+
+    def __mod__(self, by: int) -> Index:
+        _divisor(self, by)
+        rest = Index(tuple((a, c) for a, c in self.terms if c % by), self.constant % by)
+        if by == 1 or not rest.terms:
+            return Index((), rest.constant if by != 1 else 0)
+        return Index(((Remainder(rest, by), 1),))
+
+    def __str__(self) -> str:
+        parts = [str(a) if c == 1 else f"{a} * {c}" for a, c in self.terms]
+        if self.constant or not parts:
+            parts.append(str(self.constant))
+        return " + ".join(parts)
+
+    @property
+    def iterators(self) -> frozenset[str]:
+        return frozenset(name for atom, _ in self.terms for name in _iterators(atom))
+
+    def substitute(self, by: Mapping[str, Index | int]) -> Index:
+        """With other indices in place of iterators."""
+        total = Index((), self.constant)
+        for atom, times in self.terms:
+            total = total + _substituted(atom, by) * times
+        return total
+
+    def bounds(self, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+        """The least and greatest value, for iterators between the given least and greatest values."""
+        low = high = self.constant
+        for atom, times in self.terms:
+            ends = [times * end for end in _bounds(atom, ranges)]
+            low, high = low + min(ends), high + max(ends)
+        return low, high
+
+    def span(self, extents: Mapping[str, Any], least: Callable[[Any, Any], Any] = min) -> Any:
+        """How many places it can reach at most while the named iterators run over that many values and others stand.
+
+        Extents may be numbers or expressions over knobs; `least` is then the minimum of such.
+        """
+        total: Any = 1
+        for atom, times in self.terms:
+            total = total + abs(times) * (_span(atom, extents, least) - 1)
+        return total
+
+
+def iterator(name: str) -> Index:
+    return Index(((Iter(name), 1),))
+
+
+def index(given: Index | int) -> Index:
+    """A whole number as an index; an index as it is."""
+    if isinstance(given, Index):
+        return given
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise BadInput(f"{given!r} cannot be an index", allowed="an axis, a whole number, or sums and products of them")
+    return Index((), given.__index__())
+
+
+def _divisor(of: Index, by: int) -> None:
+    if isinstance(by, bool) or not isinstance(by, int) or by < 1:
+        raise BadInput(f"index {of} divided by {by!r}", allowed="a positive whole number")
+
+
+def _iterators(atom: Atom) -> frozenset[str]:
+    return frozenset({atom.name}) if isinstance(atom, Iter) else atom.of.iterators
+
+
+def _substituted(atom: Atom, by: Mapping[str, Index | int]) -> Index:
+    if isinstance(atom, Iter):
+        return index(by[atom.name]) if atom.name in by else Index(((atom, 1),))
+    inner = atom.of.substitute(by)
+    return inner // atom.by if isinstance(atom, Quotient) else inner % atom.by
+
+
+def _bounds(atom: Atom, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    if isinstance(atom, Iter):
+        return ranges[atom.name]
+    low, high = atom.of.bounds(ranges)
+    if isinstance(atom, Quotient):
+        return low // atom.by, high // atom.by
+    same = low // atom.by == high // atom.by
+    return (low % atom.by, high % atom.by) if same else (0, atom.by - 1)
+
+
+def _span(atom: Atom, extents: Mapping[str, Any], least: Callable[[Any, Any], Any]) -> Any:
+    if isinstance(atom, Iter):
+        return extents.get(atom.name, 1)
+    inner = atom.of.span(extents, least)
+    return (inner + (atom.by - 2)) // atom.by + 1 if isinstance(atom, Quotient) else least(inner, atom.by)

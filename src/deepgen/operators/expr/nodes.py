@@ -1,0 +1,194 @@
+"""Tensor expressions as data: what each element of each stage is.
+
+An expression reads tensors and computes stages in order; each stage gives one tensor, element by element, from tensors
+and stages before it. Some stages are outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from deepgen.operators.expr.index import Index
+
+UNARY = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos", "floor")
+BINARY = ("add", "sub", "mul", "div", "max", "min", "pow")
+COMPARE = ("lt", "le", "eq", "ne")
+LOGIC = ("and", "or")
+REDUCE = ("sum", "prod", "max", "min")
+BOOL = "bool"  # the dtype of conditions; no tensor has it
+
+
+@dataclass(frozen=True)
+class Const:
+    value: int | float
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """An index as a number."""
+
+    index: Index
+    dtype: str = "i64"
+
+
+@dataclass(frozen=True)
+class Read:
+    """An element of a tensor or of a stage before."""
+
+    tensor: str
+    indices: tuple[Index, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Cast:
+    value: Value
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Unary:
+    op: str
+    value: Value
+
+    @property
+    def dtype(self) -> str:
+        return self.value.dtype
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Both operands have one dtype. Integers: div rounds down, pow is not there."""
+
+    op: str
+    left: Value
+    right: Value
+
+    @property
+    def dtype(self) -> str:
+        return self.left.dtype
+
+
+@dataclass(frozen=True)
+class Compare:
+    op: str
+    left: Value
+    right: Value
+
+    @property
+    def dtype(self) -> str:
+        return BOOL
+
+
+@dataclass(frozen=True)
+class Logic:
+    op: str
+    left: Value
+    right: Value
+
+    @property
+    def dtype(self) -> str:
+        return BOOL
+
+
+@dataclass(frozen=True)
+class Select:
+    """One of two values. What is not chosen is not read: this is how padding stays inside its tensor."""
+
+    condition: Value
+    then: Value
+    otherwise: Value
+
+    @property
+    def dtype(self) -> str:
+        return self.then.dtype
+
+
+Value: TypeAlias = Const | Place | Read | Cast | Unary | Binary | Compare | Logic | Select
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A range of an index, from 0."""
+
+    name: str
+    extent: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One tensor: for all values of `axes`, `value`, or its reduction over `reduced`.
+
+    With `scan`, the result along that one of `axes` is the inclusive running reduction of `value`.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    value: Value
+    reduce: str | None = None  # one of REDUCE
+    reduced: tuple[Axis, ...] = ()
+    scan: str | None = None
+
+    @property
+    def dtype(self) -> str:
+        return self.value.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(axis.extent for axis in self.axes)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor that is given."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Expression:
+    """Tensors that are given, in the order of a call; stages in an order in which they can be computed; results."""
+
+    name: str
+    tensors: tuple[TensorSpec, ...]
+    stages: tuple[Stage, ...]
+    outputs: tuple[str, ...]
+
+    def stage(self, name: str) -> Stage:
+        return next(stage for stage in self.stages if stage.name == name)
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        return self._named(name).shape
+
+    def dtype_of(self, name: str) -> str:
+        return self._named(name).dtype
+
+    def _named(self, name: str) -> TensorSpec | Stage:
+        either: tuple[TensorSpec | Stage, ...] = (*self.tensors, *self.stages)
+        return next(one for one in either if one.name == name)
+
+
+def children(value: Value) -> tuple[Value, ...]:
+    if isinstance(value, (Const, Place, Read)):
+        return ()
+    if isinstance(value, (Cast, Unary)):
+        return (value.value,)
+    if isinstance(value, Select):
+        return (value.condition, value.then, value.otherwise)
+    return (value.left, value.right)
+
+
+def walk(value: Value) -> Iterator[Value]:
+    """Every node, operands before what is made of them."""
+    for child in children(value):
+        yield from walk(child)
+    yield value
+
+
+def reads(value: Value) -> tuple[Read, ...]:
+    return tuple(node for node in walk(value) if isinstance(node, Read))
