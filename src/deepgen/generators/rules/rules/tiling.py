@@ -1,0 +1,140 @@
+"""Multi-level-Tiling: parts for threads, blocks for caches, tiles for registers; vectors along one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from deepgen.generators.rules.rules import facts
+from deepgen.generators.rules.rules.candidates import ROWS, VECTORS, blocks, unrolls, up_to
+from deepgen.generators.rules.rules.draft import Draft
+from deepgen.generators.rules.rules.numbers import Extent, covered, plus, times
+from deepgen.generators.rules.rules.operands import stage_operands
+from deepgen.generators.rules.rules.usual import blocks as usual_blocks
+from deepgen.generators.rules.rules.usual import register_tile
+from deepgen.generators.rules.rules.vectors import Vectors, along_results, contiguous
+from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
+from deepgen.operators.expr.nodes import Axis, Stage
+from deepgen.vocabulary import dtype
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """The loops of a consumer at which stages before it are computed."""
+
+    outer: str  # one loop: what threads divide
+    inner: str  # the innermost loop around register tiles
+
+
+class MultiLevelTiling:
+    """Of a reduction, together with the stage that reads it place by place."""
+
+    name, exclusive = "Multi-level-Tiling", False
+
+    def applies(self, draft: Draft, stage: Stage) -> bool:
+        found = summed(draft, stage)
+        return found is not None and bool(along_results(draft.expression, found, draft.lanes(found.name)))
+
+    def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
+        sums = summed(draft, stage)
+        assert sums is not None
+        ways = []
+        for vectors in along_results(draft.expression, sums, draft.lanes(sums.name)):
+            way = draft.branch(f"vectors_{vectors.axis}")
+            _tile(way, sums, stage, vectors)
+            ways.append(way)
+        return ways
+
+
+def summed(draft: Draft, stage: Stage) -> Stage | None:
+    """The reduction whose results this stage takes over place by place."""
+    if stage.reduce is not None or stage.scan is not None:
+        return None
+    for other in draft.expression.stages:
+        if other.reduce is not None and other.scan is None and other.name not in draft.done:
+            consumer = facts.fusible_consumer(draft.expression, other)
+            if consumer is not None and consumer.name == stage.name:
+                return other
+    return None
+
+
+def _tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> None:
+    lanes = draft.lanes(sums.name)
+    to = dict(zip((axis.name for axis in sums.axes), facts.same_places(consumer, sums) or (), strict=True))
+    extents = {axis.name: axis.extent for axis in sums.axes}
+    along, rows = vectors.axis, vectors.reused_along
+    usual_rows, usual_vectors = register_tile(
+        draft.target, extents.get(rows or "", 1), covered_by(extents[along], lanes)
+    )
+    wide = draft.knob(
+        draft.free_name(sums.name, f"{along}_2"), up_to(VECTORS, covered_by(extents[along], lanes)), usual_vectors
+    )
+    high: Extent = 1
+    if rows is not None:
+        high = draft.knob(draft.free_name(sums.name, f"{rows}_2"), up_to(ROWS, extents[rows]), usual_rows)
+    held = plus([times([high, wide]), wide, 1])
+    draft.derive(draft.free_name(sums.name, "registers"), held)
+    draft.require(held <= draft.target.vector_registers, "a tile, a row of vectors and one more fit in registers")
+
+    usual = {to[along]: usual_vectors * lanes} | ({to[rows]: usual_rows} if rows else {})
+    column = prod(axis.extent for axis in sums.reduced) * dtype(sums.dtype).bytes
+    whole = {axis.name: axis.extent for axis in consumer.axes}
+    sizes = usual_blocks(draft.target, whole, usual, to[along], column)
+    registers = ({to[rows]: (high,)} if rows else {}) | {to[along]: (wide, lanes)}
+    loops = tile_consumer(draft, consumer, registers, sizes, vector=to[along])
+    draft.compute_at(sums.name, consumer.name, loops.inner, "register")
+    _tile_sums(draft, sums, along, rows, lanes)
+    draft.finish(sums.name, consumer.name)
+    stage_operands(draft, sums, consumer, loops.outer, vectors, (wide, lanes))
+
+
+def covered_by(extent: int, by: int) -> int:
+    return -(-extent // by)
+
+
+def tile_consumer(
+    draft: Draft,
+    stage: Stage,
+    registers: Mapping[str, tuple[Extent, ...]],
+    sizes: Mapping[str, int],
+    vector: str | None,
+) -> Tiled:
+    """Tile a stage by the sizes of its register tiles; `sizes` are usual ones of blocks, vectors lie along `vector`."""
+    names = {
+        axis.name: draft.split(stage.name, axis.name, (_block(draft, stage, axis, tile, sizes[axis.name]), *tile))
+        for axis in stage.axes
+        if (tile := registers.get(axis.name, ())) or axis.extent > 1
+    }
+    outer, middle = [loops[0] for loops in names.values()], [loops[1] for loops in names.values()]
+    inner = [loop for axis in registers for loop in names[axis][2:]]
+    draft.reorder(stage.name, [*outer, *middle, *inner])
+    joined = draft.fuse(stage.name, outer)
+    draft.annotate(stage.name, PARALLEL, joined)
+    stored = vector is not None and vector == stage.axes[-1].name and contiguous(draft.expression, stage, vector)
+    draft.annotate(stage.name, UNROLL, *(inner[:-1] if stored else inner))
+    draft.annotate(stage.name, VECTOR, *(inner[-1:] if stored else ()))
+    return Tiled(joined, middle[-1])
+
+
+def _block(draft: Draft, stage: Stage, axis: Axis, tile: tuple[Extent, ...], usual: int) -> Extent:
+    name = draft.free_name(stage.name, f"{axis.name}_1")
+    block = draft.knob(name, blocks(axis.extent, bool(tile)), usual)
+    size = times(tile)
+    draft.require(times([plus([block, -1]), size]) < axis.extent, f"no tile of {axis.name} in a block is empty")
+    draft.derive(draft.free_name(stage.name, f"{axis.name}_0"), covered(axis.extent, times([block, size])))
+    return block
+
+
+def _tile_sums(draft: Draft, sums: Stage, along: str, rows: str | None, lanes: int) -> None:
+    outer, vector = draft.split(sums.name, along, (lanes,))
+    last = sums.reduced[-1]
+    steps = unrolls(last.extent)
+    deep = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), steps, max(d for d in steps if d <= 4))
+    *before, _ = [axis.name for axis in sums.reduced]
+    turns, unrolled = draft.split(sums.name, last.name, (deep,))
+    alone = [axis.name for axis in sums.axes if axis.name not in (along, rows)]
+    tile = [*([rows] if rows else []), outer]
+    draft.reorder(sums.name, [*alone, *before, turns, unrolled, *tile, vector])
+    draft.annotate(sums.name, UNROLL, unrolled, *tile)
+    draft.annotate(sums.name, VECTOR, vector)

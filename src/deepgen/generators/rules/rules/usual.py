@@ -1,0 +1,60 @@
+"""What to take without a search: register tiles that keep the multipliers busy, blocks that stay in caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from deepgen.generators.rules.rules import candidates
+from deepgen.generators.rules.rules.candidates import ROWS, VECTORS, thread_counts, up_to
+from deepgen.targets import Cpu
+
+_TASKS = 4  # for each thread: the last of them to finish wait for little
+_WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as computing some of these
+
+
+def register_tile(cpu: Cpu, rows: int, vectors: int) -> tuple[int, int]:
+    """Rows and vectors of the tile that takes the least time to cover so many of them."""
+    fitting = [
+        (r, v) for r in up_to(ROWS, rows) for v in up_to(VECTORS, vectors) if registers(r, v) <= cpu.vector_registers
+    ]
+    return min(fitting, key=lambda tile: _cost(rows, vectors, *tile))
+
+
+def blocks(
+    cpu: Cpu, extents: Mapping[str, int], tiles: Mapping[str, int], panels: str | None, column: int
+) -> dict[str, int]:
+    """How many tiles of each axis a block has.
+
+    `column` bytes are read for each element of the axis `panels`: a block of them stays in the second cache, and as
+    many tiles as possible of the last other axis pass over it, as long as every thread has several blocks.
+    """
+    out = dict.fromkeys(extents, 1)
+    if panels is not None:
+        room = max(1, cpu.l2_bytes // 2 // max(1, column * tiles[panels]))
+        out[panels] = max(candidates.up_to(candidates.blocks(-(-extents[panels] // tiles[panels]), True), room))
+    rest = [axis for axis in extents if axis != panels]
+    for axis in reversed(rest):
+        pieces = -(-extents[axis] // tiles.get(axis, 1))
+        others = prod(-(-extents[a] // (tiles.get(a, 1) * out[a])) for a in extents if a != axis)
+        fitting = [
+            b for b in candidates.blocks(pieces, axis in tiles) if others * -(-pieces // b) >= _TASKS * cpu.cores
+        ]
+        out[axis] = max(fitting, default=1)
+    return out
+
+
+def threads(cpu: Cpu, operations: int) -> int:
+    """As many as have enough to do."""
+    return max(count for count in thread_counts(cpu.cores) if count == 1 or operations >= count * _WORTH_A_THREAD)
+
+
+def registers(rows: int, vectors: int) -> int:
+    """Sums, one row of vectors, and the number that these are multiplied with."""
+    return rows * vectors + vectors + 1
+
+
+def _cost(rows: int, vectors: int, high: int, wide: int) -> float:
+    """Cycles of one step of the reduction: two multiply-adds or two loads each, and sums wait for the step before."""
+    tiles = -(-rows // high) * -(-vectors // wide)
+    return tiles * (max(high * wide / 2, (high + wide) / 2, 4.0) + 0.1 * (high + wide))
