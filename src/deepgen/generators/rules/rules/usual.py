@@ -50,8 +50,8 @@ def threads(cpu: Cpu, operations: int) -> int:
 
 
 def registers(rows: int, vectors: int) -> int:
-    """Sums, one row of vectors, and the number that these are multiplied with."""
-    return rows * vectors + vectors + 1
+    """Sums, one row of vectors, and the numbers that these are multiplied with, which compilers load ahead."""
+    return rows * vectors + vectors + rows
 
 
 def _cost(rows: int, vectors: int, high: int, wide: int) -> float:
