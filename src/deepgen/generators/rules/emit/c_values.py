@@ -72,7 +72,7 @@ class Scope:
         return self.variable(buffer, place) + (f"[{lane}]" if buffer.lanes > 1 else "")
 
     def variable(self, buffer: Buffer, place: int) -> str:
-        return f"{self.names.of(buffer.name)}_{place}"
+        return self.names.of(f"{buffer.name} {place}")
 
     def along(self, offset: Index) -> int | None:
         """By how much an offset grows from lane to lane; None if that is not always the same."""
