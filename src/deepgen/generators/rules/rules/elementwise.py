@@ -32,7 +32,7 @@ class PlaceByPlace:
         elif stage.scan is not None:
             _scan(way, stage)
         else:
-            outer = [axis.name for axis in stage.axes if axis.extent > 1]
+            outer = [axis.name for axis in stage.axes]
             if vectorised := in_vectors(way, stage):
                 outer = [*outer[:-1], vectorised[0]]
             if outer:
@@ -77,7 +77,7 @@ def _with_sums(draft: Draft, stage: Stage, sums: Stage) -> None:
 
 def _scan(draft: Draft, stage: Stage) -> None:
     """Along other axes than the scanned one turns do not wait for each other: threads divide the first of these."""
-    others = [axis.name for axis in stage.axes if axis.name != stage.scan and axis.extent > 1]
+    others = [axis.name for axis in stage.axes if axis.name != stage.scan]
     assert stage.scan is not None
     last = stage.axes[-1].name
     if vectorised := in_vectors(draft, stage):

@@ -101,12 +101,12 @@ def tile_consumer(
     vector: str | None,
 ) -> Tiled:
     """Tile a stage by the sizes of its register tiles; `sizes` are usual ones of blocks, vectors lie along `vector`."""
-    names = {
-        axis.name: draft.split(stage.name, axis.name, (_block(draft, stage, axis, tile, sizes[axis.name]), *tile))
-        for axis in stage.axes
-        if (tile := registers.get(axis.name, ())) or axis.extent > 1
-    }
-    outer, middle = [loops[0] for loops in names.values()], [loops[1] for loops in names.values()]
+    names: dict[str, list[str]] = {}
+    for axis in stage.axes:
+        tile = registers.get(axis.name, ())
+        split = (_block(draft, stage, axis, tile, sizes[axis.name]), *tile) if tile or axis.extent > 1 else ()
+        names[axis.name] = draft.split(stage.name, axis.name, split)
+    outer, middle = [loops[0] for loops in names.values()], [loops[1] for loops in names.values() if loops[1:]]
     inner = [loop for axis in registers for loop in names[axis][2:]]
     draft.reorder(stage.name, [*outer, *middle, *inner])
     joined = draft.fuse(stage.name, outer)
@@ -114,7 +114,7 @@ def tile_consumer(
     stored = vector is not None and vector == stage.axes[-1].name and contiguous(draft.expression, stage, vector)
     draft.annotate(stage.name, UNROLL, *(inner[:-1] if stored else inner))
     draft.annotate(stage.name, VECTOR, *(inner[-1:] if stored else ()))
-    return Tiled(joined, middle[-1])
+    return Tiled(joined, middle[-1] if middle else joined)
 
 
 def _block(draft: Draft, stage: Stage, axis: Axis, tile: tuple[Extent, ...], usual: int) -> Extent:
