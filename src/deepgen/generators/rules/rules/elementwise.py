@@ -82,7 +82,18 @@ def _scan(draft: Draft, stage: Stage) -> None:
     last = stage.axes[-1].name
     if vectorised := in_vectors(draft, stage):
         others = [*(name for name in others if name != last), vectorised[0]]
-    else:
-        draft.reorder(stage.name, [*others, stage.scan])
+    elif others:
+        others = _together(draft, stage, others, stage.scan)
     if others:
         draft.annotate(stage.name, PARALLEL, draft.fuse(stage.name, others))
+
+
+def _together(draft: Draft, stage: Stage, others: list[str], scan: str) -> list[str]:
+    """Several scans turn by turn: each of them waits for its own last sum only."""
+    extent = draft.extents[stage.name][others[-1]]
+    values = up_to(_VECTORS, extent if isinstance(extent, int) else 1)
+    together = draft.knob(draft.free_name(stage.name, f"{others[-1]}_1"), values, max(v for v in values if v <= 4))
+    outer, inner = draft.split(stage.name, others[-1], (together,))
+    draft.reorder(stage.name, [*others[:-1], outer, scan, inner])
+    draft.annotate(stage.name, UNROLL, inner)
+    return [*others[:-1], outer]

@@ -54,7 +54,7 @@ class ReductionSplit:
         whole = {axis.name: axis.extent for axis in stage.axes}
         tiles: dict[str, tuple[Extent, ...]] = {to[rows.name]: (high,)} if rows else {}
         usual = blocks(way.target, whole, {to[rows.name]: _USUAL_ROWS} if rows else {}, None, 0)
-        tiled = tile_consumer(way, stage, tiles, usual, vector=None)
+        tiled = tile_consumer(way, stage, tiles, usual, vectors=False)
         way.compute_at(sums.name, stage.name, tiled.inner, "register")
         way.annotate(
             sums.name,

@@ -13,7 +13,7 @@ from deepgen.generators.rules.rules.numbers import Extent, covered, plus, times
 from deepgen.generators.rules.rules.operands import stage_operands
 from deepgen.generators.rules.rules.usual import blocks as usual_blocks
 from deepgen.generators.rules.rules.usual import register_tile
-from deepgen.generators.rules.rules.vectors import Vectors, along_results, contiguous
+from deepgen.generators.rules.rules.vectors import Vectors, along_results
 from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Axis, Stage
 from deepgen.vocabulary import dtype
@@ -64,9 +64,7 @@ def _tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> None:
     to = dict(zip((axis.name for axis in sums.axes), facts.same_places(consumer, sums) or (), strict=True))
     extents = {axis.name: axis.extent for axis in sums.axes}
     along, rows = vectors.axis, vectors.reused_along
-    usual_rows, usual_vectors = register_tile(
-        draft.target, extents.get(rows or "", 1), covered_by(extents[along], lanes)
-    )
+    usual_rows, usual_vectors = register_tile(draft.target, extents.get(rows or "", 1), extents[along], lanes)
     wide = draft.knob(
         draft.free_name(sums.name, f"{along}_2"), up_to(VECTORS, covered_by(extents[along], lanes)), usual_vectors
     )
@@ -82,7 +80,7 @@ def _tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> None:
     whole = {axis.name: axis.extent for axis in consumer.axes}
     sizes = usual_blocks(draft.target, whole, usual, to[along], column)
     registers = ({to[rows]: (high,)} if rows else {}) | {to[along]: (wide, lanes)}
-    loops = tile_consumer(draft, consumer, registers, sizes, vector=to[along])
+    loops = tile_consumer(draft, consumer, registers, sizes, vectors=True)
     draft.compute_at(sums.name, consumer.name, loops.inner, "register")
     _tile_sums(draft, sums, along, rows, lanes)
     draft.finish(sums.name, consumer.name)
@@ -98,9 +96,13 @@ def tile_consumer(
     stage: Stage,
     registers: Mapping[str, tuple[Extent, ...]],
     sizes: Mapping[str, int],
-    vector: str | None,
+    *,
+    vectors: bool,
 ) -> Tiled:
-    """Tile a stage by the sizes of its register tiles; `sizes` are usual ones of blocks, vectors lie along `vector`."""
+    """Tile a stage by the sizes of its register tiles; `sizes` are usual ones of blocks.
+
+    With `vectors`, the innermost loop of the last register tile is one.
+    """
     names: dict[str, list[str]] = {}
     for axis in stage.axes:
         tile = registers.get(axis.name, ())
@@ -111,9 +113,8 @@ def tile_consumer(
     draft.reorder(stage.name, [*outer, *middle, *inner])
     joined = draft.fuse(stage.name, outer)
     draft.annotate(stage.name, PARALLEL, joined)
-    stored = vector is not None and vector == stage.axes[-1].name and contiguous(draft.expression, stage, vector)
-    draft.annotate(stage.name, UNROLL, *(inner[:-1] if stored else inner))
-    draft.annotate(stage.name, VECTOR, *(inner[-1:] if stored else ()))
+    draft.annotate(stage.name, UNROLL, *(inner[:-1] if vectors else inner))
+    draft.annotate(stage.name, VECTOR, *(inner[-1:] if vectors else ()))
     return Tiled(joined, middle[-1] if middle else joined)
 
 
@@ -128,10 +129,10 @@ def _block(draft: Draft, stage: Stage, axis: Axis, tile: tuple[Extent, ...], usu
 
 def _tile_sums(draft: Draft, sums: Stage, along: str, rows: str | None, lanes: int) -> None:
     outer, vector = draft.split(sums.name, along, (lanes,))
-    last = sums.reduced[-1]
+    last = next((axis for axis in reversed(sums.reduced) if axis.extent > 1), sums.reduced[-1])
     steps = unrolls(last.extent)
     deep = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), steps, max(d for d in steps if d <= 4))
-    *before, _ = [axis.name for axis in sums.reduced]
+    before = [axis.name for axis in sums.reduced if axis != last]
     turns, unrolled = draft.split(sums.name, last.name, (deep,))
     alone = [axis.name for axis in sums.axes if axis.name not in (along, rows)]
     tile = [*([rows] if rows else []), outer]

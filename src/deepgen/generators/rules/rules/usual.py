@@ -13,12 +13,15 @@ _TASKS = 4  # for each thread: the last of them to finish wait for little
 _WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as computing some of these
 
 
-def register_tile(cpu: Cpu, rows: int, vectors: int) -> tuple[int, int]:
-    """Rows and vectors of the tile that takes the least time to cover so many of them."""
+def register_tile(cpu: Cpu, rows: int, columns: int, lanes: int) -> tuple[int, int]:
+    """Rows and vectors of the tile that takes the least time to cover so many rows and columns."""
     fitting = [
-        (r, v) for r in up_to(ROWS, rows) for v in up_to(VECTORS, vectors) if registers(r, v) <= cpu.vector_registers
+        (r, v)
+        for r in up_to(ROWS, rows)
+        for v in up_to(VECTORS, -(-columns // lanes))
+        if registers(r, v) <= cpu.vector_registers
     ]
-    return min(fitting, key=lambda tile: _cost(rows, vectors, *tile))
+    return min(fitting, key=lambda tile: _cost(rows, columns, tile[0], tile[1], lanes))
 
 
 def blocks(
@@ -54,7 +57,12 @@ def registers(rows: int, vectors: int) -> int:
     return rows * vectors + vectors + rows
 
 
-def _cost(rows: int, vectors: int, high: int, wide: int) -> float:
-    """Cycles of one step of the reduction: two multiply-adds or two loads each, and sums wait for the step before."""
-    tiles = -(-rows // high) * -(-vectors // wide)
-    return tiles * (max(high * wide / 2, (high + wide) / 2, 4.0) + 0.1 * (high + wide))
+def _cost(rows: int, columns: int, high: int, wide: int, lanes: int) -> float:
+    """Cycles of one step of the reduction.
+
+    Whole tiles: two multiply-adds or two loads in a cycle, and sums wait for the step before. The elements at the edges
+    are computed one by one.
+    """
+    whole = (rows // high) * (columns // (wide * lanes))
+    edges = rows * columns - whole * high * wide * lanes
+    return whole * (max(high * wide / 2, (high + wide) / 2, 4.0) + 0.1 * (high + wide)) + edges
