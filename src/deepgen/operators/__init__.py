@@ -22,6 +22,7 @@ OPERATORS: Registry[type[Operator]] = Registry(
         "gemm": "deepgen.operators.gemm:Gemm",
         "softmax": "deepgen.operators.softmax:Softmax",
         "c2d": "deepgen.operators.conv2d:Conv2d",
+        "expression": "deepgen.operators.expr.operator:ExpressionOperator",
     },
 )
 
