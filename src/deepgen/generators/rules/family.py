@@ -15,8 +15,7 @@ from deepgen.generators.rules.rules.rule import Rule
 from deepgen.generators.rules.rules.sketch import SKETCH, THREADS, Sketch, space_of
 from deepgen.generators.rules.schedule.steps import Schedule
 from deepgen.operators import Operator
-from deepgen.operators.expr import HasExpression
-from deepgen.operators.expr.nodes import BOOL, Expression, walk
+from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
 from deepgen.space import Space
 from deepgen.targets import Cpu, Target
 from deepgen.vocabulary import Kernel

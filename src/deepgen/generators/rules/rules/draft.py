@@ -213,7 +213,7 @@ class Draft:
         return inner, outer
 
     def layout(self, stage: str, order: Sequence[int], panel: tuple[int, Extent] | None = None) -> None:
-        """The dimensions in this order; with `panel`, one of them in panels: these outermost, their insides innermost."""
+        """The dimensions in this order; `panel` is one in panels: which of them is outermost, where in them innermost."""
         places = tuple(map(str, order))
         if panel is not None:
             dimension, width = panel[0], panel[1]

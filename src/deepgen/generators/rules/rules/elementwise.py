@@ -44,7 +44,7 @@ class PlaceByPlace:
 
 
 def in_vectors(draft: Draft, stage: Stage) -> list[str]:
-    """Vectors along a stage's last axis where all that it reads lies so: the loops of that axis; none where it does not.
+    """Vectors along a stage's last axis: the loops of that axis; none where not all that it reads lies so.
 
     What it is summed over, or scanned along, runs around the vectors.
     """
@@ -53,7 +53,7 @@ def in_vectors(draft: Draft, stage: Stage) -> list[str]:
         return []
     last = stage.axes[-1]
     there = draft.extents[stage.name][last.name]
-    if isinstance(there, int) and there < lanes or not contiguous(draft.expression, stage, last.name):
+    if (isinstance(there, int) and there < lanes) or not contiguous(draft.expression, stage, last.name):
         return []
     values = up_to(_VECTORS, last.extent // lanes)
     wide = draft.knob(draft.free_name(stage.name, f"{last.name}_1"), values, max(v for v in values if v <= _USUAL))

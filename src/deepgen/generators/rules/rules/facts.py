@@ -73,7 +73,7 @@ def fusible_consumer(expression: Expression, stage: Stage) -> Stage | None:
 def dear(stage: Stage) -> bool:
     """Whether computing an element again costs more than keeping it."""
     return any(
-        isinstance(n, Unary) and n.op in _DEAR or isinstance(n, Binary) and n.op == "pow" for n in walk(stage.value)
+        (isinstance(n, Unary) and n.op in _DEAR) or (isinstance(n, Binary) and n.op == "pow") for n in walk(stage.value)
     )
 
 

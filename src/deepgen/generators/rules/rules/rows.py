@@ -82,7 +82,7 @@ def _rows(draft: Draft, stage: Stage) -> list[str]:
         return []
     before = _before(draft, stage)
     sums = [one for one in before if one.reduce is not None]
-    if not sums or len(sums) == 1 and facts.fusible_consumer(draft.expression, sums[0]) is not None:
+    if not sums or (len(sums) == 1 and facts.fusible_consumer(draft.expression, sums[0]) is not None):
         return []
     places = _places(draft, stage, before)
     shared = [axis.name for axis in stage.axes if all(axis.name in places[one.name].values() for one in sums)]

@@ -40,11 +40,10 @@ class MultiLevelTiling:
         sums = summed(draft, stage)
         assert sums is not None
         ways = []
-        for vectors in along_results(draft.expression, sums, draft.lanes(sums.name)):
+        for place, vectors in enumerate(along_results(draft.expression, sums, draft.lanes(sums.name))):
             way = draft.branch(f"vectors_{vectors.axis}")
-            _tile(way, sums, stage, vectors)
-            ways.append(way)
-        return ways
+            ways.append((_tile(way, sums, stage, vectors) * (1 + place / 8), place, way))
+        return [way for *_, way in sorted(ways)]
 
 
 def summed(draft: Draft, stage: Stage) -> Stage | None:
@@ -59,15 +58,15 @@ def summed(draft: Draft, stage: Stage) -> Stage | None:
     return None
 
 
-def _tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> None:
+def _tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
+    """Cycles for a result and a step of its sum, as far as can be said."""
     lanes = draft.lanes(sums.name)
     to = dict(zip((axis.name for axis in sums.axes), facts.same_places(consumer, sums) or (), strict=True))
     extents = {axis.name: axis.extent for axis in sums.axes}
     along, rows = vectors.axis, vectors.reused_along
-    usual_rows, usual_vectors = register_tile(draft.target, extents.get(rows or "", 1), extents[along], lanes)
-    wide = draft.knob(
-        draft.free_name(sums.name, f"{along}_2"), up_to(VECTORS, covered_by(extents[along], lanes)), usual_vectors
-    )
+    cycles, usual_rows, usual_vectors = register_tile(draft.target, extents.get(rows or "", 1), extents[along], lanes)
+    widths = up_to(VECTORS, -(-extents[along] // lanes))
+    wide = draft.knob(draft.free_name(sums.name, f"{along}_2"), widths, usual_vectors)
     high: Extent = 1
     if rows is not None:
         high = draft.knob(draft.free_name(sums.name, f"{rows}_2"), up_to(ROWS, extents[rows]), usual_rows)
@@ -82,13 +81,13 @@ def _tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> None:
     registers = ({to[rows]: (high,)} if rows else {}) | {to[along]: (wide, lanes)}
     loops = tile_consumer(draft, consumer, registers, sizes, vectors=True)
     draft.compute_at(sums.name, consumer.name, loops.inner, "register")
+    if along != sums.axes[-1].name:
+        places = {axis.name: place for place, axis in enumerate(sums.axes)}
+        draft.layout(sums.name, [*(place for name, place in places.items() if name != along), places[along]])
     _tile_sums(draft, sums, along, rows, lanes)
     draft.finish(sums.name, consumer.name)
     stage_operands(draft, sums, consumer, loops.outer, vectors, (wide, lanes))
-
-
-def covered_by(extent: int, by: int) -> int:
-    return -(-extent // by)
+    return cycles / (extents.get(rows or "", 1) * extents[along])
 
 
 def tile_consumer(
@@ -119,11 +118,12 @@ def tile_consumer(
 
 
 def _block(draft: Draft, stage: Stage, axis: Axis, tile: tuple[Extent, ...], usual: int) -> Extent:
-    name = draft.free_name(stage.name, f"{axis.name}_1")
-    block = draft.knob(name, blocks(axis.extent, bool(tile)), usual)
-    size = times(tile)
-    draft.require(times([plus([block, -1]), size]) < axis.extent, f"no tile of {axis.name} in a block is empty")
-    draft.derive(draft.free_name(stage.name, f"{axis.name}_0"), covered(axis.extent, times([block, size])))
+    """How many tiles of an axis a block has, as a knob."""
+    block = draft.knob(draft.free_name(stage.name, f"{axis.name}_1"), blocks(axis.extent, bool(tile)), usual)
+    pieces = covered(axis.extent, times(tile))
+    whole = covered(pieces, block)
+    draft.require(times([whole, block, 8]) <= times([pieces, 9]), f"few tiles in blocks of {axis.name} are empty")
+    draft.derive(draft.free_name(stage.name, f"{axis.name}_0"), whole)
     return block
 
 
@@ -131,7 +131,7 @@ def _tile_sums(draft: Draft, sums: Stage, along: str, rows: str | None, lanes: i
     outer, vector = draft.split(sums.name, along, (lanes,))
     last = next((axis for axis in reversed(sums.reduced) if axis.extent > 1), sums.reduced[-1])
     steps = unrolls(last.extent)
-    deep = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), steps, max(d for d in steps if d <= 4))
+    deep = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), steps, steps[0])
     before = [axis.name for axis in sums.reduced if axis != last]
     turns, unrolled = draft.split(sums.name, last.name, (deep,))
     alone = [axis.name for axis in sums.axes if axis.name not in (along, rows)]

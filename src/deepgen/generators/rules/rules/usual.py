@@ -13,15 +13,15 @@ _TASKS = 4  # for each thread: the last of them to finish wait for little
 _WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as computing some of these
 
 
-def register_tile(cpu: Cpu, rows: int, columns: int, lanes: int) -> tuple[int, int]:
-    """Rows and vectors of the tile that takes the least time to cover so many rows and columns."""
+def register_tile(cpu: Cpu, rows: int, columns: int, lanes: int) -> tuple[float, int, int]:
+    """Rows and vectors of the tile that covers so many rows and columns in the least time, and that time."""
     fitting = [
         (r, v)
         for r in up_to(ROWS, rows)
         for v in up_to(VECTORS, -(-columns // lanes))
         if registers(r, v) <= cpu.vector_registers
     ]
-    return min(fitting, key=lambda tile: _cost(rows, columns, tile[0], tile[1], lanes))
+    return min((_cost(rows, columns, r, v, lanes), r, v) for r, v in fitting)
 
 
 def blocks(
@@ -33,18 +33,20 @@ def blocks(
     many tiles as possible of the last other axis pass over it, as long as every thread has several blocks.
     """
     out = dict.fromkeys(extents, 1)
+    pieces = {axis: -(-extent // tiles.get(axis, 1)) for axis, extent in extents.items()}
     if panels is not None:
         room = max(1, cpu.l2_bytes // 2 // max(1, column * tiles[panels]))
-        out[panels] = max(candidates.up_to(candidates.blocks(-(-extents[panels] // tiles[panels]), True), room))
-    rest = [axis for axis in extents if axis != panels]
-    for axis in reversed(rest):
-        pieces = -(-extents[axis] // tiles.get(axis, 1))
-        others = prod(-(-extents[a] // (tiles.get(a, 1) * out[a])) for a in extents if a != axis)
-        fitting = [
-            b for b in candidates.blocks(pieces, axis in tiles) if others * -(-pieces // b) >= _TASKS * cpu.cores
-        ]
-        out[axis] = max(fitting, default=1)
+        out[panels] = max(b for b in _whole(pieces[panels], True) if b <= room)
+    for axis in reversed([axis for axis in extents if axis != panels]):
+        others = prod(pieces[a] // out[a] for a in extents if a != axis)
+        found = [b for b in _whole(pieces[axis], axis in tiles) if others * pieces[axis] // b >= _TASKS * cpu.cores]
+        out[axis] = max(found, default=1)
     return out
+
+
+def _whole(pieces: int, tiled: bool) -> list[int]:
+    """Sizes of blocks that leave no part of one."""
+    return [size for size in candidates.blocks(pieces, tiled) if pieces % size == 0]
 
 
 def threads(cpu: Cpu, operations: int) -> int:

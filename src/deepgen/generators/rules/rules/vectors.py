@@ -58,7 +58,7 @@ def _vectors(expression: Expression, stage: Stage, axis: str) -> Vectors | None:
             packed.append(read.tensor)
         else:
             return None
-    if not loaded and not packed or set(packed) & {*loaded, *single}:
+    if (not loaded and not packed) or set(packed) & {*loaded, *single}:
         return None
     moving = [read for read in found if read.tensor in (*loaded, *packed)]
     return Vectors(
