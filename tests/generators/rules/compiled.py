@@ -32,7 +32,20 @@ def library(functions: Sequence[Function], folder: Path, compiler: str, *flags: 
     pool = ['#include "cpu_pool.h"'] if (folder / "cpu_pool.h").exists() else []
     text = ['#include "numbers.h"', *pool, *c.vector_types(vectors), *(part.text for part in parts)]
     (folder / "all.c").write_text("\n".join(text))
-    command = [compiler, "-O1", "-std=gnu11", "-w", "-shared", "-fPIC", "-pthread", *flags, "all.c", "-o", "all.so", "-lm"]
+    command = [
+        compiler,
+        "-O1",
+        "-std=gnu11",
+        "-w",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+        *flags,
+        "all.c",
+        "-o",
+        "all.so",
+        "-lm",
+    ]
     subprocess.run(command, cwd=folder, check=True)
     return folder / "all.so"
 
@@ -69,7 +82,7 @@ def in_child(work: Callable[[Callable[[str], None]], None]) -> str:
     with os.fdopen(reading) as said:
         words = said.read().split("\0")
     _, status = os.waitpid(child, 0)
-    return "" if status == 0 else f"status {status}: {words[-3:]}"
+    return "" if status == 0 else f"status {status}: {words[-2]}"
 
 
 def _say(to: int, words: str) -> None:

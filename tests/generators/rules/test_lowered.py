@@ -37,7 +37,7 @@ def collected(count: int) -> list[tuple[Expression, Schedule]]:
     @settings(max_examples=count, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(expressions(most=9), st.integers(0, 2**32))
     def collect(expression: Expression, seed: int) -> None:
-        found.append((expression, random_schedule(expression, Random(seed))))
+        found.append((expression, random_schedule(expression, Random(f"{seed} {len(found)}"))))
 
     collect()
     return found

@@ -9,7 +9,7 @@ from importlib import resources
 from deepgen.generators.rules.emit.c_values import Scope, arithmetic, narrowed
 from deepgen.generators.rules.emit.names import Names
 from deepgen.generators.rules.lower.build import combined
-from deepgen.generators.rules.lower.ir import Alloc, Buffer, For, Function, If, Seq, Stmt, Store, walk
+from deepgen.generators.rules.lower.ir import Alloc, Buffer, Fence, For, Function, If, Seq, Stmt, Store, walk
 from deepgen.generators.rules.schedule.steps import PARALLEL, SERIAL, VECTOR
 from deepgen.operators.expr.nodes import Read
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
@@ -135,6 +135,8 @@ class _Emitter:
             if statement.otherwise is not None:
                 lines += [f"{indent}}} else {{", *self.statement(statement.otherwise, place, depth + 1)]
             return [*lines, f"{indent}}}"]
+        if isinstance(statement, Fence):
+            return [f'{indent}__asm__ volatile("" ::: "memory");']
         if isinstance(statement, Store):
             return [indent + line for line in self.store(statement, self.scope(place))]
         if isinstance(statement, For) and statement.kind == VECTOR:

@@ -84,7 +84,12 @@ class Barrier:
     """The threads of a block wait for each other."""
 
 
-Stmt: TypeAlias = "Seq | For | If | Alloc | Store | Barrier"
+@dataclass(frozen=True)
+class Fence:
+    """The compiler keeps loads of later statements behind this place, so that they need no registers before."""
+
+
+Stmt: TypeAlias = "Seq | For | If | Alloc | Store | Barrier | Fence"
 
 
 @dataclass(frozen=True)

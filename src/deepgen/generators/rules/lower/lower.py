@@ -11,6 +11,7 @@ from deepgen.generators.rules.lower.check import check
 from deepgen.generators.rules.lower.flatten import flatten
 from deepgen.generators.rules.lower.guards import place_guards
 from deepgen.generators.rules.lower.ir import Function
+from deepgen.generators.rules.lower.pads import pad
 from deepgen.generators.rules.lower.partition import partition
 from deepgen.generators.rules.lower.registers import registers
 from deepgen.generators.rules.lower.simplify import simplify
@@ -36,6 +37,7 @@ def passes(expression: Expression, schedule: Schedule, *, vector_bytes: int = 16
     check(function)
     yield "build", function
     order: tuple[tuple[str, Pass], ...] = (
+        ("pads", pad),
         ("flatten", flatten),
         ("simplify", simplify),
         ("guards", place_guards),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, For, Function, If, Stmt, Store, children
+from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, Fence, For, Function, If, Stmt, Store, children
 from deepgen.generators.rules.schedule.steps import SERIAL
 from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary, Value
 
@@ -48,6 +48,8 @@ def _lines(statement: Stmt, depth: int) -> Iterator[str]:
         yield f"{indent}{place} {_ASSIGN[statement.reduce]} {value_text(statement.value)}"
     elif isinstance(statement, Barrier):
         yield f"{indent}barrier"
+    elif isinstance(statement, Fence):
+        yield f"{indent}fence"
     deeper = depth + isinstance(statement, For)
     for child in children(statement):
         yield from _lines(child, deeper)
