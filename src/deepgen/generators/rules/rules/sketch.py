@@ -10,7 +10,7 @@ from typing import Any
 from deepgen.generators.rules.rules import usual
 from deepgen.generators.rules.rules.candidates import thread_counts
 from deepgen.generators.rules.rules.draft import Draft, Tuned
-from deepgen.generators.rules.rules.numbers import Extent, plus
+from deepgen.generators.rules.rules.numbers import plus
 from deepgen.generators.rules.rules.template import Template, chosen
 from deepgen.generators.rules.schedule.concrete import concrete
 from deepgen.generators.rules.schedule.steps import Schedule
@@ -51,8 +51,9 @@ def sketch_of(draft: Draft) -> Sketch:
     if draft.tasks is not None:
         threads = knob_ref(THREADS)
         draft.require((threads == 1) | (threads <= draft.tasks), "every thread has a part of the last stage")
-    scratch: Extent = plus(draft.buffers.values())
-    draft.derive("scratch_bytes", scratch)
+    for stage, size in draft.buffers.items():
+        draft.derive(f"bytes_{stage}", size)
+    scratch = plus(draft.buffers.values())
     draft.require(scratch <= _MOST_SCRATCH, "copies and results in between fit in memory")
     name = "_".join(draft.names) or "plain"
     return Sketch(name, draft.template, draft.knobs, tuple(draft.derived.items()), draft.requirements)
