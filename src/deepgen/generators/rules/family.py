@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from deepgen.generators.rules.emit.c import kernel
 from deepgen.generators.rules.emit.c_values import STORED, TYPES
-from deepgen.generators.rules.lower.lower import lower
+from deepgen.generators.rules.lower.ir import Function
+from deepgen.generators.rules.lower.lower import lower, passes
+from deepgen.generators.rules.lower.text import to_text
 from deepgen.generators.rules.rules.order import sketches
 from deepgen.generators.rules.rules.rule import Rule
 from deepgen.generators.rules.rules.sketch import SKETCH, THREADS, Sketch, space_of
@@ -59,6 +61,23 @@ class Rules:
         found = self.sketches(operator, target)
         chosen = config.get(SKETCH, found[0].name)
         return next(sketch for sketch in found if sketch.name == chosen).schedule(config)
+
+    def schedule_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
+        steps = "\n".join(map(str, self.schedule(operator, target, config)))
+        nest = dict(self._passes(operator, target, config))["simplify"]
+        return f"{steps}\n\n{to_text(nest)}"
+
+    def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
+        parts, last = [], ""
+        for name, function in self._passes(operator, target, config):
+            text = to_text(function)
+            parts.append(f"==> {name} <==\n{text if text != last else 'changes nothing'}")
+            last = text
+        return "\n".join(parts)
+
+    def _passes(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Iterator[tuple[str, Function]]:
+        expression, cpu = _served(operator, target)
+        return passes(expression, self.schedule(operator, target, config), vector_bytes=cpu.vector_bytes)
 
 
 def _served(operator: Operator, target: Target) -> tuple[Expression, Cpu]:
