@@ -15,6 +15,8 @@ from deepgen.operators.expr.nodes import Read
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
 
 _REDUCED = {"sum": "sum", "prod": "prod", "max": "most", "min": "least"}
+_HEADERS = ("numbers.h", "vector_math.h")
+_MATH = '#define LANES {lanes}\n#include "vector_math.h"\n#undef LANES'
 _TEMPLATES = "deepgen.generators.templates"
 _MASKS = {"f32": "i32", "f64": "i64", "u8": "i8"}
 _WRAPS = {"i8": "u8", "u8": "u8", "i16": "u16", "i32": "u32", "i64": "u64"}
@@ -38,7 +40,7 @@ def kernel(function: Function, threads: int = 1, name: str | None = None) -> Ker
 def headers(function: Function) -> tuple[Source, ...]:
     """The files that a function's text includes."""
     own = resources.files(__package__)
-    found = [Source(name, own.joinpath(name).read_text()) for name in ("numbers.h",)]
+    found = [Source(name, own.joinpath(name).read_text()) for name in _HEADERS]
     if _parallel(function):
         templates = resources.files(_TEMPLATES)
         found += [Source(name, templates.joinpath(name).read_text()) for name in ("cpu_pool.h", "x86_pool.h")]
@@ -70,6 +72,7 @@ def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
     for kind, lanes in sorted(wanted):
         if kind in ("f32", "f64"):
             lines.append(f"FLOAT_VECTOR({kind}, {_MASKS[kind]}, {lanes})")
+            lines += [f"LANE_MATH(f64, {lanes})"] if kind == "f64" else _MATH.format(lanes=lanes).splitlines()
         elif kind != "u16":
             lines.append(f"WHOLE_VECTOR({kind}, {_MASKS.get(kind, kind)}, {_WRAPS[kind]}, {lanes})")
     lines += [f"STORED_VECTOR({lanes})" for kind, lanes in sorted(wanted) if kind == "u16"]

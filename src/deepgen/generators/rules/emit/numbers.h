@@ -138,18 +138,21 @@ WHOLES(i64, u64)
     static inline T##x##lanes min_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
         return pick_##T##x##lanes((a < b) | (a != a), a, b);                                                           \
     }                                                                                                                  \
-    EACH_LANE(T##x##lanes, lanes, abs, T)                                                                              \
-    EACH_LANE(T##x##lanes, lanes, exp, T)                                                                              \
-    EACH_LANE(T##x##lanes, lanes, log, T)                                                                              \
     EACH_LANE(T##x##lanes, lanes, sqrt, T)                                                                             \
     EACH_LANE(T##x##lanes, lanes, rsqrt, T)                                                                            \
-    EACH_LANE(T##x##lanes, lanes, tanh, T)                                                                             \
-    EACH_LANE(T##x##lanes, lanes, erf, T)                                                                              \
-    EACH_LANE(T##x##lanes, lanes, sigmoid, T)                                                                          \
-    EACH_LANE(T##x##lanes, lanes, sin, T)                                                                              \
-    EACH_LANE(T##x##lanes, lanes, cos, T)                                                                              \
     EACH_LANE(T##x##lanes, lanes, floor, T)                                                                            \
     EACH_LANE_2(T##x##lanes, lanes, pow, T)
+
+// What vector_math.h has for f32.
+#define LANE_MATH(T, lanes)                     \
+    EACH_LANE(T##x##lanes, lanes, abs, T)       \
+    EACH_LANE(T##x##lanes, lanes, exp, T)       \
+    EACH_LANE(T##x##lanes, lanes, log, T)       \
+    EACH_LANE(T##x##lanes, lanes, tanh, T)      \
+    EACH_LANE(T##x##lanes, lanes, erf, T)       \
+    EACH_LANE(T##x##lanes, lanes, sigmoid, T)   \
+    EACH_LANE(T##x##lanes, lanes, sin, T)       \
+    EACH_LANE(T##x##lanes, lanes, cos, T)
 
 #define WHOLE_VECTOR(T, M, U, lanes)                                                                                   \
     VECTOR(T, M, lanes)                                                                                                \

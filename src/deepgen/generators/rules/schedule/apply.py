@@ -28,9 +28,9 @@ from deepgen.generators.rules.schedule.steps import (
     StorageAlign,
     Unroll,
 )
+from deepgen.generators.rules.schedule.text import refused
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Expression, reads
-from deepgen.vocabulary import BadInput
 
 
 def apply(expression: Expression, schedule: Schedule) -> State:
@@ -48,28 +48,26 @@ def applied(step: Step, state: State) -> State:
     if type(step) in _STAGES:
         return _STAGES[type(step)](step, state)
     if type(step) not in _ONE:
-        raise BadInput("this step cannot be lowered yet", where=str(step))
+        raise refused(step, "this step cannot be lowered yet")
     name: str = step.stage  # type: ignore[union-attr]
     if name not in state.stages:
-        raise BadInput(f"there is no stage {name!r}", where=str(step), allowed=", ".join(state.stages))
+        raise refused(step, f"there is no stage {name!r}", ", ".join(state.stages))
     if isinstance(step, (SetScope, StorageAlign, Layout)) and name in state.expression.outputs:
-        raise BadInput(f"stage {name} is a result, which lies in memory as the caller asks", where=str(step))
+        raise refused(step, f"stage {name} is a result, which lies in memory as the caller asks")
     if isinstance(step, (Split, Reorder, Fuse)) and any(p.at and p.at[0] == name for p in state.stages.values()):
-        raise BadInput(f"stages are computed at loops of {name}", where=str(step), allowed="arrange these first")
+        raise refused(step, f"stages are computed at loops of {name}", "arrange these first")
     return replace(state, stages={**state.stages, name: _ONE[type(step)](step, state.stages[name])})
 
 
 def _compute_at(step: ComputeAt, state: State) -> State:
     if step.stage not in state.stages or step.consumer not in state.stages or step.stage == step.consumer:
-        raise BadInput("there are no two such stages", where=str(step), allowed=", ".join(state.stages))
+        raise refused(step, "there are no two such stages", ", ".join(state.stages))
     planned, consumer = state.stages[step.stage], state.stages[step.consumer]
     loops.find(step, consumer, step.loop)
     if planned.touched or planned.at:
-        raise BadInput(
-            f"the loops of stage {step.stage} are arranged already", where=str(step), allowed="place it first"
-        )
+        raise refused(step, f"the loops of stage {step.stage} are arranged already", "place it first")
     if step.stage in state.expression.outputs:
-        raise BadInput(f"stage {step.stage} is a result, which is computed whole", where=str(step))
+        raise refused(step, f"stage {step.stage} is a result, which is computed whole")
     _check_readers(step, state)
     placed = replace(planned, at=(step.consumer, step.loop))
     bases, extents = {**planned.bases}, {**planned.extents}
@@ -90,7 +88,7 @@ def _check_place(step: ComputeAt, state: State) -> None:
     planned = state.stages[step.stage]
     told = [(planned.bases[axis.name], planned.extents[axis.name]) for axis in planned.stage.axes]
     if told != _regions(step, state):
-        raise BadInput(f"what is read of stage {step.stage} changed after it was placed", where=str(step))
+        raise refused(step, f"what is read of stage {step.stage} changed after it was placed")
 
 
 def _check_readers(step: ComputeAt, state: State) -> None:
@@ -98,7 +96,7 @@ def _check_readers(step: ComputeAt, state: State) -> None:
     outside = [p.stage.name for p in readers if not _inside(p, step, state)]
     if outside or not readers:
         what = f"stage {outside[0]}, outside of that loop, reads it" if outside else "nothing reads it"
-        raise BadInput(what, where=str(step))
+        raise refused(step, what)
 
 
 def _inside(planned: Planned, step: ComputeAt, state: State) -> bool:
@@ -136,14 +134,14 @@ def _regions(step: ComputeAt, state: State) -> list[tuple[Index, int]]:
 
 def _set_scope(step: SetScope, planned: Planned) -> Planned:
     if step.scope not in SCOPES:
-        raise BadInput(f"{step.scope!r} is no scope", where=str(step), allowed=", ".join(SCOPES))
+        raise refused(step, f"{step.scope!r} is no scope", ", ".join(SCOPES))
     return replace(planned, scope=step.scope)
 
 
 def _storage_align(step: StorageAlign, planned: Planned) -> Planned:
     factor, offset = number(step, step.factor), number(step, step.offset)
     if not 0 <= offset < factor or not 0 <= step.dimension < len(planned.layout or planned.stage.axes):
-        raise BadInput("no buffer can be aligned so", where=str(step), allowed="0 <= offset < factor, a dimension")
+        raise refused(step, "no buffer can be aligned so", "0 <= offset < factor, a dimension")
     return replace(planned, aligned=(*planned.aligned, step))
 
 
@@ -157,9 +155,9 @@ def _layout(step: Layout, planned: Planned) -> Planned:
         sizes = [p.by * p.modulo if p.modulo else None for p in parts]
         if not parts or ends[-1] != 1 or sizes != starts:
             what = f"dimension {dimension} is not covered exactly once"
-            raise BadInput(what, where=str(step), allowed="such as 0, 1/8, 1%8")
+            raise refused(step, what, "such as 0, 1/8, 1%8")
     if any(p.dimension >= len(planned.stage.axes) for p in told):
-        raise BadInput(f"stage {step.stage} has {len(planned.stage.axes)} dimensions", where=str(step))
+        raise refused(step, f"stage {step.stage} has {len(planned.stage.axes)} dimensions")
     return replace(planned, layout=told)
 
 
