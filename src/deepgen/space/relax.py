@@ -14,7 +14,7 @@ from deepgen.space.active import TABLE_CELLS
 from deepgen.space.compile import Compiler, Constraint, parts
 from deepgen.space.definition import Knob
 from deepgen.space.diagram import Chain, Diagram
-from deepgen.space.engine import Budget, TooWide
+from deepgen.space.engine import TooWide
 from deepgen.space.estimate import sharp_combinations
 from deepgen.space.expr import Expr, Requirement
 from deepgen.space.nodes import Nodes

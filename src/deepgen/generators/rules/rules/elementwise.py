@@ -92,7 +92,7 @@ def _together(draft: Draft, stage: Stage, others: list[str], scan: str) -> list[
     """Several scans turn by turn: each of them waits for its own last sum only."""
     extent = draft.extents[stage.name][others[-1]]
     values = up_to(_VECTORS, extent if isinstance(extent, int) else 1)
-    together = draft.knob(draft.free_name(stage.name, f"{others[-1]}_1"), values, max(v for v in values if v <= 4))
+    together = draft.knob(draft.free_name(stage.name, f"{others[-1]}_1"), values, values[-1])
     outer, inner = draft.split(stage.name, others[-1], (together,))
     draft.reorder(stage.name, [*others[:-1], outer, scan, inner])
     draft.annotate(stage.name, UNROLL, inner)

@@ -14,10 +14,10 @@ from deepgen.generators.rules.rules.numbers import plus
 from deepgen.generators.rules.rules.template import Template, chosen
 from deepgen.generators.rules.schedule.concrete import concrete
 from deepgen.generators.rules.schedule.steps import Schedule
-from deepgen.space import Expr, Requirement, Space, Value, all_of, any_of, implies
-from deepgen.space.expr import key, knob_ref
+from deepgen.space import Expr, Requirement, Space, Value
+from deepgen.space.expr import knob_ref
 
-SKETCH, THREADS = "SKETCH", "THREADS"
+SKETCH, THREADS = "sketch", "THREADS"
 _MOST_SCRATCH = 1 << 30  # bytes of copies and results in between
 
 
@@ -60,61 +60,18 @@ def sketch_of(draft: Draft) -> Sketch:
 
 
 def space_of(name: str, sketches: Sequence[Sketch]) -> Space:
-    """The configs of all sketches. Where there are several, the knob SKETCH tells them apart."""
-    space = Space(name)
+    """The configs of all sketches. Where there are several, the knob `sketch` tells them apart."""
     if len(sketches) == 1:
-        _fill(space, sketches[0])
-        return space
-    which = space.knob(SKETCH, [sketch.name for sketch in sketches])
-    for knob in dict.fromkeys(knob.name for sketch in sketches for knob in sketch.knobs):
-        _shared_knob(space, which, knob, sketches)
-    for sketch in sketches:
-        for derived, value in sketch.derived:
-            known = space.derivations.get(derived)
-            if known is None or key(known.args[0]) != key(value):
-                space.derive(derived if known is None else f"{sketch.name}_{derived}", value)
-    for requirement in _distinct(sketches):
-        having = [s.name for s in sketches if any(_same(r, requirement) for r in s.requirements)]
-        everywhere = len(having) == len(sketches)
-        expr = requirement.expr if everywhere else implies(which.isin(having), requirement.expr)
-        taken = any(r.name == requirement.name for r in space.requirements)
-        space.require(expr, f"{requirement.name} ({', '.join(having)})" if taken else requirement.name)
-    return space
+        return _space(name, sketches[0])
+    return Space.union(name, {sketch.name: _space(sketch.name, sketch) for sketch in sketches}, by=SKETCH)
 
 
-def _fill(space: Space, sketch: Sketch) -> None:
+def _space(name: str, sketch: Sketch) -> Space:
+    space = Space(name)
     for knob in sketch.knobs:
         space.knob(knob.name, knob.values, knob.when)
-    for name, value in sketch.derived:
-        space.derive(name, value)
+    for derived, value in sketch.derived:
+        space.derive(derived, value)
     for requirement in sketch.requirements:
         space.add(requirement)
-
-
-def _shared_knob(space: Space, which: Expr, name: str, sketches: Sequence[Sketch]) -> None:
-    """One knob for all sketches that have it, with the values of all of them."""
-    found = {s.name: knob for s in sketches for knob in s.knobs if knob.name == name}
-    values = list(dict.fromkeys(value for knob in found.values() for value in knob.values))
-    if all(isinstance(value, int) for value in values):
-        values.sort(key=lambda value: value if isinstance(value, int) else 0)
-    always = [s for s, knob in found.items() if knob.when is None]
-    at_times = [all_of(which == s, knob.when) for s, knob in found.items() if knob.when is not None]
-    when = None
-    if len(always) < len(sketches):
-        when = any_of(*([which.isin(always)] if always else []), *at_times)
-    made = space.knob(name, values, when)
-    for s, knob in found.items():
-        if set(knob.values) != set(values):
-            words = f"{name} of sketch {s} is one of {', '.join(map(str, knob.values))}"
-            space.require(implies(which == s, made.isin(knob.values)), words)
-
-
-def _distinct(sketches: Sequence[Sketch]) -> list[Requirement]:
-    found: list[Requirement] = []
-    for sketch in sketches:
-        found += [r for r in sketch.requirements if not any(_same(r, other) for other in found)]
-    return found
-
-
-def _same(a: Requirement, b: Requirement) -> bool:
-    return a.name == b.name and bool(key(a.expr) == key(b.expr))
+    return space

@@ -18,6 +18,8 @@ from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Axis, Stage
 from deepgen.vocabulary import dtype
 
+_SHORT = 4  # turns that are all unrolled, by default
+
 
 @dataclass(frozen=True)
 class Tiled:
@@ -131,7 +133,8 @@ def _tile_sums(draft: Draft, sums: Stage, along: str, rows: str | None, lanes: i
     outer, vector = draft.split(sums.name, along, (lanes,))
     last = next((axis for axis in reversed(sums.reduced) if axis.extent > 1), sums.reduced[-1])
     steps = unrolls(last.extent)
-    deep = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), steps, steps[0])
+    short = last.extent <= _SHORT  # as the side of a filter
+    deep = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), steps, steps[-1] if short else 1)
     before = [axis.name for axis in sums.reduced if axis != last]
     turns, unrolled = draft.split(sums.name, last.name, (deep,))
     alone = [axis.name for axis in sums.axes if axis.name not in (along, rows)]
