@@ -21,8 +21,7 @@ from expressions import expressions
 from test_lowered import agrees, random_inputs
 
 from deepgen import targets
-from deepgen.generators.rules.lower.ir import Alloc, walk
-from deepgen.generators.rules.lower.lower import lower
+from deepgen.generators.rules.lower.ir import Alloc, Function, walk
 from deepgen.generators.rules.rules.order import sketches
 from deepgen.generators.rules.rules.sketch import SKETCH, Sketch, space_of
 from deepgen.operators.expr.nodes import Expression
@@ -40,6 +39,11 @@ def here() -> Cpu:
     found = targets.resolve("cpu")
     assert isinstance(found, Cpu)
     return found
+
+
+def lowered(sketch: Sketch, config: dict[str, Any], cpu: Any) -> Function:
+    *_, (_, function) = sketch.lowered(config, cpu.vector_bytes)
+    return function
 
 
 def random_expressions(count: int) -> list[Expression]:
@@ -68,7 +72,7 @@ def configs(expression: Expression, cpu: Any, count: int) -> list[tuple[Sketch, 
 def test_every_config_computes_the_expression(tmp_path: Path) -> None:
     told = [*CASES.values(), *random_expressions(RANDOM)]
     cases = [
-        (expression, config, lower(expression, sketch.schedule(config), vector_bytes=here().vector_bytes))
+        (expression, config, lowered(sketch, config, here()))
         for expression in told
         for sketch, config in configs(expression, here(), SAMPLES)
     ]
@@ -93,8 +97,11 @@ def test_every_config_computes_the_expression(tmp_path: Path) -> None:
 def test_buffers_are_as_large_as_the_space_says(cpu: Any) -> None:
     for expression in CASES.values():
         for sketch, config in configs(expression, cpu, 3):
-            function = lower(expression, sketch.schedule(config), vector_bytes=cpu.vector_bytes)
-            made = [s.buffer for s in walk(function.body) if isinstance(s, Alloc) and s.buffer.scope == "global"]
+            made = [
+                s.buffer
+                for s in walk(lowered(sketch, config, cpu).body)
+                if isinstance(s, Alloc) and s.buffer.scope == "global"
+            ]
             sizes = {f"bytes_{b.name}": b.elements * dtype(b.dtype).bytes for b in made}
             told = {name: value.evaluate(config) for name, value in sketch.derived if name.startswith("bytes_")}
             assert {name: size for name, size in sizes.items() if name in told} == {n: s for n, s in told.items() if s}

@@ -10,12 +10,10 @@ from typing import Any
 from deepgen.generators.rules.emit.c import kernel
 from deepgen.generators.rules.emit.c_values import STORED, TYPES
 from deepgen.generators.rules.lower.ir import Function
-from deepgen.generators.rules.lower.lower import lower, passes
 from deepgen.generators.rules.lower.text import to_text
 from deepgen.generators.rules.rules.order import sketches
 from deepgen.generators.rules.rules.rule import Rule
 from deepgen.generators.rules.rules.sketch import SKETCH, THREADS, Sketch, space_of
-from deepgen.generators.rules.schedule.steps import Schedule
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
 from deepgen.space import Space
@@ -43,8 +41,7 @@ class Rules:
         return space_of(self.name, self.sketches(operator, target))
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        expression, cpu = _served(operator, target)
-        function = lower(expression, self.schedule(operator, target, config), vector_bytes=cpu.vector_bytes)
+        *_, (_, function) = self._lowered(operator, target, config)
         made = kernel(function, config[THREADS], self.name)
         fixed = tuple((f"{size} == {value}", f"{size} is {value}") for size, value in operator.sizes().items())
         return replace(made, implied=fixed)
@@ -56,28 +53,27 @@ class Rules:
     def sketches(self, operator: Operator, target: Target) -> tuple[Sketch, ...]:
         return self._sketches(*_served(operator, target))
 
-    def schedule(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Schedule:
-        """The steps of a config."""
-        found = self.sketches(operator, target)
-        chosen = config.get(SKETCH, found[0].name)
-        return next(sketch for sketch in found if sketch.name == chosen).schedule(config)
-
     def schedule_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
-        steps = "\n".join(map(str, self.schedule(operator, target, config)))
-        nest = dict(self._passes(operator, target, config))["simplify"]
+        steps = "\n".join(map(str, self._sketch(operator, target, config).schedule(config)))
+        nest = dict(self._lowered(operator, target, config))["simplify"]
         return f"{steps}\n\n{to_text(nest)}"
 
     def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
         parts, last = [], ""
-        for name, function in self._passes(operator, target, config):
+        for name, function in self._lowered(operator, target, config):
             text = to_text(function)
             parts.append(f"==> {name} <==\n{text if text != last else 'changes nothing'}")
             last = text
         return "\n".join(parts)
 
-    def _passes(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Iterator[tuple[str, Function]]:
-        expression, cpu = _served(operator, target)
-        return passes(expression, self.schedule(operator, target, config), vector_bytes=cpu.vector_bytes)
+    def _sketch(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Sketch:
+        found = self.sketches(operator, target)
+        chosen = config.get(SKETCH, found[0].name)
+        return next(sketch for sketch in found if sketch.name == chosen)
+
+    def _lowered(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Iterator[tuple[str, Function]]:
+        _, cpu = _served(operator, target)
+        return self._sketch(operator, target, config).lowered(config, cpu.vector_bytes)
 
 
 def _served(operator: Operator, target: Target) -> tuple[Expression, Cpu]:

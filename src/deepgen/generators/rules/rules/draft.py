@@ -53,7 +53,7 @@ class Draft:
     """Mutable while one rule works on it; `branch` copies it for another way to go on."""
 
     def __init__(self, expression: Expression, target: Cpu) -> None:
-        self.expression, self.target = expression, target
+        self.base, self.expression, self.target = expression, expression, target
         self.names: tuple[str, ...] = ()  # of the ways that were taken; together they name the sketch
         self.template: Template = ()
         self.knobs: tuple[Tuned, ...] = ()
@@ -213,7 +213,7 @@ class Draft:
         return inner, outer
 
     def layout(self, stage: str, order: Sequence[int], panel: tuple[int, Extent] | None = None) -> None:
-        """The dimensions in this order; `panel` is one in panels: which of them is outermost, where in them innermost."""
+        """The dimensions in this order; `panel` is one in panels: which panel is outermost, where in it innermost."""
         places = tuple(map(str, order))
         if panel is not None:
             dimension, width = panel[0], panel[1]

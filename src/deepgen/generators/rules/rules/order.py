@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from deepgen.generators.rules.rules.draft import Draft
+from deepgen.generators.rules.rules.padding import with_padding
 from deepgen.generators.rules.rules.rule import Rule, drafts
 from deepgen.generators.rules.rules.sketch import Sketch, sketch_of
 from deepgen.operators.expr.nodes import Expression
@@ -36,7 +37,7 @@ def rules_for(own: Sequence[Rule] = ()) -> list[Rule]:
 
 def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> list[Sketch]:
     """The sketches of an expression on a target, the better ones first."""
-    return [sketch_of(draft) for draft in drafts(expression, target, rules_for(own))]
+    return [sketch_of(draft) for draft in drafts(with_padding(expression), target, rules_for(own))]
 
 
 __all__ = ["RULES", "Draft", "Rule", "rules_for", "sketches"]

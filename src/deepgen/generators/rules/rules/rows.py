@@ -9,6 +9,7 @@ from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.elementwise import in_vectors
 from deepgen.generators.rules.rules.reduction import Partial, arrange_partial, split_reduction
+from deepgen.generators.rules.rules.tiling import summed
 from deepgen.generators.rules.rules.vectors import along_reduction
 from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL
 from deepgen.operators.expr.nodes import Stage, reads
@@ -82,7 +83,7 @@ def _rows(draft: Draft, stage: Stage) -> list[str]:
         return []
     before = _before(draft, stage)
     sums = [one for one in before if one.reduce is not None]
-    if not sums or (len(sums) == 1 and facts.fusible_consumer(draft.expression, sums[0]) is not None):
+    if not sums or (len(sums) == 1 and summed(draft, stage) is not None):
         return []
     places = _places(draft, stage, before)
     shared = [axis.name for axis in stage.axes if all(axis.name in places[one.name].values() for one in sums)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from deepgen.generators.rules.lower.ir import Function
+from deepgen.generators.rules.lower.lower import passes
 from deepgen.generators.rules.rules import usual
 from deepgen.generators.rules.rules.candidates import thread_counts
 from deepgen.generators.rules.rules.draft import Draft, Tuned
@@ -14,6 +16,7 @@ from deepgen.generators.rules.rules.numbers import plus
 from deepgen.generators.rules.rules.template import Template, chosen
 from deepgen.generators.rules.schedule.concrete import concrete
 from deepgen.generators.rules.schedule.steps import Schedule
+from deepgen.operators.expr.nodes import Expression
 from deepgen.space import Expr, Requirement, Space, Value
 from deepgen.space.expr import knob_ref
 
@@ -26,6 +29,7 @@ class Sketch:
     """A template, and the knobs and requirements of its configs."""
 
     name: str
+    expression: Expression  # that its steps apply to
     template: Template
     knobs: tuple[Tuned, ...]
     derived: tuple[tuple[str, Expr], ...]
@@ -33,6 +37,10 @@ class Sketch:
 
     def schedule(self, config: Mapping[str, Any]) -> Schedule:
         return concrete(chosen(self.template, config), config)
+
+    def lowered(self, config: Mapping[str, Any], vector_bytes: int) -> Iterator[tuple[str, Function]]:
+        """The function of a config after each pass, with the pass's name."""
+        return passes(self.expression, self.schedule(config), vector_bytes=vector_bytes)
 
     def usual(self) -> dict[str, Value]:
         """The config to take without a search; knobs that do not exist there are left out."""
@@ -56,7 +64,7 @@ def sketch_of(draft: Draft) -> Sketch:
     scratch = plus(draft.buffers.values())
     draft.require(scratch <= _MOST_SCRATCH, "copies and results in between fit in memory")
     name = "_".join(draft.names) or "plain"
-    return Sketch(name, draft.template, draft.knobs, tuple(draft.derived.items()), draft.requirements)
+    return Sketch(name, draft.base, draft.template, draft.knobs, tuple(draft.derived.items()), draft.requirements)
 
 
 def space_of(name: str, sketches: Sequence[Sketch]) -> Space:
