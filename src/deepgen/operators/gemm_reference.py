@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from deepgen.vocabulary.kernel import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
@@ -19,6 +18,8 @@ _TILE, _DEPTH, _THREADS = 64, 16, 256
 
 def kernel(gemm: Gemm, language: str) -> Kernel | None:
     """None for a language without it, and for what its arithmetic does not cover."""
+    from importlib import resources  # here: what only reads studies does not wait for it
+
     a, b, c, _ = gemm.dtypes
     plain = (gemm.alpha, gemm.beta, gemm.bias, gemm.activation, gemm.scales) == (1.0, 0.0, False, "none", "none")
     whole = (2 if c.integer else 1) if a.integer and b.integer else 0

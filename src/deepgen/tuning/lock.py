@@ -14,22 +14,26 @@ _DIGITS = 20  # of a process's number, at most
 
 def holder(path: Path) -> int | None:
     """The process that holds the lock now, if one does; 0 where it has not said its number."""
-    if not path.is_file():  # a pipe in somebody's folder would be waited for
+    if not os.path.isfile(path):  # noqa: PTH113  a pipe in somebody's folder would be waited for
         return None
     try:
-        with path.open("rb") as file:
-            for _ in range(_GLANCES):
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    file.seek(0)
-                    if (text := file.read(_DIGITS).strip()).isdigit():
-                        return int(text)
-                    time.sleep(_GLANCE_SECONDS)  # it has the lock, and writes its number next
-                else:
-                    return None
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        for _ in range(_GLANCES):
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if (text := os.pread(file, _DIGITS, 0).strip()).isdigit():
+                    return int(text)
+                time.sleep(_GLANCE_SECONDS)  # it has the lock, and writes its number next
+            else:
+                return None
+    except OSError:
+        return None
+    finally:
+        os.close(file)
     return 0
 
 

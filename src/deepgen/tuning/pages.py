@@ -39,6 +39,11 @@ def is_sqlite(head: bytes) -> bool:
     return head[:18] == _HEAD + PAGE.to_bytes(2, "big") and modes and head[20:24] == b"\0\x40\x20\x20"
 
 
+def user_version(head: bytes) -> int:
+    """What `PRAGMA user_version` says of a file without a log, from its first HEAD bytes."""
+    return int.from_bytes(head[60:64], "big", signed=True)
+
+
 @dataclass(frozen=True)
 class _File:
     """All pages that there are: those of the log replace those of the file where a row goes on in another page."""

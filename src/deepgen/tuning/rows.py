@@ -61,7 +61,7 @@ def unpack(packed: bytes) -> Any:
         text = unpacker.decompress(packed, _MOST_BYTES)
         if not unpacker.eof:
             raise ValueError("cut off, or too large")
-        return json.loads(text)
+        return json.loads(text.decode())
     except (zlib.error, ValueError, TypeError, RecursionError) as error:
         raise Damaged(str(error)) from error
 
