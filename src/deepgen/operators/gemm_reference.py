@@ -17,7 +17,7 @@ _TILE, _DEPTH, _THREADS = 64, 16, 256
 
 
 def kernel(gemm: Gemm, language: str) -> Kernel | None:
-    """None for a language without it, and for what its arithmetic does not cover."""
+    """None for other languages, and for GEMMs that its arithmetic does not cover."""
     from importlib import resources  # here: what only reads studies does not wait for it
 
     a, b, c, _ = gemm.dtypes
@@ -26,7 +26,7 @@ def kernel(gemm: Gemm, language: str) -> Kernel | None:
     if language not in ("cuda", "hip") or (c.integer and not (plain and whole)):
         return None
     if language == "hip" and gemm.activation in ("gelu", "silu"):
-        return None  # HIP's exponential in f64 is in a library of the vendor's
+        return None  # in HIP the exponential in f64 needs a library of the vendor
     formats = (("A", a), ("B", b), ("C", c))
     flags = {
         **{f"FORMAT_{name}": _FORMATS.index(of.name.replace("tf32", "f32")) for name, of in formats},
