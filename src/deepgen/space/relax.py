@@ -22,6 +22,8 @@ from deepgen.space.order import quick_order
 
 _SHARE = 16  # of the whole memory and work, what one more requirement may take
 
+_STARTS = 3
+
 
 @dataclass(frozen=True)
 class Relaxed:
@@ -80,7 +82,9 @@ class _Relaxation:
         """Keep one more constraint, if the parts that it joins stay small."""
         joined = [p for p in self.done if constraint.scope.intersection(p.names)]
         try:
-            merged = self._compiled([n for p in joined for n in p.names], [c for p in joined for c in p.kept] + [constraint])
+            merged = self._compiled(
+                [n for p in joined for n in p.names], [c for p in joined for c in p.kept] + [constraint]
+            )
         except TooWide:
             return False
         self.done = [*(p for p in self.done if p not in joined), merged]
@@ -92,7 +96,7 @@ class _Relaxation:
         compiler.on.budget.left = compiler.work / _SHARE
         used = compiler.used
         try:
-            order = quick_order(self.nodes, allowed, [c.expr for c in own])
+            order = quick_order(self.nodes, allowed, [c.expr for c in own], _STARTS)
             return _Part(names, own, compiler.chain(order, own, used + compiler.memory // _SHARE))
         finally:
             compiler.used = used
