@@ -6,14 +6,17 @@ import json
 
 import numpy as np
 import pytest
-from expressions import expressions, naive
+from expressions import expressions, naive, rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deepgen.operators.compare import compare
 from deepgen.operators.expr import interpret
 from deepgen.operators.expr.nodes import Expression
+from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.expr.serial import expression_digest, from_json, to_json
 from deepgen.operators.expr.text import text
+from deepgen.vocabulary.dtypes import dtype, narrow, widen
 
 
 @settings(max_examples=40)
@@ -41,3 +44,16 @@ def test_numpy_computes_what_loops_do(points: int, expression: Expression, seed:
     for name, want in naive(expression, inputs).items():
         np.testing.assert_allclose(done.held[name].values, want, rtol=1e-10, atol=1e-10)
         assert (done.held[name].error >= 0).all()
+
+
+@settings(max_examples=60)
+@given(expressions(dtypes=("f32",)), st.integers(0, 9), st.booleans())
+def test_kernels_that_round_every_step_are_right_in_either_order(expression: Expression, seed: int, back: bool) -> None:
+    operator = ExpressionOperator(expression)
+    inputs = operator.inputs(seed)
+    wide = {t.name: widen(inputs[t.name], dtype(t.dtype)) for t in expression.tensors}
+    (answer,) = operator.reference(inputs).values()
+    (got,) = naive(expression, wide, rounded, back=back).values()
+    (name,) = expression.outputs
+    of = dtype(expression.dtype_of(name))
+    assert compare(narrow(got, of), answer, of, operator.tolerance(name)).ok
