@@ -91,7 +91,7 @@ def _wanted(statement: Stmt, tile: _Tile) -> tuple[Index, ...]:
     """What must not be negative so that no guard in a tile is needed."""
     kept: list[Index] = []
     for low in dict.fromkeys(_guards(statement, tile)):
-        if not tile.known.given(kept).always(low):
+        if not tile.known.given(kept).always(low) and not tile.known.never(low):
             kept = [c for c in kept if not tile.known.given([low]).always(c)] + [low]
     return tuple(kept)
 
