@@ -197,7 +197,8 @@ class _Emitter:
         made = scope.whole(value)
         if along == 1:
             stored = made.text if buffer.lanes else narrowed(buffer.dtype, made.text, made.lanes)
-            return [f"{scope.vector_at(buffer, offset)} = {stored};"]
+            to = scope.vector_at(buffer, offset)
+            return [f"{to} = {stored};" if buffer.lanes else f"put_{to}, {stored});"]
         elements = [scope.element(buffer, scope.lane(offset, n)) for n in range(made.lanes)]
         each = [f"{to} = {narrowed(buffer.dtype, f'lanes[{n}]')};" for n, to in enumerate(elements)]
         return ["{", f"    {made.name} lanes = {made.text};", *(f"    {line}" for line in each), "}"]
