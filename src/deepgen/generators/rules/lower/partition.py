@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.lower.bounds import Known, conditions
 from deepgen.generators.rules.lower.guards import placed
 from deepgen.generators.rules.lower.ir import (
@@ -31,7 +32,7 @@ from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Select, reads
 from deepgen.operators.expr.nodes import walk as walk_value
 
-AT_ONCE = (UNROLL, VECTOR)
+AT_ONCE = (UNROLL, VECTOR, *DOTS)
 _MOST_CHOICES = 4  # each of which doubles the text
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.schedule import loops, stages
 from deepgen.generators.rules.schedule.concrete import number, places
 from deepgen.generators.rules.schedule.regions import region
@@ -26,6 +27,7 @@ from deepgen.generators.rules.schedule.steps import (
     Split,
     Step,
     StorageAlign,
+    Tensorize,
     Unroll,
 )
 from deepgen.generators.rules.schedule.text import refused
@@ -132,6 +134,19 @@ def _regions(step: ComputeAt, state: State) -> list[tuple[Index, int]]:
     ]
 
 
+def _tensorize(step: Tensorize, planned: Planned) -> Planned:
+    first, dot = loops.find(step, planned, step.loop), DOTS.get(step.intrinsic)
+    if dot is None:
+        raise refused(step, f"{step.intrinsic!r} is no instruction", ", ".join(DOTS))
+    inner = planned.loops[planned.loops.index(first) :]
+    extents = {(loop.reduced, loop.extent) for loop in inner}
+    if len(inner) != 2 or extents != {(False, dot.lanes), (True, dot.depth)}:
+        what = f"the loops from {step.loop} inwards are not {dot.lanes} sums of {dot.depth} products"
+        raise refused(step, what)
+    kept = planned.loops[: len(planned.loops) - len(inner)]
+    return replace(planned, loops=(*kept, *(replace(loop, kind=dot.name) for loop in inner)))
+
+
 def _set_scope(step: SetScope, planned: Planned) -> Planned:
     if step.scope not in SCOPES:
         raise refused(step, f"{step.scope!r} is no scope", ", ".join(SCOPES))
@@ -170,6 +185,7 @@ _ONE: Mapping[type[Any], Callable[[Any, Planned], Planned]] = {
     SetScope: _set_scope,
     StorageAlign: _storage_align,
     Layout: _layout,
+    Tensorize: _tensorize,
 }
 _STAGES: Mapping[type[Any], Callable[[Any, State], State]] = {
     ComputeAt: _compute_at,
