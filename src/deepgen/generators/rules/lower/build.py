@@ -113,15 +113,15 @@ def dense(name: str, dtype: str, shape: Sequence[int], scope: str = "parameter")
 
 def stored(planned: Planned, places: Sequence[Index]) -> tuple[Index, ...]:
     """Places along the axes as indices of the stage's buffer."""
-    if not planned.layout:
+    if not planned.order:
         return tuple(places)
-    return tuple(_divided(places[p.dimension], p) for p in planned.layout)
+    return tuple(_divided(places[p.dimension], p) for p in planned.order)
 
 
 def buffer_of(planned: Planned) -> Buffer:
     shape = [planned.extents[axis.name] for axis in planned.stage.axes]
-    if planned.layout:
-        sizes = [-(-shape[p.dimension] // p.by) if p.modulo is None else p.modulo for p in planned.layout]
+    if planned.order:
+        sizes = [-(-shape[p.dimension] // p.by) if p.modulo is None else p.modulo for p in planned.order]
     else:
         sizes = shape
     align: Mapping[int, tuple[int, int]] = {

@@ -155,7 +155,7 @@ def _set_scope(step: SetScope, planned: Planned) -> Planned:
 
 def _storage_align(step: StorageAlign, planned: Planned) -> Planned:
     factor, offset = number(step, step.factor), number(step, step.offset)
-    if not 0 <= offset < factor or not 0 <= step.dimension < len(planned.layout or planned.stage.axes):
+    if not 0 <= offset < factor or not 0 <= step.dimension < len(planned.order or planned.stage.axes):
         raise refused(step, "no buffer can be aligned so", "0 <= offset < factor, a dimension")
     return replace(planned, aligned=(*planned.aligned, step))
 
@@ -173,7 +173,7 @@ def _layout(step: Layout, planned: Planned) -> Planned:
             raise refused(step, what, "such as 0, 1/8, 1%8")
     if any(p.dimension >= len(planned.stage.axes) for p in told):
         raise refused(step, f"stage {step.stage} has {len(planned.stage.axes)} dimensions")
-    return replace(planned, layout=told)
+    return replace(planned, order=told)
 
 
 _ONE: Mapping[type[Any], Callable[[Any, Planned], Planned]] = {

@@ -71,7 +71,7 @@ def cache_write(step: CacheWrite, state: State) -> State:
     places = tuple(iterator(axis.name) for axis in stage.axes)
     copy = Stage(stage.name, stage.axes, Read(step.name, places, stage.dtype))
     computed = replace(unplanned(replace(stage, name=step.name)), scope=step.scope)
-    written = replace(unplanned(copy), scope=planned.scope, layout=planned.layout, aligned=planned.aligned)
+    written = replace(unplanned(copy), scope=planned.scope, order=planned.order, aligned=planned.aligned)
     return replace(state, stages=_inserted({**state.stages, stage.name: written}, computed, stage.name))
 
 
@@ -95,7 +95,7 @@ def rfactor(step: RFactor, state: State) -> State:
     partial = Stage(step.name, (apart, *stage.axes), value, op, rest)
     indices = tuple(iterator(axis.name) for axis in partial.axes)
     whole = replace(stage, value=Read(step.name, indices, stage.dtype), reduced=(apart,))
-    written = replace(unplanned(whole), scope=planned.scope, layout=planned.layout, aligned=planned.aligned)
+    written = replace(unplanned(whole), scope=planned.scope, order=planned.order, aligned=planned.aligned)
     return replace(state, stages=_inserted({**state.stages, stage.name: written}, unplanned(partial), stage.name))
 
 
