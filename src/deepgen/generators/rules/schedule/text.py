@@ -71,7 +71,7 @@ def refused(step: Step, what: str, allowed: str | None = None) -> BadInput:
 
 
 def to_json(schedule: Schedule) -> list[JsonObject]:
-    return [{"step": _NAMES[type(step)]} | _told(step) for step in schedule]
+    return [{"step": _NAMES[type(step)], **_told(step)} for step in schedule]
 
 
 def _told(step: Step) -> JsonObject:
