@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 
 from deepgen.generators.rules.emit.c_values import Scope, arithmetic, narrowed
 from deepgen.generators.rules.emit.names import Names
+from deepgen.generators.rules.intrinsics.dots import DOTS, include
+from deepgen.generators.rules.intrinsics.dots import function as dot_function
 from deepgen.generators.rules.lower.build import combined
 from deepgen.generators.rules.lower.ir import Alloc, Buffer, Fence, For, Function, If, Seq, Stmt, Store, walk
+from deepgen.generators.rules.lower.tensorize import operands
 from deepgen.generators.rules.schedule.steps import PARALLEL, SERIAL, VECTOR
 from deepgen.operators.expr.nodes import Read
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
@@ -49,15 +52,23 @@ def headers(function: Function) -> tuple[Source, ...]:
 
 def emit(function: Function, entry: str) -> str:
     """One file of C with the function `entry`: its tensors, its workspace, how many threads."""
-    text = definitions(function, entry)
-    includes = ['#include "numbers.h"', *(['#include "cpu_pool.h"'] if _parallel(function) else [])]
-    return "\n".join([*includes, "", *vector_types(text.vectors), text.text])
+    return file_text([definitions(function, entry)], _parallel(function))
+
+
+def file_text(parts: Sequence[Definitions], parallel: bool) -> str:
+    """One file with several definitions."""
+    vectors = frozenset().union(*(part.vectors for part in parts))
+    dots = [DOTS[name] for name in sorted(frozenset().union(*(part.dots for part in parts)))]
+    lines = [*dict.fromkeys(include(dot) for dot in dots), '#include "numbers.h"']
+    lines += ['#include "cpu_pool.h"'] if parallel else []
+    return "\n".join([*lines, "", *vector_types(vectors), *map(dot_function, dots), *(part.text for part in parts)])
 
 
 @dataclass(frozen=True)
 class Definitions:
     text: str
     vectors: frozenset[tuple[str, int]]
+    dots: frozenset[str]  # products that instructions do
 
 
 def definitions(function: Function, entry: str) -> Definitions:
@@ -105,6 +116,7 @@ class _Emitter:
     names: Names = field(default_factory=Names)
     parts: list[str] = field(default_factory=list)  # functions for parallel loops
     vectors: set[tuple[str, int]] = field(default_factory=set)
+    dots: set[str] = field(default_factory=set)
 
     def definitions(self) -> Definitions:
         parameters = {buffer.name: buffer for buffer in self.function.parameters}
@@ -115,7 +127,7 @@ class _Emitter:
         head = f"void {self.entry}({', '.join([*declared, 'void *workspace', 'i32 threads'])}) {{"
         unused = "    (void)workspace, (void)threads;"
         text = "\n".join([*self.parts, head, unused, *body, "}", ""])
-        return Definitions(text, frozenset(self.vectors))
+        return Definitions(text, frozenset(self.vectors), frozenset(self.dots))
 
     def pointer(self, buffer: Buffer) -> str:
         const = "const " if buffer in self.function.inputs else ""
@@ -145,6 +157,8 @@ class _Emitter:
         if isinstance(statement, For) and statement.kind == VECTOR:
             assert isinstance(statement.body, Store), "vector loops hold one store"
             return [indent + line for line in self.vector_store(statement.body, self.scope(place, statement))]
+        if isinstance(statement, For) and statement.kind in DOTS:
+            return [indent + self.dot(statement, place)]
         if isinstance(statement, For) and statement.kind == PARALLEL:
             return self.parallel(statement, place, depth)
         if isinstance(statement, For) and statement.kind == SERIAL:
@@ -197,7 +211,8 @@ class _Emitter:
         made = scope.whole(value)
         if along == 1:
             stored = made.text if buffer.lanes else narrowed(buffer.dtype, made.text, made.lanes)
-            return [f"{scope.vector_at(buffer, offset)} = {stored};"]
+            to = scope.vector_at(buffer, offset)
+            return [f"{to} = {stored};" if buffer.lanes else f"put_{to}, {stored});"]
         elements = [scope.element(buffer, scope.lane(offset, n)) for n in range(made.lanes)]
         each = [f"{to} = {narrowed(buffer.dtype, f'lanes[{n}]')};" for n, to in enumerate(elements)]
         return ["{", f"    {made.name} lanes = {made.text};", *(f"    {line}" for line in each), "}"]
@@ -217,6 +232,20 @@ class _Emitter:
             text = f"({kind})({before} {'+' if store.reduce == 'sum' else '*'} {lanes})"
         stored = text if buffer.lanes else narrowed(buffer.dtype, text)
         return [f"{alone.element(buffer, offset)} = {stored};"]
+
+    def dot(self, loop: For, place: _Place) -> str:
+        """Loops that one instruction does."""
+        assert isinstance(loop.body, For) and isinstance(loop.body.body, Store)
+        dot, found, scope = DOTS[loop.kind], operands(loop), self.scope(place)
+        buffer = place.buffers[loop.body.body.buffer]
+        self.dots.add(dot.name)
+        scope.need(dot.result, dot.lanes)
+        factors = ", ".join(f"&{scope.address(r.tensor, r.indices[0])}" for r in (found.left, found.right))
+        if buffer.lanes:
+            sums = scope.variable(buffer, found.sums.constant // dot.lanes)
+            return f"{sums} = {dot.name}({sums}, {factors});"
+        at = f"&{scope.address(buffer.name, found.sums)}"
+        return f"put_{dot.vector}({at}, {dot.name}(at_{dot.vector}({at}), {factors}));"
 
     def parallel(self, loop: For, place: _Place, depth: int) -> list[str]:
         """A function for the threads of a loop, and what starts it."""

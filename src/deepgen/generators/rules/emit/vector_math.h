@@ -36,7 +36,11 @@ static inline V OF(log_f32x)(V x) {
     return PICK((x == INFINITY) | (x != x), x, log);
 }
 
-static inline V OF(sigmoid_f32x)(V x) { return 1 / (1 + OF(exp_f32x)(-x)); }
+static inline V OF(sigmoid_f32x)(V x) {
+    V e = OF(exp_f32x)(-OF(abs_f32x)(x)), sum = 1 + e, lost = e - (sum - 1);
+    V y = PICK(x < 0, e, FILL(1)) / sum;
+    return y - y * lost * (1 - 0.5f * e);  // what rounding the sum lost, over nearly the sum
+}
 
 // Odd in x: by a polynomial near zero, by the exponential elsewhere.
 static inline V OF(tanh_f32x)(V x) {
@@ -64,7 +68,7 @@ static inline V OF(erf_f32x)(V x) {
 // The sine of x + quarter turns. Numbers too large to be reduced here are left to the C library.
 static inline V OF(turned_f32x)(V x, i32 quarters) {
     V shifted = x * 0x1.45f306p-1f + 0x1.8p23f, n = shifted - 0x1.8p23f;
-    V r = x - n * 0x1.92p0f - n * 0x1.fb4p-12f - n * 0x1.4442d2p-24f;  // pi / 2 in three parts
+    V r = x - n * 0x1.92p0f - n * 0x1.fb4p-12f - n * 0x1.444p-24f - n * 0x1.68c234p-39f;  // pi / 2 in four parts
     V z = r * r;
     V sine = ((2.71756448e-06f * z - 0.000198392561f) * z + 0.00833332911f) * z - 0.166666672f;
     V cosine = (2.44312032e-05f * z - 0.0013887306f) * z + 0.0416666456f;

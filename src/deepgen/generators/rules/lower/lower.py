@@ -16,6 +16,7 @@ from deepgen.generators.rules.lower.partition import partition
 from deepgen.generators.rules.lower.registers import registers
 from deepgen.generators.rules.lower.simplify import simplify
 from deepgen.generators.rules.lower.storage import storage
+from deepgen.generators.rules.lower.tensorize import tensorize
 from deepgen.generators.rules.lower.unroll import unroll
 from deepgen.generators.rules.lower.vectorize import vectorize
 from deepgen.generators.rules.schedule.apply import apply
@@ -42,6 +43,7 @@ def passes(expression: Expression, schedule: Schedule, *, vector_bytes: int = 16
         ("simplify", simplify),
         ("guards", place_guards),
         ("partition", partition),
+        ("tensorize", tensorize),
         ("vectorize", partial(vectorize, vector_bytes=vector_bytes)),
         ("unroll", unroll),
         ("registers", registers),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.lower.bounds import Known, conditions
 from deepgen.generators.rules.lower.guards import placed
 from deepgen.generators.rules.lower.ir import (
@@ -31,7 +32,8 @@ from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Select, reads
 from deepgen.operators.expr.nodes import walk as walk_value
 
-AT_ONCE = (UNROLL, VECTOR)
+AT_ONCE = (UNROLL, VECTOR, *DOTS)
+_MOST_CHOICES = 4  # each of which doubles the text
 
 
 def partition(function: Function) -> Function:
@@ -41,16 +43,23 @@ def partition(function: Function) -> Function:
 def _versions(statement: Stmt, tile: _Tile) -> Stmt:
     """Of a statement that is the body of a loop, or of the function."""
     wanted = _wanted(statement, tile)
-    if not wanted:
+    if wanted:
+        alone = not _sums(_guarded_part(statement, tile))
+        return _narrowed(statement, tile) if alone else _two(statement, tile, wanted)
+    choice = next((c for c in _choices(statement, tile) if not tile.known.always(c) and not tile.known.never(c)), None)
+    if choice is None or tile.choices == _MOST_CHOICES:
         return _inner(statement, tile)
-    if not _sums(_guarded_part(statement, tile)):
-        return _narrowed(statement, tile)
-    return _two(statement, tile, wanted)
+    ways = (replace(tile, known=tile.known.given([c]), choices=tile.choices + 1) for c in (choice, -1 - choice))
+    yes, no = (_versions(simplified(statement, way.known), way) for way in ways)
+    return If((choice,), yes, no)
 
 
 def _two(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -> Stmt:
     given = replace(tile, known=tile.known.given(wanted))
-    return If(wanted, _inner(simplified(statement, given.known), given), edges(statement, tile.registers))
+    other = edges(statement, tile.registers)
+    if len(wanted) == 1:
+        other = simplified(other, tile.known.given([-1 - wanted[0]]))
+    return If(wanted, _versions(simplified(statement, given.known), given), other)
 
 
 def _narrowed(statement: Stmt, tile: _Tile) -> Stmt:
@@ -76,7 +85,7 @@ def _sums(statement: Stmt) -> bool:
 
 def _inner(statement: Stmt, tile: _Tile) -> Stmt:
     if isinstance(statement, For):
-        inside = _Tile(tile.known.inside(statement.variable, statement.extent), {}, tile.registers)
+        inside = replace(tile, known=tile.known.inside(statement.variable, statement.extent), inner={})
         change = _inner if statement.kind in AT_ONCE else _versions
         return replace(statement, body=change(statement.body, inside))
     if isinstance(statement, If):
@@ -91,7 +100,7 @@ def _wanted(statement: Stmt, tile: _Tile) -> tuple[Index, ...]:
     """What must not be negative so that no guard in a tile is needed."""
     kept: list[Index] = []
     for low in dict.fromkeys(_guards(statement, tile)):
-        if not tile.known.given(kept).always(low):
+        if not tile.known.given(kept).always(low) and not tile.known.never(low):
             kept = [c for c in kept if not tile.known.given([low]).always(c)] + [low]
     return tuple(kept)
 
@@ -103,6 +112,7 @@ class _Tile:
     known: Known
     inner: Mapping[str, int] = field(default_factory=dict)  # the loops that are done at once, with their extents
     registers: frozenset[str] = frozenset()  # buffers: all loops that are in their scope belong to their tile
+    choices: int = 0  # that were made already
 
     def having(self, buffer: Buffer) -> _Tile:
         return replace(self, registers=self.registers | {buffer.name}) if buffer.scope == "register" else self
@@ -121,11 +131,10 @@ def _guards(statement: Stmt, tile: _Tile) -> Iterator[Index]:
             if low is not None:
                 yield low
     if isinstance(statement, Store):
-        for select in (v for v in walk_value(statement.value) if isinstance(v, Select)):
-            for c in conditions(select.condition) or ():
-                low = tile.low(c) if c.iterators & set(tile.inner) else None
-                if low is not None:
-                    yield low
+        for c in _chosen_by(statement):
+            low = tile.low(c) if c.iterators & set(tile.inner) else None
+            if low is not None:
+                yield low
     if isinstance(statement, Alloc):
         tile = tile.having(statement.buffer)
     if isinstance(statement, For):
@@ -140,6 +149,28 @@ def _guards(statement: Stmt, tile: _Tile) -> Iterator[Index]:
                     yield low
     for child in children(statement):
         yield from _guards(child, tile)
+
+
+def _choices(statement: Stmt, tile: _Tile) -> Iterator[Index]:
+    """What decides between values, as at a border of zeros, the same way for the whole tile."""
+    if isinstance(statement, Store) and (tile.inner or tile.registers):
+        for c in _chosen_by(statement):
+            if c.iterators <= set(tile.known.ranges):
+                yield c
+    if isinstance(statement, Alloc):
+        tile = tile.having(statement.buffer)
+    if isinstance(statement, For) and statement.kind in AT_ONCE:
+        tile = replace(tile, inner={**tile.inner, statement.variable: statement.extent})
+    elif isinstance(statement, For) and not tile.registers:
+        return
+    for child in children(statement):
+        yield from _choices(child, tile)
+
+
+def _chosen_by(store: Store) -> Iterator[Index]:
+    for value in walk_value(store.value):
+        if isinstance(value, Select):
+            yield from conditions(value.condition) or ()
 
 
 def edges(statement: Stmt, registers: frozenset[str]) -> Stmt:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.schedule import loops, stages
 from deepgen.generators.rules.schedule.concrete import number, places
 from deepgen.generators.rules.schedule.regions import region
@@ -26,6 +27,7 @@ from deepgen.generators.rules.schedule.steps import (
     Split,
     Step,
     StorageAlign,
+    Tensorize,
     Unroll,
 )
 from deepgen.generators.rules.schedule.text import refused
@@ -132,6 +134,19 @@ def _regions(step: ComputeAt, state: State) -> list[tuple[Index, int]]:
     ]
 
 
+def _tensorize(step: Tensorize, planned: Planned) -> Planned:
+    first, dot = loops.find(step, planned, step.loop), DOTS.get(step.intrinsic)
+    if dot is None:
+        raise refused(step, f"{step.intrinsic!r} is no instruction", ", ".join(DOTS))
+    inner = planned.loops[planned.loops.index(first) :]
+    extents = {(loop.reduced, loop.extent) for loop in inner}
+    if len(inner) != 2 or extents != {(False, dot.lanes), (True, dot.depth)}:
+        what = f"the loops from {step.loop} inwards are not {dot.lanes} sums of {dot.depth} products"
+        raise refused(step, what)
+    kept = planned.loops[: len(planned.loops) - len(inner)]
+    return replace(planned, loops=(*kept, *(replace(loop, kind=dot.name) for loop in inner)))
+
+
 def _set_scope(step: SetScope, planned: Planned) -> Planned:
     if step.scope not in SCOPES:
         raise refused(step, f"{step.scope!r} is no scope", ", ".join(SCOPES))
@@ -140,7 +155,7 @@ def _set_scope(step: SetScope, planned: Planned) -> Planned:
 
 def _storage_align(step: StorageAlign, planned: Planned) -> Planned:
     factor, offset = number(step, step.factor), number(step, step.offset)
-    if not 0 <= offset < factor or not 0 <= step.dimension < len(planned.layout or planned.stage.axes):
+    if not 0 <= offset < factor or not 0 <= step.dimension < len(planned.order or planned.stage.axes):
         raise refused(step, "no buffer can be aligned so", "0 <= offset < factor, a dimension")
     return replace(planned, aligned=(*planned.aligned, step))
 
@@ -158,7 +173,7 @@ def _layout(step: Layout, planned: Planned) -> Planned:
             raise refused(step, what, "such as 0, 1/8, 1%8")
     if any(p.dimension >= len(planned.stage.axes) for p in told):
         raise refused(step, f"stage {step.stage} has {len(planned.stage.axes)} dimensions")
-    return replace(planned, layout=told)
+    return replace(planned, order=told)
 
 
 _ONE: Mapping[type[Any], Callable[[Any, Planned], Planned]] = {
@@ -170,6 +185,7 @@ _ONE: Mapping[type[Any], Callable[[Any, Planned], Planned]] = {
     SetScope: _set_scope,
     StorageAlign: _storage_align,
     Layout: _layout,
+    Tensorize: _tensorize,
 }
 _STAGES: Mapping[type[Any], Callable[[Any, State], State]] = {
     ComputeAt: _compute_at,

@@ -40,7 +40,7 @@ class Planned:
     guards: tuple[Index, ...] = ()
     at: tuple[str, str] | None = None  # the consumer and its loop
     scope: str = "global"
-    layout: tuple[Place, ...] = ()
+    order: tuple[Place, ...] = ()
     aligned: tuple[StorageAlign, ...] = ()
     touched: bool = False  # whether its loops are other than those of its axes
 
