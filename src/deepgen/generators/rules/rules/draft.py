@@ -212,7 +212,7 @@ class Draft:
             self._start(one, {inner: factor, outer: covered(loop.extent, factor)})
         return inner, outer
 
-    def layout(self, stage: str, order: Sequence[int], panel: tuple[int, Extent] | None = None) -> None:
+    def lay_out(self, stage: str, order: Sequence[int], panel: tuple[int, Extent] | None = None) -> None:
         """The dimensions in this order; `panel` is one in panels: which panel is outermost, where in it innermost."""
         places = tuple(map(str, order))
         if panel is not None:

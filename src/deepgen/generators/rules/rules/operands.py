@@ -75,7 +75,7 @@ def _given(
         name = f"{tensor}_packed"
         way.cache_read(tensor, name, [sums.name])
         others = [place for place in range(len(read.indices)) if place != along[0]]
-        way.layout(name, others, (along[0], times(panel)))
+        way.lay_out(name, others, (along[0], times(panel)))
         if at is not None:
             way.compute_at(name, consumer.name, at)
         else:
