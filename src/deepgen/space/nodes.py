@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from deepgen.space.definition import Knob
-from deepgen.space.evaluate import UNDEFINED, evaluate
+from deepgen.space.evaluate import SUMS, UNDEFINED, evaluate
 from deepgen.space.expr import Expr, Requirement, data_key, walk
 from deepgen.space.kinds import Array, Variable
 from deepgen.vocabulary import BadInput
@@ -137,11 +137,19 @@ class Nodes:
             )
         values = tuple(p[0] for p in parts)
         absent = self.any(*(p[1] for p in parts))
+        if op in SUMS:
+            values, absent = self._terms(parts)
         own = self.all(self.negate(absent), self._own_undefined(op, values, expr.data))
         undefined = self.any(*(p[2] for p in parts), own)
         if op == "not":
             return self.negate(self.truth(values[0])), absent, undefined
         return self.make(op, values, expr.data), absent, undefined
+
+    def _terms(self, parts: list[tuple[Expr, Expr, Expr]]) -> tuple[tuple[Expr, ...], Expr]:
+        """The operands of a sum, zero where absent, and where the sum itself is: where both are."""
+        zero = self.make("const", (), 0)
+        terms = tuple(self.choose(absent, zero, value) for value, absent, _ in parts)
+        return terms, self.all(*(absent for _, absent, _ in parts))
 
     def _present(self, name: str) -> Expr:
         if name in self.fixed or bool(self.variables[name].present.all()):
