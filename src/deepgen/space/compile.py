@@ -11,7 +11,7 @@ from deepgen.space.active import Active, Domains, State
 from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.definition import Knob
 from deepgen.space.diagram import Chain, Diagram
-from deepgen.space.engine import DEFAULT_MEMORY, TooWide
+from deepgen.space.engine import DEFAULT_MEMORY, Budget, TooWide
 from deepgen.space.estimate import sharp_combinations
 from deepgen.space.expr import Expr, Requirement
 from deepgen.space.kinds import variable
@@ -22,6 +22,7 @@ from deepgen.space.tables import merge
 
 _QUICK_MEMORY = 1 << 26  # in the quick order some spaces of GPU families take over 32 MiB, and a fifth of a second
 _PATIENCE = 3  # a wide part's first orders may each use this share of the memory
+_WORK = 1e9
 _LARGEST = 1 << 62
 _BYTES_OF_AN_EDGE = 28  # parent, place, child until it is counted; place, child and count from then on
 _CHUNK = 1 << 18  # rows that are expanded at a time: their temporary arrays stay small
@@ -67,7 +68,8 @@ class _Compiler:
         fixed = {k.name: k.values[0] for k in knobs if k.places == 1}
         self.nodes = Nodes({k.name: variable(k) for k in knobs if k.places > 1}, fixed)
         self.allowed: dict[str, Ints] = {k.name: np.arange(k.places) for k in knobs if k.places > 1}
-        self.on = Domains(self.nodes, {k.name: k for k in knobs}, self.allowed)
+        self.budget = Budget(memory * _WORK)
+        self.on = Domains(self.nodes, {k.name: k for k in knobs}, self.allowed, self.budget)
         self.used = 0
         self.widths: list[int] = []  # of the chain under way: how many states there were after each knob
 
@@ -123,7 +125,7 @@ class _Compiler:
                 return self._chain(quick_order(self.nodes, allowed, exprs), own, min(self.memory, used + _QUICK_MEMORY))
             except TooWide:
                 self.used = used
-        planner = Planner(self.nodes, allowed, exprs)
+        planner = Planner(self.nodes, allowed, exprs, self.budget)
         for plan in (planner.best, planner.by_blocks, planner.best):
             order = plan()
             try:

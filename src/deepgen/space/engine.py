@@ -12,10 +12,23 @@ from deepgen.vocabulary import DeepgenError
 
 Row = Sequence[int]
 DEFAULT_MEMORY = 2 << 30
+CALL = 500  # elements that could be computed in the time that it takes to begin with an array
 
 
 class TooWide(DeepgenError):
-    """A space that cannot be compiled within its memory bound."""
+    """A space that cannot be compiled within its bounds."""
+
+
+class Budget:
+    """How much work compiling may still do, in elements of arrays that are computed: the same on every machine."""
+
+    def __init__(self, elements: float) -> None:
+        self.left = elements
+
+    def spend(self, elements: int) -> None:
+        self.left -= elements
+        if self.left < 0:
+            raise TooWide("the space needs more work to be compiled than its memory bound stands for")
 
 
 class Engine(Protocol):

@@ -34,6 +34,7 @@ class Nodes:
         self._row_values: dict[tuple[int, int], Array] = {}
         self._flat: dict[int, Expr] = {}
         self._scopes: dict[int, frozenset[str]] = {}
+        self._walked: dict[int, list[Expr]] = {}
 
     # Making -----------------------------------------------------------------------------------------------------------
 
@@ -138,17 +139,21 @@ class Nodes:
         values = tuple(p[0] for p in parts)
         absent = self.any(*(p[1] for p in parts))
         if op in SUMS:
-            values, absent = self._terms(parts)
+            values, absent = self._terms(expr, parts)
         own = self.all(self.negate(absent), self._own_undefined(op, values, expr.data))
         undefined = self.any(*(p[2] for p in parts), own)
         if op == "not":
             return self.negate(self.truth(values[0])), absent, undefined
         return self.make(op, values, expr.data), absent, undefined
 
-    def _terms(self, parts: list[tuple[Expr, Expr, Expr]]) -> tuple[tuple[Expr, ...], Expr]:
+    def _terms(self, expr: Expr, parts: list[tuple[Expr, Expr, Expr]]) -> tuple[tuple[Expr, ...], Expr]:
         """The operands of a sum, zero where absent, and where the sum itself is: where both are."""
         zero = self.make("const", (), 0)
-        terms = tuple(self.choose(absent, zero, value) for value, absent, _ in parts)
+        terms = tuple(
+            # A sum whose own terms are all absent is zero already.
+            value if _unnamed(arg).op in SUMS else self.choose(absent, zero, value)
+            for arg, (value, absent, _) in zip(expr.args, parts, strict=True)
+        )
         return terms, self.all(*(absent for _, absent, _ in parts))
 
     def _present(self, name: str) -> Expr:
@@ -246,11 +251,12 @@ class Nodes:
     def _sharper(self, expr: Expr, kind: str, bounds: Bounds | None) -> tuple[str, Bounds | None]:
         if not self._rows or kind != "int" or bounds is None or max(abs(bounds[0]), abs(bounds[1])) >= _LONG:
             return kind, bounds
+        low, high = bounds
         for part, (names, _) in enumerate(self._rows):
             if self.scope(expr) and self.scope(expr) <= names:
                 values = self._on_rows(expr, part)
-                return kind, (int(values.min()), int(values.max()))
-        return kind, bounds
+                low, high = max(low, int(values.min())), min(high, int(values.max()))
+        return kind, (low, high)
 
     def _on_rows(self, expr: Expr, part: int) -> Array:
         from deepgen.space.arrays import apply, constant
@@ -272,9 +278,16 @@ class Nodes:
         known = self._exact.get(id(expr))
         if known is None:
             sizes: dict[int, int] = {}
-            for node in walk(expr):
+            for node in self.walked(expr):
                 sizes[id(node)] = self._size(node, [sizes[id(a)] for a in node.args])
-            known = max(sizes.values()) >= _LONG
+            known = self._exact[id(expr)] = max(sizes.values()) >= _LONG
+        return known
+
+    def walked(self, expr: Expr) -> list[Expr]:
+        """Its nodes, operands before the operations on them."""
+        known = self._walked.get(id(expr))
+        if known is None:
+            known = self._walked[id(expr)] = list(walk(expr))
         return known
 
     def _size(self, node: Expr, parts: list[int]) -> int:
@@ -310,6 +323,10 @@ def condition_parts(nodes: Nodes, knobs: Sequence[Knob], requirements: Sequence[
         for part in expr.args if expr.op == "and" else (expr,):
             parts[id(part)] = part
     return list(parts.values())
+
+
+def _unnamed(expr: Expr) -> Expr:
+    return _unnamed(expr.args[0]) if expr.op == "named" else expr
 
 
 def _data_key_of(op: str, data: Any) -> Any:
