@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from deepgen.space.engine import Size
 from deepgen.space.layers import Ints, Layer
 from deepgen.space.neighbors import deviations, repairs
 
@@ -102,6 +103,16 @@ class Diagram:
 
     def count(self) -> int:
         return self.total
+
+    def size(self) -> Size:
+        return Size(self.total)
+
+    @property
+    def ranks(self) -> int:
+        return self.total
+
+    def valid(self, ranks: Sequence[int]) -> list[bool]:
+        return [0 <= rank < self.total for rank in ranks]
 
     @cached_property
     def _blank(self) -> list[int]:

@@ -130,11 +130,11 @@ def _walk(nodes: Nodes, groups: list[Group], constraints: Sequence[Expr], rng: n
         return {n: places[rows] for n, places in group.items()}
 
     def breaks(places: dict[str, Array], constraint: Expr) -> Array:
-        return ~evaluate_arrays(nodes, constraint, places)
+        return ~np.broadcast_to(evaluate_arrays(nodes, constraint, places), (_WALKERS,))
 
     places = {n: p for group in groups for n, p in drawn(group).items()}
     broken = [breaks(places, c) for c in constraints]
-    now = np.sum(broken, axis=0)
+    now = sum(broken, start=np.zeros(_WALKERS, dtype=np.int64))
     for step in range(_STEPS * len(groups)):
         group = groups[step % len(groups)]
         moved = {**places, **drawn(group)}
@@ -142,7 +142,7 @@ def _walk(nodes: Nodes, groups: list[Group], constraints: Sequence[Expr], rng: n
             breaks(moved, c) if nodes.scope(c) & group.keys() else same
             for c, same in zip(constraints, broken, strict=True)
         ]
-        then = np.sum(after, axis=0)
+        then = sum(after, start=np.zeros(_WALKERS, dtype=np.int64))
         # How often a change was possible shows how much room a walker's surroundings leave.
         roomy = 0.9 * roomy + (then == 0)
         taken = then <= now

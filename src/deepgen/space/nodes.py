@@ -255,7 +255,9 @@ class Nodes:
         for part, (names, _) in enumerate(self._rows):
             if self.scope(expr) and self.scope(expr) <= names:
                 values = self._on_rows(expr, part)
-                low, high = max(low, int(values.min())), min(high, int(values.max()))
+                sharper = max(low, int(values.min())), min(high, int(values.max()))
+                # Requirements that contradict each other leave nothing: then any bounds are right.
+                low, high = sharper if sharper[0] <= sharper[1] else (low, high)
         return kind, (low, high)
 
     def _on_rows(self, expr: Expr, part: int) -> Array:
