@@ -65,7 +65,7 @@ class Compiler:
         self.known = {frozenset(order): list(order) for order in orders}
         self.found: list[tuple[str, ...]] = []  # orders that are worth to be known next time
         self.index = {k.name: i for i, k in enumerate(knobs)}
-        fixed = {k.name: k.values[0] for k in knobs if k.places == 1}
+        fixed = {k.name: k.values[0] if k.values else None for k in knobs if k.places == 1}
         self.nodes = Nodes({k.name: variable(k) for k in knobs if k.places > 1}, fixed)
         self.allowed: dict[str, Ints] = {k.name: np.arange(k.places) for k in knobs if k.places > 1}
         self.work = memory * _WORK

@@ -22,7 +22,10 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 class Nodes:
-    """Makes nodes that are equal exactly when they are the same object, and knows what each of them can be."""
+    """Makes nodes that are equal exactly when they are the same object, and knows what each of them can be.
+
+    `fixed` are the knobs that are no variables, with their values; None is a knob that is always absent.
+    """
 
     def __init__(self, variables: Mapping[str, Variable], fixed: Mapping[str, Any]) -> None:
         self.variables, self.fixed = variables, fixed
@@ -116,7 +119,8 @@ class Nodes:
             return self.make("const", (), expr.data), no, no
         if op == "knob":
             if expr.data in self.fixed:
-                return self.make("const", (), self.fixed[expr.data]), no, no
+                value = self.fixed[expr.data]
+                return (no, self.true(), no) if value is None else (self.make("const", (), value), no, no)
             present = self._present(expr.data)
             return self.make("knob", (), expr.data), self.negate(present), no
         if op == "present":
@@ -157,7 +161,9 @@ class Nodes:
         return terms, self.all(*(absent for _, absent, _ in parts))
 
     def _present(self, name: str) -> Expr:
-        if name in self.fixed or bool(self.variables[name].present.all()):
+        if name in self.fixed:
+            return self.false() if self.fixed[name] is None else self.true()
+        if bool(self.variables[name].present.all()):
             return self.true()
         return self.make("present", (), name)
 

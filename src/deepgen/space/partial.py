@@ -91,7 +91,7 @@ class Partial:
         return self.diagram.rows(ranks)
 
     def valid(self, ranks: Sequence[int]) -> list[bool]:
-        return self.check(self.diagram.rows(ranks)).tolist()
+        return self.check(self.diagram.rows(ranks)).tolist()  # type: ignore[no-any-return]
 
     def chunks(self, start: int) -> Iterator[npt.NDArray[Any]]:
         for rows in self.diagram.chunks(start):
@@ -117,6 +117,11 @@ class Partial:
 
     def repaired(self, row: Sequence[int], absent: Sequence[int]) -> list[list[int]]:
         return self._only_valid(self.diagram.repaired(row, absent))
+
+    def nearest(self, row: Sequence[int], absent: Sequence[int]) -> tuple[int, list[int]] | None:
+        """As far as the diagram tells: None where the nearest of its rows is not valid."""
+        found = self.diagram.nearest(row, absent)
+        return found if found is not None and self._fits(found[1]) else None
 
     def _fits(self, row: Sequence[int]) -> bool:
         return bool(self.check(np.array([row]))[0])
