@@ -29,8 +29,12 @@ class Budget:
 
     def spend(self, elements: int) -> None:
         self.left -= elements
-        if self.left < 0:
-            raise TooWide("the space needs more work to be compiled than its memory bound stands for")
+        self.expect(0)
+
+    def expect(self, elements: float) -> None:
+        """Raises TooWide if that much more work is too much."""
+        if elements > self.left:
+            raise TooWide("the space takes more work to be compiled than its memory bound allows for")
 
 
 class TooWideToCount(DeepgenError):

@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from deepgen.space.arrays import evaluate_arrays
-from deepgen.space.engine import CALL, Budget
+from deepgen.space.engine import Budget
 from deepgen.space.expr import Expr
 from deepgen.space.kinds import Array
 from deepgen.space.nodes import Nodes
@@ -52,6 +52,11 @@ class Sample:
         self.rows = len(self.segment)
         self._known: dict[tuple[int, int], tuple[Array | None, Array]] = {}
 
+    @property
+    def cost(self) -> int:
+        """What the number of states after one more set of knobs takes at least."""
+        return max(Staged(self.nodes, c, sorted(self.nodes.scope(c))).cost(self.rows) for c in self.constraints)
+
     def open(self, assigned: int) -> float:
         """The logarithm of the number of states after the knobs `assigned` (as bits) have values."""
         columns: list[Array] = [self.segment]
@@ -76,7 +81,7 @@ class Sample:
             scope = [n for n in self.names if self.bits[n] & self.scopes[index]]
             ahead = [n for n in scope if self.bits[n] & own]
             staged = Staged(self.nodes, self.constraints[index], ahead + [n for n in scope if n not in ahead])
-            self.budget.spend(staged.nodes_met * (self.rows + CALL))
+            self.budget.spend(staged.cost(self.rows))
             slots, ok = staged.advance({}, 0, len(ahead), {n: self.places[n] for n in ahead})
             column = merge(list(slots.values()), self.rows)[0] if slots else None
             self._known[key] = (column, np.broadcast_to(ok, (self.rows,)))
