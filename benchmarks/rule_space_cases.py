@@ -63,7 +63,7 @@ def conv(name: str, batch: int, lengths: Sequence[int], ci: int, co: int, kernel
 
 
 def tiled(of: Tensors, levels: int, *, last_derived: bool = False, memory: int = DEFAULT_MEMORY) -> Space:
-    """The space of a GPU's schedules. With `last_derived` the innermost factors are no knobs but follow from the rest."""
+    """The space of a GPU's schedules. With `last_derived` the innermost factors are no knobs: they follow."""
     space = Space(f"{of.name}, {levels} levels" + (", last derived" if last_derived else ""), memory)
     factors = {axis: _split(space, axis, extent, levels, last_derived) for axis, extent in of.axes.items()}
     stages = space.knob("stages", [1, 2, 3, 4])

@@ -56,7 +56,7 @@ class Size:
 
 
 class Engine(Protocol):
-    """Questions about valid rows. A row has, for each knob, the place of its value. `rows` takes ranks that are valid."""
+    """Questions about valid rows. A row has, for each knob, the place of its value. `rows` takes valid ranks only."""
 
     @property
     def uniform(self) -> bool: ...

@@ -14,7 +14,7 @@ from deepgen.space.active import TABLE_CELLS
 from deepgen.space.compile import Compiler, Constraint, parts
 from deepgen.space.definition import Knob
 from deepgen.space.diagram import Chain, Diagram
-from deepgen.space.engine import Budget, TooWide
+from deepgen.space.engine import TooWide
 from deepgen.space.estimate import sharp_combinations
 from deepgen.space.expr import Expr, Requirement
 from deepgen.space.nodes import Nodes
@@ -82,7 +82,9 @@ class _Relaxation:
         """Keep one more constraint, if the parts that it joins stay small."""
         joined = [p for p in self.done if constraint.scope.intersection(p.names)]
         try:
-            merged = self._compiled([n for p in joined for n in p.names], [c for p in joined for c in p.kept] + [constraint])
+            merged = self._compiled(
+                [n for p in joined for n in p.names], [c for p in joined for c in p.kept] + [constraint]
+            )
         except TooWide:
             return False
         self.done = [*(p for p in self.done if p not in joined), merged]

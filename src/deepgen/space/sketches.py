@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from deepgen.space.definition import unnamed
 from deepgen.space.expr import Expr, Value, any_of, implies, where
 from deepgen.space.kinds import join_kinds, kind_of_value
 from deepgen.vocabulary import BadInput
@@ -30,7 +31,9 @@ def unite(into: Space, spaces: Mapping[str, Space], by: str) -> None:
         own = {label: s.derivations[name].args[0] for label, s in spaces.items() if name in s.derivations}
         written = [(label, _renamed(expr, named)) for label, expr in own.items()]
         *others, (_, last) = written
-        named[name] = into.derive(name, reduce(lambda rest, o: where(sketch == o[0], o[1], rest), reversed(others), last))
+        named[name] = into.derive(
+            name, reduce(lambda rest, o: where(sketch == o[0], o[1], rest), reversed(others), last)
+        )
     for label, space in spaces.items():
         for requirement in space.requirements:
             condition = implies(sketch == label, _renamed(requirement.expr, named))
@@ -49,7 +52,8 @@ def _knob(into: Space, name: str, spaces: Mapping[str, Space], sketch: Expr) -> 
         declared = into.knob(name, values)
     else:
         exists = [
-            sketch == label if knob.when is None else (sketch == label) & knob.when for label, knob in own.items()
+            sketch == label if knob.when is None else (sketch == label) & unnamed(knob.when)
+            for label, knob in own.items()
         ]
         declared = into.knob(name, values, any_of(*exists) if len(exists) > 1 else exists[0])
     for label, knob in own.items():
