@@ -19,10 +19,10 @@ from deepgen.space.engine import TooWide, TooWideToCount
 from deepgen.vocabulary import BadInput
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from rule_space_cases import conv, gemm, tiled  # noqa: E402
+from rule_space_cases import conv, gemm, tiled
 
 QUICK = settings(
-    max_examples=40,
+    max_examples=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
@@ -63,8 +63,6 @@ def test_a_relaxed_space_has_exactly_the_valid_configs(space: Space, seed: int) 
 
 
 def test_samples_of_a_relaxed_space_are_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scipy.stats import chisquare  # here: importing it would take every worker two seconds
-
     give_up(monkeypatch, lambda own: "z" in own.scope)
     space = Space("lopsided")
     x, y = space.knob("x", list(range(1, 13))), space.knob("y", list(range(1, 13)))
@@ -73,7 +71,8 @@ def test_samples_of_a_relaxed_space_are_uniform(monkeypatch: pytest.MonkeyPatch)
     space.require(implies(z == 2, y > 3), "rare third value")
     valid = [space.rank(c) for c in brute_force(space)]
     seen = Counter(space.sample_ranks(60 * len(valid), seed=11))
-    assert chisquare([seen[rank] for rank in valid]).pvalue > 0.001
+    spread = sum((seen[rank] - 60) ** 2 / 60 for rank in valid)  # chi-square: about one for each config
+    assert abs(spread - len(valid)) < 5 * (2 * len(valid)) ** 0.5
     size = space.size()
     assert not size.exact
     assert abs(size.count - len(valid)) < 5 * size.error * len(valid)

@@ -55,7 +55,8 @@ class Sample:
     @property
     def cost(self) -> int:
         """What the number of states after one more set of knobs takes at least."""
-        return max(Staged(self.nodes, c, sorted(self.nodes.scope(c))).cost(self.rows) for c in self.constraints)
+        every = (Staged(self.nodes, c, sorted(self.nodes.scope(c))).cost(self.rows) for c in self.constraints)
+        return max(every, default=0)
 
     def open(self, assigned: int) -> float:
         """The logarithm of the number of states after the knobs `assigned` (as bits) have values."""
@@ -97,14 +98,14 @@ def sharp_combinations(nodes: Nodes, allowed: dict[str, Array], constraints: Seq
     for expr in sorted(constraints, key=lambda c: -len(nodes.scope(c))):
         names = sorted(nodes.scope(expr))
         sizes = [len(allowed[n]) for n in names]
-        if expr.op == "points" or prod(sizes) > _TABLE_CELLS:
+        if not names or expr.op == "points" or prod(sizes) > _TABLE_CELLS:
             continue
         grid = {n: allowed[n].reshape([-1 if a == b else 1 for b in range(len(names))]) for a, n in enumerate(names)}
         met = np.nonzero(np.broadcast_to(evaluate_arrays(nodes, expr, grid), sizes))
         if len(met[0]):
             found.append((nodes.scope(expr), {n: allowed[n][m] for n, m in zip(names, met, strict=True)}))
             tables.append(expr)
-    nodes.sharpen(found, tables)
+    nodes.sharpen(found, tables, constraints)
     return found
 
 
