@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def render(facts: Facts, live: Mapping[str, Any] | None = None) -> str:
     environment.globals |= {"without_advice": without_advice}
     script = (here / "page.js").read_text(encoding="utf-8")
     figures = figures_of(facts)
-    data = {"charts": {figure.name: _spec(figure) for figure in figures}, "live": dict(live or {})}
+    data: dict[str, Any] = {"charts": {figure.name: _spec(figure) for figure in figures}, "live": dict(live or {})}
     if facts["kind"] == "study":
         data |= {TRIALS: facts["trials"], "renderer": "canvas" if facts["kept"] > _MANY else "svg"}
     return environment.get_template("page.html.j2").render(
@@ -70,13 +71,13 @@ def render(facts: Facts, live: Mapping[str, Any] | None = None) -> str:
 
 @cache
 def vega_script() -> str:
-    """Vega, Vega-Lite and Vega-Embed as the installed vl-convert has them. Kept on disk: to bundle them takes seconds."""
+    """Vega-Embed with all it needs, as the installed vl-convert has it. Kept on disk: to bundle it takes seconds."""
     import vl_convert
 
-    file = default_cache_folder() / "view" / f"vega-{vl_convert.__version__}.js"
+    file = default_cache_folder() / "view" / f"vega-{version('vl-convert-python')}.js"
     with suppress(OSError):
         return file.read_text(encoding="utf-8")
-    text: str = vl_convert.javascript_bundle().replace("</script", "<\\/script")
+    text: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
     with suppress(OSError):  # a report needs no cache
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor, fresh = tempfile.mkstemp(dir=file.parent)
@@ -103,11 +104,11 @@ def _embedded(data: Any) -> str:
 
 def _policy(scripts: Sequence[str], live: Mapping[str, Any] | None) -> str:
     """Only these scripts run, and nothing is loaded; a live page talks to the server it came from."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts
-    )
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     connect = " connect-src 'self';" if live else ""
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:;{connect} base-uri 'none'"
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:;{connect} base-uri 'none'"
+    )
 
 
 def _moment(at: float) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from deepgen.tuning.table import KNOB, Row
+from deepgen.analysis.numbers import Row
+from deepgen.tuning.table import KNOB
 from deepgen.tuning.text import knob_text
 
 MOST = 10_000  # trials that a page holds; of more, a random choice beside the fastest
@@ -95,7 +96,7 @@ def elapsed(ended: Sequence[float], began: float | None) -> tuple[list[float], i
 def table(
     rows: Sequence[Row], at: Mapping[int, float], unit: Unit, knobs: Sequence[Column], events: Sequence[Column]
 ) -> list[dict[str, Any]]:
-    """One object a trial, as charts read it: `trial`, `verdict`, `time`, `at`, `shown`, and a field a knob and event."""
+    """An object a trial, as charts read it: `trial`, `verdict`, `time`, `at`, `shown`, a field a knob, one an event."""
     shown = _shown(rows)
     return [
         {
@@ -145,5 +146,3 @@ def _text(value: Any) -> str | None:
 
 def _short(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
-
-
