@@ -83,16 +83,16 @@ def _text(facts: Facts, *, as_markdown: bool) -> str:
 
 
 def _facts(names: list[str], current: Settings, *, trust: bool, code: bool) -> Facts:
-    from deepgen.cli import studies
     from deepgen.cli.toolchain import assembly_of_trial
     from deepgen.report.code import with_code
     from deepgen.report.facts import facts_of, facts_of_several
+    from deepgen.tuning import Study
     from deepgen.tuning.journal import FILE
 
     run = _run(names[0], current) if len(names) == 1 else None
     if run is not None:
         folders = sorted(path.parent for path in run.path.glob(f"*/*/{FILE}"))
-        found = [studies.open_study(str(folder), current, trust=trust) for folder in folders]
+        found = [Study.open(folder, trust=trust) for folder in folders]
         return facts_of_several(found, run.path.name, _told(run))
     found = _studies(names, current, trust=trust)
     if len(found) > 1:
@@ -107,12 +107,13 @@ def _facts(names: list[str], current: Settings, *, trust: bool, code: bool) -> F
 def _studies(names: list[str], current: Settings, *, trust: bool) -> list[Study]:
     """The studies that are meant; a folder with several of them means all."""
     from deepgen.cli import studies
+    from deepgen.tuning import Study
 
-    words = []
+    folders = []
     for name in names:
         inside = [] if studies.is_study(Path(name)) else studies.studies_in(Path(name))
-        words += [str(folder) for folder in inside] or [name]
-    return [studies.open_study(word, current, trust=trust) for word in dict.fromkeys(words)]
+        folders += inside or [studies.find(name, current)]
+    return [Study.open(folder, trust=trust) for folder in dict.fromkeys(folders)]
 
 
 def _run(name: str, current: Settings) -> RunFolder | None:

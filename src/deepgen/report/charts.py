@@ -461,7 +461,7 @@ def _time_title(facts: Facts) -> str:
 
 
 def _time_scale(facts: Facts) -> Any:
-    return _scale([row["time"] for row in columns.unpacked(facts["trials"]) if row["time"] is not None])
+    return _scale([time for time in (facts["best_time"], facts["slowest_time"]) if time is not None])
 
 
 def _scale(values: Sequence[float]) -> Any:

@@ -270,6 +270,7 @@ def _trial_facts(reading: Reading, rows: Sequence[Row], found: Report | None) ->
         "events": [{**asdict(event), "words": words_for(event.name)} for event in events],
         "pair": _pair(found, knobs),
         "best_time": times[0] * unit.scale if times else None,
+        "slowest_time": times[-1] * unit.scale if times else None,
         "best_cutoff": best[-1] * unit.scale * (1 + 1e-5) if best else None,
         "best_count": len(best),
     }

@@ -17,9 +17,9 @@ from deepgen.analysis.numbers import Row
 from deepgen.tuning.table import KNOB
 from deepgen.tuning.text import knob_text
 
-MOST = 10_000  # trials that a page holds; of more, a random choice beside the fastest
-FASTEST = 1_000  # that are always among them
-SHOWN = 1_500  # points in the chart of one knob
+MOST = 10_000  # trials that a page holds; of more, the fastest and a random choice
+SHOWN = 1_500  # points in the chart of one knob, chosen in the same way
+_FASTEST_SHARE = 10  # one of so many that are kept is there for being fast
 _BREAK_SECONDS = 600.0  # between two trials: the study was not running
 _DIGITS = 6
 
@@ -69,11 +69,11 @@ def event_columns(names: Sequence[str]) -> list[Column]:
 
 
 def kept(rows: Sequence[Row], most: int = MOST) -> list[Row]:
-    """All rows, or of too many a random choice with all of the fastest."""
+    """All rows, or of too many a random choice and all of the fastest."""
     if len(rows) <= most:
         return list(rows)
     timed = sorted((row for row in rows if row["seconds"] is not None), key=lambda row: row["seconds"])
-    chosen = {row["trial"] for row in timed[: min(FASTEST, most)]}
+    chosen = {row["trial"] for row in timed[: most // _FASTEST_SHARE]}
     order = np.random.default_rng(0).permutation(len(rows))
     chosen |= {rows[i]["trial"] for i in order[: most - len(chosen)]}
     return [row for row in rows if row["trial"] in chosen]
