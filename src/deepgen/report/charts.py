@@ -44,9 +44,9 @@ def check_libraries() -> None:
 
 
 def with_data(chart: Any, facts: Facts) -> Any:
-    """The chart with the trials in it, to stand alone."""
+    """The chart with the trials in it, to stand alone; of several studies there are none."""
     copied = chart.copy()
-    copied.datasets = {TRIALS: columns.unpacked(facts["trials"])}
+    copied.datasets = {TRIALS: columns.unpacked(facts.get("trials", {}))}
     return copied
 
 

@@ -182,7 +182,9 @@ class Journal(JournalFile):
         with self._transaction() as before:
             after = before
             for trial in trials:
-                if self._db.execute(update, (*done_values(trial, known.get(trial.id, now)), trial.id, str(trial.rank))).rowcount:
+                if self._db.execute(
+                    update, (*done_values(trial, known.get(trial.id, now)), trial.id, str(trial.rank))
+                ).rowcount:
                     after = after.with_trial(trial)
             if after != before:
                 self._settle(after)
