@@ -8,17 +8,27 @@ everything after that is what `deepgen report` does. Without Chromium the page i
 
 from __future__ import annotations
 
+import argparse
+import os
 import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 import deepgen as dg
+from common import run_main, save
 from deepgen.generators.sim import SimTiles
 from deepgen.targets import resolve
 from deepgen.tuning import Request, Study
-from deepgen.tuning.journal import Journal
+from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.request import plan
-from deepgen.tuning.rows import Proposal
 from deepgen.vocabulary import Measurement, Trial, Verdict
 
 BARS = {"made, s": 10.0, "opened, s": 3.0, "megabytes": 2.5}
