@@ -1,0 +1,1 @@
+"""Studies as people see them: pages, plots, and a live view in the browser."""

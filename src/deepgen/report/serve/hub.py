@@ -1,0 +1,242 @@
+"""One reader for all viewers: it looks at what has changed a few times a second, and tells everyone who waits.
+
+What a viewer is sent is the difference between the state now and the state that it was sent before. So a slow viewer
+costs no memory, and every one gets every trial.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deepgen.report.serve import looks, places
+from deepgen.report.serve.looks import Seen
+from deepgen.report.serve.places import Mark, Places, Runs
+
+_PAUSE = 0.3  # seconds between two looks
+_REST = 4.0  # times as long as a look took, at least: it takes a fifth of a core at most
+_ALIVE = 15.0  # seconds after which a silent stream says that it is there
+_MOST_RECENT = 30  # trials of a study that the list of studies begins with
+_HERE = ": \n\n"  # says nothing
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that is known at one moment. Rows are JSON texts by the names that addresses use."""
+
+    studies: Mapping[str, Seen] = field(default_factory=dict)
+    runs: Mapping[str, str] = field(default_factory=dict)
+    bundles: Mapping[str, str] = field(default_factory=dict)
+    run_folders: Mapping[str, Path] = field(default_factory=dict)
+    marks: Mapping[str, Mark] = field(default_factory=dict, compare=False)  # of runs and bundles, by their paths
+
+
+class Hub:
+    """The state, who waits for news of it, and who looks."""
+
+    def __init__(self, root: Path, runs: Runs) -> None:
+        self.root = root
+        self.state = State()
+        self._runs = runs
+        self._version = 0  # of the state; another state of the same version differs in nothing that is shown
+        self._viewers = 0
+        self._open: Counter[str] = Counter()  # studies that somebody has open
+        self._news = asyncio.Event()
+        self._someone = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._closed = False
+
+    # The reader
+
+    async def run(self) -> None:
+        """Look for as long as there is somebody to tell."""
+        while not self._closed:
+            await self._someone.wait()
+            took = await self.refresh()
+            await asyncio.sleep(max(_PAUSE, _REST * took))
+
+    async def refresh(self) -> float:
+        """Look now; gives the seconds that it took."""
+        async with self._looking:
+            began = time.monotonic()
+            followed = frozenset(self._open)
+            after = await asyncio.to_thread(_look, self.root, self._runs, self.state, followed)
+            before, self.state = self.state, after
+            if after != before:
+                self._version += 1
+                self._tell()
+            return time.monotonic() - began
+
+    def close(self) -> None:
+        """All streams end, and so does the reader."""
+        self._closed = True
+        self._someone.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        before, self._news = self._news, asyncio.Event()
+        before.set()
+
+    # Viewers
+
+    async def overview(self) -> AsyncIterator[str]:
+        """The list of studies as server-sent events: all of it, then what changes."""
+        sent = None
+        with self._viewer(None):
+            await self.refresh()
+            async for now in self._states():
+                if sent is None:
+                    trials = _recent(now)
+                    yield _event("all", f'{{"folder": {json.dumps(str(self.root))}, {_rows(now, State(), trials)}}}')
+                elif now is sent:
+                    yield _HERE
+                else:
+                    yield _event("some", f"{{{_rows(now, sent, _fresh(now, sent))}}}")
+                sent = now
+
+    async def study(self, name: str, last: str | None) -> AsyncIterator[str]:
+        """One study as server-sent events: its row, and its trials from the one after the `last` that arrived."""
+        epoch, _, count = (last or "").partition("-")
+        sent, row = int(count) if count.isdecimal() else 0, None
+        with self._viewer(name):
+            await self.refresh()
+            async for now in self._states():
+                seen = now.studies.get(name)
+                if seen is None:
+                    yield _event("gone", "{}")
+                    return
+                parts = []
+                if (trials := seen.trials) is not None and (epoch, sent) != (trials.epoch, len(trials.texts)):
+                    again = epoch != trials.epoch or sent > len(trials.texts)
+                    new = trials.texts[0 if again else sent :]
+                    epoch, sent = trials.epoch, len(trials.texts)
+                    data = f'{{"again": {json.dumps(again)}, "trials": [{", ".join(new)}]}}'
+                    parts.append(_event("trials", data, f"{epoch}-{sent}"))
+                if seen.row != row:
+                    row = seen.row
+                    parts.append(_event("study", row))
+                yield "".join(parts) or _HERE
+
+    async def _states(self) -> AsyncIterator[State]:
+        """The state now and whenever it has changed; the same again where nothing did for a while."""
+        version, state = -1, self.state
+        while not self._closed:
+            if version == self._version:
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), _ALIVE)
+            if version != self._version:
+                version, state = self._version, self.state
+            if not self._closed:
+                yield state
+
+    @contextmanager
+    def _viewer(self, name: str | None) -> Iterator[None]:
+        self._viewers += 1
+        self._open += Counter([name] if name else [])
+        self._someone.set()
+        try:
+            yield
+        finally:
+            self._viewers -= 1
+            self._open -= Counter([name] if name else [])
+            if not self._viewers and not self._closed:
+                self._someone.clear()
+
+
+def _look(root: Path, runs: Runs, before: State, followed: frozenset[str]) -> State:
+    """The state now; only what has changed is read. Where nothing has, one more study is looked at as a whole."""
+    found = places.find(root, runs)
+    studies = {name: _study(name, folder, before, followed) for name, folder in found.studies.items()}
+    idle = all(before.studies.get(name) == seen for name, seen in studies.items())
+    unchecked = [name for name, seen in studies.items() if not seen.checked and not seen.running]
+    if idle and unchecked:
+        name = unchecked[0]
+        seen = studies[name]
+        studies[name] = looks.look(seen, name, seen.mark, whole=True, follow=seen.followed)
+    marks = _marks(found, runs)
+    return State(
+        studies,
+        _others(found.runs, before.runs, before.marks, marks, lambda path, n: looks.run_row(path, n, runs.row)),
+        _others(found.bundles, before.bundles, before.marks, marks, looks.bundle_row),
+        found.runs,
+        marks,
+    )
+
+
+def _study(name: str, folder: Path, before: State, followed: frozenset[str]) -> Seen:
+    seen = before.studies.get(name)
+    if seen is None or seen.folder != folder:
+        seen = Seen(folder)
+    mark = places.study_mark(folder)  # before it is read: what is written meanwhile is read next time
+    follow = name in followed
+    if (follow and not seen.followed) or places.changed(seen.mark, mark):
+        return looks.look(seen, name, mark, whole=False, follow=follow)
+    return seen
+
+
+def _marks(found: Places, runs: Runs) -> dict[str, Mark]:
+    return {
+        **{str(path): runs.mark(path) for path in found.runs.values()},
+        **{str(path): places.file_mark(path) for path in found.bundles.values()},
+    }
+
+
+def _others(
+    found: Mapping[str, Path],
+    rows: Mapping[str, str],
+    before: Mapping[str, Mark],
+    now: Mapping[str, Mark],
+    read: Callable[[Path, str], str | None],
+) -> dict[str, str]:
+    out = {}
+    for name, path in found.items():
+        same = name in rows and not places.changed(before.get(str(path)), now[str(path)])
+        row = rows[name] if same else read(path, name)
+        if row is not None:
+            out[name] = row
+    return out
+
+
+# Server-sent events
+
+
+def _event(kind: str, data: str, number: str | None = None) -> str:
+    mark = f"id: {number}\n" if number is not None else ""
+    return f"event: {kind}\n{mark}data: {data}\n\n"
+
+
+def _rows(now: State, before: State, trials: Iterable[tuple[str, str]]) -> str:
+    """What is new or has changed, the names of what is gone, and trials that ended: the inside of a JSON object."""
+    parts = []
+    for kind in ("studies", "runs", "bundles"):
+        rows, old = _texts(now, kind), _texts(before, kind)
+        changed = ", ".join(row for name, row in rows.items() if old.get(name) != row)
+        gone = json.dumps([name for name in old if name not in rows])
+        parts.append(f'"{kind}": [{changed}], "{kind}_gone": {gone}')
+    ended = ", ".join(f'{{"study": {json.dumps(name)}, "ended": {text}}}' for name, text in trials)
+    return ", ".join([*parts, f'"trials": [{ended}]'])
+
+
+def _texts(state: State, kind: str) -> Mapping[str, str]:
+    return {name: seen.row for name, seen in state.studies.items()} if kind == "studies" else getattr(state, kind)
+
+
+def _fresh(now: State, before: State) -> Iterator[tuple[str, str]]:
+    """The trials that ended between two states, of studies that were followed at both."""
+    for name, seen in now.studies.items():
+        old = before.studies.get(name)
+        if seen.trials is None or old is None or old.trials is None or old.trials.epoch != seen.trials.epoch:
+            continue
+        yield from ((name, text) for text in seen.trials.texts[len(old.trials.texts) :])
+
+
+def _recent(state: State) -> Iterator[tuple[str, str]]:
+    for name, seen in state.studies.items():
+        if seen.running and seen.trials is not None:
+            yield from ((name, text) for text in seen.trials.texts[-_MOST_RECENT:])

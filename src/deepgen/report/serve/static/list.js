@@ -1,0 +1,147 @@
+// The list of studies. Everything that it shows came out of files, so it is put in as text and never as HTML.
+
+import { ask, cell, element, follow, moment, symbol } from "/static/live.js";
+
+const MOST_TRIALS = 30;
+const rows = { studies: new Map(), runs: new Map(), bundles: new Map() };
+const mayStop = document.body.dataset.stop !== "";
+let trials = [];
+
+follow("/events", {
+  all(data) {
+    Object.values(rows).forEach((known) => known.clear());
+    trials = [];
+    document.getElementById("folder").textContent = data.folder;
+    take(data);
+  },
+  some: take,
+});
+
+function take(data) {
+  for (const [kind, known] of Object.entries(rows)) {
+    data[kind].forEach((row) => known.set(row.id, row));
+    data[`${kind}_gone`].forEach((id) => known.delete(id));
+  }
+  trials = trials.concat(data.trials).sort((a, b) => b.ended.at - a.ended.at).slice(0, MOST_TRIALS);
+  show();
+}
+
+function show() {
+  const studies = [...rows.studies.values()].sort(byState);
+  fill("#studies", studies.map(studyRow));
+  document.getElementById("none").hidden = studies.length > 0;
+  document.querySelector("#studies").hidden = studies.length === 0;
+  fill("#bundles", [...rows.bundles.values()].map(bundleRow));
+  fill("#devices", studies.flatMap(deviceRows));
+  fill("#trials", trials.map(trialRow));
+  showRuns([...rows.runs.values()]);
+}
+
+// Rows are replaced only where they differ, so that what has the focus keeps it.
+function fill(place, fresh) {
+  const section = document.querySelector(place);
+  const body = section.querySelector("tbody");
+  if (section.tagName === "SECTION") section.hidden = fresh.length === 0;
+  fresh.forEach((row, i) => {
+    const old = body.rows[i];
+    if (!old) body.append(row);
+    else if (old.dataset.text !== row.dataset.text) old.replaceWith(row);
+  });
+  while (body.rows.length > fresh.length) body.lastElementChild.remove();
+}
+
+function line(data, cells) {
+  const row = element("tr");
+  row.dataset.text = JSON.stringify(data);
+  row.append(...cells);
+  return row;
+}
+
+const ORDER = ["running", "starting", "damaged", "unreadable", "stopped", "finished"];
+
+function byState(a, b) {
+  return ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || (a.id < b.id ? -1 : 1);
+}
+
+function studyRow(study) {
+  const name = cell("", "name");
+  name.append(studyLink(study.id));
+  const done = cell(study.done === undefined ? "" : study.budget ? `${study.done} of ${study.budget}` : study.done, "number");
+  if (study.budget && study.state === "running") {
+    const bar = element("progress");
+    bar.max = study.budget;
+    bar.value = study.done;
+    bar.setAttribute("aria-label", "trials that have ended");
+    done.append(bar);
+  }
+  const what = cell(study.why || `${study.what} on ${study.target}`, study.why ? "why" : "");
+  const stop = cell("");
+  const insideRun = study.id.includes("/");
+  if (mayStop && study.state === "running" && !insideRun) stop.append(stopButton("study", study.id));
+  return line(study, [name, stateCell(study.state), done, cell(study.best || ""), what, stop]);
+}
+
+function stateCell(state) {
+  return cell(`${symbol(state)} ${state}`, `state ${state}`);
+}
+
+function studyLink(id) {
+  const link = element("a", id);
+  link.href = `/study/${id}`;
+  return link;
+}
+
+function stopButton(kind, id) {
+  const button = element("button", "Stop");
+  button.setAttribute("aria-label", `Stop ${id}`);
+  button.addEventListener("click", () => ask(button, `/stop/${kind}/${id}`, `Stop ${id}? It can be resumed.`));
+  return button;
+}
+
+function bundleRow(bundle) {
+  return line(bundle, [cell(bundle.id, "name"), cell(bundle.done, "number"), cell(bundle.finals ? "done" : "not yet"), cell(bundle.device), cell(bundle.study, "name")]);
+}
+
+function deviceRows(study) {
+  return (study.devices || []).map((one) => {
+    const name = cell("", "name");
+    name.append(studyLink(study.id));
+    return line([study.id, one], [cell(one.host), cell(one.device || study.target), name, cell(one.trials, "number"), cell(one.last, "number"), cell(moment(one.at))]);
+  });
+}
+
+function trialRow({ study, ended }) {
+  const name = cell("", "name");
+  name.append(studyLink(study));
+  return line([study, ended], [cell(moment(ended.at)), name, cell(ended.trial, "number"), cell(ended.verdict), cell(ended.time, "number"), cell(ended.detail, "why")]);
+}
+
+function showRuns(runs) {
+  const section = document.getElementById("runs");
+  section.hidden = runs.length === 0;
+  const text = JSON.stringify(runs);
+  if (section.dataset.text === text) return;
+  section.dataset.text = text;
+  section.querySelector("div").replaceChildren(...runs.flatMap(runParts));
+}
+
+function runParts(run) {
+  const title = element("h3", `${run.id} `);
+  title.append(element("span", `${symbol(run.state)} ${run.state}`, `state ${run.state}`), " ");
+  if (mayStop && run.pid) title.append(stopButton("run", run.id));
+  const table = element("table");
+  const head = element("tr");
+  head.append(...["group", "task", "builds on", "measures on", "devices", "does"].map((name) => element("th", name)));
+  table.createTHead().append(head);
+  const body = table.createTBody();
+  for (const group of run.groups) {
+    const task = group.tasks ? `${group.task} of ${group.tasks}: ${group.what}` : "";
+    const row = element("tr");
+    row.append(cell(group.name), cell(task), cell(group.builder), cell(group.tester), cell(group.devices.join(", ")), cell(group.problem || group.line, group.problem ? "why state failed" : "why"));
+    body.append(row);
+  }
+  const wide = element("div", "", "wide");
+  wide.tabIndex = 0;
+  wide.append(table);
+  return [title, element("p", run.note, "soft"), wide];
+}
