@@ -28,7 +28,7 @@ _HERE = ": \n\n"  # says nothing
 
 @dataclass(frozen=True)
 class State:
-    """Everything that is known at one moment. Rows are JSON texts by the names that addresses use."""
+    """Everything that is known at one moment. Rows are JSON texts by the ids that addresses use."""
 
     studies: Mapping[str, Seen] = field(default_factory=dict)
     runs: Mapping[str, str] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Hub:
     async def study(self, name: str, last: str | None) -> AsyncIterator[str]:
         """One study as server-sent events: its row, and its trials from the one after the `last` that arrived."""
         epoch, _, count = (last or "").partition("-")
-        sent, row = int(count) if count.isdecimal() else 0, None
+        sent, row, before = int(count) if count.isdecimal() else 0, None, None
         with self._viewer(name):
             await self.refresh()
             async for now in self._states():
@@ -121,7 +121,9 @@ class Hub:
                 if seen.row != row:
                     row = seen.row
                     parts.append(_event("study", row))
-                yield "".join(parts) or _HERE
+                if parts or now is before:
+                    yield "".join(parts) or _HERE
+                before = now
 
     async def _states(self) -> AsyncIterator[State]:
         """The state now and whenever it has changed; the same again where nothing did for a while."""
@@ -152,13 +154,16 @@ class Hub:
 def _look(root: Path, runs: Runs, before: State, followed: frozenset[str]) -> State:
     """The state now; only what has changed is read. Where nothing has, one more study is looked at as a whole."""
     found = places.find(root, runs)
-    studies = {name: _study(name, folder, before, followed) for name, folder in found.studies.items()}
+    studies = {
+        id: _study(Seen(id, str(path.relative_to(found.top)), path), before, followed)
+        for id, path in found.studies.items()
+    }
     idle = all(before.studies.get(name) == seen for name, seen in studies.items())
     unchecked = [name for name, seen in studies.items() if not seen.checked and not seen.running]
     if idle and unchecked:
         name = unchecked[0]
         seen = studies[name]
-        studies[name] = looks.look(seen, name, seen.mark, whole=True, follow=seen.followed)
+        studies[name] = looks.look(seen, seen.mark, whole=True, follow=seen.followed)
     marks = _marks(found, runs)
     return State(
         studies,
@@ -169,15 +174,13 @@ def _look(root: Path, runs: Runs, before: State, followed: frozenset[str]) -> St
     )
 
 
-def _study(name: str, folder: Path, before: State, followed: frozenset[str]) -> Seen:
-    seen = before.studies.get(name)
-    if seen is None or seen.folder != folder:
-        seen = Seen(folder)
-    mark = places.study_mark(folder)  # before it is read: what is written meanwhile is read next time
-    follow = name in followed
-    if (follow and not seen.followed) or places.changed(seen.mark, mark):
-        return looks.look(seen, name, mark, whole=False, follow=follow)
-    return seen
+def _study(new: Seen, before: State, followed: frozenset[str]) -> Seen:
+    known = before.studies.get(new.id, new)
+    mark = places.study_mark(new.folder)  # before it is read: what is written meanwhile is read next time
+    follow = new.id in followed
+    if (follow and not known.followed) or places.changed(known.mark, mark):
+        return looks.look(known, mark, whole=False, follow=follow)
+    return known
 
 
 def _marks(found: Places, runs: Runs) -> dict[str, Mark]:

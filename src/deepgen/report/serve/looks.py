@@ -9,7 +9,7 @@ import json
 import math
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from deepgen.report.serve.places import Mark
 from deepgen.tuning.definition import STRANGE, check_trial
 from deepgen.tuning.glance import glance, known_shapes
 from deepgen.tuning.journal import Journal
-from deepgen.tuning.text import bound_text, rate_text, seconds_text
-from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Trial, foreign
+from deepgen.tuning.text import bound_text, knob_text, rate_text, seconds_text
+from deepgen.vocabulary import DeepgenError, JsonObject, Trial, foreign
 
 _MOST_DETAIL = 300  # letters of what a compiler said
 _HEAD_BYTES = 1 << 16  # of the first line of results
@@ -57,6 +57,8 @@ class Trials:
 class Seen:
     """A study at the last look."""
 
+    id: str  # in addresses
+    name: str  # for people
     folder: Path
     mark: Mark | None = field(default=None, compare=False)
     row: str = "{}"  # JSON
@@ -66,7 +68,7 @@ class Seen:
     trials: Trials | None = None  # of a followed study that can be read
 
 
-def look(before: Seen, name: str, mark: Mark | None, *, whole: bool, follow: bool) -> Seen:
+def look(before: Seen, mark: Mark | None, *, whole: bool, follow: bool) -> Seen:
     """The study now. `whole` looks at every row, and so finds all damage; `follow` reads its new trials."""
     told: dict[str, Any] = glance(before.folder, whole=whole)
     running = told["state"] in _RUNNING
@@ -77,9 +79,9 @@ def look(before: Seen, name: str, mark: Mark | None, *, whole: bool, follow: boo
         try:
             trials = _followed(before.folder, before.trials or Trials(), done, anew=bool(told.get("damage")))
         except DeepgenError as error:
-            told = {"state": "unreadable", "why": str(error)}
-    row = _text({"id": name, **_row(told, trials)}, name)
-    return Seen(before.folder, mark, row, running, whole, followed, trials)
+            told: JsonObject = {"state": "unreadable", "why": str(error)}
+    row = _text({"id": before.id, "name": before.name, **_row(told, trials)})
+    return replace(before, mark=mark, row=row, running=running, checked=whole, followed=followed, trials=trials)
 
 
 def _row(told: Mapping[str, Any], trials: Trials | None) -> JsonObject:
@@ -141,6 +143,7 @@ def _trial_text(trial: Trial, at: float, words: Any) -> str:
             "time": seconds_text(seconds),
             "at": at if math.isfinite(at) else 0.0,
             "detail": measured.detail[:_MOST_DETAIL],
+            "knobs": {name: knob_text(value) for name, value in trial.config.items()},
         }
     )
 
@@ -153,7 +156,7 @@ def _device(trial: Trial) -> tuple[str, str]:
     return str(known.get("host") or socket.gethostname())[:100], device[:100]
 
 
-def bundle_row(path: Path, name: str) -> str | None:
+def bundle_row(path: Path, id: str) -> str | None:
     """Results of a bundle that is measured: its head, and how many trials there are so far; None for another file."""
     lines, finals = 0, False
     try:
@@ -167,20 +170,21 @@ def bundle_row(path: Path, name: str) -> str | None:
         row: JsonObject = {key: str(head[key]) for key in ("study", "device", "bundle")}
     except (OSError, DeepgenError, KeyError, TypeError):
         return None
-    return _text({"id": name, **row, "done": lines - finals, "finals": finals}, name)
+    return _text({"id": id, "name": path.name, **row, "done": lines - finals, "finals": finals})
 
 
-def run_row(path: Path, name: str, row: Any) -> str:
-    """A cluster run, by the function that knows them."""
+def run_row(path: Path, id: str, read: Callable[[Path], JsonObject]) -> str:
+    """A cluster run, as the function tells it that knows them."""
     try:
-        return _text({"id": name, **row(path)}, name)
+        return _text({"id": id, "name": path.name, **read(path)})
     except (DeepgenError, OSError) as error:
-        return _text({"id": name, "state": "unreadable", "note": str(error), "groups": [], "pid": None}, name)
+        told: JsonObject = {"state": "unreadable", "pid": None, "note": str(error), "groups": []}
+        return _text({"id": id, "name": path.name, **told})
 
 
-def _text(row: JsonObject, name: str) -> str:
+def _text(row: JsonObject) -> str:
     try:
         return json.dumps(row, allow_nan=False)
     except ValueError:
-        why = str(BadInput("holds numbers that are not finite", where=name))
-        return json.dumps({"id": name, "state": "unreadable", "why": why})
+        why = "it holds numbers that are not finite"
+        return json.dumps({**{key: row[key] for key in ("id", "name")}, "state": "unreadable", "why": why})

@@ -32,8 +32,9 @@ class Runs:
 
 @dataclass(frozen=True)
 class Places:
-    """Studies, cluster runs and results of bundles in a folder, by the names that addresses use."""
+    """Studies, cluster runs and results of bundles below `top`, by the ids that addresses use."""
 
+    top: Path
     studies: Mapping[str, Path]
     runs: Mapping[str, Path]
     bundles: Mapping[str, Path]
@@ -48,14 +49,14 @@ def find(root: Path, runs: Runs) -> Places:
     inside = [study for run in found for group in _folders(run) for study in _folders(group)]
     bundles = [] if alone else [path for path in sorted(root.glob("*.jsonl")) if _is_file(path)]
 
-    def named(paths: list[Path]) -> dict[str, Path]:
-        return {_name(path.relative_to(top)): path for path in paths}
+    def by_id(paths: list[Path]) -> dict[str, Path]:
+        return {_id(path.relative_to(top)): path for path in paths}
 
-    return Places(named([path for path in (*here, *inside) if _is_study(path)]), named(found), named(bundles))
+    return Places(top, by_id([path for path in (*here, *inside) if _is_study(path)]), by_id(found), by_id(bundles))
 
 
 def run_of(study: str) -> str | None:
-    """The cluster run that a study is part of, by its name."""
+    """The cluster run that a study is part of, by their ids."""
     return study.partition("/")[0] if "/" in study else None
 
 
@@ -78,8 +79,8 @@ def changed(before: Mark | None, after: Mark) -> bool:
     return before != after or after == _FRESH_MARK
 
 
-def _name(path: Path) -> str:
-    """Of something in an address. A part that would have to be written in another way there is not used."""
+def _id(path: Path) -> str:
+    """Its path. A part that would have to be written in another way there is not used."""
     return "/".join(part if _PLAIN.fullmatch(part) else digest(part, 12) for part in path.parts)
 
 

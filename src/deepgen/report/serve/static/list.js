@@ -41,8 +41,10 @@ function show() {
 function fill(place, fresh) {
   const section = document.querySelector(place);
   const body = section.querySelector("tbody");
+  const titles = [...section.querySelector("thead tr").cells].map((one) => one.textContent);
   if (section.tagName === "SECTION") section.hidden = fresh.length === 0;
   fresh.forEach((row, i) => {
+    [...row.cells].forEach((one, j) => (one.dataset.title = titles[j]));
     const old = body.rows[i];
     if (!old) body.append(row);
     else if (old.dataset.text !== row.dataset.text) old.replaceWith(row);
@@ -77,7 +79,7 @@ function studyRow(study) {
   const what = cell(study.why || `${study.what} on ${study.target}`, study.why ? "why" : "");
   const stop = cell("");
   const insideRun = study.id.includes("/");
-  if (mayStop && study.state === "running" && !insideRun) stop.append(stopButton("study", study.id));
+  if (mayStop && study.state === "running" && !insideRun) stop.append(stopButton("study", study));
   return line(study, [name, stateCell(study.state), done, cell(study.best || ""), what, stop]);
 }
 
@@ -86,20 +88,21 @@ function stateCell(state) {
 }
 
 function studyLink(id) {
-  const link = element("a", id);
+  const known = rows.studies.get(id);
+  const link = element("a", known ? known.name : id);
   link.href = `/study/${id}`;
   return link;
 }
 
-function stopButton(kind, id) {
+function stopButton(kind, { id, name }) {
   const button = element("button", "Stop");
-  button.setAttribute("aria-label", `Stop ${id}`);
-  button.addEventListener("click", () => ask(button, `/stop/${kind}/${id}`, `Stop ${id}? It can be resumed.`));
+  button.setAttribute("aria-label", `Stop ${name}`);
+  button.addEventListener("click", () => ask(button, `/stop/${kind}/${id}`, `Stop ${name}? It can be resumed.`));
   return button;
 }
 
 function bundleRow(bundle) {
-  return line(bundle, [cell(bundle.id, "name"), cell(bundle.done, "number"), cell(bundle.finals ? "done" : "not yet"), cell(bundle.device), cell(bundle.study, "name")]);
+  return line(bundle, [cell(bundle.name, "name"), cell(bundle.done, "number"), cell(bundle.finals ? "done" : "not yet"), cell(bundle.device), cell(bundle.study, "name")]);
 }
 
 function deviceRows(study) {
@@ -125,23 +128,24 @@ function showRuns(runs) {
   section.querySelector("div").replaceChildren(...runs.flatMap(runParts));
 }
 
+const OF_GROUP = ["group", "task", "builds on", "measures on", "devices", "does"];
+
 function runParts(run) {
-  const title = element("h3", `${run.id} `);
+  const title = element("h3", `${run.name} `);
   title.append(element("span", `${symbol(run.state)} ${run.state}`, `state ${run.state}`), " ");
-  if (mayStop && run.pid) title.append(stopButton("run", run.id));
+  if (mayStop && run.pid) title.append(stopButton("run", run));
   const table = element("table");
-  const head = element("tr");
-  head.append(...["group", "task", "builds on", "measures on", "devices", "does"].map((name) => element("th", name)));
-  table.createTHead().append(head);
+  const head = table.createTHead().insertRow();
+  head.append(...OF_GROUP.map((name) => element("th", name)));
   const body = table.createTBody();
   for (const group of run.groups) {
     const task = group.tasks ? `${group.task} of ${group.tasks}: ${group.what}` : "";
-    const row = element("tr");
-    row.append(cell(group.name), cell(task), cell(group.builder), cell(group.tester), cell(group.devices.join(", ")), cell(group.problem || group.line, group.problem ? "why state failed" : "why"));
-    body.append(row);
+    const does = cell(group.problem || group.line, group.problem ? "why problem" : "why");
+    const row = body.insertRow();
+    row.append(cell(group.name), cell(task), cell(group.builder), cell(group.tester), cell(group.devices.join(", ")), does);
+    [...row.cells].forEach((one, i) => (one.dataset.title = OF_GROUP[i]));
   }
   const wide = element("div", "", "wide");
-  wide.tabIndex = 0;
   wide.append(table);
   return [title, element("p", run.note, "soft"), wide];
 }
