@@ -34,7 +34,7 @@ def analyze(
     if plots is not None:
         plotting.check_libraries()
     found = studies.open_study(study, settings.load())
-    rows = rows_of(found)
+    rows = rows_of(found.read())
     report = analysis.analyze(rows, threshold)
     files = plotting.draw(report, rows, plots) if plots is not None else []
     if as_json:

@@ -1,1 +1,1 @@
-"""Studies as people see them: pages, plots, and a live view in the browser."""
+"""Reports: what is known of studies as plain data, as charts, and as one page that needs nothing else."""

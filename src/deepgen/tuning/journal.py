@@ -207,9 +207,9 @@ class Journal(JournalFile):
         """The ended trials, by id."""
         return [trial_of(row) for row in self._table("trials") if row[5]]
 
-    def ended_at(self) -> dict[int, float]:
-        """When each ended trial ended, in Unix time."""
-        return {row[0]: row[8] for row in self._table("trials") if row[5]}
+    def ended(self) -> list[tuple[Trial, float, float]]:
+        """The same, each with the Unix times at which it was asked for and at which it ended."""
+        return [(trial_of(row), row[3], row[8]) for row in self._table("trials") if row[5]]
 
     def ended_from(self, first: int) -> list[tuple[Trial, float]]:
         """The ended trials from this id on, and when they ended: for who follows a journal and knows the others."""

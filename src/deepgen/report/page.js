@@ -1,0 +1,123 @@
+// Draws the charts of a report when they come into view, all of them before it is printed, and follows a live study.
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const drawn = new Map(); // the name of a chart -> its view, or null while it is being drawn
+
+  // Columns as they are packed: plain values, or an index into levels that repeat.
+  function column(packed) {
+    return Array.isArray(packed) ? packed : packed.index.map((i) => packed.levels[i]);
+  }
+
+  const columns = {};
+  for (const [name, packed] of Object.entries(data.trials || {})) columns[name] = column(packed);
+  let trials = (columns.trial || []).length;
+
+  function rows(fields, from = 0) {
+    const out = [];
+    for (let i = from; i < trials; i++) {
+      const row = {};
+      for (const field of fields) row[field] = columns[field] === undefined ? null : columns[field][i];
+      out.push(row);
+    }
+    return out;
+  }
+
+  // Text and axes have the colours of the page, which has one look for light and one for dark.
+  function look() {
+    const style = getComputedStyle(document.body);
+    const ink = style.color;
+    const faint = style.getPropertyValue("--line").trim();
+    const text = { labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal" };
+    return {
+      background: "transparent",
+      font: style.fontFamily,
+      axis: { ...text, gridColor: faint, domainColor: faint, tickColor: faint },
+      legend: text,
+      line: { color: ink },
+      rule: { color: ink },
+      tick: { color: ink },
+      text: { color: ink },
+      view: { stroke: faint },
+    };
+  }
+
+  async function draw(place) {
+    const name = place.dataset.chart;
+    if (drawn.has(name)) return;
+    drawn.set(name, null);
+    const { spec, fields } = data.charts[name];
+    const full = { ...spec, datasets: { ...spec.datasets, trials: fields.length ? rows(fields) : [] } };
+    try {
+      // `ast`: expressions are interpreted, so that the page may forbid the making of code.
+      const options = { actions: false, ast: true, renderer: data.renderer || "svg", config: look(), tooltip: { theme: dark.matches ? "dark" : "light" } };
+      const { view } = await vegaEmbed(place, full, options);
+      drawn.set(name, view);
+      view.insertedUpTo = trials;
+      place.dataset.drawn = "yes";
+    } catch (error) {
+      place.textContent = `This chart cannot be drawn: ${error.message}`;
+      place.dataset.drawn = "failed";
+    }
+  }
+
+  const places = [...document.querySelectorAll("[data-chart]")];
+  const watcher = new IntersectionObserver(
+    (seen) => seen.filter((one) => one.isIntersecting).forEach((one) => draw(one.target)),
+    { rootMargin: "300px" },
+  );
+
+  function drawAll() {
+    for (const details of document.querySelectorAll("details[data-print]")) details.open = true;
+    return Promise.all(places.map(draw));
+  }
+
+  function again() {
+    for (const view of drawn.values()) if (view) view.finalize();
+    drawn.clear();
+    for (const place of places) {
+      watcher.unobserve(place);
+      place.replaceChildren();
+      delete place.dataset.drawn;
+      watcher.observe(place);
+    }
+  }
+
+  for (const place of places) watcher.observe(place);
+  dark.addEventListener("change", again);
+  addEventListener("beforeprint", drawAll);
+
+  // A live page. The stream sends `trials`: rows by field, of trials that have ended since; `state`: texts for the
+  // elements that are marked with data-live; and `renew`, when the whole report has changed, as after the finals.
+  function append(fresh) {
+    for (const row of fresh) {
+      for (const name of Object.keys(columns)) columns[name].push(row[name] === undefined ? null : row[name]);
+    }
+    trials += fresh.length;
+    for (const [name, view] of drawn) {
+      const { fields } = data.charts[name];
+      if (!view || !fields.length) continue;
+      view.change("trials", vega.changeset().insert(rows(fields, view.insertedUpTo))).runAsync();
+      view.insertedUpTo = trials;
+    }
+  }
+
+  function tell(texts) {
+    for (const [name, text] of Object.entries(texts)) {
+      for (const place of document.querySelectorAll(`[data-live="${CSS.escape(name)}"]`)) place.textContent = text;
+    }
+  }
+
+  function follow() {
+    const stream = new EventSource(data.live.events);
+    stream.addEventListener("trials", (event) => append(JSON.parse(event.data)));
+    stream.addEventListener("state", (event) => tell(JSON.parse(event.data)));
+    stream.addEventListener("renew", () => location.reload());
+    stream.addEventListener("open", () => tell({ connection: "following" }));
+    stream.addEventListener("error", () => tell({ connection: "the connection was lost; trying again" }));
+  }
+
+  if (data.live.events) follow();
+  document.documentElement.dataset.ready = "yes";
+})();

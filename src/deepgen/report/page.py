@@ -1,0 +1,111 @@
+"""A report as one page that needs nothing else: no other file, no network.
+
+Whatever comes out of a journal is somebody's text. The template escapes it; data for scripts stand in the page as
+JSON without a `<`; and the page's own policy lets only the scripts run that are written here.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.resources
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from deepgen.folders import default_cache_folder
+from deepgen.report import tables
+from deepgen.report.charts import TRIALS, check_libraries
+from deepgen.report.facts import Facts
+from deepgen.report.figures import Figure, figures_of
+from deepgen.tuning.text import seconds_text, share_text
+
+_MANY = 2_000  # trials, above which charts are drawn on a canvas: a page of so many elements is slow
+
+
+def render(facts: Facts, live: Mapping[str, Any] | None = None) -> str:
+    """The page of a study, or of several.
+
+    `live` is for a page that follows its study: `events` is the address of a stream of server-sent events, and `stop`,
+    where the study may be stopped from the page, the address to post to. page.js says which events it understands.
+    """
+    check_libraries()
+    import jinja2
+
+    here = importlib.resources.files("deepgen.report")
+    environment = jinja2.Environment(
+        autoescape=True,
+        loader=jinja2.FunctionLoader(lambda name: (here / name).read_text(encoding="utf-8")),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"seconds": seconds_text, "share": share_text, "moment": _moment, "ratio": "{:.3f}".format}
+    script = (here / "page.js").read_text(encoding="utf-8")
+    figures = figures_of(facts)
+    data = {"charts": {figure.name: _spec(figure) for figure in figures}, "live": dict(live or {})}
+    if facts["kind"] == "study":
+        data |= {TRIALS: facts["trials"], "renderer": "canvas" if facts["kept"] > _MANY else "svg"}
+    return environment.get_template("page.html.j2").render(
+        facts=facts,
+        figures={figure.name: figure for figure in figures},
+        live=live,
+        tables=tables,
+        data=_embedded(data),
+        style=(here / "page.css").read_text(encoding="utf-8"),
+        vega=vega_script() if figures else "",
+        script=script,
+        policy=_policy([script, *([vega_script()] if figures else [])], live),
+    )
+
+
+@cache
+def vega_script() -> str:
+    """Vega, Vega-Lite and Vega-Embed as the installed vl-convert has them. Kept on disk: to bundle them takes seconds."""
+    import vl_convert
+
+    file = default_cache_folder() / "view" / f"vega-{vl_convert.__version__}.js"
+    with suppress(OSError):
+        return file.read_text(encoding="utf-8")
+    text: str = vl_convert.javascript_bundle().replace("</script", "<\\/script")
+    with suppress(OSError):  # a report needs no cache
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, fresh = tempfile.mkstemp(dir=file.parent)
+        os.close(descriptor)
+        Path(fresh).write_text(text, encoding="utf-8")
+        Path(fresh).replace(file)
+    return text
+
+
+def _spec(figure: Figure) -> dict[str, Any]:
+    """A chart as the page's script draws it: as wide as its place, without a title, and without data."""
+    spec = figure.chart.to_dict(validate=False)
+    spec.pop("title", None)
+    spec.pop("$schema", None)
+    spec |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+    return {"spec": spec, "fields": list(figure.fields)}
+
+
+def _embedded(data: Any) -> str:
+    """JSON that can stand in a page: it never ends the element that it is in."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _policy(scripts: Sequence[str], live: Mapping[str, Any] | None) -> str:
+    """Only these scripts run, and nothing is loaded; a live page talks to the server it came from."""
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts
+    )
+    connect = " connect-src 'self';" if live else ""
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:;{connect} base-uri 'none'"
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,35 @@
+"""Ratios and counts as a person reads them, the same in a terminal and in a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepgen.tuning.doubts import WIDE
+from deepgen.tuning.statistics import Ratio
+
+
+def gained(winner: Mapping[str, Any]) -> str:
+    """The winner over the default."""
+    if winner["tie_broken_by"] == "default":
+        return "1.00 (a tie)"
+    over: Mapping[str, Any] = winner["over_default"]
+    return "1.00 (the default won)" if over["interval"] == [1.0, 1.0] else ratio_text(over)
+
+
+def compared(row: Mapping[str, Any]) -> str:
+    """How the winner compares with a baseline, with the interval."""
+    low, high = row["interval"]
+    if not low <= 1.0 <= high:
+        return f"ours is {row['ratio']:.2f} times as fast ({_between(row)})"
+    told = "equally fast" if Ratio(row["ratio"], low, high).width <= WIDE else "too noisy to tell"
+    return f"{told}: {ratio_text(row)}"
+
+
+def ratio_text(row: Mapping[str, Any]) -> str:
+    return f"{row['ratio']:.2f} ({_between(row)})"
+
+
+def _between(row: Mapping[str, Any]) -> str:
+    low, high = row["interval"]
+    return f"{low:.2f} to {high:.2f}"
