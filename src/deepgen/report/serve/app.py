@@ -11,18 +11,21 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from deepgen.report.serve.gate import Gate, Rules
+from deepgen.report.page import policy
+from deepgen.report.serve.gate import POLICY, Gate, Rules
 from deepgen.report.serve.hub import Hub
+from deepgen.report.serve.pages import Pages
 from deepgen.report.serve.places import Runs, run_of
 from deepgen.vocabulary import DeepgenError
 
 # The only files that are served as they are.
-_STATIC = {"list.js": "text/javascript", "live.js": "text/javascript", "list.css": "text/css"}
-_MISSING, _CONFLICT = 404, 409
+_SCRIPT, _STYLE = "text/javascript", "text/css"
+_STATIC = {"list.js": _SCRIPT, "live.js": _SCRIPT, "study.js": _SCRIPT, "list.css": _STYLE, "page.css": _STYLE}
+_MISSING, _CONFLICT, _UNREADABLE = 404, 409, 422
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,11 @@ class _Views:
 
     def __init__(self, hub: Hub, means: Means) -> None:
         self._hub, self._means = hub, means
+        self._pages = Pages(hub, may_stop=means.stop is not None)
 
     async def overview(self, request: Request) -> Response:
         page = _file("list.html").replace("{{stop}}", "yes" if self._means.stop else "")
-        return Response(page, media_type="text/html")
+        return HTMLResponse(page)
 
     async def static(self, request: Request) -> Response:
         kind = _STATIC.get(request.path_params["file"])
@@ -86,10 +90,15 @@ class _Views:
         name = request.path_params["name"]
         if await self._folder(name) is None:
             return _missing("no such study")
-        return _stream(self._hub.study(name, request.headers.get("last-event-id")))
+        last = request.headers.get("last-event-id") or request.query_params.get("last")
+        return _stream(self._hub.study(name, last))
 
     async def study(self, request: Request) -> Response:
-        return _missing("no such study")
+        try:
+            html = await self._pages.get(request.path_params["name"], newest="newest" in request.query_params)
+        except DeepgenError as error:
+            return PlainTextResponse(f"deepgen: {error}\n", _UNREADABLE)
+        return _missing("no such study") if html is None else HTMLResponse(html, headers={POLICY: policy(live=True)})
 
     async def stop_study(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -134,7 +143,8 @@ async def _not_here(request: Request, error: Exception) -> Response:
 
 
 def _file(name: str) -> str:
-    return (files(__package__) / "static" / name).read_text(encoding="utf-8")
+    package, place = ("deepgen.report", ".") if name == "page.css" else (__package__, "static")
+    return (files(package) / place / name).read_text(encoding="utf-8")
 
 
 __all__ = ["Means", "Rules", "make"]

@@ -19,7 +19,7 @@ from deepgen.report.serve import looks, places
 from deepgen.report.serve.looks import Seen
 from deepgen.report.serve.places import Mark, Places, Runs
 
-_PAUSE = 0.3  # seconds between two looks
+PAUSE = 0.3  # seconds between two looks
 _REST = 4.0  # times as long as a look took, at least: it takes a fifth of a core at most
 _ALIVE = 15.0  # seconds after which a silent stream says that it is there
 _MOST_RECENT = 30  # trials of a study that the list of studies begins with
@@ -50,6 +50,7 @@ class Hub:
         self._news = asyncio.Event()
         self._someone = asyncio.Event()
         self._looking = asyncio.Lock()
+        self._next = 0.0  # when the next look may begin
         self._closed = False
 
     # The reader
@@ -59,19 +60,23 @@ class Hub:
         while not self._closed:
             await self._someone.wait()
             took = await self.refresh()
-            await asyncio.sleep(max(_PAUSE, _REST * took))
+            await asyncio.sleep(max(PAUSE, _REST * took))
 
-    async def refresh(self) -> float:
-        """Look now; gives the seconds that it took."""
+    async def refresh(self, id: str | None = None) -> float:
+        """Look now, unless that was done a moment ago; with all trials of this study. Gives the seconds that it took."""
         async with self._looking:
             began = time.monotonic()
-            followed = frozenset(self._open)
-            after = await asyncio.to_thread(_look, self.root, self._runs, self.state, followed)
+            known = self.state.studies.get(id or "")
+            if began < self._next and (id is None or (known is not None and known.followed)):
+                return 0.0
+            after = await asyncio.to_thread(_look, self.root, self._runs, self.state, frozenset(self._open))
             before, self.state = self.state, after
             if after != before:
                 self._version += 1
                 self._tell()
-            return time.monotonic() - began
+            now = time.monotonic()
+            self._next = now + PAUSE
+            return now - began
 
     def close(self) -> None:
         """All streams end, and so does the reader."""
@@ -84,6 +89,12 @@ class Hub:
         before.set()
 
     # Viewers
+
+    async def seen(self, id: str) -> Seen | None:
+        """A study as it is now, with its trials."""
+        with self._viewer(id):
+            await self.refresh(id)
+        return self.state.studies.get(id)
 
     async def overview(self) -> AsyncIterator[str]:
         """The list of studies as server-sent events: all of it, then what changes."""
@@ -105,7 +116,7 @@ class Hub:
         epoch, _, count = (last or "").partition("-")
         sent, row, before = int(count) if count.isdecimal() else 0, None, None
         with self._viewer(name):
-            await self.refresh()
+            await self.refresh(name)
             async for now in self._states():
                 seen = now.studies.get(name)
                 if seen is None:

@@ -79,7 +79,7 @@ def look(before: Seen, mark: Mark | None, *, whole: bool, follow: bool) -> Seen:
         try:
             trials = _followed(before.folder, before.trials or Trials(), done, anew=bool(told.get("damage")))
         except DeepgenError as error:
-            told: JsonObject = {"state": "unreadable", "why": str(error)}
+            told = {"state": "unreadable", "why": str(error)}
     row = _text({"id": before.id, "name": before.name, **_row(told, trials)})
     return replace(before, mark=mark, row=row, running=running, checked=whole, followed=followed, trials=trials)
 
@@ -138,7 +138,8 @@ def _trial_text(trial: Trial, at: float, words: Any) -> str:
     return json.dumps(
         {
             "trial": trial.id,
-            "verdict": words.verdict_text(measured.verdict.value),
+            "verdict": measured.verdict.value,
+            "words": words.verdict_text(measured.verdict.value),
             "seconds": seconds,
             "time": seconds_text(seconds),
             "at": at if math.isfinite(at) else 0.0,

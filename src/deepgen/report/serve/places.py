@@ -75,7 +75,7 @@ def file_mark(path: Path, now: Callable[[], float] = time.time) -> Mark:
     return _FRESH_MARK if 0 <= age < _FRESH else (about.st_ino, about.st_size, about.st_mtime_ns)
 
 
-def changed(before: Mark | None, after: Mark) -> bool:
+def changed(before: Mark | None, after: Mark | None) -> bool:
     return before != after or after == _FRESH_MARK
 
 

@@ -116,7 +116,7 @@ function deviceRows(study) {
 function trialRow({ study, ended }) {
   const name = cell("", "name");
   name.append(studyLink(study));
-  return line([study, ended], [cell(moment(ended.at)), name, cell(ended.trial, "number"), cell(ended.verdict), cell(ended.time, "number"), cell(ended.detail, "why")]);
+  return line([study, ended], [cell(moment(ended.at)), name, cell(ended.trial, "number"), cell(ended.words), cell(ended.time, "number"), cell(ended.detail, "why")]);
 }
 
 function showRuns(runs) {
