@@ -22,7 +22,7 @@ from deepgen.report.serve.places import Mark, Places, Runs
 PAUSE = 0.3  # seconds between two looks
 _REST = 4.0  # times as long as a look took, at least: it takes a fifth of a core at most
 _ALIVE = 15.0  # seconds after which a silent stream says that it is there
-_MOST_RECENT = 30  # trials of a study that the list of studies begins with
+_MOST_RECENT = 15  # trials of a study that the list of studies begins with
 _HERE = ": \n\n"  # says nothing
 
 
@@ -63,7 +63,7 @@ class Hub:
             await asyncio.sleep(max(PAUSE, _REST * took))
 
     async def refresh(self, id: str | None = None) -> float:
-        """Look now, unless that was done a moment ago; with all trials of this study. Gives the seconds that it took."""
+        """Look now, unless that was a moment ago; with all trials of this study. Gives the seconds that it took."""
         async with self._looking:
             began = time.monotonic()
             known = self.state.studies.get(id or "")

@@ -2,7 +2,7 @@
 
 import { ask, cell, element, follow, moment, symbol } from "/static/live.js";
 
-const MOST_TRIALS = 30;
+const MOST_TRIALS = 15;
 const rows = { studies: new Map(), runs: new Map(), bundles: new Map() };
 const mayStop = document.body.dataset.stop !== "";
 let trials = [];
@@ -142,7 +142,7 @@ function runParts(run) {
     const task = group.tasks ? `${group.task} of ${group.tasks}: ${group.what}` : "";
     const does = cell(group.problem || group.line, group.problem ? "why problem" : "why");
     const row = body.insertRow();
-    row.append(cell(group.name), cell(task), cell(group.builder), cell(group.tester), cell(group.devices.join(", ")), does);
+    row.append(cell(group.name), cell(task), cell(group.builder, "host"), cell(group.tester, "host"), cell(group.devices.join(", ")), does);
     [...row.cells].forEach((one, i) => (one.dataset.title = OF_GROUP[i]));
   }
   const wide = element("div", "", "wide");
