@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepgen.cli.output import config_text, labelled, paragraph, shown
-from deepgen.report.words import compared, gained
+from deepgen.report.words import compared, gained, without_advice
 from deepgen.tuning import Study
-from deepgen.tuning.doubts import RETEST
 from deepgen.tuning.text import bound_text, lost_baselines, rate_text, seconds_text
 
 
@@ -78,12 +77,11 @@ def print_ranking(studies: Sequence[Study]) -> None:
 
 
 def _print_doubts(doubts: Sequence[str]) -> None:
-    """Each doubt, and once at the end the advice that most of them share."""
-    advice = f"; {RETEST}"
-    for number, doubt in enumerate(doubts):
-        labelled("" if number else "doubts", f"- {doubt.removesuffix(advice)}")
-    if any(doubt.endswith(advice) for doubt in doubts):
-        labelled("", f"To be sure, {RETEST}.")
+    told, advice = without_advice(doubts)
+    for number, doubt in enumerate(told):
+        labelled("" if number else "doubts", f"- {doubt}")
+    if advice:
+        labelled("", advice)
 
 
 def _print_winners(title: str, studies: Sequence[Study]) -> None:

@@ -56,9 +56,10 @@ def history(facts: Facts, *, over: str = "trial") -> Any:
     if not facts["trials"]:
         return None
     title = "trial" if over == "trial" else "wall time, s"
-    x = alt.X(f"{over}:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(format="~s"))
+    x = alt.X(f"{over}:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(format="~s", tickMinStep=1))
     y = alt.Y("time:Q", title=_time_title(facts), scale=_time_scale(facts))
-    kinds = [_CORRECT, _BEST, _FAILED] + ([_WINNER] if facts["winner"] else [])
+    lost = facts["state"] == "running" or any(not row["good"] for row in facts["verdicts"])
+    kinds = [_CORRECT, _BEST, *([_FAILED] if lost else []), *([_WINNER] if facts["winner"] else [])]
     colour, shape = _looks(kinds)
     tooltip = [alt.Tooltip("trial:Q"), alt.Tooltip("verdict:N"), alt.Tooltip("time:Q", title=_time_title(facts))]
     base = alt.Chart(alt.NamedData(name=TRIALS))
@@ -76,8 +77,10 @@ def history(facts: Facts, *, over: str = "trial") -> Any:
     layers = [
         layer(_CORRECT, _TIMED).mark_point(filled=True, size=22, opacity=0.5).encode(y=y, **look),
         best,
-        layer(_FAILED, _LOST).mark_point(filled=True, size=40, opacity=0.8).encode(y=alt.value(4), **look),
     ]
+    if lost:
+        failed = layer(_FAILED, _LOST).mark_point(filled=True, size=40, opacity=0.8)
+        layers.append(failed.encode(y=alt.value(4), **look))
     if facts["winner"]:
         won = f"datum.trial === {int(facts['winner']['trial'])}"
         layers.append(layer(_WINNER, won).mark_point(filled=True, size=140, stroke="black").encode(y=y, **look))
@@ -102,9 +105,10 @@ def roofline(facts: Facts) -> Any:
     ]
     labels = []
     if peak:
-        labels.append({"x": high, "y": peak, "text": f"peak {peak:.4g} GFLOP/s", "align": "right"})
+        labels.append({"x": high, "y": peak, "text": f"peak {peak:.4g} GFLOP/s", "align": "right", "down": -8})
     if bandwidth:
-        labels.append({"x": low, "y": bandwidth * low, "text": f"memory {bandwidth:.4g} GB/s", "align": "left"})
+        middle = sqrt(low * ridge)
+        labels.append({"x": middle, "y": bandwidth * middle, "text": f"memory {bandwidth:.4g} GB/s", "align": "left", "down": 10})
     x = alt.X("x:Q", title="FLOP per byte moved", scale=alt.Scale(type="log", domain=[low, high], nice=False))
     y = alt.Y("y:Q", title="GFLOP/s", scale=alt.Scale(type="log"))
     rate = roof["flops"] * facts["unit"]["scale"] / 1e9
@@ -122,7 +126,7 @@ def roofline(facts: Facts) -> Any:
         alt.Chart(alt.InlineData(values=lines)).mark_line(strokeWidth=2).encode(x=x, y=y),
         *(
             alt.Chart(alt.InlineData(values=[label]))
-            .mark_text(align=label["align"], dy=-8)
+            .mark_text(align=label["align"], dx=-4 if label["align"] == "right" else 10, dy=label["down"])
             .encode(x=x, y=y, text="text:N")
             for label in labels
         ),
@@ -193,7 +197,12 @@ def knob(facts: Facts, field: str) -> Any:
             tooltip=tooltip,
         )
     )
-    middle = base.mark_tick(thickness=3, bandSize=18).encode(x=x, y=alt.Y("median(time):Q", title=_time_title(facts)))
+    middle = (
+        base.transform_aggregate(middle="median(time)", groupby=[field])
+        .transform_calculate(spread="0.5")
+        .mark_tick(thickness=3, bandSize=24)
+        .encode(x=x, xOffset=alt.XOffset("spread:Q"), y=alt.Y("middle:Q", title=_time_title(facts)))
+    )
     return _sized(alt.layer(points, middle, title=f"Time over {one['name']}"), height=220)
 
 
@@ -258,19 +267,17 @@ def parallel(facts: Facts) -> Any:
     order = [one["name"] for one in knobs]
     x = alt.X("knob:N", title=None, sort=order, scale=alt.Scale(type="point"), axis=alt.Axis(labelAngle=-30, grid=True))
     y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.05, 1.05]))
+    place = (
+        "length(knob_levels[datum.field]) < 2 ? 0.5 :"
+        " indexof(knob_levels[datum.field], datum.value) / (length(knob_levels[datum.field]) - 1)"
+    )
     lines = (
         alt.Chart(alt.NamedData(name=TRIALS))
         .transform_filter(f"{_TIMED} && datum.time <= {facts['best_cutoff']!r}")
         .transform_fold(list(names), as_=["field", "value"])
         .transform_filter("isValid(datum.value)")
-        .transform_calculate(knob="knob_names[datum.field]", y="knob_place(datum)")
+        .transform_calculate(knob="knob_names[datum.field]", y=place)
     )
-    # A calculation may name no function of ours, so it is written out.
-    place = (
-        "length(knob_levels[datum.field]) < 2 ? 0.5 :"
-        " indexof(knob_levels[datum.field], datum.value) / (length(knob_levels[datum.field]) - 1)"
-    )
-    lines.transform[-1].calculate = place
     fastest = facts["best_time"]
     colour = alt.Color(
         "time:Q",
@@ -300,12 +307,13 @@ def verdicts(facts: Facts) -> Any:
     bars = [{"verdict": one["verdict"], "count": one["count"], "good": one["good"]} for one in facts["verdicts"]]
     if not bars:
         return None
-    base = alt.Chart(alt.InlineData(values=bars), title="How trials ended").encode(
+    base = alt.Chart(alt.InlineData(values=bars)).encode(
         x=alt.X("count:Q", title="trials"), y=alt.Y("verdict:N", title=None, sort=None)
     )
     colour = alt.condition("datum.good", alt.value(BLUE), alt.value(RED))
     count = base.mark_text(align="left", dx=4).encode(text="count:Q")
-    return _sized(alt.layer(base.mark_bar().encode(color=colour), count), height=_rows(len(bars)))
+    layers = base.mark_bar().encode(color=colour), count
+    return _sized(alt.layer(*layers, title="How trials ended"), height=_rows(len(bars)))
 
 
 def time(facts: Facts) -> Any:
@@ -320,11 +328,11 @@ def time(facts: Facts) -> Any:
     ]
     if not bars or total <= 0:
         return None
-    base = alt.Chart(alt.InlineData(values=bars), title="Where the time went").encode(
+    base = alt.Chart(alt.InlineData(values=bars)).encode(
         x=alt.X("seconds:Q", title="seconds"), y=alt.Y("part:N", title=None, sort=None)
     )
     layers = base.mark_bar(color=BLUE), base.mark_text(align="left", dx=4).encode(text="text:N")
-    return _sized(alt.layer(*layers), height=_rows(len(bars)))
+    return _sized(alt.layer(*layers, title="Where the time went"), height=_rows(len(bars)))
 
 
 def ratios(rows: Sequence[Mapping[str, Any]], title: str = "Times as fast") -> Any:
@@ -338,7 +346,7 @@ def ratios(rows: Sequence[Mapping[str, Any]], title: str = "Times as fast") -> A
     names = list(dict.fromkeys(row["name"] for row in data))
     ends = [value for row in rows for value in (row["low"], row["high"], row["ratio"]) if value]
     wide = max(ends) / min(ends) > _WIDE_RATIO
-    scale = alt.Scale(type="log", nice=False) if wide else alt.Scale(zero=False)
+    scale = alt.Scale(type="log", nice=False, padding=8) if wide else alt.Scale(zero=False, padding=8)
     x = alt.X("ratio:Q", title="times as fast (99% interval)", scale=scale)
     y = alt.Y("name:N", title=None, sort=names, axis=alt.Axis(labelLimit=320))
     look: dict[str, Any] = {"color": alt.value(BLUE)}
@@ -355,14 +363,14 @@ def ratios(rows: Sequence[Mapping[str, Any]], title: str = "Times as fast") -> A
             "yOffset": alt.YOffset("group:N", sort=groups),
         }
     lines = {key: value for key, value in look.items() if key != "shape"}
-    base = alt.Chart(alt.InlineData(values=data), title=title)
+    base = alt.Chart(alt.InlineData(values=data))
     tooltip = ["name:N", "group:N", *(alt.Tooltip(f"{end}:Q", format=".3f") for end in ("ratio", "low", "high"))]
     layers = [
         alt.Chart(alt.InlineData(values=[{"one": 1.0}])).mark_rule(strokeDash=[4, 4]).encode(x=alt.X("one:Q")),
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y, **lines),
         base.mark_point(filled=True, size=70, opacity=1).encode(x=x, y=y, tooltip=tooltip, **look),
     ]
-    return _sized(alt.layer(*layers), height=_rows(len(names) * max(1, len(groups) * 0.6)))
+    return _sized(alt.layer(*layers, title=title), height=_rows(len(names) * max(1, len(groups) * 0.6)))
 
 
 def correlations(facts: Facts) -> Any:
@@ -420,14 +428,14 @@ def _sized(chart: Any, height: float = HEIGHT) -> Any:
 
 
 def _rows(count: float) -> float:
-    return max(60.0, 26.0 * count)
+    return max(40.0, 26.0 * count)
 
 
 def _looks(kinds: Sequence[str], shapes: Mapping[str, str] | None = None) -> tuple[Any, Any]:
     """The colour and the shape of kinds of points, with one legend for both."""
     import altair as alt
 
-    legend = alt.Legend(orient="top", title=None)
+    legend = alt.Legend(orient="top", title=None, symbolOpacity=1)
     forms = [(shapes or {}).get(kind, _LOOKS[kind][1]) for kind in kinds]
     return (
         alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=[_LOOKS[k][0] for k in kinds]), legend=legend),
@@ -454,7 +462,7 @@ def _scale(values: Sequence[float]) -> Any:
     import altair as alt
 
     wide = bool(values) and min(values) > 0 and max(values) / min(values) > _WIDE_RATIO
-    return alt.Scale(type="log", nice=False) if wide else alt.Scale(zero=False)
+    return alt.Scale(type="log", nice=False, padding=6) if wide else alt.Scale(zero=False, padding=6)
 
 
 def _steps(slowest: float) -> list[float]:

@@ -57,7 +57,14 @@
     const full = { ...spec, datasets: { ...spec.datasets, trials: fields.length ? rows(fields) : [] } };
     try {
       // `ast`: expressions are interpreted, so that the page may forbid the making of code.
-      const options = { actions: false, ast: true, renderer: data.renderer || "svg", config: look(), tooltip: { theme: dark.matches ? "dark" : "light" } };
+      const options = {
+        actions: false,
+        ast: true,
+        config: look(),
+        logLevel: 1, // errors; it warns of layers without trials
+        renderer: data.renderer || "svg",
+        tooltip: { theme: dark.matches ? "dark" : "light" },
+      };
       const { view } = await vegaEmbed(place, full, options);
       drawn.set(name, view);
       view.insertedUpTo = trials;
@@ -102,7 +109,7 @@
     for (const [name, view] of drawn) {
       const { fields } = data.charts[name];
       if (!view || !fields.length) continue;
-      view.change("trials", vega.changeset().insert(rows(fields, view.insertedUpTo))).runAsync();
+      view.insert("trials", rows(fields, view.insertedUpTo)).runAsync();
       view.insertedUpTo = trials;
     }
   }

@@ -11,6 +11,7 @@ import hashlib
 import importlib.resources
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,7 +25,8 @@ from deepgen.report import tables
 from deepgen.report.charts import TRIALS, check_libraries
 from deepgen.report.facts import Facts
 from deepgen.report.figures import Figure, figures_of
-from deepgen.tuning.text import seconds_text, share_text
+from deepgen.report.words import sentence, without_advice
+from deepgen.tuning.text import seconds_text
 
 _MANY = 2_000  # trials, above which charts are drawn on a canvas: a page of so many elements is slow
 
@@ -44,7 +46,8 @@ def render(facts: Facts, live: Mapping[str, Any] | None = None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"seconds": seconds_text, "share": share_text, "moment": _moment, "ratio": "{:.3f}".format}
+    environment.filters |= {"seconds": seconds_text, "moment": _moment, "sentence": sentence, "commands": _commands}
+    environment.globals |= {"without_advice": without_advice}
     figures = figures_of(facts)
     data = {"charts": {figure.name: _spec(figure) for figure in figures}, "live": dict(live or {})}
     if facts["kind"] == "study":
@@ -111,3 +114,10 @@ def _text(name: str) -> str:
 
 def _moment(at: float) -> str:
     return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _commands(text: str) -> Any:
+    """A sentence in which commands between backticks look like commands."""
+    import markupsafe
+
+    return markupsafe.Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(markupsafe.escape(text))))

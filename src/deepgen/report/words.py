@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepgen.tuning.doubts import WIDE
+from deepgen.tuning.doubts import RETEST, WIDE
 from deepgen.tuning.statistics import Ratio
 
 
@@ -33,3 +33,15 @@ def ratio_text(row: Mapping[str, Any]) -> str:
 def _between(row: Mapping[str, Any]) -> str:
     low, high = row["interval"]
     return f"{low:.2f} to {high:.2f}"
+
+
+def without_advice(doubts: Sequence[str]) -> tuple[list[str], str]:
+    """The doubts, and once the advice that most of them share; empty where none gives it."""
+    advice = f"; {RETEST}"
+    shared = f"To be sure, {RETEST}." if any(doubt.endswith(advice) for doubt in doubts) else ""
+    return [doubt.removesuffix(advice) for doubt in doubts], shared
+
+
+def sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}" if text else ""
