@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deepgen.report.serve import looks, places
-from deepgen.report.serve.looks import Seen
+from deepgen.report.serve.looks import Seen, Trials
 from deepgen.report.serve.places import Mark, Places, Runs
 
 PAUSE = 0.3  # seconds between two looks
@@ -170,11 +170,10 @@ def _look(root: Path, runs: Runs, before: State, followed: frozenset[str]) -> St
         for id, path in found.studies.items()
     }
     idle = all(before.studies.get(name) == seen for name, seen in studies.items())
-    unchecked = [name for name, seen in studies.items() if not seen.checked and not seen.running]
+    unchecked = [seen for seen in studies.values() if not (seen.checked or seen.running or places.is_fresh(seen.mark))]
     if idle and unchecked:
-        name = unchecked[0]
-        seen = studies[name]
-        studies[name] = looks.look(seen, seen.mark, whole=True, follow=seen.followed)
+        seen = unchecked[0]
+        studies[seen.id] = looks.look(seen, seen.mark, whole=True, follow=seen.followed)
     marks = _marks(found, runs)
     return State(
         studies,
@@ -242,15 +241,22 @@ def _texts(state: State, kind: str) -> Mapping[str, str]:
 
 
 def _fresh(now: State, before: State) -> Iterator[tuple[str, str]]:
-    """The trials that ended between two states, of studies that were followed at both."""
-    for name, seen in now.studies.items():
-        old = before.studies.get(name)
-        if seen.trials is None or old is None or old.trials is None or old.trials.epoch != seen.trials.epoch:
+    """The trials that ended between two states; the latest of studies that were not followed before."""
+    for id, seen in now.studies.items():
+        old = before.studies.get(id)
+        if seen.trials is None or old == seen:
             continue
-        yield from ((name, text) for text in seen.trials.texts[len(old.trials.texts) :])
+        if old is not None and old.trials is not None and old.trials.epoch == seen.trials.epoch:
+            yield from ((id, text) for text in seen.trials.texts[len(old.trials.texts) :])
+        elif seen.running:
+            yield from _latest(seen)
 
 
 def _recent(state: State) -> Iterator[tuple[str, str]]:
-    for name, seen in state.studies.items():
-        if seen.running and seen.trials is not None:
-            yield from ((name, text) for text in seen.trials.texts[-_MOST_RECENT:])
+    for seen in state.studies.values():
+        if seen.running:
+            yield from _latest(seen)
+
+
+def _latest(seen: Seen) -> Iterator[tuple[str, str]]:
+    yield from ((seen.id, text) for text in (seen.trials or Trials()).texts[-_MOST_RECENT:])

@@ -76,7 +76,12 @@ def file_mark(path: Path, now: Callable[[], float] = time.time) -> Mark:
 
 
 def changed(before: Mark | None, after: Mark | None) -> bool:
-    return before != after or after == _FRESH_MARK
+    return before != after or is_fresh(after)
+
+
+def is_fresh(mark: Mark | None) -> bool:
+    """Whether it may change again with the same mark."""
+    return mark == _FRESH_MARK
 
 
 def _id(path: Path) -> str:

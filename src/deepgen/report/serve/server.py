@@ -7,6 +7,7 @@ import errno
 import ipaddress
 import secrets
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -61,8 +62,15 @@ def address(made: socket.socket, host: str, rules: Rules) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={rules.token}"
 
 
-def serve(root: Path, means: Means, rules: Rules, made: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM."""
+def serve(
+    root: Path,
+    means: Means,
+    rules: Rules,
+    made: socket.socket,
+    ready: Callable[[], None],
+    end: threading.Event | None = None,
+) -> None:
+    """Serve until Ctrl-C or SIGTERM, or until the event is set; `ready` is called once it answers."""
     app, hub = make(root, means, rules)
     config = uvicorn.Config(
         app,
@@ -72,19 +80,22 @@ def serve(root: Path, means: Means, rules: Rules, made: socket.socket, ready: Ca
         server_header=False,
         timeout_graceful_shutdown=_LAST_WORDS,
     )
-    asyncio.run(_Server(config, hub, ready).serve(sockets=[made]))
+    asyncio.run(_Server(config, hub, ready, end or threading.Event()).serve(sockets=[made]))
 
 
 class _Server(uvicorn.Server):
     """Ends its streams first, which would be waited for otherwise."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, hub: Hub, ready: Callable[[], None], end: threading.Event) -> None:
         super().__init__(config)
-        self._hub, self._ready = hub, ready
+        self._hub, self._ready, self._end = hub, ready, end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._end.is_set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit  # the second time
