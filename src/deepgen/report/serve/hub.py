@@ -189,7 +189,8 @@ def _study(new: Seen, before: State, followed: frozenset[str]) -> Seen:
     mark = places.study_mark(new.folder)  # before it is read: what is written meanwhile is read next time
     follow = new.id in followed
     if (follow and not known.followed) or places.changed(known.mark, mark):
-        return looks.look(known, mark, whole=False, follow=follow)
+        # Damage that is known must not be forgotten for a moment; a study that runs was not checked.
+        return looks.look(known, mark, whole=known.checked, follow=follow)
     return known
 
 

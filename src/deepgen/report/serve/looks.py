@@ -81,7 +81,9 @@ def look(before: Seen, mark: Mark | None, *, whole: bool, follow: bool) -> Seen:
         except DeepgenError as error:
             told = {"state": "unreadable", "why": str(error)}
     row = _text({"id": before.id, "name": before.name, **_row(told, trials)})
-    return replace(before, mark=mark, row=row, running=running, checked=whole, followed=followed, trials=trials)
+    return replace(
+        before, mark=mark, row=row, running=running, checked=whole and not running, followed=followed, trials=trials
+    )
 
 
 def _row(told: Mapping[str, Any], trials: Trials | None) -> JsonObject:

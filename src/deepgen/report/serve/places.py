@@ -71,6 +71,8 @@ def file_mark(path: Path, now: Callable[[], float] = time.time) -> Mark:
         about = path.stat()
     except OSError:
         return ()
+    if not about.st_size:
+        return ()  # readers may leave an empty log behind
     age = now() - about.st_mtime
     return _FRESH_MARK if 0 <= age < _FRESH else (about.st_ino, about.st_size, about.st_mtime_ns)
 
