@@ -8,15 +8,11 @@ everything after that is what `deepgen report` does. Without Chromium the page i
 
 from __future__ import annotations
 
-import argparse
 import random
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import deepgen as dg
-from common import run_main, save
 from deepgen.generators.sim import SimTiles
 from deepgen.targets import resolve
 from deepgen.tuning import Request, Study
@@ -49,8 +45,10 @@ def made_up(trials: int, out: Path, seed: int = 0) -> Study:
             proposals = [Proposal(first + i, planned.space.rank(c), dict(c)) for i, c in enumerate(some)]
             journal.ask(first, len(proposals), proposals)
             journal.finish([_trial(p, rng) for p in proposals])
-        journal.add_time({"building": 900.0, "measuring": 2000.0, "verifying": 9.0, "waiting": 3.0, "search": 80.0}
-                         | {"total": 3000.0})
+        journal.add_time(
+            {"building": 900.0, "measuring": 2000.0, "verifying": 9.0, "waiting": 3.0, "search": 80.0}
+            | {"total": 3000.0}
+        )
     return Study.open(planned.folder)
 
 

@@ -56,7 +56,12 @@ def history(facts: Facts, *, over: str = "trial") -> Any:
     if not facts["trials"]:
         return None
     title = "trial" if over == "trial" else "wall time, s"
-    x = alt.X(f"{over}:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(format="~s", tickMinStep=1))
+    x = alt.X(
+        f"{over}:Q",
+        title=title,
+        scale=alt.Scale(zero=False, nice=False),
+        axis=alt.Axis(format="~s", tickCount=10, tickMinStep=1),
+    )
     y = alt.Y("time:Q", title=_time_title(facts), scale=_time_scale(facts))
     lost = facts["state"] == "running" or any(not row["good"] for row in facts["verdicts"])
     kinds = [_CORRECT, _BEST, *([_FAILED] if lost else []), *([_WINNER] if facts["winner"] else [])]
@@ -75,7 +80,7 @@ def history(facts: Facts, *, over: str = "trial") -> Any:
         .encode(x=x, y=alt.Y("best:Q", title=_time_title(facts)), color=colour)
     )
     layers = [
-        layer(_CORRECT, _TIMED).mark_point(filled=True, size=22, opacity=0.5).encode(y=y, **look),
+        layer(_CORRECT, _TIMED).mark_point(filled=True, size=22, opacity=0.65).encode(y=y, **look),
         best,
     ]
     if lost:
@@ -108,7 +113,9 @@ def roofline(facts: Facts) -> Any:
         labels.append({"x": high, "y": peak, "text": f"peak {peak:.4g} GFLOP/s", "align": "right", "down": -8})
     if bandwidth:
         middle = sqrt(low * ridge)
-        labels.append({"x": middle, "y": bandwidth * middle, "text": f"memory {bandwidth:.4g} GB/s", "align": "left", "down": 10})
+        labels.append(
+            {"x": middle, "y": bandwidth * middle, "text": f"memory {bandwidth:.4g} GB/s", "align": "left", "down": 10}
+        )
     x = alt.X("x:Q", title="FLOP per byte moved", scale=alt.Scale(type="log", domain=[low, high], nice=False))
     y = alt.Y("y:Q", title="GFLOP/s", scale=alt.Scale(type="log"))
     rate = roof["flops"] * facts["unit"]["scale"] / 1e9
@@ -179,9 +186,7 @@ def knob(facts: Facts, field: str) -> Any:
     import altair as alt
 
     one = next(knob for knob in facts["knobs"] if knob["field"] == field)
-    x = alt.X(
-        f"{field}:O", title=one["name"], sort=one["levels"], axis=alt.Axis(labelAngle=0 if _short(one) else -45)
-    )
+    x = alt.X(f"{field}:O", title=one["name"], sort=one["levels"], axis=alt.Axis(labelAngle=0 if _short(one) else -45))
     base = alt.Chart(alt.NamedData(name=TRIALS)).transform_filter(f"{_TIMED} && isValid(datum.{field})")
     scale = _time_scale(facts)
     tooltip = [alt.Tooltip("trial:Q"), alt.Tooltip("time:Q", title=_time_title(facts))]
@@ -189,7 +194,7 @@ def knob(facts: Facts, field: str) -> Any:
         base.transform_filter("datum.shown === 1")
         # Spread evenly over the width of a value, in an order that has nothing to do with the trial's number.
         .transform_calculate(spread="(datum.trial * 0.618034) % 1")
-        .mark_point(filled=True, size=14, opacity=0.45, color=BLUE)
+        .mark_point(filled=True, size=14, opacity=0.6, color=BLUE)
         .encode(
             x=x,
             xOffset=alt.XOffset("spread:Q", scale=alt.Scale(domain=[-0.3, 1.3])),
@@ -200,7 +205,7 @@ def knob(facts: Facts, field: str) -> Any:
     middle = (
         base.transform_aggregate(middle="median(time)", groupby=[field])
         .transform_calculate(spread="0.5")
-        .mark_tick(thickness=3, bandSize=24)
+        .mark_point(shape="stroke", size=500, strokeWidth=3, opacity=1)
         .encode(x=x, xOffset=alt.XOffset("spread:Q"), y=alt.Y("middle:Q", title=_time_title(facts)))
     )
     return _sized(alt.layer(points, middle, title=f"Time over {one['name']}"), height=220)
@@ -308,7 +313,8 @@ def verdicts(facts: Facts) -> Any:
     if not bars:
         return None
     base = alt.Chart(alt.InlineData(values=bars)).encode(
-        x=alt.X("count:Q", title="trials"), y=alt.Y("verdict:N", title=None, sort=None)
+        x=alt.X("count:Q", title="trials", axis=alt.Axis(tickCount=8, tickMinStep=1)),
+        y=alt.Y("verdict:N", title=None, sort=None),
     )
     colour = alt.condition("datum.good", alt.value(BLUE), alt.value(RED))
     count = base.mark_text(align="left", dx=4).encode(text="count:Q")
@@ -329,7 +335,7 @@ def time(facts: Facts) -> Any:
     if not bars or total <= 0:
         return None
     base = alt.Chart(alt.InlineData(values=bars)).encode(
-        x=alt.X("seconds:Q", title="seconds"), y=alt.Y("part:N", title=None, sort=None)
+        x=alt.X("seconds:Q", title="seconds", axis=alt.Axis(tickCount=8)), y=alt.Y("part:N", title=None, sort=None)
     )
     layers = base.mark_bar(color=BLUE), base.mark_text(align="left", dx=4).encode(text="text:N")
     return _sized(alt.layer(*layers, title="Where the time went"), height=_rows(len(bars)))
@@ -410,7 +416,7 @@ def cloud(facts: Facts, field: str) -> Any:
     return _sized(
         alt.Chart(alt.NamedData(name=TRIALS), title=f"Time over {event['words']}")
         .transform_filter(f"{_TIMED} && isValid(datum.{field}) && datum.shown === 1")
-        .mark_point(filled=True, size=14, opacity=0.45, color=BLUE)
+        .mark_point(filled=True, size=14, opacity=0.6, color=BLUE)
         .encode(
             x=alt.X(f"{field}:Q", title=event["words"], scale=_scale(values), axis=alt.Axis(format="~s")),
             y=alt.Y("time:Q", title=_time_title(facts), scale=_time_scale(facts)),
@@ -455,7 +461,7 @@ def _time_title(facts: Facts) -> str:
 
 
 def _time_scale(facts: Facts) -> Any:
-    return _scale([row["time"] for row in columns.unpacked(facts["trials"]) if row["time"] is not None])
+    return _scale([time for time in (facts["best_time"], facts["slowest_time"]) if time is not None])
 
 
 def _scale(values: Sequence[float]) -> Any:

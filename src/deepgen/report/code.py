@@ -27,9 +27,9 @@ def with_code(facts: Facts, study: Study, assembly: Assembly) -> Facts:
 def _kernel(study: Study, number: int, assembly: Assembly) -> dict[str, Any]:
     """Each text, or the sentence that says why it is not here."""
     trial = study.trial(number)
+    told: dict[str, Any] = {"trial": number, "sources": [], "flags": "", "assembly": None, "why": "", "why_asm": ""}
     if not trial.kernel_id:
-        return {"trial": number, "why": "the recording does not say which kernel was measured"}
-    told: dict[str, Any] = {"trial": number}
+        return {**told, "why": "the recording does not say which kernel was measured"}
     try:
         kernel = study.kernel(trial)
         told["sources"] = [{"name": s.name, **_cut(s.text)} for s in kernel.sources]
@@ -39,7 +39,7 @@ def _kernel(study: Study, number: int, assembly: Assembly) -> dict[str, Any]:
     try:
         told["assembly"] = _cut(assembly(trial))
     except DeepgenError as error:
-        told["why_no_assembly"] = str(error)
+        told["why_asm"] = str(error)
     return told
 
 

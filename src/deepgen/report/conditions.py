@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -18,7 +18,7 @@ _WORDS: Mapping[str, str] = {
     "builds": "builds beside the measurement",
     "stolen_share": "processor time taken by the hypervisor",
     "others_share": "processor time taken by other processes",
-    "contaminated": "disturbed",
+    "contaminated": "disturbed measurements",
     "retaken": "taken again",
     "mhz": "processor clock, MHz",
     "celsius": "temperature, °C",
@@ -54,9 +54,11 @@ def conditions_of(trials: Sequence[Trial], finals: Mapping[str, Any] | None) -> 
     ]
 
 
-def _told(name: str, rows: Iterable[Mapping[str, Json]]) -> str:
+def _told(name: str, rows: Sequence[Mapping[str, Json]]) -> str:
     """What the trials say of one condition, in a few words; empty where none says anything."""
     values = [row[name] for row in rows if row.get(name) is not None]
+    if name == "contaminated" and values:
+        return f"{len(values)} of {len(rows)}"
     numbers = [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
     if numbers and len(numbers) == len(values):
         low, middle, high = (f"{x:.3g}" for x in (min(numbers), median(numbers), max(numbers)))

@@ -16,7 +16,7 @@ from typing import Any
 from deepgen import __version__
 from deepgen.analysis import Report, analyze
 from deepgen.analysis.groups import words_for
-from deepgen.analysis.numbers import usable
+from deepgen.analysis.numbers import Row, usable
 from deepgen.analysis.of_study import rows_of
 from deepgen.analysis.words import summary as summary_of
 from deepgen.report import trials as columns
@@ -27,12 +27,13 @@ from deepgen.tuning import Study
 from deepgen.tuning.clock import PARTS
 from deepgen.tuning.reading import Reading
 from deepgen.tuning.statistics import median_interval
-from deepgen.tuning.table import Row
+from deepgen.tuning.table import KNOB
 from deepgen.tuning.text import bound_text, dropped_reasons, knob_text, rate_text, seconds_text
 from deepgen.vocabulary import DeepgenError, Trial
 from deepgen.vocabulary.measurement import geometric_mean
 
 Facts = dict[str, Any]
+DEFAULT = "the default"
 EXAMPLES = 3  # messages of each verdict
 _MESSAGE_LETTERS = 600
 _MOST_CLOUDS = 6  # charts of the time over a counted event
@@ -45,8 +46,16 @@ def facts_of(study: Study) -> Facts:
     """All that is known of a study as it stands now."""
     reading = study.read()
     rows = rows_of(reading)
+    try:
+        return facts_from(reading, rows, analyze(rows))
+    except DeepgenError as error:  # too few trials to say anything
+        return facts_from(reading, rows, None, str(error))
+
+
+def facts_from(reading: Reading, rows: Sequence[Row], found: Report | None, why_not: str = "") -> Facts:
+    """The same, of what was read of the study and found out about it."""
+    study = reading.study
     summary: Facts = reading.summary()
-    found, why_not = _analysis(rows)
     return {
         **heading(reading, summary),
         **short(reading, summary),
@@ -198,7 +207,7 @@ def ratios_of(summary: Mapping[str, Any]) -> list[Facts]:
     if best is None:
         return []
     over = best["over_default"]
-    default = [] if over is None else [{"name": "the default", "seconds": None, "words": gained(best), **over}]
+    default = [] if over is None else [{"name": DEFAULT, "seconds": None, "words": gained(best), **over}]
     others = [{**row, "words": compared(row)} for row in summary["baselines"] if row["ratio"] is not None]
     return [
         {
@@ -239,7 +248,7 @@ def _trial_facts(reading: Reading, rows: Sequence[Row], found: Report | None) ->
     ended = [row["ended_at"] for row in rows]
     at, breaks = columns.elapsed(ended, reading.began_at)
     knobs = columns.knob_columns(rows)
-    names = [] if found is None else [one.name for one in found.findings if not one.name.startswith("knob.")]
+    names = [] if found is None else [one.name for one in found.findings if not one.name.startswith(KNOB)]
     events = columns.event_columns(names[:_MOST_CLOUDS])
     kept = columns.kept(rows)
     moments = {row["trial"]: moment for row, moment in zip(rows, at, strict=True)}
@@ -261,6 +270,7 @@ def _trial_facts(reading: Reading, rows: Sequence[Row], found: Report | None) ->
         "events": [{**asdict(event), "words": words_for(event.name)} for event in events],
         "pair": _pair(found, knobs),
         "best_time": times[0] * unit.scale if times else None,
+        "slowest_time": times[-1] * unit.scale if times else None,
         "best_cutoff": best[-1] * unit.scale * (1 + 1e-5) if best else None,
         "best_count": len(best),
     }
@@ -284,13 +294,6 @@ def _pair(found: Report | None, knobs: Sequence[columns.Column]) -> list[str]:
         if len(chosen) >= 2:
             return chosen[:2]
     return list(fields.values())[:2] if len(fields) >= 2 else []
-
-
-def _analysis(rows: Sequence[Row]) -> tuple[Report | None, str]:
-    try:
-        return analyze(rows), ""
-    except DeepgenError as error:
-        return None, str(error)
 
 
 def _analyzed(found: Report) -> Facts:

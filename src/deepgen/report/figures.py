@@ -8,6 +8,7 @@ from typing import Any
 
 from deepgen.report import charts
 from deepgen.report.facts import Facts
+from deepgen.report.trials import SHOWN
 from deepgen.tuning.text import counted
 
 _FIELDS = ("trial", "verdict", "time")
@@ -62,7 +63,10 @@ def _of_study(facts: Facts) -> Iterator[Figure]:
     yield Figure("parallel", "The knobs of the best trials", _parallel(facts), charts.parallel(facts), fields)
     yield Figure("verdicts", "How trials ended", _verdicts(facts), charts.verdicts(facts))
     yield Figure("time", "Where the time went", _time(facts), charts.time(facts))
-    caption = "How each number goes along with the logarithm of the time; 1 and -1 are the strongest."
+    caption = (
+        "How each number goes along with the logarithm of the time, from the top: Pearson's correlation, Spearman's, "
+        "and Pearson's with the knobs held fixed. 1 and -1 are the strongest."
+    )
     yield Figure("correlations", "Numbers that go along with the time", caption, charts.correlations(facts))
     for event in facts["events"]:
         chart = charts.cloud(facts, event["field"])
@@ -122,7 +126,10 @@ def _over_time(facts: Facts) -> str:
 def _importance(facts: Facts) -> str:
     told = [one for one in facts["analysis"].get("knobs", []) if one["knob"] in facts["analysis"]["important"]]
     listed = ", ".join(f"{one['knob']} {one['share']:.0%}" for one in told)
-    return f"How much of the differences in time each knob predicts, alone and together with others: {listed}."
+    return (
+        "How much of the differences in time each knob predicts, alone (the first part) and together with others: "
+        f"{listed}."
+    )
 
 
 def _parallel(facts: Facts) -> str:
@@ -134,7 +141,9 @@ def _parallel(facts: Facts) -> str:
 
 
 def _verdicts(facts: Facts) -> str:
-    return "Trials by how they ended: " + ", ".join(f"{one['count']} {one['verdict']}" for one in facts["verdicts"]) + "."
+    return (
+        "Trials by how they ended: " + ", ".join(f"{one['count']} {one['verdict']}" for one in facts["verdicts"]) + "."
+    )
 
 
 def _time(facts: Facts) -> str:
@@ -143,9 +152,10 @@ def _time(facts: Facts) -> str:
 
 
 def _thinned(facts: Facts) -> str:
-    from deepgen.report.trials import SHOWN
 
-    return f" Of the {facts['kept']} trials, {SHOWN} are drawn, all of the fastest among them." if facts["thinned"] else ""
+    return (
+        f" Of the {facts['kept']} trials, {SHOWN} are drawn, all of the fastest among them." if facts["thinned"] else ""
+    )
 
 
 def _of(rows: Sequence[Mapping[str, Any]]) -> str:

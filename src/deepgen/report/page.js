@@ -43,17 +43,23 @@
       legend: text,
       line: { color: ink },
       rule: { color: ink },
-      tick: { color: ink },
+      point: { color: ink },
       text: { color: ink },
       view: { stroke: faint },
     };
+  }
+
+  // Blue that is seen on white is too dark for a dark page; both blues are of one palette.
+  function toned(text) {
+    return dark.matches ? text.replaceAll("#0072B2", "#56B4E9") : text;
   }
 
   async function draw(place) {
     const name = place.dataset.chart;
     if (drawn.has(name)) return;
     drawn.set(name, null);
-    const { spec, fields } = data.charts[name];
+    const { fields } = data.charts[name];
+    const spec = JSON.parse(toned(JSON.stringify(data.charts[name].spec)));
     const full = { ...spec, datasets: { ...spec.datasets, trials: fields.length ? rows(fields) : [] } };
     try {
       // `ast`: expressions are interpreted, so that the page may forbid the making of code.

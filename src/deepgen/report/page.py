@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def render(facts: Facts, live: Mapping[str, Any] | None = None) -> str:
     environment.filters |= {"seconds": seconds_text, "moment": _moment, "sentence": sentence, "commands": _commands}
     environment.globals |= {"without_advice": without_advice}
     figures = figures_of(facts)
-    data = {"charts": {figure.name: _spec(figure) for figure in figures}, "live": dict(live or {})}
+    data: dict[str, Any] = {"charts": {figure.name: _spec(figure) for figure in figures}, "live": dict(live or {})}
     if facts["kind"] == "study":
         data |= {TRIALS: facts["trials"], "renderer": "canvas" if facts["kept"] > _MANY else "svg"}
     return environment.get_template("page.html.j2").render(
@@ -67,13 +68,13 @@ def render(facts: Facts, live: Mapping[str, Any] | None = None) -> str:
 
 @cache
 def vega_script() -> str:
-    """Vega, Vega-Lite and Vega-Embed as the installed vl-convert has them. Kept on disk: to bundle them takes seconds."""
+    """Vega-Embed with all it needs, as the installed vl-convert has it. Kept on disk: to bundle it takes seconds."""
     import vl_convert
 
-    file = default_cache_folder() / "view" / f"vega-{vl_convert.__version__}.js"
+    file = default_cache_folder() / "view" / f"vega-{version('vl-convert-python')}.js"
     with suppress(OSError):
         return file.read_text(encoding="utf-8")
-    text: str = vl_convert.javascript_bundle().replace("</script", "<\\/script")
+    text: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
     with suppress(OSError):  # a report needs no cache
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor, fresh = tempfile.mkstemp(dir=file.parent)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from deepgen.report.facts import Facts
+from deepgen.report.facts import DEFAULT, Facts
+from deepgen.report.words import judged
 from deepgen.tuning.text import seconds_text
 
 Rows = list[tuple[str, ...]]
-RATIOS = ("compared with", "times as fast", "99% interval", "its time", "in words")
+RATIOS = ("compared with", "times as fast", "99% interval", "its time", "verdict")
 STUDIES = ("operator", "target", "family", "state", "trials", "time", "rate", "over the default", "over baselines")
 FINALISTS = ("trial", "time", "times the leader's", "99% interval", "config")
 
 
 def ratios(facts: Facts) -> Rows:
     return [
-        (row["name"], f"{row['ratio']:.2f}", _interval(row), seconds_text(row["seconds"]), row["words"])
+        (
+            row["name"],
+            f"{row['ratio']:.2f}",
+            _interval(row),
+            seconds_text(row["seconds"]),
+            judged(row["ratio"], row["low"], row["high"]),
+        )
         for row in facts["ratios"]
     ]
 
@@ -30,7 +37,7 @@ def shapes(facts: Facts) -> Rows:
 
 
 def finalists(facts: Facts) -> Rows:
-    rows = []
+    rows: Rows = []
     for row in facts["finalists"]:
         who = " (winner)" if row["winner"] else " (default)" if row["default"] else ""
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:.3f}"
@@ -51,10 +58,10 @@ def verdicts(facts: Facts) -> Rows:
 
 def studies(facts: Facts) -> Rows:
     """Sorted by shape, target and family."""
-    rows = []
+    rows: Rows = []
     for one in facts["studies"]:
         best = one["winner"] or {}
-        others = [f"{row['name']} {row['ratio']:.2f}" for row in one["ratios"] if row["name"] != "the default"]
+        others = [f"{row['name']} {row['ratio']:.2f}" for row in one["ratios"] if row["name"] != DEFAULT]
         rows.append(
             (
                 one["operator"],

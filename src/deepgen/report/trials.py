@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from deepgen.tuning.table import KNOB, Row
+from deepgen.analysis.numbers import Row
+from deepgen.tuning.table import KNOB
 from deepgen.tuning.text import knob_text
 
-MOST = 10_000  # trials that a page holds; of more, a random choice beside the fastest
-FASTEST = 1_000  # that are always among them
-SHOWN = 1_500  # points in the chart of one knob
+MOST = 10_000  # trials that a page holds; of more, the fastest and a random choice
+SHOWN = 1_500  # points in the chart of one knob, chosen in the same way
+_FASTEST_SHARE = 10  # one of so many that are kept is there for being fast
 _BREAK_SECONDS = 600.0  # between two trials: the study was not running
 _DIGITS = 6
 
@@ -68,11 +69,11 @@ def event_columns(names: Sequence[str]) -> list[Column]:
 
 
 def kept(rows: Sequence[Row], most: int = MOST) -> list[Row]:
-    """All rows, or of too many a random choice with all of the fastest."""
+    """All rows, or of too many a random choice and all of the fastest."""
     if len(rows) <= most:
         return list(rows)
     timed = sorted((row for row in rows if row["seconds"] is not None), key=lambda row: row["seconds"])
-    chosen = {row["trial"] for row in timed[: min(FASTEST, most)]}
+    chosen = {row["trial"] for row in timed[: most // _FASTEST_SHARE]}
     order = np.random.default_rng(0).permutation(len(rows))
     chosen |= {rows[i]["trial"] for i in order[: most - len(chosen)]}
     return [row for row in rows if row["trial"] in chosen]
@@ -95,7 +96,7 @@ def elapsed(ended: Sequence[float], began: float | None) -> tuple[list[float], i
 def table(
     rows: Sequence[Row], at: Mapping[int, float], unit: Unit, knobs: Sequence[Column], events: Sequence[Column]
 ) -> list[dict[str, Any]]:
-    """One object a trial, as charts read it: `trial`, `verdict`, `time`, `at`, `shown`, and a field a knob and event."""
+    """An object a trial, as charts read it: `trial`, `verdict`, `time`, `at`, `shown`, a field a knob, one an event."""
     shown = _shown(rows)
     return [
         {
@@ -145,5 +146,3 @@ def _text(value: Any) -> str | None:
 
 def _short(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
-
-

@@ -8,6 +8,8 @@ from typing import Any
 from deepgen.tuning.doubts import RETEST, WIDE
 from deepgen.tuning.statistics import Ratio
 
+FASTER, SLOWER = "ours is faster", "ours is slower"
+
 
 def gained(winner: Mapping[str, Any]) -> str:
     """The winner over the default."""
@@ -19,11 +21,17 @@ def gained(winner: Mapping[str, Any]) -> str:
 
 def compared(row: Mapping[str, Any]) -> str:
     """How the winner compares with a baseline, with the interval."""
-    low, high = row["interval"]
-    if not low <= 1.0 <= high:
+    told = judged(row["ratio"], *row["interval"])
+    if told in (FASTER, SLOWER):
         return f"ours is {row['ratio']:.2f} times as fast ({_between(row)})"
-    told = "equally fast" if Ratio(row["ratio"], low, high).width <= WIDE else "too noisy to tell"
     return f"{told}: {ratio_text(row)}"
+
+
+def judged(ratio: float, low: float, high: float) -> str:
+    """What an interval of a ratio lets one say."""
+    if not low <= 1.0 <= high:
+        return FASTER if low > 1.0 else SLOWER
+    return "equally fast" if Ratio(ratio, low, high).width <= WIDE else "too noisy to tell"
 
 
 def ratio_text(row: Mapping[str, Any]) -> str:
