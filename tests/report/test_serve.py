@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
+import signal
 import socket
 import sqlite3
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from served import Served, Writer, serving, watching
+from served import PATIENCE, Served, Writer, serving, watching
 
 import deepgen as dg
 from deepgen.cli.main import main
 from deepgen.cluster.folder import Definition, GroupProgress, RunFolder, RunProgress
 from deepgen.cluster.model import Cluster, GroupTask, Host, WorkGroup
-from deepgen.report.serve import hub, looks
+from deepgen.report.serve import hub, looks, server
+from deepgen.report.serve.gate import Rules
 from deepgen.tuning.journal import FILE
 from deepgen.vocabulary import Verdict
 
@@ -283,3 +287,35 @@ def test_what_cannot_be_served_is_a_sentence(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     code, said = told(str(studies))
     assert code == 1 and "starlette is missing" in said and "[view]" in said
+
+
+def test_the_command_prints_its_address_and_ends_by_ctrl_c(
+    studies: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = start("serve", str(studies), "--port", "0")
+    assert process.stdout is not None
+    port, token = re.findall(r"^http://127\.0\.0\.1:(\d+)/\?token=(\w{64})$", process.stdout.readline().strip())[0]
+    served = Served(int(port), Rules(token))
+    assert served.ask(f"/?token={token}", cookie="").status == 200
+
+    async def watched() -> None:
+        async with watching(served, "/events") as viewer:
+            await viewer.next("all")
+            process.send_signal(signal.SIGINT)
+            await asyncio.wait_for(viewer.stream.read(), PATIENCE)  # the stream ends
+
+    asyncio.run(watched())
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (0, ""), (out, err)
+
+
+def test_an_address_that_others_reach_is_warned_of(
+    studies: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "serve", lambda root, means, rules, made, ready: ready())
+    monkeypatch.setattr("os.nice", lambda more: 0)
+    assert main(["serve", str(studies), "--port", "0", "--host", "0.0.0.0"]) == 0
+    out, err = capfd.readouterr()
+    assert "can be reached from other machines" in err and "?token=" in out
+    assert main(["serve", str(studies), "--port", "0"]) == 0
+    assert capfd.readouterr().err == ""

@@ -31,9 +31,11 @@ def serve(studies: Studies = None, port: Port = PORT, host: Address = "127.0.0.1
 
     from deepgen import settings
     from deepgen.cli.output import shown
+    from deepgen.cli.single_thread import import_numpy
     from deepgen.view.text import note
     from deepgen.vocabulary.errors import BadInput
 
+    import_numpy()
     _check_libraries()
     root = settings.load().studies if studies is None else studies
     if not root.is_dir():
@@ -62,11 +64,13 @@ def serve(studies: Studies = None, port: Port = PORT, host: Address = "127.0.0.1
 def _check_libraries() -> None:
     from importlib.util import find_spec
 
+    from deepgen.report import charts
     from deepgen.vocabulary.errors import Missing, install_extra
 
     for name in ("starlette", "uvicorn"):
         if find_spec(name) is None:
             raise Missing(name, blocks="pages are served with it", remedy=install_extra("view"))
+    charts.check_libraries()
 
 
 def stop(folder: Path) -> str:

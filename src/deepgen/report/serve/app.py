@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 
@@ -25,7 +26,13 @@ from deepgen.vocabulary import DeepgenError
 # The only files that are served as they are.
 _SCRIPT, _STYLE = "text/javascript", "text/css"
 _STATIC = {"list.js": _SCRIPT, "live.js": _SCRIPT, "study.js": _SCRIPT, "list.css": _STYLE, "page.css": _STYLE}
-_MISSING, _CONFLICT, _UNREADABLE = 404, 409, 422
+_MISSING, _CONFLICT, _UNREADABLE, _ENDING = 404, 409, 422, 503
+# A study that is only being made can be read a moment later.
+_LATER = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="2">'
+    '<title>deepgen</title><link rel="stylesheet" href="/static/page.css">'
+    '<p>{}</p><p><a href="/">All studies</a></p></html>'
+)
 
 
 @dataclass(frozen=True)
@@ -94,11 +101,16 @@ class _Views:
         return _stream(self._hub.study(name, last))
 
     async def study(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if await self._folder(name) is None:
+            return _missing("no such study")
         try:
-            html = await self._pages.get(request.path_params["name"], newest="newest" in request.query_params)
+            html = await self._hub.before_end(self._pages.get(name, newest="newest" in request.query_params))
         except DeepgenError as error:
-            return PlainTextResponse(f"deepgen: {error}\n", _UNREADABLE)
-        return _missing("no such study") if html is None else HTMLResponse(html, headers={POLICY: policy(live=True)})
+            return HTMLResponse(_LATER.format(escape(str(error))), _UNREADABLE)
+        if html is None:
+            return PlainTextResponse("deepgen: the server is ending\n", _ENDING)
+        return HTMLResponse(html, headers={POLICY: policy(live=True)})
 
     async def stop_study(self, request: Request) -> Response:
         name = request.path_params["name"]

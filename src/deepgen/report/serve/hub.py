@@ -10,20 +10,23 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 from deepgen.report.serve import looks, places
 from deepgen.report.serve.looks import Seen, Trials
 from deepgen.report.serve.places import Mark, Places, Runs
 
+T = TypeVar("T")
 PAUSE = 0.3  # seconds between two looks
 _REST = 4.0  # times as long as a look took, at least: it takes a fifth of a core at most
 _ALIVE = 15.0  # seconds after which a silent stream says that it is there
 _MOST_RECENT = 15  # trials of a study that the list of studies begins with
 _HERE = ": \n\n"  # says nothing
+_BEGIN = "retry: 1000\n\n"  # milliseconds, after which a browser connects again
 
 
 @dataclass(frozen=True)
@@ -51,16 +54,16 @@ class Hub:
         self._someone = asyncio.Event()
         self._looking = asyncio.Lock()
         self._next = 0.0  # when the next look may begin
-        self._closed = False
+        self._end = asyncio.Event()
 
     # The reader
 
     async def run(self) -> None:
         """Look for as long as there is somebody to tell."""
-        while not self._closed:
+        while not self.ended:
             await self._someone.wait()
             took = await self.refresh()
-            await asyncio.sleep(max(PAUSE, _REST * took))
+            await self.rest(max(PAUSE, _REST * took))
 
     async def refresh(self, id: str | None = None) -> float:
         """Look now, unless that was a moment ago; with all trials of this study. Gives the seconds that it took."""
@@ -80,9 +83,25 @@ class Hub:
 
     def close(self) -> None:
         """All streams end, and so does the reader."""
-        self._closed = True
+        self._end.set()
         self._someone.set()
         self._tell()
+
+    @property
+    def ended(self) -> bool:
+        return self._end.is_set()
+
+    async def rest(self, seconds: float) -> None:
+        """Wait, but not beyond the end."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._end.wait(), seconds)
+
+    async def before_end(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """What some work gives; None where the server ends before."""
+        both = asyncio.create_task(work), asyncio.create_task(self._end.wait())
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        both[1].cancel()
+        return both[0].result() if both[0].done() else None
 
     def _tell(self) -> None:
         before, self._news = self._news, asyncio.Event()
@@ -100,6 +119,7 @@ class Hub:
         """The list of studies as server-sent events: all of it, then what changes."""
         sent = None
         with self._viewer(None):
+            yield _BEGIN
             await self.refresh()
             async for now in self._states():
                 if sent is None:
@@ -116,6 +136,7 @@ class Hub:
         epoch, _, count = (last or "").partition("-")
         sent, row, before = int(count) if count.isdecimal() else 0, None, None
         with self._viewer(name):
+            yield _BEGIN
             await self.refresh(name)
             async for now in self._states():
                 seen = now.studies.get(name)
@@ -139,13 +160,13 @@ class Hub:
     async def _states(self) -> AsyncIterator[State]:
         """The state now and whenever it has changed; the same again where nothing did for a while."""
         version, state = -1, self.state
-        while not self._closed:
+        while not self.ended:
             if version == self._version:
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._news.wait(), _ALIVE)
             if version != self._version:
                 version, state = self._version, self.state
-            if not self._closed:
+            if not self.ended:
                 yield state
 
     @contextmanager
@@ -158,7 +179,7 @@ class Hub:
         finally:
             self._viewers -= 1
             self._open -= Counter([name] if name else [])
-            if not self._viewers and not self._closed:
+            if not self._viewers and not self.ended:
                 self._someone.clear()
 
 

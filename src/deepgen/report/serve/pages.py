@@ -1,7 +1,7 @@
-"""Pages of studies: the report of each, made again only when its journal has changed, and seldom while that goes on.
+"""Pages of studies: the report of each, made again only when its journal has changed, and seldom while it runs.
 
-To make a report takes a moment of a core, which a study that runs here would miss. So while one changes, most of the
-time its report is not being made; what happens meanwhile reaches the page as events.
+To make a report takes seconds of a core, which a study that runs here would miss. What happens until the next one
+reaches the page as events.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from deepgen.report.serve.hub import Hub
 from deepgen.report.serve.looks import Seen, Trials
 from deepgen.report.serve.places import changed, run_of
 from deepgen.tuning import Study
+from deepgen.vocabulary import DeepgenError
 
 _REST = 20.0  # times as long as a report took, before the next one of the same study
 _LEAST_REST = 1.0  # seconds
@@ -29,8 +30,7 @@ _MOST = 16  # pages that are kept
 class _Made:
     html: str
     seen: Seen
-    at: float  # monotonic
-    rest: float  # seconds
+    until: float  # when, by the monotonic clock, it may be made again while the study runs
 
 
 class Pages:
@@ -41,35 +41,36 @@ class Pages:
         self._made: OrderedDict[str, _Made] = OrderedDict()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def get(self, id: str, *, newest: bool) -> str | None:
-        """The page of a study, None where there is none. `newest` waits for one that shows the journal as it is."""
+    async def get(self, id: str, *, newest: bool) -> str:
+        """The page of a study. `newest` waits for one that shows the journal as it is."""
         async with self._locks[id]:
+            made = self._made.get(id)
             seen = await self._hub.seen(id)
             if seen is None:
-                return None
-            made = self._made.get(id)
-            if made is not None and changed(made.seen.mark, seen.mark):
-                left = made.at + made.rest - time.monotonic()
-                if left > 0 and not newest:
+                raise DeepgenError("this study is gone")
+            if made is not None and not changed(made.seen.mark, seen.mark):
+                return made.html
+            while made is not None and seen.running and (left := made.until - time.monotonic()) > 0:
+                if not newest or self._hub.ended:
                     return made.html
-                await asyncio.sleep(max(0.0, left))
-                seen, made = await self._hub.seen(id), None
-                if seen is None:
-                    return None
-            if made is None:
-                began = time.monotonic()
-                html = await asyncio.to_thread(self._render, seen)
-                now = time.monotonic()
-                made = self._made[id] = _Made(html, seen, now, max(_LEAST_REST, _REST * (now - began)))
-                while len(self._made) > _MOST:
-                    self._made.popitem(last=False)
+                await self._hub.rest(min(left, _LEAST_REST))
+                seen = await self._hub.seen(id) or seen
+            html, seconds = await asyncio.to_thread(self._render, seen)
+            # The first page of all also takes what libraries take to load, and says nothing of the next one.
+            rest = max(_LEAST_REST, _REST * seconds) if self._made else _LEAST_REST
+            self._made[id] = _Made(html, seen, time.monotonic() + rest)
             self._made.move_to_end(id)
-            return made.html
+            while len(self._made) > _MOST:
+                self._made.popitem(last=False)
+            return html
 
-    def _render(self, seen: Seen) -> str:
+    def _render(self, seen: Seen) -> tuple[str, float]:
+        """The page, and the seconds of a core that it took."""
+        began = time.thread_time()
         facts = facts_of(Study.open(seen.folder))
         stop = f"/stop/study/{seen.id}" if self._may_stop and run_of(seen.id) is None else None
-        return page.render(facts, {**_joined(facts, seen), "stop": stop, "name": seen.name})
+        html = page.render(facts, {**_joined(facts, seen), "stop": stop, "name": seen.name})
+        return html, time.thread_time() - began
 
 
 def _joined(facts: Facts, seen: Seen) -> dict[str, Any]:

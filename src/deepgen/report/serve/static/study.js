@@ -39,10 +39,8 @@ function append(trials) {
   const known = new Set(columns.trial);
   const fresh = trials.filter((one) => !known.has(one.trial));
   showLatest(fresh);
-  if (!known.size || known.size + fresh.length >= 2 * live.made_of) {
-    renew();
-    return;
-  }
+  if (known.size + fresh.length >= 2 * live.made_of) renew();
+  if (!known.size) return; // a report of no trials has no charts
   const place = live.last ? columns.trial.lastIndexOf(live.last.trial) : -1;
   const began = place < 0 ? 0 : live.last.at - columns.at[place];
   report.append(fresh.map((one) => fields(one, live, began)));
