@@ -8,17 +8,27 @@ everything after that is what `deepgen report` does. Without Chromium the page i
 
 from __future__ import annotations
 
+import argparse
+import os
 import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 import deepgen as dg
+from common import run_main, save
 from deepgen.generators.sim import SimTiles
 from deepgen.targets import resolve
 from deepgen.tuning import Request, Study
-from deepgen.tuning.journal import Journal
+from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.request import plan
-from deepgen.tuning.rows import Proposal
 from deepgen.vocabulary import Measurement, Trial, Verdict
 
 BARS = {"made, s": 10.0, "opened, s": 3.0, "megabytes": 2.5}
@@ -65,3 +75,58 @@ def _trial(proposal: Proposal, rng: random.Random) -> Trial:
     facts: dict[str, Any] = {"code_bytes": rng.randrange(9999), "build_seconds": rng.random()}
     measured = Measurement(Verdict.CORRECT, "", samples, 0.1, counters, conditions)
     return Trial(proposal.id, proposal.rank, config, kernel, measured, facts)
+
+
+def opened(file: Path) -> dict[str, float]:
+    """Seconds until Chromium has loaded the page, and until the charts in view are drawn."""
+    from playwright.sync_api import sync_playwright
+
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        return {}
+    in_view = "[...document.querySelectorAll('[data-chart]')].some((one) => one.dataset.drawn)"
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        began = time.perf_counter()
+        page.goto(file.as_uri())
+        page.wait_for_function("document.documentElement.dataset.ready")
+        ready = time.perf_counter() - began
+        page.wait_for_function(in_view)
+        seen = time.perf_counter() - began
+        browser.close()
+    return {"opened, s": ready, "first chart, s": seen}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Seconds and bytes of the report of a long study.")
+    parser.add_argument("--trials", type=int, default=10_000)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        study = made_up(given.trials, scratch / "studies")
+        file = scratch / "report.html"
+        found: dict[str, float] = {"trials": given.trials}
+        # The first report of a machine also bundles Vega, which is kept for the others.
+        environment = {**os.environ, "XDG_CACHE_HOME": str(scratch / "cache")}
+        command = [sys.executable, "-m", "deepgen", "report", str(study.folder), "-o", str(file)]
+        for name in ("made first, s", "made, s"):
+            began, before = time.perf_counter(), os.times()
+            subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+            after = os.times()
+            found[name] = time.perf_counter() - began
+            found[name.replace(", s", ", processor s")] = sum(after[2:4]) - sum(before[2:4])
+        found |= opened(file)
+        found["megabytes"] = file.stat().st_size / 1e6
+    found = {name: round(value, 2) for name, value in found.items()}
+    table = Table("what", "found", "bar")
+    for name, value in found.items():
+        table.add_row(name, str(value), str(BARS.get(name, "-")))
+    Console().print(table)
+    if given.json:
+        save(given.json, found)
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -137,6 +142,29 @@ async def watching(served: Served, path: str, last: str = "") -> AsyncIterator[V
         yield Viewer(reader)
     finally:
         writer.close()
+
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run it in a thread of its own: a browser's events run in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+@contextmanager
+def started(*argv: str) -> Iterator[subprocess.Popen[str]]:
+    """A command line as a process of its own; nothing of it is left afterwards."""
+    program = [sys.executable, "-m", "deepgen", *argv]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(program, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 class Writer:

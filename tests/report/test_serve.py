@@ -8,16 +8,16 @@ import shutil
 import signal
 import socket
 import sqlite3
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from served import PATIENCE, Served, Writer, serving, watching
+from served import PATIENCE, Served, Writer, run, serving, started, watching
 
 import deepgen as dg
+from conftest import HOSTILE
 from deepgen.cli.main import main
 from deepgen.cluster.folder import Definition, GroupProgress, RunFolder, RunProgress
 from deepgen.cluster.model import Cluster, GroupTask, Host, WorkGroup
@@ -25,8 +25,6 @@ from deepgen.report.serve import hub, looks, server
 from deepgen.report.serve.gate import Rules
 from deepgen.tuning.journal import FILE
 from deepgen.vocabulary import Verdict
-
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +142,7 @@ def test_hostile_texts_stay_texts(served: Served, studies: Path) -> None:
             data = await viewer.next("trials")
             assert data["trials"][-1]["detail"] == HOSTILE
 
-    asyncio.run(seen())
+    run(seen())
 
 
 def test_fifty_viewers_get_everything_and_are_read_for_once(
@@ -170,7 +168,7 @@ def test_fifty_viewers_get_everything_and_are_read_for_once(
             return [viewer.trials for viewer in viewers]
 
     began = time.monotonic()
-    trials = asyncio.run(all_of_it())
+    trials = run(all_of_it())
     assert [sorted(one) for one in trials] == [list(range(12))] * 50
     # As often as for a single viewer: never two within one pause, but for the first look at its trials.
     assert len(reads) <= (time.monotonic() - began) / hub.PAUSE + 3
@@ -189,7 +187,7 @@ def test_who_comes_back_is_sent_what_is_new(served: Served, studies: Path) -> No
             data = await stranger.next("trials")
             assert len(data["trials"]) == 6 and data["again"]
 
-    asyncio.run(seen())
+    run(seen())
 
 
 def test_the_same_address_serves_after_a_restart(studies: Path) -> None:
@@ -249,7 +247,7 @@ def test_the_list_tells_states_devices_runs_and_bundles(served: Served, studies:
             while "harmed" not in data["studies_gone"]:
                 data = await viewer.next("some")
 
-    asyncio.run(seen())
+    run(seen())
     assert served.ask("/stop/study/run/a100/inner", "POST").status == 409  # a run is stopped as a whole
 
 
@@ -289,24 +287,23 @@ def test_what_cannot_be_served_is_a_sentence(
     assert code == 1 and "starlette is missing" in said and "[view]" in said
 
 
-def test_the_command_prints_its_address_and_ends_by_ctrl_c(
-    studies: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
-    process = start("serve", str(studies), "--port", "0")
-    assert process.stdout is not None
-    port, token = re.findall(r"^http://127\.0\.0\.1:(\d+)/\?token=(\w{64})$", process.stdout.readline().strip())[0]
-    served = Served(int(port), Rules(token))
-    assert served.ask(f"/?token={token}", cookie="").status == 200
+def test_the_command_prints_its_address_and_ends_by_ctrl_c(studies: Path) -> None:
+    with started("serve", str(studies), "--port", "0") as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        port, token = re.findall(r"^http://127\.0\.0\.1:(\d+)/\?token=(\w{64})$", address)[0]
+        served = Served(int(port), Rules(token))
+        assert served.ask(f"/?token={token}", cookie="").status == 200
 
-    async def watched() -> None:
-        async with watching(served, "/events") as viewer:
-            await viewer.next("all")
-            process.send_signal(signal.SIGINT)
-            await asyncio.wait_for(viewer.stream.read(), PATIENCE)  # the stream ends
+        async def watched() -> None:
+            async with watching(served, "/events") as viewer:
+                await viewer.next("all")
+                process.send_signal(signal.SIGINT)
+                await asyncio.wait_for(viewer.stream.read(), PATIENCE)  # the stream ends
 
-    asyncio.run(watched())
-    out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err) == (0, ""), (out, err)
+        run(watched())
+        out, err = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, err) == (0, ""), (out, err)
 
 
 def test_an_address_that_others_reach_is_warned_of(

@@ -24,6 +24,7 @@ WIDTH, HEIGHT = 640, 300
 _LIBRARIES = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2"}
 _WIDE_RATIO = 10  # above it, an axis is logarithmic
 _MOST_BARS, _MOST_CELLS = 20, 150
+_WORDY = 50  # letters of all labels of an axis, above which they are written aslant
 _CORRECT, _FAILED, _BEST, _WINNER = "correct trial", "failed", "best so far", "winner"
 _LOOKS = {
     _CORRECT: (BLUE, "circle"),
@@ -43,9 +44,9 @@ def check_libraries() -> None:
 
 
 def with_data(chart: Any, facts: Facts) -> Any:
-    """The chart with the trials in it, to stand alone."""
+    """The chart with the trials in it, to stand alone; of several studies there are none."""
     copied = chart.copy()
-    copied.datasets = {TRIALS: columns.unpacked(facts["trials"])}
+    copied.datasets = {TRIALS: columns.unpacked(facts.get("trials", {}))}
     return copied
 
 
@@ -60,7 +61,7 @@ def history(facts: Facts, *, over: str = "trial") -> Any:
         f"{over}:Q",
         title=title,
         scale=alt.Scale(zero=False, nice=False),
-        axis=alt.Axis(format="~s", tickCount=10, tickMinStep=1),
+        axis=alt.Axis(format=",d", tickCount=10, tickMinStep=1),
     )
     y = alt.Y("time:Q", title=_time_title(facts), scale=_time_scale(facts))
     lost = facts["state"] == "running" or any(not row["good"] for row in facts["verdicts"])
@@ -110,7 +111,7 @@ def roofline(facts: Facts) -> Any:
     ]
     labels = []
     if peak:
-        labels.append({"x": high, "y": peak, "text": f"peak {peak:.4g} GFLOP/s", "align": "right", "down": -8})
+        labels.append({"x": high, "y": peak, "text": f"peak {_rate(peak)}", "align": "right", "down": -8})
     if bandwidth:
         middle = sqrt(low * ridge)
         labels.append(
@@ -186,7 +187,7 @@ def knob(facts: Facts, field: str) -> Any:
     import altair as alt
 
     one = next(knob for knob in facts["knobs"] if knob["field"] == field)
-    x = alt.X(f"{field}:O", title=one["name"], sort=one["levels"], axis=alt.Axis(labelAngle=0 if _short(one) else -45))
+    x = alt.X(f"{field}:O", title=one["name"], sort=one["levels"], axis=_flat(one))
     base = alt.Chart(alt.NamedData(name=TRIALS)).transform_filter(f"{_TIMED} && isValid(datum.{field})")
     scale = _time_scale(facts)
     tooltip = [alt.Tooltip("trial:Q"), alt.Tooltip("time:Q", title=_time_title(facts))]
@@ -205,7 +206,7 @@ def knob(facts: Facts, field: str) -> Any:
     middle = (
         base.transform_aggregate(middle="median(time)", groupby=[field])
         .transform_calculate(spread="0.5")
-        .mark_point(shape="stroke", size=500, strokeWidth=3, opacity=1)
+        .mark_point(shape="stroke", size=min(24.0, 240.0 / len(one["levels"])) ** 2, strokeWidth=3, opacity=1)
         .encode(x=x, xOffset=alt.XOffset("spread:Q"), y=alt.Y("middle:Q", title=_time_title(facts)))
     )
     return _sized(alt.layer(points, middle, title=f"Time over {one['name']}"), height=220)
@@ -478,14 +479,15 @@ def _steps(slowest: float) -> list[float]:
     return fitting[:: max(1, len(fitting) // 5)]
 
 
-def _short(one: Mapping[str, Any]) -> bool:
-    return sum(map(len, one["levels"])) < 50
-
-
 def _flat(one: Mapping[str, Any]) -> Any:
     import altair as alt
 
-    return alt.Axis(labelAngle=0 if _short(one) else -45)
+    words = sum(map(len, one["levels"])) > _WORDY and not all(map(str.isdecimal, one["levels"]))
+    return alt.Axis(labelAngle=-45) if words else alt.Axis(labelAngle=0, labelOverlap=True)
+
+
+def _rate(gflops: float) -> str:
+    return f"{gflops / 1e3:.4g} TFLOP/s" if gflops >= 1e4 else f"{gflops:.4g} GFLOP/s"
 
 
 def _place(i: int, count: int) -> float:

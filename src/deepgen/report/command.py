@@ -10,6 +10,7 @@ from deepgen import operators
 from deepgen.operators import Operator
 from deepgen.tuning import Study
 from deepgen.tuning.definition import is_own_kernel
+from deepgen.tuning.recorded_study import is_recorded
 from deepgen.vocabulary import DeepgenError
 
 _OF_THE_BUDGET = ("time_budget", "keep_top", "target_speedup", "patience")  # each an option of the same name
@@ -22,7 +23,7 @@ def tune_command(study: Study, budget: Mapping[str, Any]) -> str | None:
     special = set(definition["options"]) - {"library", "start_from"}
     if definition["domains"] or special or definition.get("code") or is_own_kernel(definition):
         return None
-    if "recipe" in definition:
+    if "recipe" in definition or is_recorded(study):
         return None
     try:
         shapes = [operators.from_json(data) for data in (definition["operator"], *definition.get("also", ()))]

@@ -19,6 +19,7 @@ from deepgen.analysis.groups import words_for
 from deepgen.analysis.numbers import Row, usable
 from deepgen.analysis.of_study import rows_of
 from deepgen.analysis.words import summary as summary_of
+from deepgen.measure.base import arithmetic
 from deepgen.report import trials as columns
 from deepgen.report.command import tune_command
 from deepgen.report.conditions import conditions_of
@@ -26,6 +27,7 @@ from deepgen.report.words import compared, gained
 from deepgen.tuning import Study
 from deepgen.tuning.clock import PARTS
 from deepgen.tuning.reading import Reading
+from deepgen.tuning.recorded_study import RECORDED, is_recorded
 from deepgen.tuning.statistics import median_interval
 from deepgen.tuning.table import KNOB
 from deepgen.tuning.text import bound_text, dropped_reasons, knob_text, rate_text, seconds_text
@@ -63,7 +65,6 @@ def facts_from(reading: Reading, rows: Sequence[Row], found: Report | None, why_
         "title": f"{study.describe()} on {study.target.name}",
         "made_at": time.time(),
         "deepgen": __version__,
-        "recorded": any(trial.measurement.conditions.get("recorded") for trial in reading.trials[:1]),
         "default": _default(reading.finals),
         "shapes": summary.get("shapes", []),
         "finalists": _finalists(reading.finals),
@@ -141,11 +142,13 @@ def heading(reading: Reading, summary: Mapping[str, Any]) -> Facts:
 
 
 def state_of(reading: Reading) -> str:
-    """running, empty, failed, stopped or finished."""
+    """running, empty, recorded, failed, stopped or finished."""
     if reading.writer is not None:
         return "running"
     if not reading.trials:
         return "empty"
+    if is_recorded(reading.study):
+        return RECORDED
     if not any(trial.ok for trial in reading.trials) or (reading.finals and reading.finals["winner"] is None):
         return "failed"
     return "stopped" if reading.finals is None else "finished"
@@ -158,6 +161,7 @@ def state_words(reading: Reading) -> str:
         "empty": "nothing tried yet",
         "failed": "failed: no correct kernel",
         "stopped": "stopped before the finals",
+        RECORDED: "recorded elsewhere",
     }
     return words.get(state := state_of(reading), state)
 
@@ -318,7 +322,7 @@ def _roofline(reading: Reading, rows: Sequence[Row]) -> Facts | None:
     return {
         "flops": geometric_mean([one.flops for one in work]),
         "bytes": geometric_mean([one.bytes for one in work]),
-        "peak_gflops": finals.get("peak_gflops") or None,
+        "peak_gflops": finals.get("peak_gflops") or study.target.peak(arithmetic(study.about)),
         "bandwidth": finals.get("bandwidth") or study.target.bandwidth,
         "counted": any(_moved(row) is not None for row in rows),
     }

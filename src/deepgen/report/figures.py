@@ -24,6 +24,10 @@ class Figure:
     chart: Any
     fields: Sequence[str] = ()  # of the trials that it reads
 
+    @property
+    def described(self) -> str:
+        return f"{self.title}. {self.caption}"
+
 
 def figures_of(facts: Facts) -> list[Figure]:
     """All that there is something to show in; of several studies, how they compare."""

@@ -36,7 +36,7 @@ def _of_study(facts: Facts) -> list[str]:
     failures = [
         (verdict, count, text[:_MESSAGE_LETTERS]) for verdict, count, text in tables.verdicts(facts) if text.strip()
     ]
-    command = facts["reproduce"]["command"] or f"deepgen resume {facts['folder']}"
+    command = facts["reproduce"]["command"] or f"deepgen report {facts['folder']}"
     return [
         f"## {_plain(facts['title'])}",
         _winner(facts),

@@ -90,6 +90,7 @@ def _spec(figure: Figure) -> dict[str, Any]:
     spec.pop("title", None)
     spec.pop("$schema", None)
     spec |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+    spec["description"] = figure.described  # Vega labels a chart with it
     return {"spec": spec, "fields": list(figure.fields)}
 
 

@@ -73,9 +73,10 @@ def kept(rows: Sequence[Row], most: int = MOST) -> list[Row]:
     if len(rows) <= most:
         return list(rows)
     timed = sorted((row for row in rows if row["seconds"] is not None), key=lambda row: row["seconds"])
-    chosen = {row["trial"] for row in timed[: most // _FASTEST_SHARE]}
-    order = np.random.default_rng(0).permutation(len(rows))
-    chosen |= {rows[i]["trial"] for i in order[: most - len(chosen)]}
+    fastest = {row["trial"] for row in timed[: most // _FASTEST_SHARE]}
+    others = [row["trial"] for row in rows if row["trial"] not in fastest]
+    order = np.random.default_rng(0).permutation(len(others))[: most - len(fastest)]
+    chosen = fastest | {others[i] for i in order}
     return [row for row in rows if row["trial"] in chosen]
 
 
@@ -125,7 +126,8 @@ def packed(objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _packed(values: list[Any]) -> Any:
     levels = dict.fromkeys(values)
-    if len(levels) > max(2, len(values) // 4):
+    same = all(value is None or type(value) is str for value in levels)  # numbers of two types may be equal
+    if not same or len(levels) > max(2, len(values) // 4):
         return values
     place = {value: i for i, value in enumerate(levels)}
     return {"levels": list(levels), "index": [place[value] for value in values]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -153,9 +153,16 @@ class Journal(JournalFile):
 
     # Trials
 
-    def ask(self, told: int, wanted: int, proposals: Sequence[Proposal], checkpoint: JsonObject | None = None) -> None:
+    def ask(
+        self,
+        told: int,
+        wanted: int,
+        proposals: Sequence[Proposal],
+        checkpoint: JsonObject | None = None,
+        at: float | None = None,
+    ) -> None:
         """Record what a strategy gave, before any of it is tried, and where that left the strategy."""
-        now = time.time()
+        now = time.time() if at is None else at
         first = proposals[0].id if proposals else -1
         with self._transaction() as tally:
             after = replace(tally, asks=tally.asks + 1, trials=tally.trials + len(proposals))
@@ -167,9 +174,9 @@ class Journal(JournalFile):
                 after = after.with_key(CHECKPOINT)
             self._settle(after)
 
-    def finish(self, trials: Sequence[Trial]) -> None:
-        """Record how trials ended. Telling the same trial twice changes nothing."""
-        now = time.time()
+    def finish(self, trials: Sequence[Trial], ended_at: Mapping[int, float] | None = None) -> None:
+        """Record how trials ended, now or at the Unix times given. Telling the same trial twice changes nothing."""
+        now, known = time.time(), ended_at or {}
         update = (
             "UPDATE trials SET verdict = ?, seconds = ?, outcome = ?, done_at = ?, seal = ? "
             "WHERE id = ? AND rank = ? AND verdict IS NULL"
@@ -177,7 +184,9 @@ class Journal(JournalFile):
         with self._transaction() as before:
             after = before
             for trial in trials:
-                if self._db.execute(update, (*done_values(trial, now), trial.id, str(trial.rank))).rowcount:
+                if self._db.execute(
+                    update, (*done_values(trial, known.get(trial.id, now)), trial.id, str(trial.rank))
+                ).rowcount:
                     after = after.with_trial(trial)
             if after != before:
                 self._settle(after)
