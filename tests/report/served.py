@@ -30,7 +30,7 @@ from deepgen.tuning.journal import Journal
 from deepgen.tuning.rows import Proposal
 from deepgen.vocabulary import Measurement, Trial, Verdict
 
-PATIENCE = 60.0  # seconds; nothing here takes long, but a machine may be busy
+PATIENCE = 240.0  # seconds; nothing here takes long, but a machine may be busy
 
 
 @dataclass(frozen=True)

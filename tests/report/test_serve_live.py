@@ -84,7 +84,7 @@ def charted(page: Any, count: int) -> None:
 def test_a_page_follows_its_study_through_a_restart_and_stops_it(browser: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    slow = ("--target", "sim:measure_seconds=0.3", "--strategy", "random", "--trials", "9000")
+    slow = ("--target", "sim:measure_seconds=0.5", "--strategy", "random", "--trials", "9000")
     with started("tune", "gemm", "MNK=64", *slow, "--out", str(out)) as tuning:
         _follow(browser.new_page(), out, tuning)
 
