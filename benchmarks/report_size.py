@@ -55,10 +55,8 @@ def made_up(trials: int, out: Path, seed: int = 0) -> Study:
             proposals = [Proposal(first + i, planned.space.rank(c), dict(c)) for i, c in enumerate(some)]
             journal.ask(first, len(proposals), proposals)
             journal.finish([_trial(p, rng) for p in proposals])
-        journal.add_time(
-            {"building": 900.0, "measuring": 2000.0, "verifying": 9.0, "waiting": 3.0, "search": 80.0}
-            | {"total": 3000.0}
-        )
+        spent: dict[str, Any] = {"building": 900.0, "measuring": 2000.0, "verifying": 9.0, "waiting": 3.0}
+        journal.add_time({**spent, "search": 80.0, "total": 3000.0})
     return Study.open(planned.folder)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from difflib import unified_diff
 from pathlib import Path
@@ -24,6 +25,10 @@ FIRST = (*ON_RAY, "chaos", "docs", "examples", "tuning/test_chaos.py")
 
 # Tests run beside each other, so the machine is never calm; those of waiting say how long.
 os.environ["DEEPGEN_CALM_SECONDS"] = "0"
+
+# Hundreds of processes import the same modules: without bytecode files each would compile all of them again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The same examples on every machine, however slow it is just now.
 settings.register_profile("deepgen", deadline=None, derandomize=True, database=None)

@@ -72,8 +72,8 @@ def until(page: Any, what: str, arg: object = None) -> None:
 
 def done(page: Any, more_than: int) -> int:
     """How many trials the page says have ended, once it is more than that."""
-    until(page, "Number(document.querySelector('[data-live=done]')?.textContent) > arg", more_than)
-    return int(page.text_content("[data-live=done]"))
+    until(page, "Number(document.querySelector('[data-live=ended]')?.textContent) > arg", more_than)
+    return int(page.text_content("[data-live=ended]"))
 
 
 def charted(page: Any, count: int) -> None:

@@ -1,4 +1,4 @@
-"""What to compute. Pure: an operator knows nothing of hardware and does no I/O."""
+"""What to compute. Pure: an operator does not depend on hardware and does no I/O."""
 
 from __future__ import annotations
 

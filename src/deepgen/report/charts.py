@@ -47,14 +47,14 @@ def with_data(chart: Any, facts: Facts) -> Any:
     """The chart with the trials in it, to stand alone; of several studies there are none."""
     copied = chart.copy()
     copied.datasets = {TRIALS: columns.unpacked(facts.get("trials", {}))}
-    return copied
+    return copied.configure_axisY(labelLimit=360)
 
 
 def history(facts: Facts, *, over: str = "trial") -> Any:
     """The time of each trial and the best so far; `over` is trial, or at: seconds of wall time."""
     import altair as alt
 
-    if not facts["trials"]:
+    if facts["best_time"] is None:
         return None
     title = "trial" if over == "trial" else "wall time, s"
     x = alt.X(
@@ -355,7 +355,7 @@ def ratios(rows: Sequence[Mapping[str, Any]], title: str = "Times as fast") -> A
     wide = max(ends) / min(ends) > _WIDE_RATIO
     scale = alt.Scale(type="log", nice=False, padding=8) if wide else alt.Scale(zero=False, padding=8)
     x = alt.X("ratio:Q", title="times as fast (99% interval)", scale=scale)
-    y = alt.Y("name:N", title=None, sort=names, axis=alt.Axis(labelLimit=320))
+    y = alt.Y("name:N", title=None, sort=names)
     look: dict[str, Any] = {"color": alt.value(BLUE)}
     if len(groups) > 1:
         shapes = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]

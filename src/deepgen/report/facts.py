@@ -8,6 +8,7 @@ shows it escapes it.
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -91,6 +92,7 @@ def facts_of_several(studies: Sequence[Study], title: str, run: Mapping[str, Any
             continue
         summary: Facts = reading.summary()
         told.append({**heading(reading, summary), **short(reading, summary)})
+    told.sort(key=lambda one: [_natural(one[key]) for key in ("operator", "target", "family")])
     return {
         "kind": "studies",
         "title": title,
@@ -105,6 +107,11 @@ def facts_of_several(studies: Sequence[Study], title: str, run: Mapping[str, Any
             for ratio in one["ratios"]
         ],
     }
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Sorts 64x64 before 128x128."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", text)]
 
 
 def short(reading: Reading, summary: Mapping[str, Any]) -> Facts:

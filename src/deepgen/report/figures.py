@@ -157,9 +157,7 @@ def _time(facts: Facts) -> str:
 
 def _thinned(facts: Facts) -> str:
 
-    return (
-        f" Of the {facts['kept']} trials, {SHOWN} are drawn, all of the fastest among them." if facts["thinned"] else ""
-    )
+    return f" Of the {facts['kept']} trials, {SHOWN} are drawn, the fastest among them." if facts["thinned"] else ""
 
 
 def _of(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -39,18 +39,18 @@ def write_analysis(report: Report, facts: Facts, folder: Path) -> list[Path]:
     found = {
         "correlations": charts.correlations(facts),
         "knobs": charts.importance(facts),
-        "findings": charts.with_data(alt.concat(*small, columns=3), facts) if small else None,
+        "findings": alt.concat(*small, columns=3) if small else None,
     }
-    return _write(found, folder, SUFFIXES)
+    return _write({name: charts.with_data(one, facts) for name, one in found.items() if one}, folder, SUFFIXES)
 
 
 def _write(found: Mapping[str, Any], folder: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Write the charts that there is something to show in, and give their files."""
+    """The files, in the order of the charts."""
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, chart in found.items():
-            for suffix in suffixes if chart is not None else ():
+            for suffix in suffixes:
                 written.append(folder / f"{name}{suffix}")
                 chart.save(str(written[-1]), **({"scale_factor": 2} if suffix == ".png" else {}))
     except OSError as error:

@@ -31,7 +31,8 @@
   }
 
   // Text and axes have the colours of the page, which has one look for light and one for dark.
-  function look() {
+  function look(width) {
+    const { axisY, legend } = fitted(width);
     const style = getComputedStyle(document.body);
     const ink = style.color;
     const faint = style.getPropertyValue("--line").trim();
@@ -40,7 +41,8 @@
       background: "transparent",
       font: style.fontFamily,
       axis: { ...text, gridColor: faint, domainColor: faint, tickColor: faint },
-      legend: text,
+      axisY,
+      legend: { ...text, ...legend },
       line: { color: ink },
       rule: { color: ink },
       point: { color: ink },
@@ -52,6 +54,11 @@
   // Blue that is seen on white is too dark for a dark page; both blues are of one palette.
   function toned(text) {
     return dark.matches ? text.replaceAll("#0072B2", "#56B4E9") : text;
+  }
+
+  // Long labels must leave room for what they label, and a legend must not be wider than a phone.
+  function fitted(width) {
+    return { axisY: { labelLimit: Math.max(80, Math.min(360, 0.35 * width)) }, legend: { columns: width < 500 ? 2 : 0 } };
   }
 
   async function draw(place) {
@@ -66,7 +73,7 @@
       const options = {
         actions: false,
         ast: true,
-        config: look(),
+        config: look(place.clientWidth),
         logLevel: 1, // errors; it warns of layers without trials
         renderer: data.renderer || "svg",
         tooltip: { theme: dark.matches ? "dark" : "light" },

@@ -57,7 +57,6 @@ def verdicts(facts: Facts) -> Rows:
 
 
 def studies(facts: Facts) -> Rows:
-    """Sorted by shape, target and family."""
     rows: Rows = []
     for one in facts["studies"]:
         best = one["winner"] or {}
@@ -75,7 +74,7 @@ def studies(facts: Facts) -> Rows:
                 ", ".join(others) or "-",
             )
         )
-    return sorted(rows)
+    return rows
 
 
 def _interval(row: Facts) -> str:

@@ -32,7 +32,7 @@ from deepgen.tuning.text import bound_text, dropped_reasons, rate_text, seconds_
 from deepgen.tuning.winner import Stored, read_winner, write_winner
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign, html
 
-# What it takes to tune, to emit and to load is imported where it is used: who only reads a study does not wait for it.
+# What tuning, emitting and loading need is imported where it is used: reading a study does not wait for it.
 if TYPE_CHECKING:
     from deepgen.engines import Session
     from deepgen.generators import Generator
@@ -48,7 +48,7 @@ _WHAT = ("operator", "target")
 
 
 class Study:
-    """A study as it stands now; reading it disturbs no one who writes it, and imports nothing of what was tuned."""
+    """A study as it stands now; reading it does not disturb a writer, and imports no code of what was tuned."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Study:
         return Study(path, definition, signature=signature, operator=operator, generator=generator, trust=trust)
 
     def opened_by(self) -> tuple[Path, Operator | None, Generator | None]:
-        """What another process opens it by. Trust is not part of it: it is given by whoever opens a study."""
+        """How another process opens it. Trust is not part of that: whoever opens a study decides it."""
         return self.folder.absolute(), self._own_operator, self._own_generator
 
     def __repr__(self) -> str:
@@ -104,7 +104,7 @@ class Study:
         return html.table("deepgen study", self._told())
 
     def _told(self) -> dict[str, str]:
-        """What a person wants to know of it first. Never fails: debuggers call it too."""
+        """A short summary for people. Never fails: debuggers call it too."""
         facts = {"operator": self.describe(), "target": self.target.name}
         try:
             summary: dict[str, Any] = self.summary()
@@ -128,7 +128,7 @@ class Study:
 
     @cached_property
     def shapes(self) -> tuple[Operator, ...]:
-        """The same of all shapes that its kernels were timed at."""
+        """The same for all shapes that its kernels were timed at."""
         with foreign.shaped(str(self.folder), "is not a study of deepgen's: its operator"):
             return known_shapes(self.definition)
 
@@ -147,7 +147,7 @@ class Study:
         return tuple(self._operator(data) for data in self.definition.get("also", ()))
 
     def task(self) -> Task:
-        """What a runner is opened for to measure its kernels again."""
+        """The task for a runner that measures its kernels again."""
         from deepgen.measure.base import Policy, Task
         from deepgen.tuning.request import own_baselines
 
@@ -220,7 +220,7 @@ class Study:
         return None if told is None else finding.CodeRef.from_json(told)
 
     def _found(self, ref: finding.CodeRef, part: str) -> Any:
-        """A class of the user's own, once it is known whose it is."""
+        """A class of the user's own, loaded after its origin was checked."""
         self._require(f"the {part} {ref.ref}")
         return finding.load(ref, self.folder)
 
@@ -244,7 +244,7 @@ class Study:
             return [check_trial(trial) for trial in journal.trials()]
 
     def rows(self) -> list[Row]:
-        """One flat row a trial: its verdict and times, `knob.NAME`, `fact.NAME` and `event.NAME`."""
+        """One flat row per trial: its verdict and times, `knob.NAME`, `fact.NAME` and `event.NAME`."""
         return self.read().rows()
 
     def table(self) -> Any:
@@ -261,7 +261,7 @@ class Study:
         return found
 
     def top(self, count: int = 10) -> list[Trial]:
-        """The fastest right trials. The winner stands first when finals chose it."""
+        """The fastest correct trials. The winner of the finals comes first."""
         with self._journal() as journal:
             best = journal.best(count)
             winner = self._winner_id(journal)
@@ -308,11 +308,11 @@ class Study:
 
     @cached_property
     def _emits(self) -> Space:
-        """The generator's own space, whatever the journal says of it."""
+        """The generator's own space, whatever the journal has recorded."""
         return self.generator.space(self.operator, self.target)
 
     def emitted(self, trial: Trial) -> Kernel:
-        """The kernel of a trial, emitted again; nothing of it comes out of the study's folder but its config."""
+        """The kernel of a trial, emitted again; only its config comes from the study's folder."""
         kernel = self.emit(trial.config)
         if kernel.id == trial.kernel_id:
             return kernel
@@ -325,7 +325,7 @@ class Study:
         )
 
     def serves_only(self) -> tuple[tuple[str, str], ...]:
-        """What a shape must satisfy beyond the winner's own requirements, and in words: it was wrong at another."""
+        """What a shape must satisfy beyond the winner's own requirements, and why: it was wrong at another shape."""
         serves = (self.finals() or {}).get("serves") or {}
         dense = self._dense_only(serves["dense"]) if serves.get("dense") else ()
         if not serves.get("only"):
@@ -352,7 +352,7 @@ class Study:
         return None if found is None else check_finals(found)
 
     def finals_seconds(self, finals: Mapping[str, Any] | None = None) -> dict[int, float]:
-        """Of each trial that was in the newest finals, its time there."""
+        """The time of each trial that took part in the newest finals."""
         known = (self.finals() if finals is None else finals) or {}
         return {row["trial"]: row["seconds"] for row in known.get("finalists", [])}
 
@@ -372,7 +372,7 @@ class Study:
             return journal.damage_text()
 
     def running(self) -> int | None:
-        """The process that tunes this study now, if one does."""
+        """The process that is tuning this study, if any."""
         return journals.holder(self.folder)
 
     def summary(self) -> JsonObject:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 from deepgen.vocabulary.errors import BadInput, DeepgenError
@@ -94,6 +94,8 @@ class Registry(Generic[T]):
 @cache
 def _entry_points(group: str) -> Mapping[str, Any]:
     """By name; the first of two installed packages that use the same one."""
+    from importlib import metadata  # here: built-in names do without, and it takes long to import
+
     try:
         found = metadata.entry_points(group=group)
     except TypeError:  # a Python before 3.10, where bundles run: no plug-ins travel with them

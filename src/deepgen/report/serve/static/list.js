@@ -1,6 +1,6 @@
 // The list of studies. Everything that it shows came out of files, so it is put in as text and never as HTML.
 
-import { ask, cell, element, follow, moment, symbol } from "/static/live.js";
+import { ask, cell, element, follow, line, moment, symbol } from "/static/live.js";
 
 const MOST_TRIALS = 15;
 const rows = { studies: new Map(), runs: new Map(), bundles: new Map() };
@@ -28,35 +28,29 @@ function take(data) {
 
 function show() {
   const studies = [...rows.studies.values()].sort(byState);
-  fill("#studies", studies.map(studyRow));
+  fill("studies", studies, studyCells);
   document.getElementById("none").hidden = studies.length > 0;
-  document.querySelector("#studies").hidden = studies.length === 0;
-  fill("#bundles", [...rows.bundles.values()].map(bundleRow));
-  fill("#devices", studies.flatMap(deviceRows));
-  fill("#trials", trials.map(trialRow));
+  fill("bundles", [...rows.bundles.values()], bundleCells);
+  fill("devices", studies.flatMap((study) => (study.devices || []).map((device) => ({ study, device }))), deviceCells);
+  fill("trials", trials, trialCells);
   showRuns([...rows.runs.values()]);
 }
 
 // Rows are replaced only where they differ, so that what has the focus keeps it.
-function fill(place, fresh) {
-  const section = document.querySelector(place);
-  const body = section.querySelector("tbody");
-  const titles = [...section.querySelector("thead tr").cells].map((one) => one.textContent);
-  if (section.tagName === "SECTION") section.hidden = fresh.length === 0;
-  fresh.forEach((row, i) => {
-    [...row.cells].forEach((one, j) => (one.dataset.title = titles[j]));
-    const old = body.rows[i];
-    if (!old) body.append(row);
-    else if (old.dataset.text !== row.dataset.text) old.replaceWith(row);
+function fill(place, lines, cells) {
+  const section = document.getElementById(place);
+  const table = section.querySelector("table");
+  const body = table.tBodies[0];
+  section.hidden = lines.length === 0;
+  lines.forEach((data, i) => {
+    const text = JSON.stringify(data);
+    if (body.rows[i]?.dataset.text === text) return;
+    const fresh = line(table, cells(data));
+    fresh.dataset.text = text;
+    if (body.rows[i]) body.rows[i].replaceWith(fresh);
+    else body.append(fresh);
   });
-  while (body.rows.length > fresh.length) body.lastElementChild.remove();
-}
-
-function line(data, cells) {
-  const row = element("tr");
-  row.dataset.text = JSON.stringify(data);
-  row.append(...cells);
-  return row;
+  while (body.rows.length > lines.length) body.lastElementChild.remove();
 }
 
 const ORDER = ["running", "starting", "damaged", "unreadable", "stopped", "finished"];
@@ -65,10 +59,10 @@ function byState(a, b) {
   return ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || (a.id < b.id ? -1 : 1);
 }
 
-function studyRow(study) {
+function studyCells(study) {
   const name = cell("", "name");
   name.append(studyLink(study.id));
-  const done = cell(study.done === undefined ? "" : study.budget ? `${study.done} of ${study.budget}` : study.done, "number");
+  const done = cell(study.budget ? `${study.done} of ${study.budget}` : study.done ?? "", "number");
   if (study.budget && study.state === "running") {
     const bar = element("progress");
     bar.max = study.budget;
@@ -80,7 +74,7 @@ function studyRow(study) {
   const stop = cell("");
   const insideRun = study.id.includes("/");
   if (mayStop && study.state === "running" && !insideRun) stop.append(stopButton("study", study));
-  return line(study, [name, stateCell(study.state), done, cell(study.best || ""), what, stop]);
+  return [name, stateCell(study.state), done, cell(study.best || ""), what, stop];
 }
 
 function stateCell(state) {
@@ -101,22 +95,23 @@ function stopButton(kind, { id, name }) {
   return button;
 }
 
-function bundleRow(bundle) {
-  return line(bundle, [cell(bundle.name, "name"), cell(bundle.done, "number"), cell(bundle.finals ? "done" : "not yet"), cell(bundle.device), cell(bundle.study, "name")]);
+function bundleCells(bundle) {
+  const finals = cell(bundle.finals ? "done" : "not yet");
+  return [cell(bundle.name, "name"), cell(bundle.done, "number"), finals, cell(bundle.device), cell(bundle.study, "name")];
 }
 
-function deviceRows(study) {
-  return (study.devices || []).map((one) => {
-    const name = cell("", "name");
-    name.append(studyLink(study.id));
-    return line([study.id, one], [cell(one.host), cell(one.device || study.target), name, cell(one.trials, "number"), cell(one.last, "number"), cell(moment(one.at))]);
-  });
+function deviceCells({ study, device }) {
+  const name = cell("", "name");
+  name.append(studyLink(study.id));
+  const where = [cell(device.host, "host"), cell(device.device || study.target), name];
+  return [...where, cell(device.trials, "number"), cell(device.last, "number"), cell(moment(device.at))];
 }
 
-function trialRow({ study, ended }) {
+function trialCells({ study, ended }) {
   const name = cell("", "name");
   name.append(studyLink(study));
-  return line([study, ended], [cell(moment(ended.at)), name, cell(ended.trial, "number"), cell(ended.words), cell(ended.time, "number"), cell(ended.detail, "why")]);
+  const times = [cell(ended.trial, "number"), cell(ended.words), cell(ended.time, "number")];
+  return [cell(moment(ended.at)), name, ...times, cell(ended.detail, "why")];
 }
 
 function showRuns(runs) {
@@ -135,17 +130,16 @@ function runParts(run) {
   title.append(element("span", `${symbol(run.state)} ${run.state}`, `state ${run.state}`), " ");
   if (mayStop && run.pid) title.append(stopButton("run", run));
   const table = element("table");
-  const head = table.createTHead().insertRow();
-  head.append(...OF_GROUP.map((name) => element("th", name)));
-  const body = table.createTBody();
-  for (const group of run.groups) {
-    const task = group.tasks ? `${group.task} of ${group.tasks}: ${group.what}` : "";
-    const does = cell(group.problem || group.line, group.problem ? "why problem" : "why");
-    const row = body.insertRow();
-    row.append(cell(group.name), cell(task), cell(group.builder, "host"), cell(group.tester, "host"), cell(group.devices.join(", ")), does);
-    [...row.cells].forEach((one, i) => (one.dataset.title = OF_GROUP[i]));
-  }
+  table.createTHead().insertRow().append(...OF_GROUP.map((name) => element("th", name)));
+  table.createTBody().append(...run.groups.map((group) => line(table, groupCells(group))));
   const wide = element("div", "", "wide");
   wide.append(table);
-  return [title, element("p", run.note, "soft"), wide];
+  return [title, element("p", run.note), wide];
+}
+
+function groupCells(group) {
+  const task = group.tasks ? `${group.task} of ${group.tasks}: ${group.what}` : "";
+  const hosts = [cell(group.builder, "host"), cell(group.tester, "host"), cell(group.devices.join(", "))];
+  const does = cell(group.problem || group.line, group.problem ? "why problem" : "why");
+  return [cell(group.name), cell(task), ...hosts, does];
 }

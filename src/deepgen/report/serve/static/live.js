@@ -43,6 +43,14 @@ export function cell(text, kind = "") {
   return element("td", text, kind);
 }
 
+// A row of a table. On a phone each cell stands alone, below the title of its column.
+export function line(table, cells) {
+  const row = element("tr");
+  row.append(...cells);
+  cells.forEach((one, i) => (one.dataset.label = table.tHead.rows[0].cells[i].textContent));
+  return row;
+}
+
 export function moment(seconds) {
   return new Date(seconds * 1000).toLocaleTimeString();
 }

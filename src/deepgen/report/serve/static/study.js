@@ -1,7 +1,7 @@
 // A report that follows its study: trials are added to its charts as they end. When there is more to say, as after the
 // finals, or when there are twice as many trials as it was made of, a newer report takes its place.
 
-import { ask, cell, element, follow, moment } from "/static/live.js";
+import { ask, cell, follow, line, moment } from "/static/live.js";
 
 const MOST_LATEST = 12;
 const report = window.deepgenReport;
@@ -15,7 +15,7 @@ follow(report.live().events, {
     else append(trials);
   },
   study(row) {
-    tell({ done: row.done ?? 0, best: row.best || "none" });
+    tell({ ended: row.done ?? 0, best: row.best || "none" });
     document.querySelectorAll("[data-stop]").forEach((button) => (button.hidden = row.state !== "running"));
     showDevices(row);
     const about = `${row.state} ${row.why || ""}`;
@@ -85,22 +85,22 @@ function tell(texts) {
 }
 
 function showLatest(trials) {
-  const body = document.querySelector("#latest tbody");
-  for (const one of trials) {
-    const row = element("tr");
-    row.append(cell(moment(one.at)), cell(one.trial, "number"), cell(one.words), cell(one.time, "number"), cell(one.detail));
-    body.prepend(row);
+  const table = document.querySelector("#latest table");
+  const body = table.tBodies[0];
+  for (const one of trials.slice(-MOST_LATEST)) {
+    const times = [cell(one.trial, "number"), cell(one.words), cell(one.time, "number")];
+    body.prepend(line(table, [cell(moment(one.at)), ...times, cell(one.detail)]));
   }
   while (body.rows.length > MOST_LATEST) body.lastElementChild.remove();
   document.getElementById("latest").hidden = body.rows.length === 0;
 }
 
 function showDevices(row) {
+  const table = document.querySelector("#devices table");
   const lines = (row.devices || []).map((one) => {
-    const line = element("tr");
-    line.append(cell(one.host), cell(one.device || row.target), cell(one.trials, "number"), cell(one.last, "number"), cell(moment(one.at)));
-    return line;
+    const where = [cell(one.host), cell(one.device || row.target)];
+    return line(table, [...where, cell(one.trials, "number"), cell(one.last, "number"), cell(moment(one.at))]);
   });
-  document.querySelector("#devices tbody").replaceChildren(...lines);
+  table.tBodies[0].replaceChildren(...lines);
   document.getElementById("devices").hidden = lines.length === 0;
 }
