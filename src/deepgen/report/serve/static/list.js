@@ -74,11 +74,13 @@ function studyCells(study) {
   const stop = cell("");
   const insideRun = study.id.includes("/");
   if (mayStop && study.state === "running" && !insideRun) stop.append(stopButton("study", study));
-  return [name, stateCell(study.state), done, cell(study.best || ""), what, stop];
+  const state = cell("");
+  state.append(stateMark(study.state));
+  return [name, state, done, cell(study.best || "", "best"), what, stop];
 }
 
-function stateCell(state) {
-  return cell(`${symbol(state)} ${state}`, `state ${state}`);
+function stateMark(state) {
+  return element("span", `${symbol(state)} ${state}`, `state ${state}`);
 }
 
 function studyLink(id) {
@@ -127,7 +129,7 @@ const OF_GROUP = ["group", "task", "builds on", "measures on", "devices", "does"
 
 function runParts(run) {
   const title = element("h3", `${run.name} `);
-  title.append(element("span", `${symbol(run.state)} ${run.state}`, `state ${run.state}`), " ");
+  title.append(stateMark(run.state), " ");
   if (mayStop && run.pid) title.append(stopButton("run", run));
   const table = element("table");
   table.createTHead().insertRow().append(...OF_GROUP.map((name) => element("th", name)));
