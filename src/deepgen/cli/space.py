@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepgen.cli import completion, options
+from deepgen.cli.single_thread import import_numpy
 
 if TYPE_CHECKING:
     from deepgen.space import Size, Space
@@ -63,7 +62,7 @@ def space(
     """Count and describe the space of an operator on a target, or of a file."""
     from deepgen.cli.output import print_json
 
-    _import_numpy()
+    import_numpy()
     said = options.of_operator(dtype, layout, epilogue, fast_sums)
     if why:
         _tell_why(words, target, said, as_json=as_json)
@@ -80,25 +79,6 @@ def space(
         print_json(about)
     else:
         _print(found, about)
-
-
-def _import_numpy() -> None:
-    """Without the threads of its BLAS: on many cores they take more time to start than a space to be counted.
-
-    Only here, where nothing is multiplied, measured, or started as a process.
-    """
-    if "numpy" in sys.modules:
-        return
-    variable = "OPENBLAS_NUM_THREADS"
-    before = os.environ.get(variable)
-    os.environ[variable] = "1"
-    try:
-        import numpy  # noqa: F401
-    finally:
-        if before is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = before
 
 
 def _tell_why(words: list[str], target: str | None, said: Mapping[str, Any], *, as_json: bool) -> None:
