@@ -82,7 +82,11 @@ def runner(kernel: Kernel, target: Cpu, arrays: dict[str, Any], scalars: dict[st
     bound = native.bind(arrays, scalars, workspace)
     bound.prepare()
     kept += [native, bound]
-    return lambda: kept[-1].run()
+
+    def run() -> None:
+        kept[-1].run()
+
+    return run
 
 
 def compare(m: int, n: int, k: int, threads: int, rounds: int) -> dict[str, Any]:
@@ -123,7 +127,8 @@ def main() -> None:
     found = []
     for size in asked.sizes:
         for threads in asked.threads:
-            found.append(compare(*map(int, size.split(",")), threads, asked.rounds))
+            m, n, k = map(int, size.split(","))
+            found.append(compare(m, n, k, threads, asked.rounds))
             best = ", ".join(f"{name} {figure:.1f}" for name, figure in found[-1]["gflops, best"].items())
             print(f"{size:>16} on {threads}: GFLOP/s at best {best}; ratio {found[-1]['ratio']:.2f}", flush=True)
     if asked.json:
