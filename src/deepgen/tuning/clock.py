@@ -61,6 +61,10 @@ class Clock:
         self._seconds["building"] = max(0.0, self._seconds["building"] - seconds)
         self._seconds["measuring"] += seconds
 
+    def spent(self) -> dict[str, float]:
+        """Seconds so far, by part."""
+        return dict(self._seconds)
+
     def told(self) -> JsonObject:
         """What is recorded of a run."""
         return {**{part: round(seconds, 3) for part, seconds in self._seconds.items()}, "total": round(self.elapsed, 3)}

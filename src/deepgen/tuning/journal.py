@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,13 @@ from deepgen.tuning.rows import (
     CHECKPOINT,
     RESTART,
     Ask,
+    Damaged,
     Proposal,
     Tally,
     asked_row,
     done_values,
     final_of,
+    is_sound,
     pack,
     proposal_of,
     sealed,
@@ -151,9 +153,16 @@ class Journal(JournalFile):
 
     # Trials
 
-    def ask(self, told: int, wanted: int, proposals: Sequence[Proposal], checkpoint: JsonObject | None = None) -> None:
+    def ask(
+        self,
+        told: int,
+        wanted: int,
+        proposals: Sequence[Proposal],
+        checkpoint: JsonObject | None = None,
+        at: float | None = None,
+    ) -> None:
         """Record what a strategy proposed, before any of it is tried, and the state that this left the strategy in."""
-        now = time.time()
+        now = time.time() if at is None else at
         first = proposals[0].id if proposals else -1
         with self._transaction() as tally:
             after = replace(tally, asks=tally.asks + 1, trials=tally.trials + len(proposals))
@@ -165,9 +174,9 @@ class Journal(JournalFile):
                 after = after.with_key(CHECKPOINT)
             self._settle(after)
 
-    def finish(self, trials: Sequence[Trial]) -> None:
-        """Record how trials ended. Recording the same trial twice changes nothing."""
-        now = time.time()
+    def finish(self, trials: Sequence[Trial], ended_at: Mapping[int, float] | None = None) -> None:
+        """Record how trials ended, now or at the Unix times given. Recording the same trial twice changes nothing."""
+        now, known = time.time(), ended_at or {}
         update = (
             "UPDATE trials SET verdict = ?, seconds = ?, outcome = ?, done_at = ?, seal = ? "
             "WHERE id = ? AND rank = ? AND verdict IS NULL"
@@ -175,7 +184,9 @@ class Journal(JournalFile):
         with self._transaction() as before:
             after = before
             for trial in trials:
-                if self._db.execute(update, (*done_values(trial, now), trial.id, str(trial.rank))).rowcount:
+                if self._db.execute(
+                    update, (*done_values(trial, known.get(trial.id, now)), trial.id, str(trial.rank))
+                ).rowcount:
                     after = after.with_trial(trial)
             if after != before:
                 self._settle(after)
@@ -205,9 +216,21 @@ class Journal(JournalFile):
         """The ended trials, by id."""
         return [trial_of(row) for row in self._table("trials") if row[5]]
 
-    def ended_at(self) -> dict[int, float]:
-        """When each ended trial ended, in Unix time."""
-        return {row[0]: row[8] for row in self._table("trials") if row[5]}
+    def ended(self) -> list[tuple[Trial, float, float]]:
+        """The same, each with the Unix times at which it was asked for and at which it ended."""
+        return [(trial_of(row), row[3], row[8]) for row in self._table("trials") if row[5]]
+
+    def ended_from(self, first: int) -> list[tuple[Trial, float]]:
+        """The ended trials from this id on, and when they ended: for who follows a journal and knows the others."""
+        where = " WHERE id >= ? AND verdict IS NOT NULL ORDER BY done_at, id"
+
+        def read() -> list[tuple[Trial, float]]:
+            rows = self._rows("trials", where, (first,))
+            if not all(is_sound("trials", row) for row in rows):
+                raise Damaged("trials")
+            return [(trial_of(row), row[8]) for row in rows]
+
+        return self._reading(read)
 
     def trial(self, number: int) -> Trial | None:
         return next((trial_of(row) for row in self._table("trials") if row[0] == number and row[5]), None)

@@ -46,6 +46,11 @@ def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio:
     return Ratio(*(float(np.exp(log)) for log in (np.median(logs), *_interval(logs))))
 
 
+def median_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """The confidence interval of the median."""
+    return _interval(np.sort(np.asarray(samples, dtype=np.float64)))
+
+
 def _interval(ordered: Array) -> tuple[float, float]:
     """The confidence interval of the median that sorted samples have, whatever the noise looks like.
 

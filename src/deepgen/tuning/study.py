@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.tuning import journal as journals
 from deepgen.tuning import trust
-from deepgen.tuning.clock import summed
 from deepgen.tuning.definition import (
     STRANGE,
     check,
@@ -24,13 +24,13 @@ from deepgen.tuning.definition import (
     is_own_kernel,
     signed_part,
 )
-from deepgen.tuning.glance import described, known_shapes, sorted_verdicts, winner
+from deepgen.tuning.glance import described, known_shapes
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.speed import speed
-from deepgen.tuning.table import Row, as_frame, trial_row
+from deepgen.tuning.table import Row, as_frame
 from deepgen.tuning.text import bound_text, dropped_reasons, rate_text, seconds_text
 from deepgen.tuning.winner import Stored, read_winner, write_winner
-from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject, Kernel, Trial, finding, foreign, html
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign, html
 
 # What tuning, emitting and loading need is imported where it is used: reading a study does not wait for it.
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from deepgen.search import Kind
     from deepgen.space import Space
     from deepgen.tuning.best import Best
+    from deepgen.tuning.reading import Reading
     from deepgen.tuning.request import Plan, Request
 
 WINNER = "winner"
@@ -244,10 +245,7 @@ class Study:
 
     def rows(self) -> list[Row]:
         """One flat row per trial: its verdict and times, `knob.NAME`, `fact.NAME` and `event.NAME`."""
-        with self._journal() as journal:
-            trials, ended_at = journal.trials(), journal.ended_at()
-            raced = self.finals_seconds(self._finals(journal) or {})
-            return [trial_row(check_trial(t), ended_at.get(t.id), raced.get(t.id)) for t in trials]
+        return self.read().rows()
 
     def table(self) -> Any:
         """The same as a pandas DataFrame."""
@@ -379,36 +377,20 @@ class Study:
 
     def summary(self) -> JsonObject:
         """What `deepgen tune --json` prints."""
-        from deepgen.tuning.doubts import all_doubts, over_default
+        return self.read().summary()
+
+    def read(self) -> Reading:
+        """Everything in the journal, read once: what rows, a summary and a report are made of."""
+        from deepgen.tuning.reading import read
 
         with self._journal() as journal:
-            tally, finals = journal.tally(), self._finals(journal)
-            known = finals or {}
-            best = winner(self.shapes, self.target, tally)
-            if best is not None:
-                best["over_default"] = over_default(known)
-                found = journal.trial(int(str(best["trial"])))
-                best["trial_seconds"] = found.seconds if found is not None else None
-            time = summed(journal.times())
-            cold = self.definition["policy"]["cold"]
-            doubts: list[Json] = [*all_doubts(finals, journal.trials(), best, cold=cold)]
-        return {
-            "study": str(self.folder),
-            "operator": self.definition["operator"],
-            **({"also": self.definition["also"]} if "also" in self.definition else {}),
-            "target": self.target.name,
-            "trials": sorted_verdicts(self.about, tally),
-            "winner": best,
-            "baselines": [
-                {"name": row["name"], "seconds": row["seconds"], "ratio": row["ratio"], "interval": row["interval"]}
-                for row in known.get("baselines", [])
-            ],
-            "baselines_lost": known.get("baselines_lost", []),
-            **({"shapes": known["shapes"]} if best is not None and "shapes" in known else {}),
-            "waited": known.get("waited"),
-            "doubts": doubts,
-            "time": time,
-        }
+            return read(self, journal)
+
+    @property
+    def plot(self) -> Any:
+        """Charts of it, such as `study.plot.history()`; see deepgen.report.plots."""
+        # Of a layer above this one: found by its name when it is asked for, as registries find what they hold.
+        return import_module("deepgen.report.plots").Plots(self)
 
     def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:
         """The speed of a run that takes this many seconds; `finals`, if the caller has them, give the rates."""

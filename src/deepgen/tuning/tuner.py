@@ -61,10 +61,12 @@ def tune(
 @dataclass
 class _Best:
     seconds: float | None = None
+    improved: tuple[tuple[int, float], ...] = ()
 
-    def hear(self, trial: Trial) -> None:
+    def hear(self, trial: Trial, ended: int) -> None:
         if trial.seconds is not None and (self.seconds is None or trial.seconds < self.seconds):
             self.seconds = trial.seconds
+            self.improved = (*self.improved, (ended, trial.seconds))
 
 
 class _Run:
@@ -204,6 +206,8 @@ class _Run:
             share_of_bound=fast.get("share_of_bound"),
             elapsed=elapsed,
             time_left=self._time_left(elapsed),
+            improved=self.best.improved,
+            spent=self.clock.spent(),
             **changes,  # type: ignore[arg-type]
         )
         self.watch(self.progress)
@@ -226,7 +230,7 @@ class _Run:
 
     def _hear(self, trial: Trial) -> None:
         self.verdicts[trial.measurement.verdict.value] += 1
-        self.best.hear(trial)
+        self.best.hear(trial, sum(self.verdicts.values()))
         built = self.progress.built + (0 if trial.measurement.verdict.value.startswith("build_") else 1)
         slow = trial.measurement.verdict is Verdict.NOT_RUN
         failure = None if trial.ok or slow else f"{trial.measurement.verdict}: {trial.measurement.detail}"
