@@ -1,6 +1,7 @@
 """How far lowering goes: GEMM in f32 by a schedule written by hand, beside the family c_gemm at its default.
 
 Both are timed in turns, warm; the ratio is the median of the rounds' ratios, c_gemm's time over that of the schedule.
+On one thread the time is the processor's, which other programs disturb less.
 
     python benchmarks/rule_gemm_by_hand.py [--sizes 512,512,512 500,509,300] [--threads 1] [--rounds 60] [--json FILE]
 """
@@ -82,7 +83,11 @@ def runner(kernel: Kernel, target: Cpu, arrays: dict[str, Any], scalars: dict[st
     bound = native.bind(arrays, scalars, workspace)
     bound.prepare()
     kept += [native, bound]
-    return lambda: kept[-1].run()
+
+    def run() -> None:
+        kept[-1].run()
+
+    return run
 
 
 def compare(m: int, n: int, k: int, threads: int, rounds: int) -> dict[str, Any]:
@@ -100,13 +105,14 @@ def compare(m: int, n: int, k: int, threads: int, rounds: int) -> dict[str, Any]
         name: runner(kernel, target, {**arrays, "C": results[name]}, dict(operator.scalars()))
         for name, kernel in kernels.items()
     }
+    clock = time.thread_time if threads == 1 else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds + 3):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = clock()
             call()
             if turn >= 3:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     np.testing.assert_allclose(results["by hand"], results["c_gemm"], rtol=1e-4)
     ratios = [a / b for a, b in zip(seconds["c_gemm"], seconds["by hand"], strict=True)]
     gflops = {name: 2 * m * n * k / min(times) / 1e9 for name, times in seconds.items()}
@@ -123,7 +129,8 @@ def main() -> None:
     found = []
     for size in asked.sizes:
         for threads in asked.threads:
-            found.append(compare(*map(int, size.split(",")), threads, asked.rounds))
+            m, n, k = map(int, size.split(","))
+            found.append(compare(m, n, k, threads, asked.rounds))
             best = ", ".join(f"{name} {figure:.1f}" for name, figure in found[-1]["gflops, best"].items())
             print(f"{size:>16} on {threads}: GFLOP/s at best {best}; ratio {found[-1]['ratio']:.2f}", flush=True)
     if asked.json:
