@@ -189,8 +189,8 @@ class Draft:
         self._start(name)
         self.scopes = {**self.scopes, name: scope}
 
-    def cache_read(self, tensor: str, name: str, readers: Sequence[str]) -> None:
-        self._restructure(s.CacheRead(tensor, name, "global", tuple(readers)))
+    def cache_read(self, tensor: str, name: str, readers: Sequence[str], dtype: str | None = None) -> None:
+        self._restructure(s.CacheRead(tensor, name, "global", tuple(readers), dtype))
         self._start(name)
 
     def inline(self, stage: str) -> None:
