@@ -25,11 +25,12 @@ from deepgen.generators.rules.lower.lower import lower
 from deepgen.generators.rules.schedule.steps import (
     Annotate,
     CacheRead,
-    CacheWrite,
     ComputeAt,
     Layout,
     Reorder,
+    RFactor,
     Schedule,
+    SetScope,
     Split,
 )
 from deepgen.generators.templates.c_gemm.c_gemm import CGemm
@@ -45,27 +46,33 @@ def expression(m: int, n: int, k: int) -> Expression:
     return dg.expression(dg.compute("C", (m, n), lambda i, j: dg.sum(a[i, over] * b[over, j], over)), name="gemm")
 
 
-def schedule(rows: int, columns: int, block: int) -> Schedule:
-    """Threads take blocks of rows of A, packed; panels of B, packed, pass by; tiles are summed up in registers."""
+def schedule(rows: int, columns: int, block: int, depth: int) -> Schedule:
+    """Threads take blocks of rows, and go through K in blocks.
+
+    In a block, strips of rows of A and panels of columns of B, both packed, meet in tiles that are summed up in
+    registers and then added to C.
+    """
     return (
-        CacheWrite("C", "sums", "register"),
+        Split("C", "r0", (depth,)),
+        RFactor("C", "r0.0", "sums"),
+        SetScope("sums", "register"),
         Split("C", "i0", (block, rows)),
         Split("C", "i1", (columns,)),
-        Reorder("C", ("i0.0", "i1.0", "i0.1", "i0.2", "i1.1")),
+        Reorder("C", ("i0.0", "r0.0", "i1.0", "i0.1", "i0.2", "i1.1")),
         Annotate("C", "i0.0", "parallel"),
         Annotate("C", "i0.2", "unroll"),
         Annotate("C", "i1.1", "vector"),
         ComputeAt("sums", "C", "i0.1"),
-        Split("sums", "r0", (4,)),
-        Reorder("sums", ("r0.0", "r0.1", "i0", "i1")),
-        Annotate("sums", "r0.1", "unroll"),
+        Split("sums", "r0.1", (4,)),
+        Reorder("sums", ("r0.0", "r0.1.0", "r0.1.1", "i0", "i1")),
+        Annotate("sums", "r0.1.1", "unroll"),
         Annotate("sums", "i0", "unroll"),
         Annotate("sums", "i1", "vector"),
         CacheRead("B", "panel", "global", ("sums",)),
         ComputeAt("panel", "C", "i1.0"),
         Annotate("panel", "a1", "vector"),
         CacheRead("A", "strips", "global", ("sums",)),
-        ComputeAt("strips", "C", "i0.0"),
+        ComputeAt("strips", "C", "r0.0"),
         Split("strips", "a0", (rows,)),
         Reorder("strips", ("a0.0", "a1", "a0.1")),
         Layout("strips", (f"0/{rows}", "1", f"0%{rows}")),
@@ -98,7 +105,9 @@ def compare(m: int, n: int, k: int, threads: int, rounds: int) -> dict[str, Any]
     if threads == 1:
         config = {key: value for key, value in config.items() if key not in ("PARTITION", "TASKS")}
     lanes = target.vector_bytes // 4
-    function = lower(expression(m, n, k), schedule(8, 2 * lanes, 8), vector_bytes=target.vector_bytes)
+    function = lower(
+        expression(m, n, k), schedule(8, 2 * lanes, block=32, depth=min(k, 512)), vector_bytes=target.vector_bytes
+    )
     kernels = {"c_gemm": CGemm().emit(operator, target, config), "by hand": c.kernel(function, threads)}
     results = {name: np.zeros((m, n), np.float32) for name in kernels}
     calls = {
