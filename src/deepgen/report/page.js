@@ -88,11 +88,6 @@
     { rootMargin: "300px" },
   );
 
-  function drawAll() {
-    for (const details of document.querySelectorAll("details[data-print]")) details.open = true;
-    return Promise.all(places.map(draw));
-  }
-
   function again() {
     for (const view of drawn.values()) if (view) view.finalize();
     drawn.clear();
@@ -106,7 +101,7 @@
 
   for (const place of places) watcher.observe(place);
   dark.addEventListener("change", again);
-  addEventListener("beforeprint", drawAll);
+  addEventListener("beforeprint", () => places.forEach(draw));
 
   // A live page. The stream sends `trials`: rows by field, of trials that have ended since; `state`: texts for the
   // elements that are marked with data-live; and `renew`, when the whole report has changed, as after the finals.
