@@ -88,6 +88,10 @@
     { rootMargin: "300px" },
   );
 
+  function drawAll() {
+    return Promise.all(places.map(draw));
+  }
+
   function again() {
     for (const view of drawn.values()) if (view) view.finalize();
     drawn.clear();
@@ -101,7 +105,7 @@
 
   for (const place of places) watcher.observe(place);
   dark.addEventListener("change", again);
-  addEventListener("beforeprint", () => places.forEach(draw));
+  addEventListener("beforeprint", drawAll);
 
   // A live page. The stream sends `trials`: rows by field, of trials that have ended since; `state`: texts for the
   // elements that are marked with data-live; and `renew`, when the whole report has changed, as after the finals.
