@@ -15,7 +15,8 @@ from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, foreign
 DEFINITION = "cluster.json"
 LOG = "log.txt"
 _SIGNATURE = "signature"  # in the definition, over everything else in it
-_LOCK, _PROGRESS, _UP = "driver.lock", "progress.json", "up"
+PROGRESS = "progress.json"
+_LOCK, _UP = "driver.lock", "up"
 ENDED = ("done", "stopped", "failed")
 
 
@@ -113,14 +114,14 @@ class RunFolder:
         trust.require(data, signature, trust=trusted, origin=self.path, holds="a cluster run, its hosts and programs,")
 
     def progress(self) -> RunProgress:
-        data = _read(self.path / _PROGRESS)
+        data = _read(self.path / PROGRESS)
         if data is None:
             return RunProgress()
-        with foreign.shaped(str(self.path / _PROGRESS), "is not the progress of a cluster run"):
+        with foreign.shaped(str(self.path / PROGRESS), "is not the progress of a cluster run"):
             return RunProgress.from_json(data)
 
     def tell(self, progress: RunProgress) -> None:
-        _write(self.path / _PROGRESS, progress.to_json())
+        _write(self.path / PROGRESS, progress.to_json())
 
     def brought_up(self) -> str | None:
         """The cluster that this run has started and not yet stopped."""

@@ -1,7 +1,6 @@
 // Draws the charts of a report when they come into view, all of them before it is printed, and follows a live study.
 "use strict";
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const drawn = new Map(); // the name of a chart -> its view, or null while it is being drawn
 
@@ -10,9 +9,16 @@
     return Array.isArray(packed) ? packed : packed.index.map((i) => packed.levels[i]);
   }
 
-  const columns = {};
-  for (const [name, packed] of Object.entries(data.trials || {})) columns[name] = column(packed);
-  let trials = (columns.trial || []).length;
+  let data, columns, trials, places;
+
+  function load() {
+    data = JSON.parse(document.getElementById("data").textContent);
+    columns = {};
+    for (const [name, packed] of Object.entries(data.trials || {})) columns[name] = column(packed);
+    trials = (columns.trial || []).length;
+    places = [...document.querySelectorAll("[data-chart]")];
+    for (const place of places) watcher.observe(place);
+  }
 
   function rows(fields, from = 0) {
     const out = [];
@@ -82,7 +88,6 @@
     }
   }
 
-  const places = [...document.querySelectorAll("[data-chart]")];
   const watcher = new IntersectionObserver(
     (seen) => seen.filter((one) => one.isIntersecting).forEach((one) => draw(one.target)),
     { rootMargin: "300px" },
@@ -103,12 +108,11 @@
     }
   }
 
-  for (const place of places) watcher.observe(place);
+  load();
   dark.addEventListener("change", again);
   addEventListener("beforeprint", drawAll);
 
-  // A live page. The stream sends `trials`: rows by field, of trials that have ended since; `state`: texts for the
-  // elements that are marked with data-live; and `renew`, when the whole report has changed, as after the finals.
+  // A live page has another script, which adds trials as they end, and in time puts a newer report in place of this.
   function append(fresh) {
     for (const row of fresh) {
       for (const name of Object.keys(columns)) columns[name].push(row[name] === undefined ? null : row[name]);
@@ -122,21 +126,16 @@
     }
   }
 
-  function tell(texts) {
-    for (const [name, text] of Object.entries(texts)) {
-      for (const place of document.querySelectorAll(`[data-live="${CSS.escape(name)}"]`)) place.textContent = text;
+  function replace(newer) {
+    for (const view of drawn.values()) if (view) view.finalize();
+    drawn.clear();
+    watcher.disconnect();
+    for (const part of ["body > header", "body > main", "body > footer", "#data"]) {
+      document.querySelector(part).replaceWith(newer.querySelector(part));
     }
+    load();
   }
 
-  function follow() {
-    const stream = new EventSource(data.live.events);
-    stream.addEventListener("trials", (event) => append(JSON.parse(event.data)));
-    stream.addEventListener("state", (event) => tell(JSON.parse(event.data)));
-    stream.addEventListener("renew", () => location.reload());
-    stream.addEventListener("open", () => tell({ connection: "following" }));
-    stream.addEventListener("error", () => tell({ connection: "the connection was lost; trying again" }));
-  }
-
-  if (data.live.events) follow();
+  if (data.live.events) window.deepgenReport = { append, replace, live: () => data.live, columns: () => columns };
   document.documentElement.dataset.ready = "yes";
 })();

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache
@@ -35,23 +35,20 @@ _MANY = 2_000  # trials, above which charts are drawn on a canvas: a page of so 
 def render(facts: Facts, live: Mapping[str, Any] | None = None) -> str:
     """The page of a study, or of several.
 
-    `live` is for a page that follows its study: `events` is the address of a stream of server-sent events, and `stop`,
-    where the study may be stopped from the page, the address to post to. page.js says which events it understands.
+    `live` is for a page that follows its study: what its script needs to know (`serve/static/study.js`).
     """
     check_libraries()
     import jinja2
 
-    here = importlib.resources.files("deepgen.report")
     environment = jinja2.Environment(
         autoescape=True,
-        loader=jinja2.FunctionLoader(lambda name: (here / name).read_text(encoding="utf-8")),
+        loader=jinja2.FunctionLoader(_text),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {"seconds": seconds_text, "moment": _moment, "sentence": sentence, "commands": _commands}
     environment.globals |= {"without_advice": without_advice}
-    script = (here / "page.js").read_text(encoding="utf-8")
     figures = figures_of(facts)
     data: dict[str, Any] = {"charts": {figure.name: _spec(figure) for figure in figures}, "live": dict(live or {})}
     if facts["kind"] == "study":
@@ -62,10 +59,10 @@ def render(facts: Facts, live: Mapping[str, Any] | None = None) -> str:
         live=live,
         tables=tables,
         data=_embedded(data),
-        style=(here / "page.css").read_text(encoding="utf-8"),
+        style=_text("page.css"),
         vega=vega_script() if figures else "",
-        script=script,
-        policy=_policy([script, *([vega_script()] if figures else [])], live),
+        script=_text("page.js"),
+        policy=policy(live=live is not None),
     )
 
 
@@ -103,13 +100,18 @@ def _embedded(data: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _policy(scripts: Sequence[str], live: Mapping[str, Any] | None) -> str:
-    """Only these scripts run, and nothing is loaded; a live page talks to the server it came from."""
+@cache
+def policy(*, live: bool = False) -> str:
+    """Only these scripts run, and nothing is loaded; a live page has another one, and talks to where it came from."""
+    scripts = (_text("page.js"), vega_script())
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
-    connect = " connect-src 'self';" if live else ""
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:;{connect} base-uri 'none'"
-    )
+    own, connect = (" 'self'", " connect-src 'self';") if live else ("", "")
+    look = "style-src 'unsafe-inline'; img-src data:;"
+    return f"default-src 'none'; script-src {hashes}{own}; {look}{connect} base-uri 'none'"
+
+
+def _text(name: str) -> str:
+    return (importlib.resources.files("deepgen.report") / name).read_text(encoding="utf-8")
 
 
 def _moment(at: float) -> str:

@@ -14,11 +14,13 @@ from deepgen.tuning.rows import (
     CHECKPOINT,
     RESTART,
     Ask,
+    Damaged,
     Proposal,
     Tally,
     asked_row,
     done_values,
     final_of,
+    is_sound,
     pack,
     proposal_of,
     sealed,
@@ -217,6 +219,18 @@ class Journal(JournalFile):
     def ended(self) -> list[tuple[Trial, float, float]]:
         """The same, each with the Unix times at which it was asked for and at which it ended."""
         return [(trial_of(row), row[3], row[8]) for row in self._table("trials") if row[5]]
+
+    def ended_from(self, first: int) -> list[tuple[Trial, float]]:
+        """The ended trials from this id on, and when they ended: for who follows a journal and knows the others."""
+        where = " WHERE id >= ? AND verdict IS NOT NULL ORDER BY done_at, id"
+
+        def read() -> list[tuple[Trial, float]]:
+            rows = self._rows("trials", where, (first,))
+            if not all(is_sound("trials", row) for row in rows):
+                raise Damaged("trials")
+            return [(trial_of(row), row[8]) for row in rows]
+
+        return self._reading(read)
 
     def trial(self, number: int) -> Trial | None:
         return next((trial_of(row) for row in self._table("trials") if row[0] == number and row[5]), None)

@@ -236,7 +236,7 @@ class JournalFile:
             raise Damaged(key)
         return unpack(row[2])
 
-    def _rows(self, table: str, where: str = "", values: Sequence[str] = ()) -> list[Row]:
+    def _rows(self, table: str, where: str = "", values: Sequence[str | int] = ()) -> list[Row]:
         return self._db.execute(f"SELECT {', '.join(COLUMNS[table])}, seal FROM {table}{where}", values).fetchall()
 
     def _reading(self, read: Callable[[], T]) -> T:
