@@ -206,10 +206,10 @@ def test_the_list_tells_states_devices_runs_and_bundles(served: Served, studies:
     (studies / "broken <b>").mkdir()
     (studies / "broken <b>" / FILE).write_text("no journal")
     host = Host("192.0.2.10", "/home/me/deepgen", "me")
-    run = RunFolder(studies / "run")
+    folder = RunFolder(studies / "run")
     group = WorkGroup("a100", "sim", host, host, (GroupTask("a.toml", "a"),), devices=(0, 3))
-    run.define(Definition(Cluster("/cluster.toml", (group,))))
-    run.tell(RunProgress("running", "1 group", {"a100": GroupProgress(1, 1, "gemm", "searching: 3/9 trials")}))
+    folder.define(Definition(Cluster("/cluster.toml", (group,))))
+    folder.tell(RunProgress("running", "1 group", {"a100": GroupProgress(1, 1, "gemm", "searching: 3/9 trials")}))
     shutil.copytree(studies / "one", studies / "run/a100/inner")
     (studies / "b.results.jsonl").write_text('{"bundle": "b", "study": "one", "device": "d"}\n{"trial": 1}\n{"tri')
 

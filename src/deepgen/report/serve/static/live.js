@@ -51,6 +51,20 @@ export function line(table, cells) {
   return row;
 }
 
+// Show these children. Only what differs is replaced, so that a link or a button that has the focus keeps it.
+export function fill(place, children) {
+  children.forEach((one, i) => (place.children[i] ? renew(place.children[i], one) : place.append(one)));
+  while (place.children.length > children.length) place.lastElementChild.remove();
+}
+
+function renew(old, fresh) {
+  if (old.isEqualNode(fresh)) return;
+  const parts = [...fresh.childNodes];
+  const alike = old.cloneNode(false).isEqualNode(fresh.cloneNode(false)) && parts.length === old.childNodes.length;
+  if (alike && parts.length) parts.forEach((one, i) => renew(old.childNodes[i], one));
+  else old.replaceWith(fresh);
+}
+
 export function moment(seconds) {
   return new Date(seconds * 1000).toLocaleTimeString();
 }

@@ -1,7 +1,7 @@
 // A report that follows its study: trials are added to its charts as they end. When there is more to say, as after the
 // finals, or when there are twice as many trials as it was made of, a newer report takes its place.
 
-import { ask, cell, follow, line, moment } from "/static/live.js";
+import { ask, cell, fill, follow, line, moment } from "/static/live.js";
 
 const MOST_LATEST = 12;
 const report = window.deepgenReport;
@@ -101,6 +101,6 @@ function showDevices(row) {
     const where = [cell(one.host), cell(one.device || row.target)];
     return line(table, [...where, cell(one.trials, "number"), cell(one.last, "number"), cell(moment(one.at))]);
   });
-  table.tBodies[0].replaceChildren(...lines);
+  fill(table.tBodies[0], lines);
   document.getElementById("devices").hidden = lines.length === 0;
 }
