@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_text import HOSTILE
 
 import deepgen as dg
 from deepgen.cluster.folder import Definition, GroupProgress, RunFolder, RunProgress
@@ -23,7 +24,6 @@ from deepgen.tuning.request import Request, plan
 from deepgen.vocabulary import DeepgenError, Measurement, Trial, Verdict
 
 RECORDING = Path(__file__).parents[2] / "benchmarks/h200/recorded/sm90_gemm_bf16_2048x2048x2048.json.gz"
-HOSTILE = "kernel.c:3: error: </script><script>alert(1)</script><img src=x onerror=alert(2)> | `` ` & \x1b[31m"
 
 
 @pytest.fixture(scope="session")

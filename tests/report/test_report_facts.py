@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_text import HOSTILE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from conftest import HOSTILE
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

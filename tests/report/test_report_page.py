@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_text import HOSTILE
 
-from conftest import HOSTILE
 from deepgen.cli.main import main
 from deepgen.report.charts import check_libraries
 from deepgen.tuning import Study

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from deepgen.operators import gemm_inputs, gemm_reference
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work, plain
+from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.products import EXACT_SHARE, tiny_floor
 from deepgen.operators.signature import ROWS, Param, Signature, Size, Solved, TensorFacts
 from deepgen.operators.words import Word
@@ -44,6 +45,7 @@ class Gemm(Operator):
         Word("B", "batch size", aliases=("batch",)),
         Word("dtype", "data type of A and B; 8-bit types give wider results", "choice", "f32", choices=(*DTYPES,)),
         Word("layout", "which of A and B is transposed", "choice", "nn", choices=LAYOUTS),
+        Word("epilogue", "what follows: bias, and then relu, gelu or silu, such as bias,relu", "choice", "none"),
         Word("fast_sums", "allow 8-bit floats to accumulate in fewer bits than f32", "flag", False),
     )
 
@@ -173,6 +175,11 @@ class Gemm(Operator):
     def reference_kernel(self, language: str) -> Kernel | None:
         return gemm_reference.kernel(self, language)
 
+    def expression(self) -> Expression:
+        from deepgen.operators.gemm_expression import gemm_expression
+
+        return gemm_expression(self)
+
     def tolerance(self, output: str = "C", probe: str = "normal") -> Tolerance:
         """Rounding grows like a random walk: each of K additions rounds a partial sum of size up to sqrt(K).
 
@@ -220,12 +227,16 @@ class Gemm(Operator):
 
     @classmethod
     def make(cls, given: Mapping[str, Any]) -> Gemm:
-        return gemm(**{_FIELDS.get(word, word): value for word, value in given.items()})
+        said = {_FIELDS.get(word, word): value for word, value in given.items()}
+        follows = _follows(said.pop("epilogue", "none"))
+        return gemm(**said, **follows)
 
     def said(self) -> Mapping[str, Any]:
         batch = {"B": self.batch} if self.batch > 1 else {}
         sums = {"fast_sums": True} if self.fast_sums else {}
-        return {"M": self.m, "N": self.n, "K": self.k, **batch, "dtype": self.a, "layout": self.layout, **sums}
+        steps = [*(["bias"] if self.bias else []), *([self.activation] if self.activation != "none" else [])]
+        then = {"epilogue": ",".join(steps)} if steps else {}
+        return {"M": self.m, "N": self.n, "K": self.k, **batch, "dtype": self.a, "layout": self.layout, **then, **sums}
 
 
 def gemm(
@@ -268,6 +279,17 @@ def gemm(
     a, b, c, acc = (implied if given is None else our_name(given) for given, implied in formats)
     layout = layout.lower() if isinstance(layout, str) else layout
     return Gemm(m, n, k, batch, a, b, c, acc, layout, alpha, beta, bias, activation, scales, fast_sums)
+
+
+def _follows(epilogue: str) -> dict[str, Any]:
+    """The fields that an epilogue stands for."""
+    steps = [] if epilogue == "none" else epilogue.split(",")
+    bias = steps[:1] == ["bias"]
+    after = steps[1:] if bias else steps
+    if len(after) > 1 or not set(after) <= set(ACTIVATIONS):
+        allowed = "bias, one of " + ", ".join(ACTIVATIONS[1:]) + ", or bias and one of them"
+        raise BadInput(f"gemm: epilogue {epilogue!r}", allowed=allowed)
+    return {"bias": bias, "activation": after[0] if after else "none"}
 
 
 def _with_leading(scalars: Mapping[str, int | float], gemm: Gemm) -> Mapping[str, int | float]:

@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 
 from deepgen.space.arrays import evaluate_arrays
+from deepgen.space.engine import Budget
 from deepgen.space.expr import Expr
 from deepgen.space.kinds import Array
 from deepgen.space.nodes import Nodes
@@ -33,9 +34,14 @@ class Sample:
     """Assignments around a few random configs, and the states they fall into."""
 
     def __init__(
-        self, nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr], combinations: Combinations
+        self,
+        nodes: Nodes,
+        allowed: dict[str, Array],
+        constraints: Sequence[Expr],
+        combinations: Combinations,
+        budget: Budget,
     ) -> None:
-        self.nodes, self.names = nodes, list(allowed)
+        self.nodes, self.names, self.budget = nodes, list(allowed), budget
         self.constraints = list(constraints)
         self.bits = {name: 1 << i for i, name in enumerate(self.names)}
         self.scopes = [sum(self.bits[n] for n in nodes.scope(c)) for c in constraints]
@@ -45,6 +51,12 @@ class Sample:
         self.places, self.segment = _vary(self.groups, configs, rng)
         self.rows = len(self.segment)
         self._known: dict[tuple[int, int], tuple[Array | None, Array]] = {}
+
+    @property
+    def cost(self) -> int:
+        """What the number of states after one more set of knobs takes at least."""
+        every = (Staged(self.nodes, c, sorted(self.nodes.scope(c))).cost(self.rows) for c in self.constraints)
+        return max(every, default=0)
 
     def open(self, assigned: int) -> float:
         """The logarithm of the number of states after the knobs `assigned` (as bits) have values."""
@@ -70,6 +82,7 @@ class Sample:
             scope = [n for n in self.names if self.bits[n] & self.scopes[index]]
             ahead = [n for n in scope if self.bits[n] & own]
             staged = Staged(self.nodes, self.constraints[index], ahead + [n for n in scope if n not in ahead])
+            self.budget.spend(staged.cost(self.rows))
             slots, ok = staged.advance({}, 0, len(ahead), {n: self.places[n] for n in ahead})
             column = merge(list(slots.values()), self.rows)[0] if slots else None
             self._known[key] = (column, np.broadcast_to(ok, (self.rows,)))
@@ -85,14 +98,14 @@ def sharp_combinations(nodes: Nodes, allowed: dict[str, Array], constraints: Seq
     for expr in sorted(constraints, key=lambda c: -len(nodes.scope(c))):
         names = sorted(nodes.scope(expr))
         sizes = [len(allowed[n]) for n in names]
-        if expr.op == "points" or prod(sizes) > _TABLE_CELLS:
+        if not names or expr.op == "points" or prod(sizes) > _TABLE_CELLS:
             continue
         grid = {n: allowed[n].reshape([-1 if a == b else 1 for b in range(len(names))]) for a, n in enumerate(names)}
         met = np.nonzero(np.broadcast_to(evaluate_arrays(nodes, expr, grid), sizes))
         if len(met[0]):
             found.append((nodes.scope(expr), {n: allowed[n][m] for n, m in zip(names, met, strict=True)}))
             tables.append(expr)
-    nodes.sharpen(found, tables)
+    nodes.sharpen(found, tables, constraints)
     return found
 
 
@@ -122,20 +135,25 @@ def _walk(nodes: Nodes, groups: list[Group], constraints: Sequence[Expr], rng: n
         rows = rng.integers(0, _size(group), _WALKERS)
         return {n: places[rows] for n, places in group.items()}
 
-    def broken(places: dict[str, Array]) -> Array:
-        total: Array = np.zeros(_WALKERS, dtype=np.int64)
-        for constraint in constraints:
-            total = total + ~evaluate_arrays(nodes, constraint, places)
-        return total
+    def breaks(places: dict[str, Array], constraint: Expr) -> Array:
+        return ~np.broadcast_to(evaluate_arrays(nodes, constraint, places), (_WALKERS,))
 
     places = {n: p for group in groups for n, p in drawn(group).items()}
-    now = broken(places)
+    broken = [breaks(places, c) for c in constraints]
+    now = sum(broken, start=np.zeros(_WALKERS, dtype=np.int64))
     for step in range(_STEPS * len(groups)):
-        moved = {**places, **drawn(groups[step % len(groups)])}
-        then = broken(moved)
+        group = groups[step % len(groups)]
+        moved = {**places, **drawn(group)}
+        after = [
+            breaks(moved, c) if nodes.scope(c) & group.keys() else same
+            for c, same in zip(constraints, broken, strict=True)
+        ]
+        then = sum(after, start=np.zeros(_WALKERS, dtype=np.int64))
         # How often a change was possible shows how much room a walker's surroundings leave.
         roomy = 0.9 * roomy + (then == 0)
-        places = {n: np.where(then <= now, moved[n], p) for n, p in places.items()}
+        taken = then <= now
+        places = {n: np.where(taken, moved[n], p) if n in group else p for n, p in places.items()}
+        broken = [np.where(taken, a, b) for a, b in zip(after, broken, strict=True)]
         now = np.minimum(then, now)
     best = np.lexsort((-roomy, now))[:_CONFIGS]
     return {n: p[best] for n, p in places.items()}

@@ -153,7 +153,7 @@ def calm_seconds() -> float:
 
 
 def wait_for_calm(session: Arena, limit: float, say: Callable[[str], None]) -> JsonObject:
-    """How long the machine was disturbed, by what, and what still disturbed it when the time was up."""
+    """Wait until nothing disturbs the machine: for how long, what had, and what still did when the time was up."""
     started = time.monotonic()
     by = disturbed = session.disturbed() if limit > 0 else None
     while disturbed is not None and time.monotonic() - started < limit:

@@ -179,7 +179,7 @@ def plan(request: Request) -> Plan:
     name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
     folder = request.study or request.out / name
     space.arrange(_known_orders(folder))
-    if space.count() == 0:
+    if space.empty():
         reasons = ", ".join(f"'{name}'" for name in space.why_empty()) or "the domains given"
         raise BadInput(
             f"the space of {request.operator.describe()} is empty", allowed=f"what leaves nothing: {reasons}"

@@ -44,7 +44,7 @@ class Remainder:
         return f"(({self.of}) % {self.by})"
 
 
-Atom: TypeAlias = Iter | Quotient | Remainder
+Atom: TypeAlias = "Iter | Quotient | Remainder"
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,12 @@ class Index:
         return Index(((Remainder(rest, by), 1),))
 
     def __str__(self) -> str:
-        parts = [str(a) if c == 1 else f"{a} * {c}" for a, c in self.terms]
-        if self.constant or not parts:
-            parts.append(str(self.constant))
-        return " + ".join(parts)
+        signed = [(c, str(a) if abs(c) == 1 else f"{a} * {abs(c)}") for a, c in self.terms]
+        if self.constant or not signed:
+            signed.append((self.constant, str(abs(self.constant))))
+        first, *others = signed
+        head = ("-" if first[0] < 0 else "") + first[1]
+        return head + "".join(f" {'-' if sign < 0 else '+'} {told}" for sign, told in others)
 
     @property
     def iterators(self) -> frozenset[str]:

@@ -6,9 +6,9 @@ and stages before it. Some stages are outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from deepgen.operators.expr.index import Index
 
@@ -107,7 +107,7 @@ class Select:
         return self.then.dtype
 
 
-Value: TypeAlias = Const | Place | Read | Cast | Unary | Binary | Compare | Logic | Select
+Value: TypeAlias = "Const | Place | Read | Cast | Unary | Binary | Compare | Logic | Select"
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,15 @@ class Expression:
         return next(one for one in either if one.name == name)
 
 
+@runtime_checkable
+class HasExpression(Protocol):
+    """What an operator offers beside, if it can be written as an expression."""
+
+    def expression(self) -> Expression:
+        """Its tensors are those of the signature, by name and in order. Raises BadInput where there is none."""
+        ...
+
+
 def children(value: Value) -> tuple[Value, ...]:
     if isinstance(value, (Const, Place, Read)):
         return ()
@@ -181,6 +190,26 @@ def children(value: Value) -> tuple[Value, ...]:
     if isinstance(value, Select):
         return (value.condition, value.then, value.otherwise)
     return (value.left, value.right)
+
+
+def with_children(value: Value, made: Sequence[Value]) -> Value:
+    """The same node made of other operands."""
+    if isinstance(value, (Const, Place, Read)):
+        return value
+    if isinstance(value, (Cast, Unary)):
+        return replace(value, value=made[0])
+    if isinstance(value, Select):
+        return Select(*made)
+    return replace(value, left=made[0], right=made[1])
+
+
+def substituted(value: Value, by: Mapping[str, Index | int]) -> Value:
+    """With other indices in place of iterators."""
+    if isinstance(value, Place):
+        return Place(value.index.substitute(by), value.dtype)
+    if isinstance(value, Read):
+        return Read(value.tensor, tuple(index.substitute(by) for index in value.indices), value.dtype)
+    return with_children(value, [substituted(child, by) for child in children(value)])
 
 
 def walk(value: Value) -> Iterator[Value]:

@@ -1,0 +1,299 @@
+"""Functions as C: threads of the pool, the compiler's own vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+
+from deepgen.generators.rules.emit.c_values import Scope, arithmetic, narrowed
+from deepgen.generators.rules.emit.names import Names
+from deepgen.generators.rules.intrinsics.dots import DOTS, include
+from deepgen.generators.rules.intrinsics.dots import function as dot_function
+from deepgen.generators.rules.lower.build import combined
+from deepgen.generators.rules.lower.ir import Alloc, Buffer, Fence, For, Function, If, Seq, Stmt, Store, walk
+from deepgen.generators.rules.lower.tensorize import operands
+from deepgen.generators.rules.schedule.steps import PARALLEL, SERIAL, VECTOR
+from deepgen.operators.expr.nodes import Read
+from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
+
+_REDUCED = {"sum": "sum", "prod": "prod", "max": "most", "min": "least"}
+_HEADERS = ("numbers.h", "vector_math.h")
+_MATH = '#define LANES {lanes}\n#include "vector_math.h"\n#undef LANES'
+_TEMPLATES = "deepgen.generators.templates"
+_MASKS = {"f32": "i32", "f64": "i64", "u8": "i8"}
+_WRAPS = {"i8": "u8", "u8": "u8", "i16": "u16", "i32": "u32", "i64": "u64"}
+
+
+def kernel(function: Function, threads: int = 1, name: str | None = None) -> Kernel:
+    """The kernel of a function on so many threads."""
+    entry = f"deepgen_{Names().of(name or function.name)}"
+    bytes_needed = function.shared_bytes + threads * function.thread_bytes
+    workspace = WorkspaceArg("scratch", bytes_needed) if bytes_needed else ScalarArg("i64", 0)
+    tensors = tuple(TensorArg(buffer.name) for buffer in function.parameters)
+    return Kernel(
+        name=name or function.name,
+        language="c",
+        sources=(Source("kernel.c", emit(function, entry)), *headers(function)),
+        flags=("-std=gnu11", "-pthread"),
+        plan=LaunchPlan((Step(entry, (*tensors, workspace, ScalarArg("i32", threads))),)),
+    )
+
+
+def headers(function: Function) -> tuple[Source, ...]:
+    """The files that a function's text includes."""
+    own = resources.files(__package__)
+    found = [Source(name, own.joinpath(name).read_text()) for name in _HEADERS]
+    if _parallel(function):
+        templates = resources.files(_TEMPLATES)
+        found += [Source(name, templates.joinpath(name).read_text()) for name in ("cpu_pool.h", "x86_pool.h")]
+    return tuple(found)
+
+
+def emit(function: Function, entry: str) -> str:
+    """One file of C with the function `entry`: its tensors, its workspace, how many threads."""
+    return file_text([definitions(function, entry)], _parallel(function))
+
+
+def file_text(parts: Sequence[Definitions], parallel: bool) -> str:
+    """One file with several definitions."""
+    vectors = frozenset().union(*(part.vectors for part in parts))
+    dots = [DOTS[name] for name in sorted(frozenset().union(*(part.dots for part in parts)))]
+    lines = [*dict.fromkeys(include(dot) for dot in dots), '#include "numbers.h"']
+    lines += ['#include "cpu_pool.h"'] if parallel else []
+    return "\n".join([*lines, "", *vector_types(vectors), *map(dot_function, dots), *(part.text for part in parts)])
+
+
+@dataclass(frozen=True)
+class Definitions:
+    text: str
+    vectors: frozenset[tuple[str, int]]
+    dots: frozenset[str]  # products that instructions do
+
+
+def definitions(function: Function, entry: str) -> Definitions:
+    """The functions of a file, without what it includes: several may share a file."""
+    return _Emitter(function, entry).definitions()
+
+
+def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
+    """The lines that define the vector types which a text uses."""
+    wanted = set(used) | {("f32", lanes) for kind, lanes in used if kind == "u16"}
+    lines = []
+    for kind, lanes in sorted(wanted):
+        if kind in ("f32", "f64"):
+            lines.append(f"FLOAT_VECTOR({kind}, {_MASKS[kind]}, {lanes})")
+            lines += [f"LANE_MATH(f64, {lanes})"] if kind == "f64" else _MATH.format(lanes=lanes).splitlines()
+        elif kind != "u16":
+            lines.append(f"WHOLE_VECTOR({kind}, {_MASKS.get(kind, kind)}, {_WRAPS[kind]}, {lanes})")
+    lines += [f"STORED_VECTOR({lanes})" for kind, lanes in sorted(wanted) if kind == "u16"]
+    return [*lines, ""] if lines else []
+
+
+def _parallel(function: Function) -> bool:
+    return any(isinstance(s, For) and s.kind == PARALLEL for s in walk(function.body))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in the text a statement stands."""
+
+    buffers: Mapping[str, Buffer]
+    ranges: Mapping[str, tuple[int, int]]  # of the loops around
+    in_thread: bool = False
+
+    def inside(self, variable: str, extent: int) -> _Place:
+        return replace(self, ranges={**self.ranges, variable: (0, extent - 1)})
+
+    def having(self, buffer: Buffer) -> _Place:
+        return replace(self, buffers={**self.buffers, buffer.name: buffer})
+
+
+@dataclass
+class _Emitter:
+    function: Function
+    entry: str
+    names: Names = field(default_factory=Names)
+    parts: list[str] = field(default_factory=list)  # functions for parallel loops
+    vectors: set[tuple[str, int]] = field(default_factory=set)
+    dots: set[str] = field(default_factory=set)
+
+    def definitions(self) -> Definitions:
+        parameters = {buffer.name: buffer for buffer in self.function.parameters}
+        for buffer in parameters:
+            self.names.of(buffer)
+        body = self.statement(self.function.body, _Place(parameters, {}), 1)
+        declared = [f"{self.pointer(buffer)}" for buffer in self.function.parameters]
+        head = f"void {self.entry}({', '.join([*declared, 'void *workspace', 'i32 threads'])}) {{"
+        unused = "    (void)workspace, (void)threads;"
+        text = "\n".join([*self.parts, head, unused, *body, "}", ""])
+        return Definitions(text, frozenset(self.vectors), frozenset(self.dots))
+
+    def pointer(self, buffer: Buffer) -> str:
+        const = "const " if buffer in self.function.inputs else ""
+        return f"{const}{buffer.dtype} *restrict {self.names.of(buffer.name)}"
+
+    def scope(self, place: _Place, vector: For | None = None) -> Scope:
+        ranges = {**place.ranges, **({vector.variable: (0, vector.extent - 1)} if vector else {})}
+        return Scope(self.names, place.buffers, ranges, vector, self.vectors)
+
+    def statement(self, statement: Stmt, place: _Place, depth: int) -> list[str]:
+        indent = "    " * depth
+        if isinstance(statement, Seq):
+            return [line for s in statement.body for line in self.statement(s, place, depth)]
+        if isinstance(statement, Alloc):
+            return self.alloc(statement, place, depth)
+        if isinstance(statement, If):
+            scope = self.scope(place)
+            asked = " && ".join(f"{scope.index(c)} >= 0" for c in statement.conditions)
+            lines = [f"{indent}if ({asked}) {{", *self.statement(statement.then, place, depth + 1)]
+            if statement.otherwise is not None:
+                lines += [f"{indent}}} else {{", *self.statement(statement.otherwise, place, depth + 1)]
+            return [*lines, f"{indent}}}"]
+        if isinstance(statement, Fence):
+            return [f'{indent}__asm__ volatile("" ::: "memory");']
+        if isinstance(statement, Store):
+            return [indent + line for line in self.store(statement, self.scope(place))]
+        if isinstance(statement, For) and statement.kind == VECTOR:
+            assert isinstance(statement.body, Store), "vector loops hold one store"
+            return [indent + line for line in self.vector_store(statement.body, self.scope(place, statement))]
+        if isinstance(statement, For) and statement.kind in DOTS:
+            return [indent + self.dot(statement, place)]
+        if isinstance(statement, For) and statement.kind == PARALLEL:
+            return self.parallel(statement, place, depth)
+        if isinstance(statement, For) and statement.kind == SERIAL:
+            name = self.names.of(statement.variable)
+            head = f"{indent}for (i64 {name} = 0; {name} < {self.end(statement, place)}; {name}++) {{"
+            inner = place.inside(statement.variable, statement.extent)
+            return [head, *self.statement(statement.body, inner, depth + 1), f"{indent}}}"]
+        raise BadInput(f"{statement} cannot be written in C", allowed="loops of processors")
+
+    def end(self, loop: For, place: _Place) -> str:
+        text = str(loop.extent)
+        for limit in loop.limits:
+            text = f"least({text}, {self.scope(place).index(limit)})"
+        return text
+
+    def alloc(self, alloc: Alloc, place: _Place, depth: int) -> list[str]:
+        buffer, indent = alloc.buffer, "    " * depth
+        name = self.names.of(buffer.name)
+        if buffer.lanes:
+            kind = arithmetic(buffer.dtype) + (f"x{buffer.lanes}" if buffer.lanes > 1 else "")
+            self.scope(place).need(arithmetic(buffer.dtype), buffer.lanes)
+            count = -(-buffer.elements // buffer.lanes)
+            variables = ", ".join(self.scope(place).variable(buffer, n) for n in range(count))
+            declared = f"{kind} {variables};"
+        elif buffer.offset is None:
+            declared = f"_Alignas(64) {buffer.dtype} {name}[{buffer.elements}];"
+        else:
+            start = "own" if place.in_thread else "(char *)workspace"
+            declared = f"{buffer.dtype} *restrict {name} = ({buffer.dtype} *)({start} + {buffer.offset});"
+        body = self.statement(alloc.body, place.having(buffer), depth + 1)
+        return [f"{indent}{{", f"{indent}    {declared}", *body, f"{indent}}}"]
+
+    def store(self, store: Store, scope: Scope) -> list[str]:
+        buffer, (offset,) = scope.buffers[store.buffer], store.indices
+        value = store.value
+        if store.reduce:
+            value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
+        text = scope.value(value).text
+        stored = text if buffer.lanes else narrowed(buffer.dtype, text)
+        return [f"{scope.element(buffer, offset)} = {stored};"]
+
+    def vector_store(self, store: Store, scope: Scope) -> list[str]:
+        buffer, (offset,) = scope.buffers[store.buffer], store.indices
+        along = scope.along(offset)
+        if along == 0:
+            return self.horizontal(store, scope)
+        value = store.value
+        if store.reduce:
+            value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
+        made = scope.whole(value)
+        if along == 1:
+            stored = made.text if buffer.lanes else narrowed(buffer.dtype, made.text, made.lanes)
+            to = scope.vector_at(buffer, offset)
+            return [f"{to} = {stored};" if buffer.lanes else f"put_{to}, {stored});"]
+        elements = [scope.element(buffer, scope.lane(offset, n)) for n in range(made.lanes)]
+        each = [f"{to} = {narrowed(buffer.dtype, f'lanes[{n}]')};" for n, to in enumerate(elements)]
+        return ["{", f"    {made.name} lanes = {made.text};", *(f"    {line}" for line in each), "}"]
+
+    def horizontal(self, store: Store, scope: Scope) -> list[str]:
+        """A reduction of all lanes."""
+        assert store.reduce, "an element is written once"
+        buffer, (offset,) = scope.buffers[store.buffer], store.indices
+        made = scope.whole(store.value)
+        alone = replace(scope, vector=None)
+        before = alone.value(Read(store.buffer, store.indices, store.value.dtype)).text
+        lanes = f"{_REDUCED[store.reduce]}_{made.name}({made.text})"
+        kind = made.type
+        if store.reduce in ("max", "min"):
+            text = f"{store.reduce}_{kind}({before}, {lanes})"
+        else:
+            text = f"({kind})({before} {'+' if store.reduce == 'sum' else '*'} {lanes})"
+        stored = text if buffer.lanes else narrowed(buffer.dtype, text)
+        return [f"{alone.element(buffer, offset)} = {stored};"]
+
+    def dot(self, loop: For, place: _Place) -> str:
+        """Loops that one instruction does."""
+        assert isinstance(loop.body, For) and isinstance(loop.body.body, Store)
+        dot, found, scope = DOTS[loop.kind], operands(loop), self.scope(place)
+        buffer = place.buffers[loop.body.body.buffer]
+        self.dots.add(dot.name)
+        scope.need(dot.result, dot.lanes)
+        factors = ", ".join(f"&{scope.address(r.tensor, r.indices[0])}" for r in (found.left, found.right))
+        if buffer.lanes:
+            sums = scope.variable(buffer, found.sums.constant // dot.lanes)
+            return f"{sums} = {dot.name}({sums}, {factors});"
+        at = f"&{scope.address(buffer.name, found.sums)}"
+        return f"put_{dot.vector}({at}, {dot.name}(at_{dot.vector}({at}), {factors}));"
+
+    def parallel(self, loop: For, place: _Place, depth: int) -> list[str]:
+        """A function for the threads of a loop, and what starts it."""
+        indent = "    " * depth
+        name = f"{self.entry}_part{len(self.parts)}"
+        self.parts.append("")
+        counter = self.names.of(loop.variable)
+        kept = {variable: self.names.of(variable) for variable in place.ranges}
+        captured = [*(self.names.of(b) for b in place.buffers), *kept.values()]
+        fields = [f"    {self.plain_pointer(b)};" for b in place.buffers.values()]
+        fields += [f"    i64 {name};" for name in kept.values()]
+        inner = replace(place.inside(loop.variable, loop.extent), in_thread=True)
+        body = self.statement(loop.body, inner, 3)
+        taken = [f"    {self.pointer(b)} = j->{self.names.of(b.name)};" for b in place.buffers.values()]
+        taken += [f"    const i64 {name} = j->{name};" for name in kept.values()]
+        self.parts[int(name.rpartition("part")[2])] = "\n".join(
+            [
+                "typedef struct {",
+                *fields,
+                "    char *own;",
+                "    i64 end, together;",
+                "    _Atomic i64 next;",
+                f"}} {name}_job;",
+                "",
+                f"static void {name}(void *given, int thread) {{",
+                f"    {name}_job *j = given;",
+                *taken,
+                f"    char *own = j->own + thread * (i64){self.function.thread_bytes};",
+                "    (void)own;",
+                "    for (i64 from; (from = atomic_fetch_add(&j->next, j->together)) < j->end;) {",
+                f"        for (i64 {counter} = from; {counter} < least(j->end, from + j->together); {counter}++) {{",
+                *body,
+                "        }",
+                "    }",
+                "}",
+                "",
+            ]
+        )
+        given = ", ".join(
+            [*(f".{name} = {name}" for name in captured), f".own = (char *)workspace + {self.function.shared_bytes}"]
+        )
+        return [
+            f"{indent}{{",
+            f"{indent}    {name}_job job = {{{given}, .end = {self.end(loop, place)}}};",
+            f"{indent}    job.together = job.end / (threads * 8) + (job.end < threads * 8);",
+            f"{indent}    pool_run(threads, {name}, &job);",
+            f"{indent}}}",
+        ]
+
+    def plain_pointer(self, buffer: Buffer) -> str:
+        return self.pointer(buffer).replace("restrict ", "")

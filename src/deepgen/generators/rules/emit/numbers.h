@@ -1,0 +1,209 @@
+// Numbers and vectors of numbers, in C with the compiler's own vectors (gcc, clang). 16-bit floats are stored by their
+// bits and computed with as f32. Whole numbers wrap around.
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef float f32;
+typedef double f64;
+typedef uint8_t u8;
+typedef int8_t i8;
+typedef uint16_t u16;
+typedef int16_t i16;
+typedef uint32_t u32;
+typedef int32_t i32;
+typedef uint64_t u64;
+typedef int64_t i64;
+typedef u16 f16;   // as stored
+typedef u16 bf16;  // as stored
+
+static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
+static inline i64 quotient(i64 a, i64 by) { return a / by - (a % by < 0); }
+static inline i64 remainder_of(i64 a, i64 by) { return a % by + (a % by < 0 ? by : 0); }
+
+static inline f32 f32_of_bits(u32 bits) {
+    f32 x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline u32 bits_of_f32(f32 x) {
+    u32 bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline f32 widen_bf16(bf16 x) { return f32_of_bits((u32)x << 16); }
+
+static inline bf16 narrow_bf16(f32 x) {
+    u32 bits = bits_of_f32(x);
+    return x != x ? 0x7fc0 : (bf16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static inline f32 widen_f16(f16 x) {
+    u32 size = (u32)(x & 0x7fff) << 13, odd = size >= 0x7c00u << 13 ? 0x7f800000u : 0;
+    return f32_of_bits(bits_of_f32(f32_of_bits(size) * 0x1p112f) | odd | (u32)(x & 0x8000) << 16);
+}
+
+static inline f16 narrow_f16(f32 x) {
+    u32 bits = bits_of_f32(x), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
+    if (size > 0x7f800000) return 0x7e00;
+    if (size >= 0x477ff000) return (f16)(sign | 0x7c00);  // too large, rounded
+    if (size < 0x38800000)  // the last bit of 0.5 is that of subnormal numbers
+        return (f16)(sign | (bits_of_f32(f32_of_bits(size) + 0.5f) - bits_of_f32(0.5f)));
+    return (f16)(sign | (((size + 0xfff + (size >> 13 & 1)) >> 13) - (112 << 10)));
+}
+
+#define FLOATS(T, suffix)                                                                  \
+    static inline T max_##T(T a, T b) { return a > b || a != a ? a : b; }                  \
+    static inline T min_##T(T a, T b) { return a < b || a != a ? a : b; }                  \
+    static inline T abs_##T(T x) { return fabs##suffix(x); }                               \
+    static inline T exp_##T(T x) { return exp##suffix(x); }                                \
+    static inline T log_##T(T x) { return log##suffix(x); }                                \
+    static inline T sqrt_##T(T x) { return sqrt##suffix(x); }                              \
+    static inline T rsqrt_##T(T x) { return 1 / sqrt##suffix(x); }                         \
+    static inline T tanh_##T(T x) { return tanh##suffix(x); }                              \
+    static inline T erf_##T(T x) { return erf##suffix(x); }                                \
+    static inline T sigmoid_##T(T x) { return 1 / (1 + exp##suffix(-x)); }                 \
+    static inline T sin_##T(T x) { return sin##suffix(x); }                                \
+    static inline T cos_##T(T x) { return cos##suffix(x); }                                \
+    static inline T floor_##T(T x) { return floor##suffix(x); }                            \
+    static inline T pow_##T(T a, T b) { return pow##suffix(a, b); }
+
+#define WHOLES(T, U)                                                                       \
+    static inline T add_##T(T a, T b) { return (T)((U)a + (U)b); }                         \
+    static inline T sub_##T(T a, T b) { return (T)((U)a - (U)b); }                         \
+    static inline T mul_##T(T a, T b) { return (T)((U)a * (U)b); }                         \
+    static inline T max_##T(T a, T b) { return a > b ? a : b; }                            \
+    static inline T min_##T(T a, T b) { return a < b ? a : b; }                            \
+    static inline T neg_##T(T x) { return (T)(0 - (U)x); }                                 \
+    static inline T abs_##T(T x) { return x < 0 ? (T)(0 - (U)x) : x; }                     \
+    static inline T floor_##T(T x) { return x; }                                           \
+    static inline T div_##T(T a, T b) { return (T)(a / b - (a % b != 0 && (a < 0) != (b < 0))); }
+
+FLOATS(f32, f)
+FLOATS(f64, )
+WHOLES(i8, u32)
+WHOLES(u8, u32)
+WHOLES(i16, u32)
+WHOLES(i32, u32)
+WHOLES(i64, u64)
+
+// A vector of `lanes` numbers T, whose masks are whole numbers M of the same size; `_at` is one anywhere in memory.
+#define VECTOR(T, M, lanes)                                                                                      \
+    typedef T T##x##lanes __attribute__((vector_size(lanes * sizeof(T))));                                       \
+    typedef T T##x##lanes##_at __attribute__((vector_size(lanes * sizeof(T)), aligned(sizeof(T)), may_alias));   \
+    typedef M T##x##lanes##_mask __attribute__((vector_size(lanes * sizeof(T))));                                \
+    static inline T##x##lanes all_##T##x##lanes(T x) { return x - (T##x##lanes){0}; }                            \
+    static inline T##x##lanes at_##T##x##lanes(const T *p) { return *(const T##x##lanes##_at *)p; }              \
+    static inline void put_##T##x##lanes(T *p, T##x##lanes x) { *(T##x##lanes##_at *)p = x; }                    \
+    static inline T##x##lanes pick_##T##x##lanes(T##x##lanes##_mask m, T##x##lanes yes, T##x##lanes no) {        \
+        return (T##x##lanes)((m & (T##x##lanes##_mask)yes) | (~m & (T##x##lanes##_mask)no));                     \
+    }                                                                                                            \
+    static inline T sum_##T##x##lanes(T##x##lanes x) {                                                           \
+        T all = x[0];                                                                                            \
+        for (int n = 1; n < lanes; n++) all = (T)(all + x[n]);                                                   \
+        return all;                                                                                              \
+    }                                                                                                            \
+    static inline T prod_##T##x##lanes(T##x##lanes x) {                                                          \
+        T all = x[0];                                                                                            \
+        for (int n = 1; n < lanes; n++) all = (T)(all * x[n]);                                                   \
+        return all;                                                                                              \
+    }                                                                                                            \
+    static inline T most_##T##x##lanes(T##x##lanes x) {                                                          \
+        T all = x[0];                                                                                            \
+        for (int n = 1; n < lanes; n++) all = max_##T(all, x[n]);                                                \
+        return all;                                                                                              \
+    }                                                                                                            \
+    static inline T least_##T##x##lanes(T##x##lanes x) {                                                         \
+        T all = x[0];                                                                                            \
+        for (int n = 1; n < lanes; n++) all = min_##T(all, x[n]);                                                \
+        return all;                                                                                              \
+    }
+
+#define EACH_LANE(V, lanes, name, scalar)                                  \
+    static inline V name##_##V(V x) {                                      \
+        for (int n = 0; n < lanes; n++) x[n] = name##_##scalar(x[n]);      \
+        return x;                                                          \
+    }
+#define EACH_LANE_2(V, lanes, name, scalar)                                    \
+    static inline V name##_##V(V a, V b) {                                     \
+        for (int n = 0; n < lanes; n++) a[n] = name##_##scalar(a[n], b[n]);    \
+        return a;                                                              \
+    }
+
+#define FLOAT_VECTOR(T, M, lanes)                                                                                      \
+    VECTOR(T, M, lanes)                                                                                                \
+    static inline T##x##lanes max_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
+        return pick_##T##x##lanes((a > b) | (a != a), a, b);                                                           \
+    }                                                                                                                  \
+    static inline T##x##lanes min_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
+        return pick_##T##x##lanes((a < b) | (a != a), a, b);                                                           \
+    }                                                                                                                  \
+    EACH_LANE(T##x##lanes, lanes, sqrt, T)                                                                             \
+    EACH_LANE(T##x##lanes, lanes, rsqrt, T)                                                                            \
+    EACH_LANE(T##x##lanes, lanes, floor, T)                                                                            \
+    EACH_LANE_2(T##x##lanes, lanes, pow, T)
+
+// What vector_math.h has for f32.
+#define LANE_MATH(T, lanes)                     \
+    EACH_LANE(T##x##lanes, lanes, abs, T)       \
+    EACH_LANE(T##x##lanes, lanes, exp, T)       \
+    EACH_LANE(T##x##lanes, lanes, log, T)       \
+    EACH_LANE(T##x##lanes, lanes, tanh, T)      \
+    EACH_LANE(T##x##lanes, lanes, erf, T)       \
+    EACH_LANE(T##x##lanes, lanes, sigmoid, T)   \
+    EACH_LANE(T##x##lanes, lanes, sin, T)       \
+    EACH_LANE(T##x##lanes, lanes, cos, T)
+
+#define WHOLE_VECTOR(T, M, U, lanes)                                                                                   \
+    VECTOR(T, M, lanes)                                                                                                \
+    typedef U T##x##lanes##_wrap __attribute__((vector_size(lanes * sizeof(T))));                                      \
+    static inline T##x##lanes add_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
+        return (T##x##lanes)((T##x##lanes##_wrap)a + (T##x##lanes##_wrap)b);                                           \
+    }                                                                                                                  \
+    static inline T##x##lanes sub_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
+        return (T##x##lanes)((T##x##lanes##_wrap)a - (T##x##lanes##_wrap)b);                                           \
+    }                                                                                                                  \
+    static inline T##x##lanes mul_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
+        return (T##x##lanes)((T##x##lanes##_wrap)a * (T##x##lanes##_wrap)b);                                           \
+    }                                                                                                                  \
+    static inline T##x##lanes max_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
+        return pick_##T##x##lanes(a > b, a, b);                                                                        \
+    }                                                                                                                  \
+    static inline T##x##lanes min_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
+        return pick_##T##x##lanes(a < b, a, b);                                                                        \
+    }                                                                                                                  \
+    EACH_LANE(T##x##lanes, lanes, neg, T)                                                                              \
+    EACH_LANE(T##x##lanes, lanes, abs, T)                                                                              \
+    EACH_LANE(T##x##lanes, lanes, floor, T)                                                                            \
+    EACH_LANE_2(T##x##lanes, lanes, div, T)
+
+// Vectors of 16-bit floats in memory.
+#define STORED_VECTOR(lanes)                                                                                     \
+    typedef u16 u16x##lanes __attribute__((vector_size(lanes * 2)));                                             \
+    typedef u16 u16x##lanes##_at __attribute__((vector_size(lanes * 2), aligned(2), may_alias));                 \
+    static inline u16x##lanes at_u16x##lanes(const u16 *p) { return *(const u16x##lanes##_at *)p; }              \
+    static inline void put_u16x##lanes(u16 *p, u16x##lanes x) { *(u16x##lanes##_at *)p = x; }                    \
+    static inline f32x##lanes widen_bf16x##lanes(u16x##lanes x) {                                                \
+        return (f32x##lanes)(__builtin_convertvector(x, f32x##lanes##_mask) << 16);                              \
+    }                                                                                                            \
+    static inline u16x##lanes narrow_bf16x##lanes(f32x##lanes x) {                                               \
+        f32x##lanes##_mask all = (f32x##lanes##_mask)x, odd = x != x;                                            \
+        f32x##lanes##_mask rounded = (all + 0x7fff + (all >> 16 & 1)) >> 16;                                     \
+        return __builtin_convertvector((odd & 0x7fc0) | (~odd & rounded), u16x##lanes);                          \
+    }                                                                                                            \
+    static inline f32x##lanes widen_f16x##lanes(u16x##lanes x) {                                                 \
+        f32x##lanes##_mask all = __builtin_convertvector(x, f32x##lanes##_mask), size = (all & 0x7fff) << 13;    \
+        f32x##lanes##_mask odd = size >= 0x7c00 << 13;                                                           \
+        return (f32x##lanes)((f32x##lanes##_mask)((f32x##lanes)size * 0x1p112f) | (odd & 0x7f800000) |           \
+                             (all & 0x8000) << 16);                                                              \
+    }                                                                                                            \
+    static inline u16x##lanes narrow_f16x##lanes(f32x##lanes x) {                                                \
+        f32x##lanes##_mask all = (f32x##lanes##_mask)x, sign = all >> 16 & 0x8000, size = all & 0x7fffffff;      \
+        f32x##lanes##_mask odd = x != x, large = size >= 0x477ff000, tiny = size < 0x38800000;                   \
+        f32x##lanes##_mask normal = ((size + 0xfff + (size >> 13 & 1)) >> 13) - (112 << 10);                     \
+        f32x##lanes##_mask small = (f32x##lanes##_mask)((f32x##lanes)size + 0.5f) - 0x3f000000;                  \
+        f32x##lanes##_mask out = (large & 0x7c00) | (~large & ((tiny & small) | (~tiny & normal)));              \
+        return __builtin_convertvector((odd & 0x7e00) | (~odd & (sign | out)), u16x##lanes);                     \
+    }

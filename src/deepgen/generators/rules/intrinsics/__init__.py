@@ -1,0 +1,1 @@
+"""Instructions that do several operations at once, as data."""

@@ -1,0 +1,1 @@
+"""From an expression and a schedule to loops, statements and buffers; the passes that refine them."""

@@ -1,0 +1,79 @@
+"""What is known of indices: the ranges of loop variables, and facts, indices that are known not to be negative."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from deepgen.operators.expr.index import Index, Iter, Quotient, Remainder
+from deepgen.operators.expr.nodes import Compare, Const, Logic, Place, Value
+
+
+@dataclass(frozen=True)
+class Known:
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    facts: tuple[Index, ...] = ()
+
+    def inside(self, variable: str, extent: int) -> Known:
+        return replace(self, ranges={**self.ranges, variable: (0, extent - 1)})
+
+    def given(self, facts: Iterable[Index]) -> Known:
+        return replace(self, facts=(*self.facts, *facts))
+
+    def always(self, condition: Index) -> bool:
+        """Whether it is surely not negative."""
+        if condition.bounds(self.ranges)[0] >= 0:
+            return True
+        return any((condition - fact).bounds(self.ranges)[0] >= 0 for fact in self.facts)
+
+    def never(self, condition: Index) -> bool:
+        """Whether it is surely negative."""
+        return self.always(-1 - condition)
+
+    def simple(self, of: Index) -> Index:
+        """An equal index without the quotients and remainders whose values the ranges tell."""
+        total = Index((), of.constant)
+        for atom, times in of.terms:
+            total = total + self._atom(atom) * times
+        merged = dict(total.terms)
+        for atom, times in total.terms:
+            # The quotient and the remainder of one index are that index again.
+            if isinstance(atom, Remainder) and merged.get(Quotient(atom.of, atom.by)) == times * atom.by:
+                whole = Index(((atom, times), (Quotient(atom.of, atom.by), times * atom.by)))
+                return self.simple(total - whole + atom.of * times)
+        return total
+
+    def _atom(self, atom: Iter | Quotient | Remainder) -> Index:
+        if isinstance(atom, Iter):
+            low, high = self.ranges.get(atom.name, (0, 1))
+            return Index((), low) if low == high else Index(((atom, 1),))
+        inner = self.simple(atom.of)
+        made = inner // atom.by if isinstance(atom, Quotient) else inner % atom.by
+        if len(made.terms) == 1 and isinstance(made.terms[0][0], (Quotient, Remainder)):
+            left, times = made.terms[0]
+            assert not isinstance(left, Iter)
+            low, high = left.of.bounds(self.ranges)
+            if low // left.by == high // left.by:
+                q = low // left.by
+                exact = Index((), q) if isinstance(left, Quotient) else left.of - q * left.by
+                return exact * times + made.constant
+        return made
+
+
+def conditions(value: Value) -> tuple[Index, ...] | None:
+    """The indices that are not negative exactly where a condition over whole numbers holds; None for other ones."""
+    if isinstance(value, Logic) and value.op == "and":
+        left, right = conditions(value.left), conditions(value.right)
+        return None if left is None or right is None else (*left, *right)
+    if isinstance(value, Compare) and value.op in ("lt", "le", "eq"):
+        left_side, right_side = _as_index(value.left), _as_index(value.right)
+        if left_side is not None and right_side is not None:
+            above = right_side - left_side
+            return {"lt": (above - 1,), "le": (above,), "eq": (above, above * -1)}[value.op]
+    return None
+
+
+def _as_index(value: Value) -> Index | None:
+    if isinstance(value, Place):
+        return value.index
+    return Index((), value.value) if isinstance(value, Const) and isinstance(value.value, int) else None

@@ -1,0 +1,159 @@
+"""The loop IR: functions of loops, guards, buffers and stores.
+
+Indices are over the variables of the loops around. A value is one of `operators.expr.nodes`, in which a `Read` names a
+buffer. Vector loops hold one store each once they are lowered: all their turns are done at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from deepgen.operators.expr.index import Index
+from deepgen.operators.expr.nodes import Value
+from deepgen.operators.expr.rewrite import with_indices
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory for one tensor: its sizes and strides, in elements.
+
+    `lanes` is set where it is held in variables, each a vector of so many elements; `offset` where it lies in the
+    workspace: that many bytes from the beginning of a thread's part, or of what all threads share.
+    """
+
+    name: str
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    scope: str
+    lanes: int = 0
+    offset: int | None = None
+
+    @property
+    def elements(self) -> int:
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.sizes, self.strides, strict=True))
+
+
+@dataclass(frozen=True)
+class Seq:
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class For:
+    """The variable runs from 0 while it is below the extent and below all limits."""
+
+    variable: str
+    extent: int
+    kind: str
+    body: Stmt
+    limits: tuple[Index, ...] = ()
+
+
+@dataclass(frozen=True)
+class If:
+    """`then` where none of the conditions is negative, `otherwise` where one is."""
+
+    conditions: tuple[Index, ...]
+    then: Stmt
+    otherwise: Stmt | None = None
+
+
+@dataclass(frozen=True)
+class Alloc:
+    """A buffer that is there while its body runs."""
+
+    buffer: Buffer
+    body: Stmt
+
+
+@dataclass(frozen=True)
+class Store:
+    """`reduce` is set where the value is combined with what the element holds."""
+
+    buffer: str
+    indices: tuple[Index, ...]
+    value: Value
+    reduce: str | None = None
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """The threads of a block wait for each other."""
+
+
+@dataclass(frozen=True)
+class Fence:
+    """The compiler keeps loads of later statements behind this place, so that they need no registers before."""
+
+
+Stmt: TypeAlias = "Seq | For | If | Alloc | Store | Barrier | Fence"
+
+
+@dataclass(frozen=True)
+class Function:
+    """Parameters in the order of a call: tensors, then results."""
+
+    name: str
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    body: Stmt
+    shared_bytes: int = 0  # of workspace
+    thread_bytes: int = 0  # of workspace, for each thread
+
+    @property
+    def parameters(self) -> tuple[Buffer, ...]:
+        return (*self.inputs, *self.outputs)
+
+
+def sequence(*statements: Stmt) -> Stmt:
+    """Statements one after the other, without nesting."""
+    flat = [inner for s in statements for inner in (s.body if isinstance(s, Seq) else (s,))]
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+EMPTY = Seq(())
+
+
+def children(statement: Stmt) -> tuple[Stmt, ...]:
+    if isinstance(statement, Seq):
+        return statement.body
+    if isinstance(statement, (For, Alloc)):
+        return (statement.body,)
+    if isinstance(statement, If):
+        return (statement.then,) if statement.otherwise is None else (statement.then, statement.otherwise)
+    return ()
+
+
+def walk(statement: Stmt) -> Iterator[Stmt]:
+    """Every statement, the outer ones first."""
+    yield statement
+    for child in children(statement):
+        yield from walk(child)
+
+
+def with_children(statement: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
+    """The statement with each statement in it changed."""
+    if isinstance(statement, Seq):
+        return sequence(*(change(s) for s in statement.body))
+    if isinstance(statement, (For, Alloc)):
+        return replace(statement, body=change(statement.body))
+    if isinstance(statement, If):
+        otherwise = None if statement.otherwise is None else change(statement.otherwise)
+        return replace(statement, then=change(statement.then), otherwise=otherwise)
+    return statement
+
+
+def with_indices_in(statement: Stmt, change: Callable[[Index], Index]) -> Stmt:
+    """The statement with every index in it changed."""
+    inner = with_children(statement, lambda s: with_indices_in(s, change))
+    if isinstance(inner, For):
+        return replace(inner, limits=tuple(change(i) for i in inner.limits))
+    if isinstance(inner, If):
+        return replace(inner, conditions=tuple(change(i) for i in inner.conditions))
+    if isinstance(inner, Store):
+        indices = tuple(change(i) for i in inner.indices)
+        return replace(inner, indices=indices, value=with_indices(inner.value, change))
+    return inner

@@ -1,0 +1,73 @@
+"""Functions as text, for people: loops by indentation, one statement a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, Fence, For, Function, If, Stmt, Store, children
+from deepgen.generators.rules.schedule.steps import SERIAL
+from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary, Value
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "and",
+    "or": "or",
+}  # fmt: skip
+_ASSIGN = {None: "=", "sum": "+=", "prod": "*=", "max": "max=", "min": "min="}
+
+
+def to_text(function: Function) -> str:
+    inputs, outputs = (", ".join(_buffer(b) for b in bs) for bs in (function.inputs, function.outputs))
+    lines = [f"{function.name}({inputs}) -> {outputs}:", *_lines(function.body, 1)]
+    return "\n".join(lines) + "\n"
+
+
+def _buffer(buffer: Buffer) -> str:
+    return f"{buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.sizes))}]"
+
+
+def _lines(statement: Stmt, depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    if isinstance(statement, For):
+        kind = "for" if statement.kind == SERIAL else statement.kind
+        most = ", ".join(str(i) for i in (statement.extent, *statement.limits))
+        yield f"{indent}{kind} {statement.variable} < {f'min({most})' if statement.limits else most}:"
+    elif isinstance(statement, If):
+        yield f"{indent}if {' and '.join(f'{c} >= 0' for c in statement.conditions)}:"
+        yield from _lines(statement.then, depth + 1)
+        if statement.otherwise is not None:
+            yield f"{indent}else:"
+            yield from _lines(statement.otherwise, depth + 1)
+        return
+    elif isinstance(statement, Alloc):
+        lanes = f", vectors of {statement.buffer.lanes}" if statement.buffer.lanes > 1 else ""
+        yield f"{indent}{statement.buffer.scope} {_buffer(statement.buffer)}{lanes}"
+        yield from _lines(statement.body, depth)
+        return
+    elif isinstance(statement, Store):
+        place = f"{statement.buffer}[{', '.join(map(str, statement.indices))}]"
+        yield f"{indent}{place} {_ASSIGN[statement.reduce]} {value_text(statement.value)}"
+    elif isinstance(statement, Barrier):
+        yield f"{indent}barrier"
+    elif isinstance(statement, Fence):
+        yield f"{indent}fence"
+    deeper = depth + isinstance(statement, For)
+    for child in children(statement):
+        yield from _lines(child, deeper)
+
+
+def value_text(value: Value) -> str:
+    if isinstance(value, Const):
+        return str(value.value)
+    if isinstance(value, Place):
+        return f"({value.index})"
+    if isinstance(value, Read):
+        return f"{value.tensor}[{', '.join(map(str, value.indices))}]"
+    if isinstance(value, Cast):
+        return f"{value.dtype}({value_text(value.value)})"
+    if isinstance(value, Unary):
+        return f"{value.op}({value_text(value.value)})"
+    if isinstance(value, Select):
+        return f"({value_text(value.then)} if {value_text(value.condition)} else {value_text(value.otherwise)})"
+    left, right = value_text(value.left), value_text(value.right)
+    assert isinstance(value, (Binary, Compare, Logic))
+    return f"({left} {_INFIX[value.op]} {right})" if value.op in _INFIX else f"{value.op}({left}, {right})"

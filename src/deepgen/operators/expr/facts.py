@@ -1,0 +1,144 @@
+"""What is known of indices: the values of iterators, and conditions that hold where an element is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+from deepgen.operators.expr.index import Index, Iter, Quotient, Remainder
+from deepgen.operators.expr.nodes import Axis, Compare, Const, Logic, Place, Select, Value, children, with_children
+
+# The greatest value of `left - right` for which a comparison holds.
+_GREATEST = {"lt": -1, "le": 0}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """`ranges`: the least and greatest value of each iterator. `known`: the same of other indices, as far as known."""
+
+    ranges: Mapping[str, tuple[int, int]]
+    known: tuple[tuple[Index, float, float], ...] = ()
+    never: bool = False  # whether the conditions contradict each other
+
+    def bounds(self, of: Index) -> tuple[int, int]:
+        """The least and greatest value that an index can have. Never narrower than the truth, sometimes wider."""
+        low: float = of.constant
+        high = low
+        for atom, times in of.terms:
+            ends = [times * end for end in self._atom(atom)]
+            low, high = low + min(ends), high + max(ends)
+        for index, least, greatest in self.known:
+            for sign in (1, -1):
+                rest = of - index * sign
+                if len(rest.terms) + len(index.terms) == len(of.terms):
+                    around = Facts(self.ranges).bounds(rest)
+                    ends_known = sorted((sign * least, sign * greatest))
+                    low, high = max(low, around[0] + ends_known[0]), min(high, around[1] + ends_known[1])
+        return int(low), int(high)
+
+    def given(self, condition: Value, *, holds: bool = True) -> Facts:
+        """What is known where a condition holds, or where it does not."""
+        if isinstance(condition, Logic) and (condition.op == "and") == holds:
+            return self.given(condition.left, holds=holds).given(condition.right, holds=holds)
+        told = limits(condition, holds=holds)
+        if told is None:
+            return self
+        index, least, greatest = told
+        if len(index.terms) == 1 and isinstance(index.terms[0][0], Iter) and index.terms[0][1] == 1:
+            name = index.terms[0][0].name
+            low, high = int(max(self.ranges[name][0], least)), int(min(self.ranges[name][1], greatest))
+            return replace(self, never=True) if low > high else replace(self, ranges={**self.ranges, name: (low, high)})
+        return replace(self, known=(*self.known, (index, least, greatest)))
+
+    def decided(self, condition: Value) -> bool | None:
+        """Whether a condition always holds, or never; None: it depends."""
+        if isinstance(condition, Logic):
+            left, right = self.decided(condition.left), self.decided(condition.right)
+            if condition.op == "and":
+                return False if left is False or right is False else (True if left and right else None)
+            return True if left or right else (False if left is False and right is False else None)
+        told = _difference(condition)
+        if told is None:
+            return None
+        low, high = self.bounds(told)
+        assert isinstance(condition, Compare)
+        if condition.op in _GREATEST:
+            limit = _GREATEST[condition.op]
+            return True if high <= limit else (False if low > limit else None)
+        equal = True if low == high == 0 else (False if low > 0 or high < 0 else None)
+        return equal if condition.op == "eq" or equal is None else not equal
+
+    def _atom(self, atom: Iter | Quotient | Remainder) -> tuple[int, int]:
+        if isinstance(atom, Iter):
+            return self.ranges[atom.name]
+        low, high = self.bounds(atom.of)
+        if isinstance(atom, Quotient):
+            return low // atom.by, high // atom.by
+        same = low // atom.by == high // atom.by
+        return (low % atom.by, high % atom.by) if same else (0, atom.by - 1)
+
+
+def of_axes(axes: Iterable[Axis]) -> Facts:
+    return Facts({axis.name: (0, axis.extent - 1) for axis in axes})
+
+
+def simplified(value: Value, facts: Facts) -> Value:
+    """Without choices that are always made the same way, such as those of a padding of 0."""
+    if isinstance(value, Select):
+        decided = facts.decided(value.condition)
+        if decided is not None:
+            return simplified(value.then if decided else value.otherwise, facts)
+        condition = _without_decided(value.condition, facts)
+        return Select(
+            condition,
+            simplified(value.then, facts.given(condition)),
+            simplified(value.otherwise, facts.given(condition, holds=False)),
+        )
+    return with_children(value, [simplified(child, facts) for child in children(value)])
+
+
+def _without_decided(condition: Value, facts: Facts) -> Value:
+    """The parts of an undecided condition that matter."""
+    if not isinstance(condition, Logic):
+        return simplified(condition, facts)
+    left, right = facts.decided(condition.left), facts.decided(condition.right)
+    if left is not None:
+        return _without_decided(condition.right, facts)
+    if right is not None:
+        return _without_decided(condition.left, facts)
+    return replace(
+        condition, left=_without_decided(condition.left, facts), right=_without_decided(condition.right, facts)
+    )
+
+
+def _difference(condition: Value) -> Index | None:
+    """left - right of a comparison of indices."""
+    if not isinstance(condition, Compare):
+        return None
+    left, right = _as_index(condition.left), _as_index(condition.right)
+    return None if left is None or right is None else left - right
+
+
+def _as_index(value: Value) -> Index | None:
+    if isinstance(value, Place):
+        return value.index
+    return Index((), value.value) if isinstance(value, Const) and isinstance(value.value, int) else None
+
+
+def limits(condition: Value, *, holds: bool) -> tuple[Index, float, float] | None:
+    """An index without its constant, and between which values it lies where a comparison holds, or does not."""
+    difference = _difference(condition)
+    if difference is None or not difference.terms:
+        return None
+    assert isinstance(condition, Compare)
+    if condition.op in _GREATEST:
+        limit = _GREATEST[condition.op]
+        least, greatest = (-inf, limit) if holds else (limit + 1, inf)
+    elif (condition.op == "eq") == holds:
+        least = greatest = 0
+    else:
+        return None
+    bare = replace(difference, constant=0)
+    least, greatest = least - difference.constant, greatest - difference.constant
+    return (bare, least, greatest) if bare.terms[0][1] > 0 else (-bare, -greatest, -least)

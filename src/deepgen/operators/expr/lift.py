@@ -1,0 +1,113 @@
+"""Reductions inside larger values become stages of their own, and all axes get their usual names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepgen.operators.expr import facts
+from deepgen.operators.expr.index import Index, iterator
+from deepgen.operators.expr.nodes import Axis, Place, Read, Stage, Value, children, reads, substituted, with_children
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction within a value. Only while an expression is written: in a finished one a stage holds it."""
+
+    op: str
+    value: Value
+    axes: tuple[Axis, ...]
+
+    @property
+    def dtype(self) -> str:
+        return self.value.dtype
+
+
+@dataclass
+class _Lifting:
+    """The stages that are taken out of one."""
+
+    name: str
+    taken: set[str]
+    stages: list[Stage] = field(default_factory=list)
+
+    def lifted(self, value: Any, around: Sequence[Axis]) -> Value:
+        """The value with reads in place of its reductions; `around`: the axes that may be used there."""
+        if isinstance(value, Reduction):
+            inner = self.lifted(value.value, (*around, *value.axes))
+            return self._read(value, inner, around)
+        below = children(value)
+        return with_children(value, [self.lifted(child, around) for child in below]) if below else value
+
+    def _read(self, reduction: Reduction, inner: Value, around: Sequence[Axis]) -> Value:
+        """A stage over those axes around it that the reduction depends on, and a read of it."""
+        bound = {axis.name for axis in reduction.axes}
+        used = _iterators(inner) - bound
+        kept = [axis for axis in around if axis.name in used and axis.name not in bound]
+        axes = tuple(kept) or (Axis("one", 1),)
+        made = _named("", axes, inner, reduction.op, reduction.axes)
+        same = next((stage for stage in self.stages if _same(stage, made)), None)
+        if same is None:
+            same = Stage(self._free(reduction.op), made.axes, made.value, made.reduce, made.reduced)
+            self.stages.append(same)
+        places = tuple(iterator(axis.name) for axis in kept) or (Index(),)
+        return Read(same.name, places, inner.dtype)
+
+    def _free(self, op: str) -> str:
+        """A name such as C_sum, with a number where that is taken."""
+        names = (f"{self.name}_{op}{n or ''}" for n in range(1 << 16))
+        found = next(name for name in names if name not in self.taken)
+        self.taken.add(found)
+        return found
+
+
+def stages_of(
+    name: str, axes: tuple[Axis, ...], value: Any, sources: frozenset[str], scan: tuple[str, int] | None
+) -> list[Stage]:
+    """The stage of a value, after those of the reductions inside it. `scan`: which reduction, along which dimension."""
+    lifting = _Lifting(name, {name, *sources})
+    if scan is None and isinstance(value, Reduction):
+        inner = lifting.lifted(value.value, (*axes, *value.axes))
+        made = _named(name, axes, inner, value.op, value.axes)
+    else:
+        made = _named(name, axes, lifting.lifted(value, axes))
+    if scan is not None:
+        made = Stage(name, made.axes, made.value, scan[0], (), made.axes[scan[1]].name)
+    return _needed(lifting.stages, made)
+
+
+def _needed(lifted: list[Stage], last: Stage) -> list[Stage]:
+    """Without what only a choice read that is never made."""
+    kept = [last]
+    for stage in reversed(lifted):
+        if any(read.tensor == stage.name for reader in kept for read in reads(reader.value)):
+            kept.insert(0, stage)
+    return kept
+
+
+def _named(
+    name: str, axes: tuple[Axis, ...], value: Value, reduce: str | None = None, reduced: tuple[Axis, ...] = ()
+) -> Stage:
+    """With axes i0, i1, ... and r0, r1, ..., and without choices that are always the same."""
+    own = tuple(Axis(f"i{n}", axis.extent) for n, axis in enumerate(axes))
+    over = tuple(Axis(f"r{n}", axis.extent) for n, axis in enumerate(reduced))
+    # What a reduction runs over hides an axis of the same name around it.
+    renamed = {old.name: iterator(new.name) for old, new in zip((*axes, *reduced), (*own, *over), strict=True)}
+    value = substituted(value, renamed)
+    known = {axis.name for axis in (*own, *over)}
+    if _iterators(value) <= known:  # otherwise the check of the stage says what is unknown
+        value = facts.simplified(value, facts.of_axes((*own, *over)))
+    return Stage(name, own, value, reduce, over)
+
+
+def _same(one: Stage, other: Stage) -> bool:
+    return (one.axes, one.value, one.reduce, one.reduced) == (other.axes, other.value, other.reduce, other.reduced)
+
+
+def _iterators(value: Value) -> frozenset[str]:
+    if isinstance(value, Place):
+        return value.index.iterators
+    if isinstance(value, Read):
+        return frozenset().union(*(index.iterators for index in value.indices))
+    return frozenset().union(*map(_iterators, children(value)))

@@ -1,0 +1,194 @@
+"""Expressions as JSON. The nodes of a value stand in one list and name their operands by place: nothing nests deep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any
+
+from deepgen.operators.expr import check
+from deepgen.operators.expr.index import Atom, Index, Iter, Quotient
+from deepgen.operators.expr.nodes import (
+    Axis,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Expression,
+    Logic,
+    Place,
+    Read,
+    Select,
+    Stage,
+    TensorSpec,
+    Unary,
+    Value,
+    children,
+)
+from deepgen.vocabulary import foreign
+from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.json import Json, JsonObject, digest
+
+_WITH_OP = {"unary": Unary, "binary": Binary, "compare": Compare, "logic": Logic}
+_INFINITE = {"inf": inf, "-inf": -inf}
+
+
+def to_json(expression: Expression) -> JsonObject:
+    return {
+        "name": expression.name,
+        "tensors": [[t.name, t.dtype, list(t.shape)] for t in expression.tensors],
+        "stages": [_stage(stage) for stage in expression.stages],
+        "outputs": list(expression.outputs),
+    }
+
+
+def from_json(data: Mapping[str, Any], where: str = "expression") -> Expression:
+    """The expression that a value describes, checked like one that is built here."""
+    with foreign.shaped(where, "is not an expression"):
+        made = Expression(
+            _text(data["name"]),
+            tuple(TensorSpec(_text(n), tuple(map(_whole, s)), _text(d)) for n, d, s in data["tensors"]),
+            tuple(_read_stage(one) for one in data["stages"]),
+            tuple(map(_text, data["outputs"])),
+        )
+        return check.check(made)
+
+
+def expression_digest(expression: Expression, length: int = 64) -> str:
+    """The hash of what it says."""
+    return digest(to_json(expression), length)
+
+
+def _stage(stage: Stage) -> JsonObject:
+    nodes: list[Json] = []
+    _add(stage.value, nodes, {})
+    told: JsonObject = {"name": stage.name, "axes": _axes(stage.axes), "nodes": nodes}
+    if stage.reduce is not None:
+        told["reduce"] = stage.reduce
+    if stage.reduced:
+        told["reduced"] = _axes(stage.reduced)
+    if stage.scan is not None:
+        told["scan"] = stage.scan
+    return told
+
+
+def _axes(axes: Sequence[Axis]) -> list[Json]:
+    return [[axis.name, axis.extent] for axis in axes]
+
+
+def _add(value: Value, nodes: list[Json], places: dict[Value, int]) -> int:
+    """The place of a value among the nodes; equal ones stand there once."""
+    if value in places:
+        return places[value]
+    operands: list[Json] = [_add(child, nodes, places) for child in children(value)]
+    nodes.append([*_head(value), *operands])
+    places[value] = len(nodes) - 1
+    return places[value]
+
+
+def _head(value: Value) -> list[Json]:
+    if isinstance(value, Const):
+        number = value.value
+        return ["const", value.dtype, str(number) if number in _INFINITE.values() else number]
+    if isinstance(value, Place):
+        return ["place", _index(value.index)]
+    if isinstance(value, Read):
+        return ["read", value.tensor, value.dtype, [_index(index) for index in value.indices]]
+    if isinstance(value, Cast):
+        return ["cast", value.dtype]
+    if isinstance(value, Select):
+        return ["select"]
+    return [next(kind for kind, cls in _WITH_OP.items() if isinstance(value, cls)), value.op]
+
+
+def _index(index: Index) -> list[Json]:
+    return [index.constant, *([times, _atom(atom)] for atom, times in index.terms)]
+
+
+def _atom(atom: Atom) -> Json:
+    if isinstance(atom, Iter):
+        return atom.name
+    return ["//" if isinstance(atom, Quotient) else "%", _index(atom.of), atom.by]
+
+
+def _read_stage(data: Mapping[str, Any]) -> Stage:
+    nodes: list[Value] = []
+    sizes: list[int] = []
+    name = _text(data["name"])
+    for row in data["nodes"]:
+        made, used = _node(row, nodes)
+        sizes.append(1 + sum(sizes[place] for place in used))
+        if sizes[-1] > check.MOST_NODES:
+            raise check.too_long(name)
+        nodes.append(made)
+    scan = data.get("scan")
+    return Stage(
+        name,
+        _read_axes(data["axes"]),
+        nodes[-1],
+        None if data.get("reduce") is None else _text(data["reduce"]),
+        _read_axes(data.get("reduced", ())),
+        None if scan is None else _text(scan),
+    )
+
+
+def _read_axes(data: Sequence[Any]) -> tuple[Axis, ...]:
+    return tuple(Axis(_text(name), _whole(extent)) for name, extent in data)
+
+
+def _node(row: Sequence[Any], nodes: Sequence[Value]) -> tuple[Value, list[int]]:
+    """A node, and the places of its operands, which all come before it."""
+    kind = row[0]
+    if kind == "const":
+        _, dtype, number = row
+        return Const(_INFINITE[number] if isinstance(number, str) else number, _text(dtype)), []
+    if kind == "place":
+        return Place(_read_index(row[1])), []
+    if kind == "read":
+        _, tensor, dtype, indices = row
+        return Read(_text(tensor), tuple(map(_read_index, indices)), _text(dtype)), []
+    named = kind in _WITH_OP or kind == "cast"
+    places = [_whole(place) for place in row[1 + named :]]
+    if not all(0 <= place < len(nodes) for place in places):
+        raise BadInput(f"a node names the operands {places}", allowed="places of nodes before it")
+    operands = [nodes[place] for place in places]
+    if kind == "cast":
+        (value,) = operands
+        return Cast(value, _text(row[1])), places
+    if kind == "select":
+        condition, then, otherwise = operands
+        return Select(condition, then, otherwise), places
+    made: Value = _WITH_OP[kind](_text(row[1]), *operands)
+    return made, places
+
+
+def _read_index(data: Sequence[Any], depth: int = 0) -> Index:
+    """Terms are put in order: there is one form of an index, whatever the file says."""
+    if depth > 8:
+        raise BadInput("an index nests too deeply", allowed="at most 8 divisions inside each other")
+    total = Index((), _whole(data[0]))
+    for times, atom in data[1:]:
+        total = total + _read_atom(atom, depth) * _whole(times)
+    return total
+
+
+def _read_atom(data: Any, depth: int) -> Index:
+    if isinstance(data, str):
+        return Index(((Iter(data), 1),))
+    sign, of, by = data
+    inner = _read_index(of, depth + 1)
+    if sign not in ("//", "%"):
+        raise BadInput(f"unknown sign {sign!r}", allowed="// or %")
+    return inner // _whole(by) if sign == "//" else inner % _whole(by)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadInput(f"{value!r} stands where a text belongs")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or abs(value) >= 1 << 62:
+        raise BadInput(f"{value!r} stands where a whole number belongs")
+    return value
