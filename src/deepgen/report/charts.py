@@ -89,7 +89,9 @@ def history(facts: Facts, *, over: str = "trial") -> Any:
         layers.append(failed.encode(y=alt.value(4), **look))
     if facts["winner"]:
         won = f"datum.trial === {int(facts['winner']['trial'])}"
-        layers.append(layer(_WINNER, won).mark_point(filled=True, size=140, opacity=1, stroke="black").encode(y=y, **look))
+        layers.append(
+            layer(_WINNER, won).mark_point(filled=True, size=140, opacity=1, stroke="black").encode(y=y, **look)
+        )
     name = "Best so far" if over == "trial" else "Best so far, over wall time"
     return _sized(alt.layer(*layers, title=name))
 

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from deepgen import __version__
@@ -81,12 +82,12 @@ def facts_from(reading: Reading, rows: Sequence[Row], found: Report | None, why_
     }
 
 
-def facts_of_several(studies: Sequence[Study], title: str, run: Mapping[str, Any] | None = None) -> Facts:
-    """What several studies come to. `run` is of a cluster run: its state, a note, and a row of words a group."""
+def facts_of_several(folders: Sequence[Path], title: str, run: Mapping[str, Any] | None = None) -> Facts:
+    """The results of several studies. `run` describes a cluster run: its state, a note, and a row per group."""
     told, unreadable = [], []
-    for study in studies:
+    for folder in folders:
         try:
-            reading = study.read()
+            reading = Study.open(folder).read()
         except DeepgenError as error:  # one broken study must not hide the others
             unreadable.append(str(error))
             continue
