@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hostile_text import HOSTILE
 from served import PATIENCE, Writer, serving, started
 
-from conftest import HOSTILE
 from deepgen.cli.main import main
 from deepgen.tuning import Study
 from deepgen.vocabulary import Verdict

@@ -19,10 +19,12 @@ from typing import Any, TypeVar
 from deepgen.report.serve import looks, places
 from deepgen.report.serve.looks import Seen, Trials
 from deepgen.report.serve.places import Mark, Places, Runs
+from deepgen.view.text import note
 
 T = TypeVar("T")
 PAUSE = 0.3  # seconds between two looks
 _REST = 4.0  # times as long as a look took, at least: it takes a fifth of a core at most
+_AFTER_ERROR = 10.0  # seconds
 _ALIVE = 15.0  # seconds after which a silent stream says that it is there
 _MOST_RECENT = 15  # trials of a study that the list of studies begins with
 _HERE = ": \n\n"  # says nothing
@@ -62,7 +64,11 @@ class Hub:
         """Look for as long as there is somebody to tell."""
         while not self.ended:
             await self._someone.wait()
-            took = await self.refresh()
+            try:
+                took = await self.refresh()
+            except Exception as error:  # one broken file must not end the view of all others
+                note(f"deepgen: unexpected error, a bug in deepgen: {type(error).__name__}: {error}")
+                took = _AFTER_ERROR / _REST
             await self.rest(max(PAUSE, _REST * took))
 
     async def refresh(self, id: str | None = None) -> float:
@@ -99,9 +105,10 @@ class Hub:
     async def before_end(self, work: Coroutine[Any, Any, T]) -> T | None:
         """What some work gives; None where the server ends before."""
         both = asyncio.create_task(work), asyncio.create_task(self._end.wait())
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        both[1].cancel()
-        return both[0].result() if both[0].done() else None
+        done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        for task in both:
+            task.cancel()
+        return both[0].result() if both[0] in done else None
 
     def _tell(self) -> None:
         before, self._news = self._news, asyncio.Event()

@@ -7,7 +7,7 @@ const rows = { studies: new Map(), runs: new Map(), bundles: new Map() };
 const mayStop = document.body.dataset.stop !== "";
 let trials = [];
 
-follow("/events", {
+follow(() => "/events", {
   all(data) {
     Object.values(rows).forEach((known) => known.clear());
     trials = [];

@@ -9,7 +9,7 @@ let state = null; // of the study, as the report says it
 let renewing = false;
 let wanted = false;
 
-follow(report.live().events, {
+follow(() => report.live().events, {
   trials({ again, trials }) {
     if (again) renew(); // another server, or another journal, than the one that made this report
     else append(trials);
@@ -22,8 +22,8 @@ follow(report.live().events, {
     if (state !== null && state !== about) renew();
     state = about;
   },
-  gone(_, source) {
-    source.close();
+  gone(_, end) {
+    end();
     document.getElementById("connection").textContent = "the study's folder is gone";
   },
 });
