@@ -8,6 +8,8 @@ import shutil
 import signal
 import socket
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -243,6 +245,43 @@ def test_the_list_tells_states_devices_runs_and_bundles(served: Served, studies:
 
     run(seen())
     assert served.ask("/stop/study/run/a100/inner", "POST").status == 409  # a run is stopped as a whole
+
+
+DRIVER = """
+import signal, sys
+from pathlib import Path
+from deepgen.tuning import lock
+held = lock.take(Path(sys.argv[1]) / "driver.lock")
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_a_cluster_run_is_stopped_as_a_whole(served: Served, studies: Path) -> None:
+    RunFolder(studies / "run").define(Definition(Cluster("/cluster.toml", ())))
+    driver = [sys.executable, "-c", DRIVER, str(studies / "run")]
+    with subprocess.Popen(driver, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        answer = served.ask("/stop/run/run", "POST")
+        assert (answer.status, process.wait(PATIENCE)) == (200, -signal.SIGTERM)
+    assert "deepgen cluster attach" in answer.text
+    assert served.ask("/stop/run/run", "POST").status == 409  # it does not run
+    assert served.ask("/stop/run/none", "POST").status == 404
+
+
+def test_a_study_that_was_begun_anew_is_sent_anew(served: Served, studies: Path, tuned: Path) -> None:
+    async def seen() -> None:
+        async with watching(served, "/events/one") as viewer:
+            with Writer(studies / "one") as writer:
+                writer.end(3)
+            await viewer.until_trials(7)
+            shutil.rmtree(studies / "one")
+            shutil.copytree(tuned, studies / "new")
+            (studies / "new").rename(studies / "one")
+            while len(viewer.trials) > 4:
+                await viewer.event()
+
+    run(seen())
 
 
 def test_a_study_is_only_read(served: Served, studies: Path) -> None:

@@ -117,6 +117,7 @@ def _followed(folder: Path, before: Trials, done: int, *, anew: bool) -> Trials:
     """With the trials that ended since; from the beginning where the journal is not the one that was followed."""
     with foreign.shaped(str(folder), STRANGE), Journal(folder) as journal:
         words = known_shapes(journal.definition(), glance=True)[0]
+        anew = anew or len(before.texts) > done
         after = before if anew else _with(before, journal.ended_from(before.first), words)
         if anew or len(after.texts) < done:
             after = _with(Trials(), journal.ended_from(0), words)
