@@ -48,7 +48,10 @@ def conv(name: str, batch: int, lengths: Sequence[int], ci: int, co: int, kernel
     """A convolution over as many axes as `lengths` has; tiles of its input have a halo."""
     axes = [f"o{i}" for i in range(len(lengths))]
     taps = [f"r{i}" for i in range(len(lengths))]
-    halo = lambda t: product([(t[o] - 1) * stride + t[r] for o, r in zip(axes, taps, strict=True)])  # noqa: E731
+
+    def halo(t: Tile) -> Expr:
+        return product([(t[o] - 1) * stride + t[r] for o, r in zip(axes, taps, strict=True)])
+
     return Tensors(
         f"{name} {batch}x{'x'.join(map(str, lengths))}x{ci}x{co} k{kernel}",
         {"n": batch, **dict(zip(axes, lengths, strict=True)), "co": co},

@@ -70,7 +70,7 @@ def show(results: list[dict[str, Any]]) -> None:
         sizes = (r["space"], str(r["knobs"]), str(r["requirements"]), count, r["method"], accepted)
         costs = (f"{r['seconds']:.1f}", f"{r['processor_seconds']:.1f}", f"{r['mebibytes']:.0f}")
         table.add_row(*sizes, str(r["valid_samples"]), *costs)
-    Console().print(table)
+    Console(width=160).print(table)
 
 
 def main() -> int:
