@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from deepgen import report
 from deepgen.cli.main import main
-from deepgen.report import charts, trials
+from deepgen.report import charts, knob_charts, trials
 from deepgen.report.facts import facts_of, facts_of_several
 from deepgen.report.markdown import markdown
 from deepgen.tuning import Study
@@ -211,8 +211,8 @@ def test_hostile_names_reach_no_expression(hostile: Study) -> None:
             for inner in value:
                 look(inner)
 
-    for make in (charts.history, charts.parallel, charts.roofline, charts.verdicts):
+    for make in (charts.history, knob_charts.parallel, charts.roofline, charts.verdicts):
         drawn: Callable[..., Any] = make
         look(drawn(facts).to_dict(validate=False))
-    look(charts.knob(facts, "k0").to_dict(validate=False))
+    look(knob_charts.knob(facts, "k0").to_dict(validate=False))
     assert expressions and not any(HOSTILE[:9] in text or "datum['x']" in text for text in expressions)
