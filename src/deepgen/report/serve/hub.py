@@ -116,10 +116,8 @@ class Hub:
             await self.refresh()
             async for now in self._states():
                 if sent is None:
-                    trials = events.recent(now)
-                    yield events.event(
-                        "all", f'{{"folder": {json.dumps(str(self.root))}, {events.rows(now, State(), trials)}}}'
-                    )
+                    folder, rows = json.dumps(str(self.root)), events.rows(now, State(), events.recent(now))
+                    yield events.event("all", f'{{"folder": {folder}, {rows}}}')
                 elif now is sent:
                     yield events.HERE
                 else:
