@@ -14,6 +14,7 @@ from deepgen.generators.rules.lower.text import to_text
 from deepgen.generators.rules.rules.order import sketches
 from deepgen.generators.rules.rules.rule import Rule
 from deepgen.generators.rules.rules.sketch import SKETCH, THREADS, Sketch, space_of
+from deepgen.generators.rules.schedule.text import to_text as steps_text
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
 from deepgen.space import Space
@@ -58,9 +59,9 @@ class Rules:
         return self._sketches(*_served(operator, target))
 
     def schedule_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
-        steps = "\n".join(map(str, self._sketch(operator, target, config).schedule(config)))
+        steps = steps_text(self._sketch(operator, target, config).schedule(config))
         nest = dict(self._lowered(operator, target, config))["simplify"]
-        return f"{steps}\n\n{to_text(nest)}"
+        return f"{steps}\n{to_text(nest)}"
 
     def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
         parts, last = [], ""
