@@ -19,7 +19,7 @@ from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
 from deepgen.space import Space
 from deepgen.targets import Cpu, Target
-from deepgen.vocabulary import Kernel
+from deepgen.vocabulary import BadInput, Kernel
 
 
 class Rules:
@@ -35,7 +35,11 @@ class Rules:
             return "it serves CPUs only"
         if not isinstance(operator, HasExpression):
             return "it serves operators that are given as tensor expressions"
-        strange = sorted(_formats(operator.expression()) - {*TYPES, *STORED, BOOL})
+        try:
+            told = operator.expression()
+        except BadInput as error:  # in some forms an operator has none, as a GEMM that reads its result
+            return f"there is no expression of it: {error}"
+        strange = sorted(_formats(told) - {*TYPES, *STORED, BOOL})
         return f"it has no arithmetic for {', '.join(strange)}" if strange else None
 
     def space(self, operator: Operator, target: Target) -> Space:
