@@ -83,7 +83,14 @@ def cases() -> list[Case]:
     found += [Case("conv other", "c3d", {**VOLUME, "layout": "ndhwc"}, convolution)]
     for words in PRODUCTS:
         found += [Case("gemm", "gemm", {**words, "layout": layout}, _product, "c_gemm") for layout in ("nn", "nt")]
-    found += [Case("bmm", "bmm", {"B": 16, "M": 128, "N": 128, "K": 64}, _call(lambda torch, t, _: t["A"] @ t["B"]))]
+    found += [
+        Case(
+            "bmm",
+            "bmm",
+            {"B": 16, "M": 128, "N": 128, "K": 64, "layout": "nn"},
+            _call(lambda torch, t, _: t["A"] @ t["B"]),
+        )
+    ]
     gemv = _call(lambda torch, t, _: torch.mv(t["A"], t["x"]))
     found += [Case("gemv", "gemv", {"M": m, "K": k}, gemv) for m, k in ((1024, 1024), (4096, 4096))]
     scan = _call(lambda torch, t, words: torch.cumsum(t["x"], int(words["axis"])))

@@ -17,7 +17,7 @@ from deepgen.generators.rules.family import Rules
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.order import sketches
 from deepgen.generators.rules.rules.sketch import space_of
-from deepgen.operators import OPERATORS
+from deepgen.operators import OPERATORS, Gemm
 from deepgen.operators.expr.nodes import Stage
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.vocabulary import WorkspaceArg
@@ -38,6 +38,7 @@ def test_it_says_whom_it_does_not_serve() -> None:
     told = ExpressionOperator(elementwise(4, 8))
     assert Rules().refuses(told, targets.resolve("cuda:sm_90")) == "it serves CPUs only"
     assert Rules().refuses(told, ARM) is None
+    assert "beta=1 reads C" in str(Rules().refuses(Gemm(8, 8, 8, beta=1.0), ARM))
 
 
 @pytest.mark.parametrize("target", [ARM, X86], ids=lambda target: target.name)
@@ -82,7 +83,7 @@ def test_tiles_fit_in_the_registers_of_the_target() -> None:
 def test_a_config_is_explained_by_its_steps_and_loops() -> None:
     operator, family = ExpressionOperator(gemm(8, 16, 8)), Rules()
     text = family.schedule_text(operator, ARM, family.default(operator, ARM))
-    assert "Split(stage='C', loop='i0'" in text
+    assert "split C: i0 by" in text
     assert "\n  parallel C.i0.0+i1.0 < " in text
     passes = family.passes_text(operator, ARM, family.default(operator, ARM))
     assert passes.startswith("==> build <==")

@@ -14,11 +14,12 @@ from deepgen.generators.rules.lower.text import to_text
 from deepgen.generators.rules.rules.order import sketches
 from deepgen.generators.rules.rules.rule import Rule
 from deepgen.generators.rules.rules.sketch import SKETCH, THREADS, Sketch, space_of
+from deepgen.generators.rules.schedule.text import to_text as steps_text
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
 from deepgen.space import Space
 from deepgen.targets import Cpu, Target
-from deepgen.vocabulary import Kernel
+from deepgen.vocabulary import BadInput, Kernel
 
 
 class Rules:
@@ -34,7 +35,11 @@ class Rules:
             return "it serves CPUs only"
         if not isinstance(operator, HasExpression):
             return "it serves operators that are given as tensor expressions"
-        strange = sorted(_formats(operator.expression()) - {*TYPES, *STORED, BOOL})
+        try:
+            told = operator.expression()
+        except BadInput as error:  # in some forms an operator has none, as a GEMM that reads its result
+            return f"there is no expression of it: {error}"
+        strange = sorted(_formats(told) - {*TYPES, *STORED, BOOL})
         return f"it has no arithmetic for {', '.join(strange)}" if strange else None
 
     def space(self, operator: Operator, target: Target) -> Space:
@@ -54,9 +59,9 @@ class Rules:
         return self._sketches(*_served(operator, target))
 
     def schedule_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
-        steps = "\n".join(map(str, self._sketch(operator, target, config).schedule(config)))
+        steps = steps_text(self._sketch(operator, target, config).schedule(config))
         nest = dict(self._lowered(operator, target, config))["simplify"]
-        return f"{steps}\n\n{to_text(nest)}"
+        return f"{steps}\n{to_text(nest)}"
 
     def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
         parts, last = [], ""

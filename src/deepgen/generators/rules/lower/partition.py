@@ -5,7 +5,7 @@ What decides is asked once, before a tile: whether its guards hold for all turns
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from deepgen.generators.rules.intrinsics.dots import DOTS
@@ -37,14 +37,16 @@ _MOST_CHOICES = 4  # each of which doubles the text
 
 
 def partition(function: Function) -> Function:
-    return replace(function, body=_versions(function.body, _Tile(Known())))
+    buffers = (s.buffer for s in walk(function.body) if isinstance(s, Alloc))
+    held = frozenset(buffer.name for buffer in buffers if buffer.scope == "register")
+    return replace(function, body=_versions(function.body, _Tile(Known(), held)))
 
 
 def _versions(statement: Stmt, tile: _Tile) -> Stmt:
     """Of a statement that is the body of a loop, or of the function."""
     wanted = _wanted(statement, tile)
     if wanted:
-        alone = not _sums(_guarded_part(statement, tile))
+        alone = not _sums(_guarded_part(statement, tile), tile.held)
         return _narrowed(statement, tile) if alone else _two(statement, tile, wanted)
     choice = next((c for c in _choices(statement, tile) if not tile.known.always(c) and not tile.known.never(c)), None)
     if choice is None or tile.choices == _MOST_CHOICES:
@@ -56,7 +58,7 @@ def _versions(statement: Stmt, tile: _Tile) -> Stmt:
 
 def _two(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -> Stmt:
     given = replace(tile, known=tile.known.given(wanted))
-    other = edges(statement, tile.registers)
+    other = edges(statement, tile.held)
     if len(wanted) == 1:
         other = simplified(other, tile.known.given([-1 - wanted[0]]))
     return If(wanted, _versions(simplified(statement, given.known), given), other)
@@ -79,15 +81,17 @@ def _guarded_part(statement: Stmt, tile: _Tile) -> Stmt:
     return _guarded_part(parts[0], tile) if len(parts) == 1 else statement
 
 
-def _sums(statement: Stmt) -> bool:
-    return any(isinstance(s, Store) and s.reduce for s in walk(statement))
+def _sums(statement: Stmt, held: frozenset[str]) -> bool:
+    return any(isinstance(s, Store) and s.reduce is not None and s.buffer in held for s in walk(statement))
 
 
 def _inner(statement: Stmt, tile: _Tile) -> Stmt:
     if isinstance(statement, For):
         inside = replace(tile, known=tile.known.inside(statement.variable, statement.extent), inner={})
-        change = _inner if statement.kind in AT_ONCE else _versions
-        return replace(statement, body=change(statement.body, inside))
+        if statement.kind in AT_ONCE:
+            around = replace(inside, around=inside.around | {statement.variable})
+            return replace(statement, body=_inner(statement.body, around))
+        return replace(statement, body=_versions(statement.body, inside))
     if isinstance(statement, If):
         given = replace(tile, known=tile.known.given(statement.conditions))
         return replace(statement, then=_inner(statement.then, given))
@@ -110,8 +114,10 @@ class _Tile:
     """What lies around a statement of a tile."""
 
     known: Known
+    held: frozenset[str]  # all buffers that are in registers
     inner: Mapping[str, int] = field(default_factory=dict)  # the loops that are done at once, with their extents
-    registers: frozenset[str] = frozenset()  # buffers: all loops that are in their scope belong to their tile
+    registers: frozenset[str] = frozenset()  # those around: all loops inside belong to their tile
+    around: frozenset[str] = frozenset()  # loops that are done at once, in which no condition on them may stand
     choices: int = 0  # that were made already
 
     def having(self, buffer: Buffer) -> _Tile:
@@ -119,22 +125,23 @@ class _Tile:
 
     def low(self, condition: Index) -> Index | None:
         """The least value of a condition in the tile, if all other loops lie around the tile."""
-        if condition.iterators <= {*self.known.ranges, *self.inner}:
-            return low_and_span(condition, self.inner)[0]
-        return None
+        return low_and_span(condition, self.inner)[0] if self.decides(condition, {*self.inner}) else None
+
+    def decides(self, condition: Index, inner: Set[str] = frozenset()) -> bool:
+        """Whether a condition can be asked here, the same for all turns of the loops around that are done at once."""
+        return condition.iterators <= self.known.ranges.keys() - self.around | inner
 
 
 def _guards(statement: Stmt, tile: _Tile) -> Iterator[Index]:
+    asked: Iterable[Index] = ()
     if isinstance(statement, If):
-        for c in statement.conditions:
-            low = tile.low(c) if c.iterators & set(tile.inner) else None
-            if low is not None:
-                yield low
+        asked = statement.conditions
     if isinstance(statement, Store):
-        for c in _chosen_by(statement):
-            low = tile.low(c) if c.iterators & set(tile.inner) else None
-            if low is not None:
-                yield low
+        asked = _chosen_by(statement)
+    for c in asked:
+        low = tile.low(c) if c.iterators & set(tile.inner) else None
+        if low is not None:
+            yield low
     if isinstance(statement, Alloc):
         tile = tile.having(statement.buffer)
     if isinstance(statement, For):
@@ -155,7 +162,7 @@ def _choices(statement: Stmt, tile: _Tile) -> Iterator[Index]:
     """What decides between values, as at a border of zeros, the same way for the whole tile."""
     if isinstance(statement, Store) and (tile.inner or tile.registers):
         for c in _chosen_by(statement):
-            if c.iterators <= set(tile.known.ranges):
+            if tile.decides(c):
                 yield c
     if isinstance(statement, Alloc):
         tile = tile.having(statement.buffer)
@@ -173,14 +180,15 @@ def _chosen_by(store: Store) -> Iterator[Index]:
             yield from conditions(value.condition) or ()
 
 
-def edges(statement: Stmt, registers: frozenset[str]) -> Stmt:
+def edges(statement: Stmt, held: frozenset[str]) -> Stmt:
     """A tile with its guards: where these depend on a loop that is done at once, its turns follow each other.
 
     Buffers in registers stay there if they are only copied: places in them must then be known in the text.
     """
     stores = [s for s in walk(statement) if isinstance(s, Store)]
-    copied = not _sums(statement) and any(r.tensor in registers for s in stores for r in reads(s.value))
-    return placed(_in_turns(statement, UNROLL if copied else SERIAL))
+    touched = {s.buffer for s in stores} | {r.tensor for s in stores for r in reads(s.value)}
+    kind = UNROLL if touched & held and not _sums(statement, held) else SERIAL
+    return placed(_in_turns(statement, kind))
 
 
 def _in_turns(statement: Stmt, kind: str) -> Stmt:
