@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from deepgen.operators.expr.index import Index
-from deepgen.operators.expr.nodes import Value
+from deepgen.operators.expr.nodes import Read, Value
 from deepgen.operators.expr.rewrite import with_indices
 
 
@@ -71,12 +71,18 @@ class Alloc:
 
 @dataclass(frozen=True)
 class Store:
-    """`reduce` is set where the value is combined with what the element holds."""
+    """`reduce` is set where the value is combined with what the element holds.
+
+    On a GPU: `joined` where the values of all threads along x are combined so before; `ahead` where a copy to shared
+    memory need not have landed before the next wait.
+    """
 
     buffer: str
     indices: tuple[Index, ...]
     value: Value
     reduce: str | None = None
+    joined: str | None = None
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,15 @@ class Barrier:
     """The threads of a block wait for each other."""
 
 
-Stmt: TypeAlias = "Seq | For | If | Alloc | Store | Barrier"
+@dataclass(frozen=True)
+class Call:
+    """An instruction of the hardware, by its name, on places in buffers."""
+
+    name: str
+    places: tuple[Read, ...] = ()
+
+
+Stmt: TypeAlias = "Seq | For | If | Alloc | Store | Barrier | Call"
 
 
 @dataclass(frozen=True)
@@ -151,4 +165,7 @@ def with_indices_in(statement: Stmt, change: Callable[[Index], Index]) -> Stmt:
     if isinstance(inner, Store):
         indices = tuple(change(i) for i in inner.indices)
         return replace(inner, indices=indices, value=with_indices(inner.value, change))
+    if isinstance(inner, Call):
+        moved = (replace(read, indices=tuple(change(i) for i in read.indices)) for read in inner.places)
+        return replace(inner, places=tuple(moved))
     return inner

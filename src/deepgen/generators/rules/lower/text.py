@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, For, Function, If, Stmt, Store, children
+from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, Call, For, Function, If, Stmt, Store, children
 from deepgen.generators.rules.schedule.steps import SERIAL
 from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary, Value
 
@@ -45,9 +45,13 @@ def _lines(statement: Stmt, depth: int) -> Iterator[str]:
         return
     elif isinstance(statement, Store):
         place = f"{statement.buffer}[{', '.join(map(str, statement.indices))}]"
-        yield f"{indent}{place} {_ASSIGN[statement.reduce]} {value_text(statement.value)}"
+        joined = f"{statement.joined} over thread.x of " if statement.joined else ""
+        ahead = " ahead" if statement.ahead else ""
+        yield f"{indent}{place} {_ASSIGN[statement.reduce]} {joined}{value_text(statement.value)}{ahead}"
     elif isinstance(statement, Barrier):
         yield f"{indent}barrier"
+    elif isinstance(statement, Call):
+        yield f"{indent}{statement.name}({', '.join(value_text(place) for place in statement.places)})"
     deeper = depth + isinstance(statement, For)
     for child in children(statement):
         yield from _lines(child, deeper)
