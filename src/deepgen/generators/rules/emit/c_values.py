@@ -71,6 +71,11 @@ class Scope:
         place, lane = divmod(offset.constant, buffer.lanes)
         return self.variable(buffer, place) + (f"[{lane}]" if buffer.lanes > 1 else "")
 
+    def number(self, buffer: Buffer, offset: Index) -> str:
+        """One element, as it is computed with."""
+        element = self.element(buffer, offset)
+        return element if buffer.lanes else _widened(buffer.dtype, element)
+
     def variable(self, buffer: Buffer, place: int) -> str:
         return self.names.of(f"{buffer.name} {place}")
 
@@ -166,14 +171,13 @@ class Scope:
         buffer, (offset,) = self.buffers[read.tensor], read.indices
         kind = arithmetic(buffer.dtype)
         if self.vector is None or self.vector.variable not in offset.iterators:
-            return Text(_widened(buffer.dtype, self.element(buffer, offset)), kind)
+            return Text(self.number(buffer, offset), kind)
         lanes = self.vector.extent
         self.need(kind, lanes)
         if self.along(offset) == 1:
             text = self.vector_at(buffer, offset)
             return Text(text if buffer.lanes else _widened(buffer.dtype, f"({text})", lanes), kind, lanes)
-        elements = (self.element(buffer, self.lane(offset, n)) for n in range(lanes))
-        numbers = ", ".join(_widened(buffer.dtype, element) for element in elements)
+        numbers = ", ".join(self.number(buffer, self.lane(offset, n)) for n in range(lanes))
         return Text(f"(({kind}x{lanes}){{{numbers}}})", kind, lanes)
 
     def _cast(self, made: Text, kind: str) -> Text:

@@ -11,9 +11,9 @@ from deepgen.generators.rules.schedule.concrete import Place, number
 from deepgen.generators.rules.schedule.stages import identity
 from deepgen.generators.rules.schedule.state import Loop, Planned, State
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Binary, Compare, Const, Read, Select, Value
+from deepgen.operators.expr.nodes import Binary, Compare, Const, Read, Select, Value, substituted
 from deepgen.operators.expr.nodes import Place as PlaceValue
-from deepgen.operators.expr.rewrite import substituted, with_reads
+from deepgen.operators.expr.rewrite import with_reads
 
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 

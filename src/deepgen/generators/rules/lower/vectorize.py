@@ -45,8 +45,8 @@ def _pushed(loop: For, body: Stmt, vector_bytes: int) -> Stmt | None:
         return sequence(*(p for p in parts if p is not None)) if all(p is not None for p in parts) else None
     if isinstance(body, Store):
         return _pieces(loop, body, vector_bytes)
-    if loop.limits or isinstance(body, (Alloc, Barrier)):
-        return None
+    if loop.limits or isinstance(body, (Alloc, Barrier)) or (isinstance(body, For) and body.kind == VECTOR):
+        return None  # of two vector loops the inner one stays
     asked = body.limits if isinstance(body, For) else body.conditions
     if any(loop.variable in i.iterators for i in asked):
         return None
@@ -87,13 +87,13 @@ def _piece(loop: For, store: Store, start: Index, lanes: int) -> Stmt:
 def _serves(variable: str, store: Store) -> bool:
     """Whether a store can be done for all values of the variable at once."""
     (offset,) = store.indices
-    if variable not in offset.iterators:
-        return store.reduce is not None
-    if dict(offset.terms).get(Iter(variable)) is None:
-        return False
     # What is not chosen is not read, so that a choice by lanes must not read.
     chosen = (v for v in walk(store.value) if isinstance(v, Select) and _depends(v.condition, variable))
-    return not any(reads(v.then) or reads(v.otherwise) for v in chosen)
+    if any(reads(v.then) or reads(v.otherwise) for v in chosen):
+        return False
+    if variable not in offset.iterators:
+        return store.reduce is not None
+    return Iter(variable) in dict(offset.terms)
 
 
 def _depends(value: Value, variable: str) -> bool:

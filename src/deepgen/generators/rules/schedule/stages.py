@@ -8,8 +8,8 @@ from deepgen.generators.rules.schedule.loops import find
 from deepgen.generators.rules.schedule.state import Planned, State, unplanned
 from deepgen.generators.rules.schedule.steps import SCOPES, CacheRead, CacheWrite, Inline, RFactor, Step
 from deepgen.operators.expr.index import iterator
-from deepgen.operators.expr.nodes import Axis, Compare, Const, Place, Read, Select, Stage, Value
-from deepgen.operators.expr.rewrite import substituted, with_reads
+from deepgen.operators.expr.nodes import Axis, Compare, Const, Place, Read, Select, Stage, Value, substituted
+from deepgen.operators.expr.rewrite import with_reads
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import dtype
 

@@ -1,0 +1,88 @@
+"""Random expressions under random legal schedules, as C, give what the expressions mean."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "operators"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from compiled import in_child, library, run
+from expressions import expressions, naive
+from schedules import random_schedule
+
+from deepgen.generators.rules.lower.lower import lower
+from deepgen.generators.rules.schedule.steps import Schedule
+from deepgen.operators.expr.nodes import Expression
+from deepgen.vocabulary.dtypes import dtype, narrow, widen
+
+# `DEEPGEN_EXPRESSIONS=5000 pytest tests/generators/rules/test_lowered.py` takes minutes.
+COUNT = int(os.environ.get("DEEPGEN_EXPRESSIONS", "60"))
+AT_ONCE = 60  # functions in a library
+
+
+def collected(count: int) -> list[tuple[Expression, Schedule]]:
+    found: list[tuple[Expression, Schedule]] = []
+
+    @settings(max_examples=count, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(expressions(most=9), st.integers(0, 2**32))
+    def collect(expression: Expression, seed: int) -> None:
+        found.append((expression, random_schedule(expression, Random(f"{seed} {len(found)}"))))
+
+    collect()
+    return found
+
+
+def agrees(expression: Expression, results: list[Any], inputs: dict[str, Any]) -> str:
+    """How results differ from what an expression means; empty where they do not."""
+    meant = naive(expression, {t.name: widen(inputs[t.name], dtype(t.dtype)) for t in expression.tensors})
+    for name, got in zip(expression.outputs, results, strict=True):
+        of = dtype(expression.dtype_of(name))
+        wide, want = widen(got, of), meant[name]
+        if of.integer:
+            right = np.array_equal(wide, want)
+        else:
+            right = np.allclose(wide, want, rtol=64 * of.epsilon, atol=64 * of.epsilon * (1 + np.abs(want).max()))
+        if not right:
+            return f"{name} is\n{wide}\nnot\n{want}"
+    return ""
+
+
+def random_inputs(expression: Expression, seed: int) -> dict[str, Any]:
+    numbers = np.random.default_rng(seed)
+    drawn = {t.name: numbers.integers(-4, 5, t.shape) for t in expression.tensors}
+    kinds = {t.name: dtype(t.dtype) for t in expression.tensors}
+    return {n: narrow(np.abs(x) if kinds[n].name == "u8" else x.astype(float), kinds[n]) for n, x in drawn.items()}
+
+
+def test_random_expressions_under_random_schedules(tmp_path: Path) -> None:
+    cases = collected(COUNT)
+    for start in range(0, len(cases), AT_ONCE):
+        part = cases[start : start + AT_ONCE]
+        compiler = ("gcc", "clang-19")[start // AT_ONCE % 2] if os.environ.get("DEEPGEN_EXPRESSIONS") else "cc"
+        functions = [lower(e, s, vector_bytes=(16, 32)[n % 2]) for n, (e, s) in enumerate(part)]
+        folder = tmp_path / str(start)
+        folder.mkdir()
+        built = library(functions, folder, compiler)
+
+        def work(say: Callable[[str], None], built: Path = built, part: Any = part, functions: Any = functions) -> None:
+            loaded = ctypes.CDLL(str(built))
+            for n, ((expression, schedule), function) in enumerate(zip(part, functions, strict=True)):
+                say(f"{expression}\n{schedule}")
+                inputs = random_inputs(expression, n)
+                for threads in (1, 3):
+                    results = run(loaded, n, function, [inputs[t.name] for t in expression.tensors], threads)
+                    wrong = agrees(expression, results, inputs)
+                    assert not wrong, f"{n}: {wrong}\n{expression}\n" + "\n".join(map(str, schedule))
+
+        assert not (wrong := in_child(work)), wrong
