@@ -30,6 +30,7 @@ class Buffer:
     scope: str
     lanes: int = 0
     offset: int | None = None
+    swizzle: int = 0  # of shared memory: how many bits of a place are changed by those of its row
 
     @property
     def elements(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from deepgen.generators.rules.lower.ir import (
     Alloc,
     Barrier,
+    Call,
     For,
     Function,
     If,
@@ -45,7 +46,7 @@ def _pushed(loop: For, body: Stmt, vector_bytes: int) -> Stmt | None:
         return sequence(*(p for p in parts if p is not None)) if all(p is not None for p in parts) else None
     if isinstance(body, Store):
         return _pieces(loop, body, vector_bytes)
-    if loop.limits or isinstance(body, (Alloc, Barrier)) or (isinstance(body, For) and body.kind == VECTOR):
+    if loop.limits or isinstance(body, (Alloc, Barrier, Call)) or (isinstance(body, For) and body.kind == VECTOR):
         return None  # of two vector loops the inner one stays
     asked = body.limits if isinstance(body, For) else body.conditions
     if any(loop.variable in i.iterators for i in asked):

@@ -11,7 +11,9 @@ from deepgen.generators.rules.schedule.concrete import number, places
 from deepgen.generators.rules.schedule.regions import region
 from deepgen.generators.rules.schedule.state import Planned, State, unplanned
 from deepgen.generators.rules.schedule.steps import (
+    LANES,
     SCOPES,
+    THREADS,
     Annotate,
     CacheRead,
     CacheWrite,
@@ -19,6 +21,7 @@ from deepgen.generators.rules.schedule.steps import (
     Fuse,
     Inline,
     Layout,
+    Pipeline,
     Reorder,
     RFactor,
     Schedule,
@@ -26,6 +29,8 @@ from deepgen.generators.rules.schedule.steps import (
     Split,
     Step,
     StorageAlign,
+    Swizzle,
+    Tensorize,
     Unroll,
 )
 from deepgen.operators.expr.index import Index, iterator
@@ -115,8 +120,9 @@ def _inside(planned: Planned, step: ComputeAt, state: State) -> bool:
 def _regions(step: ComputeAt, state: State) -> list[tuple[Index, int]]:
     """Of each axis of the stage: where the part that is read begins, and how long it is."""
     stage, consumer = state.stages[step.stage].stage, state.stages[step.consumer]
-    outer = {*(loop.variable for loop in state.around(consumer))}
-    outer |= {loop.variable for loop in consumer.loops[: consumer.depth(step.loop)]}
+    around = [*state.around(consumer), *consumer.loops[: consumer.depth(step.loop)]]
+    together = _TOGETHER.get(state.stages[step.stage].scope, ())
+    outer = {loop.variable for loop in around if loop.kind not in together}
     inner = {
         loop.variable: loop.extent for p in state.stages.values() for loop in p.loops if loop.variable not in outer
     }
@@ -147,6 +153,28 @@ def _storage_align(step: StorageAlign, planned: Planned) -> Planned:
     return replace(planned, aligned=(*planned.aligned, step))
 
 
+def _pipeline(step: Pipeline, planned: Planned) -> Planned:
+    depth = number(step, step.depth)
+    if depth < 1 or planned.scope != "shared" or planned.at is None or planned.stage.reduce:
+        raise BadInput(
+            f"stage {step.stage} cannot be filled ahead",
+            where=str(step),
+            allowed="a copy in shared memory that is computed at a loop; a depth of at least 1",
+        )
+    return replace(planned, depth_of_pipeline=depth)
+
+
+def _swizzle(step: Swizzle, planned: Planned) -> Planned:
+    if planned.scope != "shared" or number(step, step.mode) < 0:
+        raise BadInput(f"stage {step.stage} cannot be swizzled", where=str(step), allowed="a stage in shared memory")
+    return replace(planned, swizzle=number(step, step.mode))
+
+
+def _tensorize(step: Tensorize, planned: Planned) -> Planned:
+    loops.find(step, planned, step.loop)
+    return replace(planned, tensorized=(step.loop, step.intrinsic))
+
+
 def _layout(step: Layout, planned: Planned) -> Planned:
     told = places(step)
     for dimension in range(len(planned.stage.axes)):
@@ -172,7 +200,12 @@ _ONE: Mapping[type[Any], Callable[[Any, Planned], Planned]] = {
     SetScope: _set_scope,
     StorageAlign: _storage_align,
     Layout: _layout,
+    Pipeline: _pipeline,
+    Swizzle: _swizzle,
+    Tensorize: _tensorize,
 }
+# Over which of the loops around it a stage is one: what all threads of a block, or of a warp, read.
+_TOGETHER: Mapping[str, tuple[str, ...]] = {"shared": THREADS, "warp": (LANES,)}
 _STAGES: Mapping[type[Any], Callable[[Any, State], State]] = {
     ComputeAt: _compute_at,
     Inline: stages.inline,
