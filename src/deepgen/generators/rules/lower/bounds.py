@@ -50,16 +50,17 @@ class Known:
             return Index((), low) if low == high else Index(((atom, 1),))
         inner = self.simple(atom.of)
         made = inner // atom.by if isinstance(atom, Quotient) else inner % atom.by
-        if len(made.terms) == 1 and isinstance(made.terms[0][0], (Quotient, Remainder)):
-            left, times = made.terms[0]
-            assert not isinstance(left, Iter)
-            low, high = left.of.bounds(self.ranges)
-            if low // left.by == high // left.by:
-                q = low // left.by
-                exact = Index((), q) if isinstance(left, Quotient) else left.of - q * left.by
-                return exact * times + made.constant
-            return self._without_small(left) * times + made.constant
-        return made
+        total = Index((), made.constant)
+        for left, times in made.terms:
+            total = total + (Index(((left, 1),)) if isinstance(left, Iter) else self._told(left)) * times
+        return total
+
+    def _told(self, atom: Quotient | Remainder) -> Index:
+        low, high = atom.of.bounds(self.ranges)
+        if low // atom.by != high // atom.by:
+            return self._without_small(atom)
+        q = low // atom.by
+        return Index((), q) if isinstance(atom, Quotient) else atom.of - q * atom.by
 
     def _without_small(self, atom: Quotient | Remainder) -> Index:
         """(x * 8 + v) % 64 is x % 8 * 8 + v where v is less than 8, and (x * 8 + v) // 64 is x // 8."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from deepgen.generators.rules.lower.bounds import Known
 from deepgen.generators.rules.lower.build import Builder, buffer_of, guarded, parameters
 from deepgen.generators.rules.lower.gpu.pipeline import filled_ahead, several
 from deepgen.generators.rules.lower.gpu.tensorize import fragments_of, in_fragment, is_tile, tile, zeroed
@@ -66,24 +67,26 @@ class Program:
         return {buffer.name: buffer for buffer in (*self.inputs, *self.outputs, *self.scratch)}
 
 
-def build(state: State) -> Program:
+def build(state: State, warp: int) -> Program:
     inputs, outputs = parameters(state)
     roots = [p for p in state.stages.values() if p.at is None]
     scratch = tuple(buffer_of(p) for p in roots if p.stage.name not in state.expression.outputs)
     outside = [p.stage.name for p in roots if p.scope != "global"]
     if outside:
         raise BadInput(f"stage {outside[0]} is not computed inside of a launch", allowed="the scope global there")
-    launches = tuple(_launch(state, root) for root in roots)
+    launches = tuple(_launch(state, root, warp) for root in roots)
     return Program(state.expression.name, inputs, outputs, scratch, launches)
 
 
-def _launch(state: State, root: Planned) -> Launch:
+def _launch(state: State, root: Planned, warp: int) -> Launch:
     members = [p for p in state.stages.values() if _root(state, p) == root.stage.name]
     for planned in members:
         _check(state, planned, root)
     extents = {
         tag: max((loop.extent for p in members for loop in p.loops if loop.kind == tag), default=1) for tag in BOUND
     }
+    if any(loop.reduced and loop.kind in THREADS for p in members for loop in p.loops):
+        extents |= _whole_warps(extents, warp)
     inside = {p.stage.name: _guarded_by_threads(state, p, extents) for p in members}
     builder = _GpuBuilder(replace(state, stages={**state.stages, **inside}))
     body = builder.nest(inside[root.stage.name], root.loops)
@@ -92,6 +95,14 @@ def _launch(state: State, root: Planned) -> Launch:
     body = with_indices_in(_without_bound(body), lambda i: i.substitute(bound))
     blocks, threads = ((extents[x], extents[y], extents[z]) for x, y, z in (BLOCKS, THREADS))
     return Launch(root.stage.name, blocks, threads, body)
+
+
+def _whole_warps(extents: Mapping[str, int], warp: int) -> dict[str, int]:
+    """As many threads along x and y as lanes need that join what they reduced: two by two, then warp by warp."""
+    x, y = (extents[tag] for tag in THREADS[:2])
+    x = 1 << (x - 1).bit_length() if x < warp else -(-x // warp) * warp
+    beside = max(1, warp // x)
+    return dict(zip(THREADS, (x, -(-y // beside) * beside), strict=False))
 
 
 def _root(state: State, planned: Planned) -> str:
@@ -141,11 +152,24 @@ def _needed_guards(state: State, planned: Planned) -> tuple[Index, ...]:
         if any(g.iterators & kept for g in planned.guards[region:]):
             raise BadInput(f"the tiles of stage {planned.stage.name} do not cover what is read of it exactly")
         return ()
-    read = {r.tensor for r in reads(planned.stage.value)}
-    near = all(name in state.stages and state.stages[name].at for name in read)
-    if _filled_with_zeros(state, planned) or (planned.scope == "register" and near):
+    if _filled_with_zeros(state, planned) or (planned.scope == "register" and _reads_inside(state, planned)):
         return planned.guards[region:]
     return planned.guards
+
+
+def _reads_inside(state: State, planned: Planned) -> bool:
+    """Whether all that a stage reads, beyond its edges too, lies in buffers of the same launch."""
+    known = Known({loop.variable: (0, loop.extent - 1) for p in state.stages.values() for loop in p.loops})
+    places = planned.absolute()
+    for read in reads(planned.stage.value):
+        source = state.stages.get(read.tensor)
+        if source is None or source.at is None:
+            return False
+        for axis, i in zip(source.stage.axes, read.indices, strict=True):
+            low, high = known.simple(i.substitute(places) - source.bases[axis.name]).bounds(known.ranges)
+            if low < 0 or high >= source.extents[axis.name]:
+                return False
+    return True
 
 
 def _filled_with_zeros(state: State, planned: Planned) -> Stage | None:
@@ -172,9 +196,11 @@ class _GpuBuilder(Builder):
     """Beside loops and stores: reductions that threads share, copies ahead of their use, products of matrices."""
 
     def nest(self, planned: Planned, loops: Sequence[Loop], started: bool = False) -> Stmt:
-        first_reduced = bool(loops) and loops[0].reduced and not started and not planned.stage.scan
-        if first_reduced and any(loop.kind == LANES for loop in loops if loop.reduced):
+        begins = bool(loops) and loops[0].reduced and not started
+        if begins and any(loop.kind == LANES for loop in loops if loop.reduced):
             return self.joined(planned, loops)
+        if begins:
+            return super().nest(planned, loops, started)
         if planned.tensorized and started and is_tile(self.state, planned, loops):
             return tile(self.state, planned, loops, self.read_from_buffers)
         if loops and (ahead := [p for p in self.inner(planned, loops[0]) if p.depth_of_pipeline > 1]):
@@ -235,6 +261,12 @@ class _GpuBuilder(Builder):
         loop = loops[0]
         if loop.kind in BOUND or len({p.depth_of_pipeline for p in ahead}) > 1:
             raise BadInput(f"stages are filled ahead at loop {loop.name}", allowed="one depth for all, a serial loop")
+        beside = {p.stage.name for p in self.inner(planned, loop)}
+        for p in ahead:
+            hosts = any(other.at and other.at[0] == p.stage.name for other in self.state.stages.values())
+            if hosts or any(read.tensor in beside for read in reads(p.stage.value)):
+                what = f"stage {p.stage.name} needs others that are computed in the same turn: it cannot be filled ahead"
+                raise BadInput(what, allowed="copies of what is there before")
         body = self.nest(planned, loops[1:], started)
         for inner in reversed(self.inner(planned, loop)):
             if inner not in ahead:

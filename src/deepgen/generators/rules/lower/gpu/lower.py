@@ -32,7 +32,7 @@ def lower(expression: Expression, schedule: Schedule, warp: int = 32) -> Program
 
 def passes(expression: Expression, schedule: Schedule, warp: int = 32) -> Iterator[tuple[str, Program]]:
     """The program after each pass, with the pass's name."""
-    program = build(apply(expression, schedule))
+    program = build(apply(expression, schedule), warp)
     yield "build", program
     order: tuple[tuple[str, Pass], ...] = (
         ("barriers", lambda launch, _: replace(launch, body=with_barriers(launch.body))),

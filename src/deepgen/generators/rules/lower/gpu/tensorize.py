@@ -108,7 +108,8 @@ class _Side:
     @property
     def own(self) -> list[Loop]:
         """The loops over tiles that choose its fragment."""
-        return [loop for loop in self.tiles if any(loop.variable in i.iterators for i in self.read.indices)]
+        chosen = {name for i in self.read.indices for name in i.iterators}
+        return [loop for loop in self.tiles if loop.variable in chosen and loop.extent > 1]
 
     @property
     def words(self) -> int:
@@ -134,7 +135,7 @@ class _Side:
         """Four matrices at once: a fragment of the first operand, or two of the second."""
         turned = self._turned()
         lane, run = iterator(LANES), self.intrinsic.run
-        by: dict[str, Index | int] = {}
+        by: dict[str, Index | int] = {loop.variable: 0 for loop in self.tiles if loop.extent == 1}
         own = self.own
         if self.is_first:
             by[self.along] = lane // 8 % 2 * 8 if turned else lane % 16
@@ -162,6 +163,11 @@ class _Side:
         source = self.state.stages.get(self.read.tensor)
         if source is None or source.scope != "shared":
             raise BadInput(f"operand {self.read.tensor} is not in shared memory", allowed="a copy of it there")
+        for i, size in zip(self.read.indices, buffer_of(source).sizes, strict=True):
+            low, high = Known(self._ranges).simple(i).bounds(self._ranges)
+            if low < 0 or high >= size:
+                what = f"tiles reach beyond operand {self.read.tensor}"
+                raise BadInput(what, allowed="tiles and steps that its dimensions have room for")
         flat = _flat(buffer_of(source), self.read.indices)
         size = self.intrinsic.run
         if self._in_runs(flat, self.summed, size):
@@ -171,10 +177,12 @@ class _Side:
         what = f"operand {self.read.tensor} has no 16 aligned bytes in a row"
         raise BadInput(what, allowed="such rows along what is summed over, or along rows of 16-bit elements")
 
+    @property
+    def _ranges(self) -> dict[str, tuple[int, int]]:
+        return {loop.variable: (0, loop.extent - 1) for p in self.state.stages.values() for loop in p.loops}
+
     def _in_runs(self, flat: Index, variable: str, run: int) -> bool:
-        ranges = {
-            loop.variable: (0, loop.extent - 1) for p in self.state.stages.values() for loop in p.loops
-        }
+        ranges = self._ranges
         part, inside = "run", "run.inside"
         extent = ranges[variable][1] + 1
         known = Known({**ranges, part: (0, extent // run - 1), inside: (0, run - 1)})
