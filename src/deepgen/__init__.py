@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         tanh,
         where,
     )
+    from deepgen.operators.named.base import operator
     from deepgen.space import Space
     from deepgen.triton import autotune
     from deepgen.tuning import Progress, Study
@@ -69,6 +70,7 @@ _WHERE = {
     "reduce_axis": "deepgen.operators.expr.builder",
     "scan": "deepgen.operators.expr.builder",
     "tensor": "deepgen.operators.expr.builder",
+    "operator": "deepgen.operators.named.base",
     "abs": "deepgen.operators.expr.functions",
     "cos": "deepgen.operators.expr.functions",
     "erf": "deepgen.operators.expr.functions",
@@ -141,6 +143,7 @@ __all__ = [
     "maximum",
     "min",
     "minimum",
+    "operator",
     "output",
     "prod",
     "reduce_axis",

@@ -16,6 +16,9 @@ from deepgen.generators import Generator
 from deepgen.generators.kernels import OwnKernel
 from deepgen.measure.base import Policy
 from deepgen.operators import Operator
+from deepgen.operators.expr.elements import Operand
+from deepgen.operators.expr.nodes import Expression
+from deepgen.operators.expr.operator import as_operator
 from deepgen.search import DEFAULT, Kind
 from deepgen.settings import Settings
 from deepgen.targets import Target
@@ -28,7 +31,7 @@ from deepgen.vocabulary import BadInput
 
 
 def tune(
-    operator: Operator | OwnKernel | Sequence[Operator],
+    operator: Operator | OwnKernel | Operand | Expression | Sequence[Operator],
     *,
     target: str | Target | None = None,
     trials: int = 200,
@@ -58,8 +61,9 @@ def tune(
 ) -> Study:
     """Tune an operator on a target and return its study. Calling it again with the same arguments resumes the study.
 
-    `operator` may be a kernel of your own (`dg.kernel`). It may be a list: the same operator in several shapes. Then
-    one kernel is tuned for all of them. It is verified at each shape, and ranked by the geometric mean of its times.
+    `operator` may be a kernel of your own (`dg.kernel`), or what `dg.compute` gives: an expression. It may be a list:
+    the same operator in several shapes. Then one kernel is tuned for all of them. It is verified at each shape, and
+    ranked by the geometric mean of its times.
 
     `target` is a name such as "x86:native", or None for the best device here. `family` names one of deepgen's families
     of kernels, such as "c_gemm", in place of the best for that target; `threads` is how many threads kernels and
@@ -91,7 +95,8 @@ def tune(
         if family is not None or generator is not None:
             raise BadInput("a kernel of your own is given with a family", allowed="the kernel alone")
         operator = operator.operator()
-    shapes = tuple(operator) if isinstance(operator, (list, tuple)) else (operator,)
+    operator = as_operator(operator)
+    shapes = tuple(map(as_operator, operator)) if isinstance(operator, (list, tuple)) else (operator,)
     if not shapes:
         raise BadInput("no operator is given", allowed="one, or several shapes of one")
     if family is not None and generator is not None:

@@ -49,7 +49,7 @@ def _code(operator: type[Operator]) -> list[Json]:
     beside them: a reference that is computed in another way, or on other inputs, is another reference."""
     classes = [cls for cls in operator.__mro__ if issubclass(cls, Operator)]
     files = {getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes}
-    files.update(map(str, Path(operators.__file__).parent.glob("*.py")))
+    files.update(map(str, Path(operators.__file__).parent.rglob("*.py")))
     return [_file_digest(file) for file in sorted(filter(None, files))]
 
 

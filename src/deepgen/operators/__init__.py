@@ -22,6 +22,25 @@ OPERATORS: Registry[type[Operator]] = Registry(
         "gemm": "deepgen.operators.gemm:Gemm",
         "softmax": "deepgen.operators.softmax:Softmax",
         "c2d": "deepgen.operators.conv2d:Conv2d",
+        **{
+            name: f"deepgen.operators.named.{place}"
+            for name, place in {
+                "bmm": "products:Bmm",
+                "gemv": "products:Gemv",
+                "c1d": "convolutions:Conv1d",
+                "c3d": "convolutions:Conv3d",
+                "dil": "convolutions:DilatedConv2d",
+                "dep": "convolutions:DepthwiseConv2d",
+                "t2d": "convolutions:TransposedConv2d",
+                "scan": "rows:Scan",
+                "mean": "rows:Mean",
+                "var": "rows:Variance",
+                "layer_norm": "rows:LayerNorm",
+                "rms_norm": "rows:RmsNorm",
+                "elementwise": "rows:Elementwise",
+            }.items()
+        },
+        "expression": "deepgen.operators.expr.operator:ExpressionOperator",
     },
 )
 

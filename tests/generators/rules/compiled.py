@@ -26,12 +26,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 def library(functions: Sequence[Function], folder: Path, compiler: str, *flags: str) -> Path:
     """The functions case0, case1, ... in one shared library."""
     parts = [c.definitions(function, f"case{n}") for n, function in enumerate(functions)]
-    vectors = frozenset().union(*(part.vectors for part in parts))
     for header in {h for function in functions for h in c.headers(function)}:
         (folder / header.name).write_text(header.text)
-    pool = ['#include "cpu_pool.h"'] if (folder / "cpu_pool.h").exists() else []
-    text = ['#include "numbers.h"', *pool, *c.vector_types(vectors), *(part.text for part in parts)]
-    (folder / "all.c").write_text("\n".join(text))
+    (folder / "all.c").write_text(c.file_text(parts, parallel=(folder / "cpu_pool.h").exists()))
     command = [
         compiler,
         "-O1",

@@ -73,7 +73,7 @@ def test_random_expressions_under_random_schedules(tmp_path: Path) -> None:
         functions = [lower(e, s, vector_bytes=(16, 32)[n % 2]) for n, (e, s) in enumerate(part)]
         folder = tmp_path / str(start)
         folder.mkdir()
-        built = library(functions, folder, compiler)
+        built = library(functions, folder, compiler, "-w")
 
         def work(say: Callable[[str], None], built: Path = built, part: Any = part, functions: Any = functions) -> None:
             loaded = ctypes.CDLL(str(built))

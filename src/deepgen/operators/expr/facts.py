@@ -41,7 +41,7 @@ class Facts:
         """What is known where a condition holds, or where it does not."""
         if isinstance(condition, Logic) and (condition.op == "and") == holds:
             return self.given(condition.left, holds=holds).given(condition.right, holds=holds)
-        told = _limits(condition, holds)
+        told = limits(condition, holds=holds)
         if told is None:
             return self
         index, least, greatest = told
@@ -126,7 +126,7 @@ def _as_index(value: Value) -> Index | None:
     return Index((), value.value) if isinstance(value, Const) and isinstance(value.value, int) else None
 
 
-def _limits(condition: Value, holds: bool) -> tuple[Index, float, float] | None:
+def limits(condition: Value, *, holds: bool) -> tuple[Index, float, float] | None:
     """An index without its constant, and between which values it lies where a comparison holds, or does not."""
     difference = _difference(condition)
     if difference is None or not difference.terms:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 
 from deepgen.generators.rules.emit.c_values import Scope, arithmetic, narrowed
 from deepgen.generators.rules.emit.names import Names
+from deepgen.generators.rules.intrinsics.dots import DOTS, include
+from deepgen.generators.rules.intrinsics.dots import function as dot_function
 from deepgen.generators.rules.lower.build import combined
-from deepgen.generators.rules.lower.ir import Alloc, Buffer, For, Function, If, Seq, Stmt, Store, walk
+from deepgen.generators.rules.lower.ir import Alloc, Buffer, Fence, For, Function, If, Seq, Stmt, Store, walk
+from deepgen.generators.rules.lower.tensorize import operands
 from deepgen.generators.rules.schedule.steps import PARALLEL, SERIAL, VECTOR
 from deepgen.operators.expr.nodes import Read
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
 
 _REDUCED = {"sum": "sum", "prod": "prod", "max": "most", "min": "least"}
+_HEADERS = ("numbers.h", "vector_math.h")
+_MATH = '#define LANES {lanes}\n#include "vector_math.h"\n#undef LANES'
 _TEMPLATES = "deepgen.generators.templates"
 _MASKS = {"f32": "i32", "f64": "i64", "u8": "i8"}
 _WRAPS = {"i8": "u8", "u8": "u8", "i16": "u16", "i32": "u32", "i64": "u64"}
@@ -38,7 +43,7 @@ def kernel(function: Function, threads: int = 1, name: str | None = None) -> Ker
 def headers(function: Function) -> tuple[Source, ...]:
     """The files that a function's text includes."""
     own = resources.files(__package__)
-    found = [Source(name, own.joinpath(name).read_text()) for name in ("numbers.h",)]
+    found = [Source(name, own.joinpath(name).read_text()) for name in _HEADERS]
     if _parallel(function):
         templates = resources.files(_TEMPLATES)
         found += [Source(name, templates.joinpath(name).read_text()) for name in ("cpu_pool.h", "x86_pool.h")]
@@ -47,15 +52,23 @@ def headers(function: Function) -> tuple[Source, ...]:
 
 def emit(function: Function, entry: str) -> str:
     """One file of C with the function `entry`: its tensors, its workspace, how many threads."""
-    text = definitions(function, entry)
-    includes = ['#include "numbers.h"', *(['#include "cpu_pool.h"'] if _parallel(function) else [])]
-    return "\n".join([*includes, "", *vector_types(text.vectors), text.text])
+    return file_text([definitions(function, entry)], _parallel(function))
+
+
+def file_text(parts: Sequence[Definitions], parallel: bool) -> str:
+    """One file with several definitions."""
+    vectors = frozenset().union(*(part.vectors for part in parts))
+    dots = [DOTS[name] for name in sorted(frozenset().union(*(part.dots for part in parts)))]
+    lines = [*dict.fromkeys(include(dot) for dot in dots), '#include "numbers.h"']
+    lines += ['#include "cpu_pool.h"'] if parallel else []
+    return "\n".join([*lines, "", *vector_types(vectors), *map(dot_function, dots), *(part.text for part in parts)])
 
 
 @dataclass(frozen=True)
 class Definitions:
     text: str
     vectors: frozenset[tuple[str, int]]
+    dots: frozenset[str]  # products that instructions do
 
 
 def definitions(function: Function, entry: str) -> Definitions:
@@ -70,6 +83,7 @@ def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
     for kind, lanes in sorted(wanted):
         if kind in ("f32", "f64"):
             lines.append(f"FLOAT_VECTOR({kind}, {_MASKS[kind]}, {lanes})")
+            lines += [f"LANE_MATH(f64, {lanes})"] if kind == "f64" else _MATH.format(lanes=lanes).splitlines()
         elif kind != "u16":
             lines.append(f"WHOLE_VECTOR({kind}, {_MASKS.get(kind, kind)}, {_WRAPS[kind]}, {lanes})")
     lines += [f"STORED_VECTOR({lanes})" for kind, lanes in sorted(wanted) if kind == "u16"]
@@ -102,6 +116,7 @@ class _Emitter:
     names: Names = field(default_factory=Names)
     parts: list[str] = field(default_factory=list)  # functions for parallel loops
     vectors: set[tuple[str, int]] = field(default_factory=set)
+    dots: set[str] = field(default_factory=set)
 
     def definitions(self) -> Definitions:
         parameters = {buffer.name: buffer for buffer in self.function.parameters}
@@ -112,7 +127,7 @@ class _Emitter:
         head = f"void {self.entry}({', '.join([*declared, 'void *workspace', 'i32 threads'])}) {{"
         unused = "    (void)workspace, (void)threads;"
         text = "\n".join([*self.parts, head, unused, *body, "}", ""])
-        return Definitions(text, frozenset(self.vectors))
+        return Definitions(text, frozenset(self.vectors), frozenset(self.dots))
 
     def pointer(self, buffer: Buffer) -> str:
         const = "const " if buffer in self.function.inputs else ""
@@ -135,11 +150,15 @@ class _Emitter:
             if statement.otherwise is not None:
                 lines += [f"{indent}}} else {{", *self.statement(statement.otherwise, place, depth + 1)]
             return [*lines, f"{indent}}}"]
+        if isinstance(statement, Fence):
+            return [f'{indent}__asm__ volatile("" ::: "memory");']
         if isinstance(statement, Store):
             return [indent + line for line in self.store(statement, self.scope(place))]
         if isinstance(statement, For) and statement.kind == VECTOR:
             assert isinstance(statement.body, Store), "vector loops hold one store"
             return [indent + line for line in self.vector_store(statement.body, self.scope(place, statement))]
+        if isinstance(statement, For) and statement.kind in DOTS:
+            return [indent + self.dot(statement, place)]
         if isinstance(statement, For) and statement.kind == PARALLEL:
             return self.parallel(statement, place, depth)
         if isinstance(statement, For) and statement.kind == SERIAL:
@@ -192,7 +211,8 @@ class _Emitter:
         made = scope.whole(value)
         if along == 1:
             stored = made.text if buffer.lanes else narrowed(buffer.dtype, made.text, made.lanes)
-            return [f"{scope.vector_at(buffer, offset)} = {stored};"]
+            to = scope.vector_at(buffer, offset)
+            return [f"{to} = {stored};" if buffer.lanes else f"put_{to}, {stored});"]
         elements = [scope.element(buffer, scope.lane(offset, n)) for n in range(made.lanes)]
         each = [f"{to} = {narrowed(buffer.dtype, f'lanes[{n}]')};" for n, to in enumerate(elements)]
         return ["{", f"    {made.name} lanes = {made.text};", *(f"    {line}" for line in each), "}"]
@@ -212,6 +232,20 @@ class _Emitter:
             text = f"({kind})({before} {'+' if store.reduce == 'sum' else '*'} {lanes})"
         stored = text if buffer.lanes else narrowed(buffer.dtype, text)
         return [f"{alone.element(buffer, offset)} = {stored};"]
+
+    def dot(self, loop: For, place: _Place) -> str:
+        """Loops that one instruction does."""
+        assert isinstance(loop.body, For) and isinstance(loop.body.body, Store)
+        dot, found, scope = DOTS[loop.kind], operands(loop), self.scope(place)
+        buffer = place.buffers[loop.body.body.buffer]
+        self.dots.add(dot.name)
+        scope.need(dot.result, dot.lanes)
+        factors = ", ".join(f"&{scope.address(r.tensor, r.indices[0])}" for r in (found.left, found.right))
+        if buffer.lanes:
+            sums = scope.variable(buffer, found.sums.constant // dot.lanes)
+            return f"{sums} = {dot.name}({sums}, {factors});"
+        at = f"&{scope.address(buffer.name, found.sums)}"
+        return f"put_{dot.vector}({at}, {dot.name}(at_{dot.vector}({at}), {factors}));"
 
     def parallel(self, loop: For, place: _Place, depth: int) -> list[str]:
         """A function for the threads of a loop, and what starts it."""

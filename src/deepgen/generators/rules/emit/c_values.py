@@ -45,19 +45,20 @@ class Scope:
     used: set[tuple[str, int]] = field(default_factory=set)  # the vector types that the text needs
 
     def index(self, of: Index) -> str:
-        parts = []
+        parts: list[tuple[int, str]] = []
         for atom, times in of.terms:
             if isinstance(atom, Iter):
                 text = self.names.of(atom.name)
             else:
                 inner, plain = self.index(atom.of), atom.of.bounds(self.ranges)[0] >= 0
                 op, function = ("/", "quotient") if isinstance(atom, Quotient) else ("%", "remainder_of")
-                text = f"({inner}) {op} {atom.by}" if plain else f"{function}({inner}, {atom.by})"
-                text = f"({text})"
-            parts.append(text if times == 1 else f"{text} * {times}")
+                text = f"(({inner}) {op} {atom.by})" if plain else f"{function}({inner}, {atom.by})"
+            parts.append((times, text if abs(times) == 1 else f"{text} * {abs(times)}"))
         if of.constant or not parts:
-            parts.append(str(of.constant))
-        return " + ".join(parts).replace("+ -", "- ")
+            parts.append((of.constant, str(abs(of.constant))))
+        first, *others = sorted(parts, key=lambda part: part[0] < 0)
+        head = f"-{first[1]}" if first[0] < 0 else first[1]
+        return head + "".join(f" {'-' if times < 0 else '+'} {text}" for times, text in others)
 
     def address(self, buffer: str, offset: Index) -> str:
         return f"{self.names.of(buffer)}[{self.index(offset)}]"
@@ -91,7 +92,7 @@ class Scope:
         return of.substitute({self.vector.variable: lane})
 
     def vector_at(self, buffer: Buffer, offset: Index) -> str:
-        """A whole vector in memory, or the variable that holds it."""
+        """Where a whole vector is in memory, or the variable that holds it."""
         assert self.vector is not None
         lanes, start = self.vector.extent, self.lane(offset, 0)
         if buffer.lanes:
@@ -100,7 +101,7 @@ class Scope:
         self.need(arithmetic(buffer.dtype), lanes)
         if buffer.dtype in STORED:
             self.used.add(("u16", lanes))
-        return f"*({kind}x{lanes}_at *)&{self.address(buffer.name, start)}"
+        return f"{kind}x{lanes}(&{self.address(buffer.name, start)}"
 
     def need(self, kind: str, lanes: int) -> None:
         if lanes > 1:
@@ -161,7 +162,8 @@ class Scope:
     def _place(self, value: Place) -> Text:
         kind = arithmetic(value.dtype)
         if self.vector is None or self.vector.variable not in value.index.iterators:
-            return Text(f"(({kind})({self.index(value.index)}))", kind)
+            text = f"({self.index(value.index)})"
+            return Text(text if kind == "i64" else f"(({kind}){text})", kind)
         lanes = range(self.vector.extent)
         self.need(kind, len(lanes))
         numbers = ", ".join(f"({kind})({self.index(self.lane(value.index, n))})" for n in lanes)
@@ -176,7 +178,7 @@ class Scope:
         self.need(kind, lanes)
         if self.along(offset) == 1:
             text = self.vector_at(buffer, offset)
-            return Text(text if buffer.lanes else _widened(buffer.dtype, f"({text})", lanes), kind, lanes)
+            return Text(text if buffer.lanes else _widened(buffer.dtype, f"at_{text})", lanes), kind, lanes)
         numbers = ", ".join(self.number(buffer, self.lane(offset, n)) for n in range(lanes))
         return Text(f"(({kind}x{lanes}){{{numbers}}})", kind, lanes)
 
@@ -242,10 +244,14 @@ def _constant(const: Const) -> str:
     kind, value = arithmetic(const.dtype), const.value
     if kind == BOOL:
         return str(int(value))
-    if not dtype(kind).integer:
-        value = float(value)
-        text = "INFINITY" if isinf(value) else "NAN" if isnan(value) else abs(value).hex()
-        sign = "-" if value < 0 or str(value).startswith("-") else ""
-        return f"(({kind}){sign}{text})"
-    number = int(value)
-    return f"(({kind}){number})" if number > -(2**63) else f"(({kind})INT64_MIN)"
+    if dtype(kind).integer:
+        number = int(value)
+        if number == -(1 << 63):
+            return "INT64_MIN"
+        text = str(number) if -(1 << 31) < number < 1 << 31 else f"INT64_C({number})"
+        return text if number >= 0 else f"({text})"
+    real = float(value)
+    if isinf(real) or isnan(real):
+        return f"(({kind}){'-' if real < 0 else ''}{'INFINITY' if isinf(real) else 'NAN'})"
+    text = f"{real!r}{'f' if kind == 'f32' else ''}"
+    return f"({text})" if text.startswith("-") else text

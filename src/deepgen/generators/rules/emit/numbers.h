@@ -95,6 +95,8 @@ WHOLES(i64, u64)
     typedef T T##x##lanes##_at __attribute__((vector_size(lanes * sizeof(T)), aligned(sizeof(T)), may_alias));   \
     typedef M T##x##lanes##_mask __attribute__((vector_size(lanes * sizeof(T))));                                \
     static inline T##x##lanes all_##T##x##lanes(T x) { return x - (T##x##lanes){0}; }                            \
+    static inline T##x##lanes at_##T##x##lanes(const T *p) { return *(const T##x##lanes##_at *)p; }              \
+    static inline void put_##T##x##lanes(T *p, T##x##lanes x) { *(T##x##lanes##_at *)p = x; }                    \
     static inline T##x##lanes pick_##T##x##lanes(T##x##lanes##_mask m, T##x##lanes yes, T##x##lanes no) {        \
         return (T##x##lanes)((m & (T##x##lanes##_mask)yes) | (~m & (T##x##lanes##_mask)no));                     \
     }                                                                                                            \
@@ -138,18 +140,21 @@ WHOLES(i64, u64)
     static inline T##x##lanes min_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
         return pick_##T##x##lanes((a < b) | (a != a), a, b);                                                           \
     }                                                                                                                  \
-    EACH_LANE(T##x##lanes, lanes, abs, T)                                                                              \
-    EACH_LANE(T##x##lanes, lanes, exp, T)                                                                              \
-    EACH_LANE(T##x##lanes, lanes, log, T)                                                                              \
     EACH_LANE(T##x##lanes, lanes, sqrt, T)                                                                             \
     EACH_LANE(T##x##lanes, lanes, rsqrt, T)                                                                            \
-    EACH_LANE(T##x##lanes, lanes, tanh, T)                                                                             \
-    EACH_LANE(T##x##lanes, lanes, erf, T)                                                                              \
-    EACH_LANE(T##x##lanes, lanes, sigmoid, T)                                                                          \
-    EACH_LANE(T##x##lanes, lanes, sin, T)                                                                              \
-    EACH_LANE(T##x##lanes, lanes, cos, T)                                                                              \
     EACH_LANE(T##x##lanes, lanes, floor, T)                                                                            \
     EACH_LANE_2(T##x##lanes, lanes, pow, T)
+
+// What vector_math.h has for f32.
+#define LANE_MATH(T, lanes)                     \
+    EACH_LANE(T##x##lanes, lanes, abs, T)       \
+    EACH_LANE(T##x##lanes, lanes, exp, T)       \
+    EACH_LANE(T##x##lanes, lanes, log, T)       \
+    EACH_LANE(T##x##lanes, lanes, tanh, T)      \
+    EACH_LANE(T##x##lanes, lanes, erf, T)       \
+    EACH_LANE(T##x##lanes, lanes, sigmoid, T)   \
+    EACH_LANE(T##x##lanes, lanes, sin, T)       \
+    EACH_LANE(T##x##lanes, lanes, cos, T)
 
 #define WHOLE_VECTOR(T, M, U, lanes)                                                                                   \
     VECTOR(T, M, lanes)                                                                                                \
@@ -178,6 +183,8 @@ WHOLES(i64, u64)
 #define STORED_VECTOR(lanes)                                                                                     \
     typedef u16 u16x##lanes __attribute__((vector_size(lanes * 2)));                                             \
     typedef u16 u16x##lanes##_at __attribute__((vector_size(lanes * 2), aligned(2), may_alias));                 \
+    static inline u16x##lanes at_u16x##lanes(const u16 *p) { return *(const u16x##lanes##_at *)p; }              \
+    static inline void put_u16x##lanes(u16 *p, u16x##lanes x) { *(u16x##lanes##_at *)p = x; }                    \
     static inline f32x##lanes widen_bf16x##lanes(u16x##lanes x) {                                                \
         return (f32x##lanes)(__builtin_convertvector(x, f32x##lanes##_mask) << 16);                              \
     }                                                                                                            \

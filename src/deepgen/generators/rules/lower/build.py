@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.lower.ir import EMPTY, Alloc, Buffer, For, Function, If, Stmt, Store, sequence
 from deepgen.generators.rules.schedule.concrete import Place, number
 from deepgen.generators.rules.schedule.stages import identity
 from deepgen.generators.rules.schedule.state import Loop, Planned, State
+from deepgen.generators.rules.schedule.steps import VECTOR
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Binary, Compare, Const, Read, Select, Value, substituted
 from deepgen.operators.expr.nodes import Place as PlaceValue
@@ -59,7 +61,8 @@ class Builder:
         indices = tuple(i.substitute(names) for i in self.written(planned))
         body: Stmt = guarded(guards, Store(planned.stage.name, indices, first))
         for loop in reversed(kept):
-            body = For(f"{loop.variable}.start", loop.extent, loop.kind, body)
+            kind = VECTOR if loop.kind in DOTS else loop.kind
+            body = For(f"{loop.variable}.start", loop.extent, kind, body)
         return body
 
     def written(self, planned: Planned) -> tuple[Index, ...]:
@@ -115,15 +118,15 @@ def dense(name: str, dtype: str, shape: Sequence[int], scope: str = "parameter")
 
 def stored(planned: Planned, places: Sequence[Index]) -> tuple[Index, ...]:
     """Places along the axes as indices of the stage's buffer."""
-    if not planned.layout:
+    if not planned.order:
         return tuple(places)
-    return tuple(_divided(places[p.dimension], p) for p in planned.layout)
+    return tuple(_divided(places[p.dimension], p) for p in planned.order)
 
 
 def buffer_of(planned: Planned) -> Buffer:
     shape = [planned.extents[axis.name] for axis in planned.stage.axes]
-    if planned.layout:
-        sizes = [-(-shape[p.dimension] // p.by) if p.modulo is None else p.modulo for p in planned.layout]
+    if planned.order:
+        sizes = [-(-shape[p.dimension] // p.by) if p.modulo is None else p.modulo for p in planned.order]
     else:
         sizes = shape
     align: Mapping[int, tuple[int, int]] = {

@@ -99,7 +99,12 @@ class Call:
     places: tuple[Read, ...] = ()
 
 
-Stmt: TypeAlias = "Seq | For | If | Alloc | Store | Barrier | Call"
+@dataclass(frozen=True)
+class Fence:
+    """The compiler keeps loads of later statements behind this place, so that they need no registers before."""
+
+
+Stmt: TypeAlias = "Seq | For | If | Alloc | Store | Barrier | Fence | Call"
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,12 @@ from deepgen.generators.rules.lower.check import check
 from deepgen.generators.rules.lower.flatten import flatten
 from deepgen.generators.rules.lower.guards import place_guards
 from deepgen.generators.rules.lower.ir import Function
+from deepgen.generators.rules.lower.pads import pad
 from deepgen.generators.rules.lower.partition import partition
 from deepgen.generators.rules.lower.registers import registers
 from deepgen.generators.rules.lower.simplify import simplify
 from deepgen.generators.rules.lower.storage import storage
+from deepgen.generators.rules.lower.tensorize import tensorize
 from deepgen.generators.rules.lower.unroll import unroll
 from deepgen.generators.rules.lower.vectorize import vectorize
 from deepgen.generators.rules.schedule.apply import apply
@@ -36,10 +38,12 @@ def passes(expression: Expression, schedule: Schedule, *, vector_bytes: int = 16
     check(function)
     yield "build", function
     order: tuple[tuple[str, Pass], ...] = (
+        ("pads", pad),
         ("flatten", flatten),
         ("simplify", simplify),
         ("guards", place_guards),
         ("partition", partition),
+        ("tensorize", tensorize),
         ("vectorize", partial(vectorize, vector_bytes=vector_bytes)),
         ("unroll", unroll),
         ("registers", registers),

@@ -5,73 +5,117 @@ What decides is asked once, before a tile: whether its guards hold for all turns
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
+from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.lower.bounds import Known, conditions
 from deepgen.generators.rules.lower.guards import placed
-from deepgen.generators.rules.lower.ir import Alloc, For, Function, If, Stmt, Store, children, walk, with_children
+from deepgen.generators.rules.lower.ir import (
+    Alloc,
+    Buffer,
+    For,
+    Function,
+    If,
+    Seq,
+    Stmt,
+    Store,
+    children,
+    sequence,
+    walk,
+    with_children,
+)
 from deepgen.generators.rules.lower.simplify import simplified
 from deepgen.generators.rules.schedule.regions import low_and_span
 from deepgen.generators.rules.schedule.steps import SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index
-from deepgen.operators.expr.nodes import Select
+from deepgen.operators.expr.nodes import Select, reads
 from deepgen.operators.expr.nodes import walk as walk_value
 
-AT_ONCE = (UNROLL, VECTOR)
+AT_ONCE = (UNROLL, VECTOR, *DOTS)
+_MOST_CHOICES = 4  # each of which doubles the text
 
 
 def partition(function: Function) -> Function:
-    return replace(function, body=_versions(function.body, Known()))
+    return replace(function, body=_versions(function.body, _Tile(Known())))
 
 
-def _versions(statement: Stmt, known: Known) -> Stmt:
+def _versions(statement: Stmt, tile: _Tile) -> Stmt:
     """Of a statement that is the body of a loop, or of the function."""
-    wanted = _wanted(statement, known)
-    if not wanted:
-        return _inner(statement, known)
-    whole = simplified(statement, known.given(wanted))
-    return If(wanted, _inner(whole, known.given(wanted)), edges(statement))
+    wanted = _wanted(statement, tile)
+    if wanted:
+        alone = not _sums(_guarded_part(statement, tile))
+        return _narrowed(statement, tile) if alone else _two(statement, tile, wanted)
+    choice = next((c for c in _choices(statement, tile) if not tile.known.always(c) and not tile.known.never(c)), None)
+    if choice is None or tile.choices == _MOST_CHOICES:
+        return _inner(statement, tile)
+    ways = (replace(tile, known=tile.known.given([c]), choices=tile.choices + 1) for c in (choice, -1 - choice))
+    yes, no = (_versions(simplified(statement, way.known), way) for way in ways)
+    return If((choice,), yes, no)
 
 
-def _inner(statement: Stmt, known: Known) -> Stmt:
+def _two(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -> Stmt:
+    given = replace(tile, known=tile.known.given(wanted))
+    other = edges(statement, tile.registers)
+    if len(wanted) == 1:
+        other = simplified(other, tile.known.given([-1 - wanted[0]]))
+    return If(wanted, _versions(simplified(statement, given.known), given), other)
+
+
+def _narrowed(statement: Stmt, tile: _Tile) -> Stmt:
+    """Two versions of the only part of a tile that has guards, so that the rest is there once."""
+    if isinstance(statement, Alloc):
+        return replace(statement, body=_narrowed(statement.body, tile.having(statement.buffer)))
+    parts = statement.body if isinstance(statement, Seq) else ()
+    if sum(bool(_wanted(s, tile)) for s in parts) == 1:
+        return sequence(*(_narrowed(s, tile) if _wanted(s, tile) else _inner(s, tile) for s in parts))
+    return _two(statement, tile, _wanted(statement, tile))
+
+
+def _guarded_part(statement: Stmt, tile: _Tile) -> Stmt:
+    if isinstance(statement, Alloc):
+        return _guarded_part(statement.body, tile.having(statement.buffer))
+    parts = [s for s in statement.body if _wanted(s, tile)] if isinstance(statement, Seq) else []
+    return _guarded_part(parts[0], tile) if len(parts) == 1 else statement
+
+
+def _sums(statement: Stmt) -> bool:
+    return any(isinstance(s, Store) and s.reduce for s in walk(statement))
+
+
+def _inner(statement: Stmt, tile: _Tile) -> Stmt:
     if isinstance(statement, For):
-        body_known = known.inside(statement.variable, statement.extent)
+        inside = replace(tile, known=tile.known.inside(statement.variable, statement.extent), inner={})
         change = _inner if statement.kind in AT_ONCE else _versions
-        return replace(statement, body=change(statement.body, body_known))
-    if isinstance(statement, Alloc) and statement.buffer.scope == "register":
-        wanted = _wanted(statement, known)
-        if wanted:
-            whole = simplified(statement, known.given(wanted))
-            return If(wanted, _inside(whole, known.given(wanted)), edges(statement))
-    return _inside(statement, known)
-
-
-def _inside(statement: Stmt, known: Known) -> Stmt:
+        return replace(statement, body=change(statement.body, inside))
     if isinstance(statement, If):
-        return replace(statement, then=_inner(statement.then, known.given(statement.conditions)))
-    return with_children(statement, lambda s: _inner(s, known))
+        given = replace(tile, known=tile.known.given(statement.conditions))
+        return replace(statement, then=_inner(statement.then, given))
+    if isinstance(statement, Alloc):
+        return replace(statement, body=_inner(statement.body, tile.having(statement.buffer)))
+    return with_children(statement, lambda s: _inner(s, tile))
 
 
-def _wanted(statement: Stmt, known: Known) -> tuple[Index, ...]:
+def _wanted(statement: Stmt, tile: _Tile) -> tuple[Index, ...]:
     """What must not be negative so that no guard in a tile is needed."""
-    found = [c for c in dict.fromkeys(_guards(statement, _Tile(known, {}, False))) if not known.always(c)]
-    return tuple(
-        c
-        for n, c in enumerate(found)
-        if not any(
-            known.given([d]).always(c)
-            for m, d in enumerate(found)
-            if m != n and (m < n or not known.given([c]).always(d))
-        )
-    )
+    kept: list[Index] = []
+    for low in dict.fromkeys(_guards(statement, tile)):
+        if not tile.known.given(kept).always(low) and not tile.known.never(low):
+            kept = [c for c in kept if not tile.known.given([low]).always(c)] + [low]
+    return tuple(kept)
 
 
 @dataclass(frozen=True)
 class _Tile:
+    """What lies around a statement of a tile."""
+
     known: Known
-    inner: dict[str, int]  # the loops that are done at once, with their extents
-    registers: bool  # whether a buffer in registers lies around, whose tile all loops belong to
+    inner: Mapping[str, int] = field(default_factory=dict)  # the loops that are done at once, with their extents
+    registers: frozenset[str] = frozenset()  # buffers: all loops that are in their scope belong to their tile
+    choices: int = 0  # that were made already
+
+    def having(self, buffer: Buffer) -> _Tile:
+        return replace(self, registers=self.registers | {buffer.name}) if buffer.scope == "register" else self
 
     def low(self, condition: Index) -> Index | None:
         """The least value of a condition in the tile, if all other loops lie around the tile."""
@@ -87,13 +131,12 @@ def _guards(statement: Stmt, tile: _Tile) -> Iterator[Index]:
             if low is not None:
                 yield low
     if isinstance(statement, Store):
-        for select in (v for v in walk_value(statement.value) if isinstance(v, Select)):
-            for c in conditions(select.condition) or ():
-                low = tile.low(c) if c.iterators & set(tile.inner) else None
-                if low is not None:
-                    yield low
-    if isinstance(statement, Alloc) and statement.buffer.scope == "register":
-        tile = replace(tile, registers=True)
+        for c in _chosen_by(statement):
+            low = tile.low(c) if c.iterators & set(tile.inner) else None
+            if low is not None:
+                yield low
+    if isinstance(statement, Alloc):
+        tile = tile.having(statement.buffer)
     if isinstance(statement, For):
         if statement.kind in AT_ONCE:
             tile = replace(tile, inner={**tile.inner, statement.variable: statement.extent})
@@ -108,14 +151,41 @@ def _guards(statement: Stmt, tile: _Tile) -> Iterator[Index]:
         yield from _guards(child, tile)
 
 
-def edges(statement: Stmt) -> Stmt:
-    """A tile with its guards: where these depend on a loop that is done at once, its turns follow each other."""
-    return placed(_serial(statement))
+def _choices(statement: Stmt, tile: _Tile) -> Iterator[Index]:
+    """What decides between values, as at a border of zeros, the same way for the whole tile."""
+    if isinstance(statement, Store) and (tile.inner or tile.registers):
+        for c in _chosen_by(statement):
+            if c.iterators <= set(tile.known.ranges):
+                yield c
+    if isinstance(statement, Alloc):
+        tile = tile.having(statement.buffer)
+    if isinstance(statement, For) and statement.kind in AT_ONCE:
+        tile = replace(tile, inner={**tile.inner, statement.variable: statement.extent})
+    elif isinstance(statement, For) and not tile.registers:
+        return
+    for child in children(statement):
+        yield from _choices(child, tile)
 
 
-def _serial(statement: Stmt) -> Stmt:
+def _chosen_by(store: Store) -> Iterator[Index]:
+    for value in walk_value(store.value):
+        if isinstance(value, Select):
+            yield from conditions(value.condition) or ()
+
+
+def edges(statement: Stmt, registers: frozenset[str]) -> Stmt:
+    """A tile with its guards: where these depend on a loop that is done at once, its turns follow each other.
+
+    Buffers in registers stay there if they are only copied: places in them must then be known in the text.
+    """
+    stores = [s for s in walk(statement) if isinstance(s, Store)]
+    copied = not _sums(statement) and any(r.tensor in registers for s in stores for r in reads(s.value))
+    return placed(_in_turns(statement, UNROLL if copied else SERIAL))
+
+
+def _in_turns(statement: Stmt, kind: str) -> Stmt:
     if isinstance(statement, For) and statement.kind in AT_ONCE:
         asked = (c for s in walk(statement) if isinstance(s, If) for c in s.conditions)
         if any(statement.variable in c.iterators for c in asked):
-            statement = replace(statement, kind=SERIAL)
-    return with_children(statement, _serial)
+            statement = replace(statement, kind=kind)
+    return with_children(statement, lambda s: _in_turns(s, kind))

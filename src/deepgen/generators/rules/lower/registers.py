@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.lower.ir import Alloc, For, Function, Stmt, Store, children, walk, with_children
 from deepgen.generators.rules.schedule.steps import PARALLEL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
@@ -42,7 +43,7 @@ def _lanes(alloc: Alloc) -> int:
 
 def _accesses(statement: Stmt, name: str, vector: For | None) -> Iterator[tuple[int | None, int]]:
     """Where a buffer is accessed, and by how many lanes."""
-    if isinstance(statement, For) and statement.kind == VECTOR:
+    if isinstance(statement, For) and vector is None and statement.kind in (VECTOR, *DOTS):
         vector = statement
     if isinstance(statement, Store):
         offsets = [read.indices[0] for read in reads(statement.value) if read.tensor == name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, Call, For, Function, If, Stmt, Store, children
+from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, Call, Fence, For, Function, If, Stmt, Store, children
 from deepgen.generators.rules.schedule.steps import SERIAL
 from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary, Value
 
@@ -52,6 +52,8 @@ def _lines(statement: Stmt, depth: int) -> Iterator[str]:
         yield f"{indent}barrier"
     elif isinstance(statement, Call):
         yield f"{indent}{statement.name}({', '.join(value_text(place) for place in statement.places)})"
+    elif isinstance(statement, Fence):
+        yield f"{indent}fence"
     deeper = depth + isinstance(statement, For)
     for child in children(statement):
         yield from _lines(child, deeper)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.lower.ir import (
     Alloc,
     Barrier,
     Call,
+    Fence,
     For,
     Function,
     If,
@@ -24,6 +26,7 @@ from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import BOOL, Place, Read, Select, Value, children, reads, walk
 from deepgen.vocabulary.dtypes import dtype
 
+_DONE_AT_ONCE = (VECTOR, *DOTS)
 _MOST_PIECES = 16  # that follow each other in the text; more are a loop
 _ARITHMETIC_BYTES = 4  # of smaller floats
 
@@ -46,14 +49,18 @@ def _pushed(loop: For, body: Stmt, vector_bytes: int) -> Stmt | None:
         return sequence(*(p for p in parts if p is not None)) if all(p is not None for p in parts) else None
     if isinstance(body, Store):
         return _pieces(loop, body, vector_bytes)
-    if loop.limits or isinstance(body, (Alloc, Barrier, Call)) or (isinstance(body, For) and body.kind == VECTOR):
+    if (
+        loop.limits
+        or isinstance(body, (Alloc, Barrier, Call, Fence))
+        or (isinstance(body, For) and body.kind in _DONE_AT_ONCE)
+    ):
         return None  # of two vector loops the inner one stays
     asked = body.limits if isinstance(body, For) else body.conditions
     if any(loop.variable in i.iterators for i in asked):
         return None
     if isinstance(body, For):
-        inner = _pushed(loop, body.body, vector_bytes)
-        return None if inner is None else replace(body, body=inner)
+        pushed = _pushed(loop, body.body, vector_bytes)
+        return None if pushed is None else replace(body, body=pushed)
     then = _pushed(loop, body.then, vector_bytes)
     otherwise = None if body.otherwise is None else _pushed(loop, body.otherwise, vector_bytes)
     if then is None or (otherwise is None) != (body.otherwise is None):

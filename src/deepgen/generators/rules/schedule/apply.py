@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from deepgen.generators.rules.intrinsics.dots import DOTS
+from deepgen.generators.rules.intrinsics.matrix import PRODUCTS
 from deepgen.generators.rules.schedule import loops, stages
 from deepgen.generators.rules.schedule.concrete import number, places
 from deepgen.generators.rules.schedule.regions import region
@@ -33,9 +35,9 @@ from deepgen.generators.rules.schedule.steps import (
     Tensorize,
     Unroll,
 )
+from deepgen.generators.rules.schedule.text import refused
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Expression, reads
-from deepgen.vocabulary import BadInput
 
 
 def apply(expression: Expression, schedule: Schedule) -> State:
@@ -53,28 +55,26 @@ def applied(step: Step, state: State) -> State:
     if type(step) in _STAGES:
         return _STAGES[type(step)](step, state)
     if type(step) not in _ONE:
-        raise BadInput("this step cannot be lowered yet", where=str(step))
+        raise refused(step, "this step cannot be lowered yet")
     name: str = step.stage  # type: ignore[union-attr]
     if name not in state.stages:
-        raise BadInput(f"there is no stage {name!r}", where=str(step), allowed=", ".join(state.stages))
+        raise refused(step, f"there is no stage {name!r}", ", ".join(state.stages))
     if isinstance(step, (SetScope, StorageAlign, Layout)) and name in state.expression.outputs:
-        raise BadInput(f"stage {name} is a result, which lies in memory as the caller asks", where=str(step))
+        raise refused(step, f"stage {name} is a result, which lies in memory as the caller asks")
     if isinstance(step, (Split, Reorder, Fuse)) and any(p.at and p.at[0] == name for p in state.stages.values()):
-        raise BadInput(f"stages are computed at loops of {name}", where=str(step), allowed="arrange these first")
+        raise refused(step, f"stages are computed at loops of {name}", "arrange these first")
     return replace(state, stages={**state.stages, name: _ONE[type(step)](step, state.stages[name])})
 
 
 def _compute_at(step: ComputeAt, state: State) -> State:
     if step.stage not in state.stages or step.consumer not in state.stages or step.stage == step.consumer:
-        raise BadInput("there are no two such stages", where=str(step), allowed=", ".join(state.stages))
+        raise refused(step, "there are no two such stages", ", ".join(state.stages))
     planned, consumer = state.stages[step.stage], state.stages[step.consumer]
     loops.find(step, consumer, step.loop)
     if planned.touched or planned.at:
-        raise BadInput(
-            f"the loops of stage {step.stage} are arranged already", where=str(step), allowed="place it first"
-        )
+        raise refused(step, f"the loops of stage {step.stage} are arranged already", "place it first")
     if step.stage in state.expression.outputs:
-        raise BadInput(f"stage {step.stage} is a result, which is computed whole", where=str(step))
+        raise refused(step, f"stage {step.stage} is a result, which is computed whole")
     _check_readers(step, state)
     placed = replace(planned, at=(step.consumer, step.loop))
     bases, extents = {**planned.bases}, {**planned.extents}
@@ -95,7 +95,7 @@ def _check_place(step: ComputeAt, state: State) -> None:
     planned = state.stages[step.stage]
     told = [(planned.bases[axis.name], planned.extents[axis.name]) for axis in planned.stage.axes]
     if told != _regions(step, state):
-        raise BadInput(f"what is read of stage {step.stage} changed after it was placed", where=str(step))
+        raise refused(step, f"what is read of stage {step.stage} changed after it was placed")
 
 
 def _check_readers(step: ComputeAt, state: State) -> None:
@@ -103,7 +103,7 @@ def _check_readers(step: ComputeAt, state: State) -> None:
     outside = [p.stage.name for p in readers if not _inside(p, step, state)]
     if outside or not readers:
         what = f"stage {outside[0]}, outside of that loop, reads it" if outside else "nothing reads it"
-        raise BadInput(what, where=str(step))
+        raise refused(step, what)
 
 
 def _inside(planned: Planned, step: ComputeAt, state: State) -> bool:
@@ -142,37 +142,44 @@ def _regions(step: ComputeAt, state: State) -> list[tuple[Index, int]]:
 
 def _set_scope(step: SetScope, planned: Planned) -> Planned:
     if step.scope not in SCOPES:
-        raise BadInput(f"{step.scope!r} is no scope", where=str(step), allowed=", ".join(SCOPES))
+        raise refused(step, f"{step.scope!r} is no scope", ", ".join(SCOPES))
     return replace(planned, scope=step.scope)
 
 
 def _storage_align(step: StorageAlign, planned: Planned) -> Planned:
     factor, offset = number(step, step.factor), number(step, step.offset)
-    if not 0 <= offset < factor or not 0 <= step.dimension < len(planned.layout or planned.stage.axes):
-        raise BadInput("no buffer can be aligned so", where=str(step), allowed="0 <= offset < factor, a dimension")
+    if not 0 <= offset < factor or not 0 <= step.dimension < len(planned.order or planned.stage.axes):
+        raise refused(step, "no buffer can be aligned so", "0 <= offset < factor, a dimension")
     return replace(planned, aligned=(*planned.aligned, step))
 
 
 def _pipeline(step: Pipeline, planned: Planned) -> Planned:
     depth = number(step, step.depth)
     if depth < 1 or planned.scope != "shared" or planned.at is None or planned.stage.reduce:
-        raise BadInput(
-            f"stage {step.stage} cannot be filled ahead",
-            where=str(step),
-            allowed="a copy in shared memory that is computed at a loop; a depth of at least 1",
-        )
+        what = "a copy in shared memory that is computed at a loop; a depth of at least 1"
+        raise refused(step, f"stage {step.stage} cannot be filled ahead", what)
     return replace(planned, depth_of_pipeline=depth)
 
 
 def _swizzle(step: Swizzle, planned: Planned) -> Planned:
     if planned.scope != "shared" or number(step, step.mode) < 0:
-        raise BadInput(f"stage {step.stage} cannot be swizzled", where=str(step), allowed="a stage in shared memory")
+        raise refused(step, f"stage {step.stage} cannot be swizzled", "a stage in shared memory")
     return replace(planned, swizzle=number(step, step.mode))
 
 
 def _tensorize(step: Tensorize, planned: Planned) -> Planned:
-    loops.find(step, planned, step.loop)
-    return replace(planned, tensorized=(step.loop, step.intrinsic))
+    first, dot = loops.find(step, planned, step.loop), DOTS.get(step.intrinsic)
+    if step.intrinsic in PRODUCTS:
+        return replace(planned, tensorized=(step.loop, step.intrinsic))
+    if dot is None:
+        raise refused(step, f"{step.intrinsic!r} is no instruction", ", ".join((*DOTS, *PRODUCTS)))
+    inner = planned.loops[planned.loops.index(first) :]
+    extents = {(loop.reduced, loop.extent) for loop in inner}
+    if len(inner) != 2 or extents != {(False, dot.lanes), (True, dot.depth)}:
+        what = f"the loops from {step.loop} inwards are not {dot.lanes} sums of {dot.depth} products"
+        raise refused(step, what)
+    kept = planned.loops[: len(planned.loops) - len(inner)]
+    return replace(planned, loops=(*kept, *(replace(loop, kind=dot.name) for loop in inner)))
 
 
 def _layout(step: Layout, planned: Planned) -> Planned:
@@ -185,10 +192,10 @@ def _layout(step: Layout, planned: Planned) -> Planned:
         sizes = [p.by * p.modulo if p.modulo else None for p in parts]
         if not parts or ends[-1] != 1 or sizes != starts:
             what = f"dimension {dimension} is not covered exactly once"
-            raise BadInput(what, where=str(step), allowed="such as 0, 1/8, 1%8")
+            raise refused(step, what, "such as 0, 1/8, 1%8")
     if any(p.dimension >= len(planned.stage.axes) for p in told):
-        raise BadInput(f"stage {step.stage} has {len(planned.stage.axes)} dimensions", where=str(step))
-    return replace(planned, layout=told)
+        raise refused(step, f"stage {step.stage} has {len(planned.stage.axes)} dimensions")
+    return replace(planned, order=told)
 
 
 _ONE: Mapping[type[Any], Callable[[Any, Planned], Planned]] = {

@@ -18,9 +18,9 @@ from deepgen.generators.rules.schedule.steps import (
     Swizzle,
     Unroll,
 )
+from deepgen.generators.rules.schedule.text import refused
 from deepgen.space import parse
 from deepgen.space.evaluate import evaluate_strictly
-from deepgen.vocabulary import BadInput
 
 # The fields of steps that are numbers or texts over knobs.
 NUMBERS: Mapping[type[Any], tuple[str, ...]] = {
@@ -56,7 +56,7 @@ def places(step: Layout) -> tuple[Place, ...]:
 def number(step: Step, value: Number) -> int:
     """A number of a concrete step."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise BadInput(f"{value!r} is not a whole number", where=str(step), allowed="give a config for its knobs")
+        raise refused(step, f"{value!r} is not a whole number", "give a config for its knobs")
     return value
 
 
@@ -75,7 +75,7 @@ def _concrete_step(step: Any, config: Mapping[str, Any]) -> Step:
 def _value(step: Step, value: Number, config: Mapping[str, Any]) -> int:
     found = evaluate_strictly(parse(value), config) if isinstance(value, str) else value
     if isinstance(found, bool) or not isinstance(found, int):
-        raise BadInput(f"{value!r} is {found!r}", where=str(step), allowed="a whole number")
+        raise refused(step, f"{value!r} is {found!r}", "a whole number")
     return found
 
 
@@ -87,7 +87,7 @@ def _concrete_place(step: Layout, text: str, config: Mapping[str, Any]) -> str:
 def _split_place(step: Layout, text: str) -> tuple[str, list[tuple[str, str]]]:
     found = _PLACE.fullmatch(text)
     if not found:
-        raise BadInput(f"{text!r} is no dimension", where=str(step), allowed="such as 0, 1/8, 1%8 or 1/8%4")
+        raise refused(step, f"{text!r} is no dimension", "such as 0, 1/8, 1%8 or 1/8%4")
     return found.group(1), _PART.findall(found.group(2))
 
 
@@ -95,6 +95,6 @@ def _place(step: Layout, text: str) -> Place:
     dimension, parts = _split_place(step, text)
     operators = "".join(op for op, _ in parts)
     if operators not in ("", "/", "%", "/%") or not all(n.strip().isdigit() and int(n) for _, n in parts):
-        raise BadInput(f"{text!r} is no dimension", where=str(step), allowed="such as 0, 1/8, 1%8 or 1/8%4")
+        raise refused(step, f"{text!r} is no dimension", "such as 0, 1/8, 1%8 or 1/8%4")
     by = {op: int(n) for op, n in parts}
     return Place(int(dimension), by.get("/", 1), by.get("%"))

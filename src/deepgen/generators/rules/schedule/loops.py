@@ -21,8 +21,8 @@ from deepgen.generators.rules.schedule.steps import (
     Step,
     Unroll,
 )
+from deepgen.generators.rules.schedule.text import refused
 from deepgen.operators.expr.index import Index, index, iterator
-from deepgen.vocabulary import BadInput
 
 KINDS = (SERIAL, PARALLEL, UNROLL, VECTOR, *BOUND)
 
@@ -31,7 +31,7 @@ def find(step: Step, planned: Planned, name: str) -> Loop:
     loop = planned.loop(name)
     if loop is None:
         there = ", ".join(loop.name for loop in planned.loops)
-        raise BadInput(f"stage {planned.stage.name} has no loop {name!r}", where=str(step), allowed=there or "none")
+        raise refused(step, f"stage {planned.stage.name} has no loop {name!r}", there or "none")
     return loop
 
 
@@ -39,7 +39,7 @@ def split(step: Split, planned: Planned) -> Planned:
     loop = find(step, planned, step.loop)
     factors = [number(step, factor) for factor in step.factors]
     if not factors or min(factors) < 1:
-        raise BadInput(f"loop {loop.name} cannot be split by {step.factors}", where=str(step), allowed="1 or more")
+        raise refused(step, f"loop {loop.name} cannot be split by {step.factors}", "1 or more")
     inner = prod(factors)
     extents = (-(-loop.extent // inner), *factors)
     parts = tuple(
@@ -59,13 +59,13 @@ def split(step: Split, planned: Planned) -> Planned:
 def reorder(step: Reorder, planned: Planned) -> Planned:
     named = [find(step, planned, name) for name in step.loops]
     if len(set(step.loops)) < len(step.loops):
-        raise BadInput("a loop is named twice", where=str(step))
+        raise refused(step, "a loop is named twice")
     waiting = iter(named)
     loops = tuple(next(waiting) if loop in named else loop for loop in planned.loops)
     scan = planned.stage.scan
     along = [loop for loop in loops if scan in loop.axes]
     if along != [loop for loop in planned.loops if scan in loop.axes]:
-        raise BadInput(f"the loops along {scan!r} keep their order: it is scanned", where=str(step))
+        raise refused(step, f"the loops along {scan!r} keep their order: it is scanned")
     return replace(planned, loops=loops, touched=True)
 
 
@@ -73,9 +73,9 @@ def fuse(step: Fuse, planned: Planned) -> Planned:
     named = tuple(find(step, planned, name) for name in step.loops)
     at = planned.loops.index(named[0]) if named else 0
     if len(named) < 2 or planned.loops[at : at + len(named)] != named:
-        raise BadInput("only loops that follow each other can be fused", where=str(step))
+        raise refused(step, "only loops that follow each other can be fused")
     if len({loop.reduced for loop in named}) > 1:
-        raise BadInput("a loop of a reduction and one that is not cannot be fused", where=str(step))
+        raise refused(step, "a loop of a reduction and one that is not cannot be fused")
     whole = Loop(
         name="+".join(loop.name for loop in named),
         variable="+".join((named[0].variable, *(loop.name for loop in named[1:]))),
@@ -94,15 +94,15 @@ def fuse(step: Fuse, planned: Planned) -> Planned:
 def annotate(step: Annotate, planned: Planned) -> Planned:
     loop = find(step, planned, step.loop)
     if step.kind not in KINDS:
-        raise BadInput(f"{step.kind!r} is no kind of loop", where=str(step), allowed=", ".join(KINDS))
+        raise refused(step, f"{step.kind!r} is no kind of loop", ", ".join(KINDS))
     together = step.kind in (PARALLEL, VECTOR, *BOUND)
     if together and planned.stage.scan in loop.axes:
-        raise BadInput(f"loop {loop.name} is scanned: its turns follow each other", where=str(step))
+        raise refused(step, f"loop {loop.name} is scanned: its turns follow each other")
     if loop.reduced and step.kind in (PARALLEL, *BOUND) and step.kind != LANES:
-        raise BadInput(
+        raise refused(
+            step,
             f"loop {loop.name} is reduced: threads would write the same elements",
-            where=str(step),
-            allowed=f"make partial results of it with RFactor, or join threads along {LANES}",
+            f"make partial results of it with RFactor, or join threads along {LANES}",
         )
     return _with_kind(planned, loop, step.kind)
 

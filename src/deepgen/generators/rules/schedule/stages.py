@@ -7,10 +7,10 @@ from dataclasses import replace
 from deepgen.generators.rules.schedule.loops import find
 from deepgen.generators.rules.schedule.state import Planned, State, unplanned
 from deepgen.generators.rules.schedule.steps import SCOPES, CacheRead, CacheWrite, Inline, RFactor, Step
+from deepgen.generators.rules.schedule.text import refused
 from deepgen.operators.expr.index import iterator
 from deepgen.operators.expr.nodes import Axis, Compare, Const, Place, Read, Select, Stage, Value, substituted
 from deepgen.operators.expr.rewrite import with_reads
-from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import dtype
 
 
@@ -27,9 +27,9 @@ def inline(step: Inline, state: State) -> State:
     planned = _untouched(step, state, step.stage)
     stage = planned.stage
     if stage.reduce is not None:
-        raise BadInput(f"stage {stage.name} is a reduction: it cannot be inlined", where=str(step))
+        raise refused(step, f"stage {stage.name} is a reduction: it cannot be inlined")
     if stage.name in state.expression.outputs:
-        raise BadInput(f"stage {stage.name} is a result: it cannot be inlined", where=str(step))
+        raise refused(step, f"stage {stage.name} is a result: it cannot be inlined")
 
     def put(read: Read) -> Value:
         if read.tensor != stage.name:
@@ -45,7 +45,7 @@ def cache_read(step: CacheRead, state: State) -> State:
     known = {spec.name for spec in state.expression.tensors} | set(state.stages)
     strange = [name for name in step.readers if name not in state.stages]
     if step.tensor not in known or strange or not step.readers:
-        raise BadInput(f"there is no {(strange or [step.tensor])[0]!r}", where=str(step), allowed=", ".join(known))
+        raise refused(step, f"there is no {(strange or [step.tensor])[0]!r}", ", ".join(known))
     axes = tuple(Axis(f"a{n}", size) for n, size in enumerate(state.shape_of(step.tensor)))
     value = Read(step.tensor, tuple(iterator(axis.name) for axis in axes), state.dtype_of(step.tensor))
     copy = replace(unplanned(Stage(step.name, axes, value)), scope=step.scope)
@@ -59,7 +59,7 @@ def cache_read(step: CacheRead, state: State) -> State:
     }
     unread = [name for name in step.readers if changed[name] == state.stages[name]]
     if unread:
-        raise BadInput(f"stage {unread[0]} does not read {step.tensor}", where=str(step))
+        raise refused(step, f"stage {unread[0]} does not read {step.tensor}")
     first = next(name for name in changed if name in step.readers)
     return replace(state, stages=_inserted(changed, copy, first))
 
@@ -71,7 +71,7 @@ def cache_write(step: CacheWrite, state: State) -> State:
     places = tuple(iterator(axis.name) for axis in stage.axes)
     copy = Stage(stage.name, stage.axes, Read(step.name, places, stage.dtype))
     computed = replace(unplanned(replace(stage, name=step.name)), scope=step.scope)
-    written = replace(unplanned(copy), scope=planned.scope, layout=planned.layout, aligned=planned.aligned)
+    written = replace(unplanned(copy), scope=planned.scope, order=planned.order, aligned=planned.aligned)
     return replace(state, stages=_inserted({**state.stages, stage.name: written}, computed, stage.name))
 
 
@@ -82,7 +82,7 @@ def rfactor(step: RFactor, state: State) -> State:
     others = [one for one in planned.loops if not one.reduced and one.name not in planned.places]
     if stage.reduce is None or not loop.reduced or others or planned.at or _hosts(state, stage.name):
         what = f"loop {loop.name} of stage {stage.name} cannot be reduced apart"
-        raise BadInput(what, where=str(step), allowed="a loop of a reduction, before any step but splits of reductions")
+        raise refused(step, what, "a loop of a reduction, before any step but splits of reductions")
     by = {one.variable: iterator(one.name) for one in planned.loops}
     places = {axis.name: planned.places[axis.name].substitute(by) for axis in stage.reduced}
     value = substituted(stage.value, places)
@@ -95,20 +95,20 @@ def rfactor(step: RFactor, state: State) -> State:
     partial = Stage(step.name, (apart, *stage.axes), value, op, rest)
     indices = tuple(iterator(axis.name) for axis in partial.axes)
     whole = replace(stage, value=Read(step.name, indices, stage.dtype), reduced=(apart,))
-    written = replace(unplanned(whole), scope=planned.scope, layout=planned.layout, aligned=planned.aligned)
+    written = replace(unplanned(whole), scope=planned.scope, order=planned.order, aligned=planned.aligned)
     return replace(state, stages=_inserted({**state.stages, stage.name: written}, unplanned(partial), stage.name))
 
 
 def _stage(step: Step, state: State, name: str) -> Planned:
     if name not in state.stages:
-        raise BadInput(f"there is no stage {name!r}", where=str(step), allowed=", ".join(state.stages))
+        raise refused(step, f"there is no stage {name!r}", ", ".join(state.stages))
     return state.stages[name]
 
 
 def _untouched(step: Step, state: State, name: str) -> Planned:
     planned = _stage(step, state, name)
     if planned.touched or planned.at or _hosts(state, name):
-        raise BadInput(f"the loops of stage {name} are arranged already", where=str(step), allowed="do this first")
+        raise refused(step, f"the loops of stage {name} are arranged already", "do this first")
     return planned
 
 
@@ -119,9 +119,9 @@ def _hosts(state: State, name: str) -> bool:
 def _new(step: Step, state: State, name: str, scope: str) -> None:
     known = {spec.name for spec in state.expression.tensors} | set(state.stages)
     if name in known:
-        raise BadInput(f"there is a {name!r} already", where=str(step))
+        raise refused(step, f"there is a {name!r} already")
     if scope not in SCOPES:
-        raise BadInput(f"{scope!r} is no scope", where=str(step), allowed=", ".join(SCOPES))
+        raise refused(step, f"{scope!r} is no scope", ", ".join(SCOPES))
 
 
 def _with_value(planned: Planned, value: Value) -> Planned:

@@ -40,7 +40,7 @@ class Planned:
     guards: tuple[Index, ...] = ()
     at: tuple[str, str] | None = None  # the consumer and its loop
     scope: str = "global"
-    layout: tuple[Place, ...] = ()
+    order: tuple[Place, ...] = ()
     aligned: tuple[StorageAlign, ...] = ()
     depth_of_pipeline: int = 1  # how many buffers it has
     swizzle: int = 0

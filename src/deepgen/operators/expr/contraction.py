@@ -1,0 +1,144 @@
+"""Sums of products of two tensors, found in an expression: what GEMM, convolutions and their like have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, prod
+
+from deepgen.operators.expr.facts import limits
+from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.operators.expr.nodes import (
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Expression,
+    Logic,
+    Place,
+    Read,
+    Select,
+    Stage,
+    Value,
+    walk,
+)
+from deepgen.vocabulary.dtypes import dtype
+
+
+@dataclass(frozen=True)
+class Factor:
+    """An element of a tensor as a factor of a sum of products, and what stands for it outside of the tensor: zero.
+
+    `padded`: whether a guard keeps the read inside, and holds wherever that is needed and nowhere else.
+    """
+
+    value: Value
+    read: Read
+    padded: bool = False
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """stage = sum over its reduced axes of left * right."""
+
+    stage: Stage
+    left: Factor
+    right: Factor
+
+    @property
+    def products(self) -> int:
+        """How many are added up for one element."""
+        return prod(axis.extent for axis in self.stage.reduced)
+
+    @property
+    def formats(self) -> tuple[str, str]:
+        """Of what is multiplied, as it lies in memory."""
+        return self.left.read.dtype, self.right.read.dtype
+
+
+def contraction(expression: Expression, stage: Stage) -> Contraction | None:
+    """A stage as a sum of products, if it is one."""
+    value = stage.value
+    if stage.reduce != "sum" or not stage.reduced or not isinstance(value, Binary) or value.op != "mul":
+        return None
+    left, right = factor(expression, value.left), factor(expression, value.right)
+    return None if left is None or right is None else Contraction(stage, left, right)
+
+
+def factor(expression: Expression, value: Value) -> Factor | None:
+    """An element of one tensor, cast or not, guarded or not; None: anything else."""
+    inner = value
+    while isinstance(inner, Cast):
+        inner = inner.value
+    if isinstance(inner, Select) and isinstance(inner.otherwise, Const) and inner.otherwise.value == 0:
+        found = factor(expression, inner.then)
+        if found is None or isinstance(inner.then, Select):
+            return None
+        exact = _is_padding(inner.condition, found.read, expression.shape_of(found.read.tensor))
+        return Factor(value, found.read, exact)
+    return Factor(value, inner) if isinstance(inner, Read) else None
+
+
+def plain_contraction(expression: Expression, output: str) -> Contraction | None:
+    """The sum of products that an output is, but for a cast at the end: of numbers that were not computed before."""
+    stage = expression.stage(output)
+    inner = stage.value
+    while isinstance(inner, Cast):
+        inner = inner.value
+    if stage.reduce is None and isinstance(inner, Read) and _reads_all(inner, stage):
+        staged = any(one.name == inner.tensor for one in expression.stages)
+        return plain_contraction(expression, inner.tensor) if staged else None
+    found = contraction(expression, stage)
+    if found is None or not all(copies(expression, one.read.tensor) for one in (found.left, found.right)):
+        return None
+    return found
+
+
+def copies(expression: Expression, name: str) -> bool:
+    """Whether a tensor is given, or a stage that only moves numbers: padding, another layout, a wider format."""
+    found = next((stage for stage in expression.stages if stage.name == name), None)
+    if found is None:
+        return True
+    return found.reduce is None and all(_moves(expression, node) for node in walk(found.value))
+
+
+def _moves(expression: Expression, node: Value) -> bool:
+    if isinstance(node, Read):
+        return copies(expression, node.tensor)
+    if isinstance(node, Cast):
+        return dtype(node.dtype).epsilon <= dtype(node.value.dtype).epsilon
+    return isinstance(node, (Const, Select, Place, Compare, Logic))
+
+
+def _reads_all(read: Read, stage: Stage) -> bool:
+    return read.indices == tuple(iterator(axis.name) for axis in stage.axes)
+
+
+def affine(index: Index) -> bool:
+    """Whether an index is a sum of iterators times numbers, without divisions."""
+    return all(isinstance(atom, Iter) for atom, _ in index.terms)
+
+
+def _is_padding(condition: Value, read: Read, shape: tuple[int, ...]) -> bool:
+    """Whether a condition says that a read is inside its tensor, and nothing else.
+
+    It says no less than that: a read that it lets out of the tensor would have been refused.
+    """
+    ends = {}
+    for index, extent in zip(read.indices, shape, strict=True):
+        bare = Index(index.terms)
+        ends[bare] = (-index.constant, extent - 1 - index.constant)
+        ends[-bare] = (index.constant - extent + 1, index.constant)
+    for part in parts(condition):
+        told = limits(part, holds=True)
+        if told is None or told[0] not in ends:
+            return False
+        low, high = ends[told[0]]
+        if (told[1], told[2]) not in ((low, inf), (-inf, high), (low, high)):
+            return False
+    return all(map(affine, read.indices))
+
+
+def parts(condition: Value) -> list[Value]:
+    if isinstance(condition, Logic) and condition.op == "and":
+        return [*parts(condition.left), *parts(condition.right)]
+    return [condition]

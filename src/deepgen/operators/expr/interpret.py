@@ -1,0 +1,277 @@
+"""What an expression's results are: numpy computes every stage in float64 or int64, some of its elements at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from deepgen.operators.base import Array
+from deepgen.operators.expr import rounding
+from deepgen.operators.expr.contraction import Contraction, Factor, affine, contraction
+from deepgen.operators.expr.facts import Facts
+from deepgen.operators.expr.index import Index, Iter, Quotient
+from deepgen.operators.expr.multiply import multiplied, norms
+from deepgen.operators.expr.nodes import (
+    Axis,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Expression,
+    Logic,
+    Place,
+    Read,
+    Select,
+    Stage,
+    Unary,
+    Value,
+)
+from deepgen.operators.expr.reductions import REDUCTIONS, Reduction, scanned
+from deepgen.operators.expr.rounding import NONE, Numbers
+from deepgen.vocabulary.dtypes import dtype
+
+_POINTS = 1 << 20  # that are computed at once: a few arrays of them stay within tens of megabytes
+_FACTOR_POINTS = 1 << 22  # of each factor of a product
+
+
+@dataclass(frozen=True)
+class Block:
+    """Part of a stage's points: where each axis starts, how far it goes, and which dimension of arrays is its own."""
+
+    axes: tuple[Axis, ...]
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+    def along(self, name: str) -> tuple[int, int, int]:
+        """The dimension of an axis, and its part."""
+        place = next(i for i, axis in enumerate(self.axes) if axis.name == name)
+        return place, self.start[place], self.stop[place]
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        return {axis.name: (a, b - 1) for axis, a, b in zip(self.axes, self.start, self.stop, strict=True)}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(b - a for a, b in zip(self.start, self.stop, strict=True))
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
+
+
+@dataclass
+class Computed:
+    """Tensors and stages so far. `sizes`: of sums of products, the usual size of a product for each element."""
+
+    expression: Expression
+    held: dict[str, Numbers]
+    sizes: dict[str, Array] = field(default_factory=dict)
+    padded: dict[tuple[str, tuple[tuple[int, int], ...]], Array] = field(default_factory=dict)
+
+
+def interpret(expression: Expression, inputs: Mapping[str, Array]) -> Computed:
+    """All stages. `inputs`: float64 or int64 arrays."""
+    done = Computed(expression, {name: Numbers(values) for name, values in inputs.items()})
+    with np.errstate(all="ignore"):
+        for stage in expression.stages:
+            found = contraction(expression, stage)
+            done.held[stage.name] = _contracted(found, done) if found is not None else _stage(stage, done)
+    return done
+
+
+def _stage(stage: Stage, done: Computed) -> Numbers:
+    kind = np.int64 if dtype(stage.dtype).integer else np.float64
+    values = np.empty(stage.shape, kind)
+    error = np.zeros(stage.shape if kind is np.float64 else ())
+    along = next((i for i, axis in enumerate(stage.axes) if axis.name == stage.scan), None)
+    reduced = prod(axis.extent for axis in stage.reduced)
+    whole = () if along is None else (along,)
+    for part in blocks(stage.axes, max(1, _POINTS // reduced), whole):
+        found = _reduced(stage, part, done) if stage.reduced else evaluate(stage.value, part, done)
+        if along is not None:
+            found = scanned(str(stage.reduce), _broadcast(found, part.shape), along, stage.dtype)
+        values[part.slices] = found.values
+        if error.ndim:
+            error[part.slices] = found.error
+    return Numbers(values, error if error.ndim and error.any() else NONE)
+
+
+def _reduced(stage: Stage, part: Block, done: Computed) -> Numbers:
+    """A reduction for some elements, over some of its points at a time."""
+    reduction: Reduction = REDUCTIONS[str(stage.reduce)](stage.dtype)
+    dimensions = tuple(range(len(stage.axes), len(stage.axes) + len(stage.reduced)))
+    for over in blocks(stage.reduced, max(1, _POINTS // prod(part.shape))):
+        points = Block((*part.axes, *over.axes), (*part.start, *over.start), (*part.stop, *over.stop))
+        reduction.add(_broadcast(evaluate(stage.value, points, done), points.shape), dimensions)
+    return reduction.finished(prod(axis.extent for axis in stage.reduced))
+
+
+def _contracted(found: Contraction, done: Computed) -> Numbers:
+    """A sum of products by matrix multiplication."""
+    stage, sums = found.stage, dtype(found.stage.dtype)
+    values = np.empty(stage.shape, np.int64 if sums.integer else np.float64)
+    error = np.zeros(() if sums.integer else stage.shape)
+    size = np.zeros(() if sums.integer else stage.shape, np.float64 if sums.name == "f64" else np.float32)
+    reduced = tuple(axis.extent for axis in stage.reduced)
+    absolute, relative = rounding.sum_share(found.products, sums, tuple(map(dtype, found.formats)))
+    for part in _product_blocks(found):
+        points = Block((*stage.axes, *stage.reduced), (*part.start, *(0 for _ in reduced)), (*part.stop, *reduced))
+        left, right = (_factor(one, points, done) for one in (found.left, found.right))
+        product_of = multiplied(left.values, right.values, points.shape, len(stage.axes))
+        values[part.slices] = product_of
+        if sums.integer:
+            continue
+        sized = norms(left.values, points.shape, len(stage.axes)) * norms(right.values, points.shape, len(stage.axes))
+        own = sized * (absolute / found.products) + np.abs(product_of) * relative
+        for one, other in ((left, right), (right, left)):
+            if not one.exact:
+                off = np.broadcast_to(one.error, one.values.shape)
+                own = own + multiplied(off, np.abs(other.values) + other.error, points.shape, len(stage.axes))
+        error[part.slices] = own
+        size[part.slices] = sized / found.products
+    if not sums.integer:
+        done.sizes[stage.name] = size
+    return Numbers(values, error)
+
+
+def _factor(factor: Factor, points: Block, done: Computed) -> Numbers:
+    """A factor over the points that it depends on; a padded one is a view of its tensor with zeros around."""
+    if not factor.padded:
+        return evaluate(factor.value, points, done)
+    source, read = done.held[factor.read.tensor], factor.read
+    stage_ranges = {axis.name: (0, axis.extent - 1) for axis in points.axes}
+    around = []
+    for index, extent in zip(read.indices, done.expression.shape_of(read.tensor), strict=True):
+        low, high = Facts(stage_ranges).bounds(index)
+        around.append((max(0, -low), max(0, high - extent + 1)))
+    shifted = tuple(index + before for index, (before, _) in zip(read.indices, around, strict=True))
+    key = (read.tensor, tuple(around))
+    if key not in done.padded:
+        done.padded[key] = np.pad(source.values, around)
+    error = NONE if source.exact else _viewed(np.pad(np.broadcast_to(source.error, source.values.shape), around),
+                                              shifted, points)  # fmt: skip
+    found = Numbers(_viewed(done.padded[key], shifted, points), error)
+    return rounding.cast(found, read.dtype, factor.value.dtype) if factor.value.dtype != read.dtype else found
+
+
+def _product_blocks(found: Contraction) -> Iterator[Block]:
+    """Parts of a product whose factors are not too large: an axis of the largest is halved until they are not."""
+    stage = found.stage
+    shape = [axis.extent for axis in stage.axes]
+    reduced = {axis.name: axis.extent for axis in stage.reduced}
+    used = [frozenset().union(*(i.iterators for i in one.read.indices)) for one in (found.left, found.right)]
+    used.append(frozenset(axis.name for axis in stage.axes))
+    while True:
+        sizes = [
+            prod([n for axis, n in zip(stage.axes, shape, strict=True) if axis.name in names])
+            * prod([extent for name, extent in reduced.items() if name in names])
+            for names in used
+        ]
+        largest = used[sizes.index(max(sizes))]
+        wide = [i for i, axis in enumerate(stage.axes) if axis.name in largest and shape[i] > 1]
+        if max(sizes) <= _FACTOR_POINTS or not wide:
+            break
+        shape[wide[0]] = -(-shape[wide[0]] // 2)
+    yield from _parts(stage.axes, shape)
+
+
+def blocks(axes: tuple[Axis, ...], most: int, whole: tuple[int, ...] = ()) -> Iterator[Block]:
+    """Parts of at most so many points, but for the axes that must stay whole."""
+    shape = [axis.extent for axis in axes]
+    for place, extent in enumerate(shape):
+        if place not in whole and prod(shape) > most:
+            shape[place] = max(1, min(extent, most * extent // prod(shape)))
+    yield from _parts(axes, shape)
+
+
+def _parts(axes: tuple[Axis, ...], shape: list[int]) -> Iterator[Block]:
+    for start in product(*(range(0, axis.extent, step) for axis, step in zip(axes, shape, strict=True))):
+        stop = tuple(min(axis.extent, a + step) for axis, a, step in zip(axes, start, shape, strict=True))
+        yield Block(axes, start, stop)
+
+
+def evaluate(value: Value, points: Block, done: Computed) -> Numbers:
+    """A value at some points, as arrays whose dimensions are those of the block: 1 where they do not depend on it."""
+
+    def of(node: Value) -> Numbers:
+        return evaluate(node, points, done)
+
+    if isinstance(value, Const):
+        kind = np.int64 if dtype(value.dtype).integer else np.float64
+        return Numbers(np.full((1,) * len(points.axes), value.value, kind))
+    if isinstance(value, Place):
+        return Numbers(_places(value.index, points))
+    if isinstance(value, Read):
+        return _read(value, points, done)
+    if isinstance(value, Cast):
+        return rounding.cast(of(value.value), value.value.dtype, value.dtype)
+    if isinstance(value, Unary):
+        return rounding.unary(value.op, of(value.value), value.dtype)
+    if isinstance(value, Binary):
+        return rounding.binary(value.op, of(value.left), of(value.right), value.dtype)
+    if isinstance(value, Compare):
+        return rounding.compare(value.op, of(value.left), of(value.right))
+    if isinstance(value, Logic):
+        return rounding.logic(value.op, of(value.left), of(value.right))
+    assert isinstance(value, Select)
+    return rounding.select(of(value.condition), of(value.then), of(value.otherwise))
+
+
+def _read(read: Read, points: Block, done: Computed) -> Numbers:
+    """A view where the indices allow it. Places outside of the tensor are read elsewhere: a guard drops them."""
+    source = done.held[read.tensor]
+    shape = done.expression.shape_of(read.tensor)
+    facts = Facts(points.ranges)
+    inside = all(
+        affine(index) and facts.bounds(index)[0] >= 0 and facts.bounds(index)[1] < extent
+        for index, extent in zip(read.indices, shape, strict=True)
+    )
+    if inside:
+        error = NONE if source.exact else _viewed(source.error, read.indices, points)
+        return Numbers(_viewed(source.values, read.indices, points), error)
+    places = tuple(
+        np.clip(_places(index, points), 0, extent - 1) for index, extent in zip(read.indices, shape, strict=True)
+    )
+    return Numbers(source.values[places], NONE if source.exact else source.error[places])
+
+
+def _places(index: Index, points: Block) -> Array:
+    total = np.full((1,) * len(points.axes), index.constant, np.int64)
+    for atom, times in index.terms:
+        if isinstance(atom, Iter):
+            place, start, stop = points.along(atom.name)
+            shape = [1] * len(points.axes)
+            shape[place] = stop - start
+            found = np.arange(start, stop).reshape(shape)
+        else:
+            inner = _places(atom.of, points)
+            found = inner // atom.by if isinstance(atom, Quotient) else inner % atom.by
+        total = total + times * found
+    return total
+
+
+def _viewed(source: Array, indices: tuple[Index, ...], points: Block) -> Array:
+    """The elements at affine indices that are all inside, without copying any."""
+    shape, strides, first = [1] * len(points.axes), [0] * len(points.axes), []
+    for dimension, index in enumerate(indices):
+        at = index.constant
+        for atom, times in index.terms:
+            assert isinstance(atom, Iter)
+            place, start, stop = points.along(atom.name)
+            shape[place] = stop - start
+            strides[place] += times * source.strides[dimension]
+            at += times * start
+        first.append(slice(at, at + 1))
+    corner = source[tuple(first)]
+    view: Array = np.lib.stride_tricks.as_strided(corner, shape, strides, writeable=False)
+    return view
+
+
+def _broadcast(numbers: Numbers, shape: tuple[int, ...]) -> Numbers:
+    error = numbers.error if numbers.exact else np.broadcast_to(numbers.error, shape)
+    return Numbers(np.broadcast_to(numbers.values, shape), error)

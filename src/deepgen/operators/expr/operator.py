@@ -1,0 +1,139 @@
+"""An expression as an operator: its signature, reference, tolerance, work and probes follow from it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work
+from deepgen.operators.expr.builder import expression as expression_of
+from deepgen.operators.expr.contraction import Contraction, plain_contraction
+from deepgen.operators.expr.elements import Operand
+from deepgen.operators.expr.intervals import integer_ranges
+from deepgen.operators.expr.nodes import Expression
+from deepgen.operators.expr.serial import expression_digest, from_json, to_json
+from deepgen.operators.products import EXACT_SHARE, tiny_floor
+from deepgen.operators.signature import INPUT, OUTPUT, Param, Signature
+from deepgen.vocabulary.dtypes import dtype, widen
+from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.json import JsonObject
+
+
+class Expressed(Operator):
+    """An operator that is told by an expression. Its kernels are made for one shape."""
+
+    @abstractmethod
+    def expression(self) -> Expression: ...
+
+    def signature(self) -> Signature:
+        return _signature(self.expression())
+
+    def work(self) -> Work:
+        return _work(self.expression())
+
+    def neighbours(self) -> tuple[Any, ...]:
+        return ()
+
+    def probes(self) -> tuple[str, ...]:
+        from deepgen.operators.expr import probes
+
+        return probes.probes(self.expression())
+
+    def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
+        from deepgen.operators.expr import probes
+
+        return probes.inputs(self, self.expression(), seed, probe, super().inputs)
+
+    def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
+        from deepgen.operators.expr.answers import answers
+
+        told = self.expression()
+        return answers(told, {t.name: widen(inputs[t.name], dtype(t.dtype)) for t in told.tensors})
+
+    def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
+        """Where an output is a sum of products, that of a GEMM. Otherwise the answer's scale is all that errors may be:
+        they were carried along through every operation (`rounding.py`)."""
+        told = self.expression()
+        of = dtype(told.dtype_of(output))
+        if of.integer:
+            return Tolerance(0.0, 0.0)
+        product = plain_contraction(told, output)
+        if product is None:
+            return Tolerance(1.0, 0.5 * of.epsilon)
+        if probe == "exact":
+            return Tolerance(EXACT_SHARE, 0.0)
+        return _of_products(product, output, told)
+
+
+@dataclass(frozen=True)
+class ExpressionOperator(Expressed):
+    """An expression that is given as data."""
+
+    name: ClassVar[str] = "expression"
+
+    told: Expression
+
+    def __post_init__(self) -> None:
+        integer_ranges(self.told)
+
+    def expression(self) -> Expression:
+        return self.told
+
+    def sizes(self) -> Mapping[str, int]:
+        return {}
+
+    def describe(self) -> str:
+        shapes = ", ".join(f"{n} {'x'.join(map(str, self.told.shape_of(n)))}" for n in self.told.outputs)
+        return f"{self.told.name} {self._formats()} to {shapes} ({expression_digest(self.told, 8)})"
+
+    def slug(self) -> str:
+        shape = "x".join(map(str, self.told.shape_of(self.told.outputs[0])))
+        return f"{self.told.name}-{self._formats()}-{shape}-{expression_digest(self.told, 8)}"
+
+    def to_json(self) -> JsonObject:
+        return {"name": self.name, "expression": to_json(self.told)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ExpressionOperator:
+        return cls(from_json(data["expression"]))
+
+    @classmethod
+    def make(cls, given: Mapping[str, Any]) -> ExpressionOperator:
+        raise BadInput("an expression has no words", allowed="dg.tune(dg.compute(...)) in Python")
+
+    def said(self) -> Mapping[str, Any]:
+        raise BadInput(f"{self.describe()} has no words", allowed="it is written in Python, by dg.compute")
+
+
+def as_operator(given: Any) -> Any:
+    """The operator of an expression, or of what dg.compute gave; anything else as it is."""
+    if isinstance(given, Operand):
+        given = expression_of(given)
+    return ExpressionOperator(given) if isinstance(given, Expression) else given
+
+
+@lru_cache(maxsize=256)
+def _signature(told: Expression) -> Signature:
+    ranges = integer_ranges(told)
+    given = [Param(t.name, INPUT, t.dtype, t.shape, range=ranges.get(t.name)) for t in told.tensors]
+    return Signature((*given, *(Param(n, OUTPUT, told.dtype_of(n), told.shape_of(n)) for n in told.outputs)))
+
+
+@lru_cache(maxsize=256)
+def _work(told: Expression) -> Work:
+    from deepgen.operators.expr.work import work
+
+    return work(told)
+
+
+def _of_products(product: Contraction, output: str, told: Expression) -> Tolerance:
+    from deepgen.operators.expr.rounding import sum_share
+
+    left, right = map(dtype, product.formats)
+    sums, result = dtype(product.stage.dtype), dtype(told.dtype_of(output))
+    absolute, relative = sum_share(product.products, sums, (left, right))
+    floor = tiny_floor(product.products, 1.0, (left, right), sums, result)
+    return Tolerance(absolute, 2.0 * result.epsilon + relative, floor)

@@ -1,0 +1,1 @@
+"""Operators with words of their own, each told by an expression."""

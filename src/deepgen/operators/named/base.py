@@ -1,0 +1,112 @@
+"""What named operators share: an operator is a table of words and a function that writes its expression."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from deepgen.operators.base import plain
+from deepgen.operators.expr.builder import expression
+from deepgen.operators.expr.elements import Element, Operand
+from deepgen.operators.expr.nodes import Expression
+from deepgen.operators.expr.operator import Expressed
+from deepgen.operators.named import epilogue
+from deepgen.operators.words import Word
+from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.json import JsonObject
+
+N = TypeVar("N", bound="Named")
+
+# Format of what is read -> that of sums, that of the result.
+FORMATS = {"f32": ("f32", "f32"), "f64": ("f64", "f64"), "f16": ("f32", "f16"), "bf16": ("f32", "bf16"),
+           "i8": ("i32", "i32")}  # fmt: skip
+FLOATS = tuple(name for name in FORMATS if name != "i8")
+DTYPE = Word("dtype", "data type of the tensors; i8 gives i32", "choice", "f32", choices=(*FORMATS,))
+FLOAT = Word("dtype", "data type of the tensors", "choice", "f32", choices=FLOATS)
+EPILOGUE = Word("epilogue", f"what is done with the result, such as bias,relu: {', '.join(epilogue.STEPS)}", "choice",
+                epilogue.NONE)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Named(Expressed):
+    """An operator by its words: every word with its value, in the order of `words`."""
+
+    given: tuple[tuple[str, Any], ...]
+
+    def __post_init__(self) -> None:
+        if [name for name, _ in self.given] != [word.name for word in self.words]:
+            raise BadInput(f"{self.name} is given {', '.join(name for name, _ in self.given)}", allowed="all its words")
+        self.expression()
+
+    def __getitem__(self, word: str) -> Any:
+        return dict(self.given)[word]
+
+    @abstractmethod
+    def build(self) -> Operand:
+        """The result of its expression. Raises BadInput where the words do not fit each other."""
+
+    def expression(self) -> Expression:
+        return _built(self)
+
+    @property
+    def formats(self) -> tuple[str, str, str]:
+        """Of what is read, of sums, of the result."""
+        return self["dtype"], *FORMATS[self["dtype"]]
+
+    def finished(self, value: Element, result: epilogue.Result) -> Element:
+        """A sum with the epilogue, in the format of the result."""
+        steps = self["epilogue"] if "epilogue" in dict(self.given) else epilogue.NONE
+        return epilogue.applied(value, steps, result).cast(result.dtype)
+
+    def sizes(self) -> Mapping[str, int]:
+        return {word.name: self[word.name] for word in self.words if word.kind == "size"}
+
+    def describe(self) -> str:
+        return " ".join([self.name, self._formats(), *(f"{n}={v}" for n, v in self._told())])
+
+    def slug(self) -> str:
+        told = [f"{name}{value}".replace(",", "_") for name, value in self._told()]
+        return "-".join([self.name, self._formats(), *told])
+
+    def _told(self) -> list[tuple[str, Any]]:
+        """What is needed, and what differs from the usual."""
+        unusual = {word.name for word in self.words if word.needed or self[word.name] != word.default}
+        return [(name, value) for name, value in self.given if name in unusual and name != "dtype"]
+
+    def said(self) -> Mapping[str, Any]:
+        return dict(self.given)
+
+    def to_json(self) -> JsonObject:
+        return {"name": self.name, **dict(self.given)}
+
+    @classmethod
+    def from_json(cls: type[N], data: Mapping[str, Any]) -> N:
+        known = {word.name for word in cls.words}
+        return cls.make({name: value for name, value in data.items() if name in known})
+
+    @classmethod
+    def make(cls: type[N], given: Mapping[str, Any]) -> N:
+        known = {word.name: word for word in cls.words}
+        unknown = next((name for name in given if name not in known), None)
+        if unknown is not None:
+            raise BadInput(f"{cls.name} has no parameter {unknown!r}", allowed=", ".join(known))
+        missing = [name for name, word in known.items() if word.needed and name not in given]
+        if missing:
+            raise BadInput(f"{cls.name} needs a value for {' and '.join(missing)}", allowed=", ".join(known))
+        every = ((name, plain(given.get(name, word.default))) for name, word in known.items())
+        return cls(tuple((name, known[name].check(value)) for name, value in every))
+
+
+@lru_cache(maxsize=256)
+def _built(operator: Named) -> Expression:
+    return expression(operator.build(), name=operator.name)
+
+
+def operator(name: str, **words: Any) -> Any:
+    """An operator by its name and its words, as on the command line: dg.operator("bmm", B=12, M=512, N=64, K=512)."""
+    from deepgen.operators import OPERATORS
+
+    return OPERATORS.get(name).make(words)

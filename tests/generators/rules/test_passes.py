@@ -1,0 +1,222 @@
+"""Each pass of lowering: a text before, and a text after."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import deepgen as dg
+from deepgen.generators.rules.lower.lower import passes
+from deepgen.generators.rules.lower.text import to_text
+from deepgen.generators.rules.schedule.steps import (
+    Annotate,
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    Fuse,
+    Layout,
+    Reorder,
+    RFactor,
+    Schedule,
+    Split,
+)
+from deepgen.operators.expr.nodes import Expression
+
+
+def after(name: str, expression: Expression, *schedule: object) -> str:
+    """The body of the function after a pass."""
+    steps: Schedule = schedule  # type: ignore[assignment]
+    text = {n: to_text(f) for n, f in passes(expression, steps)}[name]
+    return dedent(text.partition("\n")[2])
+
+
+def same(text: str, wanted: str) -> bool:
+    assert text == dedent(wanted).lstrip("\n"), f"it is now\n{text}"
+    return True
+
+
+def doubled(size: int) -> Expression:
+    x = dg.tensor("x", (size,))
+    return dg.expression(dg.compute("y", (size,), lambda i: x[i] * 2))
+
+
+def row_sums(rows: int, columns: int) -> Expression:
+    x, k = dg.tensor("x", (rows, columns)), dg.reduce_axis("k", columns)
+    return dg.expression(dg.compute("y", (rows,), lambda i: dg.sum(x[i, k], k)))
+
+
+def product(m: int, n: int, k: int) -> Expression:
+    a, b, over = dg.tensor("A", (m, k)), dg.tensor("B", (k, n)), dg.reduce_axis("k", k)
+    return dg.expression(dg.compute("C", (m, n), lambda i, j: dg.sum(a[i, over] * b[over, j], over)))
+
+
+def test_build_guards_what_a_split_leaves_over() -> None:
+    assert same(
+        after("build", doubled(10), Split("y", "i0", (4,))),
+        """
+        for y.i0.0 < 3:
+          for y.i0.1 < 4:
+            if -y.i0.0 * 4 - y.i0.1 + 9 >= 0:
+              y[y.i0.0 * 4 + y.i0.1] = (x[y.i0.0 * 4 + y.i0.1] * 2.0)
+        """,
+    )
+
+
+def test_build_starts_a_reduction_before_its_loops() -> None:
+    assert same(
+        after("build", row_sums(6, 10), Split("y", "i0", (2,)), Reorder("y", ("i0.0", "r0", "i0.1"))),
+        """
+        for y.i0.0 < 3:
+          for y.i0.1.start < 2:
+            y[y.i0.0 * 2 + y.i0.1.start] = 0
+          for y.r0 < 10:
+            for y.i0.1 < 2:
+              y[y.i0.0 * 2 + y.i0.1] += x[y.i0.0 * 2 + y.i0.1, y.r0]
+        """,
+    )
+
+
+def test_partial_sums_that_a_split_leaves_over_are_nothing() -> None:
+    steps = (Split("y", "r0", (4,)), RFactor("y", "r0.1", "part"))
+    assert same(
+        after("simplify", row_sums(1, 10), *steps),
+        """
+        global part: f32[4, 1]
+        for part.r0.1 < 4:
+          part[part.r0.1] = 0
+          for part.r0.0 < 3:
+            part[part.r0.1] += (x[part.r0.0 * 4 + part.r0.1] if (0 <= (-part.r0.0 * 4 - part.r0.1 + 9)) else 0)
+        y[0] = 0
+        for y.r0.1 < 4:
+          y[0] += part[y.r0.1]
+        """,
+    )
+
+
+def test_simplify_removes_what_ranges_decide() -> None:
+    steps = (Fuse("C", ("i0", "i1")), Split("C", "i0+i1", (6,)))
+    assert same(
+        after("simplify", product(4, 6, 1), *steps),
+        """
+        for C.i0+i1.0 < 4:
+          for C.i0+i1.1 < 6:
+            C[C.i0+i1.0 * 6 + C.i0+i1.1] = 0
+            C[C.i0+i1.0 * 6 + C.i0+i1.1] += (A[C.i0+i1.0] * B[C.i0+i1.1])
+        """,
+    )
+
+
+def test_guards_become_limits_of_loops() -> None:
+    assert same(
+        after("guards", doubled(10), Split("y", "i0", (4,))),
+        """
+        for y.i0.0 < 3:
+          for y.i0.1 < min(4, -y.i0.0 * 4 + 10):
+            y[y.i0.0 * 4 + y.i0.1] = (x[y.i0.0 * 4 + y.i0.1] * 2.0)
+        """,
+    )
+
+
+def test_partition_asks_once_whether_a_vector_is_whole() -> None:
+    assert same(
+        after("partition", doubled(10), Split("y", "i0", (4,)), Annotate("y", "i0.1", "vector")),
+        """
+        for y.i0.0 < 3:
+          if -y.i0.0 * 4 + 6 >= 0:
+            vector y.i0.1 < 4:
+              y[y.i0.0 * 4 + y.i0.1] = (x[y.i0.0 * 4 + y.i0.1] * 2.0)
+          else:
+            for y.i0.1 < min(4, -y.i0.0 * 4 + 10):
+              y[y.i0.0 * 4 + y.i0.1] = (x[y.i0.0 * 4 + y.i0.1] * 2.0)
+        """,
+    )
+
+
+def test_vectorize_brings_vectors_to_stores_in_pieces_of_the_hardware() -> None:
+    steps = (Annotate("C", "i1", "vector"),)
+    assert same(
+        after("vectorize", product(2, 6, 3), *steps),
+        """
+        for C.i0 < 2:
+          vector C.i1 < 4:
+            C[C.i0 * 6 + C.i1] = 0
+          vector C.i1 < 2:
+            C[C.i0 * 6 + C.i1 + 4] = 0
+          for C.r0 < 3:
+            vector C.i1 < 4:
+              C[C.i0 * 6 + C.i1] += (A[C.i0 * 3 + C.r0] * B[C.i1 + C.r0 * 6])
+            vector C.i1 < 2:
+              C[C.i0 * 6 + C.i1 + 4] += (A[C.i0 * 3 + C.r0] * B[C.i1 + C.r0 * 6 + 4])
+        """,
+    )
+
+
+def test_a_choice_by_lanes_that_reads_stays_a_loop() -> None:
+    """Padding: the elements beside x are not read."""
+    x = dg.tensor("x", (8,))
+    padded = dg.compute("y", (10,), lambda i: dg.where((i >= 1) & (i < 9), x[i - 1], 0))
+    assert same(
+        after("vectorize", dg.expression(padded), Annotate("y", "i0", "vector")),
+        """
+        for y.i0 < 10:
+          y[y.i0] = (x[y.i0 - 1] if ((0 <= (y.i0 - 1)) and (0 <= (-y.i0 + 8))) else 0.0)
+        """,
+    )
+
+
+TILE = (
+    CacheWrite("C", "sums", "register"),
+    Split("C", "i0", (2,)),
+    Reorder("C", ("i0.0", "i1", "i0.1")),
+    Annotate("C", "i1", "vector"),
+    Annotate("C", "i0.1", "unroll"),
+    ComputeAt("sums", "C", "i0.0"),
+    Reorder("sums", ("r0", "i0", "i1")),
+    Annotate("sums", "i0", "unroll"),
+    Annotate("sums", "i1", "vector"),
+)
+
+
+def test_a_tile_is_unrolled_and_held_in_registers() -> None:
+    assert same(
+        after("registers", product(4, 4, 5), *TILE),
+        """
+        for C.i0.0 < 2:
+          register sums: f32[2, 4], vectors of 4
+          vector sums.i1.start < 4:
+            sums[sums.i1.start] = 0
+          vector sums.i1.start < 4:
+            sums[sums.i1.start + 4] = 0
+          for sums.r0 < 5:
+            vector sums.i1 < 4:
+              sums[sums.i1] += (A[C.i0.0 * 10 + sums.r0] * B[sums.i1 + sums.r0 * 4])
+            vector sums.i1 < 4:
+              sums[sums.i1 + 4] += (A[C.i0.0 * 10 + sums.r0 + 5] * B[sums.i1 + sums.r0 * 4])
+          vector C.i1 < 4:
+            C[C.i0.0 * 8 + C.i1] = sums[C.i1]
+          vector C.i1 < 4:
+            C[C.i0.0 * 8 + C.i1 + 4] = sums[C.i1 + 4]
+        """,
+    )
+
+
+def test_a_tile_of_copies_is_computed_whole_at_edges() -> None:
+    """Three rows in tiles of two: the last tile multiplies a row that nobody wrote, and does not store the result."""
+    copies = (CacheRead("A", "strip", "global", ("sums",)), ComputeAt("strip", "C", "i0.0"))
+    text = after("pads", product(3, 4, 5), *TILE, *copies)
+    update = next(line for line in text.splitlines() if "sums[sums.i0, sums.i1] +=" in line)
+    before = text.splitlines()[text.splitlines().index(update) - 1]
+    assert "if" not in before and "if" in text.partition("C[")[0].splitlines()[-2]
+    assert "if -C.i0.0 * 2 - C.i0.1 + 2 >= 0" in text
+
+
+def test_a_layout_packs_panels() -> None:
+    steps = (CacheRead("B", "panels", "global", ("C",)), Layout("panels", ("1/4", "0", "1%4")))
+    assert same(
+        after("simplify", product(1, 8, 3), *steps).partition("C")[0],
+        """
+        global panels: f32[2, 3, 4]
+        for panels.a0 < 3:
+          for panels.a1 < 8:
+            panels[((panels.a1) % 4) + ((panels.a1) // 4) * 12 + panels.a0 * 4] = B[panels.a0 * 8 + panels.a1]
+        for """,
+    )
