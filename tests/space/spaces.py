@@ -94,7 +94,7 @@ def conditions(draw: st.DrawFn, knobs: list[Expr], words: list[Expr], depth: int
 
 
 @st.composite
-def spaces(draw: st.DrawFn, most_requirements: int = 4) -> Space:
+def spaces(draw: st.DrawFn, most_requirements: int = 4, prefix: str = "k") -> Space:
     space = Space("random")
     numeric: list[Expr] = []
     words: list[Expr] = []
@@ -103,10 +103,10 @@ def spaces(draw: st.DrawFn, most_requirements: int = 4) -> Space:
         when = None
         if numeric and draw(st.integers(0, 3)) == 0:
             when = draw(conditions(numeric, words, 1))
-        knob = space.knob(f"k{i}", draw(domain), when)
+        knob = space.knob(f"{prefix}{i}", draw(domain), when)
         (words if domain is WORDS else numeric).append(knob)
     if not numeric:
-        numeric.append(space.knob("n", [1, 2, 3]))
+        numeric.append(space.knob(f"{prefix}n", [1, 2, 3]))
     if draw(st.booleans()):
         numeric.append(space.derive("d", draw(numbers(numeric))))
     for i in range(draw(st.integers(0, most_requirements))):

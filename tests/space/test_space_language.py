@@ -8,8 +8,10 @@ import sys
 import pytest
 
 from deepgen.space import (
+    Config,
     Expr,
     Space,
+    active,
     all_of,
     any_of,
     ceil_div,
@@ -107,6 +109,67 @@ def test_a_conditional_knob_is_absent_where_its_condition_fails() -> None:
     columns = space.columns(configs)
     assert columns["split"].dtype.kind == "i"
     assert columns["width"].dtype.kind == "f"  # NaN where it is absent
+
+
+def optional_padding(*requirements: str) -> Space:
+    space = Space("s")
+    space.knob("a", [10, 50, 100])
+    padded = space.knob("padded", [False, True])
+    space.knob("pad", [4, 8], when=padded)
+    space.derive("row", parse("pad + 1"))
+    named = {"row": space.derivations["row"]}
+    for text in requirements:
+        space.require(parse(text, named), text)
+    return space
+
+
+@pytest.mark.parametrize(
+    ("requirement", "without_padding", "with_padding"),
+    [
+        ("a + pad <= 50", [10, 50], [(10, 4), (10, 8)]),
+        ("50 - pad >= a", [10, 50], [(10, 4), (10, 8)]),
+        ("-pad + 50 - a >= 0", [10, 50], [(10, 4), (10, 8)]),
+        ("a + 2 * pad <= 58", [10, 50], [(10, 4), (10, 8), (50, 4)]),
+        ("a + pad * pad <= 58", [10, 50], [(10, 4)]),
+        ("(a + pad) % 4 == 2", [10, 50], [(10, 4), (10, 8), (50, 4), (50, 8)]),
+        ("(pad + 64) % 8 == 0", [10, 50, 100], [(10, 8), (50, 8), (100, 8)]),
+        ("(pad + 4) % 8 == 0", [], [(10, 4), (50, 4), (100, 4)]),  # a number is a term like any other
+        ("row + a <= 51", [10, 50], [(10, 4), (10, 8)]),
+        ("maximum(a, 20) + pad <= 50", [10, 50], [(10, 4), (10, 8)]),
+        # About the absent knob alone: says nothing where it is absent.
+        ("pad % 8 == 0", [10, 50, 100], [(10, 8), (50, 8), (100, 8)]),
+        ("-pad % 8 == 0", [10, 50, 100], [(10, 8), (50, 8), (100, 8)]),
+        ("pad + pad > 10", [10, 50, 100], [(10, 8), (50, 8), (100, 8)]),
+        ("pad > a - 5", [10, 50, 100], [(10, 8)]),
+        ("a * pad >= 200", [10, 50, 100], [(50, 4), (50, 8), (100, 4), (100, 8)]),
+    ],
+)
+@pytest.mark.parametrize("cells", [active.TABLE_CELLS, 0])
+def test_an_absent_knob_counts_as_zero_in_sums(
+    requirement: str,
+    without_padding: list[int],
+    with_padding: list[tuple[int, int]],
+    cells: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(active, "TABLE_CELLS", cells)
+    space = optional_padding(requirement)
+    expected: list[Config] = [{"a": a, "padded": False} for a in without_padding]
+    expected += [{"a": a, "padded": True, "pad": pad} for a, pad in with_padding]
+    assert sorted(map(str, space)) == sorted(map(str, expected))
+    everything = optional_padding()
+    assert [c for c in everything if space.explain(c) == []] == [c for c in everything if c in space]
+
+
+def test_a_derived_sum_has_a_value_where_one_of_its_terms_is_absent() -> None:
+    space = optional_padding()
+    space.derive("bytes", parse("(a + pad) * 4"))
+    config = {"a": 10, "padded": False}
+    space.derive("halves", parse("pad // 2"))
+    assert space.derived(config) == {"row": 1, "bytes": 40}
+    assert space.derived_columns([config]) == {"row": [1], "bytes": [40], "halves": [None]}
+    with pytest.raises(BadInput, match="needs a value for pad"):
+        parse("a + pad").evaluate({"a": 10})  # outside a space nothing is optional
 
 
 def test_explain_names_requirements_and_the_values_that_broke_them() -> None:

@@ -93,6 +93,20 @@ def test_products_that_wrap_around_64_bits_are_not_mistaken(
     assert space.count() == fits
 
 
+def test_limits_on_long_products_are_exact() -> None:
+    """The knobs that are still open could multiply to far more than what 64 bits hold; their splits forbid it."""
+    space = Space("long products")
+    axes = [[space.knob(f"{a}{i}", [2**e for e in range(13)]) for i in range(4)] for a in "ijk"]
+    for axis in axes:
+        space.require(product(axis) == 2**12, f"the levels of {axis[0]} multiply to the extent")
+    space.require(product([f for axis in axes for f in axis[2:]]) <= 255, "accumulators fit in registers")
+    # By exponent: ways in which the two inner levels of an axis multiply to it, and the outer ones to what is left.
+    ways = one = np.array([(e + 1) * (13 - e) for e in range(13)])
+    for _ in range(2):
+        ways = np.convolve(ways, one)
+    assert space.count() == ways[:8].sum()
+
+
 def test_one_part_beyond_64_bits_is_walked_exactly() -> None:
     space = Space("one part")
     knobs = [space.knob(f"k{i}", list(range(8))) for i in range(30)]

@@ -27,6 +27,7 @@ def build(
     output: Output,
     dtype: options.Dtype = None,
     layout: options.Layout = None,
+    epilogue: options.Epilogue = None,
     fast_sums: options.FastSums = False,
     target: options.TargetName = None,
     family: options.OneFamily = None,
@@ -44,7 +45,7 @@ def build(
     from deepgen.vocabulary.errors import DeepgenError
 
     current = settings.load()
-    operator, _ = operator_words.parse(words, **options.of_operator(dtype, layout, fast_sums))
+    operator, _ = operator_words.parse(words, **options.of_operator(dtype, layout, epilogue, fast_sums))
     where = targets.resolve(target or current.target)
     generator = generators.find(operator, where, family)
     space = generator.space(operator, where)

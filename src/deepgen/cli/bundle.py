@@ -39,6 +39,7 @@ def pack(
     output: Archive = None,
     dtype: options.Dtype = None,
     layout: options.Layout = None,
+    epilogue: options.Epilogue = None,
     fast_sums: options.FastSums = False,
     also: options.Also = None,
     target: options.TargetName = None,
@@ -66,7 +67,7 @@ def pack(
 
     current = settings.load()
     given = {
-        **options.of_operator(dtype, layout, fast_sums),
+        **options.of_operator(dtype, layout, epilogue, fast_sums),
         "also": also,
         "target": target,
         "family": family,

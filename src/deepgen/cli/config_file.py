@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import search, targets
-from deepgen.cli import words
+from deepgen.cli import heron_file, words
 from deepgen.cli.completion import EVERY_FAMILY
 from deepgen.generators import FAMILIES
 from deepgen.generators.older import files as older
@@ -55,6 +55,7 @@ class TuningConfig:
     keep_top: int | None = None
     counters: str | list[str] | None = None
     out: Path | None = None
+    run_seconds: float | None = None  # of one run of a kernel
 
 
 def is_config_file(word: str) -> bool:
@@ -104,9 +105,11 @@ def read(path: Path) -> TuningConfig:
     """The file's content, every key and value checked but for the knobs, which only the space can judge."""
     where = str(path)
     top = _Table(where, read_toml(path) if path.suffix == ".toml" else read_json(path, allowed=_CONTENT))
-    if _is_heron(top.items):
-        what = "this file lists Heron's cases, which are not read"
-        raise BadInput(what, where=where, allowed="tune one case at a time, such as deepgen tune gemm M=64 N=64 K=64")
+    if heron_file.is_heron(top.items):
+        told = heron_file.read(top.items, where)
+        return TuningConfig(
+            path, told.operators, strategy=told.strategy, trials=told.trials, run_seconds=told.run_seconds
+        )
     operator = _operator_kind(top)
     shared = [word for word in words_of(operator) if word not in RUN]
     top.known(*WHAT, *shared, *RUN)
@@ -137,12 +140,6 @@ def read_older(path: Path) -> Mapping[str, Any] | None:
         return None
     data = read_json(path, allowed=_CONTENT)
     return data if older.is_tuning_config(data) or older.is_space_file(data) else None
-
-
-def _is_heron(data: Mapping[str, Any]) -> bool:
-    """Whether a file lists operators and shapes under `config.cases`, as Heron's do."""
-    config = data.get("config")
-    return isinstance(config, dict) and isinstance(config.get("cases"), dict)
 
 
 def _operator_kind(top: _Table) -> type[Operator]:

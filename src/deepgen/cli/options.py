@@ -9,7 +9,7 @@ import typer
 
 from deepgen.cli import completion
 
-OF_OPERATOR = ("dtype", "layout", "fast_sums")  # options that say what a word of that name may say, too
+OF_OPERATOR = ("dtype", "layout", "epilogue", "fast_sums")  # options that say what a word of that name may say, too
 
 Words = Annotated[
     list[str],
@@ -41,6 +41,15 @@ Dtype = Annotated[
 Layout = Annotated[
     str | None,
     typer.Option("--layout", help="Memory layout of the tensors; same as layout=...", show_default=False),
+]
+Epilogue = Annotated[
+    str | None,
+    typer.Option(
+        "--epilogue",
+        metavar="STEP,...",
+        help="What is done with the result, such as bias,relu; same as epilogue=...",
+        show_default=False,
+    ),
 ]
 FastSums = Annotated[
     bool, typer.Option("--fast-sums", help="Allow accumulation in less than f32 precision; same as fast_sums=true.")
@@ -182,7 +191,7 @@ Trust = Annotated[bool, typer.Option("--trust", help="Run code and binaries that
 Warm = Annotated[bool, typer.Option("--warm", help="Measure with warm caches instead of cold ones.")]
 
 
-def of_operator(dtype: str | None, layout: str | None, fast_sums: bool) -> dict[str, Any]:
+def of_operator(dtype: str | None, layout: str | None, epilogue: str | None, fast_sums: bool) -> dict[str, Any]:
     """What these options say of the operator: a word each."""
-    said = zip(OF_OPERATOR, (dtype, layout, fast_sums or None), strict=True)
+    said = zip(OF_OPERATOR, (dtype, layout, epilogue, fast_sums or None), strict=True)
     return {name: value for name, value in said if value is not None}

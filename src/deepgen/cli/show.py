@@ -1,4 +1,4 @@
-"""`deepgen show`: a study, or one of its trials with its source or assembly."""
+"""`deepgen show`: a study, or one of its trials with its source, its assembly or its schedule."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from deepgen.cli import options
 from deepgen.view.text import printable
 
 if TYPE_CHECKING:
+    from deepgen.generators.base import Scheduled
     from deepgen.tuning import Study
     from deepgen.vocabulary import Trial
 
@@ -22,6 +23,8 @@ Output = Annotated[
     typer.Option("-o", "--output", help="With --source: write the files to this folder.", show_default=False),
 ]
 WantAssembly = Annotated[bool, typer.Option("--asm", help="Print the kernel's assembly.")]
+WantSchedule = Annotated[bool, typer.Option("--schedule", help="Print the steps of a rule-made kernel, and its loops.")]
+WantPasses = Annotated[bool, typer.Option("--passes", help="Print a rule-made kernel's loops after each pass.")]
 
 
 def show(
@@ -29,11 +32,13 @@ def show(
     trial: Number = None,
     source: WantSource = False,
     asm: WantAssembly = False,
+    schedule: WantSchedule = False,
+    passes: WantPasses = False,
     output: Output = None,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show a study's result, or a trial, its source or its assembly."""
+    """Show a study's result, or a trial, its source, its assembly or its schedule."""
     from deepgen import settings
     from deepgen.cli import studies
     from deepgen.cli.output import print_json
@@ -45,7 +50,7 @@ def show(
         raise BadInput(f"-o {output} is given", allowed="with --source")
     current = settings.load()
     found = studies.open_study(study, current, trust=trust)
-    if trial is None and not source and not asm:
+    if trial is None and not (source or asm or schedule or passes):
         if as_json:
             print_json(
                 {**found.summary(), "definition": dict(found.definition), "notes": [text for _, text in found.notes()]}
@@ -69,6 +74,11 @@ def show(
             texts["source"] = "\n".join(f"==> {name} <==\n{text}" if titled else text for name, text in files.items())
     if asm:
         texts["asm"] = assembly_of_trial(found, chosen, current)
+    if schedule or passes:
+        family = _scheduled(found, "--schedule" if schedule else "--passes")
+        asked = (found.operator, found.target, chosen.config)
+        texts |= {"schedule": family.schedule_text(*asked)} if schedule else {}
+        texts |= {"passes": family.passes_text(*asked)} if passes else {}
     if as_json:
         print_json({**_facts(found, chosen), **texts, **({"files": files} if files else {})})
     elif texts:
@@ -76,6 +86,17 @@ def show(
         print(printable(text) if sys.stdout.isatty() else text)
     else:
         _print(_facts(found, chosen))
+
+
+def _scheduled(study: Study, option: str) -> Scheduled:
+    from deepgen.generators.base import Scheduled
+    from deepgen.vocabulary.errors import BadInput
+
+    family = study.generator
+    if not isinstance(family, Scheduled):
+        what = f"{option} is given, and kernels of {family.name} are not made by schedules"
+        raise BadInput(what, allowed="for studies of the family rules")
+    return family
 
 
 def _facts(study: Study, trial: Trial) -> dict[str, Any]:

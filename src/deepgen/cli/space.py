@@ -48,6 +48,7 @@ def space(
     output: Output = None,
     dtype: options.Dtype = None,
     layout: options.Layout = None,
+    epilogue: options.Epilogue = None,
     fast_sums: options.FastSums = False,
     target: options.TargetName = None,
     family: options.OneFamily = None,
@@ -63,7 +64,7 @@ def space(
     from deepgen.cli.output import print_json
 
     _import_numpy()
-    said = options.of_operator(dtype, layout, fast_sums)
+    said = options.of_operator(dtype, layout, epilogue, fast_sums)
     if why:
         _tell_why(words, target, said, as_json=as_json)
         return

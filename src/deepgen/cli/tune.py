@@ -25,6 +25,7 @@ def tune(
     words: Words,
     dtype: options.Dtype = None,
     layout: options.Layout = None,
+    epilogue: options.Epilogue = None,
     fast_sums: options.FastSums = False,
     also: options.Also = None,
     target: options.TargetName = None,
@@ -61,7 +62,7 @@ def tune(
     current = settings.load()
     policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
     given = {
-        **options.of_operator(dtype, layout, fast_sums),
+        **options.of_operator(dtype, layout, epilogue, fast_sums),
         "also": also,
         "target": target,
         "family": family,

@@ -36,6 +36,8 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "simt_softmax": f"{_TEMPLATES}.simt_softmax.simt_softmax:SimtSoftmax",
         "c_conv2d": f"{_TEMPLATES}.c_conv2d.c_conv2d:CConv2d",
         "simt_conv2d": f"{_TEMPLATES}.simt_conv2d.simt_conv2d:SimtConv2d",
+        # After all families that are written for one operator: it serves whatever is told by an expression.
+        "rules": "deepgen.generators.rules.family:Rules",
         "sim_tiles": "deepgen.generators.sim:SimTiles",
     },
 )

@@ -42,6 +42,19 @@ class Yielding(Protocol):
 
 
 @runtime_checkable
+class Scheduled(Protocol):
+    """What a family has beside, if its kernels are made by schedules: how one comes about, as text for people."""
+
+    def schedule_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
+        """The steps of a config, and the loops that they make."""
+        ...
+
+    def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
+        """The loops after each pass of lowering."""
+        ...
+
+
+@runtime_checkable
 class BringsFamily(Protocol):
     """What an operator has beside, if it comes with its only family, as a kernel of the user's own does."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, plain
+from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.gemm import gemm
 from deepgen.operators.products import TINY, cancelling, integer_range, largest_factor, signs
 from deepgen.operators.signature import Param, Signature, Size, Solved, TensorFacts
@@ -205,6 +206,12 @@ class Conv2d(Operator):
         from deepgen.operators import conv2d_answers
 
         return conv2d_answers.reference(self, inputs)
+
+    def expression(self) -> Expression:
+        from deepgen.operators.named.convolutions import DilatedConv2d
+
+        said = {**self.said(), "dilation": 1}
+        return replace(DilatedConv2d.make(said).expression(), name=self.name)
 
     def tolerance(self, output: str = "y", probe: str = "normal") -> Tolerance:
         """That of a GEMM whose K is the number of products of one output: the sums are the same."""

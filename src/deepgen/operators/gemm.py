@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from deepgen.operators import gemm_inputs, gemm_reference
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work, plain
+from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.products import EXACT_SHARE, tiny_floor
 from deepgen.operators.signature import ROWS, Param, Signature, Size, Solved, TensorFacts
 from deepgen.operators.words import Word
@@ -172,6 +173,11 @@ class Gemm(Operator):
 
     def reference_kernel(self, language: str) -> Kernel | None:
         return gemm_reference.kernel(self, language)
+
+    def expression(self) -> Expression:
+        from deepgen.operators.gemm_expression import gemm_expression
+
+        return gemm_expression(self)
 
     def tolerance(self, output: str = "C", probe: str = "normal") -> Tolerance:
         """Rounding grows like a random walk: each of K additions rounds a partial sum of size up to sqrt(K).

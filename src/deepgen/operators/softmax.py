@@ -12,6 +12,7 @@ from math import sqrt
 from typing import ClassVar
 
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work, plain
+from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.signature import ROWS, Param, Signature
 from deepgen.operators.words import Word
 from deepgen.vocabulary.dtypes import DType, narrow, our_name, widen
@@ -112,6 +113,11 @@ class Softmax(Operator):
         # GPUs judge with scales in f32: what is below its smallest normal number counts as that.
         least = np.finfo(np.float32).tiny
         return {"y": Answer(values, np.where(scale > least, scale, least).astype(self.arithmetic.numpy()))}
+
+    def expression(self) -> Expression:
+        from deepgen.operators.named.rows import softmax_expression
+
+        return softmax_expression(self.rows, self.cols, self.dtype, self.arithmetic.name)
 
     def tolerance(self, output: str = "y", probe: str = "normal") -> Tolerance:
         """A share of each element.

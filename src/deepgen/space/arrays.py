@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from deepgen.space.evaluate import STRICT, UNDEFINED, evaluate
-from deepgen.space.expr import Expr, const, walk
+from deepgen.space.expr import Expr, const
 from deepgen.space.kinds import Array
 from deepgen.space.nodes import Leaf, Nodes, misfit
 
@@ -48,7 +48,7 @@ def evaluate_arrays(nodes: Nodes, expr: Expr, places: dict[str, Array], known: d
     done: dict[int, Array] = dict(known or {})
     try:
         with np.errstate(all="ignore"):
-            for node in _needed(expr, done):
+            for node in _needed(nodes, expr, done):
                 operands = [done[id(a)] for a in node.args]
                 done[id(node)] = _apply(nodes, node, operands, leaf, places, objects)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
@@ -56,9 +56,9 @@ def evaluate_arrays(nodes: Nodes, expr: Expr, places: dict[str, Array], known: d
     return done[id(expr)]
 
 
-def _needed(expr: Expr, done: dict[int, Array]) -> list[Expr]:
+def _needed(nodes: Nodes, expr: Expr, done: dict[int, Array]) -> list[Expr]:
     if not done:
-        return list(walk(expr))
+        return nodes.walked(expr)
     order: list[Expr] = []
     seen = set(done)
 

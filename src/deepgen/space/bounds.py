@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -76,10 +77,18 @@ def _kind(op: str, kinds: list[str], nodes: Nodes, expr: Expr) -> str:
 
 
 class Arithmetic:
-    """The smallest and largest of several operands, for numbers or for arrays."""
+    """The smallest and largest of several operands, for numbers or for arrays, and sums and products of two."""
 
-    def __init__(self, least: Callable[..., Any], most: Callable[..., Any], any_zero: Callable[..., bool]) -> None:
+    def __init__(
+        self,
+        least: Callable[..., Any],
+        most: Callable[..., Any],
+        any_zero: Callable[..., bool],
+        plus: Callable[[Any, Any], Any],
+        times: Callable[[Any, Any], Any],
+    ) -> None:
         self.least, self.most, self.any_zero = least, most, any_zero
+        self.plus, self.times = plus, times
 
 
 def _fold(pair: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -93,8 +102,51 @@ def _fold(pair: Callable[[Any, Any], Any], scalar: Callable[[Any, Any], Any]) ->
     return fold
 
 
-SCALAR = Arithmetic(lambda *a: min(a), lambda *a: max(a), lambda lo, hi: bool(lo <= 0 <= hi))
-ARRAYS = Arithmetic(_fold(np.minimum, min), _fold(np.maximum, max), lambda lo, hi: bool(np.any((lo <= 0) & (hi >= 0))))
+def _limited(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The operation on arrays of 64 bits, with results kept to what these hold.
+
+    The values that an interval stands for hold in them. Its ends may not: knobs are taken apart that a requirement ties
+    together.
+    """
+
+    def limited(a: Any, b: Any) -> Any:
+        if object in (getattr(a, "dtype", None), getattr(b, "dtype", None)):
+            return operation(a, b)
+        if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
+            return _kept(operation(a, b))
+        a, b = _kept(a), _kept(b)
+        if operation(_largest(a), _largest(b)) < _LARGEST:
+            return operation(a, b)
+        exact = operation(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
+        with np.errstate(over="ignore"):
+            small = operation(a, b)
+        return np.where(np.abs(exact) < _LARGEST, small, np.where(exact > 0, _LARGEST, -_LARGEST))
+
+    return limited
+
+
+def _kept(a: Any) -> Any:
+    return a if isinstance(a, np.ndarray) else min(max(a, -_LARGEST), _LARGEST)
+
+
+def _largest(a: Any) -> float:
+    """At least as large as any of them."""
+    if not isinstance(a, np.ndarray):
+        return float(abs(a))
+    return max(float(a.max()), -float(a.min())) if a.size else 0.0
+
+
+_LARGEST = 1 << 62
+SCALAR = Arithmetic(
+    lambda *a: min(a), lambda *a: max(a), lambda lo, hi: bool(lo <= 0 <= hi), operator.add, operator.mul
+)
+ARRAYS = Arithmetic(
+    _fold(np.minimum, min),
+    _fold(np.maximum, max),
+    lambda lo, hi: bool(np.any((lo <= 0) & (hi >= 0))),
+    _limited(operator.add),
+    _limited(operator.mul),
+)
 
 
 ARITHMETIC = ("+", "-", "*", "/", "//", "%", "**", "ceil_div", "neg", "abs", "min", "max")
@@ -118,11 +170,13 @@ def combine(op: str, bounds: list[Bounds], on: Arithmetic) -> Bounds | None:
         return None if head is None else combine(op, [head, *bounds[2:]], on)
     (a, b), (c, d) = bounds
     if op == "+":
-        return a + c, b + d
+        return on.plus(a, c), on.plus(b, d)
     if op == "-":
-        return a - d, b - c
+        return on.plus(a, -d), on.plus(b, -c)
     if op == "*":
-        corners = (a * c, a * d, b * c, b * d)
+        if np.all(a >= 0) and np.all(c >= 0):
+            return on.times(a, c), on.times(b, d)
+        corners = (on.times(a, c), on.times(a, d), on.times(b, c), on.times(b, d))
         return on.least(*corners), on.most(*corners)
     if op in ("/", "//", "ceil_div"):
         if on.any_zero(c, d):

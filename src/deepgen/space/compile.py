@@ -11,7 +11,7 @@ from deepgen.space.active import Active, Domains, State
 from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.definition import Knob
 from deepgen.space.diagram import Chain, Diagram
-from deepgen.space.engine import DEFAULT_MEMORY, TooWide
+from deepgen.space.engine import DEFAULT_MEMORY, Budget, TooWide
 from deepgen.space.estimate import sharp_combinations
 from deepgen.space.expr import Expr, Requirement
 from deepgen.space.kinds import variable
@@ -22,6 +22,7 @@ from deepgen.space.tables import merge
 
 _QUICK_MEMORY = 1 << 26  # in the quick order some spaces of GPU families take over 32 MiB, and a fifth of a second
 _PATIENCE = 3  # a wide part's first orders may each use this share of the memory
+_WORK = 0.18  # elements that may be computed for each byte of memory
 _LARGEST = 1 << 62
 _BYTES_OF_AN_EDGE = 28  # parent, place, child until it is counted; place, child and count from then on
 _CHUNK = 1 << 18  # rows that are expanded at a time: their temporary arrays stay small
@@ -55,43 +56,48 @@ def compile_space(
 
     `orders` are those that an earlier compilation found; parts with other knobs are not touched by them.
     """
-    return _Compiler(knobs, memory, orders).run(requirements)
+    return Compiler(knobs, memory, orders).run(requirements)
 
 
-class _Compiler:
+class Compiler:
     def __init__(self, knobs: Sequence[Knob], memory: int, orders: Sequence[Sequence[str]]) -> None:
         self.knobs, self.memory = knobs, memory
         self.known = {frozenset(order): list(order) for order in orders}
         self.found: list[tuple[str, ...]] = []  # orders that are worth to be known next time
         self.index = {k.name: i for i, k in enumerate(knobs)}
-        fixed = {k.name: k.values[0] for k in knobs if k.places == 1}
+        fixed = {k.name: k.values[0] if k.values else None for k in knobs if k.places == 1}
         self.nodes = Nodes({k.name: variable(k) for k in knobs if k.places > 1}, fixed)
         self.allowed: dict[str, Ints] = {k.name: np.arange(k.places) for k in knobs if k.places > 1}
-        self.on = Domains(self.nodes, {k.name: k for k in knobs}, self.allowed)
+        self.work = memory * _WORK
+        self.on = Domains(self.nodes, {k.name: k for k in knobs}, self.allowed, Budget(self.work))
         self.used = 0
         self.widths: list[int] = []  # of the chain under way: how many states there were after each knob
 
     def run(self, requirements: Sequence[Requirement]) -> Diagram:
-        constraints = self._narrow(self._constraints(requirements))
-        fixed = [(i, 0) for i, k in enumerate(self.knobs) if k.places == 1]
-        if constraints is None or any(len(a) == 0 for a in self.allowed.values()):
-            return Diagram((Chain((), 0),), len(self.knobs), tuple(fixed))
+        constraints = self.narrowed(requirements)
+        if constraints is None:
+            return self.diagram([Chain((), 0)])
         chains = []
-        for names, own in _parts(list(self.allowed), constraints):
+        for names, own in parts(list(self.allowed), constraints):
             if not own and len(self.allowed[names[0]]) == 1:
-                fixed.append((self.index[names[0]], int(self.allowed[names[0]][0])))
-            else:
-                chains.append(self._part({n: self.allowed[n] for n in names}, own))
+                continue
+            chains.append(self._part({n: self.allowed[n] for n in names}, own))
+        return self.diagram(chains)
+
+    def diagram(self, chains: Sequence[Chain]) -> Diagram:
+        """The diagram of some parts; knobs that are in none of them have only one place left."""
+        fixed = [(i, 0) for i, k in enumerate(self.knobs) if k.places == 1]
+        held = {layer.variable for chain in chains for layer in chain.layers}
+        for name, places in self.allowed.items():
+            if len(places) == 1 and self.index[name] not in held:
+                fixed.append((self.index[name], int(places[0])))
         return Diagram(tuple(chains), len(self.knobs), tuple(fixed), tuple(self.found))
 
-    def _constraints(self, requirements: Sequence[Requirement]) -> list[Constraint]:
-        parts = condition_parts(self.nodes, self.knobs, requirements)
-        return [Constraint(p, self.nodes.scope(p)) for p in parts]
-
-    def _narrow(self, constraints: list[Constraint]) -> list[Constraint] | None:
-        """Settle constraints on no knob or on one; None if one of them can never be met."""
+    def narrowed(self, requirements: Sequence[Requirement]) -> list[Constraint] | None:
+        """The constraints on several knobs, those on one being settled; None if no config can meet all of them."""
         left = []
-        for constraint in constraints:
+        for expr in condition_parts(self.nodes, self.knobs, requirements):
+            constraint = Constraint(expr, self.nodes.scope(expr))
             if not constraint.scope:
                 if not bool(evaluate_arrays(self.nodes, constraint.expr, {})):
                     return None
@@ -101,7 +107,7 @@ class _Compiler:
                 self.allowed[name] = places[evaluate_arrays(self.nodes, constraint.expr, {name: places}).astype(bool)]
             else:
                 left.append(constraint)
-        return left
+        return None if any(len(a) == 0 for a in self.allowed.values()) else left
 
     # One part ---------------------------------------------------------------------------------------------------------
 
@@ -109,7 +115,7 @@ class _Compiler:
         """Most parts are small in any sensible order: only one that is not is worth the search for a better one."""
         exprs = [c.expr for c in own]
         if any(e.op == "points" for e in exprs):
-            return self._chain(list(allowed), own, self.memory)  # points are as wide as they are, in any order
+            return self.chain(list(allowed), own, self.memory)  # points are as wide as they are, in any order
         used = self.used
         known = self.known.get(frozenset(allowed), [])
         if len(known) == len(allowed):
@@ -120,10 +126,10 @@ class _Compiler:
                 self.used = used
         if not any(self.nodes.needs_objects(e) for e in exprs):
             try:
-                return self._chain(quick_order(self.nodes, allowed, exprs), own, min(self.memory, used + _QUICK_MEMORY))
+                return self.chain(quick_order(self.nodes, allowed, exprs), own, min(self.memory, used + _QUICK_MEMORY))
             except TooWide:
                 self.used = used
-        planner = Planner(self.nodes, allowed, exprs)
+        planner = Planner(self.nodes, allowed, exprs, self.on.budget)
         for plan in (planner.best, planner.by_blocks, planner.best):
             order = plan()
             try:
@@ -134,11 +140,11 @@ class _Compiler:
         return self._planned(planner.best(), own, self.memory)
 
     def _planned(self, order: list[str], own: list[Constraint], memory: int) -> Chain:
-        chain = self._chain(order, own, memory)
+        chain = self.chain(order, own, memory)
         self.found.append(tuple(order))
         return chain
 
-    def _chain(self, order: list[str], constraints: list[Constraint], memory: int) -> Chain:
+    def chain(self, order: list[str], constraints: list[Constraint], memory: int) -> Chain:
         """Knob by knob: expand every state by every place, drop what a constraint forbids, merge what is alike."""
         position = {name: i for i, name in enumerate(order)}
         active: dict[int, Active] = {}
@@ -276,7 +282,7 @@ def _running(below: Ints) -> Ints:
     return before
 
 
-def _parts(names: list[str], constraints: list[Constraint]) -> list[tuple[list[str], list[Constraint]]]:
+def parts(names: list[str], constraints: list[Constraint]) -> list[tuple[list[str], list[Constraint]]]:
     """Knobs that no chain of constraints connects are independent."""
     root = {name: name for name in names}
 

@@ -11,8 +11,9 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from deepgen.space.engine import Size
 from deepgen.space.layers import Ints, Layer
-from deepgen.space.neighbors import deviations, repairs
+from deepgen.space.neighbors import deviations, nearest, repairs
 
 _SMALL = 1 << 62
 _CHUNK = 4096
@@ -103,6 +104,16 @@ class Diagram:
     def count(self) -> int:
         return self.total
 
+    def size(self) -> Size:
+        return Size(self.total)
+
+    @property
+    def ranks(self) -> int:
+        return self.total
+
+    def valid(self, ranks: Sequence[int]) -> list[bool]:
+        return [0 <= rank < self.total for rank in ranks]
+
     @cached_property
     def _blank(self) -> list[int]:
         places = dict(self.fixed)
@@ -169,6 +180,19 @@ class Diagram:
     def repaired(self, row: Sequence[int], absent: Sequence[int]) -> list[list[int]]:
         return [_patched(row, changes) for c in self.chains for changes in repairs(c.layers, row, absent)]
 
+    def nearest(self, row: Sequence[int], absent: Sequence[int]) -> tuple[int, list[int]] | None:
+        """The valid row with the fewest changes, and how many these are."""
+        if self.empty():
+            return None
+        found = self._blank.copy()
+        changes = sum(place not in (row[v], absent[v]) and row[v] != absent[v] for v, place in self.fixed)
+        for chain in self.chains:
+            fewest, places = nearest(chain.layers, row, absent)
+            changes += fewest
+            for variable, place in places.items():
+                found[variable] = place
+        return changes, found
+
     def _digits(self, ranks: Ints) -> list[Ints]:
         digits: list[Ints] = []
         for chain in reversed(self.chains):
@@ -191,7 +215,7 @@ class Diagram:
 
     def draw(self, n: int, rng: np.random.Generator) -> list[Ints]:
         """Uniform ranks, as their digits in each part."""
-        return [_uniform(n, chain.count, rng) for chain in self.chains]
+        return [uniform_below(n, chain.count, rng) for chain in self.chains]
 
     def drawn_rows(self, n: int, rng: np.random.Generator) -> npt.NDArray[np.int32]:
         return self._rows(n, self.draw(n, rng))
@@ -208,7 +232,7 @@ def _patched(row: Sequence[int], changes: dict[int, int]) -> list[int]:
     return [changes.get(variable, place) for variable, place in enumerate(row)]
 
 
-def _uniform(n: int, count: int, rng: np.random.Generator) -> Ints:
+def uniform_below(n: int, count: int, rng: np.random.Generator) -> Ints:
     """Uniform integers below `count`, of any size: bits are drawn, and what is too large is drawn again."""
     if count < _SMALL:
         return rng.integers(0, count, n, dtype=np.int64)

@@ -1,8 +1,10 @@
-"""What a space asks of whatever answers for it: a compiled diagram, or a solver."""
+"""What a space asks of whatever answers for it: a compiled diagram, a relaxed one, or a solver."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,15 +13,46 @@ import numpy.typing as npt
 from deepgen.vocabulary import DeepgenError
 
 Row = Sequence[int]
-DEFAULT_MEMORY = 2 << 30
+DEFAULT_MEMORY = 1 << 30
+CALL = 500  # elements that could be computed in the time that it takes to begin with an array
 
 
 class TooWide(DeepgenError):
-    """A space that cannot be compiled within its memory bound."""
+    """A space that cannot be compiled within its bounds."""
+
+
+class Budget:
+    """How much work compiling may still do, in elements of arrays that are computed: the same on every machine."""
+
+    def __init__(self, elements: float) -> None:
+        self.left = elements
+
+    def spend(self, elements: int) -> None:
+        self.left -= elements
+        if self.left < 0:
+            raise TooWide("the space needs more work to be compiled than its memory bound stands for")
+
+
+class TooWideToCount(DeepgenError):
+    """A question about all configs of a space that is not compiled."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many configs a space has: exactly, or about so many, with the estimate's relative standard error."""
+
+    count: int
+    exact: bool = True
+    error: float = 0.0
+
+    def __str__(self) -> str:
+        if self.exact:
+            return str(self.count)
+        return f"about {Decimal(self.count):.3g} (within {2 * self.error:.0%})"
 
 
 class Engine(Protocol):
-    """Questions about valid rows. A row has, for each knob, the place of its value."""
+    """Questions about valid rows. A row has, for each knob, the place of its value. `rows` takes ranks that are valid."""
 
     @property
     def uniform(self) -> bool: ...
@@ -29,11 +62,24 @@ class Engine(Protocol):
         """Orders of knobs that took long to find."""
         ...
 
-    def count(self) -> int: ...
+    def count(self) -> int:
+        """The exact number; TooWideToCount where that is not known."""
+        ...
+
+    def size(self) -> Size: ...
+
+    @property
+    def ranks(self) -> int:
+        """Every rank is below this number."""
+        ...
+
+    def valid(self, ranks: Sequence[int]) -> list[bool]:
+        """Which of these numbers are ranks of configs."""
+        ...
 
     def empty(self) -> bool: ...
 
-    def row(self, rank: int) -> list[int]: ...
+    def row(self, rank: int) -> list[int] | None: ...
 
     def rank(self, row: Row) -> int | None: ...
 

@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 
 from deepgen.space.arrays import evaluate_arrays
+from deepgen.space.engine import CALL, Budget
 from deepgen.space.expr import Expr
 from deepgen.space.kinds import Array
 from deepgen.space.nodes import Nodes
@@ -33,9 +34,14 @@ class Sample:
     """Assignments around a few random configs, and the states they fall into."""
 
     def __init__(
-        self, nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr], combinations: Combinations
+        self,
+        nodes: Nodes,
+        allowed: dict[str, Array],
+        constraints: Sequence[Expr],
+        combinations: Combinations,
+        budget: Budget,
     ) -> None:
-        self.nodes, self.names = nodes, list(allowed)
+        self.nodes, self.names, self.budget = nodes, list(allowed), budget
         self.constraints = list(constraints)
         self.bits = {name: 1 << i for i, name in enumerate(self.names)}
         self.scopes = [sum(self.bits[n] for n in nodes.scope(c)) for c in constraints]
@@ -70,6 +76,7 @@ class Sample:
             scope = [n for n in self.names if self.bits[n] & self.scopes[index]]
             ahead = [n for n in scope if self.bits[n] & own]
             staged = Staged(self.nodes, self.constraints[index], ahead + [n for n in scope if n not in ahead])
+            self.budget.spend(staged.nodes_met * (self.rows + CALL))
             slots, ok = staged.advance({}, 0, len(ahead), {n: self.places[n] for n in ahead})
             column = merge(list(slots.values()), self.rows)[0] if slots else None
             self._known[key] = (column, np.broadcast_to(ok, (self.rows,)))
@@ -122,20 +129,25 @@ def _walk(nodes: Nodes, groups: list[Group], constraints: Sequence[Expr], rng: n
         rows = rng.integers(0, _size(group), _WALKERS)
         return {n: places[rows] for n, places in group.items()}
 
-    def broken(places: dict[str, Array]) -> Array:
-        total: Array = np.zeros(_WALKERS, dtype=np.int64)
-        for constraint in constraints:
-            total = total + ~evaluate_arrays(nodes, constraint, places)
-        return total
+    def breaks(places: dict[str, Array], constraint: Expr) -> Array:
+        return ~np.broadcast_to(evaluate_arrays(nodes, constraint, places), (_WALKERS,))
 
     places = {n: p for group in groups for n, p in drawn(group).items()}
-    now = broken(places)
+    broken = [breaks(places, c) for c in constraints]
+    now = sum(broken, start=np.zeros(_WALKERS, dtype=np.int64))
     for step in range(_STEPS * len(groups)):
-        moved = {**places, **drawn(groups[step % len(groups)])}
-        then = broken(moved)
+        group = groups[step % len(groups)]
+        moved = {**places, **drawn(group)}
+        after = [
+            breaks(moved, c) if nodes.scope(c) & group.keys() else same
+            for c, same in zip(constraints, broken, strict=True)
+        ]
+        then = sum(after, start=np.zeros(_WALKERS, dtype=np.int64))
         # How often a change was possible shows how much room a walker's surroundings leave.
         roomy = 0.9 * roomy + (then == 0)
-        places = {n: np.where(then <= now, moved[n], p) for n, p in places.items()}
+        taken = then <= now
+        places = {n: np.where(taken, moved[n], p) if n in group else p for n, p in places.items()}
+        broken = [np.where(taken, a, b) for a, b in zip(after, broken, strict=True)]
         now = np.minimum(then, now)
     best = np.lexsort((-roomy, now))[:_CONFIGS]
     return {n: p[best] for n, p in places.items()}

@@ -1,6 +1,7 @@
 """Evaluation for one config, in plain Python numbers of any size.
 
-A knob that is absent makes what it touches absent, and a requirement that comes out absent does not apply. A division
+A knob that is absent makes what it touches absent, and a requirement that comes out absent does not apply. Only a sum or
+a difference goes on without it: an absent operand counts as zero there, unless both are absent. A division
 by zero or a missing table key makes what it touches undefined, and a requirement that comes out undefined is broken.
 `and`, `or`, `implies` and `where` look past an absent or undefined operand when the others decide.
 """
@@ -73,34 +74,43 @@ STRICT: dict[str, Callable[..., Any]] = {
 }
 
 
-def evaluate(expr: Expr, values: Mapping[str, Value]) -> Any:
-    """The value, or ABSENT or UNDEFINED. A knob that `values` does not name is absent."""
+SUMS = ("+", "-")
+
+
+def evaluate(expr: Expr, values: Mapping[str, Value], optional: bool = True) -> Any:
+    """The value, or ABSENT or UNDEFINED. A knob that `values` does not name is absent.
+
+    `optional`: whether a sum may lack some of its terms.
+    """
     op = expr.op
     if op == "const":
         return expr.data
     if op == "knob":
         return values.get(expr.data, ABSENT)
     if op == "named":
-        return evaluate(expr.args[0], values)
+        return evaluate(expr.args[0], values, optional)
     if op == "present":
         return expr.data in values
     if op in STRICT:
-        return _strict(expr, [evaluate(a, values) for a in expr.args])
+        operands = [evaluate(a, values, optional) for a in expr.args]
+        if op in SUMS and optional and any(o is not ABSENT for o in operands):
+            operands = [0 if o is ABSENT else o for o in operands]
+        return _strict(expr, operands)
     if op in ("and", "or", "implies"):
-        return _decide(expr, values)
+        return _decide(expr, values, optional)
     if op == "not":
-        inner = evaluate(expr.args[0], values)
+        inner = evaluate(expr.args[0], values, optional)
         return inner if isinstance(inner, _Hole) else not inner
     if op == "where":
-        condition = evaluate(expr.args[0], values)
+        condition = evaluate(expr.args[0], values, optional)
         if isinstance(condition, _Hole):
             return condition
-        return evaluate(expr.args[1 if condition else 2], values)
+        return evaluate(expr.args[1 if condition else 2], values, optional)
     if op == "isin":
-        inner = evaluate(expr.args[0], values)
+        inner = evaluate(expr.args[0], values, optional)
         return inner if isinstance(inner, _Hole) else inner in expr.data
     if op == "table":
-        return _look_up(expr, [evaluate(a, values) for a in expr.args])
+        return _look_up(expr, [evaluate(a, values, optional) for a in expr.args])
     if op == "points":
         names, rows = expr.data
         return tuple(values.get(n) for n in names) in rows
@@ -110,7 +120,7 @@ def evaluate(expr: Expr, values: Mapping[str, Value]) -> Any:
 def evaluate_strictly(expr: Expr, values: Mapping[str, Value]) -> Value:
     """The value, or an error that says why there is none."""
     missing = sorted(expr.knobs() - set(values))
-    result = evaluate(expr, values)
+    result = evaluate(expr, values, optional=False)
     if result is ABSENT:
         raise BadInput(f"'{expr}' needs a value for {', '.join(missing)}", allowed=f"given: {', '.join(values)}")
     if result is UNDEFINED:
@@ -144,12 +154,12 @@ def _strict(expr: Expr, operands: list[Any]) -> Any:
         raise BadInput(f"'{expr}' cannot be computed for {shown}: {error}") from error
 
 
-def _decide(expr: Expr, values: Mapping[str, Value]) -> Any:
+def _decide(expr: Expr, values: Mapping[str, Value], optional: bool) -> Any:
     """Three-valued and/or/implies: a deciding operand wins, then undefined, then absent."""
     deciding = expr.op != "and"
     operands: list[Any] = []
     for place, arg in enumerate(expr.args):
-        result = evaluate(arg, values)
+        result = evaluate(arg, values, optional)
         if not isinstance(result, _Hole):
             result = bool(result)
             if expr.op == "implies" and place == 0:

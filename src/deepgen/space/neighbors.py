@@ -71,6 +71,27 @@ def repairs(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int]) 
     return found
 
 
+def nearest(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int]) -> tuple[int, dict[int, int]]:
+    """The fewest changes that make the row a walk, and the places of that walk."""
+    prices = [_price(layer.place, row[layer.variable], absent[layer.variable]) for layer in layers]
+    ahead = _cheapest_ahead(layers, prices)
+    return int(ahead[0][0]), _onward(layers, 0, 0, prices, ahead)
+
+
+def _onward(
+    layers: Sequence[Layer], level: int, state: int, prices: list[Ints], ahead: list[Ints]
+) -> dict[int, int]:
+    """The places of the cheapest walk from a state to the end."""
+    places = {}
+    for on in range(level, len(layers)):
+        after = layers[on]
+        edges = np.arange(int(after.first[state]), int(after.first[state + 1]))
+        best = int(edges[np.argmin(prices[on][edges] + ahead[on + 1][after.child[edges]])])
+        places[after.variable] = int(after.place[best])
+        state = int(after.child[best])
+    return places
+
+
 def _price(places: Ints, here: int, gone: int) -> Ints:
     price: Ints = ((places != here) & (places != gone) & (here != gone)).astype(np.int64)
     return price
@@ -103,11 +124,5 @@ def _trace(
         before = layers[back]
         places[before.variable] = int(before.place[arrival])
         state = int(np.searchsorted(before.first, arrival, side="right")) - 1
-    for on in range(level + 1, len(layers)):
-        after = layers[on]
-        start, stop = int(after.first[child]), int(after.first[child + 1])
-        edges = np.arange(start, stop)
-        best = int(edges[np.argmin(prices[on][edges] + ahead[on + 1][after.child[edges]])])
-        places[after.variable] = int(after.place[best])
-        child = int(after.child[best])
+    places |= _onward(layers, level + 1, child, prices, ahead)
     return {variable: place for variable, place in places.items() if place != row[variable]}

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from deepgen.space.definition import Knob
-from deepgen.space.evaluate import UNDEFINED, evaluate
+from deepgen.space.evaluate import SUMS, UNDEFINED, evaluate
 from deepgen.space.expr import Expr, Requirement, data_key, walk
 from deepgen.space.kinds import Array, Variable
 from deepgen.vocabulary import BadInput
@@ -22,7 +22,10 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 class Nodes:
-    """Makes nodes that are equal exactly when they are the same object, and knows what each of them can be."""
+    """Makes nodes that are equal exactly when they are the same object, and knows what each of them can be.
+
+    `fixed` are the knobs that are no variables, with their values; None is a knob that is always absent.
+    """
 
     def __init__(self, variables: Mapping[str, Variable], fixed: Mapping[str, Any]) -> None:
         self.variables, self.fixed = variables, fixed
@@ -34,6 +37,7 @@ class Nodes:
         self._row_values: dict[tuple[int, int], Array] = {}
         self._flat: dict[int, Expr] = {}
         self._scopes: dict[int, frozenset[str]] = {}
+        self._walked: dict[int, list[Expr]] = {}
 
     # Making -----------------------------------------------------------------------------------------------------------
 
@@ -115,7 +119,8 @@ class Nodes:
             return self.make("const", (), expr.data), no, no
         if op == "knob":
             if expr.data in self.fixed:
-                return self.make("const", (), self.fixed[expr.data]), no, no
+                value = self.fixed[expr.data]
+                return (no, self.true(), no) if value is None else (self.make("const", (), value), no, no)
             present = self._present(expr.data)
             return self.make("knob", (), expr.data), self.negate(present), no
         if op == "present":
@@ -137,14 +142,28 @@ class Nodes:
             )
         values = tuple(p[0] for p in parts)
         absent = self.any(*(p[1] for p in parts))
+        if op in SUMS:
+            values, absent = self._terms(expr, parts)
         own = self.all(self.negate(absent), self._own_undefined(op, values, expr.data))
         undefined = self.any(*(p[2] for p in parts), own)
         if op == "not":
             return self.negate(self.truth(values[0])), absent, undefined
         return self.make(op, values, expr.data), absent, undefined
 
+    def _terms(self, expr: Expr, parts: list[tuple[Expr, Expr, Expr]]) -> tuple[tuple[Expr, ...], Expr]:
+        """The operands of a sum, zero where absent, and where the sum itself is: where both are."""
+        zero = self.make("const", (), 0)
+        terms = tuple(
+            # A sum whose own terms are all absent is zero already.
+            value if _unnamed(arg).op in SUMS else self.choose(absent, zero, value)
+            for arg, (value, absent, _) in zip(expr.args, parts, strict=True)
+        )
+        return terms, self.all(*(absent for _, absent, _ in parts))
+
     def _present(self, name: str) -> Expr:
-        if name in self.fixed or bool(self.variables[name].present.all()):
+        if name in self.fixed:
+            return self.false() if self.fixed[name] is None else self.true()
+        if bool(self.variables[name].present.all()):
             return self.true()
         return self.make("present", (), name)
 
@@ -238,11 +257,14 @@ class Nodes:
     def _sharper(self, expr: Expr, kind: str, bounds: Bounds | None) -> tuple[str, Bounds | None]:
         if not self._rows or kind != "int" or bounds is None or max(abs(bounds[0]), abs(bounds[1])) >= _LONG:
             return kind, bounds
+        low, high = bounds
         for part, (names, _) in enumerate(self._rows):
             if self.scope(expr) and self.scope(expr) <= names:
                 values = self._on_rows(expr, part)
-                return kind, (int(values.min()), int(values.max()))
-        return kind, bounds
+                sharper = max(low, int(values.min())), min(high, int(values.max()))
+                # Requirements that contradict each other leave nothing: then any bounds are right.
+                low, high = sharper if sharper[0] <= sharper[1] else (low, high)
+        return kind, (low, high)
 
     def _on_rows(self, expr: Expr, part: int) -> Array:
         from deepgen.space.arrays import apply, constant
@@ -264,9 +286,16 @@ class Nodes:
         known = self._exact.get(id(expr))
         if known is None:
             sizes: dict[int, int] = {}
-            for node in walk(expr):
+            for node in self.walked(expr):
                 sizes[id(node)] = self._size(node, [sizes[id(a)] for a in node.args])
-            known = max(sizes.values()) >= _LONG
+            known = self._exact[id(expr)] = max(sizes.values()) >= _LONG
+        return known
+
+    def walked(self, expr: Expr) -> list[Expr]:
+        """Its nodes, operands before the operations on them."""
+        known = self._walked.get(id(expr))
+        if known is None:
+            known = self._walked[id(expr)] = list(walk(expr))
         return known
 
     def _size(self, node: Expr, parts: list[int]) -> int:
@@ -302,6 +331,10 @@ def condition_parts(nodes: Nodes, knobs: Sequence[Knob], requirements: Sequence[
         for part in expr.args if expr.op == "and" else (expr,):
             parts[id(part)] = part
     return list(parts.values())
+
+
+def _unnamed(expr: Expr) -> Expr:
+    return _unnamed(expr.args[0]) if expr.op == "named" else expr
 
 
 def _data_key_of(op: str, data: Any) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import log2
 from random import Random
 
+from deepgen.space.engine import Budget
 from deepgen.space.estimate import Sample, sharp_combinations
 from deepgen.space.expr import Expr
 from deepgen.space.kinds import Array
@@ -40,9 +41,9 @@ class Planner:
     and the next plan avoids what was wrong with the last.
     """
 
-    def __init__(self, nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr]) -> None:
+    def __init__(self, nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr], budget: Budget) -> None:
         combinations = sharp_combinations(nodes, allowed, constraints)
-        sample = Sample(nodes, allowed, constraints, combinations)
+        sample = Sample(nodes, allowed, constraints, combinations, budget)
         self.names = sample.names
         self._search = _Search(len(sample.names), sample.scopes, sample.open)
         number = {name: i for i, name in enumerate(sample.names)}

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.definition import Knob
+from deepgen.space.engine import Size, TooWideToCount
 from deepgen.space.evaluate import holds
 from deepgen.space.expr import Expr, Requirement
 from deepgen.space.kinds import variable
@@ -26,10 +27,6 @@ from deepgen.vocabulary.errors import install_extra
 _TABLE_CELLS = 1 << 16
 _LARGEST = 1 << 60
 _SECONDS = 30.0
-
-
-class TooWideToCount(DeepgenError):
-    """A question about all configs of a space that only a solver can search."""
 
 
 class Solver:
@@ -60,6 +57,16 @@ class Solver:
 
     def count(self) -> int:
         self._out_of_reach("exact count")
+
+    def size(self) -> Size:
+        self._out_of_reach("count")
+
+    @property
+    def ranks(self) -> int:
+        self._out_of_reach("ranks")
+
+    def valid(self, ranks: Sequence[int]) -> list[bool]:
+        self._out_of_reach("ranks")
 
     def row(self, rank: int) -> list[int]:
         self._out_of_reach("ranks")

@@ -14,14 +14,16 @@ import numpy.typing as npt
 
 from deepgen.space.columns import evaluate_many
 from deepgen.space.definition import FORMAT, Knob, expr_from_json, same_condition, space_to_json, value_from_json
-from deepgen.space.engine import DEFAULT_MEMORY, Engine, TooWide
+from deepgen.space.engine import DEFAULT_MEMORY, Engine, Size, TooWideToCount
 from deepgen.space.evaluate import ABSENT, UNDEFINED
 from deepgen.space.expr import Config, Expr, Operand, Requirement, Value, check_value, key, knob_ref, lift, points
 from deepgen.space.reasons import Broken, Removal, derived_values, explain, smallest_conflict
 from deepgen.space.rows import Rows
+from deepgen.space.sketches import unite
 from deepgen.vocabulary import BadInput, JsonObject, digest
 
 Kind = Literal["adjacent", "any", "repair"]
+_REPEATS = 20  # draws for each config found, after which all of them will have been found
 
 
 class Space:
@@ -36,6 +38,7 @@ class Space:
         self._lock = Lock()
         self._compiled: tuple[Engine, Rows] | None = None
         self._orders: Sequence[Sequence[str]] = ()
+        self._by: str | None = None  # the knob whose values are alternatives
 
     # Declaring ------------------------------------------------------------------------------------------------------
 
@@ -123,28 +126,20 @@ class Space:
     # Asking -----------------------------------------------------------------------------------------------------------
 
     def _ready(self) -> tuple[Engine, Rows]:
-        """The engine, built at the first question: compiled, or a solver where that would need too much memory."""
+        """The engine, built at the first question."""
         ready = self._compiled
         if ready is None:
+            # Imported when first asked: declaring spaces stays quick to import.
+            from deepgen.space.opening import open_engine
+
             with self._lock:
                 ready = self._compiled
                 if ready is None:
-                    ready = self._compiled = (self._engine(), Rows(self.knobs))
+                    engine = open_engine(
+                        self.name, self.knobs, self.requirements, self.memory, self._orders, self._by
+                    )
+                    ready = self._compiled = (engine, Rows(self.knobs))
         return ready
-
-    def _engine(self) -> Engine:
-        try:
-            return self._compile()
-        except TooWide as error:
-            from deepgen.space.solver import Solver
-
-            return Solver(self.name, self.knobs, self.requirements, str(error))
-
-    def _compile(self) -> Engine:
-        # Imported when first asked: declaring spaces stays quick to import.
-        from deepgen.space.compile import compile_space
-
-        return compile_space(self.knobs, self.requirements, self.memory, self._orders)
 
     def orders(self) -> list[list[str]]:
         """The orders of knobs that compiling had to search for. `arrange` spares an equal space the search."""
@@ -161,15 +156,34 @@ class Space:
         return self._ready()[0].uniform
 
     def count(self) -> int:
-        """How many valid configs there are, exactly."""
+        """How many valid configs there are, exactly. Raises TooWideToCount where only `size` can tell."""
         return self._ready()[0].count()
 
+    def size(self) -> Size:
+        """How many valid configs there are: exactly, or an estimate that says so."""
+        return self._ready()[0].size()
+
+    def empty(self) -> bool:
+        return self._ready()[0].empty()
+
+    @property
+    def ranks(self) -> int:
+        """Every rank is below this number. In a space that is counted exactly, every number below is a rank."""
+        return self._ready()[0].ranks
+
+    def are_ranks(self, numbers: Sequence[int]) -> list[bool]:
+        """Which of these numbers are ranks of configs."""
+        return self._ready()[0].valid(numbers)
+
     def at(self, rank: int) -> Config:
-        """The config of a rank, 0 <= rank < count()."""
+        """The config of a rank, 0 <= rank < ranks."""
         engine, rows = self._ready()
-        if not 0 <= rank < engine.count():
-            raise BadInput(f"rank {rank} is outside space {self.name!r}", allowed=f"0 to {engine.count() - 1}")
-        return rows.config(engine.row(rank))
+        if not 0 <= rank < engine.ranks:
+            raise BadInput(f"rank {rank} is outside space {self.name!r}", allowed=f"0 to {engine.ranks - 1}")
+        row = engine.row(rank)
+        if row is None:
+            raise BadInput(f"no config of space {self.name!r} has rank {rank}", allowed="a rank that a config has")
+        return rows.config(row)
 
     def rank(self, config: Mapping[str, Value]) -> int:
         """The rank of a valid config."""
@@ -190,18 +204,22 @@ class Space:
         return isinstance(config, Mapping) and self.contains(config)
 
     def sample_ranks(self, n: int, seed: int, distinct: bool = False) -> list[int]:
-        """`n` ranks, uniform over the valid configs: independent draws, or all different (at most count())."""
+        """`n` ranks, uniform over the valid configs: independent draws, or all different (at most as many as there are)."""
         engine, _ = self._ready()
         self._check_not_empty(engine, n)
         rng = np.random.default_rng(seed)
         if not distinct:
             return engine.drawn_ranks(n, rng)
-        count = engine.count()
-        if 2 * n >= count:
-            return rng.permutation(count)[:n].tolist()  # type: ignore[no-any-return]
+        size = engine.size()
+        if size.exact and 2 * n >= size.count:
+            return rng.permutation(size.count)[:n].tolist()  # type: ignore[no-any-return]
         seen: dict[int, None] = {}
-        while len(seen) < n:
-            seen.update(dict.fromkeys(engine.drawn_ranks(n - len(seen), rng)))
+        repeated = 0  # where the number of configs is not known, it may be smaller than n
+        while len(seen) < n and (size.exact or repeated < _REPEATS * (len(seen) + 1)):
+            drawn = engine.drawn_ranks(n - len(seen), rng)
+            repeated += len(drawn) + len(seen)
+            seen.update(dict.fromkeys(drawn))
+            repeated -= len(seen)
         return list(seen)
 
     def sample(self, n: int, seed: int, distinct: bool = False) -> list[Config]:
@@ -292,6 +310,7 @@ class Space:
         copy._knobs = dict(self._knobs)
         copy._derived = dict(self._derived)
         copy._requirements = list(self._requirements)
+        copy._by = self._by
         return copy
 
     # Explaining -------------------------------------------------------------------------------------------------------
@@ -334,10 +353,8 @@ class Space:
     def _counted(self) -> int | None:
         """How many configs there are; None where that cannot be counted."""
         try:
-            ready = self._compiled
-            engine = ready[0] if ready else self._compile()
-            return engine.count() if engine.uniform else None
-        except TooWide:
+            return self.count()
+        except TooWideToCount:
             return None
 
     def _with(self, requirements: Sequence[Requirement]) -> Space:
@@ -377,13 +394,25 @@ class Space:
         space.add(Requirement("is one of the points", points(names, rows)))
         return space
 
+    @staticmethod
+    def union(name: str, spaces: Mapping[str, Space], by: str = "sketch", memory: int = DEFAULT_MEMORY) -> Space:
+        """A space of alternatives: the knob `by` names the one that a config is from. Each is compiled on its own.
+
+        A knob that several spaces have is one knob, with the values of all; requirements hold where they come from.
+        """
+        united = Space(name, memory)
+        unite(united, spaces, by)
+        united._by = by
+        return united
+
     def to_json(self) -> JsonObject:
         """The definition, and its fingerprint; never a list of points unless it was made of points."""
         body = self._definition()
         return {**body, "fingerprint": digest(body)}
 
     def _definition(self) -> JsonObject:
-        return space_to_json(self.name, self.knobs, self._derived, self._requirements)
+        body = space_to_json(self.name, self.knobs, self._derived, self._requirements)
+        return body if self._by is None else {**body, "union": self._by}
 
     def fingerprint(self) -> str:
         """A hash of the definition: equal for equal definitions."""
@@ -407,6 +436,9 @@ class Space:
                 space.require(expr_from_json(expr, space._derived), name)
         except (KeyError, ValueError, TypeError) as error:
             raise BadInput(f"the space file is not complete: {error!r}") from error
+        space._by = data.get("union")
+        if space._by is not None and (space._by not in space._knobs or space._knobs[space._by].when is not None):
+            raise BadInput(f"the space file names {space._by!r} as its union's knob", allowed="a knob without condition")
         if data.get("fingerprint", space.fingerprint()) != space.fingerprint():
             raise BadInput(f"the file of space {space.name!r} was changed: its fingerprint does not fit its content")
         return space

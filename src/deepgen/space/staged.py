@@ -39,6 +39,7 @@ class Staged:
             # (place of the first knob, place of the last knob); a constant is finished before anything starts.
             self._span[id(node)] = (min(scope), max(scope)) if scope else (-1, -1)
             self._node[id(node)] = node
+        self.nodes_met = len(self._node)
 
     def _finished(self, node: Expr, cut: int) -> bool:
         return self._span[id(node)][1] < cut

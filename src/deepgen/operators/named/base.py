@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from deepgen.operators.base import plain
+from deepgen.operators.base import Operator, plain
 from deepgen.operators.expr.builder import expression
 from deepgen.operators.expr.elements import Element, Operand
 from deepgen.operators.expr.nodes import Expression
@@ -105,7 +105,7 @@ def _built(operator: Named) -> Expression:
     return expression(operator.build(), name=operator.name)
 
 
-def operator(name: str, **words: Any) -> Any:
+def operator(name: str, **words: Any) -> Operator:
     """An operator by its name and its words, as on the command line: dg.operator("bmm", B=12, M=512, N=64, K=512)."""
     from deepgen.operators import OPERATORS
 

@@ -7,6 +7,7 @@ transposed convolution with channels first is CI x CO x k x k, as in torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -87,10 +88,12 @@ class _Convolution(Named):
         both = zip(space, taps, strict=True)
         return tuple(at * self["stride"] + tap * self["dilation"] - self["pad"] for at, tap in both)
 
-    def padded(self, x: Operand, batch: Any, channel: Any, places: tuple[Position, ...]) -> Element:
-        """An element of the input, zero outside of it."""
+    def padded(
+        self, x: Operand, batch: Any, channel: Any, places: tuple[Position, ...], hits: Sequence[Element] = ()
+    ) -> Element:
+        """An element of the input, zero outside of it and where not all of `hits` hold."""
         inside = [one for at, size in zip(places, self.space, strict=True) for one in (at >= 0, at < size)]
-        return where(reduce(lambda a, b: a & b, inside), x[self.laid(batch, channel, places)], 0)
+        return where(reduce(lambda a, b: a & b, (*hits, *inside)), x[self.laid(batch, channel, places)], 0)
 
     def build(self) -> Operand:
         (of, wide, _), ci, co = self.formats, self["CI"], self["CO"]
@@ -176,10 +179,9 @@ class TransposedConv2d(_Convolution):
 
         def element(batch: Position, channel: Position, space: tuple[Position, ...]) -> Element:
             from_start = [at + self["pad"] - tap * self["dilation"] for at, tap in zip(space, taps, strict=True)]
-            image = self.padded(x, batch, over, tuple(at // stride for at in from_start))
-            if stride > 1:  # pixels lie `stride` apart in the result: between them there is nothing
-                hits = [at % stride == 0 for at in from_start]
-                image = where(reduce(lambda a, b: a & b, hits), image, 0)
+            # Pixels lie `stride` apart in the result: between them there is nothing.
+            hits = [at % stride == 0 for at in from_start] if stride > 1 else []
+            image = self.padded(x, batch, over, tuple(at // stride for at in from_start), hits)
             filters = weight[(*taps, over, channel) if self.last else (over, channel, *taps)]
             return sum(image.cast(wide) * filters.cast(wide), *taps, over)
 

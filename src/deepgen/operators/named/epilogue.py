@@ -32,7 +32,7 @@ def _gelu_tanh(x: Element) -> Element:
     return x * 0.5 * (tanh((x + x * x * x * 0.044715) * sqrt(2.0 / pi)) + 1.0)
 
 
-_ACTIVATIONS: dict[str, Callable[[Element], Element]] = {
+ACTIVATIONS: dict[str, Callable[[Element], Element]] = {
     "relu": lambda x: maximum(x, 0),
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
@@ -41,7 +41,7 @@ _ACTIVATIONS: dict[str, Callable[[Element], Element]] = {
     "sigmoid": sigmoid,
 }
 _TENSORS = ("bias", "residual")
-STEPS = (*_TENSORS, *_ACTIVATIONS)
+STEPS = (*_TENSORS, *ACTIVATIONS)
 
 
 def applied(value: Element, text: str, result: Result) -> Element:
@@ -58,5 +58,5 @@ def applied(value: Element, text: str, result: Result) -> Element:
         elif step == "residual":
             value = value + tensor("residual", result.shape, result.dtype)[result.places].cast(value.dtype)
         else:
-            value = _ACTIVATIONS[step](value)
+            value = ACTIVATIONS[step](value)
     return value

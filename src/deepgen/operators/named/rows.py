@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from deepgen.operators.expr.builder import compute, reduce_axis, tensor
+from deepgen.operators.expr.builder import compute, expression, reduce_axis, tensor
 from deepgen.operators.expr.builder import scan as running
 from deepgen.operators.expr.elements import Element, Operand, Position
-from deepgen.operators.expr.functions import rsqrt, sum
+from deepgen.operators.expr.functions import exp, max, rsqrt, sum
+from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.named.base import DTYPE, EPILOGUE, FLOAT, Named
 from deepgen.operators.named.epilogue import Result
 from deepgen.operators.words import Word
@@ -137,3 +138,15 @@ class Elementwise(Named):
         (of, wide, out), shape = self.formats, (self["rows"], self["cols"])
         x = tensor("x", shape, of)
         return compute("y", shape, lambda *at: self.finished(x[at].cast(wide), Result(shape, at, 1, out)))
+
+
+def softmax_expression(rows: int, cols: int, dtype: str, wide: str) -> Expression:
+    """Of operators/softmax.py."""
+    x, over = tensor("x", (rows, cols), dtype), reduce_axis("c", cols)
+    largest = compute("largest", (rows,), lambda row: max(x[row, over].cast(wide), over))
+    total = compute("total", (rows,), lambda row: sum(exp(x[row, over].cast(wide) - largest[row]), over))
+
+    def element(row: Position, column: Position) -> Element:
+        return (exp(x[row, column].cast(wide) - largest[row]) / total[row]).cast(dtype)
+
+    return expression(compute("y", (rows, cols), element), name="softmax")

@@ -196,7 +196,8 @@ class Scope:
         condition = self.value(value.condition)
         then, otherwise = self._alike(self.value(value.then), self.value(value.otherwise))
         if condition.lanes == 1:
-            return replace(then, text=f"({condition.text} ? {then.text} : {otherwise.text})")
+            cast = f"({then.name})" if then.lanes > 1 else ""  # vectors in memory have a type of their own
+            return replace(then, text=f"({condition.text} ? {cast}{then.text} : {cast}{otherwise.text})")
         then, otherwise = (self._spread(text, condition.lanes) for text in (then, otherwise))
         mask = f"__builtin_convertvector({condition.text}, {then.name}_mask)"
         return replace(then, text=f"pick_{then.name}({mask}, {then.text}, {otherwise.text})")

@@ -1,0 +1,105 @@
+"""Heron's case files: operators, each with a list of numbers, and how they are tuned.
+
+{"config": {"method": "CGA", "max_trials": 2000, "in_dtype": "float16", "cases": {"C1": ["c2d", [16, 56, ...]]}}}
+
+What the numbers of a case mean is in `CASES`. Weights of matrix products are N x K. Heron's `scan` multiplies by a
+triangular matrix; here a case is the running sum of a tensor of that shape along its last dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deepgen.operators import OPERATORS, Operator, gemm
+from deepgen.operators.named.base import FORMATS
+from deepgen.vocabulary.dtypes import our_name
+from deepgen.vocabulary.errors import BadInput
+
+_FILTER = ("k", "kh", "kw")  # one size in deepgen: those of a case must be equal
+_IMAGE = ("N", "H", "W", "CI", "CO", "k", "kw", "stride", "pad", "dilation")
+CASES: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("M", "K", "N"),
+    "bmm": ("B", "M", "K", "N"),
+    "gemv": ("M", "K"),
+    "scan": ("M", "N", "K"),
+    "c1d": ("N", "L", "CI", "CO", "k", "stride", "pad", "dilation"),
+    "c2d": _IMAGE,
+    "dil": _IMAGE,
+    "c3d": ("N", "D", "H", "W", "CI", "CO", "k", "kh", "kw", "stride", "pad", "dilation"),
+    "t2d": (*_IMAGE, "out_pad"),
+}
+_METHODS = {"CGA": "constrained_ga", "RAND": "random"}
+_NEEDED = ("cases", "in_dtype", "out_dtype")
+
+
+@dataclass(frozen=True)
+class HeronFile:
+    """What deepgen takes from a file; None where it says nothing."""
+
+    operators: tuple[Operator, ...]
+    strategy: str | None
+    trials: int | None
+    run_seconds: float | None
+
+
+def is_heron(data: Mapping[str, Any]) -> bool:
+    """Whether a file lists operators and shapes under `config.cases`."""
+    config = data.get("config")
+    return isinstance(config, dict) and isinstance(config.get("cases"), dict)
+
+
+def read(data: Mapping[str, Any], where: str) -> HeronFile:
+    config = data["config"]
+    for key in _NEEDED:
+        if key not in config:
+            raise BadInput(f"config.{key} is not given", where=where, allowed="it is in all of Heron's case files")
+    formats = our_name(config["in_dtype"]), our_name(config["out_dtype"])
+    operators = tuple(_case(name, case, formats, where) for name, case in config["cases"].items())
+    if not operators:
+        raise BadInput("config.cases is empty", where=where, allowed="one case or more")
+    method = config.get("method")
+    if method is not None and method not in _METHODS:
+        raise BadInput(f"config.method is {method!r}", where=where, allowed="one of " + ", ".join(_METHODS))
+    trials, seconds = (_count(config, key, where) for key in ("max_trials", "runner_timeout"))
+    return HeronFile(operators, _METHODS.get(str(method)), trials, seconds)
+
+
+def _case(name: str, case: Any, formats: tuple[str, str], where: str) -> Operator:
+    where = f"{where}: config.cases.{name}"
+    if not (isinstance(case, list) and [type(part) for part in case] == [str, list]):
+        raise BadInput(f"is {case!r:.80}", where=where, allowed='an operator and its numbers: ["gemm", [64, 64, 64]]')
+    kind, numbers = case
+    if kind not in CASES:
+        raise BadInput(f"unknown operator {kind!r}", where=where, allowed="one of " + ", ".join(CASES))
+    meaning = CASES[kind]
+    if len(numbers) != len(meaning) or not all(type(number) is int for number in numbers):
+        raise BadInput(f"{kind} with {numbers!r:.80}", where=where, allowed=f"whole numbers: {', '.join(meaning)}")
+    try:
+        return _operator(kind, dict(zip(meaning, numbers, strict=True)), *formats)
+    except BadInput as error:
+        raise BadInput(error.what, where=where, allowed=error.allowed) from error
+
+
+def _operator(kind: str, sizes: dict[str, int], of: str, out: str) -> Operator:
+    if kind in ("gemm", "bmm"):
+        return gemm(sizes["M"], sizes["N"], sizes["K"], batch=sizes.get("B", 1), dtype=of, c=out, layout="nt")
+    if of not in FORMATS or FORMATS[of][1] != out:
+        told = ", ".join(f"{one} and {result}" for one, (_, result) in FORMATS.items())
+        raise BadInput(f"in_dtype and out_dtype are {of} and {out}", allowed=f"one of {told}")
+    filters = {sizes.pop(side) for side in _FILTER if side in sizes}
+    if len(filters) > 1:
+        raise BadInput(f"{kind}: a filter of {'x'.join(map(str, filters))}", allowed="the same size in each dimension")
+    if kind == "c2d" and sizes["dilation"] == 1:
+        del sizes["dilation"]
+    elif kind == "c2d":
+        kind = "dil"
+    return OPERATORS.get(kind).make({**sizes, **({"k": filters.pop()} if filters else {}), "dtype": of})
+
+
+def _count(config: Mapping[str, Any], key: str, where: str) -> int | None:
+    value = config.get(key)
+    if value is not None and (type(value) is not int or value < 1):
+        raise BadInput(f"config.{key} is {value!r}", where=where, allowed="an integer of at least 1")
+    return value

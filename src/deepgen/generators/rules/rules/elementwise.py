@@ -1,0 +1,99 @@
+"""Place-by-Place: threads divide the outer axes of a stage, vectors lie along its last.
+
+Every stage can be scheduled so; other rules know better for some. Scans run along their axis inside of a thread's part.
+"""
+
+from __future__ import annotations
+
+from deepgen.generators.rules.rules.candidates import up_to
+from deepgen.generators.rules.rules.draft import Draft
+from deepgen.generators.rules.rules.reduction import ReductionSplit
+from deepgen.generators.rules.rules.tiling import MultiLevelTiling, summed
+from deepgen.generators.rules.rules.vectors import contiguous
+from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
+from deepgen.operators.expr.nodes import Stage
+
+_VECTORS = (1, 2, 4, 8)
+_USUAL = 2
+
+
+class PlaceByPlace:
+    name, exclusive = "Place-by-Place", True
+
+    def applies(self, draft: Draft, stage: Stage) -> bool:
+        """Where no other rule knows better."""
+        return not MultiLevelTiling().applies(draft, stage) and not ReductionSplit().applies(draft, stage)
+
+    def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
+        way = draft.branch()
+        sums = summed(way, stage)
+        if sums is not None:
+            _with_sums(way, stage, sums)
+        elif stage.scan is not None:
+            _scan(way, stage)
+        else:
+            outer = [axis.name for axis in stage.axes]
+            if vectorised := in_vectors(way, stage):
+                outer = [*outer[:-1], vectorised[0]]
+            if outer:
+                way.annotate(stage.name, PARALLEL, way.fuse(stage.name, outer))
+        if stage.name not in way.expression.outputs:
+            way.scoped(stage.name, "global")
+        way.finish(stage.name)
+        return [way]
+
+
+def in_vectors(draft: Draft, stage: Stage) -> list[str]:
+    """Vectors along a stage's last axis: the loops of that axis; none where not all that it reads lies so.
+
+    What it is summed over, or scanned along, runs around the vectors.
+    """
+    lanes = draft.lanes(stage.name)
+    if not stage.axes or stage.axes[-1].name == stage.scan:
+        return []
+    last = stage.axes[-1]
+    there = draft.extents[stage.name][last.name]
+    if (isinstance(there, int) and there < lanes) or not contiguous(draft.expression, stage, last.name):
+        return []
+    values = up_to(_VECTORS, last.extent // lanes)
+    wide = draft.knob(draft.free_name(stage.name, f"{last.name}_1"), values, max(v for v in values if v <= _USUAL))
+    outer, inner, vector = draft.split(stage.name, last.name, (wide, lanes))
+    around = [axis.name for axis in stage.reduced] + ([stage.scan] if stage.scan is not None else [])
+    others = [axis.name for axis in stage.axes if axis.name not in (last.name, stage.scan)]
+    draft.reorder(stage.name, [*others, outer, *around, inner, vector])
+    draft.annotate(stage.name, UNROLL, inner)
+    draft.annotate(stage.name, VECTOR, vector)
+    return [outer, inner, vector]
+
+
+def _with_sums(draft: Draft, stage: Stage, sums: Stage) -> None:
+    """Sums that cannot be read in vectors, one by one."""
+    axes = [axis.name for axis in stage.axes]
+    inner = draft.fuse(stage.name, axes)
+    draft.annotate(stage.name, PARALLEL, inner)
+    draft.compute_at(sums.name, stage.name, inner, "register")
+    draft.finish(sums.name)
+
+
+def _scan(draft: Draft, stage: Stage) -> None:
+    """Along other axes than the scanned one turns do not wait for each other: threads divide the first of these."""
+    others = [axis.name for axis in stage.axes if axis.name != stage.scan]
+    assert stage.scan is not None
+    last = stage.axes[-1].name
+    if vectorised := in_vectors(draft, stage):
+        others = [*(name for name in others if name != last), vectorised[0]]
+    elif others:
+        others = _together(draft, stage, others, stage.scan)
+    if others:
+        draft.annotate(stage.name, PARALLEL, draft.fuse(stage.name, others))
+
+
+def _together(draft: Draft, stage: Stage, others: list[str], scan: str) -> list[str]:
+    """Several scans turn by turn: each of them waits for its own last sum only."""
+    extent = draft.extents[stage.name][others[-1]]
+    values = up_to(_VECTORS, extent if isinstance(extent, int) else 1)
+    together = draft.knob(draft.free_name(stage.name, f"{others[-1]}_1"), values, values[-1])
+    outer, inner = draft.split(stage.name, others[-1], (together,))
+    draft.reorder(stage.name, [*others[:-1], outer, scan, inner])
+    draft.annotate(stage.name, UNROLL, inner)
+    return [*others[:-1], outer]

@@ -1,0 +1,86 @@
+"""What rules ask of an expression: who reads whom, along which axes memory is contiguous, what is reused."""
+
+from __future__ import annotations
+
+from deepgen.operators.expr.index import Index, Iter
+from deepgen.operators.expr.nodes import Binary, Compare, Expression, Read, Select, Stage, Unary, reads, walk
+
+_DEAR = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")  # what is not computed twice without need
+
+
+def readers(expression: Expression, name: str) -> tuple[Stage, ...]:
+    return tuple(s for s in expression.stages if any(r.tensor == name for r in reads(s.value)))
+
+
+def reads_of(stage: Stage, name: str) -> tuple[Read, ...]:
+    return tuple(r for r in reads(stage.value) if r.tensor == name)
+
+
+def coefficient(index: Index, axis: str) -> int | None:
+    """By how much one step along the axis moves the index; None where that is not always the same."""
+    total = 0
+    for atom, count in index.terms:
+        if isinstance(atom, Iter):
+            total += count if atom.name == axis else 0
+        elif axis in atom.of.iterators:
+            return None
+    return total
+
+
+def stride(expression: Expression, read: Read, axis: str) -> int | None:
+    """By how many elements of a dense tensor one step along the axis moves a read; None: not always the same."""
+    total, size = 0, 1
+    for index, length in zip(reversed(read.indices), reversed(expression.shape_of(read.tensor)), strict=True):
+        moved = coefficient(index, axis)
+        if moved is None:
+            return None
+        total += moved * size
+        size *= length
+    return total
+
+
+def plain(index: Index) -> str | None:
+    """The iterator that an index is, if it is nothing else."""
+    if len(index.terms) == 1 and not index.constant:
+        (atom, count) = index.terms[0]
+        if isinstance(atom, Iter) and count == 1:
+            return atom.name
+    return None
+
+
+def same_places(consumer: Stage, producer: Stage) -> tuple[str, ...] | None:
+    """The consumer's axis for each axis of the producer, where it reads only the element at its own place."""
+    found = {tuple(plain(i) for i in r.indices) for r in reads_of(consumer, producer.name)}
+    if len(found) != 1 or consumer.reduce is not None:
+        return None
+    names = next(iter(found))
+    axes = [axis.name for axis in consumer.axes]
+    if None in names or sorted(n for n in names if n) != sorted(axes):
+        return None
+    return tuple(n for n in names if n)
+
+
+def fusible_consumer(expression: Expression, stage: Stage) -> Stage | None:
+    """The one stage that reads this one, if it does so place by place and so can take over its tiles."""
+    if stage.name in expression.outputs:
+        return None
+    found = readers(expression, stage.name)
+    if len(found) != 1 or found[0].scan is not None or same_places(found[0], stage) is None:
+        return None
+    return found[0]
+
+
+def dear(stage: Stage) -> bool:
+    """Whether computing an element again costs more than keeping it."""
+    return any(
+        (isinstance(n, Unary) and n.op in _DEAR) or (isinstance(n, Binary) and n.op == "pow") for n in walk(stage.value)
+    )
+
+
+def guarded(stage: Stage) -> bool:
+    """Whether what is computed depends on the place, as padding does."""
+    return any(isinstance(n, (Select, Compare)) for n in walk(stage.value))
+
+
+def depends(read: Read, axis: str) -> bool:
+    return any(axis in index.iterators for index in read.indices)

@@ -1,0 +1,109 @@
+"""Add-Multi-level-SPM: what a tiled reduction reads is copied into memory of its own, packed in the order of its use.
+
+On processors that memory is the cache: a copy that is read in one piece stays in it, and vectors are loaded from it
+along any axis. Where the copy is made, once or for each block, is a knob of its own, `at_NAME`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from deepgen.generators.rules.rules import facts
+from deepgen.generators.rules.rules.draft import Draft
+from deepgen.generators.rules.rules.inline import inlinable
+from deepgen.generators.rules.rules.numbers import Extent, times
+from deepgen.generators.rules.rules.vectors import Vectors
+from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
+from deepgen.operators.expr.nodes import Stage, reads
+from deepgen.space import Value
+
+IN_PLACE, INLINE, ONCE, BLOCK = "in_place", "inline", "once", "block"
+
+
+def stage_operands(
+    draft: Draft, sums: Stage, consumer: Stage, block: str, vectors: Vectors, panel: tuple[Extent, int]
+) -> None:
+    """A choice for each tensor that the sums read. `panel`: how many vectors a tile is wide, and how long these are."""
+    for name in dict.fromkeys(read.tensor for read in reads(sums.value)):
+        if name in draft.done:
+            continue
+        if any(stage.name == name for stage in draft.expression.stages):
+            _produced(draft, draft.stage(name), consumer, block)
+        else:
+            _given(draft, name, sums, consumer, block, vectors, panel)
+
+
+def _produced(draft: Draft, producer: Stage, consumer: Stage, block: str) -> None:
+    """A stage before the sums, such as padding: computed where it is read, for each block, or once."""
+    others = [reader.name for reader in facts.readers(draft.expression, producer.name)]
+    if not inlinable(draft.expression, producer) or len(others) > 1:
+        return  # it is scheduled as a stage of its own
+    ways: dict[Value, Callable[[Draft], None]] = {}
+
+    def once(way: Draft) -> None:
+        _copy_loops(way, producer, parallel=True)
+        way.scoped(producer.name, "global")
+
+    def in_block(way: Draft) -> None:
+        way.compute_at(producer.name, consumer.name, block)
+        _copy_loops(way, producer, parallel=False)
+
+    def inline(way: Draft) -> None:
+        way.inline(producer.name)
+
+    ways = {ONCE: once, BLOCK: in_block, INLINE: inline}
+    draft.choose(f"at_{producer.name}", ONCE, ways)
+    draft.finish(producer.name)
+
+
+def _given(
+    draft: Draft, tensor: str, sums: Stage, consumer: Stage, block: str, vectors: Vectors, panel: tuple[Extent, int]
+) -> None:
+    """A tensor that is given: read where it lies, or packed into panels as wide as a tile."""
+    if tensor in vectors.single:
+        return
+    read = facts.reads_of(sums, tensor)[0]
+    along = [place for place, index in enumerate(read.indices) if facts.plain(index) == vectors.axis]
+    if len(along) != 1 or len(facts.reads_of(sums, tensor)) > 1:
+        return
+    reused = any(not facts.depends(read, axis.name) for axis in sums.axes if axis.extent > 1)
+    must = tensor in vectors.packed
+    if not must and not reused:
+        return
+
+    def packed(way: Draft, at: str | None) -> None:
+        name = f"{tensor}_packed"
+        way.cache_read(tensor, name, [sums.name])
+        others = [place for place in range(len(read.indices)) if place != along[0]]
+        way.layout(name, others, (along[0], times(panel)))
+        if at is not None:
+            way.compute_at(name, consumer.name, at)
+        else:
+            way.scoped(name, "global")
+        _pack(way, name, along[0], panel, parallel=at is None)
+        way.finish(name)
+
+    ways: dict[Value, Callable[[Draft], None]] = {} if must else {IN_PLACE: lambda way: None}
+    ways[ONCE] = lambda way: packed(way, None)
+    ways[BLOCK] = lambda way: packed(way, block)
+    draft.choose(f"at_{tensor}", ONCE, ways)
+
+
+def _pack(draft: Draft, name: str, along: int, panel: tuple[Extent, int], *, parallel: bool) -> None:
+    """Panel by panel, and in a panel in the order of the other dimensions."""
+    stage = draft.stage(name)
+    axes = [axis.name for axis in stage.axes]
+    others = [place for place in range(len(axes)) if place != along]
+    panels, wide, lanes = draft.split(name, axes[along], panel)
+    draft.reorder(name, [panels, *(axes[place] for place in others), wide, lanes])
+    if parallel:
+        draft.annotate(name, PARALLEL, panels)
+    if facts.stride(draft.expression, reads(stage.value)[0], axes[along]) == 1:
+        draft.annotate(name, UNROLL, wide)
+        draft.annotate(name, VECTOR, lanes)
+
+
+def _copy_loops(draft: Draft, stage: Stage, *, parallel: bool) -> None:
+    axes = [axis.name for axis in stage.axes]
+    if parallel and len(axes) > 1:
+        draft.annotate(stage.name, PARALLEL, draft.fuse(stage.name, axes[:-1]))

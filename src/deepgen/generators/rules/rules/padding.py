@@ -1,0 +1,125 @@
+"""Lift-Padding: what a sum reads behind a guard becomes a stage of its own, which is read without one.
+
+Guards inside of a reduction cost as much as its arithmetic. As a stage, padding can be computed once, for each block,
+or, as before, where it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from deepgen.operators.expr.index import Atom, Index, Iter, Quotient, iterator
+from deepgen.operators.expr.nodes import (
+    Axis,
+    Compare,
+    Const,
+    Expression,
+    Logic,
+    Place,
+    Read,
+    Select,
+    Stage,
+    Value,
+    children,
+    walk,
+    with_children,
+)
+
+
+@dataclass(frozen=True)
+class _Padding:
+    """A stage, and where in it a guarded read finds its element."""
+
+    stage: Stage
+    read: Read
+
+
+def with_padding(expression: Expression) -> Expression:
+    """The expression with a stage for each guarded read of a reduction, as far as guards depend on what is read."""
+    stages: list[Stage] = []
+    taken = {t.name for t in expression.tensors} | {s.name for s in expression.stages}
+    for stage in expression.stages:
+        value = stage.value
+        for select in dict.fromkeys(_guarded(value)) if stage.reduce is not None and stage.scan is None else ():
+            found = _padding(stage, select, taken)
+            if found is not None:
+                taken.add(found.stage.name)
+                stages.append(found.stage)
+                value = _replaced(value, select, found.read)
+        stages.append(replace(stage, value=value))
+    return replace(expression, stages=tuple(stages))
+
+
+def _guarded(value: Value) -> Iterator[Select]:
+    for node in walk(value):
+        if isinstance(node, Select) and isinstance(node.then, Read) and isinstance(node.otherwise, Const):
+            yield node
+
+
+def _replaced(value: Value, old: Value, new: Value) -> Value:
+    if value == old:
+        return new
+    return with_children(value, [_replaced(child, old, new) for child in children(value)])
+
+
+def _padding(stage: Stage, select: Select, taken: set[str]) -> _Padding | None:
+    read = select.then
+    assert isinstance(read, Read)
+    ranges = {axis.name: (0, axis.extent - 1) for axis in (*stage.axes, *stage.reduced)}
+    axes: list[Axis] = []
+    places: list[Index] = []
+    along: dict[object, Index] = {}
+    for index in read.indices:
+        core = _core(index)
+        if not core.terms:
+            return None
+        low, high = core.bounds(ranges)
+        name = f"p{len(axes)}"
+        axes.append(Axis(name, high - low + 1))
+        places.append(core - low)
+        along.setdefault(core.terms, iterator(name) + low)
+    try:
+        condition = _moved(select.condition, along)
+        moved = Read(read.tensor, tuple(_index(index, along) for index in read.indices), read.dtype)
+    except KeyError:
+        return None
+    name = next(n for n in (f"{read.tensor}_padded{i or ''}" for i in range(len(taken) + 1)) if n not in taken)
+    lifted = Stage(name, tuple(axes), Select(condition, moved, select.otherwise))
+    return _Padding(lifted, Read(name, tuple(places), read.dtype))
+
+
+def _core(index: Index) -> Index:
+    """The sum of iterators that decides an index: itself without its constant, or what it is a quotient of."""
+    if len(index.terms) == 1 and isinstance(index.terms[0][0], Quotient):
+        return _core(index.terms[0][0].of)
+    return index - index.constant
+
+
+def _moved(value: Value, along: Mapping[object, Index]) -> Value:
+    """A condition over the axes of the new stage. Raises KeyError where it asks for anything else."""
+    if isinstance(value, (Logic, Compare)):
+        return replace(value, left=_moved(value.left, along), right=_moved(value.right, along))
+    if isinstance(value, Place):
+        return replace(value, index=_index(value.index, along))
+    if isinstance(value, Const):
+        return value
+    raise KeyError
+
+
+def _index(index: Index, along: Mapping[object, Index]) -> Index:
+    if not index.terms:
+        return index
+    if index.terms in along:
+        return along[index.terms] + index.constant
+    total = Index((), index.constant)
+    for atom, times in index.terms:
+        total = total + _atom(atom, along) * times
+    return total
+
+
+def _atom(atom: Atom, along: Mapping[object, Index]) -> Index:
+    if isinstance(atom, Iter):
+        return along[Index(((atom, 1),)).terms]
+    inner = _index(atom.of, along)
+    return inner // atom.by if isinstance(atom, Quotient) else inner % atom.by

@@ -1,0 +1,94 @@
+"""Reduction-Split: vectors along the axis that is summed over, as partial results that are summed up at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deepgen.generators.rules.rules import facts
+from deepgen.generators.rules.rules.candidates import ROWS, VECTORS, up_to
+from deepgen.generators.rules.rules.draft import Draft
+from deepgen.generators.rules.rules.numbers import Extent, plus, times
+from deepgen.generators.rules.rules.tiling import summed, tile_consumer
+from deepgen.generators.rules.rules.usual import blocks
+from deepgen.generators.rules.rules.vectors import along_reduction
+from deepgen.generators.rules.schedule.steps import UNROLL, VECTOR
+from deepgen.operators.expr.nodes import Stage
+
+_USUAL_SUMS = 4  # chains of additions that do not wait for each other
+_MOST_ROWS, _USUAL_ROWS = 8, 4
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The partial results of a reduction: their stage, and the axes along which they lie and are summed."""
+
+    stage: str
+    lanes: int
+    along: str
+    turns: str
+    wide: Extent
+
+
+class ReductionSplit:
+    """Of a reduction, together with the stage that reads it place by place."""
+
+    name, exclusive = "Reduction-Split", False
+
+    def applies(self, draft: Draft, stage: Stage) -> bool:
+        found = summed(draft, stage)
+        return found is not None and along_reduction(draft.expression, found, draft.lanes(found.name))
+
+    def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
+        sums = summed(draft, stage)
+        assert sums is not None
+        way = draft.branch(f"vectors_{sums.reduced[-1].name}")
+        to = dict(zip((axis.name for axis in sums.axes), facts.same_places(stage, sums) or (), strict=True))
+        rows = next((axis for axis in reversed(sums.axes) if axis.extent > 1), None)
+        high: Extent = 1
+        if rows is not None:
+            values = up_to(ROWS, min(rows.extent, _MOST_ROWS))
+            high = way.knob(
+                way.free_name(sums.name, f"{rows.name}_2"), values, max(v for v in values if v <= _USUAL_ROWS)
+            )
+        partial = split_reduction(way, sums, high)
+        whole = {axis.name: axis.extent for axis in stage.axes}
+        tiles: dict[str, tuple[Extent, ...]] = {to[rows.name]: (high,)} if rows else {}
+        usual = blocks(way.target, whole, {to[rows.name]: _USUAL_ROWS} if rows else {}, None, 0)
+        tiled = tile_consumer(way, stage, tiles, usual, vectors=False)
+        way.compute_at(sums.name, stage.name, tiled.inner, "register")
+        way.annotate(
+            sums.name,
+            UNROLL,
+            *(loop.name for loop in way.loops[sums.name] if loop.name in (partial.along, rows and rows.name)),
+        )
+        way.compute_at(partial.stage, stage.name, tiled.inner, "register")
+        arrange_partial(way, partial, rows.name if rows else None)
+        way.finish(sums.name, stage.name, partial.stage)
+        return [way]
+
+
+def split_reduction(draft: Draft, sums: Stage, rows: Extent = 1) -> Partial:
+    """Partial results along the innermost axis that is summed over, for so many rows at a time."""
+    lanes, last = draft.lanes(sums.name), sums.reduced[-1]
+    values = up_to(VECTORS, last.extent // lanes)
+    exact = [wide for wide in values if last.extent % (wide * lanes) == 0]
+    usual = max(wide for wide in exact or values if wide <= _USUAL_SUMS)
+    wide = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), values, usual)
+    held = plus([times([rows, wide]), wide, 1])
+    draft.derive(draft.free_name(sums.name, "registers"), held)
+    draft.require(held <= draft.target.vector_registers, f"partial results of {sums.name} fit in registers")
+    name = f"{sums.name}_parts"
+    along, turns = draft.rfactor(sums.name, times([wide, lanes]), usual * lanes, name)
+    draft.layout(name, [*range(1, len(sums.axes) + 1), 0])
+    return Partial(name, lanes, along, turns, wide)
+
+
+def arrange_partial(draft: Draft, partial: Partial, rows: str | None) -> None:
+    stage = draft.stage(partial.stage)
+    outer, vector = draft.split(stage.name, partial.along, (partial.lanes,))
+    tile = [*([rows] if rows else []), outer]
+    alone = [axis.name for axis in stage.axes if axis.name not in (partial.along, rows)]
+    reduced = [axis.name for axis in stage.reduced]
+    draft.reorder(stage.name, [*alone, *reduced, *tile, vector])
+    draft.annotate(stage.name, UNROLL, *tile)
+    draft.annotate(stage.name, VECTOR, vector)

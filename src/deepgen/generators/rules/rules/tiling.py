@@ -1,0 +1,144 @@
+"""Multi-level-Tiling: parts for threads, blocks for caches, tiles for registers; vectors along one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from deepgen.generators.rules.rules import facts
+from deepgen.generators.rules.rules.candidates import ROWS, VECTORS, blocks, unrolls, up_to
+from deepgen.generators.rules.rules.draft import Draft
+from deepgen.generators.rules.rules.numbers import Extent, covered, plus, times
+from deepgen.generators.rules.rules.operands import stage_operands
+from deepgen.generators.rules.rules.usual import blocks as usual_blocks
+from deepgen.generators.rules.rules.usual import register_tile
+from deepgen.generators.rules.rules.vectors import Vectors, along_results
+from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
+from deepgen.operators.expr.nodes import Axis, Stage
+from deepgen.vocabulary import dtype
+
+_SHORT = 4  # turns that are all unrolled, by default
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """The loops of a consumer at which stages before it are computed."""
+
+    outer: str  # one loop: what threads divide
+    inner: str  # the innermost loop around register tiles
+
+
+class MultiLevelTiling:
+    """Of a reduction, together with the stage that reads it place by place."""
+
+    name, exclusive = "Multi-level-Tiling", False
+
+    def applies(self, draft: Draft, stage: Stage) -> bool:
+        found = summed(draft, stage)
+        return found is not None and bool(along_results(draft.expression, found, draft.lanes(found.name)))
+
+    def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
+        sums = summed(draft, stage)
+        assert sums is not None
+        ways = []
+        for place, vectors in enumerate(along_results(draft.expression, sums, draft.lanes(sums.name))):
+            way = draft.branch(f"vectors_{vectors.axis}")
+            ways.append((_tile(way, sums, stage, vectors) * (1 + place / 8), place, way))
+        return [way for *_, way in sorted(ways)]
+
+
+def summed(draft: Draft, stage: Stage) -> Stage | None:
+    """The reduction whose results this stage takes over place by place."""
+    if stage.reduce is not None or stage.scan is not None:
+        return None
+    for other in draft.expression.stages:
+        if other.reduce is not None and other.scan is None and other.name not in draft.done:
+            consumer = facts.fusible_consumer(draft.expression, other)
+            if consumer is not None and consumer.name == stage.name:
+                return other
+    return None
+
+
+def _tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
+    """Cycles for a result and a step of its sum, as far as can be said."""
+    lanes = draft.lanes(sums.name)
+    to = dict(zip((axis.name for axis in sums.axes), facts.same_places(consumer, sums) or (), strict=True))
+    extents = {axis.name: axis.extent for axis in sums.axes}
+    along, rows = vectors.axis, vectors.reused_along
+    cycles, usual_rows, usual_vectors = register_tile(draft.target, extents.get(rows or "", 1), extents[along], lanes)
+    widths = up_to(VECTORS, -(-extents[along] // lanes))
+    wide = draft.knob(draft.free_name(sums.name, f"{along}_2"), widths, usual_vectors)
+    high: Extent = 1
+    if rows is not None:
+        high = draft.knob(draft.free_name(sums.name, f"{rows}_2"), up_to(ROWS, extents[rows]), usual_rows)
+    held = plus([times([high, wide]), wide, 1])
+    draft.derive(draft.free_name(sums.name, "registers"), held)
+    draft.require(held <= draft.target.vector_registers, "a tile, a row of vectors and one more fit in registers")
+
+    usual = {to[along]: usual_vectors * lanes} | ({to[rows]: usual_rows} if rows else {})
+    column = prod(axis.extent for axis in sums.reduced) * dtype(sums.dtype).bytes
+    whole = {axis.name: axis.extent for axis in consumer.axes}
+    sizes = usual_blocks(draft.target, whole, usual, to[along], column)
+    registers = ({to[rows]: (high,)} if rows else {}) | {to[along]: (wide, lanes)}
+    loops = tile_consumer(draft, consumer, registers, sizes, vectors=True)
+    draft.compute_at(sums.name, consumer.name, loops.inner, "register")
+    if along != sums.axes[-1].name:
+        places = {axis.name: place for place, axis in enumerate(sums.axes)}
+        draft.layout(sums.name, [*(place for name, place in places.items() if name != along), places[along]])
+    _tile_sums(draft, sums, along, rows, lanes)
+    draft.finish(sums.name, consumer.name)
+    stage_operands(draft, sums, consumer, loops.outer, vectors, (wide, lanes))
+    return cycles / (extents.get(rows or "", 1) * extents[along])
+
+
+def tile_consumer(
+    draft: Draft,
+    stage: Stage,
+    registers: Mapping[str, tuple[Extent, ...]],
+    sizes: Mapping[str, int],
+    *,
+    vectors: bool,
+) -> Tiled:
+    """Tile a stage by the sizes of its register tiles; `sizes` are usual ones of blocks.
+
+    With `vectors`, the innermost loop of the last register tile is one.
+    """
+    names: dict[str, list[str]] = {}
+    for axis in stage.axes:
+        tile = registers.get(axis.name, ())
+        split = (_block(draft, stage, axis, tile, sizes[axis.name]), *tile) if tile or axis.extent > 1 else ()
+        names[axis.name] = draft.split(stage.name, axis.name, split)
+    outer, middle = [loops[0] for loops in names.values()], [loops[1] for loops in names.values() if loops[1:]]
+    inner = [loop for axis in registers for loop in names[axis][2:]]
+    draft.reorder(stage.name, [*outer, *middle, *inner])
+    joined = draft.fuse(stage.name, outer)
+    draft.annotate(stage.name, PARALLEL, joined)
+    draft.annotate(stage.name, UNROLL, *(inner[:-1] if vectors else inner))
+    draft.annotate(stage.name, VECTOR, *(inner[-1:] if vectors else ()))
+    return Tiled(joined, middle[-1] if middle else joined)
+
+
+def _block(draft: Draft, stage: Stage, axis: Axis, tile: tuple[Extent, ...], usual: int) -> Extent:
+    """How many tiles of an axis a block has, as a knob."""
+    block = draft.knob(draft.free_name(stage.name, f"{axis.name}_1"), blocks(axis.extent, bool(tile)), usual)
+    pieces = covered(axis.extent, times(tile))
+    whole = covered(pieces, block)
+    draft.require(times([whole, block, 8]) <= times([pieces, 9]), f"few tiles in blocks of {axis.name} are empty")
+    draft.derive(draft.free_name(stage.name, f"{axis.name}_0"), whole)
+    return block
+
+
+def _tile_sums(draft: Draft, sums: Stage, along: str, rows: str | None, lanes: int) -> None:
+    outer, vector = draft.split(sums.name, along, (lanes,))
+    last = next((axis for axis in reversed(sums.reduced) if axis.extent > 1), sums.reduced[-1])
+    steps = unrolls(last.extent)
+    short = last.extent <= _SHORT  # as the side of a filter
+    deep = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), steps, steps[-1] if short else 1)
+    before = [axis.name for axis in sums.reduced if axis != last]
+    turns, unrolled = draft.split(sums.name, last.name, (deep,))
+    alone = [axis.name for axis in sums.axes if axis.name not in (along, rows)]
+    tile = [*([rows] if rows else []), outer]
+    draft.reorder(sums.name, [*alone, *before, turns, unrolled, *tile, vector])
+    draft.annotate(sums.name, UNROLL, unrolled, *tile)
+    draft.annotate(sums.name, VECTOR, vector)

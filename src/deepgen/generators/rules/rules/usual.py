@@ -1,0 +1,70 @@
+"""What to take without a search: register tiles that keep the multipliers busy, blocks that stay in caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from deepgen.generators.rules.rules import candidates
+from deepgen.generators.rules.rules.candidates import ROWS, VECTORS, thread_counts, up_to
+from deepgen.targets import Cpu
+
+_TASKS = 4  # for each thread: the last of them to finish wait for little
+_WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as computing some of these
+
+
+def register_tile(cpu: Cpu, rows: int, columns: int, lanes: int) -> tuple[float, int, int]:
+    """Rows and vectors of the tile that covers so many rows and columns in the least time, and that time."""
+    fitting = [
+        (r, v)
+        for r in up_to(ROWS, rows)
+        for v in up_to(VECTORS, -(-columns // lanes))
+        if registers(r, v) <= cpu.vector_registers
+    ]
+    return min((_cost(rows, columns, r, v, lanes), r, v) for r, v in fitting)
+
+
+def blocks(
+    cpu: Cpu, extents: Mapping[str, int], tiles: Mapping[str, int], panels: str | None, column: int
+) -> dict[str, int]:
+    """How many tiles of each axis a block has.
+
+    `column` bytes are read for each element of the axis `panels`: a block of them stays in the second cache, and as
+    many tiles as possible of the last other axis pass over it, as long as every thread has several blocks.
+    """
+    out = dict.fromkeys(extents, 1)
+    pieces = {axis: -(-extent // tiles.get(axis, 1)) for axis, extent in extents.items()}
+    if panels is not None:
+        room = max(1, cpu.l2_bytes // 2 // max(1, column * tiles[panels]))
+        out[panels] = max(b for b in _whole(pieces[panels], True) if b <= room)
+    for axis in reversed([axis for axis in extents if axis != panels]):
+        others = prod(pieces[a] // out[a] for a in extents if a != axis)
+        found = [b for b in _whole(pieces[axis], axis in tiles) if others * pieces[axis] // b >= _TASKS * cpu.cores]
+        out[axis] = max(found, default=1)
+    return out
+
+
+def _whole(pieces: int, tiled: bool) -> list[int]:
+    """Sizes of blocks that leave no part of one."""
+    return [size for size in candidates.blocks(pieces, tiled) if pieces % size == 0]
+
+
+def threads(cpu: Cpu, operations: int) -> int:
+    """As many as have enough to do."""
+    return max(count for count in thread_counts(cpu.cores) if count == 1 or operations >= count * _WORTH_A_THREAD)
+
+
+def registers(rows: int, vectors: int) -> int:
+    """Sums, one row of vectors, and the numbers that these are multiplied with, which compilers load ahead."""
+    return rows * vectors + vectors + rows
+
+
+def _cost(rows: int, columns: int, high: int, wide: int, lanes: int) -> float:
+    """Cycles of one step of the reduction.
+
+    Whole tiles: two multiply-adds or two loads in a cycle, and sums wait for the step before. The elements at the edges
+    are computed one by one.
+    """
+    whole = (rows // high) * (columns // (wide * lanes))
+    edges = rows * columns - whole * high * wide * lanes
+    return whole * (max(high * wide / 2, (high + wide) / 2, 4.0) + 0.1 * (high + wide)) + edges

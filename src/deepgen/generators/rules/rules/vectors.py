@@ -1,0 +1,80 @@
+"""Along which axis a reduction is computed in vectors, and what has to be packed for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deepgen.generators.rules.rules import facts
+from deepgen.operators.expr.nodes import Expression, Read, Stage, reads
+
+_MOST = 2  # axes that are tried
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A stage's axis along which vectors lie, the axis whose tiles use a vector again, and how tensors are read."""
+
+    axis: str
+    reused_along: str | None
+    loaded: tuple[str, ...]  # vectors are loaded from these as they lie
+    packed: tuple[str, ...]  # vectors can be loaded from these only once they are packed
+    single: tuple[str, ...]  # one element is multiplied with a vector
+
+
+def along_results(expression: Expression, stage: Stage, lanes: int) -> list[Vectors]:
+    """The axes of a reduction's results along which vectors may lie, the better ones first."""
+    found = []
+    for axis in stage.axes:
+        if axis.extent < lanes or (one := _vectors(expression, stage, axis.name)) is None:
+            continue
+        last = axis.name == stage.axes[-1].name
+        found.append(((len(one.packed), not last), one))
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])[:_MOST]]
+
+
+def along_reduction(expression: Expression, stage: Stage, lanes: int) -> bool:
+    """Whether vectors may lie along the innermost axis that is summed over."""
+    if not stage.reduced or stage.reduced[-1].extent < 2 * lanes:
+        return False
+    strides = [facts.stride(expression, read, stage.reduced[-1].name) for read in reads(stage.value)]
+    return 1 in strides and all(stride in (0, 1) for stride in strides)
+
+
+def contiguous(expression: Expression, stage: Stage, axis: str) -> bool:
+    """Whether all that a stage reads lies next to each other, or stays, along an axis."""
+    return all(facts.stride(expression, read, axis) in (0, 1) for read in reads(stage.value))
+
+
+def _vectors(expression: Expression, stage: Stage, axis: str) -> Vectors | None:
+    loaded, packed, single = [], [], []
+    found = reads(stage.value)
+    for read in found:
+        stride = facts.stride(expression, read, axis)
+        if stride == 0:
+            single.append(read.tensor)
+        elif stride == 1:
+            loaded.append(read.tensor)
+        elif packable(stage, read, axis):
+            packed.append(read.tensor)
+        else:
+            return None
+    if (not loaded and not packed) or set(packed) & {*loaded, *single}:
+        return None
+    moving = [read for read in found if read.tensor in (*loaded, *packed)]
+    return Vectors(
+        axis, _reused_along(stage, axis, moving), *(tuple(dict.fromkeys(names)) for names in (loaded, packed, single))
+    )
+
+
+def packable(stage: Stage, read: Read, axis: str) -> bool:
+    """Whether a copy can have the axis as its innermost dimension, and is used more often than it is made."""
+    along = [index for index in read.indices if axis in index.iterators]
+    reused = any(not facts.depends(read, other.name) for other in stage.axes if other.extent > 1)
+    return reused and len(along) == 1 and facts.plain(along[0]) == axis
+
+
+def _reused_along(stage: Stage, axis: str, moving: list[Read]) -> str | None:
+    """The axis whose tiles share vectors: the innermost that they do not depend on; else any other."""
+    others = [other.name for other in stage.axes if other.name != axis and other.extent > 1]
+    independent = [other for other in others if not any(facts.depends(read, other) for read in moving)]
+    return next(reversed(independent or others), None)

@@ -1,0 +1,203 @@
+"""A space of alternatives: one engine for each value of a knob, in which the knobs of the others do not exist."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepgen.space.definition import Knob
+from deepgen.space.diagram import Diagram, uniform_below
+from deepgen.space.engine import Size
+from deepgen.space.kinds import variable
+from deepgen.space.nodes import Nodes
+from deepgen.space.partial import Partial
+
+Places = tuple[tuple[int, ...], ...]  # by knob and place in an alternative: the place in the union
+_NEW, _OTHER = -1, -2  # in a row of an alternative: a knob that may take any value; a value that it does not have
+_TOGETHER = 1 << 14
+
+
+def alternatives(knobs: Sequence[Knob], by: str) -> Iterator[tuple[str, list[Knob], Places]]:
+    """For each value of the knob `by`: a mark, the knobs as they are there, and what their places mean in the union."""
+    (chosen,) = (k for k in knobs if k.name == by)
+    for place, value in enumerate(chosen.values):
+        fixed: dict[str, Any] = {k.name: k.values[0] for k in knobs if k.places == 1} | {by: value}
+        nodes = Nodes({k.name: variable(k) for k in knobs if k.places > 1 and k.name != by}, fixed)
+        own: list[Knob] = []
+        for knob in knobs:
+            exists = None if knob.when is None else nodes.condition(knob.when)
+            if knob.name == by:
+                own.append(replace(knob, values=(value,)))
+            elif exists is None or exists.op != "const":
+                own.append(knob)
+            elif exists.data:
+                own.append(replace(knob, when=None))
+            else:
+                own.append(Knob(knob.name, (), optional=True))
+                fixed[knob.name] = None  # for the conditions that come after it
+        yield f"{by}={value}", own, tuple(_places(k, mine, place) for k, mine in zip(knobs, own, strict=True))
+
+
+def _places(knob: Knob, own: Knob, chosen: int) -> tuple[int, ...]:
+    if not own.values:
+        return (len(knob.values),)
+    return (chosen,) if len(own.values) < len(knob.values) else tuple(range(own.places))
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What answers for one value, and how its rows become rows of the union and back."""
+
+    mark: str
+    engine: Diagram | Partial
+    places: Places
+
+    @cached_property
+    def _tables(self) -> list[npt.NDArray[np.int64]]:
+        return [np.array(places) for places in self.places]
+
+    @cached_property
+    def _back(self) -> list[dict[int, int]]:
+        return [{place: own for own, place in enumerate(places)} for places in self.places]
+
+    def outward(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.stack([table[rows[:, i]] for i, table in enumerate(self._tables)], axis=1)
+
+    def inward(self, row: Sequence[int]) -> list[int] | None:
+        found = [back.get(place, _OTHER) for back, place in zip(self._back, row, strict=True)]
+        return None if _OTHER in found else found
+
+    def towards(self, row: Sequence[int], absent: Sequence[int]) -> tuple[list[int], list[int]]:
+        """A row of another alternative as far as it fits here, and the places that are free: those of new knobs."""
+        here, free = [], []
+        for back, place, gone in zip(self._back, row, absent, strict=True):
+            here.append(back.get(place, _NEW if place == gone else _OTHER))
+            free.append(back.get(gone, _NEW))
+        return here, free
+
+
+@dataclass(frozen=True)
+class Union:
+    """The alternatives one after another: ranks go through the first, then through the second, and so on."""
+
+    parts: tuple[Alternative, ...]
+    by: int  # the knob that chooses
+
+    uniform = True
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(p.engine.ranks for p in self.parts))
+
+    def _starts(self, part: int) -> int:
+        return self._ends[part - 1] if part else 0
+
+    @property
+    def orders(self) -> tuple[tuple[str, ...], ...]:
+        return tuple((p.mark, *order) for p in self.parts for order in p.engine.orders)
+
+    @property
+    def ranks(self) -> int:
+        return self._ends[-1]
+
+    def count(self) -> int:
+        return sum(p.engine.count() for p in self.parts)
+
+    def size(self) -> Size:
+        sizes = [p.engine.size() for p in self.parts]
+        count = sum(s.count for s in sizes)
+        error = sqrt(sum((s.error * s.count) ** 2 for s in sizes)) / max(count, 1)
+        return Size(count, all(s.exact for s in sizes), error)
+
+    def empty(self) -> bool:
+        return all(p.engine.empty() for p in self.parts)
+
+    def row(self, rank: int) -> list[int] | None:
+        part = bisect_right(self._ends, rank)
+        row = self.parts[part].engine.row(rank - self._starts(part))
+        return None if row is None else self._outward(part, [row])[0]
+
+    def rank(self, row: Sequence[int]) -> int | None:
+        part = row[self.by]
+        own = self.parts[part].inward(row)
+        rank = None if own is None else self.parts[part].engine.rank(own)
+        return None if rank is None else self._starts(part) + rank
+
+    def contains(self, row: Sequence[int]) -> bool:
+        return self.rank(row) is not None
+
+    def rows(self, ranks: Sequence[int]) -> npt.NDArray[Any]:
+        rows = np.zeros((len(ranks), len(self.parts[0].places)), dtype=np.int32)
+        for part, at, own in self._grouped(ranks):
+            rows[at] = self.parts[part].outward(self.parts[part].engine.rows(own))
+        return rows
+
+    def valid(self, ranks: Sequence[int]) -> list[bool]:
+        found = [False] * len(ranks)
+        for part, at, own in self._grouped(ranks):
+            for i, fits in zip(at, self.parts[part].engine.valid(own), strict=True):
+                found[i] = fits
+        return found
+
+    def _grouped(self, ranks: Sequence[int]) -> Iterator[tuple[int, list[int], list[int]]]:
+        """By alternative: which of the ranks are its own, and as what."""
+        which = [bisect_right(self._ends, rank) if rank >= 0 else len(self.parts) for rank in ranks]
+        for part in range(len(self.parts)):
+            at = [i for i, own in enumerate(which) if own == part]
+            if at:
+                yield part, at, [int(ranks[i]) - self._starts(part) for i in at]
+
+    def chunks(self, start: int) -> Iterator[npt.NDArray[Any]]:
+        for part, alternative in enumerate(self.parts):
+            if start < self._ends[part]:
+                for rows in alternative.engine.chunks(max(0, start - self._starts(part))):
+                    yield alternative.outward(rows)
+
+    def drawn_rows(self, n: int, rng: np.random.Generator) -> npt.NDArray[Any]:
+        return self.rows(self.drawn_ranks(n, rng))
+
+    def drawn_ranks(self, n: int, rng: np.random.Generator) -> list[int]:
+        found: list[int] = []
+        share = min(self.size().count / self.ranks, 1.0)
+        while len(found) < n:
+            wanted = n - len(found)
+            ranks = uniform_below(wanted if share == 1.0 else min(int(wanted / share) + 64, _TOGETHER), self.ranks, rng)
+            found += [rank for rank, fits in zip(ranks.tolist(), self.valid(ranks.tolist()), strict=True) if fits]
+        return found[:n]
+
+    def one_knob_away(self, row: Sequence[int], absent: Sequence[int]) -> list[list[int]]:
+        part, own, free = self._here(row, absent)
+        near = self._outward(part, self.parts[part].engine.one_knob_away(own, free))
+        return near + [found for changes, found in self._across(row, absent) if changes == 0]
+
+    def repaired(self, row: Sequence[int], absent: Sequence[int]) -> list[list[int]]:
+        part, own, free = self._here(row, absent)
+        return self._outward(part, self.parts[part].engine.repaired(own, free)) + [r for _, r in self._across(row, absent)]
+
+    def _here(self, row: Sequence[int], absent: Sequence[int]) -> tuple[int, list[int], list[int]]:
+        part = row[self.by]
+        own, free = self.parts[part].towards(row, absent)
+        return part, own, free
+
+    def _across(self, row: Sequence[int], absent: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+        """In each other alternative the config that differs least, and in how many knobs that both have."""
+        for part, alternative in enumerate(self.parts):
+            if part != row[self.by]:
+                own, free = alternative.towards(row, absent)
+                own[self.by] = 0  # the change that is asked for
+                nearest = alternative.engine.nearest(own, free)
+                if nearest is not None:
+                    yield nearest[0], self._outward(part, [nearest[1]])[0]
+
+    def _outward(self, part: int, rows: list[list[int]]) -> list[list[int]]:
+        if not rows:
+            return []
+        return self.parts[part].outward(np.array(rows)).tolist()  # type: ignore[no-any-return]

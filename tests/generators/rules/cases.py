@@ -1,0 +1,155 @@
+"""Small operators of every kind that rules know, as expressions."""
+
+from __future__ import annotations
+
+import deepgen as dg
+from deepgen.operators.expr.elements import Element, Operand
+from deepgen.operators.expr.nodes import Expression
+
+
+def gemm(m: int, n: int, k: int, dtype: str = "f32", *, transposed: bool = False, epilogue: bool = False) -> Expression:
+    a, over = dg.tensor("A", (m, k), dtype), dg.reduce_axis("k", k)
+    b = dg.tensor("B", (n, k) if transposed else (k, n), dtype)
+    sums = {"i8": "i32", "bf16": "f32", "f16": "f32"}.get(dtype, dtype)
+
+    def product(i: Element, j: Element) -> Element:
+        other = b[j, over] if transposed else b[over, j]
+        return dg.sum(a[i, over].cast(sums) * other.cast(sums), over)
+
+    c = dg.compute("C", (m, n), product)
+    if not epilogue:
+        return dg.expression(c)
+    bias = dg.tensor("bias", (n,), sums)
+    return dg.expression(dg.compute("D", (m, n), lambda i, j: dg.maximum(c[i, j] + bias[j], 0)))
+
+
+def bmm(batch: int, m: int, n: int, k: int) -> Expression:
+    a, b, over = dg.tensor("A", (batch, m, k)), dg.tensor("B", (batch, k, n)), dg.reduce_axis("k", k)
+    return dg.expression(dg.compute("C", (batch, m, n), lambda x, i, j: dg.sum(a[x, i, over] * b[x, over, j], over)))
+
+
+def gemv(m: int, k: int) -> Expression:
+    a, x, over = dg.tensor("A", (m, k)), dg.tensor("x", (k,)), dg.reduce_axis("k", k)
+    return dg.expression(dg.compute("y", (m,), lambda i: dg.sum(a[i, over] * x[over], over)))
+
+
+def conv(size: int, ci: int, co: int, k: int, stride: int = 1, pad: int = 1, *, nchw: bool = False) -> Expression:
+    x = dg.tensor("x", (2, ci, size, size) if nchw else (2, size, size, ci))
+    weight = dg.tensor("weight", (co, ci, k, k) if nchw else (k, k, ci, co))
+    padded = _padded(x, size, ci, pad, nchw=nchw)
+    out = (size + 2 * pad - k) // stride + 1
+    rh, rw, rc = dg.reduce_axis("rh", k), dg.reduce_axis("rw", k), dg.reduce_axis("rc", ci)
+    if nchw:
+        return dg.expression(
+            dg.compute(
+                "y",
+                (2, co, out, out),
+                lambda n, c, h, w: dg.sum(
+                    padded[n, rc, h * stride + rh, w * stride + rw] * weight[c, rc, rh, rw], rc, rh, rw
+                ),
+            )
+        )
+    return dg.expression(
+        dg.compute(
+            "y",
+            (2, out, out, co),
+            lambda n, h, w, c: dg.sum(
+                padded[n, h * stride + rh, w * stride + rw, rc] * weight[rh, rw, rc, c], rh, rw, rc
+            ),
+        )
+    )
+
+
+def depthwise(size: int, channels: int, *, nchw: bool = False) -> Expression:
+    x = dg.tensor("x", (2, channels, size, size) if nchw else (2, size, size, channels))
+    weight = dg.tensor("weight", (channels, 3, 3) if nchw else (3, 3, channels))
+    padded, rh, rw = _padded(x, size, channels, 1, nchw=nchw), dg.reduce_axis("rh", 3), dg.reduce_axis("rw", 3)
+    if nchw:
+        shape = (2, channels, size, size)
+        return dg.expression(
+            dg.compute("y", shape, lambda n, c, h, w: dg.sum(padded[n, c, h + rh, w + rw] * weight[c, rh, rw], rh, rw))
+        )
+    return dg.expression(
+        dg.compute(
+            "y",
+            (2, size, size, channels),
+            lambda n, h, w, c: dg.sum(padded[n, h + rh, w + rw, c] * weight[rh, rw, c], rh, rw),
+        )
+    )
+
+
+def _padded(x: Operand, size: int, channels: int, pad: int, *, nchw: bool) -> Operand:
+    if not pad:
+        return x
+    wide = size + 2 * pad
+
+    def inside(h: Element, w: Element) -> Element:
+        return (h >= pad) & (h < size + pad) & (w >= pad) & (w < size + pad)
+
+    if nchw:
+        shape = (2, channels, wide, wide)
+        return dg.compute("p", shape, lambda n, c, h, w: dg.where(inside(h, w), x[n, c, h - pad, w - pad], 0))
+    shape = (2, wide, wide, channels)
+    return dg.compute("p", shape, lambda n, h, w, c: dg.where(inside(h, w), x[n, h - pad, w - pad, c], 0))
+
+
+def softmax(rows: int, cols: int, axis: int = 1) -> Expression:
+    x = dg.tensor("x", (rows, cols))
+    r, kept = dg.reduce_axis("r", (rows, cols)[axis]), (cols, rows)[axis]
+
+    def at(i: Element, j: Element) -> Element:
+        return i if axis else j
+
+    most = dg.compute("most", (kept,), lambda i: dg.max(x[i, r] if axis else x[r, i], r))
+    e = dg.compute("e", (rows, cols), lambda i, j: dg.exp(x[i, j] - most[at(i, j)]))
+    total = dg.compute("total", (kept,), lambda i: dg.sum(e[i, r] if axis else e[r, i], r))
+    return dg.expression(dg.compute("y", (rows, cols), lambda i, j: e[i, j] / total[at(i, j)]))
+
+
+def layer_norm(rows: int, cols: int) -> Expression:
+    x, gain, r = dg.tensor("x", (rows, cols)), dg.tensor("gain", (cols,)), dg.reduce_axis("r", cols)
+    mean = dg.compute("mean", (rows,), lambda i: dg.sum(x[i, r], r) / cols)
+    spread = dg.compute("spread", (rows,), lambda i: dg.sum((x[i, r] - mean[i]) * (x[i, r] - mean[i]), r) / cols)
+    return dg.expression(
+        dg.compute("y", (rows, cols), lambda i, j: (x[i, j] - mean[i]) * dg.rsqrt(spread[i] + 1e-5) * gain[j])
+    )
+
+
+def scan(shape: tuple[int, ...], axis: int) -> Expression:
+    x = dg.tensor("x", shape)
+    return dg.expression(dg.scan("y", shape, lambda *at: x[at], axis=axis))
+
+
+def elementwise(rows: int, cols: int) -> Expression:
+    x, b = dg.tensor("x", (rows, cols)), dg.tensor("b", (cols,))
+    return dg.expression(dg.compute("y", (rows, cols), lambda i, j: dg.tanh(x[i, j] + b[j])))
+
+
+def total(count: int) -> Expression:
+    x, r, c = dg.tensor("x", (count, 7)), dg.reduce_axis("r", count), dg.reduce_axis("c", 7)
+    return dg.expression(dg.compute("y", (1,), lambda i: dg.sum(x[r, c], r, c)))
+
+
+CASES = {
+    "gemm": gemm(20, 36, 17),
+    "gemm with B transposed and an epilogue": gemm(9, 19, 24, transposed=True, epilogue=True),
+    "gemm of bytes": gemm(13, 16, 20, "i8"),
+    "gemm in bf16": gemm(7, 24, 16, "bf16"),
+    "gemm in f64": gemm(6, 10, 8, "f64"),
+    "bmm": bmm(3, 8, 12, 5),
+    "gemv": gemv(11, 40),
+    "conv nhwc": conv(7, 5, 12, 3),
+    "conv nhwc, stride 2": conv(9, 4, 8, 3, 2),
+    "conv nchw": conv(8, 3, 6, 3, nchw=True),
+    "conv nchw, stride 2": conv(8, 3, 6, 3, 2, nchw=True),
+    "conv 1x1": conv(6, 8, 12, 1, 1, 0),
+    "depthwise nhwc": depthwise(7, 12),
+    "depthwise nchw": depthwise(9, 5, nchw=True),
+    "softmax": softmax(6, 37),
+    "softmax along columns": softmax(9, 22, 0),
+    "layer_norm": layer_norm(5, 33),
+    "scan": scan((4, 5, 18), 2),
+    "scan of rows": scan((4, 5, 18), 1),
+    "elementwise": elementwise(5, 21),
+    "one total": total(50),
+}
