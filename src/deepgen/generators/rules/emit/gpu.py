@@ -18,12 +18,14 @@ from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, Call, For,
 from deepgen.generators.rules.schedule.steps import BLOCKS, SERIAL, THREADS, VECTOR
 from deepgen.generators.templates import dialect
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Const, Read, Select, Value, children, reads
+from deepgen.operators.expr.nodes import Binary, Const, Expression, Read, Select, Unary, Value, children, reads
+from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 
 _OWN = ("expressions.h", "matrices.h", "emulate_lanes.h")
 _Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
+_LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
 _BLOCKS = 1  # of a multiprocessor: as many as there is room for
 
 
@@ -33,7 +35,11 @@ def kernel(program: Program, language: str, warp: int, name: str | None = None) 
     return Kernel(
         name=name or program.name,
         language=language,
-        sources=(Source(f"kernel.{'cu' if language == 'cuda' else 'hip'}", emit(program)), *own, *dialect.sources(language)),
+        sources=(
+            Source(f"kernel.{'cu' if language == 'cuda' else 'hip'}", emit(program)),
+            *own,
+            *dialect.sources(language),
+        ),
         flags=("-std=c++17", f"-DWARP={warp}"),
         plan=LaunchPlan(tuple(_step(program, n) for n in range(len(program.launches)))),
     )
@@ -52,6 +58,13 @@ def emit(program: Program) -> str:
 
 def entry(program: Program, n: int) -> str:
     return f"deepgen_{Names().of(program.name)}_{n}"
+
+
+def missing_functions(expression: Expression) -> list[str]:
+    """The functions of an expression that HIP's compiler has only with a vendor's library."""
+    values = [v for stage in expression.stages for v in walk_value(stage.value)]
+    wide = {v.op for v in values if isinstance(v, Unary) and v.dtype == "f64"} & _LIBRARY
+    return sorted({f"{op} of f64" for op in wide} | {"pow" for v in values if isinstance(v, Binary) and v.op == "pow"})
 
 
 def _file(name: str) -> str:
@@ -145,6 +158,7 @@ class _Emitter:
             if statement.otherwise is not None:
                 lines += [f"{indent}}} else {{", *self.statement(statement.otherwise, place, depth + 1)]
             return [*lines, f"{indent}}}"]
+        assert isinstance(statement, For), "what keeps a compiler from moving loads is for processors"
         inner = place.inside(statement.variable, statement.extent)
         if statement.kind == VECTOR:
             return [indent + line for line in self.vector(statement, inner)]
@@ -178,7 +192,9 @@ class _Emitter:
         for read in call.places:
             buffer, offset = place.buffers[read.tensor], read.indices[0]
             shared = buffer.scope == "shared"
-            args.append(scope.place(buffer, offset) if shared else f"{scope.name(buffer.name)} + ({scope.index(offset)})")
+            args.append(
+                scope.place(buffer, offset) if shared else f"{scope.name(buffer.name)} + ({scope.index(offset)})"
+            )
         return f"{call.name}({', '.join(args)});"
 
     # Stores
@@ -219,29 +235,37 @@ class _Emitter:
             real = " && ".join(f"{'' if wanted else '!'}({scope.value(c).text})" for c, wanted in asked) or "true"
             along = read.indices[0] - iterator(loop.variable)
             if loop.variable not in read.indices[0].iterators:
-                one = f"{real} ? {scope.element(buffer, read.indices[0])} : {buffer.dtype}{{}}"
-                lines.append(f"const {buffer.dtype} {variable} = {one if asked else scope.element(buffer, read.indices[0])};")
+                one = scope.element(buffer, read.indices[0])
+                lines.append(
+                    f"const {buffer.dtype} {variable} = {f'{real} ? {one} : {buffer.dtype}{{}}' if asked else one};"
+                )
                 loaded[read] = variable
             elif loop.variable not in along.iterators:
                 width = scope.together(buffer, along, loop.extent)
-                start = scope.place(buffer, along) if buffer.scope == "shared" else scope.pointer(buffer, along)
-                if buffer.scope == "shared" and buffer.swizzle and width < loop.extent:
+                if buffer.swizzle and width < loop.extent:
                     continue  # its parts do not lie side by side
-                where = "shared" if buffer.scope == "shared" else "plain"
-                kind = f"{width}, {buffer.dtype}, {loop.extent}"
-                lines.append(f"const Vec<{buffer.dtype}, {loop.extent}> {variable} = read_{where}<{kind}>({start}, {real});")
+                shared = buffer.scope == "shared"
+                call = f"read_{'shared' if shared else 'plain'}<{width}, {buffer.dtype}, {loop.extent}>"
+                first = scope.place(buffer, along) if shared else scope.pointer(buffer, along)
+                lines.append(f"const Vec<{buffer.dtype}, {loop.extent}> {variable} = {call}({first}, {real});")
                 loaded[read] = f"{variable}.v[{counter}]"
-        buffer, start = place.buffers[store.buffer], store.indices[0] - iterator(loop.variable)
-        text = self.scope(place, loaded).value(store.value).text
+        to, start = place.buffers[store.buffer], store.indices[0] - iterator(loop.variable)
+        value = store.value
+        if store.reduce:
+            value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
+        text = self.scope(place, loaded).value(value).text
         turns = f"DG_UNROLL for (int {counter} = 0; {counter} < {loop.extent}; ++{counter})"
-        if buffer.scope in HELD or buffer.swizzle:
-            one = self.stored(buffer, store.indices[0], text, place)
+        if to.scope in HELD or to.swizzle:
+            one = self.stored(to, store.indices[0], text, place)
             return ["{", *(f"    {line}" for line in (*lines, f"{turns} {one}")), "}"]
-        out = f"Vec<{buffer.dtype}, {loop.extent}> out;"
-        width = scope.together(buffer, start, loop.extent)
-        to = scope.place(buffer, start) if buffer.scope == "shared" else scope.pointer(buffer, start)
-        where = "shared" if buffer.scope == "shared" else "global"
-        lines += [out, f"{turns} out.v[{counter}] = {narrowed(buffer.dtype, text)};", f"write_{where}<{width}>({to}, out);"]
+        width, shared = scope.together(to, start, loop.extent), to.scope == "shared"
+        lines += [
+            f"Vec<{to.dtype}, {loop.extent}> out;",
+            f"{turns} out.v[{counter}] = {narrowed(to.dtype, text)};",
+            f"write_shared<{width}>({scope.place(to, start)}, out);"
+            if shared
+            else f"write_global<{width}>({scope.pointer(to, start)}, out);",
+        ]
         return ["{", *(f"    {line}" for line in lines), "}"]
 
     def stored(self, buffer: Buffer, offset: Index, text: str, place: _Place) -> str:
@@ -253,13 +277,15 @@ class _Emitter:
     def copy_ahead(self, loop: For, store: Store, place: _Place) -> list[str]:
         """A copy that the hardware does on its own; nothing where it cannot."""
         scope, to = self.scope(place), place.buffers[store.buffer]
-        value, real = store.value, "true"
+        value: Value = store.value
+        real = "true"
         if isinstance(value, Select) and value.otherwise == Const(0, value.dtype):
-            value, real = value.then, scope.value(value.condition).text
+            real = scope.value(value.condition).text
+            value = value.then
         if not isinstance(value, Read) or value.dtype != to.dtype or value.tensor not in self.program.buffers:
             return []
         source, zero = place.buffers[value.tensor], {loop.variable: 0}
-        first, last = (i.substitute(zero) for i in (value.indices[0], store.indices[0]))
+        first, last = value.indices[0].substitute(zero), store.indices[0].substitute(zero)
         if value.indices[0] - first != iterator(loop.variable):
             return []
         width = min(scope.together(source, first, loop.extent), scope.together(to, last, loop.extent))
@@ -286,6 +312,6 @@ def _reads_if(value: Value, asked: _Asked) -> Iterator[tuple[Read, _Asked]]:
 
 
 def _of_two(value: Value, kind: str) -> str:
-    assert hasattr(value, "op")
+    assert isinstance(value, Binary)
     infix = {"add": "+", "mul": "*"}.get(value.op)
     return f"a {infix} b" if infix and not dtype(kind).integer else f"{value.op}_{kind}(a, b)"

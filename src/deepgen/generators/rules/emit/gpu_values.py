@@ -84,5 +84,9 @@ def widened(buffer: Buffer, text: str) -> str:
 
 def row_bits(buffer: Buffer) -> int:
     """From which bit of a place on rows are told apart; those of less than all banks count together."""
-    row = buffer.sizes[-1] * dtype(buffer.dtype).bytes if len(buffer.strides) < 2 else buffer.strides[-2] * dtype(buffer.dtype).bytes
+    row = (
+        buffer.sizes[-1] * dtype(buffer.dtype).bytes
+        if len(buffer.strides) < 2
+        else buffer.strides[-2] * dtype(buffer.dtype).bytes
+    )
     return max(7, row.bit_length() - 1)

@@ -22,7 +22,6 @@ from deepgen.generators.rules.lower.ir import (
     children,
     sequence,
     walk,
-    with_children,
 )
 from deepgen.operators.expr.nodes import reads
 
@@ -69,9 +68,11 @@ def _placed(statement: Stmt, since: _Since, shared: frozenset[str]) -> tuple[Stm
 def _composite(statement: Stmt) -> bool:
     """Whether threads meet in it, so that barriers may stand inside."""
     inside = list(walk(statement))
-    return any(isinstance(s, Barrier) or isinstance(s, Alloc) and s.buffer.scope == "shared" for s in inside) or (
-        isinstance(statement, (Seq, Alloc, For)) and any(isinstance(s, Store) and s.joined for s in inside)
-    ) or isinstance(statement, Seq)
+    return (
+        any(isinstance(s, Barrier) or (isinstance(s, Alloc) and s.buffer.scope == "shared") for s in inside)
+        or (isinstance(statement, (Seq, Alloc, For)) and any(isinstance(s, Store) and s.joined for s in inside))
+        or isinstance(statement, Seq)
+    )
 
 
 def _done(statement: Stmt, shared: frozenset[str]) -> _Since:

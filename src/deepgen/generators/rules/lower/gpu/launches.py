@@ -145,7 +145,7 @@ def _guarded_by_threads(state: State, planned: Planned, extents: Mapping[str, in
 
 
 def _needed_guards(state: State, planned: Planned) -> tuple[Index, ...]:
-    """Guards of what may be computed beyond the edges are left out: nobody reads it there, and all can be read for it."""
+    """Without guards of what may be computed beyond the edges, where nobody reads it and its operands are there."""
     region = 2 * sum(bool(base.terms or base.constant) for base in planned.bases.values())
     if planned.tensorized:
         kept = {loop.variable for loop in planned.loops if not loop.reduced}
@@ -265,7 +265,9 @@ class _GpuBuilder(Builder):
         for p in ahead:
             hosts = any(other.at and other.at[0] == p.stage.name for other in self.state.stages.values())
             if hosts or any(read.tensor in beside for read in reads(p.stage.value)):
-                what = f"stage {p.stage.name} needs others that are computed in the same turn: it cannot be filled ahead"
+                what = (
+                    f"stage {p.stage.name} needs others that are computed in the same turn: it cannot be filled ahead"
+                )
                 raise BadInput(what, allowed="copies of what is there before")
         body = self.nest(planned, loops[1:], started)
         for inner in reversed(self.inner(planned, loop)):

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from deepgen.generators.rules.lower.bounds import Known
 from deepgen.generators.rules.lower.flatten import flat
 from deepgen.generators.rules.lower.gpu.barriers import with_barriers
-from deepgen.generators.rules.lower.gpu.launches import Launch, Program, build
 from deepgen.generators.rules.lower.gpu.lanes import in_own_lane
+from deepgen.generators.rules.lower.gpu.launches import Launch, Program, build
 from deepgen.generators.rules.lower.gpu.shared import in_shared_memory
 from deepgen.generators.rules.lower.gpu.unrolled import with_registers
 from deepgen.generators.rules.lower.gpu.vectors import with_vectors

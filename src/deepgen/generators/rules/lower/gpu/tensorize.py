@@ -205,9 +205,7 @@ def _operands(planned: Planned, intrinsic: MatrixProduct, rows: str, columns: st
         what = f"stage {stage.name} is no sum of products of {intrinsic.operand} in {intrinsic.sum}"
         raise BadInput(what, where=intrinsic.name)
     places = planned.absolute()
-    depends = [
-        {v for i in read.indices for v in i.substitute(places).iterators} & {rows, columns} for read in found
-    ]
+    depends = [{v for i in read.indices for v in i.substitute(places).iterators} & {rows, columns} for read in found]
     if depends == [{rows}, {columns}]:
         return found[0], found[1]
     if depends == [{columns}, {rows}]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deepgen.generators.rules.lower.bounds import conditions
-from deepgen.generators.rules.lower.ir import For, If, Stmt, Store, with_children
+from deepgen.generators.rules.lower.gpu.unrolled import HELD
+from deepgen.generators.rules.lower.ir import Alloc, For, If, Stmt, Store, with_children
+from deepgen.generators.rules.lower.ir import walk as walk_statements
 from deepgen.generators.rules.lower.simplify import all_of
 from deepgen.generators.rules.schedule.steps import UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
@@ -15,22 +17,29 @@ from deepgen.operators.expr.nodes import with_children as with_operands
 _MOST = 32  # elements of a vector
 
 
-def with_vectors(statement: Stmt) -> Stmt:
+def with_vectors(body: Stmt) -> Stmt:
     """What cannot be a vector is written out one by one."""
-    statement = with_children(statement, with_vectors)
+    held = {s.buffer.name for s in walk_statements(body) if isinstance(s, Alloc) and s.buffer.scope in HELD}
+    return _with_vectors(body, frozenset(held))
+
+
+def _with_vectors(statement: Stmt, held: frozenset[str]) -> Stmt:
+    statement = with_children(statement, lambda s: _with_vectors(s, held))
     if not isinstance(statement, For) or statement.kind != VECTOR:
         return statement
-    return _vector(statement) or replace(statement, kind=UNROLL)
+    return _vector(statement, held) or replace(statement, kind=UNROLL)
 
 
-def _vector(loop: For) -> Stmt | None:
+def _vector(loop: For, held: frozenset[str]) -> Stmt | None:
     asked: tuple[Index, ...] = ()
     body = loop.body
     if isinstance(body, If) and body.otherwise is None:
         asked, body = body.conditions, body.then
     if loop.limits or loop.extent > _MOST or loop.extent & (loop.extent - 1) or not isinstance(body, Store):
         return None
-    if body.joined or body.reduce or not _along(body.indices[0], loop.variable):
+    if body.joined or (body.reduce and body.buffer not in held):
+        return None
+    if not body.reduce and not _along(body.indices[0], loop.variable):
         return None
     outside = [_for_all(c, loop) for c in asked]
     value = _with_one_choice(body.value, loop)

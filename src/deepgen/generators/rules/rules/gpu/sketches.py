@@ -1,0 +1,129 @@
+"""The sketches of an expression on a GPU: each part of it by matrix units, by threads, or by rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice, product
+from typing import TypeAlias
+
+from deepgen.generators.rules.rules.gpu import rows, tensor, threads
+from deepgen.generators.rules.rules.gpu.groups import Group, changed, groups, inlined
+from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
+from deepgen.generators.rules.rules.padding import with_padding
+from deepgen.generators.rules.rules.sketch import Sketch
+from deepgen.generators.rules.schedule import steps as s
+from deepgen.operators.expr.nodes import Expression, Stage
+from deepgen.targets.gpu import Gpu
+
+_MOST = 6  # sketches of an expression
+_FEW = 256  # results: below that, threads had better share a reduction
+Way: TypeAlias = "tuple[tuple[s.Step, ...], Callable[[Plan, Expression], None]]"  # stages it makes, then its loops
+
+
+def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
+    """The better ones first."""
+    base = with_padding(expression)
+    found: dict[str, Sketch] = {}
+    for matrices in (True, False):
+        kept = frozenset(_operands(base, gpu)) if matrices else frozenset()
+        first, plain = inlined(base, kept)
+        if matrices and not any(tensor.contraction(stage, gpu) for stage in plain.stages):
+            continue
+        parts = [group for group in groups(plain) if group.last.name not in kept]
+        choices = product(*(_ways(plain, group, gpu, matrices) for group in parts))
+        for ways in islice(choices, _MOST - len(found)):
+            plan = Plan(base, gpu)
+            try:
+                made = _made(plan, first, plain, ways)
+            except Useless:
+                continue
+            found.setdefault(made.name, made)
+    return list(found.values())
+
+
+def _operands(expression: Expression, gpu: Gpu) -> set[str]:
+    """The stages that products of matrices read."""
+    _, plain = inlined(expression, frozenset(stage.name for stage in expression.stages))
+    found = [c for stage in plain.stages if (c := tensor.contraction(stage, gpu))]
+    return {read.tensor for c in found for read in (c.left, c.right)} & {stage.name for stage in expression.stages}
+
+
+def _made(plan: Plan, first: tuple[s.Step, ...], plain: Expression, ways: tuple[Way, ...]) -> Sketch:
+    stages = tuple(step for way, _ in ways for step in way)
+    whole = changed(plain, stages)
+    plan.step(*first, *stages)
+    for _, arrange in reversed(ways):
+        arrange(plan, whole)
+    return plan.sketch()
+
+
+def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool) -> list[Way]:
+    """How the loops of a part may be arranged."""
+    found: list[Way] = []
+    sums = group.sums[0] if group.sums and not group.rows else None
+    if sums is None and group.last.reduce is not None and not group.last.scan:
+        sums = group.last
+    if matrices and sums is not None and (c := tensor.contraction(sums, gpu)):
+        for all_taps in (True, False) if c.taps else (True,):
+            found.append(_by_matrices(expression, group, sums, gpu, all_taps))
+        return found
+    few = rows.serves(group) and (group.rows or _is_few(group.last))
+    row_way: list[Way] = [((), lambda plan, _: rows.by_rows(plan, group))] if rows.serves(group) else []
+    if few:
+        found += row_way
+    if not group.rows:
+        if sums is not None and threads.shareable(sums):
+            found.append(_by_threads(group, sums, shared=True))
+        found.append(_by_threads(group, sums, shared=False))
+    return found if few else [*found, *row_way]
+
+
+def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, all_taps: bool) -> Way:
+    written, name = _written(group, sums, "warp")
+    c = tensor.contraction(sums, gpu)
+    assert c is not None
+    copies = tensor.copies(expression, c)
+    renamed = tuple(s.CacheRead(step.tensor, step.name, step.scope, (name,)) for step in copies
+                    if isinstance(step, s.CacheRead))  # fmt: skip
+
+    def arrange(plan: Plan, whole: Expression) -> None:
+        made = tensor.contraction(_with_operands(whole.stage(name), sums), gpu)
+        assert made is not None
+        tensor.by_matrices(plan, Group(whole.stage(group.last.name)), made, all_taps=all_taps)
+
+    return (*written, *renamed), arrange
+
+
+def _with_operands(stage: Stage, like: Stage) -> Stage:
+    """A stage with the operands that it had before they were copied."""
+    return Stage(stage.name, stage.axes, like.value, stage.reduce, stage.reduced, stage.scan)
+
+
+def _by_threads(group: Group, sums: Stage | None, *, shared: bool) -> Way:
+    if sums is None or sums.scan:
+        return (), lambda plan, whole: threads.by_threads(plan, Group(whole.stage(group.last.name)), shared=False)
+    written, name = _written(group, sums, "register")
+    copies = tuple(s.CacheRead(r.tensor, f"{r.tensor}.shared", "shared", (name,)) for r in threads.operands(sums))
+
+    def arrange(plan: Plan, whole: Expression) -> None:
+        made = _with_operands(whole.stage(name), sums)
+        threads.by_threads(plan, Group(whole.stage(group.last.name), (made,)), shared=shared)
+
+    return (*written, *(copies if shared else ())), arrange
+
+
+def _written(group: Group, sums: Stage, scope: str) -> tuple[tuple[s.Step, ...], str]:
+    """Where the sums themselves are stored, they are added up in registers; the name of the stage that does it."""
+    if group.last.name != sums.name:
+        return (), sums.name
+    return (s.CacheWrite(sums.name, f"{sums.name}.sums", scope),), f"{sums.name}.sums"
+
+
+def _is_few(stage: Stage) -> bool:
+    """Whether there are few results, or long reductions for each of them."""
+    results, added = 1, 1
+    for axis in stage.axes:
+        results *= axis.extent
+    for axis in stage.reduced:
+        added *= axis.extent
+    return results < _FEW or added >= _FEW
