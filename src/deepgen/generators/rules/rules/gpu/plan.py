@@ -37,8 +37,7 @@ class Plan:
         found = [*dict.fromkeys(values)]
         if len(found) == 1 and isinstance(found[0], int):
             return found[0]
-        taken = {knob.name for knob in self.knobs}
-        name = next(n for n in (name if i == 0 else f"{name}_{i}" for i in range(len(taken) + 1)) if n not in taken)
+        name = _free(name, "{}_{}", [knob.name for knob in self.knobs])
         self.knobs.append(Tuned(name, tuple(found), usual if usual in found else found[0]))
         return knob_ref(name)
 
@@ -48,11 +47,12 @@ class Plan:
             if not expr:
                 raise Useless(words)
             return
+        words = _free(words, "{} ({})", [requirement.name for requirement in self.requirements])
         self.requirements.append(Requirement(words, expr))
 
     def derive(self, name: str, value: Extent) -> None:
         if not isinstance(value, int):
-            self.derived[name] = value
+            self.derived[_free(name, "{}_{}", list(self.derived))] = value
 
     def step(self, *steps: s.Step) -> None:
         self.steps += steps
@@ -80,6 +80,12 @@ class Plan:
             tuple(self.derived.items()),
             tuple(self.requirements),
         )
+
+
+def _free(name: str, numbered: str, taken: Sequence[str]) -> str:
+    """A name that is not taken: of parts of an expression that are scheduled alike, the second gets a number."""
+    tries = (name if n == 1 else numbered.format(name, n) for n in range(1, len(taken) + 2))
+    return next(one for one in tries if one not in taken)
 
 
 class Useless(Exception):

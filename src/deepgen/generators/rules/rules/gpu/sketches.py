@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice, product
+from math import log2
 from typing import TypeAlias
 
 from deepgen.generators.rules.rules.gpu import rows, tensor, threads
 from deepgen.generators.rules.rules.gpu.groups import Group, changed, groups, inlined
 from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
 from deepgen.generators.rules.rules.padding import with_padding
-from deepgen.generators.rules.rules.sketch import Sketch
+from deepgen.generators.rules.rules.sketch import Sketch, space_of
 from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Stage
+from deepgen.space import Value
 from deepgen.targets.gpu import Gpu
 
 _MOST = 6  # sketches of an expression
+_LOOKED_AT = 300  # configs
 _FEW = 256  # results: below that, threads had better share a reduction
 Way: TypeAlias = "tuple[tuple[s.Step, ...], Callable[[Plan, Expression], None]]"  # stages it makes, then its loops
 
@@ -39,6 +42,20 @@ def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
                 continue
             found.setdefault(made.name, made)
     return list(found.values())
+
+
+def near_usual(sketch: Sketch) -> dict[str, Value]:
+    """The config to take without a search: the usual one, or of some that there are the one nearest to it."""
+    usual, space = sketch.usual(), space_of(sketch.name, [sketch])
+    if space.contains(usual):
+        return usual
+    return min((dict(config) for config in space.sample(_LOOKED_AT, seed=0)), key=lambda config: _apart(config, usual))
+
+
+def _apart(one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
+    """How many doublings lie between two configs."""
+    pairs = ((value, other[name]) for name, value in one.items() if name in other)
+    return sum(abs(log2(a + 1) - log2(b + 1)) for a, b in pairs if isinstance(a, int) and isinstance(b, int))
 
 
 def _operands(expression: Expression, gpu: Gpu) -> set[str]:

@@ -77,16 +77,17 @@ def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> 
     """The steps of a launch. With `all_taps`, a copy of an operand serves all taps of a filter."""
     out, sums, mma = group.last, c.stage.name, c.intrinsic
     plan.names.append("matrix_taps" if all_taps and c.taps else "matrix")
-    inner = {a.name: _inner(plan, a, side, size) for side, size in ((c.rows, mma.m), (c.columns, mma.n)) for a in side}
+    inner: dict[str, Extent] = {}
+    tiles: dict[str, Extent] = {}
+    warps: dict[str, Extent] = {}
     for side, size, words in ((c.rows, mma.m, "rows"), (c.columns, mma.n, "columns")):
-        whole = product_of(*(inner[a.name] for a in side))
-        plan.require(whole == size, f"{size} {words} of a product")
-    tiles, warps = {}, {}
-    for side in (c.rows, c.columns):
+        usual = _usual(side, size)
         for axis in side:
-            last = axis == side[-1]
-            tiles[axis.name] = plan.knob(f"{axis.name}_tiles", _TILES if last else (1, 2, 4), 4 if last else 1)
-            warps[axis.name] = plan.knob(f"{axis.name}_warps", _WARPS if last else (1, 2, 4), 2 if last else 1)
+            few, last = usual[axis.name], axis == side[-1]
+            inner[axis.name] = plan.knob(f"{axis.name}_inner", _inner(axis, side, size), few.inner)
+            tiles[axis.name] = plan.knob(f"{axis.name}_tiles", _TILES if last else _TILES[:3], few.tiles)
+            warps[axis.name] = plan.knob(f"{axis.name}_warps", _WARPS if last else _WARPS[:3], few.warps)
+        plan.require(product_of(*(inner[a.name] for a in side)) == size, f"{size} {words} of a product")
     chunk = plan.knob("chunk", [n for n in _CHUNKS if c.along.extent % (n * mma.k) == 0], 2)
     depth = plan.knob("depth", _DEPTHS, 3)
     warp = {name: product_of(tiles[name], inner[name]) for name in inner}
@@ -106,15 +107,44 @@ def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> 
     _limits(plan, c, tiles, threads_y, product_of(depth, total_of(*shared)))
 
 
-def _inner(plan: Plan, axis: Axis, side: tuple[Axis, ...], size: int) -> Extent:
-    """How much of an axis lies in one product."""
+def _inner(axis: Axis, side: tuple[Axis, ...], size: int) -> list[int]:
+    """How much of an axis may lie in one product."""
     if len(side) == 1:
-        return size
-    values = [n for n in (1, 2, 4, 8, 16) if n <= size]
-    exact = [n for n in values if axis.extent % n == 0]
-    largest = max(side, key=lambda a: (max(n for n in values if a.extent % n == 0), side.index(a)))
-    usual = max(exact) if axis == largest else 1
-    return plan.knob(f"{axis.name}_inner", values if len(exact) < 2 else exact, usual)
+        return [size]
+    return [n for n in (1, 2, 4, 8, 16) if n <= min(size, axis.extent)]
+
+
+@dataclass(frozen=True)
+class _Parts:
+    inner: int
+    tiles: int
+    warps: int
+
+
+def _usual(side: tuple[Axis, ...], size: int) -> dict[str, _Parts]:
+    """A tile for two warps of four products each along a side, with as few elements beyond the edges as can be."""
+    inner: dict[str, int] = {}
+    for exact in (True, False):
+        for axis in reversed(side):
+            left = size // (inner[axis.name] if axis.name in inner else 1)
+            for other in side:
+                left //= inner.get(other.name, 1) if other != axis else 1
+            before = inner.get(axis.name, 1)
+            fitting = [n for n in (1, 2, 4, 8, 16) if before * n <= axis.extent and n <= left]
+            inner[axis.name] = before * max(n for n in fitting if not exact or axis.extent % (before * n) == 0)
+    found: dict[str, _Parts] = {}
+    tiles, warps = 4, 2
+    for axis in reversed(side):
+        room = max(1, axis.extent // inner[axis.name])
+        own = _power(min(room, tiles))
+        beside = _power(min(room // own, warps))
+        tiles, warps = tiles // own, warps // beside
+        found[axis.name] = _Parts(inner[axis.name], own, beside)
+    return found
+
+
+def _power(number: int) -> int:
+    return 1 << (max(number, 1).bit_length() - 1)
 
 
 def _result(plan: Plan, c: Contraction, out: Stage, parts: dict[str, tuple[Extent, Extent, Extent]]) -> None:
