@@ -6,10 +6,10 @@
 typedef short i16;
 
 #ifndef INFINITY
-#define INFINITY __builtin_huge_valf()
+#define INFINITY float_of_bits(0x7F800000u)
 #endif
 #ifndef NAN
-#define NAN __builtin_nanf("")
+#define NAN float_of_bits(0x7FC00000u)
 #endif
 #ifndef INT64_MIN
 #define INT64_MIN (-0x7FFFFFFFFFFFFFFFll - 1)

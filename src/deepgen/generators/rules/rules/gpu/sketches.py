@@ -84,12 +84,13 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool) -> lis
         for all_taps in (True, False) if c.taps else (True,):
             found.append(_by_matrices(expression, group, sums, gpu, all_taps))
         return found
-    few = rows.serves(group) and (group.rows or _is_few(group.last))
+    reused = sums is not None and threads.shareable(sums)
+    few = rows.serves(group) and (group.rows or (_is_few(group.last) and not reused))
     row_way: list[Way] = [((), lambda plan, _: rows.by_rows(plan, group))] if rows.serves(group) else []
     if few:
         found += row_way
     if not group.rows:
-        if sums is not None and threads.shareable(sums):
+        if sums is not None and reused:
             found.append(_by_threads(group, sums, shared=True))
         found.append(_by_threads(group, sums, shared=False))
     return found if few else [*found, *row_way]
