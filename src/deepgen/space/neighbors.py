@@ -78,9 +78,7 @@ def nearest(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int]) 
     return int(ahead[0][0]), _onward(layers, 0, 0, prices, ahead)
 
 
-def _onward(
-    layers: Sequence[Layer], level: int, state: int, prices: list[Ints], ahead: list[Ints]
-) -> dict[int, int]:
+def _onward(layers: Sequence[Layer], level: int, state: int, prices: list[Ints], ahead: list[Ints]) -> dict[int, int]:
     """The places of the cheapest walk from a state to the end."""
     places = {}
     for on in range(level, len(layers)):

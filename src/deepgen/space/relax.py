@@ -80,7 +80,9 @@ class _Relaxation:
         """Keep one more constraint, if the parts that it joins stay small."""
         joined = [p for p in self.done if constraint.scope.intersection(p.names)]
         try:
-            merged = self._compiled([n for p in joined for n in p.names], [c for p in joined for c in p.kept] + [constraint])
+            merged = self._compiled(
+                [n for p in joined for n in p.names], [c for p in joined for c in p.kept] + [constraint]
+            )
         except TooWide:
             return False
         self.done = [*(p for p in self.done if p not in joined), merged]

@@ -30,7 +30,9 @@ def unite(into: Space, spaces: Mapping[str, Space], by: str) -> None:
         own = {label: s.derivations[name].args[0] for label, s in spaces.items() if name in s.derivations}
         written = [(label, _renamed(expr, named)) for label, expr in own.items()]
         *others, (_, last) = written
-        named[name] = into.derive(name, reduce(lambda rest, o: where(sketch == o[0], o[1], rest), reversed(others), last))
+        named[name] = into.derive(
+            name, reduce(lambda rest, o: where(sketch == o[0], o[1], rest), reversed(others), last)
+        )
     for label, space in spaces.items():
         for requirement in space.requirements:
             condition = implies(sketch == label, _renamed(requirement.expr, named))

@@ -135,9 +135,7 @@ class Space:
             with self._lock:
                 ready = self._compiled
                 if ready is None:
-                    engine = open_engine(
-                        self.name, self.knobs, self.requirements, self.memory, self._orders, self._by
-                    )
+                    engine = open_engine(self.name, self.knobs, self.requirements, self.memory, self._orders, self._by)
                     ready = self._compiled = (engine, Rows(self.knobs))
         return ready
 
@@ -438,7 +436,9 @@ class Space:
             raise BadInput(f"the space file is not complete: {error!r}") from error
         space._by = data.get("union")
         if space._by is not None and (space._by not in space._knobs or space._knobs[space._by].when is not None):
-            raise BadInput(f"the space file names {space._by!r} as its union's knob", allowed="a knob without condition")
+            raise BadInput(
+                f"the space file names {space._by!r} as its union's knob", allowed="a knob without condition"
+            )
         if data.get("fingerprint", space.fingerprint()) != space.fingerprint():
             raise BadInput(f"the file of space {space.name!r} was changed: its fingerprint does not fit its content")
         return space

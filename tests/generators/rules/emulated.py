@@ -46,7 +46,7 @@ def library(programs: Sequence[Program], folder: Path, warp: int = 32) -> ctypes
         entries = (gpu.entry(named, launch) for launch in range(len(program.launches)))
         text += [_ENTRY.format(entry=entry, space=f"space{n}") for entry in entries]
     (folder / "all.cpp").write_text("\n".join(text))
-    flags = ("-O1", "-w", "-std=c++17", "-fPIC", "-shared", "-DDG_EMULATE", f"-DWARP={warp}")
+    flags = ("-O0", "-w", "-std=c++17", "-fPIC", "-shared", "-DDG_EMULATE", f"-DWARP={warp}")
     made = subprocess.run(
         [str(simt.COMPILER), *flags, "all.cpp", "-o", "all.so"], cwd=folder, capture_output=True, text=True, check=False
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -37,7 +38,7 @@ class Plan:
         found = [*dict.fromkeys(values)]
         if len(found) == 1 and isinstance(found[0], int):
             return found[0]
-        name = _free(name, "{}_{}", [knob.name for knob in self.knobs])
+        name = _free(re.sub(r"\W", "_", name), "{}_{}", [knob.name for knob in self.knobs])
         self.knobs.append(Tuned(name, tuple(found), usual if usual in found else found[0]))
         return knob_ref(name)
 

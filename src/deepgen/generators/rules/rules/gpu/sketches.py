@@ -81,9 +81,8 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool) -> lis
     if sums is None and group.last.reduce is not None and not group.last.scan:
         sums = group.last
     if matrices and sums is not None and (c := tensor.contraction(sums, gpu)):
-        for all_taps in (True, False) if c.taps else (True,):
-            found.append(_by_matrices(expression, group, sums, gpu, all_taps))
-        return found
+        taps = (True, False) if any(tap.extent > 1 for tap in c.taps) else (True,)
+        return [_by_matrices(expression, group, sums, gpu, all_taps) for all_taps in taps]
     reused = sums is not None and threads.shareable(sums)
     few = rows.serves(group) and (group.rows or (_is_few(group.last) and not reused))
     row_way: list[Way] = [((), lambda plan, _: rows.by_rows(plan, group))] if rows.serves(group) else []
@@ -100,16 +99,18 @@ def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, al
     written, name = _written(group, sums, "warp")
     c = tensor.contraction(sums, gpu)
     assert c is not None
-    copies = tensor.copies(expression, c)
-    renamed = tuple(s.CacheRead(step.tensor, step.name, step.scope, (name,)) for step in copies
-                    if isinstance(step, s.CacheRead))  # fmt: skip
 
     def arrange(plan: Plan, whole: Expression) -> None:
         made = tensor.contraction(_with_operands(whole.stage(name), sums), gpu)
         assert made is not None
         tensor.by_matrices(plan, Group(whole.stage(group.last.name)), made, all_taps=all_taps)
+        stages = {stage.name for stage in plan.expression.stages}
+        for read in (made.left, made.right):
+            if tensor.order(read, made) is not None:
+                threads.by_threads(plan, Group(whole.stage(tensor.packed_name(read.tensor, stages))), shared=False)
+                plan.names[-1] = "packed"
 
-    return (*written, *renamed), arrange
+    return (*written, *tensor.copies(expression, c, name)), arrange
 
 
 def _with_operands(stage: Stage, like: Stage) -> Stage:

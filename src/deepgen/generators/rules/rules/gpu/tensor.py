@@ -70,6 +70,12 @@ def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
     if along is None or len(inner) < len(stage.reduced) or along.extent % fitting[0].k:
         return None
     taps = tuple(a for a in stage.reduced if a != along)
+    for read in (one, other):
+        # What is summed over is a dimension of its own, so that it can be the innermost one.
+        if sum(along.name in i.iterators for i in read.indices) != 1 or along.name not in map(
+            facts.plain, read.indices
+        ):
+            return None
     return Contraction(stage, fitting[0], one, other, own[0], own[1], both, along, taps)
 
 
@@ -205,7 +211,8 @@ def _copied(
     """An operand's part in shared memory; its bytes."""
     sums, tensor = c.stage.name, read.tensor
     stages = {stage.name: stage for stage in plan.expression.stages}
-    own = tensor in stages
+    turned = order(read, c)
+    own = tensor in stages and turned is None
     name = tensor if own else f"{tensor}.shared"
     shape = plan.expression.shape_of(tensor)
     sizes = [reach(i, extents) for i in read.indices]
@@ -213,7 +220,8 @@ def _copied(
         plan.require(size <= whole, f"a block's part of {tensor} is not larger than all of it")
     bytes_each = dtype(read.dtype).bytes
     width = WIDEST // bytes_each
-    plan.require(divides(width, sizes[-1]) if not isinstance(sizes[-1], int) else sizes[-1] % width == 0,
+    last = sizes[(turned or range(len(sizes)))[-1]]
+    plan.require(divides(width, last) if not isinstance(last, int) else last % width == 0,
                  f"rows of {tensor} in shared memory are whole runs of {WIDEST} bytes")  # fmt: skip
     if own:
         plan.step(s.SetScope(name, "shared"))
@@ -221,11 +229,16 @@ def _copied(
     else:
         axes = [f"a{n}" for n in range(len(shape))]
     plan.step(s.ComputeAt(name, sums, loop))
+    if turned is not None:
+        for packed in (packed_name(tensor, set(stages)), name):
+            plan.step(s.Layout(packed, tuple(map(str, turned))))
+        axes = [axes[n] for n in turned]
+        plan.step(s.Reorder(name, tuple(axes)))
     _, by_y, by_x, run = plan.split(name, plan.fuse(name, axes), threads_y, 32, width)
     plan.bind(name, "thread.y", by_y)
     plan.bind(name, "thread.x", by_x)
     plan.bind(name, "vector", run)
-    swizzle = plan.knob(f"swizzle_{tensor}".replace(".", "_"), (0, 1, 2, 3), 3)
+    swizzle = plan.knob(f"swizzle_{tensor}", (0, 1, 2, 3), 3)
     plan.step(s.Pipeline(name, text(depth)), s.Swizzle(name, text(swizzle)))
     return product_of(bytes_each, *sizes)
 
@@ -247,14 +260,36 @@ def _limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent,
     plan.derive("registers", registers)
 
 
-def copies(expression: Expression, c: Contraction) -> tuple[s.Step, ...]:
-    """Steps that make stages: copies of operands that are tensors."""
+def order(read: Read, c: Contraction) -> tuple[int, ...] | None:
+    """The dimensions of an operand in an order in which matrices can be loaded from it; None where they have one.
+
+    Along what is summed over elements are neighbours, or, if they have two bytes, along an axis of rows or columns.
+    """
+    places = list(range(len(read.indices)))
+    along = [n for n in places if c.along.name in read.indices[n].iterators]
+    turned = facts.plain(read.indices[-1]) in {a.name for a in (*c.rows, *c.columns)}
+    if along[0] == places[-1] or (turned and dtype(read.dtype).bytes == 2):
+        return None
+    return (*(n for n in places if n != along[0]), along[0])
+
+
+def copies(expression: Expression, c: Contraction, reader: str) -> tuple[s.Step, ...]:
+    """Steps that make stages: operands in shared memory, and before that in another order where it is needed."""
     names = {stage.name for stage in expression.stages}
-    return tuple(
-        s.CacheRead(read.tensor, f"{read.tensor}.shared", "shared", (c.stage.name,))
-        for read in (c.left, c.right)
-        if read.tensor not in names
-    )
+    found: list[s.Step] = []
+    for read in (c.left, c.right):
+        source = read.tensor
+        if order(read, c) is not None and source not in names:
+            source = packed_name(read.tensor, names)
+            found.append(s.CacheRead(read.tensor, source, "global", (reader,)))
+        if order(read, c) is not None or source not in names:
+            found.append(s.CacheRead(source, f"{read.tensor}.shared", "shared", (reader,)))
+    return tuple(found)
 
 
-__all__ = ["Contraction", "by_matrices", "contraction", "copies"]
+def packed_name(tensor: str, stages: set[str]) -> str:
+    """The stage that has an operand in another order."""
+    return tensor if tensor in stages else f"{tensor}.packed"
+
+
+__all__ = ["Contraction", "by_matrices", "contraction", "copies", "order", "packed_name"]

@@ -3,6 +3,8 @@ the block copied to shared memory."""
 
 from __future__ import annotations
 
+from math import prod
+
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.gpu.groups import Group
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, powers, product_of, reach, total_of
@@ -21,6 +23,9 @@ def by_threads(plan: Plan, group: Group, *, shared: bool) -> None:
     out = group.last
     sums = group.sums[0] if group.sums else None
     plan.names.append("shared" if shared else "threads")
+    if sums is None and out.reduce is None:
+        _place_by_place(plan, out)
+        return
     threads, inner = _sizes(plan, out, sums)
     loops = _result(plan, out, threads, inner)
     whole = product_of(*threads.values())
@@ -52,6 +57,18 @@ def by_threads(plan: Plan, group: Group, *, shared: bool) -> None:
         total.append(_copied(plan, sums, read, extents, outer, whole))
     plan.require(total_of(*total) <= plan.gpu.shared_per_block - 1024, "copies fit in shared memory")
     plan.derive("shared_bytes", total_of(*total))
+
+
+def _place_by_place(plan: Plan, out: Stage) -> None:
+    """All elements in a row, a few neighbours for each thread."""
+    count = prod(out.shape)
+    threads = plan.knob(f"{out.name}_threads", [n for n in powers(1024, 32) if n < 2 * count] or [32], 256)
+    run = WIDEST // dtype(out.dtype).bytes
+    each = plan.knob(f"{out.name}_each", powers(2 * run), run if out.shape and out.shape[-1] % run == 0 else 1)
+    blocks, by_thread, own = plan.split(out.name, plan.fuse(out.name, [a.name for a in out.axes]), threads, each)
+    plan.bind(out.name, "block.x", blocks)
+    plan.bind(out.name, "thread.x", by_thread)
+    plan.bind(out.name, "vector", own)
 
 
 def operands(sums: Stage) -> list[Read]:
