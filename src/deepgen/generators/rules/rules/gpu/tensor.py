@@ -132,7 +132,7 @@ def _usual(side: tuple[Axis, ...], size: int) -> dict[str, _Parts]:
     inner: dict[str, int] = {}
     for exact in (True, False):
         for axis in reversed(side):
-            left = size // (inner[axis.name] if axis.name in inner else 1)
+            left = size // inner.get(axis.name, 1)
             for other in side:
                 left //= inner.get(other.name, 1) if other != axis else 1
             before = inner.get(axis.name, 1)
