@@ -84,7 +84,7 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool) -> lis
         taps = (True, False) if any(tap.extent > 1 for tap in c.taps) else (True,)
         return [_by_matrices(expression, group, sums, gpu, all_taps) for all_taps in taps]
     reused = sums is not None and threads.shareable(sums)
-    few = rows.serves(group) and (group.rows or (_is_few(group.last) and not reused))
+    few = rows.serves(group) and (group.rows or (_is_few(sums or group.last) and not reused))
     row_way: list[Way] = [((), lambda plan, _: rows.by_rows(plan, group))] if rows.serves(group) else []
     if few:
         found += row_way
