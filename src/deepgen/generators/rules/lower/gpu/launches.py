@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from deepgen.generators.rules.lower.bounds import Known
 from deepgen.generators.rules.lower.build import Builder, buffer_of, guarded, parameters
@@ -32,6 +33,7 @@ from deepgen.operators.expr.nodes import Const, Read, Select, Stage, Value, read
 from deepgen.operators.expr.rewrite import with_reads
 from deepgen.vocabulary import BadInput
 
+_MOST_CARRIED = 32  # numbers of a thread
 _OWN = ("shared", "global")  # scopes in which each element has one thread that writes it
 
 
@@ -201,6 +203,8 @@ class _GpuBuilder(Builder):
             return self.joined(planned, loops)
         if begins:
             return super().nest(planned, loops, started)
+        if planned.stage.scan and loops and planned.stage.scan in loops[0].axes and not started:
+            return self.carried(planned, loops)
         if planned.tensorized and started and is_tile(self.state, planned, loops):
             return tile(self.state, planned, loops, self.read_from_buffers)
         if loops and (ahead := [p for p in self.inner(planned, loops[0]) if p.depth_of_pipeline > 1]):
@@ -256,6 +260,18 @@ class _GpuBuilder(Builder):
         )
         return Alloc(part, Seq(steps))
 
+    def carried(self, planned: Planned, loops: Sequence[Loop]) -> Stmt:
+        """A scan from its first loop on: what it has come to stays in registers, one for each turn of other loops."""
+        others = [loop for loop in loops if planned.stage.scan not in loop.axes and loop.kind not in BOUND]
+        count = prod(loop.extent for loop in others)
+        body = self.nest(planned, loops, started=True)
+        if count > _MOST_CARRIED or any(self.inner(planned, loop) for loop in loops):
+            return body
+        carry, at = Buffer(f"{planned.stage.name}.carry", planned.stage.dtype, (count,), (1,), "register"), Index()
+        for loop in others:
+            at = at * loop.extent + iterator(loop.variable)
+        return Alloc(carry, _with_carry(body, planned.stage.name, carry, at))
+
     def pipelined(self, planned: Planned, loops: Sequence[Loop], started: bool, ahead: list[Planned]) -> Stmt:
         """A loop whose stages are filled some turns before they are read."""
         loop = loops[0]
@@ -278,6 +294,15 @@ class _GpuBuilder(Builder):
         for p in reversed(ahead):
             made = Alloc(several(place_of(p), p.depth_of_pipeline), made)
         return made
+
+
+def _with_carry(statement: Stmt, name: str, carry: Buffer, at: Index) -> Stmt:
+    """What a scan reads of itself is what it carries along."""
+    if not isinstance(statement, Store):
+        return with_children(statement, lambda s: _with_carry(s, name, carry, at))
+    kept = Read(carry.name, (at,), carry.dtype)
+    value = with_reads(statement.value, lambda read: kept if read.tensor == name else read)
+    return Seq((Store(carry.name, (at,), value), replace(statement, value=kept)))
 
 
 def place_of(planned: Planned) -> Buffer:

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from deepgen.generators.rules.lower.bounds import conditions
 from deepgen.generators.rules.lower.gpu.unrolled import HELD
-from deepgen.generators.rules.lower.ir import Alloc, For, If, Stmt, Store, with_children
+from deepgen.generators.rules.lower.ir import Alloc, For, If, Seq, Stmt, Store, sequence, with_children
 from deepgen.generators.rules.lower.ir import walk as walk_statements
 from deepgen.generators.rules.lower.simplify import all_of
 from deepgen.generators.rules.schedule.steps import UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
-from deepgen.operators.expr.nodes import Place, Read, Select, Value, children, walk
+from deepgen.operators.expr.nodes import Place, Read, Select, Value, children, reads, walk
 from deepgen.operators.expr.nodes import with_children as with_operands
 
 _MOST = 32  # elements of a vector
@@ -27,7 +27,28 @@ def _with_vectors(statement: Stmt, held: frozenset[str]) -> Stmt:
     statement = with_children(statement, lambda s: _with_vectors(s, held))
     if not isinstance(statement, For) or statement.kind != VECTOR:
         return statement
+    parts = _apart(statement)
+    if parts:
+        return sequence(*(_vector(part, held) or replace(part, kind=UNROLL) for part in parts))
     return _vector(statement, held) or replace(statement, kind=UNROLL)
+
+
+def _apart(loop: For) -> list[For]:
+    """A loop for each store of the body, where none needs what a later one writes; none where that cannot be."""
+    asked: tuple[Index, ...] = ()
+    body = loop.body
+    if isinstance(body, If) and body.otherwise is None:
+        asked, body = body.conditions, body.then
+    if not isinstance(body, Seq):
+        return []
+    stores = [s for s in body.body if isinstance(s, Store) and not s.joined and not s.reduce]
+    written = [store.buffer for store in stores]
+    for n, store in enumerate(stores):
+        if {store.buffer, *(read.tensor for read in reads(store.value))} & set(written[n + 1 :]):
+            return []
+    if len(stores) < len(body.body):
+        return []
+    return [replace(loop, body=If(asked, store) if asked else store) for store in stores]
 
 
 def _vector(loop: For, held: frozenset[str]) -> Stmt | None:

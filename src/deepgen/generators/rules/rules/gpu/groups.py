@@ -9,6 +9,8 @@ from deepgen.generators.rules.schedule.apply import apply
 from deepgen.generators.rules.schedule.steps import Inline, Step
 from deepgen.operators.expr.nodes import Expression, Stage, reads
 
+_LONGEST = 4096  # of rows that a block keeps in shared memory
+
 
 @dataclass(frozen=True)
 class Group:
@@ -54,9 +56,26 @@ def _with_its_sum(expression: Expression, stage: Stage) -> Group | None:
     if stage.reduce is not None:
         return None
     read = _read_reductions(expression, stage)
-    if len(read) == 1 and facts.fusible_consumer(expression, read[0]) == stage and not read[0].scan:
+    if (
+        len(read) == 1
+        and facts.fusible_consumer(expression, read[0]) == stage
+        and (not read[0].scan or scans_rows(read[0]))
+    ):
         return Group(stage, (read[0],))
     return None
+
+
+def scans_rows(scan: Stage) -> bool:
+    """Whether it scans its last axis, of tensors that it reads place by place."""
+    own = [axis.name for axis in scan.axes]
+    found = reads(scan.value)
+    return (
+        len(own) > 1
+        and scan.axes[-1].extent <= _LONGEST
+        and scan.scan == own[-1]
+        and len({read.tensor for read in found}) == len(found) > 0
+        and all([facts.plain(i) for i in read.indices] == own for read in found)
+    )
 
 
 def _with_its_rows(expression: Expression, stage: Stage, taken: set[str]) -> Group | None:

@@ -7,13 +7,13 @@ from itertools import islice, product
 from math import log2
 from typing import TypeAlias
 
-from deepgen.generators.rules.rules.gpu import rows, tensor, threads
-from deepgen.generators.rules.rules.gpu.groups import Group, changed, groups, inlined
+from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads
+from deepgen.generators.rules.rules.gpu.groups import Group, changed, groups, inlined, scans_rows
 from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
 from deepgen.generators.rules.rules.padding import with_padding
 from deepgen.generators.rules.rules.sketch import Sketch, space_of
 from deepgen.generators.rules.schedule import steps as s
-from deepgen.operators.expr.nodes import Expression, Stage
+from deepgen.operators.expr.nodes import Expression, Stage, reads
 from deepgen.space import Value
 from deepgen.targets.gpu import Gpu
 
@@ -40,8 +40,15 @@ def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
                 made = _made(plan, first, plain, ways)
             except Useless:
                 continue
-            found.setdefault(made.name, made)
+            if made.name not in found and _possible(made):
+                found[made.name] = made
     return list(found.values())
+
+
+def _possible(sketch: Sketch) -> bool:
+    """Whether it has configs at all."""
+    space = space_of(sketch.name, [sketch])
+    return space.contains(sketch.usual()) or space.count() > 0
 
 
 def near_usual(sketch: Sketch) -> dict[str, Value]:
@@ -83,6 +90,11 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool) -> lis
     if matrices and sums is not None and (c := tensor.contraction(sums, gpu)):
         taps = (True, False) if any(tap.extent > 1 for tap in c.taps) else (True,)
         return [_by_matrices(expression, group, sums, gpu, all_taps) for all_taps in taps]
+    scan = _scan_of(group)
+    if scan is not None and scans_rows(scan):
+        found.append(_by_scans(group, scan))
+        if group.sums:
+            return found
     reused = sums is not None and threads.shareable(sums)
     few = rows.serves(group) and (group.rows or (_is_few(sums or group.last) and not reused))
     row_way: list[Way] = [((), lambda plan, _: rows.by_rows(plan, group))] if rows.serves(group) else []
@@ -111,6 +123,21 @@ def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, al
                 plan.names[-1] = "packed"
 
     return (*written, *tensor.copies(expression, c, name)), arrange
+
+
+def _scan_of(group: Group) -> Stage | None:
+    """The scan that a part stores, as it is or changed place by place."""
+    return group.sums[0] if group.sums and group.sums[0].scan else group.last if group.last.scan else None
+
+
+def _by_scans(group: Group, scan: Stage) -> Way:
+    written, name = _written(group, scan, "shared")
+    operands = reads(scan.value)
+
+    def arrange(plan: Plan, whole: Expression) -> None:
+        scans.by_rows_of_scans(plan, Group(whole.stage(group.last.name)), whole.stage(name), operands)
+
+    return (*written, *scans.copies(scan, name)), arrange
 
 
 def _with_operands(stage: Stage, like: Stage) -> Stage:
