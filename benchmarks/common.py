@@ -55,6 +55,14 @@ def conditions() -> dict[str, Any]:
     }
 
 
+def peak_mebibytes() -> float:
+    """The most memory that this process has held. (getrusage would tell its parent's, which it inherits.)"""
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return float("nan")
+
+
 def save(path: Path, results: Any) -> None:
     """Write the figures with their conditions."""
     path.parent.mkdir(parents=True, exist_ok=True)

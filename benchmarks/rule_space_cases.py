@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from deepgen.space import Expr, Space, divides, product, where
+from deepgen.space.engine import DEFAULT_MEMORY
 
 Tile = Mapping[str, Expr]  # by axis: how long a tile is
 Elements = Callable[[Tile], Expr]
@@ -47,7 +48,10 @@ def conv(name: str, batch: int, lengths: Sequence[int], ci: int, co: int, kernel
     """A convolution over as many axes as `lengths` has; tiles of its input have a halo."""
     axes = [f"o{i}" for i in range(len(lengths))]
     taps = [f"r{i}" for i in range(len(lengths))]
-    halo = lambda t: product([(t[o] - 1) * stride + t[r] for o, r in zip(axes, taps, strict=True)])  # noqa: E731
+
+    def halo(t: Tile) -> Expr:
+        return product([(t[o] - 1) * stride + t[r] for o, r in zip(axes, taps, strict=True)])
+
     return Tensors(
         f"{name} {batch}x{'x'.join(map(str, lengths))}x{ci}x{co} k{kernel}",
         {"n": batch, **dict(zip(axes, lengths, strict=True)), "co": co},
@@ -61,23 +65,22 @@ def conv(name: str, batch: int, lengths: Sequence[int], ci: int, co: int, kernel
     )
 
 
-def tiled(of: Tensors, levels: int, reduced_levels: int | None = None, *, last_derived: bool = False) -> Space:
-    """The space of a GPU's schedules. With `last_derived` the innermost factors are no knobs but follow from the rest."""
-    space = Space(f"{of.name}, {levels} levels" + (", last derived" if last_derived else ""))
-    depth = {**dict.fromkeys(of.spatial, levels), **dict.fromkeys(of.reduced, reduced_levels or levels)}
-    factors = {axis: _split(space, axis, extent, depth[axis], last_derived) for axis, extent in of.axes.items()}
+def tiled(of: Tensors, levels: int, *, last_derived: bool = False, memory: int = DEFAULT_MEMORY) -> Space:
+    """The space of a GPU's schedules. With `last_derived` the innermost factors are no knobs: they follow."""
+    space = Space(f"{of.name}, {levels} levels" + (", last derived" if last_derived else ""), memory)
+    factors = {axis: _split(space, axis, extent, levels, last_derived) for axis, extent in of.axes.items()}
     stages = space.knob("stages", [1, 2, 3, 4])
     used: list[Expr] = []
     for tensor, elements in of.inputs.items():
         cached = space.knob(f"cache_{tensor}", [False, True])
-        at = space.knob(f"at_{tensor}", list(range(min(depth.values()) - 1)), when=cached)
+        at = space.knob(f"at_{tensor}", list(range(levels - 1)), when=cached)
         pad = space.knob(f"pad_{tensor}", [0, 8, 16], when=cached)
         tile = {axis: _below(own, at) for axis, own in factors.items()}
         used.append((elements(tile) + pad) * stages * 2)
         width = space.knob(f"vector_{tensor}", [1, 2, 4, 8], when=cached)
         space.require(divides(width, tile[of.contiguous[tensor]]), f"vectors of {tensor} divide its rows")
     written = space.knob("cache_output", [False, True])
-    at = space.knob("at_output", list(range(min(depth.values()) - 1)), when=written)
+    at = space.knob("at_output", list(range(levels - 1)), when=written)
     used.append(of.output({axis: _below(factors[axis], at) for axis in of.spatial}) * 4)
     shared = space.derive("shared_bytes", sum(used[1:], start=used[0]))
     space.require(shared <= SHARED_BYTES, "cached tiles fit in shared memory")

@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from common import run_main, save
+from common import peak_mebibytes, run_main, save
 from deepgen.generators.older.files import tuning_space
 from deepgen.space import Space
 from space_cases import Case, t1_cases, tiling, tuning_configs
@@ -95,12 +95,12 @@ def _of_case(case: Case) -> Space:
 def measure_alone(name: str) -> dict[str, Any]:
     """One space in this process alone: seconds and memory to count it, samples a second, ranks."""
     deepgen_space(t1_cases()[0])
-    before = _peak_mebibytes()
+    before = peak_mebibytes()
     start = time.perf_counter()
     space = make(name)
     count = space.count()
     seconds = time.perf_counter() - start
-    peak = _peak_mebibytes()
+    peak = peak_mebibytes()
     found: dict[str, Any] = {
         "space": name,
         "knobs": len(space.knobs),
@@ -111,14 +111,6 @@ def measure_alone(name: str) -> dict[str, Any]:
         "mebibytes_more_than_before": peak - before,
     }
     return found | (_walks(space) if count else {})
-
-
-def _peak_mebibytes() -> float:
-    """The most memory that this process has held. (getrusage would tell its parent's, which it inherits.)"""
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return float("nan")
 
 
 def _sampling_seconds(space: Space, seed: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from difflib import unified_diff
 from pathlib import Path
@@ -17,13 +18,17 @@ GOLDEN = TESTS / "golden"
 # What is timed, raced or killed here wants the machine for itself; everything else runs several files at a time.
 ALONE = ("conformance/test_runners.py", "faults", "measure", "runtime")
 # These start Ray and find its processes by their names: one after the other, beside the others.
-ON_RAY = ("cluster", "conformance/test_engines.py", "engines")
+ON_RAY = ("cluster", "conformance/test_engines.py", "engines/test_ray")
 # What takes long: begun last, it would be waited for.
-FIRST = (*ON_RAY, "chaos", "docs", "examples", "tuning/test_chaos.py")
+FIRST = (*ON_RAY, "chaos", "docs", "engines", "examples", "tuning/test_chaos.py")
 
 
 # Tests run beside each other, so the machine is never calm; those of waiting say how long.
 os.environ["DEEPGEN_CALM_SECONDS"] = "0"
+
+# Hundreds of processes import the same modules: without bytecode files each would compile all of them again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The same examples on every machine, however slow it is just now.
 settings.register_profile("deepgen", deadline=None, derandomize=True, database=None)
@@ -70,8 +75,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def _among(places: tuple[str, ...], nodeid: str) -> bool:
-    file = nodeid.partition("::")[0].removeprefix("tests/")
-    return file in places or file.partition("/")[0] in places
+    return nodeid.removeprefix("tests/").startswith(places)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ ORDER = (
     ("engines", "search"),
     ("tuning",),
     ("view", "analysis"),
+    ("report",),
     ("api", "cluster", "extend"),
     ("compat", "triton"),
     ("cli",),

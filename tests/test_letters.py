@@ -19,12 +19,13 @@ FAMILIES = (
 # Rooms of other operators, which have letters of their own.
 OTHERS = (
     "operators/conv2d.py", "operators/conv2d_answers.py", "generators/templates/c_conv2d",
-    "generators/templates/simt_conv2d",
+    "generators/templates/simt_conv2d", "operators/named", "cli/heron_file.py",
 )  # fmt: skip
 LIBRARIES = ("cublaslt.py", "cublaslt_api.py", "numpy_blas.py", "torch_cpu.py", "torch_gpu.py")
 ROOMS = (
     "operators/gemm.py",
     "operators/gemm_answers.py",
+    "operators/gemm_expression.py",
     "operators/gemm_inputs.py",
     "operators/gemm_reference.py",
     "generators/older",  # the older tool's files are about nothing else

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         tanh,
         where,
     )
+    from deepgen.operators.expr.text import text
     from deepgen.operators.named.base import operator
     from deepgen.space import Space
     from deepgen.triton import autotune
@@ -71,6 +72,7 @@ _WHERE = {
     "scan": "deepgen.operators.expr.builder",
     "tensor": "deepgen.operators.expr.builder",
     "operator": "deepgen.operators.named.base",
+    "text": "deepgen.operators.expr.text",
     "abs": "deepgen.operators.expr.functions",
     "cos": "deepgen.operators.expr.functions",
     "erf": "deepgen.operators.expr.functions",
@@ -157,6 +159,7 @@ __all__ = [
     "sum",
     "tanh",
     "tensor",
+    "text",
     "texture",
     "tune",
     "where",

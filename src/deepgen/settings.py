@@ -27,9 +27,6 @@ from deepgen.vocabulary.errors import BadInput
 if TYPE_CHECKING:
     from deepgen.build import BuildLimits
 
-# The same parser under two names: part of Python since 3.11, a package before.
-_toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-
 FILE_NAME = "deepgen.toml"
 VARIABLE = "DEEPGEN_SETTINGS"  # a file that is read in place of the project's
 _MOST_TOML = 1 << 20  # bytes; its parser is slower than that of JSON
@@ -173,9 +170,11 @@ def project_file(start: Path) -> Path | None:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file's content; an unreadable or malformed one is the user's to mend."""
+    # The same parser under two names: part of Python since 3.11, a package before. Few folders have such a file.
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     text = foreign.read_bytes(path, most=_MOST_TOML)
     try:
-        data: dict[str, Any] = _toml.loads(text.decode("utf-8"))
+        data: dict[str, Any] = toml.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise BadInput(f"is not TOML: {error}", where=str(path)) from error
     foreign.check_limits(data, str(path))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import deepgen as dg
-from deepgen.analysis import analyze, plots
 from deepgen.cli.main import main
+from deepgen.report import charts
 from deepgen.tuning import Study
-from deepgen.vocabulary import BadInput
 
 
 @pytest.fixture(scope="module")
@@ -43,28 +41,23 @@ def test_too_few_trials_and_a_bad_threshold(tmp_path: Path, study: Study, capfd:
 
 
 def test_plots_need_a_library(study: Study, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(plots, "_LIBRARIES", {"no_such_module": "vl-convert-python"})
+    monkeypatch.setattr(charts, "_LIBRARIES", {"no_such_module": "vl-convert-python"})
     assert main(["analyze", str(study.folder), "--plots", "here"]) == 1
     err = capfd.readouterr().err
     assert "vl-convert-python is missing" in err and "[view]" in err
 
 
-def test_plots_are_svg_and_png(tmp_path: Path) -> None:
+def test_plots_are_svg_and_png(study: Study, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
-    rng = np.random.default_rng(0)
-    rows = []
-    for _ in range(60):
-        block = int(rng.choice([16, 32, 64]))
-        misses = float(rng.lognormal(8.0, 1.0))
-        seconds = 1e-3 * float(block**-0.5 * misses**0.3 * np.exp(rng.normal(0.0, 0.05)))
-        rows.append({"verdict": "correct", "seconds": seconds, "knob.BLOCK": block, "event.l2_miss": misses})
-    files = plots.draw(analyze(rows), rows, tmp_path / "plots")
+    (tmp_path / "taken").touch()
+    assert main(["analyze", str(study.folder), "--plots", str(tmp_path / "taken")]) == 2
+    assert "cannot be written to" in capfd.readouterr().err
+    assert main(["analyze", str(study.folder), "--plots", str(tmp_path / "plots"), "--json"]) == 0
+    found = capfd.readouterr().out
+    files = [Path(name) for name in json.loads(found)["plots"]]
     assert [path.name for path in files] == [
         "correlations.svg", "correlations.png", "knobs.svg", "knobs.png", "findings.svg", "findings.png",
     ]  # fmt: skip
     assert all(path.read_bytes()[:4] in (b"<svg", b"\x89PNG") for path in files)
-    assert "L2 misses" in files[0].read_text()
-    (tmp_path / "taken").touch()
-    with pytest.raises(BadInput, match="cannot be written to"):
-        plots.draw(analyze(rows), rows, tmp_path / "taken")
+    assert json.loads(found)["important_knobs"][0] in files[2].read_text()

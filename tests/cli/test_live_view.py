@@ -11,6 +11,7 @@ from rich.console import Console
 
 from deepgen.tuning import Progress
 from deepgen.view.live import clock, line, render, watching
+from deepgen.view.spark import Spark, spark
 
 BUSY = Progress(
     phase="searching",
@@ -35,6 +36,8 @@ BUSY = Progress(
     elapsed=75.0,
     time_left=3723.0,
     builds_running=2,
+    improved=((1, 3.1e-2), (4, 2.2e-2), (11, 1.8e-2), (23, 1.1e-2), (41, 1.021e-2)),
+    spent={"building": 30.0, "measuring": 35.0, "verifying": 0.0, "waiting": 0.0, "search": 5.0},
     note="builds paused while the finals are timed " * 3,
 )
 
@@ -66,14 +69,33 @@ def test_the_view_fits_the_terminal(width: int, golden: Callable[[str, str], str
     for name, progress in (("busy", BUSY), ("first", Progress("preparing")), ("last", Progress("finals", budget=3))):
         rows = [row.rstrip() for row in _text(progress, width).splitlines()]
         assert max(map(len, rows)) <= width
-        assert len(rows) <= (7 if width >= 80 else 12)
+        assert len(rows) <= (9 if width >= 80 else 15)
         assert len(line(progress)) <= 80
         assert not golden(f"terminal/live-{name}-{width}.txt", "\n".join(rows) + "\n")
 
 
 def test_a_narrow_view_keeps_all_counts() -> None:
     told = " ".join(_text(BUSY, 40).split())
-    assert "out_of_memory 1, timed_out 4, unstable 5, building 2, from an earlier run 20" in told
+    assert "out_of_memory 1, timed_out 4, unstable 5, from an earlier run 20" in told
+    assert "building 2, queued or running 11; time: building 43%, measuring 50%, search 7%" in told
+
+
+def test_the_line_of_blocks_rises_with_the_best_so_far() -> None:
+    assert spark([(1, 4.0), (3, 2.0), (4, 1.0)], 6, 10) == "▁▁▃███"
+    assert spark([(1, 4.0), (3, 2.0), (4, 1.0)], 6, 3) == "▁▃█"
+    assert spark([(2, 4.0)], 5, 10) == "████"
+    assert spark([], 5, 10) == ""
+
+
+def test_the_line_of_blocks_is_plain_where_the_terminal_is() -> None:
+    sink = StringIO()
+    drawn = Console(file=sink, width=40, force_terminal=False)
+    drawn.print(Spark("so far", BUSY.improved, BUSY.done), end="")
+    assert "█" in sink.getvalue()
+    options = drawn.options.copy()
+    options.encoding = "ascii"
+    text = "".join(segment.text for segment in drawn.render(Spark("so far", BUSY.improved, BUSY.done), options))
+    assert text.isascii() and "@" in text
 
 
 def test_one_line_tells_the_same() -> None:

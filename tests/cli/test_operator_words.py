@@ -150,6 +150,6 @@ def test_a_study_of_it_from_words_to_a_config_around_its_winner(deepgen: Callabl
 def test_what_no_word_can_say_is_not_written_as_a_config(deepgen: Callable, project: Path) -> None:
     import deepgen as dg
 
-    study = dg.tune(gemm(64, 64, 64, bias=True), target="sim", trials=3, out=project / "out")
+    study = dg.tune(gemm(64, 64, 64, alpha=2.0), target="sim", trials=3, out=project / "out")
     said = deepgen("export", str(study.folder), "--as-config", "-o", "next.json")
     assert said.code == 2 and "cannot be expressed as a tuning config" in said.err

@@ -76,7 +76,7 @@ def run(line: str, folder: Path) -> str:
     command = [sys.executable, "-m", "deepgen", "cluster", *words]
     environment = {**os.environ, "COLUMNS": "80"}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=150, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
     assert all(len(shown) <= 80 for shown in done.stdout.splitlines() if "/" not in shown), done.stdout

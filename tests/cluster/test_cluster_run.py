@@ -24,6 +24,7 @@ from deepgen.tuning.rows import unpack
 from deepgen.vocabulary import Trial
 
 TRIALS = 60
+SECONDS = 600.0  # that anything may take: a limit for what hangs, not for what is slow
 IN_FLIGHT = 12  # two calls a device, three devices: lost with the driver, or with a device
 TASK = f"""
 operator = "gemm"
@@ -70,7 +71,7 @@ def deepgen(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
 
     def run(*argv: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "deepgen", "cluster", *argv]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False)
         ran.append(f"{' '.join(argv)} -> {done.returncode}\n{done.stdout}{done.stderr}")
         return done
 
@@ -237,8 +238,8 @@ def ended(folder: RunFolder, group: str) -> int:
     return count
 
 
-def wait_until(true: Callable[[], bool], folder: RunFolder, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(true: Callable[[], bool], folder: RunFolder) -> None:
+    deadline = time.monotonic() + SECONDS
     while not true():
         text = folder.log.read_text() if folder.log.exists() else ""
         alive = time.monotonic() < deadline and folder.progress().state in ("starting", "running")
@@ -254,7 +255,7 @@ def interrupted(view: subprocess.Popen[str]) -> str:
         said = f"{said}\n{view.stderr.readline()}".rstrip()
         assert view.poll() is None, said
     view.send_signal(signal.SIGINT)
-    said += view.communicate(timeout=60)[1]
+    said += view.communicate(timeout=SECONDS)[1]
     assert view.returncode == 130, said
     return said
 

@@ -22,12 +22,18 @@ TARGETS = [
     "hip:gfx906", "sim",
 ]  # fmt: skip
 
+
+def tried(family: Generator, place: int, target: str) -> bool:
+    """Kernels by rules take longer to emit, and serve every operator: each problem is tried on one target."""
+    return family.name != "rules" or target == ("arm:neon", "x86:avx512")[place % 2]
+
+
 CASES = [
     pytest.param(family, operator, targets.resolve(target), id=f"{family.name}-{operator.slug()}-{target}")
     for family in generators.families()
-    for operator in PROBLEMS
+    for place, operator in enumerate(PROBLEMS)
     for target in TARGETS
-    if family.refuses(operator, targets.resolve(target)) is None
+    if tried(family, place, target) and family.refuses(operator, targets.resolve(target)) is None
 ]
 case = pytest.mark.parametrize(("family", "operator", "target"), CASES)
 
@@ -52,7 +58,7 @@ def test_the_space_is_the_same_each_time(family: Generator, operator: Operator, 
 @case
 def test_each_config_is_one_kernel(family: Generator, operator: Operator, target: Target) -> None:
     space = family.space(operator, target)
-    configs = [space.at(r) for r in sorted(set(space.sample_ranks(25, seed=1)))]
+    configs = [space.at(r) for r in sorted(set(space.sample_ranks(4 if family.name == "rules" else 25, seed=1)))]
     kernels = [family.emit(operator, target, c) for c in configs]
     assert len({k.id for k in kernels}) == len(configs), "two configs gave the same kernel"
     again = [family.emit(operator, target, c) for c in configs]

@@ -176,7 +176,7 @@ def full(*_: object, **__: object) -> Any:
 def test_a_node_whose_disk_is_full_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In a sentence, not by an exception that Ray would show with its traceback."""
     said = disk.refusal(OSError(errno.ENOSPC, "No space left on device", "/tmp/deepgen"))
-    assert said.startswith(f"{platform.node()}: /tmp/deepgen: No space left on device; all that ended is kept")
+    assert said.startswith(f"{platform.node()}: /tmp/deepgen: No space left on device; finished trials are kept")
     operator, target = gemm(8, 8, 8), targets.resolve("sim")
     tester = object.__new__(testers.Tester)
     tester._benches = {"session": cast("Any", SimpleNamespace(used=0.0))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from itertools import accumulate, product
 from typing import Any
@@ -29,6 +29,7 @@ from deepgen.operators.expr.nodes import (
     Unary,
     Value,
 )
+from deepgen.vocabulary.dtypes import DTYPES, narrow, widen
 from deepgen.vocabulary.errors import BadInput
 
 UNARY = {
@@ -54,6 +55,7 @@ BINARY = {
     "min": min,
     "pow": lambda a, b: a**b,
 }
+REDUCE = {"sum": BINARY["add"], "prod": BINARY["mul"], "max": max, "min": min}
 COMPARE = {
     "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b,
@@ -62,44 +64,59 @@ COMPARE = {
 }
 
 
-def naive(expression: Expression, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Every stage by loops. `inputs`: float64 or int64 arrays."""
+Round = Callable[[Any, str], Any]
+
+
+def exactly(value: Any, dtype: str) -> Any:
+    """In Python's own numbers."""
+    return value
+
+
+def rounded(value: Any, dtype: str) -> Any:
+    """As a kernel does that rounds each operation to the format which the expression names."""
+    if dtype in ("f64", "bool") or isinstance(value, int):
+        return value
+    of = DTYPES[dtype]
+    with np.errstate(all="ignore"):
+        return widen(narrow(np.array(value, np.float64), of), of).item()
+
+
+def naive(expression: Expression, inputs: Mapping[str, Any], to: Round = exactly, *, back: bool = False) -> Any:
+    """Every stage by loops. `inputs`: float64 or int64 arrays. `back`: reductions begin with their last term."""
     held: dict[str, Any] = dict(inputs)
     for stage in expression.stages:
-        held[stage.name] = _stage(stage, held)
+        held[stage.name] = _stage(stage, held, to, back)
     return {name: held[name] for name in expression.outputs}
 
 
-def _stage(stage: Stage, held: Mapping[str, Any]) -> Any:
+def _stage(stage: Stage, held: Mapping[str, Any], to: Round, back: bool) -> Any:
     kind = np.int64 if stage.dtype.startswith(("i", "u")) else np.float64
     result = np.zeros(stage.shape, kind)
     names = [axis.name for axis in (*stage.axes, *stage.reduced)]
+
+    def join(a: Any, b: Any) -> Any:
+        return to(REDUCE[str(stage.reduce)](a, b), stage.dtype)
+
     for place in product(*map(range, stage.shape)):
         terms = [
-            _value(stage.value, dict(zip(names, (*place, *over), strict=True)), held)
+            _value(stage.value, dict(zip(names, (*place, *over), strict=True)), held, to)
             for over in product(*(range(axis.extent) for axis in stage.reduced))
         ]
-        result[place] = reduce(_reduction(stage.reduce), terms) if stage.reduced else terms[0]
+        result[place] = reduce(join, reversed(terms) if back else terms) if stage.reduced else terms[0]
     if stage.scan is not None:
         along = [axis.name for axis in stage.axes].index(stage.scan)
-        moved = np.moveaxis(result, along, 0)
-        for here, so_far in enumerate(accumulate(list(moved.copy()), _reduction(stage.reduce, arrays=True))):
-            moved[here] = so_far
+        moved = np.moveaxis(result, along, -1)
+        for place in product(*map(range, moved.shape[:-1])):
+            moved[place] = list(accumulate(moved[place].tolist(), join))
     return result
 
 
-def _reduction(op: str | None, *, arrays: bool = False) -> Any:
-    if arrays and op in ("max", "min"):
-        return np.maximum if op == "max" else np.minimum
-    return {"sum": BINARY["add"], "prod": BINARY["mul"], "max": max, "min": min}[str(op)]
-
-
-def _value(value: Value, at: Mapping[str, int], held: Mapping[str, Any]) -> Any:
+def _value(value: Value, at: Mapping[str, int], held: Mapping[str, Any], to: Round) -> Any:
     def of(node: Value) -> Any:
-        return _value(node, at, held)
+        return _value(node, at, held, to)
 
     if isinstance(value, Const):
-        return value.value
+        return to(value.value, value.dtype)
     if isinstance(value, Place):
         return _index(value.index, at)
     if isinstance(value, Read):
@@ -107,11 +124,12 @@ def _value(value: Value, at: Mapping[str, int], held: Mapping[str, Any]) -> Any:
         assert min(place) >= 0, "a read outside of its tensor"
         return held[value.tensor][place].item()
     if isinstance(value, Cast):
-        return of(value.value) if value.dtype.startswith(("i", "u")) else float(of(value.value))
+        integer = value.dtype.startswith(("i", "u"))
+        return of(value.value) if integer else to(float(of(value.value)), value.dtype)
     if isinstance(value, Unary):
-        return UNARY[value.op](of(value.value))
+        return to(UNARY[value.op](of(value.value)), value.dtype)
     if isinstance(value, Binary):
-        return BINARY[value.op](of(value.left), of(value.right))
+        return to(BINARY[value.op](of(value.left), of(value.right)), value.dtype)
     if isinstance(value, Compare):
         return COMPARE[value.op](of(value.left), of(value.right))
     if isinstance(value, Logic):
@@ -164,7 +182,7 @@ def _random_stage(draw: st.DrawFn, name: str, used: list[Operand], dtype: str, s
     shape = draw(st.lists(size, min_size=1, max_size=3).map(tuple))
     kind = draw(st.sampled_from(["elementwise", "reduction", "reduction", "scan"]))
     over = [(dg.reduce_axis(f"k{n}", e), e) for n, e in enumerate(draw(st.lists(size, min_size=1, max_size=2)))]
-    op = draw(st.sampled_from(["sum", "max", "min"]))
+    op = draw(st.sampled_from(["sum", "sum", "max", "min", *(["prod"] if dtype.startswith("f") else [])]))
 
     def element(*axes: Position) -> Element:
         known = list(zip(axes, shape, strict=True))

@@ -111,6 +111,13 @@ def test_a_conditional_knob_is_absent_where_its_condition_fails() -> None:
     assert columns["width"].dtype.kind == "f"  # NaN where it is absent
 
 
+def test_a_condition_on_a_derived_value_is_read_back() -> None:
+    space = Space("s")
+    threads = space.derive("threads", space.knob("x", [8, 16, 32]) * 2)
+    space.knob("warps", [1, 2], when=threads >= 32)
+    assert list(Space.from_json(space.to_json())) == list(space)
+
+
 def optional_padding(*requirements: str) -> Space:
     space = Space("s")
     space.knob("a", [10, 50, 100])

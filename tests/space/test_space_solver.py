@@ -6,9 +6,10 @@ import builtins
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
-from deepgen.space import Space, ceil_div, maximum, where
+from deepgen.space import Space, ceil_div, maximum, product, where
 from deepgen.space.solver import Solver, TooWideToCount
 from deepgen.vocabulary import Missing
 
@@ -71,6 +72,18 @@ def test_the_solver_agrees_with_the_diagram() -> None:
     repaired = solver.repaired(row, solver.rows_of.absent)
     assert repaired
     assert all(solver.contains(r) for r in repaired)
+
+
+def test_the_solver_takes_products_of_many_factors() -> None:
+    """The twelve knobs could multiply to 2**144, were it not for the splits."""
+    pytest.importorskip("ortools")
+    space = Space("long products")
+    axes = [[space.knob(f"{a}{i}", [2**e for e in range(13)]) for i in range(4)] for a in "ijk"]
+    for axis in axes:
+        space.require(product(axis) == 2**12, f"the levels of {axis[0]} multiply to the extent")
+    space.require(product([f for axis in axes for f in axis[1:]]) <= 2**20, "tiles fit")
+    solver = Solver("long products", space.knobs, space.requirements, "test")
+    assert all(solver.contains(row) for row in solver.drawn_rows(2, np.random.default_rng(0)).tolist())
 
 
 def test_without_the_solver_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

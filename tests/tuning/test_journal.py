@@ -240,13 +240,17 @@ def _is_locked(folder: Path) -> bool:
 
 def test_looking_at_a_journal_takes_no_lock_from_its_writer(tmp_path: Path) -> None:
     """A process that closes a file loses all its locks on it; so a reader beside a writer must not close the file."""
-    with Journal(tmp_path, write=True) as journal:
+    study, linked, other = (tmp_path / name for name in ("study", "linked", "other"))
+    linked.symlink_to(study)
+    other.mkdir()
+    (other / FILE).symlink_to(study / FILE)
+    with Journal(study, write=True) as journal:
         journal.note("the writer holds it")
-        for _ in range(3):
-            with suppress(DeepgenError), Journal(tmp_path):
+        for folder in (study, linked, other, study):
+            with suppress(DeepgenError), Journal(folder):
                 pass
-        assert _is_locked(tmp_path)
-    assert not _is_locked(tmp_path)
+            assert _is_locked(study)
+    assert not _is_locked(study)
 
 
 def test_salvaging_a_journal_takes_no_lock_from_its_writer(tmp_path: Path) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from deepgen.analysis.numbers import Row
 from deepgen.space.definition import value_from_json
-from deepgen.tuning import Study
+from deepgen.tuning.reading import Reading
 from deepgen.vocabulary import DeepgenError
 
 
-def rows_of(study: Study) -> list[Row]:
+def rows_of(reading: Reading) -> list[Row]:
     """The rows of `Study.rows()`, and `derived.NAME` where the study's space is known here."""
-    rows = study.rows()
+    rows = reading.rows()
     try:
-        space = study.space
+        space = reading.study.space
     except DeepgenError:  # an old study, whose generator is not here
         return [*rows]
-    configs = {t.id: {name: value_from_json(value) for name, value in t.config.items()} for t in study.trials()}
+    configs = {t.id: {name: value_from_json(value) for name, value in t.config.items()} for t in reading.trials}
     return [
         {**row, **{f"derived.{name}": value for name, value in space.derived(configs[row["trial"]]).items()}}
         for row in rows

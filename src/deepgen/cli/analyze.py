@@ -25,18 +25,21 @@ def analyze(
 ) -> None:
     """Find what explains the time: counted events, facts of the build, knobs."""
     from deepgen import analysis, settings
-    from deepgen.analysis import plots as plotting
     from deepgen.analysis.of_study import rows_of
     from deepgen.analysis.words import summary
     from deepgen.cli import studies
     from deepgen.cli.output import labelled, print_json, shown
+    from deepgen.report.charts import check_libraries
+    from deepgen.report.facts import facts_from
+    from deepgen.report.files import write_analysis
 
     if plots is not None:
-        plotting.check_libraries()
+        check_libraries()
     found = studies.open_study(study, settings.load())
-    rows = rows_of(found)
+    reading = found.read()
+    rows = rows_of(reading)
     report = analysis.analyze(rows, threshold)
-    files = plotting.draw(report, rows, plots) if plots is not None else []
+    files = write_analysis(report, facts_from(reading, rows, report), plots) if plots is not None else []
     if as_json:
         about = {"study": str(found.folder), "summary": summary(report), **report.to_json()}
         print_json({**about, "plots": [str(path) for path in files]})

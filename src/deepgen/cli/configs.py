@@ -15,8 +15,8 @@ def choose(space: Space, default: Mapping[str, Any], text: str | None, rank: int
     if text is not None and rank is not None:
         raise BadInput("--config and --rank are both given", allowed="give one of them")
     if rank is not None:
-        if rank >= space.count():
-            raise BadInput(f"--rank {rank} is out of range", allowed=f"0 to {space.count() - 1}")
+        if rank >= space.ranks:
+            raise BadInput(f"--rank {rank} is out of range", allowed=f"0 to {space.ranks - 1}")
         return dict(space.at(rank))
     config = {**default, **(parse(space, text) if text is not None else {})}
     if not space.contains(config):

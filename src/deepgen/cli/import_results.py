@@ -1,4 +1,4 @@
-"""`deepgen import`: the result files of the older tool, as a list or as a space."""
+"""`deepgen import`: the result files of the older tool as a list or a space, and recordings as studies."""
 
 from __future__ import annotations
 
@@ -14,22 +14,42 @@ from deepgen.cli import options
 if TYPE_CHECKING:
     from deepgen.generators.older.results import Result
 
-File = Annotated[Path, typer.Argument(metavar="RESULTS.json", help="A result file of the older tool.")]
+File = Annotated[
+    Path, typer.Argument(metavar="RESULTS.json", help="A result file of the older tool; with --as-study, a recording.")
+]
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", help="Also write the list to this JSON file.", show_default=False)
+    Path | None,
+    typer.Option(
+        "-o", "--output", help="Also write the list to this JSON file; a study: to this folder.", show_default=False
+    ),
 ]
 AsSpace = Annotated[bool, typer.Option("--as-space", help="Write a space of exactly the correct configs.")]
+AsStudy = Annotated[bool, typer.Option("--as-study", help="Make a study of a recording (Kernel Tuner's cache format).")]
+On = Annotated[
+    str | None,
+    typer.Option("--target", help="With --as-study: where it was recorded, such as cuda:h200.", show_default=False),
+]
 
 
 def import_results(
-    file: File, output: Output = None, as_space: AsSpace = False, as_json: options.AsJson = False
+    file: File,
+    output: Output = None,
+    as_space: AsSpace = False,
+    as_study: AsStudy = False,
+    target: On = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Read a result file of the older tool."""
+    """Read a result file of the older tool, or make a study of a recording."""
     from deepgen.cli.output import print_json, shown, write_text
     from deepgen.generators.older.results import read_results, results_space
     from deepgen.vocabulary import foreign
     from deepgen.vocabulary.errors import BadInput
 
+    if as_study:
+        _import_study(file, output, target, as_json=as_json)
+        return
+    if target is not None:
+        raise BadInput(f"--target {target} is given", allowed="with --as-study")
     if as_space and output is None:
         raise BadInput("--as-space writes a file", allowed="name it with -o FILE")
     results = read_results(foreign.read_bytes(file), str(file))
@@ -44,6 +64,22 @@ def import_results(
     if output is not None:
         use = f"; look at it with: deepgen space show {shown(output)}" if as_space else ""
         print(f"{'space' if as_space else 'results'} written to {shown(output)}{use}")
+
+
+def _import_study(file: Path, output: Path | None, target: str | None, *, as_json: bool) -> None:
+    from deepgen import settings, targets
+    from deepgen.cli.output import print_json, shown
+    from deepgen.tuning.recorded_study import import_study
+    from deepgen.vocabulary.errors import BadInput
+
+    if target is None:
+        raise BadInput("a recording does not say its target", allowed="name it, such as --target cuda:h200")
+    study = import_study(file, targets.resolve(target), output or settings.load().studies)
+    if as_json:
+        print_json({"file": str(file), "study": str(study.folder), "trials": len(study.trials())})
+        return
+    print(f"study written to {shown(study.folder)}")
+    print(f"report   deepgen report {shown(study.folder)}")
 
 
 def _print(results: Sequence[Result], file: Path) -> None:

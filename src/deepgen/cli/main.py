@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -30,8 +30,10 @@ from deepgen.cli import (
     export,
     import_results,
     replay,
+    report,
     resume,
     retest,
+    serve,
     show,
     space,
     status,
@@ -43,35 +45,28 @@ from deepgen.cli.operator_help import OperatorCommand
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
-# Commands and groups below inherit the names of the help option.
-app = typer.Typer(
-    name="deepgen",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-_OF_OPERATORS = (tune.tune, space.space, build.build)
-for _name, _command in (
-    ("tune", tune.tune),
-    ("resume", resume.resume),
-    ("top", top.top),
-    ("show", show.show),
-    ("retest", retest.retest),
-    ("analyze", analyze.analyze),
-    ("count", count.count),
-    ("export", export.export),
-    ("import", import_results.import_results),
-    ("replay", replay.replay),
-    ("status", status.status),
-    ("stop", stop.stop),
-    ("space", space.space),
-    ("build", build.build),
-    ("doctor", doctor.doctor),
-    ("clean", clean.clean),
-):
-    app.command(_name, cls=OperatorCommand if _command in _OF_OPERATORS else None)(_command)
-app.add_typer(bundle.app, name="bundle")
-app.add_typer(cluster.app, name="cluster")
+_COMMANDS: Mapping[str, Callable[..., None]] = {
+    "tune": tune.tune,
+    "resume": resume.resume,
+    "top": top.top,
+    "show": show.show,
+    "retest": retest.retest,
+    "report": report.report,
+    "analyze": analyze.analyze,
+    "count": count.count,
+    "export": export.export,
+    "import": import_results.import_results,
+    "replay": replay.replay,
+    "status": status.status,
+    "stop": stop.stop,
+    "serve": serve.serve,
+    "space": space.space,
+    "build": build.build,
+    "doctor": doctor.doctor,
+    "clean": clean.clean,
+}
+_OF_OPERATORS = ("tune", "space", "build")
+_GROUPS: Mapping[str, typer.Typer] = {"bundle": bundle.app, "cluster": cluster.app}
 
 
 @dataclass
@@ -88,7 +83,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an unexpected error.")] = False,
@@ -103,11 +97,39 @@ def root(
         print(context.get_help())
 
 
+def _app(names: Collection[str]) -> typer.Typer:
+    """The command line with these commands and groups, which inherit the names of the help option."""
+    made = typer.Typer(
+        name="deepgen",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    made.callback(invoke_without_command=True)(root)
+    for name, command in _COMMANDS.items():
+        if name in names:
+            made.command(name, cls=OperatorCommand if name in _OF_OPERATORS else None)(command)
+    for name, group in _GROUPS.items():
+        if name in names:
+            made.add_typer(group, name=name)
+    return made
+
+
+app = _app([*_COMMANDS, *_GROUPS])
+
+
+def _app_for(argv: Sequence[str]) -> typer.Typer:
+    """With the command that is named alone: Typer examines every one it is given, which takes longer than an answer."""
+    named = argv[:1]
+    return _app(named) if named and named[0] in {*_COMMANDS, *_GROUPS} else app
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and give its exit code; errors are reported on stderr in one sentence."""
     invocation = Invocation(tuple(sys.argv[1:] if argv is None else argv))
     try:
-        code = app(list(invocation.argv), prog_name="deepgen", standalone_mode=False, obj=invocation)
+        command_line = _app_for(invocation.argv)
+        code = command_line(list(invocation.argv), prog_name="deepgen", standalone_mode=False, obj=invocation)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:

@@ -36,8 +36,8 @@ def write_text(path: Path, text: str) -> None:
 def shown(path: str | Path) -> str:
     """A path as short as it stays right to copy: relative where it lies below the current folder."""
     absolute = os.path.abspath(path)  # noqa: PTH100  resolve() would follow links
-    below = os.path.relpath(absolute)
-    return printable(absolute if below.startswith("..") else below)
+    here = os.getcwd()  # noqa: PTH109  relpath() takes long, and thousands of paths are shown
+    return printable("." if absolute == here else absolute.removeprefix(here.rstrip("/") + "/"))
 
 
 def table(title: str | None, names: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:

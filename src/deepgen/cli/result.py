@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepgen.cli.output import config_text, labelled, paragraph, shown
+from deepgen.report.words import compared, gained, without_advice
 from deepgen.tuning import Study
-from deepgen.tuning.doubts import RETEST, WIDE
-from deepgen.tuning.statistics import Ratio
 from deepgen.tuning.text import bound_text, lost_baselines, rate_text, seconds_text
 
 
@@ -28,8 +27,8 @@ def print_result(study: Study) -> None:
             kept = "; the default wins ties" if winner["tie_broken_by"] == "default" else ""
             labelled("ties", "trials " + ", ".join(str(t) for t in winner["ties"]) + " are as fast" + kept)
         if winner["over_default"] is not None:
-            labelled("gained", f"over the default: {_gained(winner)}")
-    against = [f"{r['name']}: {_fast(r)}, {seconds_text(r['seconds'])}" for r in summary["baselines"]]
+            labelled("gained", f"over the default: {gained(winner)}")
+    against = [f"{r['name']}: {compared(r)}, {seconds_text(r['seconds'])}" for r in summary["baselines"]]
     for number, words in enumerate(against):
         labelled("" if number else "against", words)
     for number, row in enumerate(summary.get("shapes", ())):
@@ -58,7 +57,7 @@ def print_calls(study: Study, told: Mapping[str, Any]) -> None:
     """What `deepgen retest --as-called` found."""
     paragraph(f"{study.describe()} on {study.target.name}, as called")
     labelled("ours", f"{seconds_text(told['seconds'])} a call")
-    against = [f"{r['name']}: {_fast(r)}, {seconds_text(r['seconds'])}" for r in told["baselines"]]
+    against = [f"{r['name']}: {compared(r)}, {seconds_text(r['seconds'])}" for r in told["baselines"]]
     for number, words in enumerate([*against, *lost_baselines(told)]):
         labelled("" if number else "against", words)
 
@@ -78,12 +77,11 @@ def print_ranking(studies: Sequence[Study]) -> None:
 
 
 def _print_doubts(doubts: Sequence[str]) -> None:
-    """Each doubt, and once at the end the advice that most of them share."""
-    advice = f"; {RETEST}"
-    for number, doubt in enumerate(doubts):
-        labelled("" if number else "doubts", f"- {doubt.removesuffix(advice)}")
-    if any(doubt.endswith(advice) for doubt in doubts):
-        labelled("", f"To be sure, {RETEST}.")
+    told, advice = without_advice(doubts)
+    for number, doubt in enumerate(told):
+        labelled("" if number else "doubts", f"- {doubt}")
+    if advice:
+        labelled("", advice)
 
 
 def _print_winners(title: str, studies: Sequence[Study]) -> None:
@@ -94,27 +92,3 @@ def _print_winners(title: str, studies: Sequence[Study]) -> None:
     width = max(len(family) for _, family in winners) + 2
     for seconds, family in sorted((winner["seconds"], family) for winner, family in winners):
         labelled(f"{family}:", seconds_text(seconds), width)
-
-
-def _gained(winner: Mapping[str, Any]) -> str:
-    if winner["tie_broken_by"] == "default":
-        return "1.00 (a tie)"
-    over: Mapping[str, Any] = winner["over_default"]
-    return "1.00 (the default won)" if over["interval"] == [1.0, 1.0] else _ratio(over)
-
-
-def _fast(row: Mapping[str, Any]) -> str:
-    """How it compares, with the interval."""
-    low, high = row["interval"]
-    if not low <= 1.0 <= high:
-        return f"ours is {row['ratio']:.2f} times as fast ({_between(row)})"
-    return f"{'equally fast' if Ratio(row['ratio'], low, high).width <= WIDE else 'too noisy to tell'}: {_ratio(row)}"
-
-
-def _ratio(row: Mapping[str, Any]) -> str:
-    return f"{row['ratio']:.2f} ({_between(row)})"
-
-
-def _between(row: Mapping[str, Any]) -> str:
-    low, high = row["interval"]
-    return f"{low:.2f} to {high:.2f}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepgen.cli import completion, options
+from deepgen.cli.single_thread import import_numpy
 
 if TYPE_CHECKING:
-    from deepgen.space import Space
+    from deepgen.space import Size, Space
 
 Words = Annotated[
     list[str],
@@ -63,7 +62,7 @@ def space(
     """Count and describe the space of an operator on a target, or of a file."""
     from deepgen.cli.output import print_json
 
-    _import_numpy()
+    import_numpy()
     said = options.of_operator(dtype, layout, epilogue, fast_sums)
     if why:
         _tell_why(words, target, said, as_json=as_json)
@@ -71,34 +70,15 @@ def space(
     make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, target, family, threads, said)
     start = time.perf_counter()
     found = make()
-    count = found.count() if found.uniform else None
+    size = found.size() if found.uniform else None
     seconds = time.perf_counter() - start
     written = None if output is None else _save(found, output)
-    about = _describe(found, count, seconds, sample, seed, removals=removed)
+    about = _describe(found, size, seconds, sample, seed, removals=removed)
     about |= {} if written is None else {"file": written}
     if as_json:
         print_json(about)
     else:
         _print(found, about)
-
-
-def _import_numpy() -> None:
-    """Without the threads of its BLAS: on many cores they take more time to start than a space to be counted.
-
-    Only here, where nothing is multiplied, measured, or started as a process.
-    """
-    if "numpy" in sys.modules:
-        return
-    variable = "OPENBLAS_NUM_THREADS"
-    before = os.environ.get(variable)
-    os.environ[variable] = "1"
-    try:
-        import numpy  # noqa: F401
-    finally:
-        if before is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = before
 
 
 def _tell_why(words: list[str], target: str | None, said: Mapping[str, Any], *, as_json: bool) -> None:
@@ -160,9 +140,10 @@ def _save(found: Space, path: Path) -> str:
 
 
 def _describe(
-    found: Space, count: int | None, seconds: float, sample: int, seed: int, *, removals: bool
+    found: Space, size: Size | None, seconds: float, sample: int, seed: int, *, removals: bool
 ) -> dict[str, Any]:
     removed = {r.name: r for r in found.removed_by()} if removals else {}
+    count = None if size is None else size.count
     examples = found.sample(min(sample, count) if count is not None else sample, seed) if count != 0 else []
     return {
         "name": found.name,
@@ -179,6 +160,8 @@ def _describe(
         ],
         "product": found.product_size(),
         "count": count,
+        "exact": size is not None and size.exact,
+        "relative_error": None if size is None else size.error,
         "uniform": found.uniform,
         "seconds": seconds,
         "empty_because": found.why_empty() if count == 0 else [],
@@ -196,7 +179,10 @@ def _print(found: Space, about: dict[str, Any]) -> None:
         paragraph("Fixed: " + ", ".join(fixed))
     _print_requirements(about["requirements"])
     print()
-    paragraph(f"{_number(about['count'])} valid configs of {about['product']:,}, in {about['seconds']:.3f} s")
+    size = _number(about["count"]) if about["exact"] or not about["uniform"] else str(found.size())
+    paragraph(f"{size} valid configs of {about['product']:,}, in {about['seconds']:.3f} s")
+    if about["uniform"] and not about["exact"]:
+        paragraph("Too large to count: the number is an estimate.")
     if not about["uniform"]:
         paragraph("Too large to count: a solver finds its configs, but not uniformly.")
     if about["empty_because"]:

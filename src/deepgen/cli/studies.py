@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
 
 def is_study(folder: Path) -> bool:
-    return (folder / JOURNAL).is_file()
+    return os.path.isfile(f"{folder}/{JOURNAL}")  # noqa: PTH113  a thousand studies are looked at
 
 
 def studies_in(folder: Path) -> list[Path]:
     """The studies directly in a folder."""
-    return sorted(p for p in folder.iterdir() if is_study(p)) if folder.is_dir() else []
+    found = (p for p in folder.iterdir() if is_study(p)) if folder.is_dir() else ()
+    return sorted(found, key=lambda p: p.name)
 
 
 def find(word: str, settings: Settings) -> Path:

@@ -28,21 +28,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-ANSWER = "deepgen-agent:"  # before the answer: a login shell may print things of its own
+ANSWER = "deepgen-agent:"  # marks the answer: a login shell may print other things
 MARK = "DEEPGEN_CLUSTER_NODE"
 OWN = Path(".deepgen")
 PACKAGES = ("ray", "numpy", "typer", "rich")
 _LEADERS = ("raylet", "gcs_server")
 _SOON = 0.05
-_GRACE = 1.0  # seconds: nothing of a node has anything to lose
+_GRACE = 1.0  # seconds: no process of a node has state to save
 
 
 class Refused(Exception):
-    """What was asked for cannot be done; the message is a clause that follows the host's name."""
+    """The request cannot be fulfilled; the message is a clause that follows the host's name."""
 
 
 def answer(request: dict[str, Any]) -> None:
-    """Do what is asked, in the current folder, and print the outcome."""
+    """Handle the request in the current folder, and print the result."""
     try:
         outcome: dict[str, Any] = {"ok": OPERATIONS[request.pop("do")](**request)}
     except Refused as error:
@@ -58,7 +58,7 @@ def answer(request: dict[str, Any]) -> None:
 
 
 def facts(code: str | None = None, build: list[str] = [], measure: list[str] = []) -> dict[str, Any]:  # noqa: B006
-    """This host; with deepgen's code also its tools and devices, and how it stands with the targets named."""
+    """Facts about this host; with deepgen's code also its tools and devices, and whether it can serve these targets."""
     found: dict[str, Any] = {
         "hostname": socket.gethostname(),
         "folder": str(Path.cwd()),
@@ -86,7 +86,7 @@ def facts(code: str | None = None, build: list[str] = [], measure: list[str] = [
 
 
 def probe(code: str, build: list[str], measure: list[str]) -> dict[str, Any]:
-    """How this host stands with targets, by the code that is kept here under that name."""
+    """Whether this host can serve targets, according to the code that is kept here under that name."""
     folder = str(Path.cwd() / OWN / "code" / code)
     return dict(json.loads(_python(folder, "deepgen.cluster.probe", json.dumps([build, measure]))))
 
@@ -99,7 +99,7 @@ def _version(package: str) -> str | None:
 
 
 def _python(code: str, module: str, *words: str) -> str:
-    """What a module of that code prints; run where no file can be taken for a package."""
+    """The output of a module of that code, run in a folder where no file can shadow a package."""
     environment = {**os.environ, "PYTHONPATH": code}
     try:
         done = subprocess.run(
@@ -131,7 +131,7 @@ def read(path: str) -> str | None:
 
 
 def write(path: str, content: str) -> None:
-    """A file, whole or not at all."""
+    """Write a file atomically."""
     where = Path(path)
     where.parent.mkdir(parents=True, exist_ok=True)
     fresh = where.with_name(f".{where.name}.{os.getpid()}.new")
@@ -144,13 +144,13 @@ def write(path: str, content: str) -> None:
 
 
 def install(name: str, code: str) -> None:
-    """Keep a version of deepgen's code in this folder, whole or not at all."""
+    """Unpack a version of deepgen's code into this folder, atomically."""
     folder = OWN / "code" / name
     fresh = OWN / f"{name}.{os.getpid()}.new"
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         _unpack(code, fresh)
-        with contextlib.suppress(OSError):  # another one was quicker
+        with contextlib.suppress(OSError):  # another process was faster
             fresh.replace(folder)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -175,7 +175,7 @@ def start(
     token: str,
     code: str | None,
 ) -> bool:
-    """Start the Ray node of that name, unless this cluster's is up already, with this very code.
+    """Start the Ray node of that name, unless it is already up, in this cluster and with this code.
 
     `words` follow `ray start`; `code` is the name under which `install` keeps it.
     """
@@ -185,7 +185,7 @@ def start(
             return False
         if record:
             _end(record)
-        # Ray's sockets lie there, whose names may not be long: not below this folder, whose path may be.
+        # Ray's sockets go there. Their paths must be short, and that of this folder may be long.
         short = "/tmp" if os.access("/tmp", os.W_OK) else None
         scratch = tempfile.mkdtemp(prefix="deepgen-", dir=short)
         record = {
@@ -198,7 +198,7 @@ def start(
             "scratch": scratch,
             "since": time.time(),
         }
-        # Before the start, so that one which is interrupted can be found and ended.
+        # Recorded before the start, so that an interrupted one can be found and ended.
         _write_private(_file(name, ".json"), json.dumps(record))
         _write_private(Path(scratch, "token"), token)
         _run_ray([*words, "--node-ip-address", ip] if _is_own(ip) else words, variables, record, code)
@@ -211,7 +211,7 @@ def status() -> dict[str, Any]:
 
 
 def stop(owner: str, force: bool) -> dict[str, Any]:
-    """End the owner's nodes that were started from this folder, and everything that they started."""
+    """Stop the owner's nodes that were started from this folder, with all their child processes."""
     with _alone():
         records = _records().values()
         ours = [record for record in records if force or record["owner"] == owner]
@@ -227,7 +227,7 @@ def _run_ray(words: list[str], variables: dict[str, str], record: dict[str, Any]
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(Path(record["scratch"], "token")),
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # which cards a process sees is for deepgen to say
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # deepgen decides which cards a process sees
     }
     if code is not None:
         paths = [str(Path.cwd() / OWN / "code" / code), os.environ.get("PYTHONPATH", "")]
@@ -241,7 +241,7 @@ def _run_ray(words: list[str], variables: dict[str, str], record: dict[str, Any]
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            # Away from this folder, where a file named like a package would be imported by `python -m`.
+            # In another folder: `python -m` would import files of this one that are named like a package.
             cwd=record["scratch"],
             start_new_session=True,
         )
@@ -258,7 +258,7 @@ def _run_ray(words: list[str], variables: dict[str, str], record: dict[str, Any]
 
 
 def _is_own(ip: str) -> bool:
-    """Whether an address is this host's own; behind a translated address Ray has to find it itself."""
+    """Whether an address is this host's own; behind network address translation Ray has to find it itself."""
     with socket.socket() as probe:
         try:
             probe.bind((ip, 0))
@@ -280,19 +280,19 @@ def _shown(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leaders(record: dict[str, Any]) -> list[int]:
-    """The node's own processes that it cannot be without."""
+    """The processes that a node cannot run without."""
     return [pid for pid in _marked(record["mark"]) if _executable(pid) in _LEADERS]
 
 
 def _end(record: dict[str, Any]) -> int:
-    """Ask the node's processes to end, kill those that do not, and make sure that none is left."""
+    """Ask the node's processes to exit, kill those that do not, and make sure that none is left."""
     ended = _family(record["mark"])
     _signal(ended, signal.SIGTERM)
     deadline = time.monotonic() + _GRACE
     while _running(ended) and time.monotonic() < deadline:
         time.sleep(_SOON)
     deadline = time.monotonic() + 10.0
-    # Until nothing new turns up: a process may start another while it is being killed.
+    # Until no new one is found: a process may start another while it is being killed.
     while left := {**_running(ended), **_family(record["mark"])}:
         ended.update(left)
         _signal(left, signal.SIGKILL)
@@ -335,7 +335,7 @@ def _family(mark: str) -> dict[int, str]:
 
 
 def _stat(pid: int) -> tuple[int, str]:
-    """Parent and start; no start for one that has ended with all its threads, reaped or not."""
+    """Parent and start time; no start time for a process that has exited with all its threads, reaped or not."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -386,7 +386,7 @@ def _write_private(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """One at a time starts or stops nodes of this folder."""
+    """A lock: one process at a time starts or stops nodes of this folder."""
     path = OWN / "cluster" / f"{socket.gethostname()}.lock"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with path.open("w") as lock:

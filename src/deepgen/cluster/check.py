@@ -1,4 +1,4 @@
-"""Reach every host and find out whether it can do its part. Changes nothing there."""
+"""Connect to every host and check that it can do its part. Changes nothing there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Report:
 
 
 def check(cluster: Cluster, password: Ask) -> list[Report]:
-    """All hosts at once; one that cannot be reached is a problem of its own and hides no other."""
+    """Check all hosts at once. One that cannot be reached is reported like any other problem."""
     ray_version()
     code = own_code()
 
@@ -59,7 +59,7 @@ def wanted_targets(cluster: Cluster, host: Host) -> tuple[list[str], list[str]]:
 
 
 def ray_version() -> str:
-    """This machine's Ray, which every host must have too."""
+    """The version of Ray on this machine, which every host must have too."""
     try:
         return metadata.version("ray")
     except metadata.PackageNotFoundError as error:

@@ -1,4 +1,4 @@
-"""deepgen's own code as it travels to hosts, so that every host runs the very version that drives it."""
+"""deepgen's own code as it is sent to hosts, so that every host runs the same version as the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver of a cluster run: brings nodes up, tunes every group's tasks, brings lost nodes back, takes all down."""
+"""The driver of a cluster run: starts the nodes, tunes every group's tasks, restarts lost nodes, stops them all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deepgen.cluster.state import State, Up
 from deepgen.tuning import Progress, Request, Study, tune
 from deepgen.vocabulary import DeepgenError
 
-# From what was fetched for a task to its requests; what a file means is known further up.
+# Turns the fetched files of a task into requests; a higher layer knows their format.
 Requests = Callable[[WorkGroup, Fetched, Path], Sequence[Request]]
 _TELL_EVERY = 0.25  # seconds
 _LOOK_EVERY = 2.0
@@ -27,17 +27,17 @@ _LOOK_EVERY = 2.0
 
 @dataclass(frozen=True)
 class Means:
-    """What a driver works with."""
+    """What a driver is given."""
 
     password: Ask
     requests: Requests
-    line: Callable[[Progress], str]  # a moment of a study in one line
+    line: Callable[[Progress], str]  # a study's progress in one line
     say: Callable[[str], None]  # into the log
     limits: BuildLimits
 
 
 def drive(folder: RunFolder, means: Means, stop: threading.Event) -> RunProgress:
-    """Carry out a run, or resume it. Returns how it ended; a failure of one group does not end the others."""
+    """Execute a run, or resume it. Returns how it ended; a failure of one group does not stop the others."""
     definition = folder.definition()
     if definition is None:
         raise DeepgenError(f"{folder.path} is not a cluster run")
@@ -57,7 +57,7 @@ def drive(folder: RunFolder, means: Means, stop: threading.Event) -> RunProgress
 
 
 class Board:
-    """Where the groups' threads tell how far they are."""
+    """Where the groups' threads report their progress."""
 
     def __init__(self, folder: RunFolder, say: Callable[[str], None]) -> None:
         self._folder, self._say = folder, say
@@ -90,7 +90,7 @@ class Board:
 
 
 class _Run:
-    """A run at work."""
+    """A run in progress."""
 
     def __init__(
         self, definition: Definition, folder: RunFolder, means: Means, board: Board, stop: threading.Event
@@ -99,19 +99,19 @@ class _Run:
         self.folder, self.means, self.board, self.stop = folder, means, board, stop
 
     def up(self) -> Up:
-        """All nodes; those of an earlier driver of this run are used on."""
+        """Start all nodes; those of an earlier driver of this run are reused."""
         self.board.change(note=f"bringing {len(self.cluster.hosts)} hosts up")
         state = State(self.cluster)
         state.remember_run(self.folder.path)
         before = state.read()
         started = nodes.up(self.cluster, self.means.password, head=self.definition.head)
-        # A new head is this run's own; so is one that this run brought up before it was interrupted.
+        # A new head belongs to this run; so does one that this run started before it was interrupted.
         if before is None or before.cluster != started.up.cluster:
             self.folder.remember_up(started.up.cluster)
         return started.up
 
     def down(self) -> None:
-        """Whatever this run brought up."""
+        """Stop whatever this run started."""
         if self.definition.keep_up or self.folder.brought_up() is None:
             return
         ended = nodes.down(self.cluster, self.means.password)
@@ -122,7 +122,7 @@ class _Run:
             self.folder.remember_up(None)
 
     def groups(self, up: Up) -> None:
-        """All groups at once, until the last one ends."""
+        """Run all groups at once, until the last one ends."""
         self.board.change(state="running", note=f"{len(self.cluster.groups)} groups on the cluster at {up.address}")
         work = [
             threading.Thread(target=self._group, args=(group, up), name=group.name) for group in self.cluster.groups
@@ -142,7 +142,7 @@ class _Run:
             self.board.change(state="failed" if failed else "done")
 
     def _group(self, group: WorkGroup, up: Up) -> None:
-        """One task after the other; what goes wrong is this group's alone."""
+        """Run a group's tasks in order. Its errors do not affect other groups."""
         tell = partial(self.board.group, group.name)
         try:
             for number, task in enumerate(group.tasks, 1):
@@ -191,7 +191,7 @@ class _Run:
         self.board.result(Row(group.name, what, str(study.folder), len(study.trials()), shown, tuple(map(str, files))))
 
     def _bring_back(self) -> None:
-        """Start nodes again that were lost: a host that was rebooted is used again as soon as it answers."""
+        """Restart nodes that were lost: a host that was rebooted is used again as soon as it answers."""
         lost = nodes.lost(self.cluster)
         if not lost:
             return

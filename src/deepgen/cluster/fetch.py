@@ -1,4 +1,4 @@
-"""What a task needs from its group's hosts: its config, its space file, and the target as the tester is."""
+"""What a task needs from its group's hosts: its config, its space file, and the tester's target."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Fetched:
 
 
 def fetch(group: WorkGroup, task: GroupTask, beside: Path, password: Ask) -> Fetched:
-    """From the builder's folder; what is not there may lie beside the task file."""
+    """Read files from the builder's folder, or else from beside the task file."""
     return asyncio.run(_fetch(group, task, beside, password))
 
 
@@ -50,7 +50,7 @@ async def _fetch(group: WorkGroup, task: GroupTask, beside: Path, password: Ask)
 
 
 async def _target(group: WorkGroup, password: Ask) -> Target:
-    """A named architecture is the same everywhere; `native` and a processor are what the tester has."""
+    """A named architecture is the same everywhere; `native` and processors are resolved on the tester."""
     kind, _, arch = group.target.partition(":")
     if kind != "x86" and arch not in ("", "native"):
         return targets.resolve(group.target)

@@ -1,4 +1,4 @@
-"""Cluster task files: the older tool's JSON as it is, and our own TOML form of the same content."""
+"""Cluster task files: the older tool's JSON, unchanged, and our own TOML form of the same content."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _TASK: Mapping[str, Kind] = {"config": keys.WORD, "space": keys.WORD, "results":
 
 
 def read(path: Path) -> Cluster:
-    """A task file, every key and value checked, and no two groups in each other's way."""
+    """Read a task file; checks every key and value, and that no two groups conflict."""
     if path.suffix == ".toml":
         cluster = _own(read_toml(path), str(path), str(path.absolute()))
     elif path.suffix == ".json":

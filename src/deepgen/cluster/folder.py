@@ -1,4 +1,4 @@
-"""The folder of a cluster run: what it is, who drives it, how far it is. No secret is ever written there."""
+"""The folder of a cluster run: its definition, its driver, its progress. No secret is ever written there."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, foreign
 
 DEFINITION = "cluster.json"
 LOG = "log.txt"
-_SIGNATURE = "signature"  # in the definition, of all else in it
-_LOCK, _PROGRESS, _UP = "driver.lock", "progress.json", "up"
+_SIGNATURE = "signature"  # in the definition, over everything else in it
+PROGRESS = "progress.json"
+_LOCK, _UP = "driver.lock", "up"
 ENDED = ("done", "stopped", "failed")
 
 
 @dataclass(frozen=True)
 class Definition:
-    """Everything that a driver needs beside passwords."""
+    """Everything that a driver needs, except passwords."""
 
     cluster: Cluster
-    options: Mapping[str, Any] = field(default_factory=dict)  # of every study, before what the groups say
+    options: Mapping[str, Any] = field(default_factory=dict)  # of every study; those of the groups take precedence
     head: str | None = None
     keep_up: bool = False
 
@@ -38,7 +39,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class GroupProgress:
-    """Where a work group is."""
+    """The progress of a work group."""
 
     task: int = 0  # the running one, from 1
     tasks: int = 0
@@ -62,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True)
 class RunProgress:
-    """A moment of a cluster run."""
+    """The progress of a cluster run."""
 
     state: str = "starting"  # then running, and one of ENDED
     note: str = ""
@@ -84,7 +85,7 @@ class RunProgress:
 
 
 class RunFolder:
-    """Reads for anyone; the driver writes."""
+    """Anyone may read it; the driver writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -107,23 +108,23 @@ class RunFolder:
         _write(self.path / DEFINITION, {**data, _SIGNATURE: trust.sign(data)})
 
     def require_own(self, *, trusted: bool) -> None:
-        """Raises Untrusted unless this user began the run: going on with it reaches hosts and starts programs there."""
+        """Raises Untrusted unless this user began the run: resuming it connects to hosts and starts programs there."""
         data = _read(self.path / DEFINITION) or {}
         signature = data.pop(_SIGNATURE, None)
         trust.require(data, signature, trust=trusted, origin=self.path, holds="a cluster run, its hosts and programs,")
 
     def progress(self) -> RunProgress:
-        data = _read(self.path / _PROGRESS)
+        data = _read(self.path / PROGRESS)
         if data is None:
             return RunProgress()
-        with foreign.shaped(str(self.path / _PROGRESS), "is not the progress of a cluster run"):
+        with foreign.shaped(str(self.path / PROGRESS), "is not the progress of a cluster run"):
             return RunProgress.from_json(data)
 
     def tell(self, progress: RunProgress) -> None:
-        _write(self.path / _PROGRESS, progress.to_json())
+        _write(self.path / PROGRESS, progress.to_json())
 
     def brought_up(self) -> str | None:
-        """The cluster that this run itself brought up and has not taken down."""
+        """The cluster that this run has started and not yet stopped."""
         data = _read(self.path / _UP)
         return None if data is None else str(data.get("cluster"))
 
@@ -134,11 +135,11 @@ class RunFolder:
             _write(self.path / _UP, {"cluster": cluster})
 
     def driver(self) -> int | None:
-        """The process that drives this run now, if one does."""
+        """The process that is driving this run, if any."""
         return lock.holder(self.path / _LOCK)
 
     def take(self) -> IO[str]:
-        """The driver's lock, for as long as the file is open."""
+        """Take the driver's lock; held as long as the file is open."""
         file = lock.take(self.path / _LOCK)
         if file is None:
             raise DeepgenError(f"{self.path} is driven by process {self.driver()} already")
@@ -155,7 +156,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, data: JsonObject) -> None:
-    """Whole or not at all: someone may be reading."""
+    """Write atomically: someone may be reading."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(json.dumps(data, indent=2) + "\n")
     fresh.replace(path)

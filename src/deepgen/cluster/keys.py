@@ -1,4 +1,4 @@
-"""Tables of a file read key by key, so that whatever is wrong is told with its place and what would be right."""
+"""Tables of a file, read key by key, so that errors name the place and what would be correct."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from deepgen.vocabulary import BadInput
 
-Check = Callable[[Any], Any]  # the value as it is used; None: not possible
+Check = Callable[[Any], Any]  # gives the value as it is used; None: not allowed
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class Table:
             return default
         value = self.keys[key].check(self.items[key])
         if value is None:
-            # What stands there is shown, but never where it might be a password.
+            # The value is shown, except where it might be a password.
             shown = "not that" if key == "password" else repr(self.items[key])[:60]
             raise BadInput(f"key {key!r} is {shown}", where=self.where, allowed=self.keys[key].allowed)
         return value
 
     def given(self, *keys: str) -> dict[str, Any]:
-        """Those of the keys that the file has."""
+        """The keys that the file gives."""
         return {key: self.get(key) for key in keys if key in self.items}

@@ -1,4 +1,4 @@
-"""Machines that do what `agent.py` can: a host over SSH, or this one."""
+"""Machines that run `agent.py`: a host over SSH, or this one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CALL_SECONDS = 300.0
 _VENVS = (".venv/bin/python", "venv/bin/python", "python3", "python")
 _NO_FOLDER, _NO_PYTHON = 81, 82
-# A user's login shell may be any: all it has to understand is one quoted command line that starts this.
+# The login shell may be any: it only has to parse one quoted command line that starts this.
 _LAUNCH = f"""
 case $1 in "~/"*) folder=$HOME/${{1#"~/"}} ;; *) folder=$1 ;; esac
 cd -- "$folder" 2>/dev/null || exit {_NO_FOLDER}
@@ -36,13 +36,13 @@ T = TypeVar("T")
 
 
 def command(host: Host) -> str:
-    """What a host's login shell is given: start Python in the folder, its program to come on stdin."""
+    """The command for a host's login shell: start Python in the folder, with its program on stdin."""
     pythons = (host.python,) if host.python else _VENVS
     return shlex.join(["/bin/sh", "-c", _LAUNCH, "deepgen", host.folder, *pythons])
 
 
 def program(request: dict[str, Any]) -> str:
-    """The agent, asked for one thing. Its request comes with it on stdin: a token never stands in a command line."""
+    """The agent with one request, both sent on stdin: a token never appears in a command line."""
     text = Path(agent.__file__).read_text(encoding="utf-8")
     # Python puts the current folder first on its path when it reads a program from stdin.
     head, mark, body = text.partition("from __future__ import annotations\n")
@@ -51,14 +51,14 @@ def program(request: dict[str, Any]) -> str:
 
 
 class Remote:
-    """A host, connected."""
+    """A connected host."""
 
     def __init__(self, host: Host, connection: asyncssh.SSHClientConnection) -> None:
         self.host, self._connection = host, connection
 
     @property
     def seen_from(self) -> str:
-        """This machine's address on the way to the host."""
+        """The local address of the connection to the host."""
         return str(self._connection.get_extra_info("sockname")[0])
 
     async def call(self, do: str, **request: Any) -> Any:
@@ -103,7 +103,7 @@ Machine = Remote | Here
 
 @asynccontextmanager
 async def reach(host: Host, password: Ask) -> AsyncIterator[Remote]:
-    """A host for as long as it is needed."""
+    """A connection to a host, closed at the end of the block."""
     ssh.library()
     connection = await ssh.connect(host, password)
     try:
@@ -115,7 +115,7 @@ async def reach(host: Host, password: Ask) -> AsyncIterator[Remote]:
 async def on_each(
     hosts: Sequence[Host], password: Ask, work: Callable[[Remote], Awaitable[T]]
 ) -> dict[Host, T | HostError]:
-    """Do the same on all hosts at once; what goes wrong on one is its outcome and hinders no other."""
+    """Do the same on all hosts at once; an error on one is its result and does not stop the others."""
 
     async def one(host: Host) -> T | HostError:
         try:
@@ -128,7 +128,7 @@ async def on_each(
 
 
 def raise_errors(outcomes: dict[Host, T | HostError]) -> dict[Host, T]:
-    """The outcomes where all went well; otherwise one error that names every host."""
+    """The results if all succeeded; otherwise raises one error that names every failed host."""
     errors = [outcome for outcome in outcomes.values() if isinstance(outcome, HostError)]
     if len(errors) == 1:
         raise errors[0]

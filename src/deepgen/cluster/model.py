@@ -22,7 +22,7 @@ class Host:
 
     @property
     def place(self) -> tuple[str, str]:
-        """What makes two mentions the same place; one Ray node serves a place."""
+        """What identifies the place: two hosts with the same one share a Ray node."""
         return self.address, self.folder
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class Host:
 
 @dataclass(frozen=True)
 class GroupTask:
-    """One tuning config, tuned to its end before the group's next one starts."""
+    """One tuning config; the group's next one starts when it has finished."""
 
     config: str  # a tuning config, in the builder's folder or beside the task file
     results: str  # prefix of <prefix>_card<device>.json
@@ -40,7 +40,7 @@ class GroupTask:
 
 @dataclass(frozen=True)
 class WorkGroup:
-    """A host that builds, a host that measures, and what they do, one task after the other."""
+    """A host that builds, a host that measures, and their tasks in order."""
 
     name: str
     target: str
@@ -50,7 +50,7 @@ class WorkGroup:
     jobs: int = 1  # builds at a time
     devices: tuple[int, ...] = (0,)
     space_strategy: int = 1  # how a tuning config of the older tool becomes a space
-    samples: int | None = None  # timed runs of a kernel; None: as many as its spread asks for
+    samples: int | None = None  # timed runs per kernel; None: as many as the spread of its times requires
     keep_top: int = 8  # rows of a result file
     tuning: Mapping[str, Any] = field(default_factory=dict)  # trials, time_budget, strategy, seed, where given
 
@@ -83,7 +83,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The real characters, for the SSH library alone."""
+        """The real password, only for the SSH library."""
         return self._value
 
     def __repr__(self) -> str:
@@ -97,7 +97,7 @@ class Cluster:
     file: str  # absolute
     groups: tuple[WorkGroup, ...]
     head: str | None = None  # this machine's address as the hosts see it; None: found out
-    notes: tuple[str, ...] = field(default=(), compare=False)  # what the user should know of the file
+    notes: tuple[str, ...] = field(default=(), compare=False)  # what the user should know about the file
     passwords: Mapping[Host, Secret] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -125,5 +125,5 @@ class Cluster:
 
 
 def password_variable(host: Host) -> str:
-    """The environment variable that may hold a host's password: one per host, so that it is sent to no other."""
+    """The environment variable that may hold a host's password: one per host, so that it is never sent to another."""
     return "DEEPGEN_SSH_PASSWORD_" + re.sub(r"[^A-Za-z0-9]", "_", host.address).upper()

@@ -1,6 +1,6 @@
-"""Start, look at and stop the Ray nodes of a cluster: the head on this machine, a node at every place of the file.
+"""Start, inspect and stop the Ray nodes of a cluster: the head on this machine, a node at every place of the file.
 
-The head is here because Ray wants a node beside the driver, and the driver keeps the journals here.
+The head runs here because Ray needs a node on the driver's machine, and the driver keeps the journals here.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from deepgen.cluster.ssh import Ask, HostError
 from deepgen.cluster.state import State, Up
 from deepgen.engines.ray import roles
 
-# Artifacts are small; Ray would otherwise take a third of the memory of machines that others use too.
+# Artifacts are small; by default Ray would take a third of the memory of shared machines.
 _STORE_BYTES = 256 << 20
 _HEAD = "head"
-# All that runs asks for roles, not for processors, for each of which Ray would start a process.
+# Tasks and actors ask for roles instead of CPUs: Ray would start a process for each CPU.
 _ALWAYS = ("--disable-usage-stats", "--num-cpus", "0", "--object-store-memory", str(_STORE_BYTES))
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A node to be: what a host does for one group. Groups that share a host have a node each, with its own devices."""
+    """A node to start: what a host does for one group. Each group has its own node on a shared host."""
 
     name: str  # of the group
     builds: int
@@ -72,7 +72,7 @@ def wanted(cluster: Cluster, host: Host) -> list[Wanted]:
 
 @dataclass(frozen=True)
 class Node:
-    """A node as it stands. `host` is None for the head."""
+    """The state of a node. `host` is None for the head."""
 
     host: Host | None
     roles: str
@@ -98,9 +98,9 @@ def up(
     force: bool = False,
     hosts: Sequence[Host] | None = None,
 ) -> Started:
-    """Bring every node up that is not, or only those of some hosts.
+    """Start every node that is not up, or only those of some hosts.
 
-    All are asked before anything is started, so that nothing starts where one of them cannot.
+    All hosts are checked first, so that nothing is started if one of them cannot be used.
     """
     ray_version()
     return asyncio.run(_up(cluster, password, head or cluster.head, force, tuple(hosts or cluster.hosts)))
@@ -114,7 +114,7 @@ def status(cluster: Cluster, password: Ask) -> list[Node]:
 def down(cluster: Cluster, password: Ask, *, force: bool = False) -> dict[Host | None, int | HostError]:
     """Stop all nodes, also those on hosts that the file named when they were started.
 
-    Gives for each the number of processes that were ended. What is remembered stays until every host answered.
+    Returns for each the number of processes that were ended. The record is kept until every host has answered.
     """
     return asyncio.run(_down(cluster, password, force))
 
@@ -173,24 +173,24 @@ async def _up(cluster: Cluster, password: Ask, head: str | None, force: bool, ho
 
 
 async def _head(state: State, ip: str, cluster: Cluster) -> Up:
-    """The head that is up, or a new one, to which nodes of an older one do not belong any more."""
+    """The head that is up, or a new one; nodes of an older head do not belong to a new one."""
     here = Here(state.folder)
     before, found = state.read(), (await here.call("status")).get(_HEAD)
-    # Hosts that an earlier form of the file named are kept until they were stopped.
+    # Hosts that an earlier version of the file named are kept until they are stopped.
     known = tuple(dict.fromkeys((*(before.hosts if before else ()), *cluster.hosts)))
     if before and found and found["up"] and found["cluster"] == before.cluster:
         now = Up(before.cluster, before.address, known)
         state.write(now)
         return now
     now = Up(secrets.token_hex(8), f"{ip}:{_free_port()}", known)
-    # Remembered before anything starts: whatever happens next, `down` knows where to look.
+    # Recorded before anything starts: whatever happens next, `down` knows where to look.
     state.write(now)
     most = max(node.builds + len(node.devices) for host in cluster.hosts for node in wanted(cluster, host))
     manners = {
         # Every node may keep as many idle processes as it has work for; none is started before there is work.
         "enable_worker_prestart": False,
         "num_workers_soft_limit": most,
-        # A dead node is known after three seconds instead of fifteen; one that is only slow has half a minute.
+        # A dead node is detected after three seconds instead of fifteen; a slow one has half a minute.
         "health_check_period_ms": 1000,
         "health_check_failure_threshold": 3,
     }
@@ -247,7 +247,7 @@ async def _down(cluster: Cluster, password: Ask, force: bool) -> dict[Host | Non
 
 
 def _foreign(found: Mapping[str, Any], cluster: Cluster, host: Host, state: State) -> list[str]:
-    """Nodes that are in the way and not ours."""
+    """Nodes of others that are in the way."""
     ours = [node.name for node in wanted(cluster, host)]
     others = [
         said["label"] for name, said in found.items() if name in ours and said["owner"] != state.owner and said["up"]

@@ -1,4 +1,4 @@
-"""The older tool's cluster task files, as they are."""
+"""The older tool's cluster task files, unchanged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PORT_NOTE = "master_port is not needed and ignored: Ray finds its ports itself"
 
 
 def cluster_of(data: Mapping[str, Any], name: str, file: str) -> Cluster:
-    """The cluster that a file's content describes; `name` is how messages call the file."""
+    """The cluster that a file's content describes; `name` is the file's name in messages."""
     top = Table(name, data, {"workgroups": keys.TABLES, "master_port": keys.PORT})
     passwords: dict[Host, Secret] = {}
     groups = [_group(i, entry, name, passwords) for i, entry in enumerate(top.need("workgroups"))]
@@ -77,7 +77,7 @@ def _host(table: Table, passwords: dict[Host, Secret]) -> Host:
 
 
 def _tasks(compiler: Table) -> tuple[GroupTask, ...]:
-    """The three lists tell one task each at the same place."""
+    """Entries at the same index of the three lists describe one task."""
     configs = compiler.need("tuning_config_relative_paths")
     prefixes = compiler.need("perflog_prefix_list")
     spaces = compiler.get("tuning_space_relative_paths") or (None,) * len(configs)

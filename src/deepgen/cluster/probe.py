@@ -12,7 +12,7 @@ from deepgen.vocabulary import DeepgenError
 
 
 def probe(build: list[str], measure: list[str]) -> dict[str, Any]:
-    """For each target either an answer or what is wrong."""
+    """For each target, what was found or what is wrong."""
     return {"build": {name: _toolchain(name) for name in build}, "measure": {name: _device(name) for name in measure}}
 
 

@@ -18,14 +18,14 @@ ON_BUILDER = "_cluster_run"  # where the older tool put them, in the builder's f
 
 
 class OnDevice(Study):
-    """A study as one of its group's devices saw it."""
+    """The part of a study that one of its group's devices measured."""
 
     def __init__(self, study: Study, slot: int, card: int) -> None:
         super().__init__(study.folder, study.definition, operator=study.operator, generator=study.generator)
         self._slot, self._card = slot, card
 
     def _here(self, conditions: Mapping[str, Json]) -> bool:
-        # Ray need not give the first card to the first slot; where there are no cards, slots are all there is.
+        # Ray may give any card to any slot; without cards, only slots are known.
         card = conditions.get("card")
         return conditions.get("slot") == self._slot if card is None else card == str(self._card)
 
@@ -35,7 +35,7 @@ class OnDevice(Study):
 
 
 def write_all(study: Study, group: WorkGroup, prefix: Path) -> list[Path]:
-    """A file for each device that has a right kernel; the best `keep_top` in each."""
+    """Write a file for each device with a correct kernel, with the best `keep_top` of each."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     if len(group.devices) == 1:
         return [write_results(study, prefix, group.devices[0], group.keep_top)]
@@ -44,7 +44,7 @@ def write_all(study: Study, group: WorkGroup, prefix: Path) -> list[Path]:
 
 
 def copy_to_builder(files: list[Path], group: WorkGroup, password: Ask) -> str | None:
-    """Copy result files to the host that built; gives what went wrong, if anything did."""
+    """Copy result files to the host that built; returns what went wrong, if anything."""
 
     async def copy() -> None:
         async with reach(group.builder, password) as machine:

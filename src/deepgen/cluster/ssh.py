@@ -1,4 +1,4 @@
-"""SSH to a host: the user's keys, agent, config and known hosts; every refusal is told in a sentence.
+"""SSH to a host: the user's keys, agent, config and known hosts; every failure is explained in a sentence.
 
 A host's key is always checked. A password is tried only where keys are refused, and only at the host it belongs to.
 """
@@ -32,7 +32,7 @@ class HostError(DeepgenError):
 
 
 def library() -> None:
-    """Say what to install where the SSH library is missing."""
+    """Import the SSH library; the error names what to install."""
     try:
         import asyncssh  # noqa: F401
     except ImportError as error:
@@ -57,7 +57,7 @@ def passwords(known: Mapping[Host, Secret], *, prompt: bool = True) -> Ask:
 
 
 def wanting_passwords(hosts: Sequence[Host]) -> list[Host]:
-    """Those of the hosts that refuse every key; whatever else is wrong shows when they are needed."""
+    """The hosts that refuse every key. Other problems are reported when the hosts are used."""
     import asyncssh
 
     async def refuses(host: Host) -> bool:
@@ -98,7 +98,7 @@ async def connect(host: Host, password: Ask) -> asyncssh.SSHClientConnection:
 async def _connect(host: Host, secret: Secret | None) -> asyncssh.SSHClientConnection:
     import asyncssh
 
-    # With a password only that is tried: keys were refused before, and servers count attempts.
+    # If there is a password, only that is tried: keys were refused before, and servers limit attempts.
     how = {"password": secret.reveal(), "client_keys": None, "agent_path": None} if secret else {}
     try:
         return await asyncio.wait_for(
@@ -106,7 +106,7 @@ async def _connect(host: Host, secret: Secret | None) -> asyncssh.SSHClientConne
                 host.address,
                 host.port,
                 username=host.user,
-                # Lost hosts are noticed: four unanswered calls, ten seconds apart.
+                # To notice lost hosts: four keepalive messages without an answer, ten seconds apart.
                 keepalive_interval=10,
                 keepalive_count_max=4,
                 **how,

@@ -1,4 +1,4 @@
-"""What this machine remembers of a cluster that it brought up: kept with the user's data, for their eyes only."""
+"""The record of a cluster that was started from this machine: kept with the user's data, readable only to the user."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from deepgen.vocabulary import BadInput, digest
 
 @dataclass(frozen=True)
 class Up:
-    """A cluster that was brought up: its head's address, and on which hosts it has nodes."""
+    """A cluster that was started: its head's address, and the hosts with its nodes."""
 
-    cluster: str  # drawn again each time
+    cluster: str  # a new random one each time
     address: str  # ip:port of the head
     hosts: tuple[Host, ...]
 
@@ -58,7 +58,7 @@ class State:
         return self.token_file.read_text()
 
     def run_folder(self) -> Path | None:
-        """Of the run that last used this cluster."""
+        """The folder of the run that last used this cluster."""
         try:
             return Path((self.folder / "run").read_text())
         except OSError:

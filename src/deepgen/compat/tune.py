@@ -90,7 +90,7 @@ def tune_kernel(
     target = targets.resolve("cpu" if simulation_mode else TARGETS[kernel.description.language])
     search = _search(kernel, target, strategy, strategy_options or {}, iterations, seed or 0)
     names, told = list(tune_params), metrics or {}
-    made.check(told, objective, search.space.at(0))
+    made.check(told, objective, search.space.first())
     file = None if cache is None else made.with_suffix(cache)
     if simulation_mode:
         rows, winner = simulated(file, search, names, told), None
@@ -138,9 +138,9 @@ def _search(
     named = "brute_force" if strategy is None else strategy
     if named not in _STRATEGIES and named not in _OTHERS:
         raise BadInput(f"strategy is {strategy!r}", allowed="one of " + ", ".join([*_STRATEGIES, *_OTHERS]))
-    count = space.count()
-    if count == 0:
+    if space.empty():
         raise BadInput("restrictions leave no config", allowed="what leaves nothing: " + ", ".join(space.why_empty()))
+    count = space.size().count
     if share is not None:
         most = max(1, int(share * count))
     usual = count if named == "brute_force" else _USUAL_TRIALS

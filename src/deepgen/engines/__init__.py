@@ -1,4 +1,4 @@
-"""Where builds and measurements are carried out."""
+"""Where builds and measurements are executed."""
 
 from deepgen.engines.base import Arena, Engine, Look, Outcome, Session
 from deepgen.engines.local import LocalEngine

@@ -1,4 +1,4 @@
-"""What every engine does: carry builds and measurements out, wherever they happen."""
+"""What every engine does: execute builds and measurements, wherever they run."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Outcome:
     trial_id: int
     artifact: Artifact | None
     measurement: Measurement
-    seconds: float = 0.0  # that measuring took, where it is known
+    seconds: float = 0.0  # that the measurement took, where known
 
 
 class Arena(Protocol):
-    """Where kernels are verified and compared: all that finals need, live or in a bundle far away."""
+    """Where kernels are verified and compared: all that finals need, in a session or in a bundle on another machine."""
 
     def quiet(self) -> AbstractContextManager[None]:
-        """While this is held, no build runs beside a measurement."""
+        """While this context is held, no build runs during a measurement."""
         ...
 
     def disturbed(self) -> str | None:
-        """What others do on the machine just now that would spoil a measurement, in words; takes a moment to see."""
+        """Activity of others on the machine that would spoil a measurement, in words. Sampling it takes a moment."""
         ...
 
     def build(self, kernel: Kernel) -> Artifact:
@@ -46,7 +46,7 @@ class Arena(Protocol):
         ...
 
     def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
-        """Only the verdict, on other inputs; `shape` is a place in the task's shapes."""
+        """Only the verdict, on other inputs; `shape` is an index into the task's shapes."""
         ...
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
@@ -74,7 +74,7 @@ class Session(Arena, Protocol):
 
     @property
     def slots(self) -> int:
-        """How many trials may usefully be under way at once."""
+        """How many trials can usefully be in flight at once."""
         ...
 
     @property
@@ -85,7 +85,7 @@ class Session(Arena, Protocol):
         ...
 
     def submit(self, trial_id: int, kernel: Kernel) -> None:
-        """Build and measure this kernel, some time soon."""
+        """Queue this kernel to be built and measured."""
         ...
 
     def results(self, timeout: float) -> list[Outcome]:
@@ -93,7 +93,7 @@ class Session(Arena, Protocol):
         ...
 
     def drop(self) -> bool:
-        """Begin nothing more of what was submitted; False where it cannot be taken back and will end by itself."""
+        """Cancel submitted trials that have not begun; False if that is not possible and they will run to their end."""
         ...
 
     def beat(self, seconds: float) -> None:
@@ -101,7 +101,7 @@ class Session(Arena, Protocol):
         ...
 
     def close(self) -> None:
-        """Stop everything that was started. What had not ended is simply not reported."""
+        """Stop everything that was started. Trials that have not ended are not reported."""
         ...
 
     def __enter__(self) -> Session: ...
@@ -113,8 +113,8 @@ class Engine(Protocol):
     """A place where kernels are built and measured."""
 
     def open(self, task: Task, look: Look | None = None) -> Session:
-        """At work on this task. A trial that `look` does not find worth running ends as NOT_WORTH_IT, with artifact.
+        """Start a session for this task. A trial that `look` rejects ends as NOT_WORTH_IT, with its artifact.
 
-        What is built for finals (`build`, `verify`, `compare`) is not looked at.
+        `look` is not asked about builds for finals (`build`, `verify`, `compare`).
         """
         ...

@@ -22,13 +22,13 @@ from deepgen.vocabulary import BadInput, JsonObject, Missing, foreign
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-SIGNATURE = "signature"  # in the manifest, of all else in it
+SIGNATURE = "signature"  # in the manifest, over everything else in it
 SUFFIXES = (".tar.gz", ".tgz", ".tar.zst")
 MOST_FILES = 200_000
 MOST_MANIFEST_BYTES = foreign.MOST_BYTES
 MOST_FILE_BYTES = 1 << 30
 MOST_BYTES = 16 << 30
-# Kernels and arrays shrink to a half or a tenth; what shrinks to a hundredth and is not small is there to fill a disk.
+# Kernels and arrays compress by 2 to 10 times. A large file that compresses 100 times is meant to fill a disk.
 MOST_RATIO = 100
 SMALL_BYTES = 256 << 20
 _MOST_HEADER_BYTES = 64 << 10  # between two files: tar's own records, of which there are a few
@@ -46,7 +46,7 @@ def stem(archive: Path) -> str:
 
 
 def check(archive: Path) -> None:
-    """Raises where it cannot be written, before much work is done for it."""
+    """Raises if it cannot be written, before any work is done."""
     stem(archive)
     if archive.name.endswith(".tar.zst"):
         _zstd()
@@ -60,9 +60,9 @@ def write(
     files: Mapping[str, bytes | Path],
     sign: Callable[[object], str | None] = lambda manifest: None,
 ) -> str:
-    """Write the archive, whole or not at all, and give the bundle's id: the hash of its manifest.
+    """Write the archive atomically and return the bundle's id: the hash of its manifest.
 
-    The manifest holds the hashes of all files, so its signature is one of them all.
+    The manifest holds the hashes of all files, so its signature covers them all.
     """
     top = re.sub(r"[^A-Za-z0-9._=-]", "_", stem(archive)).lstrip(".=-") or "bundle"
     listed: JsonObject = {name: _listing(content) for name, content in sorted(files.items())}
@@ -87,7 +87,7 @@ def write(
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack into an existing folder and give the bundle's own folder in it. Raises BadInput, having run nothing."""
+    """Unpack into an existing folder and return the bundle's own folder in it. Raises BadInput; runs nothing."""
     where = str(archive)
     stem(archive)
     try:
@@ -103,7 +103,7 @@ def unpack(archive: Path, folder: Path) -> Path:
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise BadInput(f"is damaged: {error}", where=where, allowed="copy the bundle again") from error
     except Exception as error:
-        if type(error).__name__ != "ZstdError":  # of whichever of the two packages was found
+        if type(error).__name__ != "ZstdError":  # from either of the two packages
             raise
         raise BadInput(f"is damaged: {error}", where=where, allowed="copy the bundle again") from error
 
@@ -123,7 +123,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
 
 
 class _Meter:
-    """A stream that ends in BadInput once more was read from it than was allowed: headers may claim any size."""
+    """A stream that raises BadInput once more bytes were read than allowed: headers may claim any size."""
 
     def __init__(self, stream: IO[bytes], where: str) -> None:
         self._stream, self._where = stream, where
@@ -131,7 +131,7 @@ class _Meter:
         self.allow(0)
 
     def allow(self, size: int) -> None:
-        """So many bytes of content, and tar's records around it."""
+        """Allow this many bytes of content, and tar's records around it."""
         self._left = size + _MOST_HEADER_BYTES + 2 * _BLOCK
 
     def read(self, size: int) -> bytes:
@@ -180,7 +180,7 @@ def _unpacked(tar: tarfile.TarFile, meter: _Meter, folder: Path, packed: int, wh
 
 
 def _parsed(text: bytes, where: str) -> dict[str, Any]:
-    """The manifest, with a list of files that can be trusted to stay inside the folder and within bounds."""
+    """The manifest, with a list of files that is known to stay inside the folder and within the limits."""
     manifest = foreign.parse(text, f"{where}: its manifest", most=MOST_MANIFEST_BYTES)
     with foreign.shaped(where, "its manifest cannot be read"):
         version, files = manifest["format"], manifest["files"]

@@ -1,4 +1,4 @@
-"""Travels in bundles only: gives Pythons 3.8 and 3.9, which machines far from any network have, what 3.10 brought."""
+"""Only for bundles: adds what Python 3.10 introduced to Python 3.8 and 3.9, which offline machines may have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def bring_up_to_date() -> None:
-    """Before anything else is imported. In processes that do nothing but measure, so nobody else is surprised."""
+    """Call it before anything else is imported, and only in processes that do nothing but measure."""
     if sys.version_info >= (3, 10):  # noqa: UP036  this file is for older ones
         return
     plain_zip, plain_dataclass = builtins.zip, dataclasses.dataclass

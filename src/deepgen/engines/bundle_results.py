@@ -23,7 +23,7 @@ class TrialResult:
     trial: int
     kernel_id: str
     measurement: Measurement
-    facts: Mapping[str, Json]  # what the toolchain told when it was built
+    facts: Mapping[str, Json]  # build statistics from the toolchain
 
     def to_json(self) -> JsonObject:
         return {
@@ -36,7 +36,7 @@ class TrialResult:
 
 @dataclass(frozen=True)
 class Results:
-    """What a file holds so far. `head` says of which bundle and study, and on which device."""
+    """The content of a file so far. `head` names the bundle, the study and the device."""
 
     head: Mapping[str, Any]
     trials: Mapping[int, TrialResult] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The local engine: a build pool and one supervised device on this machine, both at work at the same time."""
+"""The local engine: a build pool and one supervised device on this machine, which work in parallel."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class LocalSession:
         self.jobs = engine.jobs or host.usable_cores()
         self._engine = engine
         self._toolchains = toolchains_for(task.target, engine.toolchains)
-        self._toolchains(task.target.languages[0])  # where there is none, that is said at once
+        self._toolchains(task.target.languages[0])  # raises at once if there is none
         self._cache = Cache(engine.cache or default_cache_folder())
-        # Before the first build, so that nothing of ours disturbs it; measured once per machine, then known.
+        # Before the first build, so that nothing of ours disturbs it; measured once per machine, then cached.
         self._peak = self._measured_peak()
         self._bandwidth = task.target.bandwidth
         if self._bandwidth is None and self._peak is not None:
@@ -68,7 +68,7 @@ class LocalSession:
             least_seconds=least_seconds(task, self._peak),
             least_again=self._least_again,
         )
-        self._device = threading.Lock()  # one measurement at a time, whichever thread asks
+        self._device = threading.Lock()  # one measurement at a time, from any thread
         self._built: SimpleQueue[tuple[int, Kernel, Artifact] | None] = SimpleQueue()
         self._ended: SimpleQueue[Outcome | Exception] = SimpleQueue()
         self._beat: float | None = None
@@ -117,8 +117,8 @@ class LocalSession:
         return True
 
     def build(self, kernel: Kernel) -> Artifact:
-        # Not through the pool: finals run inside a quiet window, in which it starts nothing, and what they ask for
-        # lies in the cache already.
+        # Not through the pool: finals run in a quiet window, in which the pool starts nothing, and what they need
+        # is already in the cache.
         with Group() as group:
             toolchain, limits = self._toolchains(kernel.language), self._engine.limits
             return make(kernel, toolchain, self.task.target, self._cache, limits, group)
@@ -166,7 +166,9 @@ class LocalSession:
 
     def _least_again(self) -> float | None:
         again = self._measured_peak(again=True)
-        if self._peak is None or (again is not None and again > self._peak):  # an unwritable cache forgets the better
+        if self._peak is None or (
+            again is not None and again > self._peak
+        ):  # with an unwritable cache the better value is lost
             self._peak = again
         return least_seconds(self.task, self._peak)
 
@@ -195,7 +197,7 @@ class LocalSession:
             trial_id, kernel, artifact = item
             try:
                 outcome: Outcome | Exception = self._outcome(trial_id, kernel, artifact)
-            except Exception as error:  # told to the tuner, which stops with it
+            except Exception as error:  # passed to the tuner, which stops with it
                 outcome = error
             if not self._closing:
                 self._ended.put(outcome)

@@ -10,7 +10,6 @@ from typing import Any
 
 from deepgen.measure import handed, limits
 from deepgen.measure.base import Helper, Task
-from deepgen.measure.bench import Rejected
 from deepgen.measure.counters.counted import Counted
 from deepgen.measure.gpu_bench import GpuBench
 from deepgen.measure.gpu_checks import Checks
@@ -43,7 +42,7 @@ class GpuWorker(Referee[GpuEntrant]):
         driver = Driver(APIS[target.languages[0]])
         checks = Checks(driver, helpers["harness"].binary.read_bytes())
         self._reference = DeviceReference(driver, helpers["reference"]) if "reference" in helpers else None
-        self._judge = helpers.get("judge")
+        self.judge = helpers.get("judge")
         self._device = Device(self.task, driver, checks, pulse, Queue(driver, checks, target.l2_bytes))
         self._nvml = Nvml.find(driver.device) if "cuda" in target.languages else None
         self._benches: dict[Inputs, GpuBench] = {}
@@ -110,21 +109,9 @@ class GpuWorker(Referee[GpuEntrant]):
                 self._reference,
             )
             if self._benches[inputs].unanswered:
-                self._answer(self._benches[inputs], limits.run_seconds(self.task.at(inputs.shape)))
+                limit = limits.run_seconds(self.task.at(inputs.shape))
+                self.give_answers(GpuEntrant(self._device, self._benches[inputs], 0, limit))
         return self._benches[inputs]
-
-    def _answer(self, bench: GpuBench, limit: float) -> None:
-        """Have the kernel run that the others are compared with."""
-        if self._judge is None:
-            raise DeepgenError("the kernel that answers are compared with could not be built")
-        entrant = GpuEntrant(self._device, bench, 0, limit)
-        try:
-            entrant.load(self._judge.kernel, str(self._judge.binary))
-            entrant.answer()
-        except Rejected as error:
-            raise DeepgenError(f"the kernel that answers are compared with: {error}") from error
-        finally:
-            entrant.close()
 
     def _empty_launch(self) -> float:
         """What an empty kernel takes by the same clock: it is part of every sample, as it is of a baseline's."""

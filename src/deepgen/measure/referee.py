@@ -13,11 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from deepgen.measure import handed
-from deepgen.measure.base import STRIDED, Task
+from deepgen.measure.base import STRIDED, Helper, Task
 from deepgen.measure.bench import Rejected
 from deepgen.measure.counters.counted import Counted
 from deepgen.measure.timing import enough
-from deepgen.vocabulary import JsonObject, Measurement, Verdict
+from deepgen.vocabulary import DeepgenError, JsonObject, Kernel, Measurement, Verdict
 
 
 class ContextLost(Exception):
@@ -44,6 +44,12 @@ class Entrant(Protocol):
     calls: int
     reproducible: bool
 
+    def load(self, kernel: Kernel, binary: str) -> None: ...
+
+    def answer(self) -> None:
+        """Run for the answers that others are compared with."""
+        ...
+
     def first(self) -> None: ...
 
     def timed(self) -> float: ...
@@ -64,6 +70,7 @@ class Referee(ABC, Generic[E]):
     """One device, one operator, many kernels."""
 
     task: Task
+    judge: Helper | None  # the kernel that answers are compared with, where the operator has no reference
 
     @abstractmethod
     def entrant(self, inputs: Inputs, who: int, beat: float | None, *, tight: bool = False) -> E:
@@ -103,6 +110,18 @@ class Referee(ABC, Generic[E]):
     def close(self) -> None:
         """Give back what another operator in this process has no use for."""
         return
+
+    def give_answers(self, entrant: E) -> None:
+        """Have this entrant run the kernel that the others are compared with."""
+        try:
+            if self.judge is None:
+                raise DeepgenError("the kernel that answers are compared with could not be built")
+            entrant.load(self.judge.kernel, str(self.judge.binary))
+            entrant.answer()
+        except Rejected as error:
+            raise DeepgenError(f"the kernel that answers are compared with: {error}") from error
+        finally:
+            entrant.close()
 
     def measure(self, request: Mapping[str, Any]) -> list[Measurement]:
         """Verify, time, verify again."""

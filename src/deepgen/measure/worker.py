@@ -45,7 +45,7 @@ class CpuWorker(Referee[CpuEntrant]):
         built = opening["helpers"].get("harness")
         binary = Helper.from_json(built).binary if built else None
         judge = opening["helpers"].get("judge")
-        self._judge = Helper.from_json(judge) if judge else None
+        self.judge = Helper.from_json(judge) if judge else None
         library = binary if binary and binary.is_file() else None  # a cache may have been cleaned meanwhile
         target = self.task.target
         caches = getattr(target, "l3_bytes", 32 << 20) + getattr(target, "cores", 1) * getattr(target, "l2_bytes", 0)
@@ -70,21 +70,9 @@ class CpuWorker(Referee[CpuEntrant]):
         operator = self.task.shapes[inputs.shape]
         self._benches[key] = Bench(operator, inputs.seed, inputs.probe, self._scratch, tight=tight)
         if self._benches[key].unanswered:
-            self._answer(self._benches[key], limits.run_seconds(self.task.at(inputs.shape)))
+            limit = limits.run_seconds(self.task.at(inputs.shape))
+            self.give_answers(CpuEntrant(self.around, self._benches[key], 0, limit))
         return self._benches[key]
-
-    def _answer(self, bench: Bench, limit: float) -> None:
-        """Have the kernel run that the others are compared with."""
-        if self._judge is None:
-            raise DeepgenError("the kernel that answers are compared with could not be built")
-        entrant = CpuEntrant(self.around, bench, 0, limit)
-        try:
-            entrant.load(self._judge.kernel, str(self._judge.binary))
-            entrant.answer()
-        except Rejected as error:
-            raise DeepgenError(f"the kernel that answers are compared with: {error}") from error
-        finally:
-            entrant.close()
 
     def load(self, entrant: CpuEntrant, entry: Mapping[str, Any]) -> None:
         kernel = Kernel.from_json(entry["kernel"]) if entry.get("kernel") else None

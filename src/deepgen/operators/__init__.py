@@ -1,4 +1,4 @@
-"""What to compute. Pure: an operator knows nothing of hardware and does no I/O."""
+"""What to compute. Pure: an operator does not depend on hardware and does no I/O."""
 
 from __future__ import annotations
 
@@ -22,24 +22,19 @@ OPERATORS: Registry[type[Operator]] = Registry(
         "gemm": "deepgen.operators.gemm:Gemm",
         "softmax": "deepgen.operators.softmax:Softmax",
         "c2d": "deepgen.operators.conv2d:Conv2d",
-        **{
-            name: f"deepgen.operators.named.{place}"
-            for name, place in {
-                "bmm": "products:Bmm",
-                "gemv": "products:Gemv",
-                "c1d": "convolutions:Conv1d",
-                "c3d": "convolutions:Conv3d",
-                "dil": "convolutions:DilatedConv2d",
-                "dep": "convolutions:DepthwiseConv2d",
-                "t2d": "convolutions:TransposedConv2d",
-                "scan": "rows:Scan",
-                "mean": "rows:Mean",
-                "var": "rows:Variance",
-                "layer_norm": "rows:LayerNorm",
-                "rms_norm": "rows:RmsNorm",
-                "elementwise": "rows:Elementwise",
-            }.items()
-        },
+        "bmm": "deepgen.operators.named.products:Bmm",
+        "gemv": "deepgen.operators.named.products:Gemv",
+        "c1d": "deepgen.operators.named.convolutions:Conv1d",
+        "c3d": "deepgen.operators.named.convolutions:Conv3d",
+        "dil": "deepgen.operators.named.convolutions:DilatedConv2d",
+        "dep": "deepgen.operators.named.convolutions:DepthwiseConv2d",
+        "t2d": "deepgen.operators.named.convolutions:TransposedConv2d",
+        "scan": "deepgen.operators.named.rows:Scan",
+        "mean": "deepgen.operators.named.rows:Mean",
+        "var": "deepgen.operators.named.rows:Variance",
+        "layer_norm": "deepgen.operators.named.rows:LayerNorm",
+        "rms_norm": "deepgen.operators.named.rows:RmsNorm",
+        "elementwise": "deepgen.operators.named.rows:Elementwise",
         "expression": "deepgen.operators.expr.operator:ExpressionOperator",
     },
 )

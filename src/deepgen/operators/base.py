@@ -1,4 +1,4 @@
-"""What every operator can tell: its signature, its work, its inputs, its reference and its tolerance.
+"""What every operator provides: its signature, its work, its inputs, its reference and its tolerance.
 
 numpy is imported where it is used, here and in the built-in operators: commands that only read studies do not wait for
 it.
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 Array: TypeAlias = "npt.NDArray[Any]"
 O = TypeVar("O", bound="Operator")  # noqa: E741
 
-# Probes of integers: all at one end of their range, or at both in turn.
+# Probes of integers: all at one end of their range, or alternating between both ends.
 EXTREMES = ("minimum", "maximum", "alternating")
 
 
 @dataclass(frozen=True)
 class Work:
-    """What must be done at least: operations by the arithmetic that does them, and bytes across the memory bus."""
+    """The least work: operations by the dtype of their arithmetic, and bytes across the memory bus."""
 
-    operations: Mapping[str, int]  # dtype of the arithmetic -> operations, a multiply-add counting as two
+    operations: Mapping[str, int]  # dtype of the arithmetic -> operations, a multiply-add counts as two
     read: int
     written: int
 
@@ -72,9 +72,9 @@ class Work:
 class Tolerance:
     """A result x is right when |x - want| <= absolute * scale + relative * |want| + floor, element by element.
 
-    The scale belongs to the reference: see Answer. The floor lets tiny numbers be taken for zero. None: the smallest
-    normal number of the format, but only the step between denormal ones in f16 and 8 bits, where all hardware keeps
-    them. An operator that promises denormal numbers gives a smaller one.
+    The scale belongs to the reference: see Answer. The floor allows tiny numbers to be flushed to zero. None:
+    the smallest normal number of the format; in f16 and 8-bit formats, whose denormals all hardware supports, the step
+    between denormals. An operator that promises denormal results sets a smaller one.
     """
 
     absolute: float
@@ -91,7 +91,7 @@ def _one() -> Array:
 
 @dataclass(frozen=True)
 class Answer:
-    """A right result in float64 or int64, and how large the numbers are that it was made of: an array that broadcasts.
+    """The correct result in float64 or int64, and the magnitude of its terms: an array that broadcasts.
 
     The rounding errors of a sum grow with its terms, which may be far larger than the sum itself.
     """
@@ -101,47 +101,47 @@ class Answer:
 
 
 class Operator(ABC):
-    """What to compute, as a frozen dataclass. It knows nothing of hardware and does no I/O.
+    """What to compute, as a frozen dataclass. It does not depend on hardware and does no I/O.
 
-    An operator of your own gives `name`, `signature`, `sizes`, `work` and `reference`, and overrides of the rest what
-    the defaults here do not fit.
+    An operator of your own defines `name`, `signature`, `sizes`, `work` and `reference`, and overrides other methods
+    where the defaults do not fit.
     """
 
     name: ClassVar[str]
-    words: ClassVar[tuple[Word, ...]] = ()  # what the command line and config files ask for; none: the fields
+    words: ClassVar[tuple[Word, ...]] = ()  # parameters on the command line and in config files; empty: the fields
 
     @abstractmethod
     def signature(self) -> Signature: ...
 
     @abstractmethod
     def sizes(self) -> Mapping[str, int]:
-        """Numbers for the symbols of the signature's shapes, and whatever other whole numbers launch plans name."""
+        """Values for the symbols of the signature's shapes, and any other integers that launch plans name."""
 
     @abstractmethod
     def work(self) -> Work: ...
 
     @abstractmethod
     def reference(self, inputs: Mapping[str, Array]) -> Mapping[str, Answer]:
-        """The exact result of each output. Inputs have their storage's dtype: `widen` gives numbers."""
+        """The exact result of each output. Inputs are in their storage dtype: `widen` converts them to numbers."""
 
     def reference_kernel(self, language: str) -> Kernel | None:
-        """The reference as a kernel for devices of that language, where the host would take too long; None: the host.
+        """The reference as a kernel in that language, where the host would take too long; None: computed on the host.
 
-        Asked of built-in operators only. Its steps read the operator's tensors and write, for each output NAME,
+        Used for built-in operators only. Its steps read the operator's tensors and write, for each output NAME,
         `want_NAME` (f64, or i64 for integers) and, where elements have scales of their own, `scale_NAME` (f32). Some
-        elements are compared with what `reference_at` says. One kernel serves all shapes of the operator.
+        elements are checked against `reference_at`. One kernel serves all shapes of the operator.
         """
         return None
 
     def judge(self) -> str | None:
-        """Whose results kernels are compared with, where there is no reference: another kernel, in words.
+        """Where there is no reference: a description of the kernel whose results others are compared with.
 
         `judge_kernel` gives it. It runs in the worker, on the same inputs.
         """
         return None
 
     def verdict_text(self, verdict: str) -> str:
-        """A verdict in words. What only agrees with another kernel is not called correct."""
+        """A verdict in words. A kernel that was only compared with another kernel is not called correct."""
         judge = self.judge()
         return verdict if verdict != "correct" or judge is None else f"agrees with {judge}"
 
@@ -150,13 +150,13 @@ class Operator(ABC):
         return None
 
     def answer_of(self, output: str, stored: Array) -> Answer:
-        """An answer made of what a kernel wrote."""
+        """An answer made from a kernel's output."""
         of = dtype(self.signature().dtype_of(self.signature()[output]))
         values = widen(stored, of)
         return Answer(values, typical(values))
 
     def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
-        """The reference at some elements of an output, which are counted in the order of memory."""
+        """The reference at some elements of an output, given by their flat indices."""
         import numpy as np
 
         answer = self.reference(inputs)[output]
@@ -168,7 +168,7 @@ class Operator(ABC):
         return " ".join([self.name, self._formats(), *(f"{name}={value}" for name, value in self.sizes().items())])
 
     def slug(self) -> str:
-        """A short name fit for a folder."""
+        """A short name, usable as a folder name."""
         return "-".join([self.name, self._formats(), *(f"{name}{value}" for name, value in self.sizes().items())])
 
     def _formats(self) -> str:
@@ -206,12 +206,12 @@ class Operator(ABC):
         return out
 
     def bind(self: O, given: Mapping[str, TensorFacts], values: Mapping[str, int | float] | None = None) -> O:
-        """The operator of a call's arrays and run-time scalars; what does not fit is said by name."""
+        """The operator that fits a call's arrays and run-time scalars; errors name what does not fit."""
         solved = self.solve(given)
         return self.resized(solved.sizes, solved.dtypes, values or {})
 
     def solve(self, given: Mapping[str, TensorFacts]) -> Solved:
-        """The sizes and formats of a call's arrays. Sizes may be zero, of which there is not an operator."""
+        """The sizes and formats of a call's arrays. Sizes may be zero, although no operator has such sizes."""
         return self.signature().solve(given, self.sizes())
 
     def resized(self: O, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]) -> O:
@@ -221,7 +221,7 @@ class Operator(ABC):
         return replace(self, **{k: v for k, v in {**sizes, **dtypes, **values}.items() if k in known})
 
     def probes(self) -> tuple[str, ...]:
-        """The kinds of input that finalists must survive; "normal" is the first and the one that is timed."""
+        """The kinds of input that finalists are verified on; "normal" is the first and the one that is timed."""
         integers = any(t.dtype.integer for t in self.tensors() if t.role != OUTPUT)
         return ("normal", "zeros", *(EXTREMES if integers else ()))
 
@@ -230,10 +230,10 @@ class Operator(ABC):
         return neighbours(self)
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
-        """Fresh inputs (input and inout tensors), the same for the same seed on every machine.
+        """New inputs (input and inout tensors), the same for the same seed on every machine.
 
-        Floats are drawn from a standard normal distribution, or evenly where a range is declared; integers evenly from
-        all that their range or their dtype holds. The probes EXTREMES set integers to the ends of that.
+        Floats are drawn from a standard normal distribution, or uniformly where a range is declared; integers
+        uniformly from their range or that of their dtype. The probes EXTREMES set integers to the ends of it.
         """
         sizes = self.sizes()
         signature = self.signature()
@@ -244,7 +244,7 @@ class Operator(ABC):
         }
 
     def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
-        """Each output rounded once, and a few steps of arithmetic before it of like size."""
+        """Allows one rounding of each output, and a few roundings of similar size before it."""
         of = dtype(self.signature().dtype_of(self.signature()[output]))
         return Tolerance(0.0, 0.0) if of.integer else Tolerance(4.0 * of.epsilon, 2.0 * of.epsilon)
 
@@ -260,7 +260,7 @@ class Operator(ABC):
 
     @classmethod
     def examples(cls: type[O]) -> tuple[O, ...]:
-        """Small problems on which the conformance suites try an operator of a plug-in and the families for it."""
+        """Small problems for the conformance suites of plug-in operators and their families."""
         return ()
 
     @classmethod
@@ -274,7 +274,7 @@ class Operator(ABC):
 
 
 def typical(values: Array) -> Array:
-    """The root mean square of what is finite: a scale for results of like size."""
+    """The root mean square of the finite values: a scale for results of similar size."""
     import numpy as np
 
     if values.dtype.kind in "iu":
@@ -319,7 +319,7 @@ def drawn(tensor: Tensor, param: Param, sizes: Mapping[str, int], seed: int, pro
 
 
 def _odd_places(shape: tuple[int, ...]) -> Array:
-    """Where indices add up to an odd number: like a chessboard, whichever dimension is the fastest."""
+    """Where the indices add up to an odd number: a chessboard, whichever dimension is the fastest."""
     import numpy as np
 
     odd: Array = np.zeros(shape, bool)
@@ -337,5 +337,5 @@ def bounds(param: Param, of: DType, sizes: Mapping[str, int]) -> tuple[float, fl
 
 
 def plain(size: Any) -> Any:
-    """A size as Python's own integer where it is another library's; anything else as it is."""
+    """An integer of another library as a Python int; anything else unchanged."""
     return int(size) if isinstance(size, Integral) and not isinstance(size, bool) else size

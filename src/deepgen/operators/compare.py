@@ -1,4 +1,4 @@
-"""Is an answer right? Element by element against the reference, within the operator's tolerance."""
+"""Compares results with the reference, element by element, within the operator's tolerance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK = 1 << 16  # the temporaries of one chunk stay in the cache
 class Comparison:
     """How an answer compares with the reference."""
 
-    error: float  # the largest error as a share of the tolerance; infinite for a NaN, an Inf or an integer that is off
+    error: float  # the largest error as a share of the tolerance; infinite for a wrong NaN, Inf or integer
     wrong: int  # elements out of tolerance
     first: int | None  # flat index of the first of them
     size: int
@@ -29,9 +29,9 @@ class Comparison:
 
 
 def compare(got: Array, want: Answer, dtype: DType, tolerance: Tolerance) -> Comparison:
-    """NaN must stand where the reference has NaN, and Inf where it has Inf or overflows the format.
+    """NaN is required where the reference has NaN, and Inf where it has Inf or overflows the format.
 
-    Numbers that a format holds with fewer digits than others may be rounded to zero: see `floor`.
+    Denormal numbers may be rounded to zero: see `floor`.
     """
     flat, reference, scale = got.reshape(-1), want.values.reshape(-1), flat_scale(want)
     error, wrong, first = 0.0, 0, None
@@ -49,7 +49,7 @@ def compare(got: Array, want: Answer, dtype: DType, tolerance: Tolerance) -> Com
 
 
 def flat_scale(answer: Answer) -> Array:
-    """The scale of each element in the order of memory; a single one where all have the same."""
+    """The scale of each element in memory order; a single one if all are the same."""
     if answer.scale.size == 1:
         return answer.scale.reshape(-1)
     return np.broadcast_to(answer.scale, answer.values.shape).reshape(-1)
@@ -82,7 +82,7 @@ def _shares(got: Array, want: Array, scale: Array, dtype: DType, tolerance: Tole
     shares: Array = off / allowed
     odd = ~np.isfinite(shares)
     if odd.any():
-        # Where tolerance is zero only equality is right; an Inf is right for the same Inf or for a sum that overflows.
+        # With zero tolerance only equality is right; an Inf is right for the same Inf or for a sum that overflows.
         same = (x == want) | (np.isnan(x) & np.isnan(want))
         overflow = np.isinf(x) & (np.sign(x) == np.sign(want)) & (np.abs(want) + allowed >= largest(dtype))
         shares[odd] = np.where((same | overflow)[odd], 0.0, np.inf)

@@ -1,6 +1,6 @@
 """2-D convolution: y[n, p, q, co] = sum of x[n, p * stride - pad + r, q * stride - pad + s, ci] * weight[r, s, ci, co].
 
-The filter is k x k; what lies outside the image is left out. In layout `nhwc` x is N x H x W x CI and weight
+The filter is k x k; terms outside the image are left out. In layout `nhwc` x is N x H x W x CI and weight
 k x k x CI x CO; in `nchw` x is N x CI x H x W and weight CO x CI x k x k. y is laid out like x.
 """
 
@@ -89,7 +89,7 @@ class Conv2d(Operator):
 
     @property
     def reduced(self) -> int:
-        """Products that are added up for one output."""
+        """The number of products in one output."""
         return self.ci * self.k * self.k
 
     def describe(self) -> str:
@@ -130,7 +130,7 @@ class Conv2d(Operator):
         }
 
     def solve(self, given: Mapping[str, TensorFacts]) -> Solved:
-        """Also where some size is zero, a filter that fits nowhere is a mistake and no empty result."""
+        """A filter that fits nowhere is an error, not an empty result, even if some size is zero."""
         solved = super().solve(given)
         _check_filter(solved.sizes)
         return solved
@@ -140,7 +140,7 @@ class Conv2d(Operator):
         return replace(self, **told)
 
     def work(self) -> Work:
-        """Products with real pixels only, and pixels that some output needs: strides beyond k leave others unread."""
+        """Counts products with real pixels, and pixels that some output needs: a stride beyond k skips others."""
         import numpy as np
 
         of, _, out = self.dtypes
@@ -165,7 +165,7 @@ class Conv2d(Operator):
         return super().probes() if self.dtypes[0].integer else _PROBES
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
-        """Special values stand in x alone: a kernel may as well multiply weights by the zeros of the padding."""
+        """Special values are only in x: a kernel may multiply weights by the zeros of the padding."""
         import numpy as np
 
         if probe not in self.probes():
@@ -187,8 +187,8 @@ class Conv2d(Operator):
         return given
 
     def _exact_inputs(self, seed: int) -> dict[str, Array]:
-        """All products are 1 or -1, and those of most channels cancel: see `cancelling`. At the image's border too,
-        because both of a pair meet the same pixel."""
+        """All products are 1 or -1, and those of most channels cancel: see `cancelling`. This holds at the border too,
+        because both terms of a pair use the same pixel."""
         import numpy as np
 
         rng = np.random.default_rng([seed, zlib.crc32(b"exact")])
@@ -245,7 +245,7 @@ def conv2d(
     dtype: str = "f32",
     layout: str = "nhwc",
 ) -> Conv2d:
-    """A convolution of N images of H x W x CI by CO filters of k x k; i8 gives i32, other formats themselves."""
+    """A convolution of N images of H x W x CI by CO filters of k x k; i8 gives i32, other formats give themselves."""
     sizes = (n, h, w, ci, co, k, stride, pad)
     n, h, w, ci, co, k, stride, pad = map(plain, sizes)
     layout = layout.lower() if isinstance(layout, str) else layout

@@ -1,4 +1,4 @@
-"""What a convolution's result is, computed by numpy in float64."""
+"""The reference of a convolution, computed by numpy in float64."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _padded(conv: Conv2d, images: Array) -> Array:
 
 
 def _patches(conv: Conv2d, padded: Array) -> Array:
-    """What the filter meets at each output: images x rows x columns x channels x k x k, as a view."""
+    """The input patch of each output: images x rows x columns x channels x k x k, as a view."""
     windows = np.lib.stride_tricks.sliding_window_view(padded, (conv.k, conv.k), axis=(1, 2))
     patches: Array = windows[:, :: conv.stride, :: conv.stride]
     return patches

@@ -24,7 +24,7 @@ from deepgen.vocabulary.kernel import Kernel
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
 SCALES = ("none", "tensor", "row", "column")
-_FIELDS = {"M": "m", "N": "n", "K": "k", "B": "batch"}  # the words that are not named like their field
+_FIELDS = {"M": "m", "N": "n", "K": "k", "B": "batch"}  # parameters whose names differ from their field's
 
 # Tensor cores keep some 14 bits of sums of 8-bit floats. Without fast sums at most so many products are added up there,
 # then f32 takes over, as in cuBLASLt. A bf16 result is off by up to 0.2 %: where all products are positive, an H200's
@@ -45,6 +45,7 @@ class Gemm(Operator):
         Word("B", "batch size", aliases=("batch",)),
         Word("dtype", "data type of A and B; 8-bit types give wider results", "choice", "f32", choices=(*DTYPES,)),
         Word("layout", "which of A and B is transposed", "choice", "nn", choices=LAYOUTS),
+        Word("epilogue", "what follows: bias, and then relu, gelu or silu, such as bias,relu", "choice", "none"),
         Word("fast_sums", "allow 8-bit floats to accumulate in fewer bits than f32", "flag", False),
     )
 
@@ -59,7 +60,7 @@ class Gemm(Operator):
     layout: str = "nn"
     alpha: float = 1.0
     beta: float = 0.0
-    bias: bool = False  # one number a column, in C's dtype
+    bias: bool = False  # one number per column, in C's dtype
     activation: str = "none"  # gelu is the tanh form
     scales: str = "none"
     fast_sums: bool = False  # 8-bit floats may be added up in fewer bits than f32 has
@@ -138,14 +139,14 @@ class Gemm(Operator):
         return {"M": self.m, "N": self.n, "K": self.k, "batch": self.batch}
 
     def scalars(self) -> Mapping[str, int | float]:
-        """Strides have the names that BLAS gives them beside the general ones."""
+        """Strides have their BLAS names in addition to the general ones."""
         return _with_leading({**super().scalars(), "alpha": self.alpha, "beta": self.beta}, self)
 
     def strided(self, given: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
         return _with_leading(super().strided(given), self)
 
     def solve(self, given: Mapping[str, TensorFacts]) -> Solved:
-        """Matrices, or batches of them, whatever the kernel was tuned on."""
+        """Accepts matrices and batches of them, whichever the kernel was tuned for."""
         dims = [len(given[name].shape) for name in ("A", "B") if name in given]
         if len(set(dims)) != 1 or dims[0] not in (2, 3):
             raise BadInput(f"A has {dims[0]} and B {dims[-1]} dimensions", allowed="2 each, or 3 with a batch")
@@ -184,19 +185,19 @@ class Gemm(Operator):
 
         The root mean square of that is 0.15 epsilon * K, but its tail is exponential: the larger a result, the larger
         were the partial sums on the way to it. Given the result, the error's standard deviation is 0.21 epsilon *
-        sqrt(K) * sqrt(K / 6 + want^2 / 3), so a share of the result that grows like sqrt(K) stands beside the absolute
-        term. Where sums are rounded it leaves more than ten standard deviations; a single lost product is of size 1
-        and stays far above it (benchmarks/tolerance.py).
+        sqrt(K) * sqrt(K / 6 + want^2 / 3), so a term relative to the result, which grows like sqrt(K), is added to the
+        absolute one. Where sums are rounded it leaves more than ten standard deviations; a single lost product is of
+        size 1 and stays far above it (benchmarks/tolerance.py).
 
-        Where bits are cut off and not rounded, every sum loses, and the losses add up. Tensor cores do that with
-        16-bit inputs once in 8 products or more: half an epsilon of the partial sum each time. On an H200 cuBLASLt's
-        errors take 0.30 of the tolerance at K = 16384; without this term they would exceed it by half or more
-        (benchmarks/h200/open_spine.json). Sums of 8-bit floats are walks over all of K, or over groups whose errors
-        add up like those of independent numbers; of them up to an ulp is cut off for each instruction of 32 products,
-        a quarter of it in the mean of a walk.
+        Where bits are truncated instead of rounded, every sum is too small, and these errors add up. Tensor cores do
+        that with 16-bit inputs once in 8 products or more: half an epsilon of the partial sum each time. On an H200
+        cuBLASLt's errors take 0.30 of the tolerance at K = 16384; without this term they would exceed it by half or
+        more (benchmarks/h200/open_spine.json). Sums of 8-bit floats are random walks over all of K, or over groups
+        whose errors add up like those of independent numbers. For each instruction of 32 products up to an ulp is
+        truncated, a quarter of one on average.
 
-        For 16-bit results a single lost product is often within their own rounding: the probe `exact` has inputs on
-        which it is not. Tiny numbers count where `products.DENORMALS` says so.
+        For 16-bit results a single lost product is often within the rounding of the result: the probe `exact` has
+        inputs on which it is not. Denormals must be right for the formats in `products.DENORMALS`.
         """
         a, b, c, acc = self.dtypes
         if c.integer:
@@ -218,7 +219,7 @@ class Gemm(Operator):
         return Tolerance(absolute, 2.0 * c.epsilon + acc.epsilon * sqrt(self.k) + cut, floor)
 
     def to_json(self) -> JsonObject:
-        """`fast_sums` is told where there is a choice, so that studies of other formats keep their names."""
+        """`fast_sums` is included only where there is a choice, so that studies of other formats keep their names."""
         told = asdict(self)
         if not self._eight_bit_floats:
             del told["fast_sums"]
@@ -226,12 +227,16 @@ class Gemm(Operator):
 
     @classmethod
     def make(cls, given: Mapping[str, Any]) -> Gemm:
-        return gemm(**{_FIELDS.get(word, word): value for word, value in given.items()})
+        said = {_FIELDS.get(word, word): value for word, value in given.items()}
+        follows = _follows(said.pop("epilogue", "none"))
+        return gemm(**said, **follows)
 
     def said(self) -> Mapping[str, Any]:
         batch = {"B": self.batch} if self.batch > 1 else {}
         sums = {"fast_sums": True} if self.fast_sums else {}
-        return {"M": self.m, "N": self.n, "K": self.k, **batch, "dtype": self.a, "layout": self.layout, **sums}
+        steps = [*(["bias"] if self.bias else []), *([self.activation] if self.activation != "none" else [])]
+        then = {"epilogue": ",".join(steps)} if steps else {}
+        return {"M": self.m, "N": self.n, "K": self.k, **batch, "dtype": self.a, "layout": self.layout, **then, **sums}
 
 
 def gemm(
@@ -276,8 +281,19 @@ def gemm(
     return Gemm(m, n, k, batch, a, b, c, acc, layout, alpha, beta, bias, activation, scales, fast_sums)
 
 
+def _follows(epilogue: str) -> dict[str, Any]:
+    """The fields that an epilogue stands for."""
+    steps = [] if epilogue == "none" else epilogue.split(",")
+    bias = steps[:1] == ["bias"]
+    after = steps[1:] if bias else steps
+    if len(after) > 1 or not set(after) <= set(ACTIVATIONS):
+        allowed = "bias, one of " + ", ".join(ACTIVATIONS[1:]) + ", or bias and one of them"
+        raise BadInput(f"gemm: epilogue {epilogue!r}", allowed=allowed)
+    return {"bias": bias, "activation": after[0] if after else "none"}
+
+
 def _with_leading(scalars: Mapping[str, int | float], gemm: Gemm) -> Mapping[str, int | float]:
-    """The strides of rows and of batches by BLAS's names; a matrix alone is a batch of one, whatever its stride."""
+    """The strides of rows and of batches by their BLAS names; a single matrix is a batch of one, with any stride."""
     out = dict(scalars)
     whole = {"A": gemm.m * gemm.k, "B": gemm.k * gemm.n, "C": gemm.m * gemm.n}
     batched = gemm.batch > 1

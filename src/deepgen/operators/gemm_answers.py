@@ -1,4 +1,4 @@
-"""What a GEMM's result is, computed by numpy in float64 or int64."""
+"""The reference of a GEMM, computed by numpy in float64 or int64."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _each(gemm: Gemm, name: str, inputs: Mapping[str, Array]) -> Array:
 
 
 def _multiply(gemm: Gemm, a: Array, b: Array, product: Array, size: Array) -> None:
-    """Fills in the product of two matrices and, for floats, how large its terms are; equal rows cost one."""
+    """Compute the product of two matrices and, for floats, the magnitude of its terms; equal rows are computed once."""
     kept, kind = distinct(a)
     left, right = widen(a[kept], gemm.dtypes[0]), widen(b, gemm.dtypes[1])
     if len(kept) == len(kind):
@@ -74,7 +74,7 @@ def _factors(gemm: Gemm, inputs: Mapping[str, Array]) -> Array:
 
 
 def _finished(gemm: Gemm, product: Array, size: Array, factors: Array, old: Array | None, bias: Array | None) -> Answer:
-    """What becomes of a product, and how large its terms are.
+    """The result after scaling, bias and activation, and the magnitude of its terms.
 
     `size`: the norms of its row and its column, multiplied. Over K that is 1 for numbers of size 1.
     """

@@ -1,4 +1,4 @@
-"""What a GEMM is tried on: usual numbers, and the probes of the finals, each for a way in which kernels go wrong."""
+"""Inputs of a GEMM: normal numbers, and the probes of the finals, each for one way in which kernels go wrong."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 _FLOATS = ("normal", "large", "denormal", "zeros", "special")
 _LARGE = {"f16": 8.0, "f8e4m3": 64.0, "f8e5m2": 2.0**12}  # where 2**40 would overflow: the sums must stay finite
 _SPECIAL = {"f8e4m3": (nan,)}  # where there are no infinities
-_EXACT_ROWS = 16  # of A that differ where sums are exact: their reference then costs next to nothing
-_MOST_ACTIVATED = 1 << 10  # products that do not cancel before an activation, whose own error is a share of the sum
+_EXACT_ROWS = 16  # different rows of A where sums are exact: that makes their reference cheap
+_MOST_ACTIVATED = 1 << 10  # products that do not cancel before an activation, whose own error is relative to the sum
 _POWERS = (0.5, 1.0, 2.0)  # factors that round nothing
 LARGEST_FACTOR = 2.0  # of `_POWERS`
 
 
 def probes(gemm: Gemm) -> tuple[str, ...]:
-    """Integers have no tiny or special numbers, and unsigned ones no signs."""
+    """Integers have no denormal or special values, and unsigned ones no signs."""
     a, b, c, _ = gemm.dtypes
     usual = ("normal", "zeros") if a.integer else _FLOATS
     exact = ("exact",) if not c.integer and "u8" not in (gemm.a, gemm.b) else ()
@@ -49,9 +49,9 @@ def inputs(gemm: Gemm, seed: int, probe: str) -> dict[str, Array]:
 
 
 def ranges(gemm: Gemm) -> dict[str, tuple[int, int]]:
-    """Of integers, where their format holds more than a sum can: nothing says what a sum that overflows becomes.
+    """Ranges of integers for which sums cannot overflow: the result of an overflow is not defined.
 
-    So i8 is whole up to K = 131,071, and u8 up to K = 33,025. Bias and C get a quarter of the results' range each.
+    So i8 has its full range up to K = 131,071, and u8 up to K = 33,025. Bias and C each get a quarter of the range.
     """
     a, b, c, acc = gemm.dtypes
     exact = [of.whole[1] if of.integer else int(2.0 / of.epsilon) for of in (c, acc)]
@@ -69,9 +69,9 @@ def ranges(gemm: Gemm) -> dict[str, tuple[int, int]]:
 
 
 def _size(gemm: Gemm, tensor: Tensor, probe: str) -> float:
-    """Of inputs; the narrowest format decides for all, or a bias in a wider one would hide the product.
+    """The magnitude of inputs. The narrowest format decides for all; otherwise a wider bias would hide the product.
 
-    A factor stays of size 1: the tolerance is that of the product.
+    Factors keep magnitude 1: the tolerance is that of the product.
     """
     if tensor.name == "scale":
         return 1.0
@@ -98,7 +98,7 @@ def _fill(tensor: Tensor, seed: int, probe: str, size: float) -> Array:
 def _with_a_tiny_row(gemm: Gemm, given: dict[str, Array]) -> dict[str, Array]:
     """The last row of A, and of C with it, is tiny.
 
-    Not more: processors take hundreds of cycles for each denormal number, and a whole GEMM of them would look like a
+    Only one: processors take hundreds of cycles for each denormal number, and a whole GEMM of them would look like a
     kernel that hangs. The other rows equal each other, which makes the reference cheap.
     """
     import numpy as np

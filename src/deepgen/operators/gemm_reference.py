@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from deepgen.vocabulary.kernel import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
@@ -18,14 +17,16 @@ _TILE, _DEPTH, _THREADS = 64, 16, 256
 
 
 def kernel(gemm: Gemm, language: str) -> Kernel | None:
-    """None for a language without it, and for what its arithmetic does not cover."""
+    """None for other languages, and for GEMMs that its arithmetic does not cover."""
+    from importlib import resources  # here: what only reads studies does not wait for it
+
     a, b, c, _ = gemm.dtypes
     plain = (gemm.alpha, gemm.beta, gemm.bias, gemm.activation, gemm.scales) == (1.0, 0.0, False, "none", "none")
     whole = (2 if c.integer else 1) if a.integer and b.integer else 0
     if language not in ("cuda", "hip") or (c.integer and not (plain and whole)):
         return None
     if language == "hip" and gemm.activation in ("gelu", "silu"):
-        return None  # HIP's exponential in f64 is in a library of the vendor's
+        return None  # in HIP the exponential in f64 needs a library of the vendor
     formats = (("A", a), ("B", b), ("C", c))
     flags = {
         **{f"FORMAT_{name}": _FORMATS.index(of.name.replace("tf32", "f32")) for name, of in formats},

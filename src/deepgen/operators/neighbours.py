@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
     O = TypeVar("O", bound=Operator)  # noqa: E741
 
-_PERIOD = 256  # tiles are powers of two more often than not: what is left of a size after them stays the same
-_WHOLE = 4e9  # operations: up to here the reference of a whole shape takes no more than a second or two
+_PERIOD = 256  # tiles are mostly powers of two: a size cut by multiples of this keeps its remainder
+_WHOLE = 4e9  # operations: up to here the reference of the full shape takes a second or two at most
 _SMALL = (7, 5, 3)
 
 
 def neighbours(operator: O) -> tuple[O, ...]:
     """The operator with each size one less and one more, with all sizes odd, and with all sizes small.
 
-    Large sizes are cut down first: what goes wrong beside a shape does so at its edges, and references take time.
+    Large sizes are reduced first: errors near a shape occur at its edges, and references take time.
     """
     own = dict(operator.sizes())
     found: dict[tuple[int, ...], O] = {}
@@ -46,7 +46,7 @@ def _cut(size: int) -> int:
 
 
 def _resized(operator: O, sizes: Mapping[str, int]) -> O | None:
-    """The operator of that shape, where there is one: some sizes follow from others, or hold for it always."""
+    """The operator with that shape, if possible: some sizes follow from others or are fixed."""
     try:
         made = operator.resized(sizes, {}, {})
         return made if dict(made.sizes()) == dict(sizes) and made.tensors() and made.flops() >= 0 else None

@@ -1,4 +1,4 @@
-"""Inputs for operators that add up products: they show one lost product, narrow sums, and numbers taken for zero."""
+"""Inputs for operators that add up products: they reveal a lost product, narrow sums, and denormals flushed to zero."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from deepgen.vocabulary.dtypes import DType, narrow
 if TYPE_CHECKING:
     import numpy as np
 
-# Formats whose denormal numbers (those below the smallest normal one) must count, in inputs and in results. Not bf16:
-# the instructions of x86 and Arm that multiply it take them for zero. Not tf32: vendors do not say what they do.
+# Formats whose denormal numbers must not be flushed to zero, in inputs and in results. Not bf16: the instructions of
+# x86 and Arm that multiply it flush them. Not tf32: vendors do not document it.
 DENORMALS = ("f64", "f32", "f16", "f8e4m3", "f8e5m2")
-# Numbers of this size are denormal, and so are results made of them and numbers of size 1; but 8-bit floats give wider
-# results, in which only what they were made of is denormal.
+# Numbers of this size are denormal, and so are their products with numbers of size 1. 8-bit floats have wider results:
+# there only the inputs are denormal.
 TINY = {
     "f64": 2.0**-1060,
     "f32": 2.0**-140,
@@ -27,14 +27,14 @@ TINY = {
     "f8e4m3": 2.0**-7,
     "f8e5m2": 2.0**-15,
 }
-# Of one product on the inputs of `cancelling`, where all have the same size. It is less than a lost product changes a
-# result by, and leaves room for kernels that do not add up the products themselves, as some ways to convolve.
+# As a share of one product on the inputs of `cancelling`, where all have the same size. It is less than the effect of a
+# lost product, and leaves room for algorithms that do not add up the products themselves, as some convolutions.
 EXACT_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class Cancelling:
-    """Which products of a sum cancel each other, and which stay: places along the sum."""
+    """Which products of a sum cancel each other, and which remain: indices along the sum."""
 
     first: Array
     second: Array  # each the negative of its partner in `first`
@@ -44,9 +44,8 @@ class Cancelling:
 def cancelling(rng: np.random.Generator, count: int, most: int) -> Cancelling:
     """Pairs of products, +1 and -1, until at most `most` (at least one) are left: no result is larger than that.
 
-    Results are then exact in whatever order they are added up, and so they are in a format of few digits: a product
-    that is lost or added twice shows, whichever it is. Partners lie apart, so that two neighbours that are both lost
-    do not hide each other.
+    Results are then exact in any order of summation, even in a format with few digits: any product that is lost or
+    added twice shows. Partners are apart, so that two lost neighbours do not cancel.
     """
     free = min(count, most)
     free -= (count - free) % 2
@@ -64,9 +63,9 @@ def signs(negative: Array, of: DType) -> Array:
 
 
 def distinct(rows: Array) -> tuple[Array, Array]:
-    """Places of rows that differ, the first of each kind, and for every row which of them it equals.
+    """The indices of distinct rows, and for every row which of them it equals.
 
-    Many probes hold few kinds of rows: what is computed for one is right for all that equal it.
+    Many probes have few distinct rows: each is computed once.
     """
     import numpy as np
 
@@ -94,7 +93,7 @@ def tiny_floor(products: int, gain: float, inputs: tuple[DType, DType], sums: DT
 
     Below the smallest normal number all numbers are the same step apart. There each product and each sum is rounded to
     half a step: errors that add up to 0.4 sqrt(products) steps in the root mean square, of which ten times as much is
-    allowed. The result is rounded once more. `gain`: what becomes of 1 after the sum.
+    allowed. The result is rounded once more. `gain`: the factor that is applied after the sum.
     """
     kept = all(of.name in DENORMALS for of in inputs)
     step = 0.0 if sums.integer else tiny_step(sums, kept=kept)
@@ -102,8 +101,8 @@ def tiny_floor(products: int, gain: float, inputs: tuple[DType, DType], sums: DT
 
 
 def tiny_step(dtype: DType, *, kept: bool) -> float:
-    """The step between denormal numbers where they must be `kept`, or all hardware keeps them; else the smallest normal
-    number, because they may be taken for zero."""
+    """The step between denormal numbers where they must be `kept`, or all hardware keeps them; otherwise the smallest
+    normal number, because they may be flushed to zero."""
     normal = _SMALLEST_NORMAL.get(dtype.name, 2.0**-126)
     return normal * dtype.epsilon if kept or dtype.name in _ALWAYS_KEPT else normal
 

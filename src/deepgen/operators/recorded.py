@@ -1,4 +1,4 @@
-"""An operator as data: what a worker, a bundle or a report knows of one whose code is elsewhere."""
+"""An operator as data: what a worker, a bundle or a report knows when its code is not available."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORDED = "recorded operator"
 
 @dataclass(frozen=True)
 class Recorded(Operator):
-    """Everything that can be told of an operator without running its code. Inputs and answers come as arrays."""
+    """Everything that is known of an operator without running its code. Inputs and answers come as arrays."""
 
     name: ClassVar[str] = RECORDED
 
@@ -29,9 +29,9 @@ class Recorded(Operator):
         return found
 
     def checked(self, *, glance: bool = False) -> Recorded:
-        """Itself, once all that a reader asks of a record is there; raises KeyError, TypeError or ValueError.
+        """The record itself, if it is complete; otherwise raises KeyError, TypeError or ValueError.
 
-        A glance asks for a line of description and the work only.
+        `glance`: only the description and the work are needed.
         """
         work = self.work()
         numbers = [*work.operations.values(), work.read, work.written, *self.sizes().values()]

@@ -1,4 +1,4 @@
-"""A signature: the ordered parameters of an operator, with symbolic shapes that a call's arrays give numbers to."""
+"""A signature: the ordered parameters of an operator, with symbolic shapes that a call's arrays determine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Param:
     """One parameter: a tensor that is read, written or both, or a run-time scalar.
 
     `dtype` is a format's name or a variable of the signature. `range`: the least and greatest value that an input may
-    hold, numbers or expressions over sizes, so that indices stay in bounds; None: all that its dtype can hold.
+    hold, numbers or expressions over sizes, so that indices stay in bounds; None: any value of its dtype.
     """
 
     name: str
@@ -43,10 +43,10 @@ class Param:
     optional: bool = False  # a call may leave it out, or give None
     range: tuple[Size | float, Size | float] | None = None
     strides: str = DENSE
-    align: int = 0  # bytes that its address is a multiple of; 0: those of an element
+    align: int = 0  # bytes; its address is a multiple of it; 0: the size of an element
     broadcast: bool = False  # a size of 1 stands for any, and leading dimensions may be missing
     aliases: tuple[str, ...] = ()  # inputs whose memory an output may share
-    checked: bool = True  # False: what a kernel leaves there is not compared with anything
+    checked: bool = True  # False: its content after a run is not checked
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -69,7 +69,7 @@ class Param:
         return self.role in (OUTPUT, INOUT)
 
     def to_json(self) -> JsonObject:
-        """What differs from the defaults: old files stay readable when there is more to say."""
+        """Only what differs from the defaults: old files stay readable when fields are added."""
         plain = {f: v for f, v in asdict(self).items() if v != getattr(_PLAIN, f)}
         told: JsonObject = {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
         return {"name": self.name, "role": self.role, "dtype": self.dtype, **told}
@@ -85,7 +85,7 @@ _PLAIN = Param("", INPUT, "")
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """What a call knows of an array. Strides count elements; None stands for dense, in row-major order."""
+    """What is known about an array of a call. Strides are in elements; None means dense and row-major."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -114,7 +114,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Solved:
-    """What the arrays of a call say: numbers for symbols, formats for dtype variables."""
+    """What the arrays of a call determine: numbers for symbols, formats for dtype variables."""
 
     signature: Signature
     sizes: Mapping[str, int]
@@ -168,7 +168,7 @@ class Signature:
         return self.dtypes.get(param.dtype, param.dtype)
 
     def symbols(self) -> frozenset[str]:
-        """The sizes that the shapes of inputs give numbers to: those that stand alone in one."""
+        """The symbols that the shapes of inputs determine: those that are a size on their own."""
         return frozenset(s for p in self.params if p.read for s in _symbols(p.shape))
 
     def shaped(self, sizes: Mapping[str, int | float]) -> tuple[Tensor, ...]:
@@ -176,13 +176,15 @@ class Signature:
         return tuple(Tensor(p.name, _numbers(p, sizes), dtype(self.dtype_of(p)), p.role) for p in self.tensors)
 
     def solve(self, given: Mapping[str, TensorFacts], otherwise: Mapping[str, int]) -> Solved:
-        """Numbers for the symbols of these arrays; `otherwise`: sizes that no shape tells. Raises BadInput by name."""
+        """Solve the symbols from these arrays; `otherwise`: sizes that no shape determines. Errors name the array."""
         for name in given:
             self[name]
         sizes: dict[str, int] = {}
         origin: dict[str, str] = {}
         dtypes: dict[str, str] = {}
-        stretched: dict[str, int] = {}  # symbols that broadcast tensors leave open: 1 where no other tensor says more
+        stretched: dict[
+            str, int
+        ] = {}  # symbols that broadcast tensors leave open: 1 unless another tensor determines them
         present = [(p, given[p.name]) for p in self.tensors if p.name in given]
         for param, facts in present:
             self._solve_dtype(param, facts, dtypes)
@@ -242,7 +244,7 @@ def _numbers(param: Param, sizes: Mapping[str, int | float]) -> tuple[int, ...]:
 
 
 def _symbols(shape: tuple[Size, ...]) -> list[str]:
-    """The sizes that are names alone, which an array of a call gives numbers to."""
+    """The sizes that are a single name, which an array of a call determines."""
     return [size for size in shape if isinstance(size, str) and size.isidentifier()]
 
 
@@ -274,12 +276,12 @@ def stride_scalars(name: str, strides: tuple[int, ...]) -> dict[str, int]:
 
 
 def stored(name: str) -> str:
-    """The format of the bytes: tf32 is rounded by the arithmetic, and its numbers lie in memory as f32."""
+    """The storage format: tf32 is rounded by the arithmetic, and stored as f32."""
     return "f32" if name == "tf32" else name
 
 
 def _pairs(param: Param, facts: TensorFacts) -> list[tuple[Size, int]]:
-    """Each size of a shape with what the array has there."""
+    """Each size of a shape with the array's own size there."""
     shape, found = param.shape, facts.shape
     if len(found) > len(shape) or (len(found) < len(shape) and not param.broadcast):
         words = " x ".join(map(str, shape)) or "none"
@@ -288,7 +290,7 @@ def _pairs(param: Param, facts: TensorFacts) -> list[tuple[Size, int]]:
 
 
 def _check_shape(param: Param, facts: TensorFacts, sizes: Mapping[str, int], origin: Mapping[str, str]) -> None:
-    """Raises BadInput where an array has another size than the others say; `origin`: which of them says it."""
+    """Raises BadInput if an array's size contradicts the others; `origin`: the array that determined it."""
     shape, missing = _numbers(param, sizes), len(param.shape) - len(facts.shape)
     for size, wanted, found in zip(param.shape[missing:], shape[missing:], facts.shape, strict=True):
         if wanted == found or (param.broadcast and found == 1):

@@ -21,8 +21,8 @@ from deepgen.vocabulary.errors import BadInput
 
 DTYPES = ("f32", "f64", "f16", "bf16")
 PROBES = ("normal", "zeros", "large", "equal", "masked", "peak", "special")
-# The size of numbers in a row of the probe `large`, row after row. exp() of each overflows f32 unless the row's maximum
-# is subtracted first; the smaller ones leave several elements in a row that are not rounded to zero.
+# The magnitude of the numbers in each row of the probe `large`, in turn. exp() of each overflows f32 unless the row's
+# maximum is subtracted first; the smaller ones leave several elements in a row that are not rounded to zero.
 _LARGE = (80.0, 300.0, 1e4)
 _PEAK = 1e4  # far above all others, and within f16
 _OPERATIONS = 5  # of an element: compare, subtract, exponential, add, scale; the exponential counts as one
@@ -30,7 +30,7 @@ _OPERATIONS = 5  # of an element: compare, subtract, exponential, add, scale; th
 
 @dataclass(frozen=True)
 class Softmax(Operator):
-    """Rows and columns of x and y, and the format of both. Sums are f32, in f64 they are f64."""
+    """Rows and columns of x and y, and the format of both. Sums are in f32, for f64 in f64."""
 
     name: ClassVar[str] = "softmax"
     words: ClassVar[tuple[Word, ...]] = (
@@ -95,7 +95,7 @@ class Softmax(Operator):
         elif probe == "peak":
             x[every, some] = _PEAK
         elif probe == "special":
-            # The first rows, so that rows beside them show whether anything spreads.
+            # In the first rows, so that the rows next to them show whether anything leaks.
             for row, value in zip(every, (np.nan, np.inf), strict=False):
                 x[row, some[row]] = value
             x[2:3] = -np.inf
@@ -110,7 +110,7 @@ class Softmax(Operator):
             terms = np.exp(below)
             values = terms / terms.sum(axis=1, keepdims=True)
             scale = values * -below
-        # GPUs judge with scales in f32: what is below its smallest normal number counts as that.
+        # GPUs compare with scales in f32: smaller ones are raised to its smallest normal number.
         least = np.finfo(np.float32).tiny
         return {"y": Answer(values, np.where(scale > least, scale, least).astype(self.arithmetic.numpy()))}
 
@@ -120,11 +120,11 @@ class Softmax(Operator):
         return softmax_expression(self.rows, self.cols, self.dtype, self.arithmetic.name)
 
     def tolerance(self, output: str = "y", probe: str = "normal") -> Tolerance:
-        """A share of each element.
+        """Relative to each element.
 
         x - max is rounded to half an epsilon of itself, and a kernel may round it once more when it changes the base of
-        the exponential. exp() makes of that a share of the element which grows with the difference: up to epsilon *
-        (max - x), the answer's scale, here doubled. Terms are positive, so the sum's error is a share of it as well. It
+        the exponential. exp() turns that into a relative error that grows with the difference: up to epsilon *
+        (max - x), the answer's scale, here doubled. Terms are positive, so the sum's error is relative as well. It
         is a random walk of about 0.12 * epsilon * sqrt(cols) when a single thread adds all terms; eight times that is
         allowed. Then come the exponential (2 epsilon), the division (1 to 2) and the rounding to the format of y, half
         its epsilon. What underflows in f32 is below the smallest normal number, by which any result may be off.

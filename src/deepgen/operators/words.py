@@ -9,7 +9,7 @@ from typing import Any
 from deepgen.vocabulary.dtypes import DTYPES, our_name
 from deepgen.vocabulary.errors import BadInput
 
-MOST_DIGITS = 18  # more than any machine holds, and it keeps a typing slip from becoming a huge number
+MOST_DIGITS = 18  # more than any machine holds; it catches typing errors
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
@@ -18,8 +18,8 @@ class Word:
     """A parameter of an operator on the command line: `rows=4096`, `layout=nchw`.
 
     `kind` is size (a whole number from `least` up), number, flag or choice (one of `choices`, or any text if there are
-    none; capitals and other libraries' names of number formats are understood). Whoever leaves out a word that is not
-    `needed` gets what the operator does without it; `default` tells in the help what that is. Sizes whose names are
+    none; capitals and other libraries' names of number formats are understood). A word that is not `needed` may be
+    left out; `default` describes in the help what happens then. Sizes whose names are
     single capital letters may share a value: `MN=1024`.
     """
 
@@ -43,7 +43,7 @@ class Word:
         return self.check(kinds[self.kind](text) if self.kind in kinds else text, text)
 
     def check(self, value: Any, shown: Any = None) -> Any:
-        """The value itself, if it is one for this word. Raises BadInput, which tells of `shown`."""
+        """The value itself, if it is valid for this word. Raises BadInput, which shows `shown`."""
         meant = self._choice(value) if self.choices else value
         if not self._fits(meant):
             raise BadInput(f"{self.name} is {value if shown is None else shown!r}", allowed=self.allowed())
@@ -74,12 +74,12 @@ class Word:
 
 
 def words_of(operator: type[Any]) -> Mapping[str, Word]:
-    """What can be said of an operator, by name: its own `words`, or else the fields of its dataclass."""
+    """The parameters of an operator by name: its own `words`, or else the fields of its dataclass."""
     return {word.name: word for word in operator.words or _from_fields(operator)}
 
 
 def usage(name: str, words: Iterable[Word]) -> str:
-    """How the words of an operator are written, by example."""
+    """An example of how an operator's parameters are written."""
     words = list(words)
     apart = " ".join(word.example() for word in words if word.needed)
     written = ", or ".join(f"{name} {example}".rstrip() for example in dict.fromkeys((apart, short_example(words))))
@@ -88,7 +88,7 @@ def usage(name: str, words: Iterable[Word]) -> str:
 
 
 def short_example(words: Iterable[Word]) -> str:
-    """All that is needed, in as few words as possible."""
+    """All needed parameters, in as few words as possible."""
     needed = [word for word in words if word.needed]
     letters = "".join(word.name for word in needed if word.letter)
     return " ".join([*([f"{letters}=1024"] if letters else []), *(w.example() for w in needed if not w.letter)])

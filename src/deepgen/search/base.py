@@ -61,12 +61,15 @@ class Restorable(Strategy, Protocol):
         ...
 
 
+_BLOCK = 32  # positions that are looked at together: of a space that is not counted exactly, not every number is a rank
+
+
 class Fresh:
     """The ranks that were not proposed yet. What a strategy takes from here never comes again."""
 
     def __init__(self, setting: Setting) -> None:
         self.space = setting.space
-        self.count = setting.space.count()
+        self.count = setting.space.ranks
         self.taken: set[int] = set()
         self._starts = list(dict.fromkeys(setting.space.rank(dict(c)) for c in setting.starts))
         self._order = Shuffle(self.count, setting.seed)
@@ -87,8 +90,13 @@ class Fresh:
         """Up to n new ranks, uniform over those that are left."""
         found: list[int] = []
         while len(found) < n and self._position < self.count:
-            found += self.take([self._order[self._position]])
-            self._position += 1
+            block = range(self._position, min(self._position + max(n, _BLOCK), self.count))
+            ranks = [self._order[position] for position in block]
+            for rank, valid in zip(ranks, self.space.are_ranks(ranks), strict=True):
+                self._position += 1
+                found += self.take([rank]) if valid else []
+                if len(found) == n:
+                    break
         return found
 
     def state(self) -> tuple[int, int]:

@@ -187,7 +187,7 @@ def _aligned(knob: int, values: Sequence[Any], places: int) -> Aligned | None:
 
 def _derived(space: Space) -> list[Derived]:
     """The derived values that are numbers and differ, cut into levels of about equally many configs."""
-    if not space.derivations or space.count() == 0:
+    if not space.derivations or space.empty():
         return []
     sample = space.derived_columns(space.sample(_SAMPLE, 0))
     found = []

@@ -36,8 +36,9 @@ def draw_pool(
     Its order is random, so that the first of several equals is a fair choice.
     """
     space = encoding.space
-    if space.count() <= limit:
-        ranks = space.sample_ranks(space.count(), seed, distinct=True)
+    size = space.size()
+    if size.exact and size.count <= limit:
+        ranks = space.sample_ranks(size.count, seed, distinct=True)
         return Pool(encoding, ranks, taken)
     near = [space.rank(other) for rank in best for other in space.neighbors(space.at(rank))]
     drawn = space.sample_ranks(limit, seed, distinct=True)

@@ -59,15 +59,14 @@ class Recorded:
 def read(path: str | Path) -> Recorded:
     """A recording, packed or not: a cache file of Kernel Tuner, as the benchmark hub has them, or a T4 file."""
     file = Path(path)
-    raw = foreign.read_bytes(file)
-    data = foreign.parse(foreign.unpacked(raw, str(file)) if raw[:2] == b"\x1f\x8b" else raw, str(file))
+    data = document(file)
     pairs: list[tuple[dict[str, Any], Measurement]] = []
     try:
         if isinstance(data, dict) and isinstance(data.get("cache"), dict):
             names = list(data.get("tune_params_keys") or data["tune_params"])
-            pairs = [(_config(names, r), _measurement(r)) for r in data["cache"].values()]
+            pairs = [(config_of(names, r), measurement_of(r)) for r in data["cache"].values()]
         elif isinstance(data, dict) and isinstance(data.get("results"), list):
-            pairs = [(_config(list(r["configuration"]), r["configuration"]), _t4(r)) for r in data["results"]]
+            pairs = [(config_of(list(r["configuration"]), r["configuration"]), _t4(r)) for r in data["results"]]
     except (KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"a config of the recording lacks {error}", where=str(file)) from error
     if not pairs:
@@ -75,6 +74,12 @@ def read(path: str | Path) -> Recorded:
         raise BadInput("this is not a recorded space", where=str(file), allowed=allowed)
     with foreign.shaped(str(file), "a config of the recording cannot be used"):
         return _from_pairs(file.name.removesuffix(".gz").removesuffix(".json"), pairs)
+
+
+def document(file: Path) -> Any:
+    """The JSON of a recording, packed or not."""
+    raw = foreign.read_bytes(file)
+    return foreign.parse(foreign.unpacked(raw, str(file)) if raw[:2] == b"\x1f\x8b" else raw, str(file))
 
 
 def from_trials(name: str, trials: Sequence[Trial]) -> Recorded:
@@ -91,13 +96,14 @@ def _from_pairs(name: str, pairs: Iterable[tuple[Mapping[str, Any], Measurement]
     return Recorded(name, space, {tuple(c.get(n) for n in names): m for c, m in listed})
 
 
-def _config(names: Sequence[str], record: Mapping[str, Any]) -> dict[str, Any]:
+def config_of(names: Sequence[str], record: Mapping[str, Any]) -> dict[str, Any]:
     """A knob that a config does not have, because another one makes it meaningless, is recorded as null."""
     found = {name: record[name] for name in names}
     return {n: tuple(v) if isinstance(v, list) else v for n, v in found.items() if v is not None}
 
 
-def _measurement(record: Mapping[str, Any]) -> Measurement:
+def measurement_of(record: Mapping[str, Any]) -> Measurement:
+    """What a cache file says of a config."""
     time = record["__error__"] if "__error__" in record else record["time"]
     if isinstance(time, str):
         return Measurement(_FAILURES.get(time, Verdict.REFUSED), time)
@@ -116,4 +122,4 @@ def _t4(record: Mapping[str, Any]) -> Measurement:
     objective = next(iter(record.get("objectives") or ("time",)))
     if objective != "time" or "time" not in values:
         raise KeyError("a measurement named 'time'")
-    return _measurement(values)
+    return measurement_of(values)

@@ -17,9 +17,10 @@ class Solver:
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
-        count = encoding.space.count()
+        size = encoding.space.size()
         # A table answers in a tenth of a millisecond what a restricted space takes much longer to be compiled for.
-        self._table: Ints | None = Pool(encoding, range(count), ()).columns if count <= _LISTED else None
+        small = size.exact and size.count <= _LISTED
+        self._table: Ints | None = Pool(encoding, range(size.count), ()).columns if small else None
 
     def draw(self, restrictions: Mapping[int, Collection[int]], rng: np.random.Generator) -> int | None:
         """The rank of one config, uniform over those that keep to the restrictions; None when there is none."""
@@ -40,6 +41,6 @@ class Solver:
             if listed:  # where both parents lack the knob, there is nothing to restrict
                 values[known.name] = listed
         part = space.restrict(values)
-        if part.count() == 0:
+        if part.empty():
             return None
         return space.rank(part.sample(1, int(rng.integers(2**31)))[0])

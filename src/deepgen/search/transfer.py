@@ -35,8 +35,7 @@ class Prior:
         self._sources = sorted(found, key=lambda s: -s.similarity)
         self.names = [source.name for source in self._sources]
         if self._sources:
-            count = encoding.space.count()
-            sample = encoding.space.sample_ranks(min(count, _SAMPLE), 0, distinct=True)
+            sample = encoding.space.sample_ranks(_SAMPLE, 0, distinct=True)
             ordered = np.sort(self.expected(encoding.codes(sample)))
             # The levels are finest where configs are fastest: there the search has to tell them apart.
             shares = 10.0 ** np.linspace(-3.0, 0.0, _LEVELS + 1)[1:-1]

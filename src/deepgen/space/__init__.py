@@ -25,11 +25,12 @@ from deepgen.space.parse import parse, parse_values
 
 if TYPE_CHECKING:
     from deepgen.space.definition import Knob
+    from deepgen.space.engine import Size
     from deepgen.space.reasons import Broken, Removal
     from deepgen.space.space import Space
 
 # Imported when first used: expressions alone, of which signatures are made, need no numpy.
-_WHERE = {"Knob": "definition", "Broken": "reasons", "Removal": "reasons", "Space": "space"}
+_WHERE = {"Knob": "definition", "Broken": "reasons", "Removal": "reasons", "Size": "engine", "Space": "space"}
 
 
 def __getattr__(name: str) -> Any:
@@ -45,6 +46,7 @@ __all__ = [
     "Knob",
     "Removal",
     "Requirement",
+    "Size",
     "Space",
     "Value",
     "all_of",

@@ -16,7 +16,7 @@ import numpy as np
 
 from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.definition import Knob
-from deepgen.space.engine import CALL, Budget, TooWide
+from deepgen.space.engine import Budget, TooWide
 from deepgen.space.expr import Expr, walk
 from deepgen.space.kinds import Array
 from deepgen.space.layers import Ints
@@ -82,7 +82,7 @@ class Active:
     def advance(self, state: State, places: Array) -> tuple[State, Array]:
         """A staged constraint with one more knob: its slots, and which rows can still come true."""
         assert self.staged is not None and isinstance(state, dict)
-        self.on.budget.spend(self.staged.nodes_met * (places.size + CALL))
+        self.on.budget.spend(self.staged.cost(places.size))
         return self.staged.advance(state, self.done, self.done + 1, {self.order[self.done]: places})
 
     def settle(self, rows: int) -> None:

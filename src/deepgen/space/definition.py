@@ -49,7 +49,7 @@ def space_to_json(
 def knob_to_json(knob: Knob) -> JsonObject:
     data: JsonObject = {"name": knob.name, "values": [value_to_json(v) for v in knob.values]}
     if knob.when is not None:
-        data["when"] = expr_to_json(knob.when)
+        data["when"] = expr_to_json(unnamed(knob.when))  # knobs are read before the derived values
     if knob.optional:
         data["optional"] = True
     return data
@@ -81,6 +81,13 @@ def expr_to_json(expr: Expr) -> Json:
         names, rows = expr.data
         return [op, list(names), [[None if v is None else value_to_json(v) for v in row] for row in rows]]
     return [op, *args]
+
+
+def unnamed(expr: Expr) -> Expr:
+    """The expression without names of derived values: what they stand for is in their place."""
+    if expr.op == "named":
+        return unnamed(expr.args[0])
+    return Expr(expr.op, tuple(unnamed(a) for a in expr.args), expr.data) if expr.args else expr
 
 
 def expr_from_json(data: Any, named: dict[str, Expr]) -> Expr:

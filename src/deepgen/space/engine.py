@@ -29,8 +29,12 @@ class Budget:
 
     def spend(self, elements: int) -> None:
         self.left -= elements
-        if self.left < 0:
-            raise TooWide("the space needs more work to be compiled than its memory bound stands for")
+        self.expect(0)
+
+    def expect(self, elements: float) -> None:
+        """Raises TooWide if that much more work is too much."""
+        if elements > self.left:
+            raise TooWide("the space takes more work to be compiled than its memory bound allows for")
 
 
 class TooWideToCount(DeepgenError):
@@ -52,7 +56,7 @@ class Size:
 
 
 class Engine(Protocol):
-    """Questions about valid rows. A row has, for each knob, the place of its value. `rows` takes ranks that are valid."""
+    """Questions about valid rows. A row has, for each knob, the place of its value. `rows` takes valid ranks only."""
 
     @property
     def uniform(self) -> bool: ...

@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from deepgen.space.arrays import evaluate_arrays
-from deepgen.space.engine import CALL, Budget
+from deepgen.space.engine import Budget
 from deepgen.space.expr import Expr
 from deepgen.space.kinds import Array
 from deepgen.space.nodes import Nodes
@@ -52,6 +52,12 @@ class Sample:
         self.rows = len(self.segment)
         self._known: dict[tuple[int, int], tuple[Array | None, Array]] = {}
 
+    @property
+    def cost(self) -> int:
+        """What the number of states after one more set of knobs takes at least."""
+        every = (Staged(self.nodes, c, sorted(self.nodes.scope(c))).cost(self.rows) for c in self.constraints)
+        return max(every, default=0)
+
     def open(self, assigned: int) -> float:
         """The logarithm of the number of states after the knobs `assigned` (as bits) have values."""
         columns: list[Array] = [self.segment]
@@ -76,7 +82,7 @@ class Sample:
             scope = [n for n in self.names if self.bits[n] & self.scopes[index]]
             ahead = [n for n in scope if self.bits[n] & own]
             staged = Staged(self.nodes, self.constraints[index], ahead + [n for n in scope if n not in ahead])
-            self.budget.spend(staged.nodes_met * (self.rows + CALL))
+            self.budget.spend(staged.cost(self.rows))
             slots, ok = staged.advance({}, 0, len(ahead), {n: self.places[n] for n in ahead})
             column = merge(list(slots.values()), self.rows)[0] if slots else None
             self._known[key] = (column, np.broadcast_to(ok, (self.rows,)))
@@ -92,14 +98,14 @@ def sharp_combinations(nodes: Nodes, allowed: dict[str, Array], constraints: Seq
     for expr in sorted(constraints, key=lambda c: -len(nodes.scope(c))):
         names = sorted(nodes.scope(expr))
         sizes = [len(allowed[n]) for n in names]
-        if expr.op == "points" or prod(sizes) > _TABLE_CELLS:
+        if not names or expr.op == "points" or prod(sizes) > _TABLE_CELLS:
             continue
         grid = {n: allowed[n].reshape([-1 if a == b else 1 for b in range(len(names))]) for a, n in enumerate(names)}
         met = np.nonzero(np.broadcast_to(evaluate_arrays(nodes, expr, grid), sizes))
         if len(met[0]):
             found.append((nodes.scope(expr), {n: allowed[n][m] for n, m in zip(names, met, strict=True)}))
             tables.append(expr)
-    nodes.sharpen(found, tables)
+    nodes.sharpen(found, tables, constraints)
     return found
 
 

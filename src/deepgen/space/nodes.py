@@ -38,6 +38,7 @@ class Nodes:
         self._flat: dict[int, Expr] = {}
         self._scopes: dict[int, frozenset[str]] = {}
         self._walked: dict[int, list[Expr]] = {}
+        self._splits: list[tuple[frozenset[str], int]] = []
 
     # Making -----------------------------------------------------------------------------------------------------------
 
@@ -244,17 +245,51 @@ class Nodes:
             known = self._facts[id(expr)] = self._sharper(expr, *known)
         return known
 
-    def sharpen(self, rows: list[tuple[frozenset[str], dict[str, Array]]], tables: Sequence[Expr]) -> None:
+    def sharpen(
+        self, rows: list[tuple[frozenset[str], dict[str, Array]]], tables: Sequence[Expr], conditions: Sequence[Expr]
+    ) -> None:
         """Take bounds from now on from the combinations that the conditions `tables` leave: (knobs, their places).
 
-        Elsewhere numbers may overflow unseen, for there one of these conditions fails; so these must be exact.
+        And from `conditions` by which factors multiply to a number, or to a divisor of it: no product of some of them
+        is larger. Elsewhere numbers may overflow unseen, for there one of these fails; so these must be exact.
         """
-        self._exact = {id(expr): self.needs_objects(expr) for expr in tables}
+        splits = [(expr, split) for expr in conditions if (split := self._split(expr)) is not None]
+        self._exact = {id(expr): self.needs_objects(expr) for expr in (*tables, *(expr for expr, _ in splits))}
+        self._splits = [split for _, split in splits]
         self._rows = rows
         self._row_values.clear()
         self._facts.clear()
 
+    def _split(self, expr: Expr) -> tuple[frozenset[str], int] | None:
+        """The factors and the number, of `a * b * c == number` and of `number % (a * b * c) == 0`."""
+        if expr.op != "==" or expr.args[1].op != "const":
+            return None
+        factors, number = expr.args[0], expr.args[1].data
+        if factors.op == "%" and number == 0 and factors.args[0].op == "const":
+            number, factors = factors.args[0].data, factors.args[1]
+        names = self._factors(factors)
+        return (frozenset(names), number) if names and type(number) is int and number > 0 else None
+
+    def _factors(self, expr: Expr) -> list[str]:
+        """The knobs of a product of different knobs, all of them whole numbers from 1 on; else none."""
+        if expr.op == "knob":
+            own = self.variables[expr.data]
+            return [expr.data] if own.kind == "int" and own.values.min() >= 1 else []
+        parts = [self._factors(a) for a in expr.args] if expr.op == "*" else [[]]
+        found = [name for part in parts for name in part]
+        return found if all(parts) and len(set(found)) == len(found) else []
+
+    def _largest_product(self, names: list[str]) -> int:
+        largest = {name: int(self.variables[name].values.max()) for name in names}
+        found = 1
+        for split, number in self._splits:
+            own = [largest.pop(name) for name in split if name in largest]
+            found *= min(number, prod(own))
+        return found * prod(largest.values())
+
     def _sharper(self, expr: Expr, kind: str, bounds: Bounds | None) -> tuple[str, Bounds | None]:
+        if self._splits and expr.op == "*" and bounds is not None and (factors := self._factors(expr)):
+            bounds = bounds[0], max(bounds[0], min(bounds[1], self._largest_product(factors)))
         if not self._rows or kind != "int" or bounds is None or max(abs(bounds[0]), abs(bounds[1])) >= _LONG:
             return kind, bounds
         low, high = bounds

@@ -1,4 +1,4 @@
-"""Which engine answers for a space: a diagram, a relaxed one where that is too wide, and a solver as the last resort."""
+"""Which engine answers for a space: a diagram, a relaxed one if that is too wide, a solver as the last resort."""
 
 from __future__ import annotations
 

@@ -14,11 +14,17 @@ from deepgen.space.kinds import Array
 from deepgen.space.nodes import Nodes
 
 _SHUFFLES = 6
+_OF_THE_PLACES = 0.6  # an order is improved by trying every knob in every place, of which so many are new
 _NEAR = 4  # sets of knobs that differ in fewer than this share what was learned of one of them
 
 
-def quick_order(nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr]) -> list[str]:
-    """A good order at little cost: states are bounded by the combinations of the knobs still needed."""
+def quick_order(
+    nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr], starts: int | None = None
+) -> list[str]:
+    """A good order at little cost: states are bounded by the combinations of the knobs still needed.
+
+    `starts` is how many knobs are tried as the first; None is all.
+    """
     names = list(allowed)
     bits = {name: 1 << i for i, name in enumerate(names)}
     scopes = [sum(bits[n] for n in nodes.scope(c)) for c in constraints]
@@ -31,7 +37,7 @@ def quick_order(nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[E
                 live |= scope & assigned
         return sum([log for i, log in enumerate(logs) if live >> i & 1])
 
-    return [names[i] for i in _Search(len(names), scopes, open_values).best()]
+    return [names[i] for i in _Search(len(names), scopes, open_values).best(starts)]
 
 
 class Planner:
@@ -45,6 +51,7 @@ class Planner:
         combinations = sharp_combinations(nodes, allowed, constraints)
         sample = Sample(nodes, allowed, constraints, combinations, budget)
         self.names = sample.names
+        budget.expect(len(sample.names) ** 2 * sample.cost * _OF_THE_PLACES)
         self._search = _Search(len(sample.names), sample.scopes, sample.open)
         number = {name: i for i, name in enumerate(sample.names)}
         groups = [[number[n] for n in group] for group in sample.groups]
@@ -139,11 +146,11 @@ class _Search:
             states += self.states(assigned)
         return states
 
-    def best(self) -> list[int]:
-        """The best of the greedy orders from each start."""
+    def best(self, starts: int | None = None) -> list[int]:
+        """The best of the greedy orders from each start, or from the busiest ones."""
         best: list[int] = []
         bound = float("inf")
-        for start in range(self.n):
+        for start in range(self.n) if starts is None else self._busiest(starts):
             found = self._greedy(start, bound)
             if found is not None:
                 best, bound = found
@@ -177,9 +184,11 @@ class _Search:
 
     def from_busiest(self, n: int) -> list[list[int]]:
         """The greedy orders from the knobs that the most requirements read."""
-        busiest = sorted(range(self.n), key=lambda i: -self._weight[i])[:n]
-        found = [self._greedy(i, float("inf")) for i in busiest]
+        found = [self._greedy(i, float("inf")) for i in self._busiest(n)]
         return [f[0] for f in found if f is not None]
+
+    def _busiest(self, n: int) -> list[int]:
+        return sorted(range(self.n), key=lambda i: -self._weight[i])[:n]
 
     def _greedy(self, start: int, bound: float) -> tuple[list[int], float] | None:
         """Next comes the knob after which the fewest states are open; None as soon as the bound is passed."""

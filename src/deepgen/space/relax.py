@@ -22,6 +22,8 @@ from deepgen.space.order import quick_order
 
 _SHARE = 16  # of the whole memory and work, what one more requirement may take
 
+_STARTS = 3
+
 
 @dataclass(frozen=True)
 class Relaxed:
@@ -94,7 +96,7 @@ class _Relaxation:
         compiler.on.budget.left = compiler.work / _SHARE
         used = compiler.used
         try:
-            order = quick_order(self.nodes, allowed, [c.expr for c in own])
+            order = quick_order(self.nodes, allowed, [c.expr for c in own], _STARTS)
             return _Part(names, own, compiler.chain(order, own, used + compiler.memory // _SHARE))
         finally:
             compiler.used = used

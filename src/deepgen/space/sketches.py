@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from deepgen.space.definition import unnamed
 from deepgen.space.expr import Expr, Value, any_of, implies, where
 from deepgen.space.kinds import join_kinds, kind_of_value
 from deepgen.vocabulary import BadInput
@@ -51,7 +52,8 @@ def _knob(into: Space, name: str, spaces: Mapping[str, Space], sketch: Expr) -> 
         declared = into.knob(name, values)
     else:
         exists = [
-            sketch == label if knob.when is None else (sketch == label) & knob.when for label, knob in own.items()
+            sketch == label if knob.when is None else (sketch == label) & unnamed(knob.when)
+            for label, knob in own.items()
         ]
         declared = into.knob(name, values, any_of(*exists) if len(exists) > 1 else exists[0])
     for label, knob in own.items():

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.definition import Knob
 from deepgen.space.engine import Size, TooWideToCount
+from deepgen.space.estimate import sharp_combinations
 from deepgen.space.evaluate import holds
 from deepgen.space.expr import Expr, Requirement
 from deepgen.space.kinds import variable
@@ -181,7 +182,10 @@ class _Model:
         fixed = {k.name: k.values[0] for k in of.knobs if k.places == 1}
         self.nodes = Nodes({k.name: variable(k) for k in of.knobs if k.places > 1}, fixed)
         self._made: dict[int, Any] = {}
-        for part in condition_parts(self.nodes, of.knobs, of.requirements):
+        parts = condition_parts(self.nodes, of.knobs, of.requirements)
+        # A product of factors that multiply to an extent is no larger than that: without this, numbers seem too large.
+        sharp_combinations(self.nodes, {n: np.arange(v.size) for n, v in self.nodes.variables.items()}, parts)
+        for part in parts:
             self._require(part)
 
     def aim(self, rng: np.random.Generator) -> None:

@@ -183,6 +183,10 @@ class Space:
             raise BadInput(f"no config of space {self.name!r} has rank {rank}", allowed="a rank that a config has")
         return rows.config(row)
 
+    def first(self) -> Config:
+        """The config of rank 0; in a space that is not counted exactly, where that may be none, some config."""
+        return self.at(0) if self.size().exact else self.sample(1, 0)[0]
+
     def rank(self, config: Mapping[str, Value]) -> int:
         """The rank of a valid config."""
         engine, rows = self._ready()
@@ -202,7 +206,7 @@ class Space:
         return isinstance(config, Mapping) and self.contains(config)
 
     def sample_ranks(self, n: int, seed: int, distinct: bool = False) -> list[int]:
-        """`n` ranks, uniform over the valid configs: independent draws, or all different (at most as many as there are)."""
+        """`n` ranks, uniform over the valid configs: independent draws, or all different, as far as these go."""
         engine, _ = self._ready()
         self._check_not_empty(engine, n)
         rng = np.random.default_rng(seed)
@@ -435,10 +439,8 @@ class Space:
         except (KeyError, ValueError, TypeError) as error:
             raise BadInput(f"the space file is not complete: {error!r}") from error
         space._by = data.get("union")
-        if space._by is not None and (space._by not in space._knobs or space._knobs[space._by].when is not None):
-            raise BadInput(
-                f"the space file names {space._by!r} as its union's knob", allowed="a knob without condition"
-            )
+        if space._by is not None and not any(k.name == space._by and k.places == len(k.values) for k in space.knobs):
+            raise BadInput(f"the union is by {space._by!r}", allowed="the name of a knob without a condition")
         if data.get("fingerprint", space.fingerprint()) != space.fingerprint():
             raise BadInput(f"the file of space {space.name!r} was changed: its fingerprint does not fit its content")
         return space

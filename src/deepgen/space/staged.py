@@ -14,6 +14,7 @@ import numpy as np
 
 from deepgen.space.arrays import apply, constant
 from deepgen.space.bounds import ARITHMETIC, ARRAYS, combine
+from deepgen.space.engine import CALL
 from deepgen.space.expr import Expr
 from deepgen.space.kinds import Array
 from deepgen.space.nodes import Nodes
@@ -22,6 +23,7 @@ Slot = tuple[str, int]  # what is kept (value, total, verdict) and of which node
 Slots = dict[Slot, Array]
 TOTALS = ("+", "*", "min", "max", "and", "or")
 _UNKNOWN = -1
+_SLOWER = 6
 
 
 class Staged:
@@ -39,7 +41,10 @@ class Staged:
             # (place of the first knob, place of the last knob); a constant is finished before anything starts.
             self._span[id(node)] = (min(scope), max(scope)) if scope else (-1, -1)
             self._node[id(node)] = node
-        self.nodes_met = len(self._node)
+
+    def cost(self, rows: int) -> int:
+        """What one step takes, in elements: each node is an array. Python's own numbers are slower."""
+        return len(self._node) * (rows + CALL) * (_SLOWER if self.objects else 1)
 
     def _finished(self, node: Expr, cut: int) -> bool:
         return self._span[id(node)][1] < cut

@@ -180,9 +180,8 @@ class Union:
 
     def repaired(self, row: Sequence[int], absent: Sequence[int]) -> list[list[int]]:
         part, own, free = self._here(row, absent)
-        return self._outward(part, self.parts[part].engine.repaired(own, free)) + [
-            r for _, r in self._across(row, absent)
-        ]
+        near = self._outward(part, self.parts[part].engine.repaired(own, free))
+        return near + [found for _, found in self._across(row, absent)]
 
     def _here(self, row: Sequence[int], absent: Sequence[int]) -> tuple[int, list[int], list[int]]:
         part = row[self.by]

@@ -1,4 +1,4 @@
-"""Where kernels run: hardware facts as data, and detection of what is here."""
+"""Where kernels run: hardware facts as data, and detection of this machine's devices."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def devices() -> list[Target]:
         look = kind().look
         try:
             found += [] if look is None else [look()]
-        except DeepgenError:  # not of that kind, or a card that no table knows
+        except DeepgenError:  # there is none, or a card that no table lists
             continue
     return found
 
@@ -77,7 +77,7 @@ def device_for(target: Target) -> Target:
 
 
 def from_json(data: Mapping[str, Any]) -> Target:
-    """The target that `to_json` described, facts and all, each of its kind: generators write them into kernels."""
+    """The target that `to_json` described. The types of its facts are checked: generators write them into kernels."""
     kind = str(data.get("name", "")).partition(":")[0]
     if kind not in KINDS:
         raise BadInput(f"unknown target {data.get('name')!r:.60}", allowed="a kind of " + ", ".join(KINDS.names()))
@@ -93,7 +93,7 @@ def _word(value: object) -> bool:
     return isinstance(value, str) and value.isprintable()
 
 
-# By the type that a field declares; others, of targets that packages add, are their own to check.
+# By the declared type of a field. Targets of plug-ins may have other types and check them themselves.
 _KINDS_OF_FACTS: Mapping[str, Callable[[Any], bool]] = {
     "int": lambda value: type(value) is int,
     "float": lambda value: type(value) in (int, float) and isfinite(value),

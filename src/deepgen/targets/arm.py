@@ -1,4 +1,4 @@
-"""64-bit Arm targets: NEON and what newer cores add to it, read from the machine or given for one that is elsewhere."""
+"""64-bit Arm targets: NEON and what newer cores add to it, detected on this machine or given for another one."""
 
 from __future__ import annotations
 

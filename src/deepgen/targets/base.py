@@ -1,4 +1,4 @@
-"""What every target is: a name and hardware facts, as data, and what can be done with it."""
+"""What every target has: a name and hardware facts, as data, and what it can do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Target:
     Code outside `targets` and the generators asks what a target can do, never which kind it is.
     """
 
-    languages: ClassVar[tuple[str, ...]] = ()  # in which its kernels are written; our own helpers are in the first
+    languages: ClassVar[tuple[str, ...]] = ()  # that its kernels are written in; our own helpers use the first
     runner: ClassVar[str] = ""  # how its kernels are measured: cpu, gpu or sim
     computes: ClassVar[bool] = True  # whether its kernels give results, so that they can be called
     shares_cores_with_builds: ClassVar[bool] = False  # so that builds are paused while a kernel is timed
@@ -28,16 +28,16 @@ class Target:
 
     @property
     def device_kind(self) -> str:
-        """Devices of which this is the same give the same times, so that they may share a study."""
+        """Devices with the same value give the same times, so they may share a study."""
         return self.name
 
     @property
     def bandwidth(self) -> float | None:
-        """GB/s of its memory, where a datasheet tells."""
+        """Memory bandwidth in GB/s, if a datasheet gives it."""
         return None
 
     def peak(self, dtype: str) -> float | None:
-        """GFLOP/s in a number format, where a datasheet tells; None where it has to be measured or there is none."""
+        """GFLOP/s in a number format from the datasheet; None if it has to be measured or does not exist."""
         return None
 
     def runs_on(self, found: Target) -> bool:
@@ -45,7 +45,7 @@ class Target:
         return self == found
 
     def limited_to(self, cores: int | None) -> Target:
-        """As it looks to a kernel that may use that many of the host's cores; None: all."""
+        """The target as seen by a kernel that may use this many of the host's cores; None: all."""
         return self
 
     def describe(self) -> str:
@@ -56,7 +56,7 @@ class Target:
         return asdict(self)
 
     def build_facts(self) -> JsonObject:
-        """The facts that reach a compiler: what a binary depends on."""
+        """The facts that a binary depends on, because the compiler uses them."""
         return self.to_json()
 
     def fingerprint(self) -> str:

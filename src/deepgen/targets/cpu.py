@@ -54,7 +54,7 @@ class Cpu(Target):
 
     @property
     def vector_bytes(self) -> int:
-        """Of one vector register."""
+        """The size of one vector register."""
         return 16
 
     @property
@@ -70,13 +70,13 @@ class Cpu(Target):
 
 
 def native(cls: type[C], model: str, isa: Iterable[str], caches: Mapping[str, int], cores: int) -> C:
-    """The processor of the machine that says so of itself; `caches` are the sizes of L1d, L2 and L3 in bytes."""
+    """The processor that this machine's data describe; `caches` are the sizes of L1d, L2 and L3 in bytes."""
     return cls(
         name=f"{cls.own_kind}:native",
         model=model or f"unknown {cls.family}",
         isa=_ordered(cls, isa),
         cores=cores,
-        # Sizes that nearly every processor of the last ten years has, where the machine does not tell.
+        # Sizes that nearly every processor of the last ten years has, if the machine does not report its own.
         l1d_bytes=caches.get("L1d", 32 << 10),
         l2_bytes=caches.get("L2", 256 << 10),
         l3_bytes=caches.get("L3", 8 << 20),
@@ -84,12 +84,12 @@ def native(cls: type[C], model: str, isa: Iterable[str], caches: Mapping[str, in
 
 
 def common(cls: type[C], cores: int) -> C:
-    """A processor of that kind that is not here, with usual caches."""
+    """A typical processor of that kind, which need not be here."""
     return native(cls, f"a common {cls.family}", (), {}, cores)
 
 
 def narrowed(cpu: C, arch: str) -> C:
-    """This machine seen as a lesser architecture, or a common machine of a greater one: builds need no device."""
+    """This machine as an older architecture, or a typical machine of a newer one: builds need no device."""
     if arch == "native":
         return cpu
     if arch not in cpu.arches:

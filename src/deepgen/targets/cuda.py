@@ -37,7 +37,7 @@ def parse_cuda(word: str) -> Cuda:
 
 
 def found_cuda(model: str, sm: int, clock_mhz: int, limits: Mapping[str, Any]) -> Cuda:
-    """The card that a driver describes; `limits` are fields of Cuda. The datasheet tells the rest."""
+    """The card that a driver describes; `limits` are fields of Cuda. The rest is from the datasheet."""
     arch = newest(f"sm_{sm}", CUDA_ARCHES)
     if arch not in CUDA_ARCHES:
         raise BadInput(f"{model} has compute capability {sm / 10:g}", allowed=f"one of {', '.join(CUDA_ARCHES)}")

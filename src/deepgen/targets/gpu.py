@@ -20,25 +20,25 @@ class Gpu(Target):
 
     runner: ClassVar[str] = "gpu"
 
-    arch: str  # what the compiler is told: sm_90a, gfx906
+    arch: str  # as the compiler takes it: sm_90a, gfx906
     model: str  # a typical card of that architecture, or the one found
     warp: int
     multiprocessors: int
     shared_per_block: int  # the most that one block can ask for, dynamic
     shared_per_sm: int
-    shared_reserved: int  # of each block's share, taken by the system
+    shared_reserved: int  # of each block's share, reserved by the system
     shared_granule: int
     registers_per_sm: int  # 32-bit ones
     registers_per_thread: int
     register_granule: int  # per thread
-    register_files: int  # a multiprocessor's registers lie in this many parts; a warp lives in one
+    register_files: int  # a multiprocessor's registers lie in this many parts; a warp's are in one
     threads_per_block: int
     threads_per_sm: int
     blocks_per_sm: int
     l2_bytes: int
     bandwidth_gbs: float
-    peaks: Rates  # by the fastest unit there is for the dtype: matrix units where the chip has them, dense
-    vector_peaks: Rates  # by plain arithmetic, packed where the chip can
+    peaks: Rates  # of the fastest unit for the dtype: matrix units where the chip has them; dense
+    vector_peaks: Rates  # of plain arithmetic, packed where the chip supports it
     features: tuple[str, ...]
 
     def has(self, *features: str) -> bool:
@@ -100,7 +100,7 @@ def from_card(cls: type[G], name: str, arch: str, arches: Mapping[str, Arch], ca
 
 
 def newest(arch: str, arches: Mapping[str, Arch]) -> str:
-    """The form of an architecture that has all its instructions: sm_90a for sm_90. It runs on the same chips."""
+    """The variant of an architecture with all its instructions: sm_90a for sm_90. It runs on the same chips."""
     return arch + "a" if arch + "a" in arches else arch
 
 

@@ -10,7 +10,7 @@ its prospectus; its rates follow from these and the instruction set, which is th
 Compared with: https://nvidia.github.io/cccl (arch_traits: sm_70 to sm_90); an H200 itself (L2, shared memory,
 registers, multiprocessors); https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html (compute units,
 LDS, L2 and register files of all Instincts here); https://hmc-tech.com (V100, A100, H100, H200, B200: multiprocessors,
-clocks, rates, bandwidth). Rates of the others were not found a second time.
+clocks, rates, bandwidth). For the rates of the others no second source was found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What this machine is: with host_gpu, the only place in targets that reads anything."""
+"""Detection of this machine. Only this file and host_gpu do I/O in targets."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def arm() -> Arm:
 
 
 def like(kind: type[C]) -> C:
-    """This machine's processor where it is of that kind; otherwise a common one, to build for."""
+    """This machine's processor if it is of that kind; otherwise a typical one, to build for."""
     found = processor() if machine() in _MACHINES else None
     return found if isinstance(found, kind) else common(kind, usable_cores())
 
@@ -75,7 +75,7 @@ def _require(kind: type[Cpu], words: str) -> None:
 
 
 def machine() -> str:
-    """As compilers call it: x86_64, aarch64."""
+    """The architecture's name as in compilers: x86_64, aarch64."""
     name = platform.machine().lower()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
 
@@ -88,7 +88,7 @@ def _cpuinfo() -> str:
 
 
 def may_use_tiles() -> bool:
-    """Whether this system gives processes the state of AMX tiles; asking for it once is also how a process gets it."""
+    """Whether this system lets processes use AMX tiles. The request also enables them for this process."""
     if sys.platform != "linux":
         return False
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18
@@ -117,7 +117,7 @@ def cache_sizes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict
 
 
 def memory_bytes() -> int | None:
-    """All of this machine's memory, where the system tells."""
+    """This machine's memory, if the system reports it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):

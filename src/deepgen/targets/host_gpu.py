@@ -1,4 +1,4 @@
-"""Which GPUs this machine has, asked of the CUDA driver and of Linux's topology of AMD devices: no package needed."""
+"""Which GPUs this machine has, from the CUDA driver and Linux's topology of AMD devices: no package needed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CLOCK_KHZ, _MAJOR, _MINOR = 13, 75, 76
 
 
 def has_cuda() -> bool:
-    """Whether the driver finds a device. Where no device file is, not even the driver is loaded."""
+    """Whether the driver finds a device. Without a device file, the driver is not even loaded."""
     return _driver() is not None
 
 
@@ -57,7 +57,7 @@ def cuda(device: int = 0) -> Cuda:
 
 
 def gpu_memory_bytes(target: Target, device: int = 0, nodes: Path | None = None) -> int | None:
-    """All of the memory of the card that such kernels run on here; None where there is none, or it does not tell."""
+    """The memory of the card that such kernels run on here; None if there is no card or it does not report it."""
     if isinstance(target, Cuda):
         driver, size = _driver(), ctypes.c_size_t()
         told = driver is not None and driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) == 0

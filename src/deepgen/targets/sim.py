@@ -36,11 +36,11 @@ class Sim(Target):
     computes: ClassVar[bool] = False
 
     noise: float = 0.02  # standard deviation of a sample, as a share of the true time
-    seed: int = 0  # another seed, another landscape
+    seed: int = 0  # a different seed gives a different landscape
     faults: float = 0.0  # share of configs that end in a fault, one verdict each
     gap: float = -1.0  # 0 or more: two values of SWIZZLE are good, one `gap` slower than the other; all else is flat
-    build_seconds: float = 0.0  # mean of the lognormal time that a build really takes
-    measure_seconds: float = 0.0  # likewise for a measurement
+    build_seconds: float = 0.0  # mean of the lognormal wall time of a build
+    measure_seconds: float = 0.0  # the same for a measurement
     peak_gflops: float = 1000.0
 
     def peak(self, dtype: str) -> float | None:
@@ -69,7 +69,7 @@ def parse_sim(options: str) -> Sim:
 
 
 def fault(sim: Sim, config: Mapping[str, Any]) -> Verdict | None:
-    """The fault this config ends in, if it does."""
+    """The fault of this config, if it has one."""
     draw = _uniform(sim.seed, "fault", config)
     if draw >= sim.faults:
         return None
@@ -112,7 +112,7 @@ def duration(mean: float, key: str) -> float:
 
 
 def _two_optima(sim: Sim, config: Mapping[str, Any]) -> float:
-    """Two good values of one knob, `gap` apart, which of them the better one being drawn by the seed."""
+    """Two good values of one knob, `gap` apart; the seed decides which one is better."""
     first, second = (0, 1) if sim.seed % 2 == 0 else (1, 0)
     return {first: 1.0, second: 1.0 + sim.gap}.get(config.get("SWIZZLE", -1), 1.5)
 

@@ -1,4 +1,4 @@
-"""x86 targets: instruction sets, caches and cores, read from the machine or given for a machine that is elsewhere."""
+"""x86 targets: instruction sets, caches and cores, detected on this machine or given for another one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class X86(Cpu):
 def from_facts(cpuinfo: str, caches: Mapping[str, int], cores: int, *, tiles: bool = True) -> X86:
     """The target that /proc/cpuinfo's text and the cache sizes (L1d, L2, L3, in bytes) describe.
 
-    `tiles`: whether the system lets processes use AMX; where it does not, the instructions are as good as missing.
+    `tiles`: whether the system lets processes use AMX; where it does not, they count as missing.
     """
     flags = {flag for flag in field(cpuinfo, "flags").split() if tiles or not flag.startswith("amx_")}
     return native(X86, field(cpuinfo, "model name"), flags, caches, cores)

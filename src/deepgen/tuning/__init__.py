@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from deepgen.tuning.study import Study
     from deepgen.tuning.tuner import tune
 
-# Imported when first used: who only reads a journal does not wait for all that it takes to tune.
+# Imported when first used: reading a journal must not wait for everything that tuning needs.
 _WHERE = {"Best": "best", "Progress": "progress", "Request": "request", "Study": "study", "tune": "tuner"}
 
 

@@ -1,7 +1,7 @@
-"""What comes into a study from elsewhere: checked whole, before anything of it is written.
+"""Results that come into a study from elsewhere: checked completely before anything is written.
 
-A result must have every part that readers of a study count on, belong to a trial of the study, and tell of times that
-the device could have taken.
+A result must have every field that readers of a study rely on, belong to a trial of the study, and contain only times
+that the device can reach.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Flawed(Exception):
 
 
 def check_measurement(trial: int, measured: Measurement) -> None:
-    """Every part of a measurement has its kind; a right one has times."""
+    """Every field of a measurement has its type; a correct one has times."""
     error = measured.error
     _need(isinstance(measured.detail, str), f"the detail of trial {trial} is not a text")
     _need(all(map(_is_time, measured.samples)), f"the samples of trial {trial} are not all times")
@@ -35,7 +35,7 @@ def check_measurement(trial: int, measured: Measurement) -> None:
 
 
 def check_finals(finals: Mapping[str, Any], *, samples: bool = True) -> None:
-    """Every part that readers of finals count on is there."""
+    """Every field that readers of finals rely on is there."""
     rows = _rows(finals, "finalists", required=True)
     for row in rows:
         _finalist(row, samples)
@@ -67,7 +67,7 @@ def check_finals(finals: Mapping[str, Any], *, samples: bool = True) -> None:
 
 
 def is_complete(finals: Mapping[str, Any]) -> bool:
-    """Whether finals have all that readers count on."""
+    """Whether finals have every field that readers rely on."""
     try:
         check_finals(finals, samples=False)
     except Flawed:
@@ -76,7 +76,7 @@ def is_complete(finals: Mapping[str, Any]) -> bool:
 
 
 def check_finalists(finals: Mapping[str, Any], ended: Mapping[int, Trial]) -> None:
-    """The finalists are right trials of the study, each with its own rank, config and kernel."""
+    """The finalists are correct trials of the study, each with its own rank, config and kernel."""
     for row in finals["finalists"]:
         trial = ended.get(row["trial"])
         _need(trial is not None and trial.ok, f"trial {row['trial']} is a finalist, but no right trial of the study")
@@ -111,7 +111,7 @@ def _finalist(row: Mapping[str, Any], with_samples: bool) -> None:
 
 
 def _serves(serves: object) -> None:
-    """Which shapes the winner serves, where these are not all."""
+    """Which shapes the winner serves, if not all."""
     if serves is None:
         return
     if not isinstance(serves, dict):

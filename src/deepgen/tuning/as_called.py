@@ -1,8 +1,8 @@
 """A study's winner timed as its users call it: loaded, through its public call, beside the baselines.
 
 In a separate process: a library reads its number of threads when it is loaded, and a kernel that somebody else
-tuned is kept apart from ours. Calls follow each other at once, on the same arrays, so caches are warm; what Python
-takes to get to a kernel is part of every sample, of ours and of a baseline's.
+tuned is kept apart from ours. Calls follow each other at once, on the same arrays, so caches are warm; the
+overhead of the call in Python is part of every sample, for our kernels and for baselines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from deepgen.vocabulary import DeepgenError, Json, JsonObject
 
 OURS = "ours"
 ROUNDS = 40
-_SAMPLE_SECONDS = 2e-3  # of calls: far longer than a clock's step
+_SAMPLE_SECONDS = 2e-3  # calls in one sample take this long: far more than the clock's resolution
 _MOST_CALLS = 2000
 Clock = Callable[[Callable[[], object], int], float]  # seconds that this many calls take
 
@@ -90,7 +90,7 @@ def _times(study: Study, rounds: int) -> JsonObject:
 
 
 def _rounds(calls: Mapping[str, Callable[[], object]], clock: Clock, rounds: int) -> dict[str, list[float]]:
-    """Samples of all, in an order drawn again for each round."""
+    """Samples of all contenders, in a new random order each round."""
     counts = {}
     for name, call in calls.items():
         call()
@@ -117,7 +117,7 @@ def _host_clock(call: Callable[[], object], count: int) -> float:
 
 
 def _device_clock(call: Callable[[], object], count: int) -> float:
-    """By events around the calls, which torch's stream is in too."""
+    """Timed by events around the calls, on the stream that torch uses too."""
     import torch
 
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -131,7 +131,7 @@ def _device_clock(call: Callable[[], object], count: int) -> float:
 
 
 def _on_device(operator: Operator) -> dict[str, Any]:
-    """The inputs as torch's tensors, in the formats that a user has them in."""
+    """The inputs as torch tensors, in the formats that users have."""
     import torch
 
     kinds = {"bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}

@@ -1,7 +1,7 @@
 """Packing a bundle: built kernels, what to measure, and the part of deepgen that measures, in one archive.
 
 The code that travels is deepgen's own, found by following imports from the runner and the worker. The packages in
-_STUBS travel with a shorter `__init__`, so that what measures does not drag in what searches.
+_STUBS travel with a shorter `__init__`, so that the measuring code does not pull in the search.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The runner that travels in a bundle: measures its kernels where it is unpacked, and holds the finals there.
 
 It needs Python and numpy, no network and no deepgen. Kernels run in a worker process as they do at home, under the same
-supervisor; what they gave is on disk before the next one starts, so that an interrupted run goes on where it was.
+supervisor; each result is on disk before the next kernel starts, so that an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def read(folder: Path) -> Job:
     manifest, identity = bundle_archive.read_manifest(folder)
     try:
         trials, known = (tuple(_packed(row, folder) for row in manifest[key]) for key in ("trials", "known"))
-        # A bundle brings no Python of a user's own: what it says of where some lies is not looked at.
+        # A bundle contains no Python code of a user: its record of where such code lies is ignored.
         task = replace(Task.from_json(manifest["task"]), own_baselines={})
         helpers = {name: Helper.from_json(row) for name, row in manifest["helpers"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -197,7 +197,7 @@ def _best(measurements: Sequence[Measurement]) -> float | None:
 
 
 def _device(task: Task) -> tuple[str, float | None]:
-    """What this machine measures on, in words, and its peak. Raises when the kernels do not run here."""
+    """The device that this machine measures on, in words, and its peak. Raises if the kernels cannot run here."""
     target = task.target
     try:
         found = device_for(target)
@@ -218,7 +218,7 @@ def _not_here(target: Target, why: str) -> Missing:
 
 
 def _loadable(job: Job) -> dict[str, Helper]:
-    """The helpers, but for libraries that this system cannot load: the worker does without them."""
+    """The helpers, except libraries that this system cannot load: the worker does without them."""
     if job.task.target.runner != "cpu":
         return dict(job.helpers)
     loaded = {}

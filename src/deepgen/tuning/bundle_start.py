@@ -1,4 +1,4 @@
-"""Travels as `run.py` at the top of a bundle: says what is missing before anything newer than old Pythons is read."""
+"""Travels as `run.py` at the top of a bundle: reports what is missing before newer syntax is read."""
 
 import os
 import sys

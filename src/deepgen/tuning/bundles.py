@@ -40,15 +40,15 @@ class Packed:
     study: Path
     id: str
     trials: int
-    failed: int  # that could not be built; the study knows them
+    failed: int  # trials that could not be built; the study has recorded them
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What results brought."""
+    """What merging results added to the study."""
 
     new: int
-    before: int  # that the study had already
+    before: int  # trials that the study had already
     finals: bool
 
 
@@ -164,7 +164,7 @@ class _Builds:
     def all(
         self, wanted: Sequence[tuple[Proposal, Kernel]]
     ) -> tuple[list[tuple[Trial, Kernel, Artifact]], list[Trial]]:
-        """The trials whose kernels were built, and those that ended with their build."""
+        """The trials whose kernels were built, and those whose build failed."""
         futures: list[Future[Artifact]] = [self._pool.submit(kernel) for _, kernel in wanted]
         built: list[tuple[Trial, Kernel, Artifact]] = []
         failed: list[Trial] = []
@@ -213,7 +213,7 @@ def _trial(study: Study, proposals: Mapping[int, Proposal], result: TrialResult,
 
 
 def _check_device(study: Study, journal: Journal, results: Results, path: Path) -> None:
-    """One study, one device: times of two cannot be compared."""
+    """One study, one device: times of different devices cannot be compared."""
     at_home = getattr(study.target, "model", None) if study.target.runner == "cpu" else None
     for trial in journal.trials():
         if trial.measurement.samples:
@@ -235,7 +235,7 @@ def _check(
     path: Path,
     engine: LocalEngine,
 ) -> None:
-    """Refuse results that lack something, are not of this study, or tell of times that cannot be."""
+    """Refuse results that are incomplete, belong to another study, or contain impossible times."""
     try:
         for trial in fresh:
             arrivals.check_measurement(trial.id, trial.measurement)
@@ -250,7 +250,7 @@ def _check(
 
 
 def _peak(study: Study, journal: Journal, engine: LocalEngine) -> float | None:
-    """GFLOP/s as they were measured at home: in finals of the study, or on this machine where it is the study's."""
+    """The peak in GFLOP/s as measured here: in the study's finals, or on this machine if the study belongs to it."""
     known = (journal.finals() or {}).get("peak_gflops")
     if known is not None or study.target.runner != "cpu":
         return float(known) if known is not None else None

@@ -10,12 +10,12 @@ from math import inf
 from deepgen.vocabulary import JsonObject
 
 PARTS = ("building", "measuring", "verifying", "waiting", "search")
-_FINALS_SHARE = 0.3  # of a budget is kept for the finals
-_FINALS_SECONDS = 60.0  # and no more than this
+_FINALS_SHARE = 0.3  # of the budget, kept for the finals
+_FINALS_SECONDS = 60.0  # but at most this
 
 
 class Clock:
-    """Of one run, from its first moment.
+    """The time of one run, from its start.
 
     Measuring is when the device was busy, with trials or with the race; building is when it waited for builds;
     verifying is that of the finals; waiting is for a calm machine; search is the strategy's own time.
@@ -48,7 +48,7 @@ class Clock:
 
     @contextmanager
     def on(self, part: str) -> Iterator[None]:
-        """What happens meanwhile counts as this part."""
+        """Time spent inside counts as this part."""
         started = time.monotonic()
         try:
             yield
@@ -60,6 +60,10 @@ class Clock:
         self._trials = (self._trials[0] + seconds, self._trials[1] + samples)
         self._seconds["building"] = max(0.0, self._seconds["building"] - seconds)
         self._seconds["measuring"] += seconds
+
+    def spent(self) -> dict[str, float]:
+        """Seconds so far, by part."""
+        return dict(self._seconds)
 
     def told(self) -> JsonObject:
         """What is recorded of a run."""

@@ -1,7 +1,7 @@
-"""Connections to journals, and looks at their bytes beside SQLite.
+"""Connections to journals, and reads of their bytes that bypass SQLite.
 
-A process that closes a file loses all locks that it has on it, SQLite's too. So a journal that is opened beside SQLite
-is closed only when nothing in this process holds it any more.
+A process that closes a file loses all locks that it has on it, SQLite's too. So a journal that is opened without
+SQLite is closed only when nothing in this process holds it any more.
 """
 
 from __future__ import annotations
@@ -12,13 +12,21 @@ import threading
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import quote
 
 from deepgen.tuning.pages import PAGE
 
 _GUARD = threading.Lock()
-# Journals by their paths.
-_HELD: Counter[str] = Counter()  # how often this process has them open
-_BESIDE: defaultdict[str, list[BinaryIO]] = defaultdict(list)  # the file as it was opened beside SQLite
+Key = tuple[int, int]  # of a journal
+_HELD: Counter[Key] = Counter()  # how often this process has them open
+_BESIDE: defaultdict[Key, list[BinaryIO]] = defaultdict(list)  # the file as it was opened without SQLite
+
+
+def _key(path: Path) -> Key:
+    """The inode of the folder that a journal is in: the same by every path, also after the file was replaced."""
+    where = os.path.realpath(path) if os.path.islink(path) else path  # noqa: PTH114
+    found = os.stat(os.path.dirname(where))  # noqa: PTH116, PTH120  a thousand studies are looked at
+    return found.st_dev, found.st_ino
 
 
 class Hold:
@@ -26,13 +34,13 @@ class Hold:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._key = os.path.realpath(path)
+        self._key = _key(path)
         self._held = True
         with _GUARD:
             _HELD[self._key] += 1
 
     def release(self) -> None:
-        """A second time does nothing."""
+        """Calling it twice does no harm."""
         with _GUARD:
             if self._held:
                 self._held = False
@@ -43,7 +51,7 @@ class Hold:
                     file.close()
 
     def read(self, most: int = -1) -> bytes:
-        """The first bytes of the file, or all. It is opened once: another file in its place is opened anew."""
+        """The first bytes of the file, or all. It is opened once; a file that has replaced it is opened again."""
         with _GUARD:
             files = _BESIDE[self._key]
             found = self._path.stat()
@@ -56,7 +64,7 @@ class Hold:
 
 
 def _decoded(text: bytes) -> str:
-    return text.decode(errors="backslashreplace")  # a damaged text is known by its row's seal
+    return text.decode(errors="backslashreplace")  # damaged text is detected by its row's seal
 
 
 def connect_to_write(path: Path) -> sqlite3.Connection:
@@ -70,8 +78,8 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path, still: bool) -> sqlite3.Connection:
-    """`still`: nobody writes it, so that it needs no locks and no files beside it, which take most of a short look."""
-    where = path.absolute().as_uri()
+    """`still`: nobody writes it, so it is read without locks and without a log, which is several times as fast."""
+    where = "file:" + quote(os.fsencode(os.path.abspath(path)))  # noqa: PTH100  a thousand studies are looked at
     if not still:
         db = sqlite3.connect(f"{where}?mode=ro", uri=True, timeout=30.0, check_same_thread=False)
         db.text_factory = _decoded
@@ -82,6 +90,6 @@ def connect_to_read(path: Path, still: bool) -> sqlite3.Connection:
             # WAL needs a shared-memory file beside the journal, which a read-only folder refuses; a journal that
             # nobody can write may be read as it lies.
             db.close()
-    db = sqlite3.connect(f"{where}?immutable=1", uri=True, check_same_thread=False)
+    db = sqlite3.connect(f"{where}?immutable=1&mode=ro", uri=True, check_same_thread=False)
     db.text_factory = _decoded
     return db

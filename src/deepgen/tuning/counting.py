@@ -16,13 +16,13 @@ from deepgen.vocabulary import BadInput, Trial
 
 
 class Uncounted:
-    """The events that were not counted, each told once in a study."""
+    """The events that were not counted, each reported once per study."""
 
     def __init__(self, before: Iterable[Trial]) -> None:
         self._told = {event for trial in before for event in missing_of(trial.measurement)}
 
     def new(self, missing: Mapping[str, str]) -> list[str]:
-        """Sentences about the events that nothing was said of before."""
+        """Sentences about the events that were not reported before."""
         fresh = {event: why for event, why in missing.items() if event not in self._told}
         self._told.update(fresh)
         return sentences(fresh)

@@ -1,4 +1,4 @@
-"""What a journal says of its study, checked before anything rests on it: the folder may be somebody else's."""
+"""A study's definition, checked before it is used: the folder may come from somebody else."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def check(definition: Mapping[str, Any], where: str) -> None:
 
 
 def is_own_kernel(definition: Mapping[str, Any]) -> bool:
-    """Whether it holds the source of a kernel, which those of deepgen's families do not."""
-    from deepgen.generators.kernels.family import NAME  # not for a glance at a study
+    """Whether the study holds the source of a user's kernel; studies of deepgen's families hold none."""
+    from deepgen.generators.kernels.family import NAME  # here: `status` does not need it
 
     return bool(definition["generator"] == NAME)
 
 
 def signed_part(definition: Mapping[str, Any]) -> object:
-    """What of a study is code: where its classes are found, and the source of a kernel of the user's own."""
+    """The part of a study that is code: where its classes are found, and the source of a user's kernel."""
     code = definition.get("code")
     return {"code": code, "recipe": definition.get("recipe")} if is_own_kernel(definition) else code
 
@@ -64,7 +64,7 @@ def signed_part(definition: Mapping[str, Any]) -> object:
 def check_config(space: Space, config: Mapping[str, Any], where: str) -> None:
     """Raises BadInput unless each value is one that the generator itself gives its knob.
 
-    Generators write these values into source text, so a journal must not bring others along.
+    Generators write these values into source text, so a journal must not bring other values.
     """
     known = {knob.name: knob.values for knob in space.knobs}
     for name, value in config.items():
@@ -74,7 +74,7 @@ def check_config(space: Space, config: Mapping[str, Any], where: str) -> None:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON knows no tuples."""
+    """JSON has no tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
@@ -92,7 +92,7 @@ def check_trial(trial: Trial) -> Trial:
 
 
 def check_finals(finals: dict[str, Any]) -> dict[str, Any]:
-    """The finals themselves; raises KeyError, TypeError or ValueError for what no finals end in."""
+    """The finals themselves; raises KeyError, TypeError or ValueError for values that finals never contain."""
     rates = [finals.get("peak_gflops"), finals.get("bandwidth")]
     good = finals["winner"] is None or type(finals["winner"]) is int
     good = good and all(rate is None or (_number(rate) and rate >= 0) for rate in rates)

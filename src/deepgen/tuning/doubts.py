@@ -33,7 +33,7 @@ def over_default(finals: Mapping[str, Any]) -> JsonObject | None:
 def all_doubts(
     finals: Mapping[str, Any] | None, trials: Iterable[Trial], winner: Mapping[str, Any] | None, *, cold: bool
 ) -> list[str]:
-    """Of a study with these newest finals; `winner` is that of its summary. Empty when there are none."""
+    """All doubts about a study with these newest finals; `winner` is that of its summary."""
     found = [*_of_trials(trials)]
     if winner is None:
         return found
@@ -120,7 +120,7 @@ def _disturbed(finals: Mapping[str, Any]) -> list[str]:
 
 
 def _together(sentences: Sequence[str]) -> str:
-    """One sentence for many that differ in their percentage alone; else the most frequent one."""
+    """One sentence for many that differ only in their percentage; otherwise the most frequent one."""
     common = max(set(sentences), key=sentences.count)
     pattern = re.compile(r"\d+%")
     alike = [text for text in sentences if pattern.sub("%", text) == pattern.sub("%", common)]

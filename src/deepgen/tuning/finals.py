@@ -19,17 +19,17 @@ from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
 from deepgen.tuning.text import counted
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
 
-CHUNK = 10  # rounds between two looks at the intervals
-FIRST = 3  # rounds before the first look at the time, where there is a budget
+CHUNK = 10  # rounds between two checks of the intervals
+FIRST = 3  # rounds before the first check of the time, where there is a budget
 ROUNDS = 60  # at most, where the noise is small enough
 NOISY_ROUNDS = 240  # at most, where it is not: see `_narrow_enough`
-SHOWN_SECONDS = 3.0  # of a race in which rounds are added for nothing but such an interval
-SHOWN_WIDTH = 0.04  # of the intervals of the ratios that a user reads, as a share of the ratio
+SHOWN_SECONDS = 3.0  # at most, of a race whose extra rounds serve only to narrow shown intervals
+SHOWN_WIDTH = 0.04  # of the intervals that a user sees, as a share of the ratio
 ENOUGH = 0.004  # half-width of the decisive intervals at which more rounds would decide nothing
-RESERVES = 4  # times as many candidates as finalists: some may fail on harder inputs
+RESERVES = 4  # candidates per finalist: some may fail on harder inputs
 CALM_SECONDS = 20.0  # that finals wait for a calm machine at most
 _QUALIFYING, _WAITING, _RACING = 0.3, 0.2, 0.7  # of the budget that is left, when each begins
-OTHER_SEEDS = 2  # inputs that a finalist must be right on, beside the study's own
+OTHER_SEEDS = 2  # sets of inputs that a finalist must be right on, in addition to the study's own
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Finalist:
 
 @dataclass(frozen=True)
 class Race:
-    """The samples of all, round by round, and what they say."""
+    """The samples of all contenders, round by round, and the ratios computed from them."""
 
     samples: dict[str, list[float]]
     ratios: dict[str, Ratio]  # against the leader
@@ -76,9 +76,9 @@ def run_finals(
 ) -> JsonObject:
     """Choose the winner among the candidates (best first): the first `keep` that survive the harder inputs race.
 
-    Beside them races the default, the config that the search began with (None where it was not right), whatever its
-    trial said: among many trials some look faster than they are, and a search must not end with less than it began
-    with. Where the clock has a budget, fewer take part, for fewer rounds, and less waits for a calm machine.
+    The default, the config that the search began with, always races too, whatever its trial measured (None if it was
+    not right): among many trials some look faster than they are, and a search must not end with a slower kernel than
+    it began with. With a time budget, fewer kernels take part, in fewer rounds, with a shorter wait for a calm machine.
     """
     clock = clock or Clock()
     able = session.baselines() if baselines else []
@@ -139,7 +139,7 @@ def run_finals(
 
 
 def asked_for(baselines: bool | Sequence[str], able: Sequence[str]) -> list[str]:
-    """Of the baselines that can run here, those that take part."""
+    """The baselines that take part, of those that can run here."""
     return list(able) if baselines is True else [name for name in baselines or () if name in able]
 
 
@@ -153,7 +153,7 @@ def calm_seconds() -> float:
 
 
 def wait_for_calm(session: Arena, limit: float, say: Callable[[str], None]) -> JsonObject:
-    """How long it took until nothing disturbed the machine, what had, and what still did when the time was up."""
+    """Wait until nothing disturbs the machine: for how long, what had, and what still did when the time was up."""
     started = time.monotonic()
     by = disturbed = session.disturbed() if limit > 0 else None
     while disturbed is not None and time.monotonic() - started < limit:
@@ -176,14 +176,14 @@ def finals_inputs(task: Task) -> Iterator[tuple[int, int, str]]:
 def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel, max_seconds: float = inf) -> JsonObject:
     """Whether a kernel is right at other shapes that it says it serves; if not, it keeps those that it was timed at.
 
-    When the time is up, the others are left out and counted, but one at least is tried.
+    When the time is up, the remaining shapes are skipped and counted, but at least one is tried.
     """
     ends = time.monotonic() + max_seconds
     right: list[int] = []
     untried = 0
 
     def wrong(shape: int, probe: str) -> str | None:
-        """What it is there, in words; None where it is right or does not claim to serve it."""
+        """What is wrong there, in words; None where it is right or does not claim to serve the shape."""
         try:
             verdict = session.verify(kernel, task.seed, probe, shape)
         except DeepgenError:  # a user's operator may have no inputs or no reference of this shape
@@ -202,7 +202,7 @@ def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel, max_seconds:
         if why := wrong(shape, "normal"):
             break
     only: Json = [dict(operator.sizes()) for operator in task.timed] if why else None
-    # A user's arrays may be parts of larger ones; two shapes do, since strides and sizes are told to kernels apart.
+    # A user's arrays may be parts of larger ones. Two shapes suffice: kernels get strides and sizes separately.
     strided = next(filter(None, (wrong(shape, STRIDED) for shape in right[:2])), None)
     names: list[Json] = [task.shapes[shape].describe() for shape in right]
     found: JsonObject = {"only": only, "right_at": names}
@@ -221,7 +221,7 @@ def qualify(
 ) -> tuple[list[Finalist], list[Json]]:
     """Those that are right on other seeds and on extreme inputs too; the rest with the reason why not.
 
-    When the time is up, those found so far are all, but one at least is looked for.
+    When the time is up, those found so far are returned, but at least one is looked for.
     """
     ends = time.monotonic() + max_seconds
     finalists: list[Finalist] = []
@@ -254,10 +254,10 @@ def run_race(
     shown: Sequence[str] = (),
     first: int = CHUNK,
 ) -> tuple[Race | None, dict[str, Measurement]]:
-    """Rounds of everyone until the rivals' order is settled or the time is up; those that failed on the way.
+    """Run rounds until the order is settled or the time is up. Gives the race and those that failed in it.
 
-    The ratios to those `shown` are what a user reads: some more rounds narrow their intervals. After `first` rounds no
-    more are begun than the time that is left allows at their pace.
+    A user sees the ratios to those in `shown`: some more rounds narrow their intervals. After `first` rounds, only as
+    many are begun as the time that is left allows at the pace so far.
     """
     samples: dict[str, list[float]] = {c.name: [] for c in contenders}
     conditions: list[Json] = []
@@ -301,10 +301,11 @@ def _narrow_enough(ratios: Sequence[Ratio], rounds: int) -> bool:
 
 
 def choose(finalists: Sequence[Finalist], race: Race) -> tuple[Finalist, list[Finalist]]:
-    """The winner, and those that are as fast.
+    """The winner, and those tied with it.
 
-    The default wins every tie that it is part of: a slow phase of the machine can make all look equal, and nobody
-    should get another kernel for nothing. Where it is slower than the leader, a tie goes to none that is slower still.
+    The default wins every tie that it is part of: a slow phase of the machine can make all kernels look equal, and
+    nobody should get another kernel for no gain. Where it is slower than the leader, a tie never goes to a kernel that
+    is slower still.
     """
     level = [f for f in finalists if race.ratios[f.name].no_slower]
     default = next((f for f in finalists if f.default), None)
@@ -340,7 +341,7 @@ def _finalist_row(finalist: Finalist, race: Race) -> Json:
 
 
 def _by_shape(task: Task, winner: str, baselines: Sequence[str], race: Race) -> JsonObject:
-    """The times at each shape, where there are several; a time is the median of those of a few rounds each."""
+    """The times at each shape, where there are several; each is a median over rounds."""
     if not task.also:
         return {}
 

@@ -1,4 +1,4 @@
-"""A study at a glance: what a few rows of its journal tell, without its code, its trials or much to import."""
+"""A study at a glance: from a few rows of its journal, without its code, its trials or heavy imports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def glance(folder: Path, *, whole: bool = False) -> JsonObject:
         with foreign.shaped(str(folder), STRANGE):
             return _glance(folder, whole=whole)
     except DeepgenError as error:
-        # One broken folder must not hide the others; one that is only being made is not broken.
+        # One broken folder must not hide the others. A study that is just being created is not broken.
         starting = holder(folder) is not None
         return {"study": str(folder), "state": "starting" if starting else "unreadable", "why": str(error)}
 
@@ -53,13 +53,13 @@ def _glance(folder: Path, *, whole: bool) -> JsonObject:
 def known_shapes(definition: Mapping[str, Any], *, glance: bool = False) -> tuple[Operator, ...]:
     """What is known of the operator without its code, at each shape that kernels are timed at.
 
-    `glance`: to be described and rated, and nothing else.
+    `glance`: only what it takes to describe and rate it.
     """
     also = zip(definition.get("also_facts", ()), definition.get("also", ()), strict=True)
     others = [Recorded({**facts, "operator": operator}).checked(glance=glance) for facts, operator in also]
     if "facts" in definition:
         return Recorded({**definition["facts"], "operator": definition["operator"]}).checked(glance=glance), *others
-    return operators.from_json(definition["operator"]), *others  # a study of before there were facts
+    return operators.from_json(definition["operator"]), *others  # a study from before facts were recorded
 
 
 def described(shapes: Sequence[Operator]) -> str:

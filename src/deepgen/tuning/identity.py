@@ -19,14 +19,14 @@ from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request
 from deepgen.vocabulary import BadInput, DeepgenError, Trial, digest, finding
 
-COMPARED = 1000  # trials at most whose kernels are emitted again; of more, the best and an even choice of the rest
+COMPARED = 1000  # kernels emitted again at most; of more, those of the best trials and an even selection of the rest
 _BEST = 64
 _IGNORED = ("__pycache__",)
 
 
 @contextmanager
 def open_journal(request: Request, planned: Plan) -> Iterator[tuple[Plan, Journal]]:
-    """The journal of a study, ready to be written; that of a new study where the kernels are others by now."""
+    """The journal of a study, ready to be written; that of a new study if the kernels have changed."""
     digest = source_digest(planned.generator)
     with Journal(planned.folder, write=True) as journal:
         if journal.empty or _same(request, planned, journal, digest):
@@ -67,11 +67,11 @@ def _same(request: Request, planned: Plan, journal: Journal, digest: str) -> boo
     try:
         return all(planned.emit(request, trial.config).id == trial.kernel_id for trial in _compared(journal))
     except BadInput:
-        return False  # a value that the generator knows no more, or never knew
+        return False  # a value that the generator no longer knows, or never knew
 
 
 def _compared(journal: Journal) -> list[Trial]:
-    """Trials that a kernel was emitted for, an even choice where they are many."""
+    """Trials that a kernel was emitted for; an even selection if there are many."""
     trials = [trial for trial in journal.trials() if trial.kernel_id]
     if len(trials) <= COMPARED:
         return trials
@@ -80,18 +80,18 @@ def _compared(journal: Journal) -> list[Trial]:
 
 
 def source_digest(generator: Generator) -> str:
-    """Changes whenever the text changes that a generator's kernels come from."""
+    """A digest of the source text that a generator's kernels come from."""
     module = sys.modules.get(type(generator).__module__)
     path = Path(getattr(module, "__file__", None) or "")
     ours = Path(deepgen.__file__).parent
     if ours in path.parents:
-        # Families share headers and expressions: any change there is looked at, and most change no kernel.
+        # Families share headers and expressions: a change there counts, though most change no kernel.
         return _tree(ours / "generators") + _tree(ours / "operators")[:16]
     return _own_text(path)
 
 
 def strategy_digest(strategy: Strategy) -> str:
-    """Changes whenever the text changes that decides what a strategy proposes; empty where that is not known."""
+    """A digest of the source text that decides what a strategy proposes; empty where it is not known."""
     module = sys.modules.get(type(strategy).__module__)
     own = _own_text(Path(getattr(module, "__file__", None) or ""))
     ours = Path(deepgen.__file__).parent
@@ -100,7 +100,7 @@ def strategy_digest(strategy: Strategy) -> str:
 
 def _own_text(path: Path) -> str:
     if not path.is_file():
-        return ""  # of an interactive session: never known to be the same
+        return ""  # of an interactive session: it can never be known to be the same
     package = path.parent if (path.parent / "__init__.py").is_file() else None
     return _tree(package) if package else hashlib.sha256(path.read_bytes()).hexdigest()
 

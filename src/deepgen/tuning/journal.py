@@ -1,9 +1,9 @@
-"""The journal: the only record of a study. SQLite in WAL mode, durable before anyone is told, with one writer."""
+"""The journal: the only record of a study. SQLite in WAL mode with one writer; results are durable before use."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,13 @@ from deepgen.tuning.rows import (
     CHECKPOINT,
     RESTART,
     Ask,
+    Damaged,
     Proposal,
     Tally,
     asked_row,
     done_values,
     final_of,
+    is_sound,
     pack,
     proposal_of,
     sealed,
@@ -33,14 +35,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Restart:
-    """Where damage cut a search off: the ids below `asked` are trials of before, but for the `lost`."""
+    """Where damage interrupted a search: the ids below `asked` are earlier trials, except the `lost` ones."""
 
     asked: int = 0
     lost: frozenset[int] = frozenset()
 
 
 class Journal(JournalFile):
-    """What is recorded of a study, in its own terms."""
+    """What is recorded about a study, in the terms of studies."""
 
     # What the study is
 
@@ -57,7 +59,7 @@ class Journal(JournalFile):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was said of the study yet."""
+        """Whether nothing was recorded yet."""
         return self._meta("study") is None and not self.tally().trials
 
     def keep_space(self, space: Space) -> None:
@@ -84,7 +86,7 @@ class Journal(JournalFile):
         return found if listed and all(isinstance(name, str) for order in found for name in order) else []
 
     def keep_digest(self, digest: str) -> None:
-        """Of the text that the generator's kernels come from; the newest that is known to give the same kernels."""
+        """The digest of the generator's source text; the newest that is known to give the same kernels."""
         self._keep("digest", digest)
 
     def digest(self) -> str | None:
@@ -92,7 +94,7 @@ class Journal(JournalFile):
         return found
 
     def keep_signature(self, signature: str) -> None:
-        """Of the reference to the study's code."""
+        """The signature of the reference to the study's code."""
         self._keep("signature", signature)
 
     def signature(self) -> str | None:
@@ -120,7 +122,7 @@ class Journal(JournalFile):
         raise JournalError(f"{self.folder}: {EMPTY}")
 
     def begin_run(self, budget: JsonObject) -> None:
-        """The budget of the newest run, so that others know how far it means to go."""
+        """Record the budget of the newest run, so that readers can show it."""
         self._keep("run", budget)
 
     def run(self) -> dict[str, Any]:
@@ -131,11 +133,11 @@ class Journal(JournalFile):
         self._keep("time", [*self.times(), seconds])
 
     def times(self) -> list[dict[str, Any]]:
-        """Of each run so far."""
+        """Where the time went, for each run so far."""
         return list(self._meta("time") or [])
 
     def keep_history(self, studies: Sequence[JsonObject]) -> None:
-        """What earlier studies taught this one at its beginning."""
+        """Record what was taken over from earlier studies at the start."""
         if self._meta("history") is None:
             self._keep("history", studies)
 
@@ -145,15 +147,22 @@ class Journal(JournalFile):
         return found
 
     def restart(self) -> Restart:
-        """Where the search began again with the trials that damage had left; at nothing in any other study."""
+        """Where the search restarted with the trials that damage had left; at 0 in any other study."""
         found = self._meta(RESTART)
         return Restart() if found is None else Restart(found["asked"], frozenset(found["lost"]))
 
     # Trials
 
-    def ask(self, told: int, wanted: int, proposals: Sequence[Proposal], checkpoint: JsonObject | None = None) -> None:
-        """Record what a strategy gave, before any of it is tried, and where that left the strategy."""
-        now = time.time()
+    def ask(
+        self,
+        told: int,
+        wanted: int,
+        proposals: Sequence[Proposal],
+        checkpoint: JsonObject | None = None,
+        at: float | None = None,
+    ) -> None:
+        """Record what a strategy proposed, before any of it is tried, and the state that this left the strategy in."""
+        now = time.time() if at is None else at
         first = proposals[0].id if proposals else -1
         with self._transaction() as tally:
             after = replace(tally, asks=tally.asks + 1, trials=tally.trials + len(proposals))
@@ -165,9 +174,9 @@ class Journal(JournalFile):
                 after = after.with_key(CHECKPOINT)
             self._settle(after)
 
-    def finish(self, trials: Sequence[Trial]) -> None:
-        """Record how trials ended. Telling the same trial twice changes nothing."""
-        now = time.time()
+    def finish(self, trials: Sequence[Trial], ended_at: Mapping[int, float] | None = None) -> None:
+        """Record how trials ended, now or at the Unix times given. Recording the same trial twice changes nothing."""
+        now, known = time.time(), ended_at or {}
         update = (
             "UPDATE trials SET verdict = ?, seconds = ?, outcome = ?, done_at = ?, seal = ? "
             "WHERE id = ? AND rank = ? AND verdict IS NULL"
@@ -175,13 +184,15 @@ class Journal(JournalFile):
         with self._transaction() as before:
             after = before
             for trial in trials:
-                if self._db.execute(update, (*done_values(trial, now), trial.id, str(trial.rank))).rowcount:
+                if self._db.execute(
+                    update, (*done_values(trial, known.get(trial.id, now)), trial.id, str(trial.rank))
+                ).rowcount:
                     after = after.with_trial(trial)
             if after != before:
                 self._settle(after)
 
     def recount(self, trials: Sequence[Trial]) -> None:
-        """Record what was counted of trials that have ended. Nothing else of them may have changed."""
+        """Record counters of trials that have ended. Nothing else in them may have changed."""
         update = "UPDATE trials SET outcome = ?, seal = ? WHERE id = ? AND rank = ? AND verdict = ? AND done_at = ?"
         ended = {row[0]: row[8] for row in self._table("trials") if row[5]}
         with self._transaction():
@@ -193,7 +204,7 @@ class Journal(JournalFile):
         return [Ask(*row[1:-1]) for row in self._table("asks")]
 
     def checkpoint(self) -> dict[str, Any] | None:
-        """Where the newest ask left the strategy, if that was recorded."""
+        """The state that the newest ask left the strategy in, if it was recorded."""
         found = self._meta(CHECKPOINT)
         return found if isinstance(found, dict) and found.get("asks") == self.tally().asks else None
 
@@ -205,20 +216,32 @@ class Journal(JournalFile):
         """The ended trials, by id."""
         return [trial_of(row) for row in self._table("trials") if row[5]]
 
-    def ended_at(self) -> dict[int, float]:
-        """When each ended trial ended, in Unix time."""
-        return {row[0]: row[8] for row in self._table("trials") if row[5]}
+    def ended(self) -> list[tuple[Trial, float, float]]:
+        """The same, each with the Unix times at which it was asked for and at which it ended."""
+        return [(trial_of(row), row[3], row[8]) for row in self._table("trials") if row[5]]
+
+    def ended_from(self, first: int) -> list[tuple[Trial, float]]:
+        """The ended trials from this id on, and when they ended: for who follows a journal and knows the others."""
+        where = " WHERE id >= ? AND verdict IS NOT NULL ORDER BY done_at, id"
+
+        def read() -> list[tuple[Trial, float]]:
+            rows = self._rows("trials", where, (first,))
+            if not all(is_sound("trials", row) for row in rows):
+                raise Damaged("trials")
+            return [(trial_of(row), row[8]) for row in rows]
+
+        return self._reading(read)
 
     def trial(self, number: int) -> Trial | None:
         return next((trial_of(row) for row in self._table("trials") if row[0] == number and row[5]), None)
 
     def best(self, count: int) -> list[Trial]:
-        """The fastest right ones; equal times in the order of rank, so that the choice is always the same."""
+        """The fastest correct trials; equal times are ordered by rank, so that the order is always the same."""
         right = [row for row in self._table("trials") if row[5] == "correct"]
         return [trial_of(row) for row in sorted(right, key=lambda row: (row[6], int(row[1])))[:count]]
 
     def right(self, rank: int | None) -> Trial | None:
-        """The trial of this config, if there is one and it was right."""
+        """The trial of this config, if there is one and it was correct."""
         right = (row for row in self._table("trials") if row[5] == "correct" and row[1] == str(rank))
         return next(map(trial_of, right), None)
 
@@ -231,12 +254,12 @@ class Journal(JournalFile):
             self._settle(after)
 
     def finals(self) -> dict[str, Any] | None:
-        """The newest finals; older deepgens let some in that lack what readers count on."""
+        """The newest complete finals: older versions accepted some that lack fields which readers need."""
         told = [unpack(row[2]) for row in self._table("finals")]
         return next((dict(finals) for finals in reversed(told) if is_complete(finals)), None)
 
     def note(self, text: str) -> None:
-        """Something that happened and that a reader of the results should know."""
+        """Record something that a reader of the results should know."""
         with self._transaction() as tally:
             after = replace(tally, notes=tally.notes + 1)
             self._insert("notes", sealed("notes", after.notes, time.time(), text))

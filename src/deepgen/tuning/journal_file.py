@@ -1,7 +1,7 @@
 """The file of a journal: a SQLite file of sealed rows, opened, checked, and salvaged where it is damaged.
 
-Every row is sealed (`rows.py`), and a tally says how many there are. Whatever is read is checked against both; where it
-is not as it was written, what is left is salvaged (`salvage.py`): into memory for a reader, and for a writer into a new
+Every row is sealed (`rows.py`), and a tally says how many there are. Whatever is read is checked against both. If
+something is damaged, the intact rows are salvaged (`salvage.py`): into memory for a reader, and for a writer into a new
 file, with the damaged one kept beside it.
 """
 
@@ -52,11 +52,11 @@ class JournalFile:
         self._write = write
         self._path = folder / FILE
         self._lock: IO[str] | None = None
-        self._still = False  # whether it is read as a file that nobody writes
-        self.writer: int | None = None  # the other process that writes it, as it is opened
+        self._still = False  # whether it is read on the assumption that nobody writes it
+        self.writer: int | None = None  # the other process that was writing it when it was opened
         if write:
             self._lock = _take_lock(folder)
-        elif not self._path.exists():
+        elif not os.path.exists(self._path):  # noqa: PTH110  a thousand studies are looked at
             raise JournalError(f"{folder} is not a study: it contains no {FILE}")
         else:
             self.writer = holder(folder)
@@ -79,7 +79,7 @@ class JournalFile:
                 if begun:
                     self._check_log()
                 if self._write:
-                    # Looked through before anything is written: even closing a file after writing changes it.
+                    # Checked before anything is written: even closing a file after writing changes it.
                     for table in COLUMNS if begun else ():
                         self._read(table)
                     self._connect_writer()
@@ -87,11 +87,12 @@ class JournalFile:
             self._look_again()
 
     def _connect_reader(self) -> bool:
-        """Open it for reading, and say whether there is something in it."""
-        if not pages.is_sqlite(self._hold.read(pages.HEAD)):
+        """Open it for reading, and return whether it has content."""
+        head = self._hold.read(pages.HEAD)
+        if not pages.is_sqlite(head):
             raise Damaged("head")
         self._db = connections.connect_to_read(self._path, self._still)
-        found = migrations.version(self._db)
+        found = pages.user_version(head) if self._still else migrations.version(self._db)
         if found == 0 and migrations.is_new(self._db):
             if not self._write:
                 raise JournalError(f"{self.folder}: {EMPTY}")
@@ -111,15 +112,15 @@ class JournalFile:
             migrations.create(self._db)
         elif found != migrations.FORMAT:
             migrations.migrate(self._db, self.folder)
-            self._db.execute("VACUUM")  # what was packed leaves room
+            self._db.execute("VACUUM")  # packed rows leave free pages
 
     def _check_format(self) -> None:
-        """A number that we do not know: of a newer deepgen, of another program, or a damaged one of ours."""
+        """An unknown format number: from a newer deepgen, from another program, or damaged."""
         from deepgen.tuning import salvage
 
         if salvage.format_of(salvage.Content.of(self._path, self._hold)) == migrations.FORMAT:
             raise Damaged("format")
-        migrations.migrate(self._db, self.folder)  # says what is wrong with it
+        migrations.migrate(self._db, self.folder)  # raises an error that says what is wrong
 
     def _logged(self) -> bool:
         """Whether there is something in the write-ahead log; readers may leave an empty one behind."""
@@ -180,13 +181,13 @@ class JournalFile:
         self.close()
 
     def damage_text(self) -> str:
-        """What is damaged, in one sentence; empty where nothing is, as far as was read."""
+        """What is damaged, in one sentence; empty if nothing was found so far."""
         return f"{self._path} is damaged: {'; '.join(self.damage)}" if self.damage else ""
 
     # Rows
 
     def tally(self) -> Tally:
-        """What there is, without looking at it."""
+        """How many rows there are, without reading them."""
         return self._reading(self._read_tally)
 
     def _meta(self, key: str) -> Any:
@@ -199,7 +200,7 @@ class JournalFile:
                 self._settle(tally.with_key(key))
 
     def _table(self, table: str) -> list[Row]:
-        """All rows of a table in order, each as it was written and none missing."""
+        """All rows of a table in order, none damaged and none missing."""
         return self._reading(lambda: self._read(table))
 
     def _read(self, table: str) -> list[Row]:
@@ -222,9 +223,10 @@ class JournalFile:
         return Tally.from_json(told)
 
     def _read_meta(self, *keys: str) -> list[Any]:
-        """What `meta` says of each key; None where it was never told."""
-        marks = ", ".join("?" * len(keys))
-        newest = {row[1]: row for row in self._rows("meta", f" WHERE key IN ({marks}) ORDER BY seq", keys)}
+        """The values of keys in `meta`; None for a key that was never set."""
+        # Not IN: SQLite would make a table of the keys first, which takes as long as all the rest.
+        wanted = " OR ".join(["key = ?"] * len(keys))
+        newest = {row[1]: row for row in self._rows("meta", f" WHERE {wanted} ORDER BY seq", keys)}
         return [self._said(key, newest.get(key)) for key in keys]
 
     def _said(self, key: str, row: Row | None) -> Any:
@@ -234,11 +236,11 @@ class JournalFile:
             raise Damaged(key)
         return unpack(row[2])
 
-    def _rows(self, table: str, where: str = "", values: Sequence[str] = ()) -> list[Row]:
+    def _rows(self, table: str, where: str = "", values: Sequence[str | int] = ()) -> list[Row]:
         return self._db.execute(f"SELECT {', '.join(COLUMNS[table])}, seal FROM {table}{where}", values).fetchall()
 
     def _reading(self, read: Callable[[], T]) -> T:
-        """What `read` gives at one moment of the journal; of what is left of it, where something is damaged."""
+        """The result of `read` on one snapshot of the journal, or on the salvaged rows if something is damaged."""
         while True:
             try:
                 with self._explained(), self._moment():
@@ -249,7 +251,7 @@ class JournalFile:
                 self._look_again()
 
     def _look_again(self) -> None:
-        """Something looks damaged: it may be a writer that came meanwhile, where none was expected."""
+        """Something looks damaged, perhaps because a writer has started meanwhile where none was expected."""
         if not self._still:
             self._salvage()
             return
@@ -260,7 +262,7 @@ class JournalFile:
 
     @contextmanager
     def _moment(self) -> Iterator[None]:
-        """Several reads of one state, while a writer goes on."""
+        """Several reads of one snapshot, while a writer continues."""
         if self._write or self._still or self._db.in_transaction:
             yield
             return
@@ -284,7 +286,7 @@ class JournalFile:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """SQLite's errors as sentences, but those of damaged files as Damaged."""
+        """SQLite's errors as sentences; those of damaged files as Damaged."""
         try:
             yield
         except sqlite3.Error as error:
@@ -296,7 +298,7 @@ class JournalFile:
 
 
 def holder(folder: Path) -> int | None:
-    """The process that writes this study's journal now, if one does."""
+    """The process that is writing this study's journal, if any."""
     return lock.holder(folder / LOCK) or None
 
 

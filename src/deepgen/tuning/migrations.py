@@ -77,7 +77,7 @@ def is_new(db: sqlite3.Connection) -> bool:
 
 
 def create(db: sqlite3.Connection, rows: Mapping[str, Iterable[Row]] | None = None) -> None:
-    """The tables, and what is known of the journal already, at once or not at all."""
+    """Create the tables and insert these rows, in one transaction."""
     with db:
         db.execute("BEGIN")
         for statement in filter(str.strip, _TABLES.split(";")):
@@ -89,7 +89,7 @@ def create(db: sqlite3.Connection, rows: Mapping[str, Iterable[Row]] | None = No
 
 
 def migrate(db: sqlite3.Connection, folder: Path) -> None:
-    """Bring an older journal to today's format, one step at a time, each step whole or not at all."""
+    """Bring an older journal to today's format, one step at a time, each in one transaction."""
     found = version(db)
     if found > FORMAT:
         raise DeepgenError(f"{folder}: written by a newer deepgen (journal format {found}, this one knows {FORMAT})")
@@ -109,7 +109,7 @@ def migrate(db: sqlite3.Connection, folder: Path) -> None:
 
 
 def readable(db: sqlite3.Connection, folder: Path) -> sqlite3.Connection:
-    """An older journal for one who only reads: a copy in memory, brought up to date."""
+    """An older journal for a reader: a copy in memory, brought up to date."""
     copy = sqlite3.connect(":memory:", check_same_thread=False)
     with closing(db):
         db.backup(copy)
@@ -118,14 +118,14 @@ def readable(db: sqlite3.Connection, folder: Path) -> sqlite3.Connection:
 
 
 def keep(db: sqlite3.Connection, key: str, value: object) -> None:
-    """Write what `meta` says of a key, under a higher number than anything before: of two, the newer counts."""
+    """Set a key in `meta`, under a higher number than all rows before: of two rows, the newer counts."""
     [last] = db.execute("SELECT COALESCE(MAX(seq), 0) FROM meta").fetchone()
     db.execute("DELETE FROM meta WHERE key = ?", (key,))
     db.execute("INSERT INTO meta VALUES (?, ?, ?, ?)", sealed("meta", last + 1, key, pack(value)))
 
 
 def _settle(db: sqlite3.Connection, number: int) -> None:
-    """Count what there is, and write the format down."""
+    """Count all rows, and record the format."""
     keep(db, FORMAT_KEY, number)
     counts = {t: db.execute(f"SELECT COUNT(*) FROM {t}").fetchone()[0] for t in ("asks", "trials", "finals", "notes")}
     keys = sorted(key for [key] in db.execute("SELECT key FROM meta") if key != TALLY)

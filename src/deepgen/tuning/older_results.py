@@ -13,7 +13,7 @@ _TORCH = ("torch", "torch-gpu")
 
 
 def write_results(study: Study, prefix: str | Path, device: int = 0, count: int = 10) -> Path:
-    """Write the best of a study to `<prefix>_card<device>.json`; times of the finals go before those of trials."""
+    """Write the best of a study to `<prefix>_card<device>.json`; times of the finals are preferred."""
     finals = study.finals() or {}
     raced = {row["trial"]: row["seconds"] for row in finals.get("finalists", [])}
     torch = next((row["seconds"] for row in finals.get("baselines", []) if row["name"] in _TORCH), None)

@@ -17,19 +17,19 @@ PAGE = 4096  # bytes: what journals are made with
 HEAD = 100  # bytes of the file before its first page's own content
 _HEAD = b"SQLite format 3\0"  # of the file, in its first page
 _LEAF = 13  # the kind of page that holds a table's rows
-_LOCAL = PAGE - 35  # bytes of a row that lie in its own page at most
+_LOCAL = PAGE - 35  # bytes of a row that fit into its own page
 _LEAST_LOCAL = (PAGE - 12) * 32 // 255 - 23
 _LOG_HEAD, _FRAME_HEAD = 32, 24
 _MOST_BYTES = 1 << 28  # of one row
 _RECORD = re.compile(rb"[\x03-\x28](?=\x00)")  # the length of a record's head, and the row's number, which is left out
-_NUMBERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of the kinds of whole numbers
+_NUMBERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of each integer type
 
 Values = tuple[Any, ...]
 Accept = Callable[[int, Values], bool]  # a row by its number and its columns
 
 
 def is_sqlite(head: bytes) -> bool:
-    """Whether a file begins as our databases do, or is empty: SQLite takes some damage there for a setting.
+    """Whether a file begins as our databases do, or is empty: SQLite reads some damage there as a setting.
 
     `head`: its first HEAD bytes.
     """
@@ -39,9 +39,14 @@ def is_sqlite(head: bytes) -> bool:
     return head[:18] == _HEAD + PAGE.to_bytes(2, "big") and modes and head[20:24] == b"\0\x40\x20\x20"
 
 
+def user_version(head: bytes) -> int:
+    """What `PRAGMA user_version` says of a file without a log, from its first HEAD bytes."""
+    return int.from_bytes(head[60:64], "big", signed=True)
+
+
 @dataclass(frozen=True)
 class _File:
-    """All pages that there are: those of the log replace those of the file where a row goes on in another page."""
+    """All pages: those of the log replace those of the file when a row continues in another page."""
 
     pages: list[bytes]
     logged: dict[int, bytes]
@@ -59,8 +64,8 @@ def scan(data: bytes, log: bytes, accept: Accept) -> None:
 
     `data` is the file, `log` the write-ahead log beside it.
 
-    Where a page holds something else than such rows, it is searched for whatever could be the beginning of a row whose
-    first column is its number: a damaged list of rows hides none. The log comes last, and in it what was written last.
+    A page with anything else in it is also searched for byte patterns that could start a row whose first column is its
+    number, so that a damaged cell list hides no row. The log is read last, in the order in which it was written.
     """
     file = _read(data, log)
     for page in [*file.pages, *file.all_logged]:
@@ -131,7 +136,7 @@ def _row(file: _File, page: bytes, place: int) -> tuple[int, Values] | None:
 
 
 def _spread(file: _File, page: bytes, at: int, length: int) -> bytes | None:
-    """A row that goes on in further pages, each of which names the next."""
+    """A row that continues in overflow pages, each of which names the next."""
     local = _LEAST_LOCAL + (length - _LEAST_LOCAL) % (PAGE - 4)
     local = local if local <= _LOCAL else _LEAST_LOCAL
     parts = [page[at : at + local]]

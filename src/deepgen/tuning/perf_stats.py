@@ -1,6 +1,6 @@
 """A study's trials with the columns of an older tool's `perf_stats.csv`, so that scripts written for it still work.
 
-That tool swept block sizes on a RISC-V board and wrote one line a variant. It wrote 0 for an event that it could not
+That tool swept block sizes on a RISC-V board and wrote one line per variant. It wrote 0 for an event that it could not
 read; here such a field is `N/A`, which it wrote for variants with wrong results.
 """
 
@@ -32,7 +32,7 @@ EVENTS: Mapping[str, tuple[str, ...]] = {
     "l2_load_access": (),
     "l2_store_access": (),
 }
-_RECORDED = "(perf record)"  # how that tool came by its L2 events, and part of their columns' names
+_RECORDED = "(perf record)"  # how that tool measured L2 events; part of their columns' names
 
 
 def as_perf_stats(rows: Sequence[Row]) -> str:
@@ -57,7 +57,7 @@ def _line(row: Row, knobs: Sequence[str]) -> list[Any]:
         *(row.get(name, NOT_KNOWN) for name in knobs),
         "YES" if row["verdict"] == Verdict.CORRECT.value else "NO",
         NOT_KNOWN if seconds is None else f"{seconds:.9f}",  # that tool's six decimals are too few for short kernels
-        NOT_KNOWN,  # of a whole program, which there is none of here
+        NOT_KNOWN,  # of a whole program, which does not exist here
         *(_count(row, (event, *others)) for event, others in EVENTS.items()),
     ]
 

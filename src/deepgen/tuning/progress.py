@@ -29,4 +29,6 @@ class Progress:
     elapsed: float = 0.0
     time_left: float | None = None
     builds_running: int = 0
+    improved: tuple[tuple[int, float], ...] = ()  # after how many trials there was a better one, and its seconds
+    spent: Mapping[str, float] = field(default_factory=dict)  # seconds of this run, by what they went to
     note: str | None = None

@@ -25,7 +25,7 @@ from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, diges
 from deepgen.vocabulary.finding import NAME, CodeRef, Source, source_of
 
 STUDIES = Path("deepgen-studies")
-BASELINE = "baseline "  # before its name, where a study tells of its code
+BASELINE = "baseline "  # prefix of its name in a study's record of code
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Request:
     policy: Policy = field(default_factory=Policy)
     baselines: bool | Sequence[str | type[Baseline]] = True  # all that can run, or those named or given
     generator: Generator | None = None  # None: the best of deepgen's own
-    counters: str | Sequence[str] | None = None  # what is counted of right kernels beside their time
+    counters: str | Sequence[str] | None = None  # events to count for correct kernels, in addition to their time
     out: Path = STUDIES
     study: Path | None = None  # the folder of an existing study to resume; None: named after the other fields
 
@@ -87,7 +87,7 @@ class Request:
 
     @property
     def own_baselines(self) -> tuple[type[Baseline], ...]:
-        """Those that are given, not named."""
+        """The baselines that are given as classes, not by name."""
         given = () if isinstance(self.baselines, bool) else self.baselines
         return tuple(one for one in given if not isinstance(one, str))
 
@@ -122,7 +122,7 @@ class Plan:
     definition: JsonObject
     folder: Path
     sources: Mapping[str, Source] = field(default_factory=dict)  # of code that is not deepgen's own
-    after: Path | None = None  # the study whose kernels these are no more, and which this one learns from
+    after: Path | None = None  # the earlier study whose kernels have changed since, and which this one learns from
 
     def emit(self, request: Request, config: Mapping[str, Any]) -> Kernel:
         """The kernel of a config, which may have come out of the journal."""
@@ -131,7 +131,7 @@ class Plan:
 
     @property
     def first(self) -> int | None:
-        """The rank of the config that the search begins with: the default, unless the space is without it."""
+        """The rank of the config that the search begins with: the default, unless the space lacks it."""
         return self.space.rank(dict(self.starts[0])) if self.starts else None
 
 
@@ -161,7 +161,7 @@ def own_baselines(given: Sequence[type[Baseline]]) -> dict[str, Source]:
 
 
 def _check_shape(first: Operator, other: Operator) -> None:
-    """Several shapes are of one operator: kernels know no other difference between them than sizes."""
+    """Several shapes must belong to one operator: for a kernel they differ only in their sizes."""
     if not isinstance(other, Operator):
         raise BadInput(f"{other!r} is not an operator", allowed="the same operator with other sizes")
     alike = type(other) is type(first) and first.resized(other.sizes(), {}, {}) == other
@@ -171,7 +171,7 @@ def _check_shape(first: Operator, other: Operator) -> None:
 
 
 def plan(request: Request) -> Plan:
-    """Find the generator, narrow its space, and name the study. Says what is wrong before any work is done."""
+    """Find the generator, narrow its space, and name the study. Errors are raised before any work is done."""
     generator = generator_of(request)
     space = narrow(generator.space(request.operator, request.target), request.domains)
     definition = _definition(request, generator, space)
@@ -179,7 +179,7 @@ def plan(request: Request) -> Plan:
     name = f"{request.operator.slug()}-{_safe(request.target.name)}-{digest(definition, 8)}"
     folder = request.study or request.out / name
     space.arrange(_known_orders(folder))
-    if space.count() == 0:
+    if space.empty():
         reasons = ", ".join(f"'{name}'" for name in space.why_empty()) or "the domains given"
         raise BadInput(
             f"the space of {request.operator.describe()} is empty", allowed=f"what leaves nothing: {reasons}"
@@ -196,7 +196,7 @@ def plan(request: Request) -> Plan:
 
 
 def _definition(request: Request, generator: Generator, space: Space) -> JsonObject:
-    """What makes a study another one."""
+    """The definition: if it differs, it is a different study."""
     definition: JsonObject = {
         "operator": request.operator.to_json(),
         "target": request.target.to_json(),
@@ -215,20 +215,20 @@ def _definition(request: Request, generator: Generator, space: Space) -> JsonObj
     if not request.second_look:
         definition["second_look"] = False
     recipe = getattr(generator, "recipe", None)
-    if recipe is not None:  # a generator that is made from data: what makes it again when the study is read back
+    if recipe is not None:  # a generator made from data: kept, to make it again when the study is read
         definition["recipe"] = recipe
     return definition
 
 
 def _known_orders(folder: Path) -> list[list[str]]:
-    """How the space was compiled when the study began, which spares this run the search for it."""
+    """The knob orders found when the study began, so that this run need not search for them."""
     if not (folder / FILE).exists():
         return []
     try:
         with Journal(folder) as journal:
             return journal.orders()
     except DeepgenError:
-        return []  # whoever opens the journal to write it says what is wrong with it
+        return []  # opening the journal for writing will report what is wrong with it
 
 
 def _facts(operator: Operator) -> JsonObject:
@@ -236,7 +236,7 @@ def _facts(operator: Operator) -> JsonObject:
 
 
 def code_of(request: Request, generator: Generator) -> dict[str, Source]:
-    """How code that is not deepgen's own is found again."""
+    """Where code from outside deepgen is found again."""
     operator = request.operator
     out: dict[str, Source] = {BASELINE + name: one for name, one in own_baselines(request.own_baselines).items()}
     if isinstance(request.strategy, type):
@@ -270,14 +270,14 @@ def first_config(
 
 
 def generator_of(request: Request) -> Generator:
-    """The request's own family, or the best that there is; says why where it does not serve."""
+    """The request's own family, or the best available; raises with the reason if it does not support the operator."""
     if request.generator is None:
         return generators.find(request.operator, request.target)
     return generators.serves(request.generator, request.operator, request.target)
 
 
 def check_memory(request: Request) -> None:
-    """Refuse what this machine cannot hold, before anything is built. GPUs get their inputs from here, too."""
+    """Refuse what this machine cannot hold, before anything is built. Inputs for GPUs are prepared here too."""
     if request.target.runner == "sim":
         return
     here, there = host.memory_bytes(), host.gpu_memory_bytes(request.target)
@@ -322,7 +322,7 @@ def narrow(space: Space, domains: Mapping[str, Sequence[Any]]) -> Space:
 
 
 def _values(domains: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """JSON knows no tuples: a permutation read back from a file is a list."""
+    """JSON has no tuples: a permutation read back from a file is a list."""
     return {name: [tuple(v) if isinstance(v, list) else v for v in values] for name, values in domains.items()}
 
 

@@ -1,4 +1,4 @@
-"""What a study's results are good for afterwards: a list, a space of winners, a config around them, a second look."""
+"""Uses of a study's results: a list, a space of the winners, a config around them, another comparison."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def top_rows(study: Study, count: int) -> list[JsonObject]:
-    """The best trials as data, the winner first. `seconds` is one trial's time, `finals` what finals said of it."""
+    """The best trials as data, the winner first. `seconds` is the trial's time, `finals` its time in the finals."""
     finals = study.finals() or {}
     raced = study.finals_seconds(finals)
     return [
@@ -65,7 +65,7 @@ def as_config(study: Study, count: int) -> JsonObject:
 
 
 def _said(operator: Operator) -> tuple[JsonObject, JsonObject]:
-    """The operator in a config file's words: those of its shape, and the others."""
+    """The operator in the words of a config file: those of its shape, and the others."""
     said = operator.said()
     if type(operator).make(said) != operator:
         raise BadInput(
@@ -85,7 +85,7 @@ def widened(domain: Sequence[Any], used: set[Any]) -> list[Any]:
 
 
 def retest(study: Study, count: int, *, engine: Engine | None = None, baselines: bool = True) -> JsonObject:
-    """Finals once more, over the best `count` and the default, and nothing else on the machine from our side."""
+    """Repeat the finals over the best `count` and the default, with nothing else of ours running."""
     from deepgen.engines import LocalEngine
     from deepgen.measure.base import Policy
     from deepgen.tuning.finals import RESERVES, run_finals

@@ -1,7 +1,7 @@
-"""The rows of a journal: how they are packed, and the seal by which a damaged one is known.
+"""The rows of a journal: how they are packed, and the seal that reveals a damaged one.
 
-A seal is a checksum over the table's name and all values of a row, so that a row counts only as what it was written:
-not with a flipped bit, and not under another number. It guards against damage, not against forgers.
+A seal is a checksum over the table's name and all values of a row, so that a row is accepted only exactly as it was
+written: not with a flipped bit, and not under another number. It guards against damage, not against forgery.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "finals": ("seq", "at", "result"),
     "notes": ("seq", "at", "text"),
 }
-FLOATS = frozenset({"asked_at", "seconds", "done_at", "at"})  # SQLite keeps a whole number in such a column as one
-_MOST_BYTES = 1 << 28  # that one value may unpack to
+FLOATS = frozenset({"asked_at", "seconds", "done_at", "at"})  # SQLite may return an integer from such a column
+_MOST_BYTES = 1 << 28  # of one unpacked value
 
-# What most outcomes have in common, so that each row need not say it. It is part of the format: never change it.
+# A preset dictionary for zlib: text that most outcomes contain. It is part of the format: never change it.
 _USUAL = (
     b'"cpu_seconds": , "stack_bytes": , "shared_bytes": , "registers": , "spill_bytes": "contaminated": "other '
     b'processes took % of the processor\'s time", "simulated": true, "device": "bundle": "confirmed": true, "retaken": '
@@ -55,13 +55,13 @@ def pack(value: object) -> bytes:
 
 
 def unpack(packed: bytes) -> Any:
-    """What was packed; Damaged where that cannot be."""
+    """What was packed; raises Damaged for anything else."""
     unpacker = zlib.decompressobj(zdict=_USUAL)
     try:
         text = unpacker.decompress(packed, _MOST_BYTES)
         if not unpacker.eof:
             raise ValueError("cut off, or too large")
-        return json.loads(text)
+        return json.loads(text.decode())
     except (zlib.error, ValueError, TypeError, RecursionError) as error:
         raise Damaged(str(error)) from error
 
@@ -76,7 +76,7 @@ def sealed(table: str, *values: Any) -> Row:
 
 
 def is_sound(table: str, row: Row) -> bool:
-    """Whether a row is as it was written."""
+    """Whether a row is exactly as it was written."""
     if table == "trials":
         return _asked_sound(row) and (_is_open(row) or _done_sound(row))
     return bool(row[-1] == seal(table, *row[:-1]))
@@ -130,7 +130,7 @@ def _done_sound(row: Row) -> bool:
 
 
 def verified(row: Row) -> tuple[bool, bool]:
-    """Which halves of a trial's row are as they were written."""
+    """Which halves of a trial's row are exactly as they were written."""
     return _asked_sound(row), not _is_open(row) and _done_sound(row)
 
 
@@ -147,7 +147,7 @@ def trial_of(row: Row) -> Trial:
         raise Damaged(f"trial {row[0]}: {error}") from error
 
 
-# What a journal holds, in one row: so that rows that are missing are missed, and a glance is enough for the rest.
+# What a journal holds, in one row: it reveals missing rows, and is enough for a summary.
 
 
 @dataclass(frozen=True)
@@ -161,18 +161,18 @@ class Tally:
     notes: int = 0
     verdicts: Mapping[str, int] = field(default_factory=dict)
     best: JsonObject | None = None
-    final: JsonObject | None = None  # of the newest finals, what a glance needs
+    final: JsonObject | None = None  # the summary of the newest finals
 
     @property
     def ended(self) -> int:
         return sum(self.verdicts.values())
 
     def with_key(self, key: str) -> Tally:
-        """Once `meta` says something of this key too."""
+        """The tally with this key added."""
         return replace(self, keys=tuple(sorted({*self.keys, key})))
 
     def with_trial(self, trial: Trial) -> Tally:
-        """Once this trial has ended too."""
+        """The tally with this ended trial added."""
         verdict = trial.measurement.verdict.value
         verdicts = {**self.verdicts, verdict: self.verdicts.get(verdict, 0) + 1}
         return replace(self, verdicts=verdicts, best=self._better(trial))
@@ -201,7 +201,7 @@ def final_of(finals: Mapping[str, Any]) -> JsonObject:
     return {**told, "winner": {key: chosen[0][key] for key in ("trial", *_OF_BEST)} if chosen else None}
 
 
-# Rows of format 1 have no seals. What they say twice must agree.
+# Rows of format 1 have no seals, but hold some values twice, which must agree.
 
 
 def outcome_of_1(

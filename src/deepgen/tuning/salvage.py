@@ -1,4 +1,4 @@
-"""What is left of a damaged journal: every row that is as it was written, and what its loss means for the study."""
+"""What is left of a damaged journal: every intact row, and what the lost ones mean for the study."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _NAMED = 8  # numbers that a sentence lists
 
 @dataclass(frozen=True)
 class Salvaged:
-    """The rows that are left, table by table, and sentences on what is not."""
+    """The intact rows, table by table, and sentences about what is lost."""
 
     rows: Mapping[str, Sequence[Row]]
     losses: tuple[str, ...]
 
     def in_memory(self) -> sqlite3.Connection:
-        """For one who only reads."""
+        """A database in memory, for a reader."""
         db = sqlite3.connect(":memory:", check_same_thread=False)
         migrations.create(db, self.rows)
         return db
@@ -56,7 +56,7 @@ class Salvaged:
 
 @dataclass
 class _Found:
-    """Rows that prove to be a journal's, as they turn up."""
+    """Rows that belong to the journal, collected while scanning."""
 
     meta: dict[str, tuple[int, Any]] = field(default_factory=dict)  # the newest of each key, with its number
     asks: dict[int, Row] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class _Found:
         return bool(self.meta or self.asks or self.asked or self.done)
 
     def accept(self, number: int, values: pages.Values) -> bool:
-        """A row of today's format, known by its seal."""
+        """A row of today's format, recognised by its seal."""
         for table, columns in COLUMNS.items():
             if len(values) == len(columns) + 1:
                 row = (number, *map(_as_column, [*columns[1:], "seal"], values[1:]))
@@ -82,7 +82,7 @@ class _Found:
         return False
 
     def accept_1(self, number: int, values: pages.Values) -> bool:
-        """A row of format 1, which had no seals: known by its columns and by what it says twice."""
+        """A row of format 1, which had no seals: recognised by its columns and by values that it holds twice."""
         try:
             return self._accept_1(number, values)
         except (Damaged, TypeError, ValueError, RecursionError):
@@ -152,7 +152,7 @@ class Content:
 
 
 def salvage(content: Content) -> Salvaged:
-    """All that can still be read of a journal; raises Damaged where that is nothing."""
+    """Everything that can still be read; raises Damaged if that is nothing."""
     found = _found(content)
     if not found.any:
         raise Damaged("holds no row of a journal")
@@ -160,7 +160,7 @@ def salvage(content: Content) -> Salvaged:
 
 
 def format_of(content: Content) -> int | None:
-    """The format that a journal's rows tell, whatever the head of the file says; None where no row does."""
+    """The format recorded in the rows, whatever the file's header says; None if no such row is left."""
     found = _Found()
     pages.scan(content.data, content.log, found.accept)
     known = found.value(migrations.FORMAT_KEY)
@@ -189,13 +189,13 @@ def _found(content: Content) -> _Found:
 
 
 def _sorted_out(found: _Found) -> Salvaged:
-    """What the rows that are left make of the study."""
+    """The study that the intact rows describe."""
     losses: list[str] = []
     tally = _tally(found)
     before = found.value(RESTART) or {"asked": 0, "lost": []}
     _regain_configs(found)
     for i in [i for i, row in found.done.items() if i in found.asked and row[1] != found.asked[i][1]]:
-        del found.done[i]  # two rows of one number: neither can be believed
+        del found.done[i]  # two rows with the same number: neither can be trusted
     ended = found.asked.keys() & found.done.keys()
     asks = _in_order(found.asks)
     reaches = [before["asked"], *(row[3] + row[4] for row in asks), *(i + 1 for i in found.asked)]
@@ -261,7 +261,7 @@ def _regain_configs(found: _Found) -> None:
 
 
 def _reopened(found: _Found, tally: Tally | None, ended: Collection[int]) -> list[int]:
-    """Trials that had ended, by all that is known, and have no measurement now."""
+    """Trials that had ended, as far as is known, and have no measurement now."""
     broken = sorted(found.broken - set(ended))
     if tally is None or tally.ended - len(ended) <= len(broken):
         return broken
@@ -269,7 +269,7 @@ def _reopened(found: _Found, tally: Tally | None, ended: Collection[int]) -> lis
 
 
 def _finals(found: _Found, tally: Tally | None, ended: Collection[int], losses: list[str]) -> list[Row]:
-    """All finals that are left, but none where the newest is not, or where its winner has to be measured again."""
+    """All intact finals; none if the newest is lost or its winner has to be measured again."""
     finals = _in_order(found.finals)
     newest = finals[-1] if finals else None
     if tally and (newest[0] if newest else 0) < tally.finals:
@@ -326,9 +326,9 @@ def _trials(numbers: Sequence[int]) -> str:
 
 
 def repair(path: Path, content: Content, salvaged: Salvaged) -> None:
-    """Put what is left in the place of a damaged journal, which is kept beside it; a note says so.
+    """Replace a damaged journal by a new one with the intact rows. The damaged file is kept beside it; a note says so.
 
-    From the moment at which the new file has its name, every writer that comes ends what is begun here.
+    Once the new file has its name, any later writer completes a repair that was interrupted.
     """
     unfinished = path.with_name(_UNFINISHED)
     unfinished.unlink(missing_ok=True)
@@ -360,6 +360,6 @@ def _log(path: Path) -> Path:
 
 
 def _sync(path: Path) -> None:
-    """Of a file that nothing has open."""
+    """Flush a file to disk that nobody has open."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

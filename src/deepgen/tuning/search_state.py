@@ -1,4 +1,4 @@
-"""The strategy and its journal, in step: what was asked and told, and the same again after an interruption."""
+"""The strategy and its journal, kept in step: every ask and tell, and their replay after an interruption."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from deepgen.vocabulary import DeepgenError, JsonObject, Trial
 
 
 def open_search(request: Request, planned: Plan, journal: Journal, look: SecondLook | None = None) -> SearchState:
-    """The search of a study, not yet driven through what its journal holds."""
+    """The search of a study, before its journal is replayed."""
     past = history(request, planned, journal)
     setting = search.Setting(planned.space, request.seed, planned.starts, request.options, past)
     return SearchState(lambda: search.make(request.strategy, setting), planned.space, journal, look)
 
 
 class SearchState:
-    """Asks in a fixed rhythm and tells in the order of asking, so that a search depends on its seed and results only.
+    """Asks at fixed points and tells in the order of asking, so that a search depends on its seed and results only.
 
-    Trials end in any order; those that end early wait here until all before them were told. What the second look
-    thinks of a config is settled when the config is asked for, by what was told until then.
+    Trials end in any order; those that end early wait here until all before them were told. The second look's
+    opinion of a config is fixed when the config is asked for, from what was told until then.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class SearchState:
         self._space = space
         self._journal = journal
         self._restart = journal.restart()
-        self._known: dict[int, Trial | None] = {}  # after a new beginning: trials of before by rank, once told
+        self._known: dict[int, Trial | None] = {}  # after a restart: earlier trials by rank, None until told
         self._waiting: dict[int, Trial] = {}
         self.proposals: dict[int, Proposal] = {}  # asked for, not ended
         self.opinions: dict[int, Opinion] = {}  # of the proposals, where there is a second look
         self.asked = 0
         self.told = 0
         self.exhausted = False
-        self.listen: Callable[[Trial], None] = lambda trial: None  # hears what the strategy is told, when it is told
+        self.listen: Callable[[Trial], None] = lambda trial: None  # called with each trial that the strategy is told
 
     @property
     def ended(self) -> int:
@@ -59,9 +59,9 @@ class SearchState:
     def replay(self) -> list[Trial]:
         """Go through the journal's asks and tells as they happened. Returns the trials that had ended.
 
-        A strategy that can be put where its last ask left it need not be asked and told all that again.
-        Where damage cut the search off, it begins again: it is told of all trials of before in their order, as if they
-        had been its own, and what is asked for from there on is recorded and repeated as ever.
+        A strategy whose state was saved with its last ask is restored instead of replayed.
+        Where damage interrupted the search, it restarts: it is told of all earlier trials in their order, as if they
+        had been its own, and what it is asked for from then on is recorded and replayed as usual.
         """
         ended = self._journal.trials()
         self._waiting = {trial.id: trial for trial in ended}
@@ -87,9 +87,9 @@ class SearchState:
         return ended
 
     def _restore(self, asks: Sequence[Ask], ranks: Sequence[int]) -> bool:
-        """Whether the strategy is where its last ask left it, which it is only by the code that was asked."""
+        """Restore the state after the last ask, if the same code saved it. Returns whether that was done."""
         kept = self._journal.checkpoint()
-        if kept is None or not asks or self._begun_anew or kept.get("code") != self._code:
+        if kept is None or not asks or self._restarted or kept.get("code") != self._code:
             return False
         if not isinstance(self.strategy, Restorable) or not isinstance(kept.get("state"), dict):
             return False
@@ -101,24 +101,24 @@ class SearchState:
         return True
 
     def _checkpoint(self) -> JsonObject | None:
-        if not self._code or self._begun_anew or not isinstance(self.strategy, Restorable):
+        if not self._code or self._restarted or not isinstance(self.strategy, Restorable):
             return None
         state = self.strategy.state()
         return None if state is None else {"code": self._code, "state": state}
 
     @property
-    def _begun_anew(self) -> bool:
-        """Whether damage cut the search off: then the strategy hears more than the asks and tells say."""
+    def _restarted(self) -> bool:
+        """Whether damage interrupted the search: then the strategy was told more than its asks and tells record."""
         return self._restart.asked > 0
 
     def _repeats(self, wanted: int, expected: Sequence[Proposal]) -> bool:
         return [self._space.rank(config) for config in self._ask_strategy(wanted)] == [p.rank for p in expected]
 
     def advance(self, window: int, budget: int, *, more: Callable[[], bool] = lambda: True) -> list[Proposal]:
-        """Tell what is ready and ask for more, each at its moment. Returns the new proposals, durable in the journal.
+        """Tell what is ready and ask for more, each when it is due. Returns the new proposals, durable in the journal.
 
-        An ask is due when a batch fits into the window, and happens at exactly that many tells, however many results
-        have come in by then. Where `more` says no, nothing is asked for.
+        An ask is due when a batch fits into the window: after a fixed number of tells, however many results have come
+        in by then. If `more` is False, nothing is asked for.
         """
         batch = max(1, window // 2)
         fresh: list[Proposal] = []
@@ -133,7 +133,7 @@ class SearchState:
                 return fresh
 
     def finish(self, trials: list[Trial]) -> None:
-        """Trials have ended: durable now, told by the next `advance`."""
+        """Record that trials have ended; the next `advance` tells the strategy."""
         if not trials:
             return
         self._journal.finish(trials)
@@ -143,7 +143,7 @@ class SearchState:
             self._waiting[trial.id] = trial
 
     def _tell_next(self, *, strategy: bool = True) -> None:
-        """Tell the next trial in the order of asking; a lost one is passed over."""
+        """Tell the next trial in the order of asking; a lost one is skipped."""
         if self.told not in self._restart.lost:
             trial = self._waiting.pop(self.told)
             if strategy:
@@ -166,7 +166,7 @@ class SearchState:
                 if rank not in self._known:
                     configs.append(config)
                 elif (told := self._known[rank]) is not None:
-                    self.strategy.tell(told)  # it waits for an answer
+                    self.strategy.tell(told)  # it expects a result for each proposal
             if len(given) < missing:
                 break
         return configs

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from deepgen.engines.base import Session
 
 ARITHMETIC, MEMORY = "arithmetic", "memory"
-_FEW = 4.0  # operations a byte: where rates are unknown, what has fewer is taken to wait for memory on any machine
-_LEAST_SECONDS = 1e-9  # of any run: light goes 30 cm in it
-_CORE_GFLOPS = 2e4  # that no core has: twice what 8-bit matrix units give
-_CACHES = 4.0  # times as fast as memory, for data that are not all read from there
+_FEW = 4.0  # operations per byte: where rates are unknown, work with fewer counts as bound by memory
+_LEAST_SECONDS = 1e-9  # of any run: light travels 30 cm in this time
+_CORE_GFLOPS = 2e4  # more than any core has: twice the rate of 8-bit matrix units
+_CACHES = 4.0  # as fast as memory, times this, where part of the data come from caches
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What a run cannot be faster than; `seconds` is None where the device's rate is not known."""
+    """The lower bound of a run's time; `seconds` is None where the device's rate is not known."""
 
     by: str
     seconds: float | None
@@ -58,9 +58,9 @@ def speed(shapes: Sequence[Operator], seconds: float, peak_gflops: float | None,
 
 
 def floor(shapes: Sequence[Operator], target: Target, measured_gflops: float | None, *, cold: bool) -> float:
-    """Seconds that no run takes less than, by what is known of the device; a margin is left. Of several shapes the
+    """A lower bound of a run's seconds from what is known of the device, with a margin. Of several shapes it is the
     geometric mean."""
-    from deepgen.measure.base import PEAK_MARGIN, arithmetic  # here: to read studies takes nothing that measures
+    from deepgen.measure.base import PEAK_MARGIN, arithmetic  # here: reading studies needs no measuring code
 
     peaks = [peak for peak in (measured_gflops, target.peak(arithmetic(shapes[0]))) if peak]
     if not peaks and (cores := getattr(target, "cores", None)):
@@ -71,9 +71,9 @@ def floor(shapes: Sequence[Operator], target: Target, measured_gflops: float | N
 
 
 def rates(session: Session, shapes: Sequence[Operator], finals: Mapping[str, Any]) -> JsonObject:
-    """The device's rates, to judge the winner of finals by.
+    """The device's rates, to compare the winner of the finals with.
 
-    A peak that it beats was measured on a busy machine and is measured again; the winner itself never sets one.
+    If the winner exceeds the peak, that was measured on a busy machine and is measured again. A winner never sets it.
     """
     peak = session.peak()
     seconds = [row["seconds"] for row in finals["finalists"] if row["trial"] == finals["winner"]]

@@ -1,4 +1,4 @@
-"""Paired comparison: who is faster, by how much, and whether that can be told at all."""
+"""Paired comparison: which is faster, by how much, and whether the difference is significant."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Ratio:
 
     @property
     def no_slower(self) -> bool:
-        """Whether it cannot be told to be slower than the other."""
+        """Whether it is not significantly slower than the other."""
         return self.low <= 1.0 and self.estimate <= 1.0 + TIE
 
     @property
     def width(self) -> float:
-        """Of the interval, as a share of the estimate."""
+        """The width of the interval, as a share of the estimate."""
         return (self.high - self.low) / self.estimate
 
     @property
@@ -44,6 +44,11 @@ def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio:
     """Median of the round-by-round ratios. Robust to a slow round that hits both."""
     logs = np.sort(np.log(np.asarray(slower)) - np.log(np.asarray(faster)))
     return Ratio(*(float(np.exp(log)) for log in (np.median(logs), *_interval(logs))))
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """The confidence interval of the median."""
+    return _interval(np.sort(np.asarray(samples, dtype=np.float64)))
 
 
 def _interval(ordered: Array) -> tuple[float, float]:

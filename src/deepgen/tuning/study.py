@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.tuning import journal as journals
 from deepgen.tuning import trust
-from deepgen.tuning.clock import summed
 from deepgen.tuning.definition import (
     STRANGE,
     check,
@@ -24,15 +24,15 @@ from deepgen.tuning.definition import (
     is_own_kernel,
     signed_part,
 )
-from deepgen.tuning.glance import described, known_shapes, sorted_verdicts, winner
+from deepgen.tuning.glance import described, known_shapes
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.speed import speed
-from deepgen.tuning.table import Row, as_frame, trial_row
+from deepgen.tuning.table import Row, as_frame
 from deepgen.tuning.text import bound_text, dropped_reasons, rate_text, seconds_text
 from deepgen.tuning.winner import Stored, read_winner, write_winner
-from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject, Kernel, Trial, finding, foreign, html
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign, html
 
-# What it takes to tune, to emit and to load is imported where it is used: who only reads a study does not wait for it.
+# What tuning, emitting and loading need is imported where it is used: reading a study does not wait for it.
 if TYPE_CHECKING:
     from deepgen.engines import Session
     from deepgen.generators import Generator
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from deepgen.search import Kind
     from deepgen.space import Space
     from deepgen.tuning.best import Best
+    from deepgen.tuning.reading import Reading
     from deepgen.tuning.request import Plan, Request
 
 WINNER = "winner"
@@ -47,7 +48,7 @@ _WHAT = ("operator", "target")
 
 
 class Study:
-    """A study as it stands now; reading it disturbs no one who writes it, and imports nothing of what was tuned."""
+    """A study as it stands now; reading it does not disturb a writer, and imports no code of what was tuned."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Study:
         return Study(path, definition, signature=signature, operator=operator, generator=generator, trust=trust)
 
     def opened_by(self) -> tuple[Path, Operator | None, Generator | None]:
-        """What another process opens it by. Trust is not part of it: it is given by whoever opens a study."""
+        """How another process opens it. Trust is not part of that: whoever opens a study decides it."""
         return self.folder.absolute(), self._own_operator, self._own_generator
 
     def __repr__(self) -> str:
@@ -103,7 +104,7 @@ class Study:
         return html.table("deepgen study", self._told())
 
     def _told(self) -> dict[str, str]:
-        """What a person wants to know of it first. Never fails: debuggers call it too."""
+        """A short summary for people. Never fails: debuggers call it too."""
         facts = {"operator": self.describe(), "target": self.target.name}
         try:
             summary: dict[str, Any] = self.summary()
@@ -127,7 +128,7 @@ class Study:
 
     @cached_property
     def shapes(self) -> tuple[Operator, ...]:
-        """The same of all shapes that its kernels were timed at."""
+        """The same for all shapes that its kernels were timed at."""
         with foreign.shaped(str(self.folder), "is not a study of deepgen's: its operator"):
             return known_shapes(self.definition)
 
@@ -146,7 +147,7 @@ class Study:
         return tuple(self._operator(data) for data in self.definition.get("also", ()))
 
     def task(self) -> Task:
-        """What a runner is opened for to measure its kernels again."""
+        """The task for a runner that measures its kernels again."""
         from deepgen.measure.base import Policy, Task
         from deepgen.tuning.request import own_baselines
 
@@ -219,7 +220,7 @@ class Study:
         return None if told is None else finding.CodeRef.from_json(told)
 
     def _found(self, ref: finding.CodeRef, part: str) -> Any:
-        """A class of the user's own, once it is known whose it is."""
+        """A class of the user's own, loaded after its origin was checked."""
         self._require(f"the {part} {ref.ref}")
         return finding.load(ref, self.folder)
 
@@ -243,11 +244,8 @@ class Study:
             return [check_trial(trial) for trial in journal.trials()]
 
     def rows(self) -> list[Row]:
-        """One flat row a trial: its verdict and times, `knob.NAME`, `fact.NAME` and `event.NAME`."""
-        with self._journal() as journal:
-            trials, ended_at = journal.trials(), journal.ended_at()
-            raced = self.finals_seconds(self._finals(journal) or {})
-            return [trial_row(check_trial(t), ended_at.get(t.id), raced.get(t.id)) for t in trials]
+        """One flat row per trial: its verdict and times, `knob.NAME`, `fact.NAME` and `event.NAME`."""
+        return self.read().rows()
 
     def table(self) -> Any:
         """The same as a pandas DataFrame."""
@@ -263,7 +261,7 @@ class Study:
         return found
 
     def top(self, count: int = 10) -> list[Trial]:
-        """The fastest right trials. The winner stands first when finals chose it."""
+        """The fastest correct trials. The winner of the finals comes first."""
         with self._journal() as journal:
             best = journal.best(count)
             winner = self._winner_id(journal)
@@ -310,11 +308,11 @@ class Study:
 
     @cached_property
     def _emits(self) -> Space:
-        """The generator's own space, whatever the journal says of it."""
+        """The generator's own space, whatever the journal has recorded."""
         return self.generator.space(self.operator, self.target)
 
     def emitted(self, trial: Trial) -> Kernel:
-        """The kernel of a trial, emitted again; nothing of it comes out of the study's folder but its config."""
+        """The kernel of a trial, emitted again; only its config comes from the study's folder."""
         kernel = self.emit(trial.config)
         if kernel.id == trial.kernel_id:
             return kernel
@@ -327,7 +325,7 @@ class Study:
         )
 
     def serves_only(self) -> tuple[tuple[str, str], ...]:
-        """What a shape must satisfy beyond the winner's own requirements, and in words: it was wrong at another."""
+        """What a shape must satisfy beyond the winner's own requirements, and why: it was wrong at another shape."""
         serves = (self.finals() or {}).get("serves") or {}
         dense = self._dense_only(serves["dense"]) if serves.get("dense") else ()
         if not serves.get("only"):
@@ -354,7 +352,7 @@ class Study:
         return None if found is None else check_finals(found)
 
     def finals_seconds(self, finals: Mapping[str, Any] | None = None) -> dict[int, float]:
-        """Of each trial that was in the newest finals, its time there."""
+        """The time of each trial that took part in the newest finals."""
         known = (self.finals() if finals is None else finals) or {}
         return {row["trial"]: row["seconds"] for row in known.get("finalists", [])}
 
@@ -374,41 +372,25 @@ class Study:
             return journal.damage_text()
 
     def running(self) -> int | None:
-        """The process that tunes this study now, if one does."""
+        """The process that is tuning this study, if any."""
         return journals.holder(self.folder)
 
     def summary(self) -> JsonObject:
         """What `deepgen tune --json` prints."""
-        from deepgen.tuning.doubts import all_doubts, over_default
+        return self.read().summary()
+
+    def read(self) -> Reading:
+        """Everything in the journal, read once: what rows, a summary and a report are made of."""
+        from deepgen.tuning.reading import read
 
         with self._journal() as journal:
-            tally, finals = journal.tally(), self._finals(journal)
-            known = finals or {}
-            best = winner(self.shapes, self.target, tally)
-            if best is not None:
-                best["over_default"] = over_default(known)
-                found = journal.trial(int(str(best["trial"])))
-                best["trial_seconds"] = found.seconds if found is not None else None
-            time = summed(journal.times())
-            cold = self.definition["policy"]["cold"]
-            doubts: list[Json] = [*all_doubts(finals, journal.trials(), best, cold=cold)]
-        return {
-            "study": str(self.folder),
-            "operator": self.definition["operator"],
-            **({"also": self.definition["also"]} if "also" in self.definition else {}),
-            "target": self.target.name,
-            "trials": sorted_verdicts(self.about, tally),
-            "winner": best,
-            "baselines": [
-                {"name": row["name"], "seconds": row["seconds"], "ratio": row["ratio"], "interval": row["interval"]}
-                for row in known.get("baselines", [])
-            ],
-            "baselines_lost": known.get("baselines_lost", []),
-            **({"shapes": known["shapes"]} if best is not None and "shapes" in known else {}),
-            "waited": known.get("waited"),
-            "doubts": doubts,
-            "time": time,
-        }
+            return read(self, journal)
+
+    @property
+    def plot(self) -> Any:
+        """Charts of it, such as `study.plot.history()`; see deepgen.report.plots."""
+        # Of a layer above this one: found by its name when it is asked for, as registries find what they hold.
+        return import_module("deepgen.report.plots").Plots(self)
 
     def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:
         """The speed of a run that takes this many seconds; `finals`, if the caller has them, give the rates."""

@@ -1,4 +1,4 @@
-"""A study's trials as a table: one flat row a trial, for CSV files, data frames and analysis.
+"""A study's trials as a table: one flat row per trial, for CSV files, data frames and analysis.
 
 A row has the columns of `FIXED`, then `knob.NAME`, `fact.NAME` (of the build) and `event.NAME` (counted). A knob, fact
 or event that a trial does not have is absent from its row: it is unknown, not 0.
@@ -52,7 +52,7 @@ def _knob(value: Any) -> Any:
 
 
 def _flat(prefix: str, facts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Facts of facts by dotted names, such as those of each entry point of a module."""
+    """Nested facts by dotted names, such as those of each entry point of a module."""
     for name, value in facts.items():
         if isinstance(value, Mapping):
             yield from _flat(f"{prefix}{name}.", value)
@@ -82,7 +82,7 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def as_frame(rows: Sequence[Row]) -> Any:
-    """A pandas DataFrame with one row a trial, named by the trial's number."""
+    """A pandas DataFrame with one row per trial, indexed by the trial's number."""
     try:
         import pandas
     except ImportError as error:

@@ -21,8 +21,8 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def rate_text(fast: Mapping[str, Any]) -> str:
-    """The rate that tells most of a run: of its arithmetic, or of its bytes where memory bounds it."""
-    from deepgen.tuning.speed import MEMORY  # imported late: most of what prints has no need of it
+    """The most informative rate of a run: of its arithmetic, or of its bytes if memory bounds it."""
+    from deepgen.tuning.speed import MEMORY  # imported late: most callers do not need it
 
     if fast.get("bound") == MEMORY:
         return f"{fast['gbytes_per_second']:.1f} GB/s"
@@ -30,7 +30,7 @@ def rate_text(fast: Mapping[str, Any]) -> str:
 
 
 def bound_text(fast: Mapping[str, Any]) -> str:
-    """How near a run is to what bounds it, to stand after its rate; nothing where that is not known."""
+    """How near a run is to its bound, to follow its rate; empty where the bound is not known."""
     from deepgen.tuning.speed import MEMORY
 
     share, what = fast["share_of_peak"], "peak"
@@ -49,12 +49,12 @@ def knob_text(value: Any) -> str:
 
 
 def dropped_reasons(finals: Mapping[str, Any]) -> list[str]:
-    """Why kernels that were right in the search did not reach the end of the finals, a line each."""
+    """Why kernels that were right in the search did not reach the end of the finals, one line each."""
     return [f"trial {row['trial']} is {row['verdict']} {row['detail']}" for row in finals.get("dropped", [])]
 
 
 def lost_baselines(finals: Mapping[str, Any]) -> list[str]:
-    """Which baselines the winner is not compared with, and why, a line each."""
+    """Which baselines the winner is not compared with, and why, one line each."""
     return [
         f"{row['name']} {'was called wrong' if row['verdict'] == 'wrong' else row['verdict'].replace('_', ' ')}: "
         f"{row['detail']}; not compared"

@@ -1,4 +1,4 @@
-"""What earlier studies can teach a new one: found in the studies' folder, and kept in the new study's journal."""
+"""Transfer from earlier studies: found in the studies' folder, and recorded in the new study's journal."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from deepgen.tuning.request import Plan, Request
 from deepgen.tuning.study import Study
 from deepgen.vocabulary import BadInput, DeepgenError, Json, Measurement, Trial, Verdict
 
-STUDIES = 3  # the most alike; more add little and cost time at every ask
-TRIALS = 600  # of each
-LEAST = 20  # trials, below which a study has seen too little
+STUDIES = 3  # the most similar ones; more add little and cost time at every ask
+TRIALS = 600  # of each study
+LEAST = 20  # trials; a smaller study is not used
 
 
 def history(request: Request, planned: Plan, journal: Journal) -> list[Past]:
@@ -64,7 +64,7 @@ def _neighbours(planned: Plan) -> Iterator[Study]:
             if _same_family(study.definition, planned.definition) and len(study.trials()) >= least:
                 yield study
         except DeepgenError:
-            continue  # a study that cannot be read has nothing to teach
+            continue  # a study that cannot be read is skipped
 
 
 def _same_family(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -86,7 +86,7 @@ def _distance(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
 
 
 def _kept(study: Study) -> dict[str, Json]:
-    """What a journal keeps of another study: later trials of that one must not change this search."""
+    """What a journal keeps of another study: its later trials must not change this search."""
     trials: list[Json] = [[t.rank, t.seconds, t.measurement.verdict.value] for t in study.trials()[:TRIALS]]
     return {
         "name": study.folder.name,

@@ -1,7 +1,7 @@
 """Whose code is it? What this user's deepgen wrote is signed with a key that only this user can read.
 
-Code and binaries out of a folder or an archive run without a question only if their signature holds. Whatever else is
-to run must be allowed by whoever runs it.
+Code and binaries from a folder or an archive run without asking only if their signature is valid. Anything else runs
+only if the user allows it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def require(what: object, signature: object, *, trust: bool, origin: Path, holds
 
 
 def _owner(path: Path) -> str:
-    """Who else it belongs to."""
+    """The other user that it belongs to, in words."""
     try:
         owner = path.stat().st_uid
         return "" if owner == os.getuid() else f" (of user {pwd.getpwuid(owner).pw_name})"
@@ -70,7 +70,7 @@ def _read_or_make(path: Path) -> bytes | None:
         about = path.stat()
         text = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
-        return None  # nowhere to keep one: nothing is signed, and what needs a signature asks
+        return None  # nowhere to keep a key: nothing is signed, and code that needs a signature must be allowed
     if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
         raise DeepgenError(f"{path} can be read by others, so it signs nothing: chmod 600 it, or delete it")
     if len(text) != 2 * _BYTES:
@@ -79,7 +79,7 @@ def _read_or_make(path: Path) -> bytes | None:
 
 
 def _make(path: Path) -> None:
-    """Written beside its place and linked there: of two processes that make one at once, both read the same."""
+    """Written under another name, then linked: two processes that create a key at once read the same one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{KEY_FILE}.{os.getpid()}")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:

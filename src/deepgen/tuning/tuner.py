@@ -61,10 +61,12 @@ def tune(
 @dataclass
 class _Best:
     seconds: float | None = None
+    improved: tuple[tuple[int, float], ...] = ()
 
-    def hear(self, trial: Trial) -> None:
+    def hear(self, trial: Trial, ended: int) -> None:
         if trial.seconds is not None and (self.seconds is None or trial.seconds < self.seconds):
             self.seconds = trial.seconds
+            self.improved = (*self.improved, (ended, trial.seconds))
 
 
 class _Run:
@@ -123,7 +125,7 @@ class _Run:
             if not loaded:
                 self._load_baselines(session)
                 loaded = True
-            # What is left is tried when the study goes on; without a right kernel there is nothing to race yet.
+            # Unfinished trials are tried on resume; without a correct kernel there is nothing to compare yet.
             if self.clock.search_over and self.best.seconds is not None and session.drop():
                 break
             if not self.state.proposals:
@@ -147,8 +149,8 @@ class _Run:
             self.say(builds_running=session.builds_running)
 
     def _load_baselines(self, session: Session) -> None:
-        """While the first kernels are built. Importing a large framework takes a busy machine longer than a budget
-        keeps for the finals; once that is done, what finals take can be foreseen."""
+        """Load them while the first kernels are built. On a busy machine, importing a large framework can take longer
+        than the time that a budget keeps for the finals."""
         names = asked_for(self.request.raced, session.baselines() if self.request.raced else [])
         if names:
             self.say(note="loading the baselines")
@@ -185,7 +187,7 @@ class _Run:
             raise DeepgenError(f"every finalist failed the final checks; the fastest one: {dropped_reasons(result)[0]}")
 
     def say(self, **changes: object) -> None:
-        """Tell the watcher where we are."""
+        """Report progress to the display."""
         state, best = self.state, self.best.seconds
         fast: dict[str, Any] = {}
         if best:
@@ -204,12 +206,14 @@ class _Run:
             share_of_bound=fast.get("share_of_bound"),
             elapsed=elapsed,
             time_left=self._time_left(elapsed),
+            improved=self.best.improved,
+            spent=self.clock.spent(),
             **changes,  # type: ignore[arg-type]
         )
         self.watch(self.progress)
 
     def _worth_running(self, trial_id: int, artifact: Artifact) -> bool:
-        """Called by the engine, in a thread of its own: what it reads was settled before the trial was submitted."""
+        """Called by the engine in another thread: what it reads was fixed before the trial was submitted."""
         return not self.state.opinions[trial_id].hopeless(artifact.facts)
 
     def _submit(self, session: Session, proposal: Proposal) -> None:
@@ -226,14 +230,14 @@ class _Run:
 
     def _hear(self, trial: Trial) -> None:
         self.verdicts[trial.measurement.verdict.value] += 1
-        self.best.hear(trial)
+        self.best.hear(trial, sum(self.verdicts.values()))
         built = self.progress.built + (0 if trial.measurement.verdict.value.startswith("build_") else 1)
         slow = trial.measurement.verdict is Verdict.NOT_RUN
         failure = None if trial.ok or slow else f"{trial.measurement.verdict}: {trial.measurement.detail}"
         self.progress = replace(self.progress, built=built, last_failure=failure or self.progress.last_failure)
 
     def _baseline_seconds(self, session: Session) -> float:
-        """The fastest baseline's time, taken on a quiet machine before the search."""
+        """The fastest baseline's time, measured on a quiet machine before the search."""
         names = session.baselines()
         if not names:
             raise DeepgenError(
@@ -247,7 +251,10 @@ class _Run:
         return min(seconds)
 
     def _stopping(self, reference: float | None, *, all_ended: bool = False) -> Stopping:
-        """Having heard what the strategy was told, or all. Without a reference only patience can end a search."""
+        """The stopping rule, fed with what the strategy was told so far, or with all ended trials.
+
+        Without a baseline's time only patience can stop a search.
+        """
         goals = self.request.goals() if reference is not None else replace(self.request.goals(), target_speedup=None)
         stopping = Stopping(goals, reference)
         ended = self.journal.trials()

@@ -30,9 +30,9 @@ class Stored:
 
 def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -> None:
     """Write all files beside the old ones, then put them in place, so that a reader never sees half a winner."""
-    from deepgen.build.toolchains.sources import write_sources  # here: who reads a study builds nothing
+    from deepgen.build.toolchains.sources import write_sources  # here: reading a study builds nothing
 
-    # One name: the holder of the study's lock is the only writer, and cleans up after one that was killed.
+    # A fixed name: only the holder of the study's lock writes, and it removes what a killed writer left.
     fresh = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -51,14 +51,14 @@ def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -
 
 
 def read_winner(folder: Path) -> Stored | None:
-    """The stored winner; None when there is none, or a damaged one. A binary that was changed is not used."""
+    """The stored winner; None if there is none or it is damaged. A binary that was changed is not used."""
     try:
         kernel, plan = _kernel(folder)
         expected, name = foreign.read_bytes(folder / _HASH, most=_MOST_LINE, plain=True).decode().split()
         binary = folder / Path(name).name
         good = binary.is_file() and binary.stat().st_size <= _MOST_BINARY and _sha256(binary) == expected
     except (DeepgenError, OSError, ValueError):
-        return None  # it is emitted and built again, and known by its hash
+        return None  # it is emitted and built again, and checked by its hash
     own = trust.is_own(_signed(kernel, expected, plan), _signature(folder))
     return Stored(kernel, binary if good else None, plan, own)
 

@@ -19,6 +19,7 @@ from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Request
 from deepgen.tuning.text import bound_text, rate_text, seconds_text
 from deepgen.view import notebook
+from deepgen.view.spark import Spark
 from deepgen.view.text import console, cut, note, printable
 
 Watch = Callable[[Progress], None]
@@ -100,20 +101,34 @@ def render(title: str, progress: Progress) -> RenderableType:
         Text(f"{progress.done}/{progress.budget} trials{left}"),
     )
     counts = [f"built {progress.built}", *(f"{name} {n}" for name, n in progress.verdicts.items())]
-    if progress.builds_running:
-        counts.append(f"building {progress.builds_running}")
     if progress.resumed:
         counts.append(f"from an earlier run {progress.resumed}")
     # Failures come from compilers, which may say pages; all the rest matters, and wraps on a narrow terminal.
     lines: list[RenderableType] = [head, bar, Text(", ".join(counts))]
     # One trial's time, and the luckiest of many: finals time the best again.
     lines.append(Text(f"best trial {_best(progress) if progress.best_gflops is not None else '-'}", style="green"))
+    if progress.improved:
+        lines.append(Spark("so far", progress.improved, progress.done))
+    if now := _under_way(progress):
+        lines.append(Text(now))
     if progress.last_failure:
         failure = cut(f"last failure: {progress.last_failure}")
         lines.append(Text(failure, style="yellow", no_wrap=True, overflow="ellipsis"))
     if progress.note and not over:
         lines.append(Text(cut(progress.note), style="dim"))
     return Group(*lines)
+
+
+def _under_way(progress: Progress) -> str:
+    """What is built and run just now, and where the time of this run has gone."""
+    open_trials = max(0, progress.asked - progress.done)
+    building = min(open_trials, progress.builds_running)
+    parts = [f"building {building}"] if building else []
+    if open_trials > building:
+        parts.append(f"queued or running {open_trials - building}")
+    total = sum(progress.spent.values())
+    shares = [f"{part} {seconds / total:.0%}" for part, seconds in progress.spent.items() if total and seconds > 0]
+    return "; ".join(filter(None, (", ".join(parts), f"time: {', '.join(shares)}" if shares else "")))
 
 
 def clock(seconds: float) -> str:

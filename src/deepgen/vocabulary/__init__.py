@@ -1,4 +1,4 @@
-"""The words that every layer shares. One word a thing."""
+"""The data types that every layer shares. One name per concept."""
 
 from deepgen.vocabulary.dtypes import DType, dtype
 from deepgen.vocabulary.errors import BadInput, DeepgenError, Missing

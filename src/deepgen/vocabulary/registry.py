@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module, metadata
+from functools import lru_cache
+from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 from deepgen.vocabulary.errors import BadInput, DeepgenError
@@ -91,9 +91,11 @@ class Registry(Generic[T]):
         return plugged
 
 
-@cache
+@lru_cache(maxsize=None)  # noqa: UP033  bundles run on Python 3.8
 def _entry_points(group: str) -> Mapping[str, Any]:
     """By name; the first of two installed packages that use the same one."""
+    from importlib import metadata  # here: built-in names do without, and it takes long to import
+
     try:
         found = metadata.entry_points(group=group)
     except TypeError:  # a Python before 3.10, where bundles run: no plug-ins travel with them

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from deepgen.generators.rules.lower.lower import lower
@@ -61,7 +62,9 @@ class Scheduling:
             tensors = sorted({read.tensor for read in reads(stage.value)})
             if name in self.state.stages and tensors and self.chance(0.3):
                 tensor, reader = self.random.choice(tensors), f"{name}.w" if f"{name}.w" in self.state.stages else name
-                self.propose(CacheRead(tensor, f"{tensor}.{name}", self.random.choice(SCOPES), (reader,)))
+                to = self.state.stages[reader].stage.dtype if self.chance(0.5) else None
+                copy = CacheRead(tensor, f"{tensor}.{name}", self.random.choice(SCOPES), (reader,), to)
+                self.propose(copy) or self.propose(replace(copy, dtype=None))
 
     def split_reduction(self, name: str) -> None:
         reduced = [loop.name for loop in self.state.stages[name].loops if loop.reduced]

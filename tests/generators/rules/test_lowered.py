@@ -27,8 +27,8 @@ from deepgen.operators.expr.nodes import Expression
 from deepgen.vocabulary.dtypes import dtype, narrow, widen
 
 # `DEEPGEN_EXPRESSIONS=5000 pytest tests/generators/rules/test_lowered.py` takes minutes.
-COUNT = int(os.environ.get("DEEPGEN_EXPRESSIONS", "60"))
-AT_ONCE = 60  # functions in a library
+COUNT = int(os.environ.get("DEEPGEN_EXPRESSIONS", "40"))
+AT_ONCE = 40  # functions in a library
 
 
 def collected(count: int) -> list[tuple[Expression, Schedule]]:

@@ -163,6 +163,25 @@ def test_a_choice_by_lanes_that_reads_stays_a_loop() -> None:
     )
 
 
+def test_a_choice_by_lanes_that_may_read_both_is_a_vector() -> None:
+    """The lower half of a matrix: whatever is chosen, all of x is there."""
+    x = dg.tensor("x", (4, 4))
+    lower_half = dg.compute("y", (4, 4), lambda i, j: dg.where(j <= i, x[i, j], 0))
+    text = after("vectorize", dg.expression(lower_half), Annotate("y", "i1", "vector"))
+    assert same(
+        text,
+        """
+        for y.i0 < 4:
+          if y.i0 - 3 >= 0:
+            vector y.i1 < 4:
+              y[y.i0 * 4 + y.i1] = x[y.i0 * 4 + y.i1]
+          else:
+            vector y.i1 < 4:
+              y[y.i0 * 4 + y.i1] = (x[y.i0 * 4 + y.i1] if (0 <= (y.i0 - y.i1)) else 0.0)
+        """,
+    )
+
+
 TILE = (
     CacheWrite("C", "sums", "register"),
     Split("C", "i0", (2,)),

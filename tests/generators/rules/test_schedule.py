@@ -19,6 +19,7 @@ from schedules import random_schedule
 
 import deepgen as dg
 from deepgen.generators.rules.lower.lower import lower
+from deepgen.generators.rules.lower.text import value_text
 from deepgen.generators.rules.schedule.apply import apply
 from deepgen.generators.rules.schedule.concrete import concrete
 from deepgen.generators.rules.schedule.steps import (
@@ -76,6 +77,7 @@ REFUSED: list[tuple[tuple[Step, ...], str]] = [
     ((ROWS_IN_OVER, ROWS_IN_OVER), "arranged already"),
     ((CacheRead("T", "T", "global", ("double",)),), "there is a 'T' already"),
     ((CacheRead("T", "copy", "global", ("rows",)),), "does not read T"),
+    ((CacheRead("T", "copy", "global", ("double",), "f64"),), "cast to f64: stage double does not read T"),
     ((CacheRead("T", "copy", "cloud", ("double",)),), "'cloud' is no scope"),
     ((CacheRead("T", "copy", "global", ("nobody",)),), "there is no 'nobody'"),
     ((Split("rows", "i0", (2,)), CacheWrite("rows", "sums", "register")), "arranged already"),
@@ -109,6 +111,15 @@ def test_a_stage_inside_a_loop_has_the_extents_of_what_the_loop_reads() -> None:
     y = dg.compute("y", (49,), lambda i: dg.sum(double[i * 2 + k], k))
     state = apply(dg.expression(y), (Split("y", "i0", (4,)), ComputeAt("double", "y", "i0.0")))
     assert [loop.extent for loop in state.stages["double"].loops] == [9]
+
+
+def test_a_copy_may_hold_what_its_readers_cast_to() -> None:
+    """Products of i8 in i32: each element is widened once, when it is copied."""
+    a, b, k = dg.tensor("A", (4, 8), "i8"), dg.tensor("B", (8, 4), "i8"), dg.reduce_axis("k", 8)
+    product = dg.compute("C", (4, 4), lambda i, j: dg.sum(a[i, k].cast("i32") * b[k, j].cast("i32"), k))
+    state = apply(dg.expression(product), (CacheRead("B", "wide", "global", ("C",), "i32"),))
+    assert state.stages["wide"].stage.dtype == "i32"
+    assert value_text(state.stages["C"].stage.value) == "(i32(A[i0, r0]) * wide[r0, i1])"
 
 
 def test_a_place_that_later_steps_make_wrong_is_refused() -> None:

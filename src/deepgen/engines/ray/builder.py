@@ -53,7 +53,7 @@ def build(kernel: str, ordered: str) -> tuple[str, bytes]:
 
 
 def read(reply: str) -> Artifact:
-    """What `build` told. Raises BuildError as the build did, and DeepgenError where it could not even be tried."""
+    """The result of `build`. Raises BuildError if the build failed, and DeepgenError if it could not be tried."""
     told: dict[str, Any] = json.loads(reply)
     if "failed" in told:
         failed = told["failed"]

@@ -1,7 +1,7 @@
-"""This process's connection to a Ray cluster, and the small cluster that is started where none is named.
+"""This process's connection to a Ray cluster, and the small cluster that is started if none is named.
 
-Ray has one connection a process, so it is counted here: the first session opens it and the last one closes it. One
-that the program has opened itself is used, and left open.
+Ray has one connection per process, so its users are counted here: the first session opens it and the last one closes
+it. A connection that the program has opened itself is used and left open.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from deepgen.vocabulary import DeepgenError, Missing
 from deepgen.vocabulary.errors import install_extra
 
 NAMESPACE = "deepgen"
-STORE_BYTES = 256 << 20  # binaries are small, and few of them are on their way at a time
+STORE_BYTES = 256 << 20  # binaries are small, and few are in flight at a time
 _LONGEST = 20  # of a temporary folder's name: Ray's sockets add 87 to it, and the system cuts off at 107
 
-# Ray takes these from the environment of its process alone, and some of them only when it is imported.
+# Ray reads these only from the environment of its process, some of them only when it is imported.
 _MANNERS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 
@@ -60,7 +60,7 @@ _held = _Held()
 
 
 def connect(to: str | Local, token: Path | None = None) -> Any:
-    """Ray's module, connected. To be followed by `disconnect`."""
+    """Connect, and return Ray's module. Each call needs a `disconnect`."""
     with _held.lock:
         if _held.sessions == 0:
             _open(to, token)
@@ -86,7 +86,7 @@ def disconnect() -> None:
 
 
 def keep(actor: Any) -> None:
-    """Have the actor live as long as the connection."""
+    """Keep the actor alive as long as the connection."""
     with _held.lock:
         _held.renewals = _held.renewals or Renewals(imported())
         _held.renewals.add(actor)
@@ -108,7 +108,7 @@ def _name(cluster: str | Local) -> str:
 
 def _open(to: str | Local, token: Path | None) -> None:
     if "ray" in sys.modules and imported().is_initialized():
-        _held.to = None  # the program's own, and its to close
+        _held.to = None  # opened by the program, which closes it
         return
     sweep()
     _held.before = {}
@@ -128,14 +128,14 @@ def _connect(to: str | Local, token: Path | None) -> None:
         token = _new_token(_held.scratch.path)
         options |= {
             "address": "local",
-            "num_cpus": 0,  # all that we run asks for roles instead, and for each of these Ray would start a process
+            "num_cpus": 0,  # we ask for roles instead; for each CPU Ray would start a process
             "resources": roles.of_node(to.build_slots, to.testers),
             "object_store_memory": STORE_BYTES,
             "include_dashboard": False,
-            "_temp_dir": str(_held.scratch.path / "r"),  # a folder in ours: Ray lets everybody write to it
+            "_temp_dir": str(_held.scratch.path / "r"),  # a folder inside ours: Ray makes it writable to everyone
             "_system_config": {
                 "enable_worker_prestart": False,
-                "gcs_rpc_server_reconnect_timeout_s": 5,  # when we are killed, it is gone for good: so are its workers
+                "gcs_rpc_server_reconnect_timeout_s": 5,  # workers give up soon after we are killed
                 "worker_maximum_startup_concurrency": host.usable_cores(),
                 "num_workers_soft_limit": to.build_slots + to.testers,  # kept while they are idle
             },
@@ -177,7 +177,7 @@ def _close() -> None:
 
 
 def _set(variables: dict[str, Any]) -> None:
-    """Into this process's environment; None takes one out."""
+    """Set environment variables of this process; None removes one."""
     for name, value in variables.items():
         _held.before.setdefault(name, os.environ.get(name))
         if value is None:
@@ -195,7 +195,7 @@ def _new_token(folder: Path) -> Path:
 
 
 def apply_environment(ray: Any) -> None:
-    """Ray decides when it is imported whether there are tokens at all, and keeps the first that it read."""
+    """Ray decides on import whether tokens are used, and keeps the first one that it read."""
     mode = os.environ.get(_MODE, "disabled")
     ray._raylet.Config.initialize(json.dumps({"AUTH_MODE": mode}))
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
@@ -207,13 +207,13 @@ def apply_environment(ray: Any) -> None:
 
 
 def _silence_ray_logs(ray: Any) -> None:
-    """Whatever raylets report to all drivers is printed, asked for or not. What matters reaches us as an exception."""
+    """Ray prints what raylets report to all drivers. What matters reaches us as an exception."""
     ray._private.worker.print_to_stdstream = lambda data, ignore_prefix: None
 
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Ray puts a SIGTERM handler of its own in place of the one that keeps a study's journal in order."""
+    """Keep our SIGTERM handler, which Ray would replace by its own: it closes a study's journal."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

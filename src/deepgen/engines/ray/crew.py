@@ -1,4 +1,4 @@
-"""The devices that a study is measured on, as the driver sees them: found, made ready, lost, found again."""
+"""The devices that a study is measured on, as the driver sees them: found, opened, lost, found again."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from deepgen.engines.ray.tester import Tester
 from deepgen.measure.base import Task
 from deepgen.vocabulary import DeepgenError, Kernel
 
-AT_ONCE = 2  # calls that a device has at a time: one at work, and one whose binary is on its way
-LATE_SECONDS = 20.0  # for a node to say what it has, where another one has said so already
+AT_ONCE = 2  # calls in flight per device: one running, and one whose binary is being transferred
+LATE_SECONDS = 20.0  # for a node to report its device after another node has done so
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What a measuring actor is made ready with."""
+    """What a measuring actor is opened with."""
 
     session: str
     task: Task
     setting: str  # JSON: cache folder and toolchains on the node
     arrays: Sequence[Any]  # of each timed shape, as `measure.handed` packs them, where nodes lack an operator's code
-    helpers: Mapping[str, tuple[Kernel, Any]]  # our own code for the device, built on a node that builds
+    helpers: Mapping[str, tuple[Kernel, Any]]  # our own code for the device, built on a building node
 
 
 @dataclass
@@ -43,11 +43,11 @@ class Member:
     node: Node
     slot: int
     handle: Any
-    device: Device | None = None  # unknown until it answered
+    device: Device | None = None  # None until it has answered
     peak: float | None = None
     bandwidth: float | None = None
     ready: bool = False
-    trials: deque[Any] = field(default_factory=deque)  # on their way through it, the first one at work
+    trials: deque[Any] = field(default_factory=deque)  # given to it, the first one running
 
     @property
     def free(self) -> int:
@@ -62,7 +62,7 @@ Later = Callable[[Any, Callable[[Any], None]], None]
 
 
 def gone(errors: Any) -> tuple[type[Exception], ...]:
-    """What is raised of a device that is lost: a node that goes while its actor starts there is told in another way."""
+    """The exceptions that mean a lost device; a node that dies while its actor starts raises a different one."""
     return errors.RayActorError, errors.ActorUnschedulableError
 
 
@@ -80,8 +80,8 @@ class Crew:
         wanted: str | None,
         give_back: Callable[[Member], None],
     ) -> None:
-        """`later(ref, heard)`: have `heard(ref)` called when ref is there; `give_back`: a member is lost, and its
-        trials with it."""
+        """`later(ref, heard)` has `heard(ref)` called when ref is ready; `give_back` takes the trials of a member that
+        is lost."""
         self._ray, self._opening, self._later, self._give_back = ray, opening, later, give_back
         self._group, self._most, self._wanted = group, most, wanted
         self._actor = ray.remote(concurrency_groups={CONTROL: 1})(Tester)
@@ -96,10 +96,10 @@ class Crew:
 
     @property
     def ready(self) -> list[Member]:
-        return [member for member in list(self.members.values()) if member.ready]  # asked for by other threads too
+        return [member for member in list(self.members.values()) if member.ready]  # called from other threads too
 
     def refresh(self, nodes: Sequence[Node]) -> None:
-        """Go with the cluster: forget devices whose node is gone, send for those that are new."""
+        """Follow changes of the cluster: forget devices whose node is gone, start actors for new ones."""
         places = {(node.id, slot): node for node in nodes for slot in range(node.count(roles.MEASURE, self._group))}
         for place in [place for place in self.members if place not in places]:
             self.lose(self.members[place])
@@ -109,43 +109,43 @@ class Crew:
         self._settle()
 
     def lose(self, member: Member) -> None:
-        """Its process or its node is gone. The next refresh sends for it again, if its node is there."""
+        """Its process or its node is gone. The next refresh starts it again, if its node is up."""
         if self.members.pop(member.place, None) is not None:
             member.ready = False
             self._give_back(member)
 
     def set_aside(self, member: Member, why: str) -> None:
-        """It is there, but of no use to this study."""
+        """It is up, but this study cannot use it."""
         self._unusable[member.place] = why
         self.lose(member)
 
     def reopen(self, member: Member) -> None:
-        """Its process was started again, or had to make room for another study."""
+        """Its process was restarted, or has closed this study's runner to make room for another."""
         member.ready = False
         opening = self._opening
         task = json.dumps(opening.task.to_json())
         helpers = json.dumps({name: kernel.to_json() for name, (kernel, _) in opening.helpers.items()})
         binaries = [binary for _, binary in opening.helpers.values()]
-        # Ray fetches what is an argument of its own, and leaves a list of references as it is.
+        # Ray resolves references that are arguments themselves, but not those inside a list.
         ref = member.handle.open.remote(opening.session, task, opening.setting, helpers, *binaries, *opening.arrays)
         self._later(ref, partial(self._hear_ready, member))
 
     def hopeless(self) -> str | None:
-        """Why no device will come, when all have been asked."""
+        """Why there will be no device, once all have answered."""
         return "; ".join(self._unusable.values()) if self._unusable and not self.members else None
 
     def dismiss(self) -> list[Any]:
-        """The study has ended: what it runs ends. Gives what can be waited for."""
+        """The study has ended: stop what it runs. Returns references that can be waited for."""
         control = {"concurrency_group": CONTROL}
         return [
             m.handle.close.options(**control).remote(self._opening.session) for m in self.members.values() if m.device
         ]
 
     def _send_for(self, node: Node, slot: int) -> None:
-        """The device's actor, whichever study it was that started it.
+        """Get the device's actor, or start it; studies share it.
 
-        It is nobody's for ever: Ray ends it with the driver that started it, and the next study that misses it starts
-        another. So nothing is left behind when a driver dies.
+        Ray ends an actor together with the driver that started it, and the next study that needs it starts another.
+        So nothing is left behind when a driver dies.
         """
         strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
         handle = self._actor.options(
@@ -153,7 +153,7 @@ class Crew:
             namespace=NAMESPACE,
             get_if_exists=True,
             max_restarts=-1,
-            max_task_retries=0,  # a trial is tried again by us, elsewhere
+            max_task_retries=0,  # we retry trials ourselves, on another device
             max_concurrency=1,
             num_cpus=0,
             num_gpus=1 if node.gpus >= node.count(roles.MEASURE, None) else 0,  # Ray pins the card
@@ -176,7 +176,7 @@ class Crew:
         self._settle()
 
     def _settle(self) -> None:
-        """Choose the kind of device, once all have said what they are or the rest are late."""
+        """Choose the kind of device, once all have answered or the rest are late."""
         known = [m.device for m in self.members.values() if m.device is not None]
         late = time.monotonic() - self._began > LATE_SECONDS
         if self.kind is not None or not known or (len(known) < len(self.members) and not late):
@@ -208,7 +208,7 @@ class Crew:
             member.peak, member.bandwidth, member.ready = reply["peak"], reply["bandwidth"], True
 
     def _hear_failure(self, member: Member, error: Exception) -> None:
-        """It did not even answer. A lost process comes back; code that cannot be imported there does not."""
+        """It did not answer. A lost process is started again; one that cannot import the code is not."""
         if isinstance(error, gone(self._ray.exceptions)):
             text = str(error)
             if "ModuleNotFoundError" not in text and "ImportError" not in text:

@@ -1,4 +1,4 @@
-"""What a measuring process found on its node, and which of the devices of a cluster a study uses."""
+"""The device that a measuring process found on its node, and which devices of a cluster a study uses."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject
 
 @dataclass(frozen=True)
 class Device:
-    """One place where kernels are measured: the `slot`-th of its node, as found by looking, not by its labels."""
+    """One place where kernels are measured: the `slot`-th of its node, as detected there, not as labelled."""
 
     host: str
     slot: int
     version: str  # of deepgen, on that node
     found: tuple[Target, ...]
-    card: str | None = None  # the number under which the node knows it, where Ray gave the process a card
+    card: str | None = None  # its number on the node, where Ray assigned the process a card
 
     def kind(self, target: Target) -> str | None:
         """What kind of device it is for kernels of this target; None where they cannot be measured here."""
@@ -47,14 +47,14 @@ class Device:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Device:
-        if data["version"] != deepgen.__version__:  # it may describe its targets in another way
+        if data["version"] != deepgen.__version__:  # it may describe its targets differently
             return Device(data["host"], data["slot"], data["version"], ())
         found = tuple(map(targets.from_json, data["found"]))
         return Device(data["host"], data["slot"], data["version"], found, data["card"])
 
 
 def pin(cards: Sequence[str]) -> str | None:
-    """Let this process see the card that Ray gave it and no other; gives its number. Ray sees to NVIDIA's itself."""
+    """Let this process see only the card that Ray assigned to it; returns its number. For NVIDIA Ray does this."""
     if not cards:
         return None
     os.environ["HIP_VISIBLE_DEVICES"] = cards[0]
@@ -67,7 +67,7 @@ def probe(slot: int, card: str | None = None) -> Device:
 
 
 def choose_kind(target: Target, devices: Sequence[Device], wanted: str | None) -> str:
-    """The kind of device that a study is measured on: times of different kinds do not belong in one study."""
+    """The kind of device that a study is measured on: times of different kinds must not be mixed in one study."""
     kinds = sorted({kind for device in devices if (kind := device.kind(target)) is not None})
     told = "; ".join(device.describe() for device in devices)
     if not kinds:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def kept(path: Path, content: bytes) -> Path:
-    """The file with that content; as a whole or not at all, so that what a full disk cut off is not used."""
+    """Write the file atomically, so that one which a full disk has truncated is never used."""
     if not path.exists():
         part = path.with_name(f"{path.name}.part")
         part.write_bytes(content)
@@ -16,6 +16,6 @@ def kept(path: Path, content: bytes) -> Path:
 
 
 def refusal(error: OSError) -> str:
-    """What the system of this host refused, in a sentence: an exception would reach the user with Ray's traceback."""
+    """An error of this host's system as a sentence: an exception would reach the user with Ray's traceback."""
     words = (platform.node(), str(error.filename or ""), error.strerror or str(error))
-    return ": ".join(filter(None, words)) + "; all that ended is kept: mend this and give the same command again"
+    return ": ".join(filter(None, words)) + "; finished trials are kept: fix this and run the same command again"

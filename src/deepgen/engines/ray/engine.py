@@ -1,4 +1,4 @@
-"""The Ray engine: what a user chooses of it."""
+"""The Ray engine: its options."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class RayEngine:
 
     address: str | None = None  # host:port, or auto for the cluster that this machine is a node of
     group: str | None = None  # the work group whose nodes are used; None: all nodes
-    build_slots: int | None = None  # at most; of a cluster on this machine exactly, one for each core where not given
-    testers: int | None = None  # devices, likewise
+    build_slots: int | None = None  # at most; for a cluster on this machine exactly this many, by default one per core
+    testers: int | None = None  # devices, in the same way
     devices: str | None = None  # a part of the device's name, where several kinds could be used
     toolchains: Mapping[str, str] = field(default_factory=dict)  # tool -> executable, on the nodes
     limits: BuildLimits = field(default_factory=BuildLimits)
@@ -36,7 +36,7 @@ class RayEngine:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """While this is held, the connection stays, and so does a cluster on this machine, from study to study."""
+        """Keep the connection, and a cluster on this machine, open from study to study."""
         connection.connect(self.cluster(), self.token)
         try:
             yield

@@ -1,7 +1,7 @@
-"""Trials on their way through a cluster: from build slots anywhere to the devices that fit.
+"""Trials in flight on a cluster: from any build slot to the devices that fit.
 
-One thread follows all that is under way. Whatever is lost with a process or a node is tried again elsewhere, by the
-rules below and not by Ray's own, so that every trial is reported once.
+One thread follows all of them. Whatever is lost with a process or a node is tried again elsewhere, by the rules below
+and not by Ray's own, so that every trial is reported once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TICK_SECONDS = 0.02
 
 @dataclass(eq=False)
 class _Trial:
-    """A trial under way. Its kernel stays at hand until it ends: it may have to be built again."""
+    """A trial in flight. Its kernel is kept until it ends: it may have to be built again."""
 
     id: int
     kernel: str  # JSON
@@ -85,7 +85,7 @@ class Flow:
 
     @property
     def window(self) -> int:
-        """Trials that may be under way: one in each build slot, and a few for each device."""
+        """How many trials may be in flight: one per build slot, and a few per device."""
         return self._slots + BUFFER * max(1, len(self._crew.ready))
 
     def submit(self, trial_id: int, kernel: str) -> None:
@@ -94,23 +94,23 @@ class Flow:
             self._feed()
 
     def stop(self, seconds: float) -> None:
-        """Follow nothing any more, and call off what is under way: others may have the slots."""
+        """Stop, and cancel what is in flight, so that others get the slots."""
         self._closing = True
         if self._thread.is_alive():
             self._thread.join(timeout=seconds)
         for ref in self._calls:
             try:
                 self._ray.cancel(ref, force=False)
-            except (TypeError, ValueError, self._ray.exceptions.RayError):  # what has ended meanwhile
+            except (TypeError, ValueError, self._ray.exceptions.RayError):  # it has ended meanwhile
                 continue
         self._calls.clear()
 
     def call(self, ref: Any, heard: Callable[[Any], None]) -> None:
-        """Have `heard(ref)` called when ref is there."""
+        """Have `heard(ref)` called when ref is ready."""
         self._calls[ref] = heard
 
     def take_back(self, member: Member) -> None:
-        """A device is lost: the trial at work there may have done it, those behind it did not."""
+        """A device is lost: the trial that was running there may be the cause, those queued behind it are not."""
         for place, trial in reversed(list(enumerate(member.trials))):
             self._again(trial, at_work=place == 0)
         member.trials.clear()
@@ -157,12 +157,12 @@ class Flow:
         self._alone_since = self._alone_since or time.monotonic()
         if time.monotonic() - self._alone_since > self._wait_seconds:
             raise DeepgenError(
-                f"no device of the Ray cluster has answered for {self._wait_seconds:g} seconds; all that ended is "
-                "kept: bring a node that measures back and give the same command again"
+                f"no device of the Ray cluster has answered for {self._wait_seconds:g} seconds; finished trials "
+                "are kept: bring a measuring node back and run the same command again"
             )
 
     def _feed(self) -> None:
-        """Give devices what is built, and build slots what waits, but never far ahead of the devices."""
+        """Hand built trials to devices and waiting ones to build slots, but never build far ahead of the devices."""
         while self._built and (free := [m for m in self._crew.ready if m.free > 0]):
             self._measure(self._built.popleft(), max(free, key=lambda member: member.free))
         ahead = math.ceil(self._slots / 4)  # handed to Ray early, so that no slot waits for us
@@ -193,7 +193,7 @@ class Flow:
         self._feed()
 
     def _rebuild(self, trial: _Trial, why: Exception) -> None:
-        """Its process or node is gone. A node takes builds with it that did no harm; a process may have died of one."""
+        """Its process or node is gone. A lost node says nothing about the build; a process may have died of it."""
         errors = self._ray.exceptions
         trial.deaths += isinstance(why, (errors.WorkerCrashedError, errors.OutOfMemoryError))
         if trial.deaths >= TRIES:
@@ -207,7 +207,7 @@ class Flow:
             if self._look is not None and not self._look(trial.id, trial.artifact):
                 self._end(trial, NOT_WORTH_IT)
                 return
-        except Exception as error:  # the caller's code: told to the caller
+        except Exception as error:  # the caller's code: reported to the caller
             self.ended.put(error)
             return
         kernel = _without_sources(trial.kernel)
@@ -217,7 +217,7 @@ class Flow:
 
     def _hear_measurement(self, trial: _Trial, member: Member, ref: Any) -> None:
         if trial not in member.trials:
-            return  # given back already, and on its way elsewhere
+            return  # already given back, and submitted elsewhere
         errors = self._ray.exceptions
         try:
             reply = json.loads(self._ray.get(ref))
@@ -260,14 +260,14 @@ class Flow:
 
 
 def placed(measured: Measurement, member: Member) -> Measurement:
-    """With the host and the device that it was taken on."""
+    """The measurement with the host and the device that took it."""
     device = member.device
     where: JsonObject = {"host": device.host, "slot": device.slot, "card": device.card} if device else {}
     return replace(measured, conditions={**measured.conditions, **where})
 
 
 def lost_object(errors: Any, error: Exception) -> bool:
-    """Whether what a call needed went down with its node."""
+    """Whether an object that a call needed was lost with its node."""
     return any(isinstance(one, errors.ObjectLostError) for one in (error, getattr(error, "cause", None)))
 
 

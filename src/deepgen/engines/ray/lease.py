@@ -1,8 +1,7 @@
-"""A process on a node ends when those it works for are gone: its node, or every driver; and when it hangs.
+"""A process on a node ends when its node or every driver is gone, and when it hangs.
 
-Ray sees to that as well, by timers that wait for a moment of the wall clock. When a clock is set back, they stand still
-for as long: a measuring process that nobody knows of any more would keep its device. What is here does not look at the
-wall clock.
+Ray does that too, but with timers on the wall clock. When a clock is set back, these stop for as long, and a measuring
+process that nobody knows any more would keep its device. The timers here do not use the wall clock.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-CONTROL = "control"  # the concurrency group of an actor's calls that are answered while a kernel runs
-SILENT_SECONDS = 60.0  # without a word from any driver
+CONTROL = "control"  # the concurrency group of calls that an actor answers while a kernel runs
+SILENT_SECONDS = 60.0  # without a call from any driver
 RENEW_SECONDS = 10.0
 HANGS_ROUNDS = 6  # of renewals without an answer
 TICK_SECONDS = 1.0
@@ -53,10 +52,10 @@ class Lease:
 
 @lru_cache(maxsize=1)
 def end_with_node() -> None:
-    """From now on this process ends with its node's raylet, which started it."""
+    """From now on this process ends together with the raylet that started it."""
     raylet = os.getppid()
     if os.environ.get("RAY_RAYLET_PID") != str(raylet):
-        return  # something stands between them, or there is no node
+        return  # the parent is another process, or there is no node
 
     def watch() -> None:
         while os.getppid() == raylet:
@@ -67,7 +66,7 @@ def end_with_node() -> None:
 
 
 def _kill(pid: int) -> None:
-    """On the node of a process of Ray's: end it."""
+    """Kill a process of Ray's. Runs on its node."""
     with suppress(OSError):
         if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():  # not another one with the same number
             os.kill(pid, signal.SIGKILL)
@@ -78,20 +77,20 @@ class _Asked:
     """An actor's last call."""
 
     ref: Any
-    rounds: int = 0  # for which it has not been answered
+    rounds: int = 0  # of renewals in which it was not answered
 
 
 class Renewals:
-    """Lets measuring actors know that this driver is there, and keeps them alive.
+    """Tells measuring actors that this driver is alive, and keeps them alive.
 
-    Ray ends an actor when the handle of who started it is dropped: the next study of this process would find it dying.
+    Ray ends an actor when its creator drops its handle: the next study of this process would find it dying.
     An actor that stops answering, because it hangs or was suspended, is killed, and Ray starts it again.
     """
 
     def __init__(self, ray: Any, seconds: float = RENEW_SECONDS) -> None:
         self._ray, self._seconds = ray, seconds
         self._actors: set[Any] = set()
-        # Process and node of those that have answered: others may wait for their node.
+        # Process and node of the actors that have answered; others may still be waiting for their node.
         self._known: dict[Any, tuple[int, str]] = {}
         self._asked: dict[Any, _Asked] = {}
         self._over = threading.Event()
@@ -111,7 +110,7 @@ class Renewals:
     def _follow(self) -> None:
         while not self._over.wait(self._seconds):
             for actor in list(self._actors):
-                # A lost connection is told to those who wait for a measurement.
+                # Whoever waits for a measurement learns of a lost connection.
                 with suppress(Exception):
                     self._renew(actor)
 

@@ -17,7 +17,7 @@ MEASURE = "measure"
 
 
 def resource(role: str, group: str | None = None) -> str:
-    """The resource that a role goes by, in all of the cluster or in one work group."""
+    """The name of a role's resource, in the whole cluster or in one work group."""
     return role if group is None else f"{role}:{group}"
 
 
@@ -29,7 +29,7 @@ def of_node(build_slots: int, devices: int, groups: Sequence[str] = ()) -> dict[
 
 
 def taken_by_a_build(group: str | None) -> dict[str, float]:
-    """A slot of the node, whoever else builds there, and one of the group's."""
+    """A slot of the node, which all groups share, and one of the group's."""
     return {resource(BUILD): 1.0} | {resource(BUILD, group): 1.0}
 
 
@@ -49,8 +49,8 @@ class Node:
         return int(self.resources.get("GPU", 0.0))
 
     def describe(self) -> str:
-        """One line: its address and what it says of itself."""
-        # Ray adds resources of its own, with a colon after a name that is none of ours.
+        """One line: its address and its resources."""
+        # Ray adds resources of its own: a name that is not ours, then a colon.
         ours = [f"{name} {n:g}" for name, n in sorted(self.resources.items()) if name.partition(":")[0] in _SHOWN]
         return f"{self.host}: {', '.join(ours) or 'no role'}"
 
@@ -69,7 +69,7 @@ def living(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
 
 
 def require(nodes: Sequence[Node], group: str | None) -> None:
-    """Raises an error that lists the nodes, when a role is not taken by any."""
+    """Raises an error that lists the nodes if none has this role."""
     for role in (BUILD, MEASURE):
         if not any(node.count(role, group) for node in nodes):
             told = "; ".join(node.describe() for node in nodes) or "none is up"

@@ -99,12 +99,12 @@ class RaySession:
         self._flow.beat = seconds
 
     def quiet(self) -> AbstractContextManager[None]:
-        # Nothing to do here: what finals ask for is timed while all builds on that device's host stand still, those of
-        # other studies too. Builds on other hosts disturb nobody.
+        # Nothing to do: finals are timed while all builds on the device's host are paused, also those of other
+        # studies. Builds on other hosts do not disturb.
         return nullcontext()
 
     def disturbed(self) -> str | None:
-        return None  # what disturbs a device's host is seen there, and told with each measurement
+        return None  # disturbances are detected on the device's host and reported with each measurement
 
     def drop(self) -> bool:
         return False
@@ -162,19 +162,19 @@ class RaySession:
         self.close()
 
     def _stop(self) -> None:
-        """Builds and kernels of this study end, so that others have the slots and the devices."""
+        """Stop builds and kernels of this study, so that others get the slots and the devices."""
         self._flow.stop(CLOSE_SECONDS)
         if waited := self._crew.dismiss():
             # Not for long: another study that ends at this moment may take the actor with it.
             self._ray.wait(waited, num_returns=len(waited), timeout=DISMISS_SECONDS)
-        # Actors and objects are kept alive by whoever can still name them.
+        # References keep actors and objects alive.
         self._crew.members.clear()
         self._finalists.clear()
         self._handed.clear()
         self._home = None
 
     def _device(self) -> Member:
-        """The device of the finals, the same one while it lasts."""
+        """The device of the finals: the same one until it is lost."""
         until = time.monotonic() + self._patience
         while time.monotonic() < until:
             with self._flow.lock:
@@ -194,7 +194,7 @@ class RaySession:
         return [placed(Measurement.from_json(m), member) for m in reply["measurements"]]
 
     def _asked(self, ask: Ask) -> tuple[dict[str, Any], Member]:
-        """The answer of the finals' device, or of another one where it is lost on the way."""
+        """The answer of the finals' device, or of another one if that is lost meanwhile."""
         errors = self._ray.exceptions
         for _ in range(TRIES):
             member = self._device()
@@ -228,7 +228,7 @@ class RaySession:
         return self._finalists[kernel.id]
 
     def _arrays(self, operator: Operator, seed: int, probe: str) -> Any:
-        """Nodes have none of a user's code: what it computes is computed here and kept in Ray's store."""
+        """Nodes have no user code: its inputs and answers are computed here and kept in Ray's store."""
         if not handed.needed(operator):
             return None
         name = handed.name(operator, seed, probe)
@@ -245,7 +245,7 @@ class RaySession:
         """Our own code for the device, built where there are compilers: hosts that only measure may have none."""
         built: dict[str, tuple[Kernel, Any]] = {}
         for name, kernel in helpers_for(self.task).items():
-            with suppress(DeepgenError):  # the device's own host may know better
+            with suppress(DeepgenError):  # the device's own host may be able to build it
                 artifact, binary = self._shop.now(kernel)
                 built[name] = completed(kernel, artifact.plan).without_sources(), binary
         return built

@@ -20,13 +20,13 @@ class Shop:
         self._task = ray.remote(
             num_cpus=0,
             resources=roles.taken_by_a_build(group),
-            max_retries=0,  # a build is tried again by us
+            max_retries=0,  # we retry builds ourselves
             num_returns=2,
             scheduling_strategy="SPREAD",
         )(builder.build)
 
     def start(self, kernel: str) -> tuple[Any, Any]:
-        """What will be told of the build, for `builder.read`, and the binary, which stays where it was built."""
+        """References to the build's report, for `builder.read`, and to the binary, which stays on its node."""
         told, binary = self._task.remote(kernel, self._order)
         return told, binary
 

@@ -27,13 +27,13 @@ from deepgen.measure.supervisor import DeviceSetAside
 from deepgen.scratch import Scratch, sweep
 from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Kernel, Measurement
 
-MOST_OPEN = 8  # studies whose runners are kept: the one that was idle longest makes room
-IDLE_SECONDS = 600.0  # after which a runner goes when another study comes: its driver may be gone
+MOST_OPEN = 8  # studies whose runners are kept: the one that was idle longest is closed first
+IDLE_SECONDS = 600.0  # after which a runner is closed when another study comes: its driver may be gone
 
 
 @dataclass
 class _Bench:
-    """A study's runner, and what it needs beside it."""
+    """A study's runner, and what belongs to it."""
 
     task: Task
     runner: Runner
@@ -55,10 +55,10 @@ class Tester:
         self._slot = slot
         self._card = devices.pin(ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
         self._benches: dict[str, _Bench] = {}
-        sweep()  # one before this that was killed
+        sweep()  # left by an earlier process that was killed
 
     def renew(self) -> tuple[int, str]:
-        """A driver is there. Gives this process and its node, for the day when it does not answer."""
+        """A driver is alive. Returns this process's id and node, so that the driver can kill it if it hangs."""
         import ray
 
         self._lease.renew()
@@ -68,7 +68,7 @@ class Tester:
         return json.dumps({**devices.probe(self._slot, self._card).to_json(), "pid": os.getpid()})
 
     def open(self, session: str, task: str, setting: str, helpers: str, *content: bytes) -> str:
-        """Make ready for a study, unless it is; gives the device's peak and bandwidth.
+        """Open a runner for a study, unless there is one; returns the device's peak and bandwidth.
 
         The content is the helpers' binaries, then the arrays of the task's timed shapes, where it has any.
         """
@@ -135,7 +135,7 @@ class Tester:
         return json.dumps({"baselines": baselines.find(bench.task.operator, bench.task.target)})
 
     def close(self, session: str) -> None:
-        """A study has ended: its kernel, should one still run, ends too."""
+        """A study has ended: if its kernel is still running, end that too."""
         bench = self._benches.pop(session, None)
         if bench is not None:
             with suppress(DeepgenError):
@@ -183,7 +183,7 @@ class Tester:
 
     def _answer(self, session: str, work: Callable[[_Bench], list[Measurement]]) -> str:
         bench = self._benches.get(session)
-        if bench is None:  # this process is new, or had to make room
+        if bench is None:  # this process is new, or has closed that runner
             return json.dumps({"unopened": True})
         bench.used = time.monotonic()
         try:
@@ -197,7 +197,7 @@ class Tester:
 
     @contextmanager
     def _alone(self, task: Task, *, finals: bool = False) -> Iterator[None]:
-        """A processor's kernels run on the very cores that compilers use; a GPU is another device, but for finals."""
+        """Kernels of a CPU run on the cores that compilers use, so builds pause. For a GPU only in finals."""
         target = task.target
         alone = target.shares_cores_with_builds or (finals and target.computes)
         with undisturbed.timing() if alone else nullcontext():

@@ -1,7 +1,8 @@
 """Compilers on a host are paused while a kernel is timed there, whichever processes they belong to.
 
-Two files, locked by the kernel of the system, so that nothing is left behind by a process that dies. Who measures
-locks `wanted` and then waits for `running`; who builds shares `running`, looks at `wanted` often, and steps aside.
+Two files with locks of the operating system, so that a process that dies leaves nothing behind. A process that measures
+locks `wanted` and then waits for `running`. One that builds holds a shared lock on `running`, and gives it up while
+`wanted` is locked.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LOOK_SECONDS = 0.02
 
 @contextmanager
 def timing(folder: Path | None = None) -> Iterator[None]:
-    """While this is held, no other process of the host times anything in this way, and none compiles."""
+    """While this context is held, no other process on the host times kernels, and none compiles."""
     place = folder or _folder()
     with _opened(place / "wanted") as wanted, _opened(place / "running") as running:
         fcntl.flock(wanted, fcntl.LOCK_EX)
@@ -33,7 +34,7 @@ def timing(folder: Path | None = None) -> Iterator[None]:
 
 @contextmanager
 def building(group: Group, folder: Path | None = None) -> Iterator[None]:
-    """While this is held, the group's compilers pause whenever a kernel is timed on this host."""
+    """While this context is held, the group's compilers pause whenever a kernel is timed on this host."""
     place = folder or _folder()
     over = threading.Event()
     with _opened(place / "wanted") as wanted, _opened(place / "running") as running:
@@ -60,7 +61,7 @@ def _watch(group: Group, wanted: int, running: int, over: threading.Event) -> No
 
 
 def _step_in(wanted: int, running: int) -> None:
-    """Wait until nobody measures. `wanted` first: who holds it waits for `running`."""
+    """Wait until nobody measures. `wanted` first: its holder waits for `running`."""
     fcntl.flock(wanted, fcntl.LOCK_SH)
     fcntl.flock(running, fcntl.LOCK_SH)
     fcntl.flock(wanted, fcntl.LOCK_UN)

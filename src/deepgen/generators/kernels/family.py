@@ -72,7 +72,7 @@ class KernelFamily:
         if self.description.default is not None:
             return dict(self.description.default)
         space = self.space(operator, target)
-        return space.at(0) if space.count() else {}
+        return {} if space.empty() else space.first()
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         described = self.description

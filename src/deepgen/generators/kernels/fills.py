@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from deepgen.generators.kernels.arguments import Array, TensorArgument
 from deepgen.operators.base import drawn
 from deepgen.operators.signature import Param, Size, Tensor
-from deepgen.operators.signature import number as size_number
 from deepgen.vocabulary import BadInput, DType
 from deepgen.vocabulary.dtypes import narrow
 
@@ -75,10 +73,6 @@ def stored(values: Array, of: DType) -> Array:
     if values.dtype == of.numpy():
         return np.ascontiguousarray(values)
     return narrow(values if of.integer else values.astype(np.float64), of)
-
-
-def number(value: Any, sizes: Mapping[str, int]) -> int:
-    return size_number(value, sizes)
 
 
 def _called(argument: TensorArgument, rng: np.random.Generator, tensor: Tensor) -> Array:

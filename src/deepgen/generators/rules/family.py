@@ -19,6 +19,7 @@ from deepgen.generators.rules.rules.gpu.sketches import gpu_sketches, near_usual
 from deepgen.generators.rules.rules.order import sketches
 from deepgen.generators.rules.rules.rule import Rule
 from deepgen.generators.rules.rules.sketch import SKETCH, THREADS, Sketch, space_of
+from deepgen.generators.rules.schedule.text import to_text as steps_text
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
 from deepgen.space import Space
@@ -71,9 +72,9 @@ class Rules:
         return self._sketches(*_served(operator, target))
 
     def schedule_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
-        steps = "\n".join(map(str, self._sketch(operator, target, config).schedule(config)))
+        steps = steps_text(self._sketch(operator, target, config).schedule(config))
         nest = dict(self._lowered(operator, target, config))["flatten" if isinstance(target, Gpu) else "simplify"]
-        return f"{steps}\n\n{_text(nest)}"
+        return f"{steps}\n{_text(nest)}"
 
     def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
         parts, last = [], ""

@@ -9,7 +9,7 @@ from math import isinf, isnan
 from deepgen.generators.rules.emit.names import Names
 from deepgen.generators.rules.lower.ir import Buffer, For
 from deepgen.operators.expr.index import Index, Iter, Quotient, iterator
-from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Const, Logic, Place, Read, Select, Unary, Value
+from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary, Value
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import dtype
 
@@ -135,7 +135,7 @@ class Scope:
         if isinstance(value, Read):
             return self._read(value)
         if isinstance(value, Cast):
-            return self._cast(self.value(value.value), arithmetic(value.dtype))
+            return self._cast(self.value(self._in_32_bits(value.value)), arithmetic(value.dtype))
         if isinstance(value, Unary):
             inner = self.value(value.value)
             minus = value.op == "neg" and not dtype(inner.type).integer
@@ -143,15 +143,15 @@ class Scope:
             return replace(inner, text=text)
         if isinstance(value, Select):
             return self._select(value)
-        left, right = self._alike(self.value(value.left), self.value(value.right))
+        sides = (value.left, value.right)
+        if isinstance(value, Compare) and all(isinstance(side, (Place, Const)) for side in sides):
+            small = [self._in_32_bits(side) for side in sides]
+            sides = (small[0], small[1]) if {side.dtype for side in small} == {"i32"} else sides
+        left, right = self._alike(*map(self.value, sides))
         if isinstance(value, Binary):
             infix = value.op in _INFIX and not dtype(left.type).integer
-            text = (
-                f"({left.text} {_INFIX[value.op]} {right.text})"
-                if infix
-                else (f"{value.op}_{left.name}({left.text}, {right.text})")
-            )
-            return replace(left, text=text)
+            called = f"{value.op}_{left.name}({left.text}, {right.text})"
+            return replace(left, text=f"({left.text} {_INFIX[value.op]} {right.text})" if infix else called)
         if left.lanes == 1:
             op = {"and": "&&", "or": "||"}.get(value.op) or _INFIX[value.op]
             return Text(f"({left.text} {op} {right.text})", BOOL)
@@ -168,6 +168,19 @@ class Scope:
         self.need(kind, len(lanes))
         numbers = ", ".join(f"({kind})({self.index(self.lane(value.index, n))})" for n in lanes)
         return Text(f"(({kind}x{len(lanes)}){{{numbers}}})", kind, len(lanes))
+
+    def _in_32_bits(self, value: Value) -> Value:
+        """Places in vectors, where they fit: twice as many in a vector as in 64 bits."""
+        if isinstance(value, Const) and value.dtype == "i64" and abs(value.value) < 1 << 31:
+            return replace(value, dtype="i32")
+        if isinstance(value, Place) and value.dtype == "i64" and self._varies(value.index):
+            low, high = value.index.bounds(self.ranges)
+            return replace(value, dtype="i32") if low >= -(1 << 31) and high < 1 << 31 else value
+        return value
+
+    def _varies(self, of: Index) -> bool:
+        """Whether an index is another one in each lane."""
+        return self.vector is not None and self.vector.variable in of.iterators
 
     def _read(self, read: Read) -> Text:
         buffer, (offset,) = self.buffers[read.tensor], read.indices

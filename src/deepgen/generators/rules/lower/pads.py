@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from deepgen.generators.rules.lower.bounds import Known, conditions
 from deepgen.generators.rules.lower.ir import Alloc, Buffer, For, Function, If, Stmt, Store, with_children
 from deepgen.operators.expr.index import Index
-from deepgen.operators.expr.nodes import Binary, Read, Select, Value, children
+from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Read, Select, Value, children
 from deepgen.vocabulary.dtypes import dtype
 
 
@@ -55,7 +55,7 @@ class _Pads:
     def _harmless(self, value: Value, known: Known) -> bool:
         if isinstance(value, Read):
             return self._within(value.tensor, value.indices, known)
-        if isinstance(value, Binary) and value.op == "div" and dtype(value.dtype).integer:
+        if _needs_numbers(value):
             return False
         told = conditions(value.condition) if isinstance(value, Select) else None
         if isinstance(value, Select) and told is not None:
@@ -67,3 +67,10 @@ def _chooses_elements(condition: Index, store: Store) -> bool:
     """Whether a guard only says which elements there are: one over a reduction's loops keeps terms out of sums."""
     written = frozenset().union(*(i.iterators for i in store.indices))
     return all(name in written for name in condition.iterators if name.startswith(f"{store.buffer}."))
+
+
+def _needs_numbers(value: Value) -> bool:
+    """Whether it must not be computed of what nobody wrote, which may be zero, or no number at all."""
+    if isinstance(value, Cast) and value.value.dtype != BOOL:
+        return dtype(value.dtype).integer and not dtype(value.value.dtype).integer
+    return isinstance(value, Binary) and value.op == "div" and dtype(value.dtype).integer

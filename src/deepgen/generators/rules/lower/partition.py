@@ -37,14 +37,16 @@ _MOST_CHOICES = 4  # each of which doubles the text
 
 
 def partition(function: Function) -> Function:
-    return replace(function, body=_versions(function.body, _Tile(Known())))
+    buffers = (s.buffer for s in walk(function.body) if isinstance(s, Alloc))
+    held = frozenset(buffer.name for buffer in buffers if buffer.scope == "register")
+    return replace(function, body=_versions(function.body, _Tile(Known(), held)))
 
 
 def _versions(statement: Stmt, tile: _Tile) -> Stmt:
     """Of a statement that is the body of a loop, or of the function."""
     wanted = _wanted(statement, tile)
     if wanted:
-        alone = not _sums(_guarded_part(statement, tile))
+        alone = not _sums(_guarded_part(statement, tile), tile.held)
         return _narrowed(statement, tile) if alone else _two(statement, tile, wanted)
     choice = next((c for c in _choices(statement, tile) if not tile.known.always(c) and not tile.known.never(c)), None)
     if choice is None or tile.choices == _MOST_CHOICES:
@@ -56,7 +58,7 @@ def _versions(statement: Stmt, tile: _Tile) -> Stmt:
 
 def _two(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -> Stmt:
     given = replace(tile, known=tile.known.given(wanted))
-    other = edges(statement, tile.registers)
+    other = edges(statement, tile.held)
     if len(wanted) == 1:
         other = simplified(other, tile.known.given([-1 - wanted[0]]))
     return If(wanted, _versions(simplified(statement, given.known), given), other)
@@ -79,8 +81,8 @@ def _guarded_part(statement: Stmt, tile: _Tile) -> Stmt:
     return _guarded_part(parts[0], tile) if len(parts) == 1 else statement
 
 
-def _sums(statement: Stmt) -> bool:
-    return any(isinstance(s, Store) and s.reduce for s in walk(statement))
+def _sums(statement: Stmt, held: frozenset[str]) -> bool:
+    return any(isinstance(s, Store) and s.reduce is not None and s.buffer in held for s in walk(statement))
 
 
 def _inner(statement: Stmt, tile: _Tile) -> Stmt:
@@ -110,8 +112,9 @@ class _Tile:
     """What lies around a statement of a tile."""
 
     known: Known
+    held: frozenset[str]  # all buffers that are in registers
     inner: Mapping[str, int] = field(default_factory=dict)  # the loops that are done at once, with their extents
-    registers: frozenset[str] = frozenset()  # buffers: all loops that are in their scope belong to their tile
+    registers: frozenset[str] = frozenset()  # those around: all loops inside belong to their tile
     choices: int = 0  # that were made already
 
     def having(self, buffer: Buffer) -> _Tile:
@@ -173,14 +176,15 @@ def _chosen_by(store: Store) -> Iterator[Index]:
             yield from conditions(value.condition) or ()
 
 
-def edges(statement: Stmt, registers: frozenset[str]) -> Stmt:
+def edges(statement: Stmt, held: frozenset[str]) -> Stmt:
     """A tile with its guards: where these depend on a loop that is done at once, its turns follow each other.
 
     Buffers in registers stay there if they are only copied: places in them must then be known in the text.
     """
     stores = [s for s in walk(statement) if isinstance(s, Store)]
-    copied = not _sums(statement) and any(r.tensor in registers for s in stores for r in reads(s.value))
-    return placed(_in_turns(statement, UNROLL if copied else SERIAL))
+    touched = {s.buffer for s in stores} | {r.tensor for s in stores for r in reads(s.value)}
+    kind = UNROLL if touched & held and not _sums(statement, held) else SERIAL
+    return placed(_in_turns(statement, kind))
 
 
 def _in_turns(statement: Stmt, kind: str) -> Stmt:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from deepgen.generators.rules.intrinsics.dots import DOTS
+from deepgen.generators.rules.lower.bounds import Known
 from deepgen.generators.rules.lower.ir import (
     Alloc,
-    Barrier,
-    Call,
-    Fence,
     For,
     Function,
     If,
@@ -23,7 +21,7 @@ from deepgen.generators.rules.lower.ir import (
 )
 from deepgen.generators.rules.schedule.steps import SERIAL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
-from deepgen.operators.expr.nodes import BOOL, Place, Read, Select, Value, children, reads, walk
+from deepgen.operators.expr.nodes import BOOL, Binary, Const, Place, Read, Select, Value, children, reads, walk
 from deepgen.vocabulary.dtypes import dtype
 
 _DONE_AT_ONCE = (VECTOR, *DOTS)
@@ -32,58 +30,87 @@ _ARITHMETIC_BYTES = 4  # of smaller floats
 
 
 def vectorize(function: Function, vector_bytes: int) -> Function:
-    return replace(function, body=_vectorized(function.body, vector_bytes))
+    sizes = {buffer.name: buffer.elements for buffer in function.parameters}
+    return replace(function, body=_Vectors(vector_bytes, sizes).of(function.body))
 
 
-def _vectorized(statement: Stmt, vector_bytes: int) -> Stmt:
-    statement = with_children(statement, lambda s: _vectorized(s, vector_bytes))
-    if not isinstance(statement, For) or statement.kind != VECTOR:
-        return statement
-    return _pushed(statement, statement.body, vector_bytes) or replace(statement, kind=SERIAL)
+@dataclass(frozen=True)
+class _Vectors:
+    """What lies around a statement."""
 
+    bytes: int  # of the hardware's vectors
+    elements: Mapping[str, int]  # of each buffer
+    known: Known = field(default_factory=Known)
 
-def _pushed(loop: For, body: Stmt, vector_bytes: int) -> Stmt | None:
-    """The vector loop inside of whatever its body is, down to the stores; None where that would not be the same."""
-    if isinstance(body, Seq):
-        parts = [_pushed(loop, s, vector_bytes) for s in body.body]
-        return sequence(*(p for p in parts if p is not None)) if all(p is not None for p in parts) else None
-    if isinstance(body, Store):
-        return _pieces(loop, body, vector_bytes)
-    if (
-        loop.limits
-        or isinstance(body, (Alloc, Barrier, Call, Fence))
-        or (isinstance(body, For) and body.kind in _DONE_AT_ONCE)
-    ):
-        return None  # of two vector loops the inner one stays
-    asked = body.limits if isinstance(body, For) else body.conditions
-    if any(loop.variable in i.iterators for i in asked):
-        return None
-    if isinstance(body, For):
-        pushed = _pushed(loop, body.body, vector_bytes)
-        return None if pushed is None else replace(body, body=pushed)
-    then = _pushed(loop, body.then, vector_bytes)
-    otherwise = None if body.otherwise is None else _pushed(loop, body.otherwise, vector_bytes)
-    if then is None or (otherwise is None) != (body.otherwise is None):
-        return None
-    return If(body.conditions, then, otherwise)
+    def inside(self, statement: Stmt) -> _Vectors:
+        if isinstance(statement, Alloc):
+            sizes = {**self.elements, statement.buffer.name: statement.buffer.elements}
+            return replace(self, elements=sizes)
+        if isinstance(statement, For):
+            return replace(self, known=self.known.inside(statement.variable, statement.extent))
+        return self
 
+    def of(self, statement: Stmt) -> Stmt:
+        statement = with_children(statement, self.inside(statement).of)
+        if not isinstance(statement, For) or statement.kind != VECTOR:
+            return statement
+        return self.pushed(statement, statement.body) or replace(statement, kind=SERIAL)
 
-def _pieces(loop: For, store: Store, vector_bytes: int) -> Stmt:
-    lanes = vector_bytes // max(_bytes(store, loop.variable))
-    if loop.limits or lanes < 2 or not _serves(loop.variable, store):
-        return replace(loop, kind=SERIAL, body=store)
-    pieces: list[Stmt] = []
-    start = 0
-    if loop.extent // lanes > _MOST_PIECES:
-        outer, count = f"{loop.variable}.piece", loop.extent // lanes
-        pieces.append(For(outer, count, SERIAL, _piece(loop, store, iterator(outer) * lanes, lanes)))
-        start = count * lanes
-    while start < loop.extent:
-        while lanes > loop.extent - start:
-            lanes //= 2
-        pieces.append(_piece(loop, store, Index((), start), lanes))
-        start += lanes
-    return sequence(*pieces)
+    def pushed(self, loop: For, body: Stmt) -> Stmt | None:
+        """The vector loop inside of whatever its body is, down to the stores; None where that would not be the same."""
+        if isinstance(body, Seq):
+            parts = [self.pushed(loop, s) for s in body.body]
+            return sequence(*(p for p in parts if p is not None)) if all(p is not None for p in parts) else None
+        if isinstance(body, Store):
+            return self.pieces(loop, body)
+        inner = isinstance(body, For) and body.kind in _DONE_AT_ONCE  # of two vector loops the inner one stays
+        if loop.limits or inner or not isinstance(body, (For, If)):
+            return None
+        asked = body.limits if isinstance(body, For) else body.conditions
+        if any(loop.variable in i.iterators for i in asked):
+            return None
+        if isinstance(body, For):
+            pushed = self.inside(body).pushed(loop, body.body)
+            return None if pushed is None else replace(body, body=pushed)
+        then = self.pushed(loop, body.then)
+        otherwise = None if body.otherwise is None else self.pushed(loop, body.otherwise)
+        if then is None or (otherwise is None) != (body.otherwise is None):
+            return None
+        return If(body.conditions, then, otherwise)
+
+    def pieces(self, loop: For, store: Store) -> Stmt:
+        lanes = self.bytes // max(_bytes(store, loop.variable))
+        if loop.limits or lanes < 2 or not self.inside(loop).serves(loop.variable, store):
+            return replace(loop, kind=SERIAL, body=store)
+        pieces: list[Stmt] = []
+        start = 0
+        if loop.extent // lanes > _MOST_PIECES:
+            outer, count = f"{loop.variable}.piece", loop.extent // lanes
+            pieces.append(For(outer, count, SERIAL, _piece(loop, store, iterator(outer) * lanes, lanes)))
+            start = count * lanes
+        while start < loop.extent:
+            while lanes > loop.extent - start:
+                lanes //= 2
+            pieces.append(_piece(loop, store, Index((), start), lanes))
+            start += lanes
+        return sequence(*pieces)
+
+    def serves(self, variable: str, store: Store) -> bool:
+        """Whether a store can be done for all values of the variable at once."""
+        (offset,) = store.indices
+        # A choice by lanes computes both values, so that both must be there to be read.
+        chosen = [v for v in walk(store.value) if isinstance(v, Select) and _depends(v.condition, variable)]
+        if not all(self.readable(value) for v in chosen for value in (v.then, v.otherwise)):
+            return False
+        if variable not in offset.iterators:
+            return store.reduce is not None
+        return Iter(variable) in dict(offset.terms)
+
+    def readable(self, value: Value) -> bool:
+        """Whether a value can be computed wherever the loops around stand."""
+        offsets = [(read.indices[0], self.elements[read.tensor]) for read in reads(value)]
+        inside = all(self.known.always(i) and self.known.always(size - 1 - i) for i, size in offsets)
+        return inside and not any(_divides(v) for v in walk(value))
 
 
 def _piece(loop: For, store: Store, start: Index, lanes: int) -> Stmt:
@@ -92,16 +119,9 @@ def _piece(loop: For, store: Store, start: Index, lanes: int) -> Stmt:
     return body if lanes == 1 else For(loop.variable, lanes, VECTOR, body)
 
 
-def _serves(variable: str, store: Store) -> bool:
-    """Whether a store can be done for all values of the variable at once."""
-    (offset,) = store.indices
-    # What is not chosen is not read, so that a choice by lanes must not read.
-    chosen = (v for v in walk(store.value) if isinstance(v, Select) and _depends(v.condition, variable))
-    if any(reads(v.then) or reads(v.otherwise) for v in chosen):
-        return False
-    if variable not in offset.iterators:
-        return store.reduce is not None
-    return Iter(variable) in dict(offset.terms)
+def _divides(value: Value) -> bool:
+    """Whole numbers by zero would end the program."""
+    return isinstance(value, Binary) and value.op == "div" and dtype(value.dtype).integer
 
 
 def _depends(value: Value, variable: str) -> bool:
@@ -114,9 +134,13 @@ def _depends(value: Value, variable: str) -> bool:
 
 def _bytes(store: Store, variable: str) -> Iterator[int]:
     """The sizes of the numbers that vectors are made of."""
-    of = dtype(store.value.dtype)
-    yield of.bytes if of.integer else max(of.bytes, _ARITHMETIC_BYTES)
+    yield _size(store.value.dtype)
     for value in walk(store.value):
-        if value.dtype != BOOL and _depends(value, variable):
-            of = dtype(value.dtype)
-            yield of.bytes if of.integer else max(of.bytes, _ARITHMETIC_BYTES)
+        # Places are compared, and made numbers of, in 32 bits.
+        if value.dtype != BOOL and not isinstance(value, (Const, Place)) and _depends(value, variable):
+            yield _size(value.dtype)
+
+
+def _size(name: str) -> int:
+    of = dtype(name)
+    return of.bytes if of.integer else max(of.bytes, _ARITHMETIC_BYTES)

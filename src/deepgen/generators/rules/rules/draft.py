@@ -189,8 +189,8 @@ class Draft:
         self._start(name)
         self.scopes = {**self.scopes, name: scope}
 
-    def cache_read(self, tensor: str, name: str, readers: Sequence[str]) -> None:
-        self._restructure(s.CacheRead(tensor, name, "global", tuple(readers)))
+    def cache_read(self, tensor: str, name: str, readers: Sequence[str], dtype: str | None = None) -> None:
+        self._restructure(s.CacheRead(tensor, name, "global", tuple(readers), dtype))
         self._start(name)
 
     def inline(self, stage: str) -> None:
@@ -212,7 +212,7 @@ class Draft:
             self._start(one, {inner: factor, outer: covered(loop.extent, factor)})
         return inner, outer
 
-    def layout(self, stage: str, order: Sequence[int], panel: tuple[int, Extent] | None = None) -> None:
+    def lay_out(self, stage: str, order: Sequence[int], panel: tuple[int, Extent] | None = None) -> None:
         """The dimensions in this order; `panel` is one in panels: which panel is outermost, where in it innermost."""
         places = tuple(map(str, order))
         if panel is not None:

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from deepgen.generators.rules.rules.candidates import up_to
 from deepgen.generators.rules.rules.draft import Draft
+from deepgen.generators.rules.rules.loops import UNROLLED, in_vectors
 from deepgen.generators.rules.rules.reduction import ReductionSplit
 from deepgen.generators.rules.rules.tiling import MultiLevelTiling, summed
-from deepgen.generators.rules.rules.vectors import contiguous
-from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
+from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL
 from deepgen.operators.expr.nodes import Stage
-
-_VECTORS = (1, 2, 4, 8)
-_USUAL = 2
 
 
 class PlaceByPlace:
@@ -43,29 +40,6 @@ class PlaceByPlace:
         return [way]
 
 
-def in_vectors(draft: Draft, stage: Stage) -> list[str]:
-    """Vectors along a stage's last axis: the loops of that axis; none where not all that it reads lies so.
-
-    What it is summed over, or scanned along, runs around the vectors.
-    """
-    lanes = draft.lanes(stage.name)
-    if not stage.axes or stage.axes[-1].name == stage.scan:
-        return []
-    last = stage.axes[-1]
-    there = draft.extents[stage.name][last.name]
-    if (isinstance(there, int) and there < lanes) or not contiguous(draft.expression, stage, last.name):
-        return []
-    values = up_to(_VECTORS, last.extent // lanes)
-    wide = draft.knob(draft.free_name(stage.name, f"{last.name}_1"), values, max(v for v in values if v <= _USUAL))
-    outer, inner, vector = draft.split(stage.name, last.name, (wide, lanes))
-    around = [axis.name for axis in stage.reduced] + ([stage.scan] if stage.scan is not None else [])
-    others = [axis.name for axis in stage.axes if axis.name not in (last.name, stage.scan)]
-    draft.reorder(stage.name, [*others, outer, *around, inner, vector])
-    draft.annotate(stage.name, UNROLL, inner)
-    draft.annotate(stage.name, VECTOR, vector)
-    return [outer, inner, vector]
-
-
 def _with_sums(draft: Draft, stage: Stage, sums: Stage) -> None:
     """Sums that cannot be read in vectors, one by one."""
     axes = [axis.name for axis in stage.axes]
@@ -91,7 +65,7 @@ def _scan(draft: Draft, stage: Stage) -> None:
 def _together(draft: Draft, stage: Stage, others: list[str], scan: str) -> list[str]:
     """Several scans turn by turn: each of them waits for its own last sum only."""
     extent = draft.extents[stage.name][others[-1]]
-    values = up_to(_VECTORS, extent if isinstance(extent, int) else 1)
+    values = up_to(UNROLLED, extent if isinstance(extent, int) else 1)
     together = draft.knob(draft.free_name(stage.name, f"{others[-1]}_1"), values, values[-1])
     outer, inner = draft.split(stage.name, others[-1], (together,))
     draft.reorder(stage.name, [*others[:-1], outer, scan, inner])

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.inline import inlinable
+from deepgen.generators.rules.rules.loops import in_vectors
 from deepgen.generators.rules.rules.numbers import Extent, times
 from deepgen.generators.rules.rules.vectors import Vectors
 from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
-from deepgen.operators.expr.nodes import Stage, reads
+from deepgen.operators.expr.nodes import Cast, Read, Stage, reads, walk
 from deepgen.space import Value
 
 IN_PLACE, INLINE, ONCE, BLOCK = "in_place", "inline", "once", "block"
@@ -60,33 +61,43 @@ def _given(
     draft: Draft, tensor: str, sums: Stage, consumer: Stage, block: str, vectors: Vectors, panel: tuple[Extent, int]
 ) -> None:
     """A tensor that is given: read where it lies, or packed into panels as wide as a tile."""
-    if tensor in vectors.single:
-        return
-    read = facts.reads_of(sums, tensor)[0]
+    wide, read = _cast_to(sums, tensor), facts.reads_of(sums, tensor)[0]
     along = [place for place, index in enumerate(read.indices) if facts.plain(index) == vectors.axis]
-    if len(along) != 1 or len(facts.reads_of(sums, tensor)) > 1:
+    single = tensor in vectors.single
+    if not single and (len(along) != 1 or len(facts.reads_of(sums, tensor)) > 1):
         return
     reused = any(not facts.depends(read, axis.name) for axis in sums.axes if axis.extent > 1)
     must = tensor in vectors.packed
-    if not must and not reused:
+    if (single and wide is None) or not (must or reused):
         return
 
-    def packed(way: Draft, at: str | None) -> None:
+    def copied(way: Draft, at: str | None) -> None:
         name = f"{tensor}_packed"
-        way.cache_read(tensor, name, [sums.name])
-        others = [place for place in range(len(read.indices)) if place != along[0]]
-        way.layout(name, others, (along[0], times(panel)))
+        way.cache_read(tensor, name, [sums.name], wide)
+        others = [place for place in range(len(read.indices)) if place not in along]
+        if not single:
+            way.lay_out(name, others, (along[0], times(panel)))
         if at is not None:
             way.compute_at(name, consumer.name, at)
         else:
             way.scoped(name, "global")
-        _pack(way, name, along[0], panel, parallel=at is None)
+        if single:
+            _copy_loops(way, way.stage(name), parallel=at is None)
+        else:
+            _pack(way, name, along[0], panel, parallel=at is None)
         way.finish(name)
 
     ways: dict[Value, Callable[[Draft], None]] = {} if must else {IN_PLACE: lambda way: None}
-    ways[ONCE] = lambda way: packed(way, None)
-    ways[BLOCK] = lambda way: packed(way, block)
+    ways[ONCE] = lambda way: copied(way, None)
+    ways[BLOCK] = lambda way: copied(way, block)
     draft.choose(f"at_{tensor}", ONCE, ways)
+
+
+def _cast_to(sums: Stage, tensor: str) -> str | None:
+    """What all that is read of a tensor is cast to: a copy then holds that, so that each element is cast once."""
+    casts = [n for n in walk(sums.value) if isinstance(n, Cast) and isinstance(n.value, Read)]
+    kinds = [n.dtype for n in casts if isinstance(n.value, Read) and n.value.tensor == tensor]
+    return kinds[0] if len(kinds) == len(facts.reads_of(sums, tensor)) and len(set(kinds)) == 1 else None
 
 
 def _pack(draft: Draft, name: str, along: int, panel: tuple[Extent, int], *, parallel: bool) -> None:
@@ -105,5 +116,6 @@ def _pack(draft: Draft, name: str, along: int, panel: tuple[Extent, int], *, par
 
 def _copy_loops(draft: Draft, stage: Stage, *, parallel: bool) -> None:
     axes = [axis.name for axis in stage.axes]
+    in_vectors(draft, stage, knob=False)
     if parallel and len(axes) > 1:
         draft.annotate(stage.name, PARALLEL, draft.fuse(stage.name, axes[:-1]))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from deepgen.operators.expr.index import Atom, Index, Iter, Quotient, iterator
 from deepgen.operators.expr.nodes import (
     Axis,
+    Cast,
     Compare,
     Const,
     Expression,
@@ -22,7 +23,6 @@ from deepgen.operators.expr.nodes import (
     Stage,
     Value,
     children,
-    walk,
     with_children,
 )
 
@@ -41,20 +41,30 @@ def with_padding(expression: Expression) -> Expression:
     taken = {t.name for t in expression.tensors} | {s.name for s in expression.stages}
     for stage in expression.stages:
         value = stage.value
-        for select in dict.fromkeys(_guarded(value)) if stage.reduce is not None and stage.scan is None else ():
-            found = _padding(stage, select, taken)
+        for guarded in dict.fromkeys(_guarded(value)) if stage.reduce is not None and stage.scan is None else ():
+            found = _padding(stage, guarded, taken)
             if found is not None:
                 taken.add(found.stage.name)
                 stages.append(found.stage)
-                value = _replaced(value, select, found.read)
+                value = _replaced(value, guarded, found.read)
         stages.append(replace(stage, value=value))
     return replace(expression, stages=tuple(stages))
 
 
-def _guarded(value: Value) -> Iterator[Select]:
-    for node in walk(value):
-        if isinstance(node, Select) and isinstance(node.then, Read) and isinstance(node.otherwise, Const):
-            yield node
+def _guarded(value: Value) -> Iterator[Value]:
+    """Guarded reads, with the cast around them where there is one: the stage then holds what it is cast to."""
+    if _guard(value) is not None:
+        yield value
+    else:
+        for child in children(value):
+            yield from _guarded(child)
+
+
+def _guard(value: Value) -> Select | None:
+    inner = value.value if isinstance(value, Cast) else value
+    if isinstance(inner, Select) and isinstance(inner.then, Read) and isinstance(inner.otherwise, Const):
+        return inner
+    return None
 
 
 def _replaced(value: Value, old: Value, new: Value) -> Value:
@@ -63,9 +73,10 @@ def _replaced(value: Value, old: Value, new: Value) -> Value:
     return with_children(value, [_replaced(child, old, new) for child in children(value)])
 
 
-def _padding(stage: Stage, select: Select, taken: set[str]) -> _Padding | None:
+def _padding(stage: Stage, guarded: Value, taken: set[str]) -> _Padding | None:
+    select = _guard(guarded)
+    assert select is not None and isinstance(select.then, Read)
     read = select.then
-    assert isinstance(read, Read)
     ranges = {axis.name: (0, axis.extent - 1) for axis in (*stage.axes, *stage.reduced)}
     axes: list[Axis] = []
     places: list[Index] = []
@@ -85,8 +96,10 @@ def _padding(stage: Stage, select: Select, taken: set[str]) -> _Padding | None:
     except KeyError:
         return None
     name = next(n for n in (f"{read.tensor}_padded{i or ''}" for i in range(len(taken) + 1)) if n not in taken)
-    lifted = Stage(name, tuple(axes), Select(condition, moved, select.otherwise))
-    return _Padding(lifted, Read(name, tuple(places), read.dtype))
+    value: Value = Select(condition, moved, select.otherwise)
+    if isinstance(guarded, Cast):
+        value = Cast(value, guarded.dtype)
+    return _Padding(Stage(name, tuple(axes), value), Read(name, tuple(places), value.dtype))
 
 
 def _core(index: Index) -> Index:

@@ -15,7 +15,7 @@ from deepgen.generators.rules.schedule.steps import UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Stage
 
 _USUAL_SUMS = 4  # chains of additions that do not wait for each other
-_MOST_ROWS, _USUAL_ROWS = 8, 4
+_MOST_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,11 @@ class ReductionSplit:
         high: Extent = 1
         if rows is not None:
             values = up_to(ROWS, min(rows.extent, _MOST_ROWS))
-            high = way.knob(
-                way.free_name(sums.name, f"{rows.name}_2"), values, max(v for v in values if v <= _USUAL_ROWS)
-            )
+            high = way.knob(way.free_name(sums.name, f"{rows.name}_2"), values, max(v for v in values if v <= 1))
         partial = split_reduction(way, sums, high)
         whole = {axis.name: axis.extent for axis in stage.axes}
         tiles: dict[str, tuple[Extent, ...]] = {to[rows.name]: (high,)} if rows else {}
-        usual = blocks(way.target, whole, {to[rows.name]: _USUAL_ROWS} if rows else {}, None, 0)
+        usual = blocks(way.target, whole, {to[rows.name]: 1} if rows else {}, None, 0)
         tiled = tile_consumer(way, stage, tiles, usual, vectors=False)
         way.compute_at(sums.name, stage.name, tiled.inner, "register")
         way.annotate(
@@ -79,7 +77,7 @@ def split_reduction(draft: Draft, sums: Stage, rows: Extent = 1) -> Partial:
     draft.require(held <= draft.target.vector_registers, f"partial results of {sums.name} fit in registers")
     name = f"{sums.name}_parts"
     along, turns = draft.rfactor(sums.name, times([wide, lanes]), usual * lanes, name)
-    draft.layout(name, [*range(1, len(sums.axes) + 1), 0])
+    draft.lay_out(name, [*range(1, len(sums.axes) + 1), 0])
     return Partial(name, lanes, along, turns, wide)
 
 

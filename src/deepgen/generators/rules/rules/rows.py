@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.draft import Draft
-from deepgen.generators.rules.rules.elementwise import in_vectors
+from deepgen.generators.rules.rules.loops import in_vectors
 from deepgen.generators.rules.rules.reduction import Partial, arrange_partial, split_reduction
 from deepgen.generators.rules.rules.tiling import summed
 from deepgen.generators.rules.rules.vectors import along_reduction

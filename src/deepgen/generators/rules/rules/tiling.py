@@ -85,7 +85,7 @@ def _tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float
     draft.compute_at(sums.name, consumer.name, loops.inner, "register")
     if along != sums.axes[-1].name:
         places = {axis.name: place for place, axis in enumerate(sums.axes)}
-        draft.layout(sums.name, [*(place for name, place in places.items() if name != along), places[along]])
+        draft.lay_out(sums.name, [*(place for name, place in places.items() if name != along), places[along]])
     _tile_sums(draft, sums, along, rows, lanes)
     draft.finish(sums.name, consumer.name)
     stage_operands(draft, sums, consumer, loops.outer, vectors, (wide, lanes))

@@ -9,7 +9,21 @@ from deepgen.generators.rules.schedule.state import Planned, State, unplanned
 from deepgen.generators.rules.schedule.steps import SCOPES, CacheRead, CacheWrite, Inline, RFactor, Step
 from deepgen.generators.rules.schedule.text import refused
 from deepgen.operators.expr.index import iterator
-from deepgen.operators.expr.nodes import Axis, Compare, Const, Place, Read, Select, Stage, Value, substituted
+from deepgen.operators.expr.nodes import (
+    Axis,
+    Cast,
+    Compare,
+    Const,
+    Place,
+    Read,
+    Select,
+    Stage,
+    Value,
+    children,
+    reads,
+    substituted,
+    with_children,
+)
 from deepgen.operators.expr.rewrite import with_reads
 from deepgen.vocabulary.dtypes import dtype
 
@@ -47,21 +61,27 @@ def cache_read(step: CacheRead, state: State) -> State:
     if step.tensor not in known or strange or not step.readers:
         raise refused(step, f"there is no {(strange or [step.tensor])[0]!r}", ", ".join(known))
     axes = tuple(Axis(f"a{n}", size) for n, size in enumerate(state.shape_of(step.tensor)))
-    value = Read(step.tensor, tuple(iterator(axis.name) for axis in axes), state.dtype_of(step.tensor))
+    read = Read(step.tensor, tuple(iterator(axis.name) for axis in axes), state.dtype_of(step.tensor))
+    value: Value = read if step.dtype is None else Cast(read, dtype(step.dtype).name)
     copy = replace(unplanned(Stage(step.name, axes, value)), scope=step.scope)
-
-    def change(read: Read) -> Value:
-        return replace(read, tensor=step.name) if read.tensor == step.tensor else read
-
-    changed = {
-        name: _with_value(p, with_reads(p.stage.value, change)) if name in step.readers else p
-        for name, p in state.stages.items()
-    }
-    unread = [name for name in step.readers if changed[name] == state.stages[name]]
-    if unread:
-        raise refused(step, f"stage {unread[0]} does not read {step.tensor}")
+    changed = dict(state.stages)
+    for name in step.readers:
+        before = changed[name].stage.value
+        changed[name] = _with_value(changed[name], _from_copy(before, step, value.dtype))
+        if changed[name].stage.value == before:
+            raise refused(step, f"stage {name} does not read {step.tensor}")
+        if step.dtype is not None and any(r.tensor == step.tensor for r in reads(changed[name].stage.value)):
+            raise refused(step, f"stage {name} does not cast all that it reads of {step.tensor} to {step.dtype}")
     first = next(name for name in changed if name in step.readers)
     return replace(state, stages=_inserted(changed, copy, first))
+
+
+def _from_copy(value: Value, step: CacheRead, kept: str) -> Value:
+    """A value with reads of the copy in place of those of the tensor, or of those that are cast."""
+    read = value.value if step.dtype is not None and isinstance(value, Cast) and value.dtype == kept else value
+    if isinstance(read, Read) and read.tensor == step.tensor and (step.dtype is None or read is not value):
+        return Read(step.name, read.indices, kept)
+    return with_children(value, [_from_copy(child, step, kept) for child in children(value)])
 
 
 def cache_write(step: CacheWrite, state: State) -> State:

@@ -80,12 +80,17 @@ class Inline:
 
 @dataclass(frozen=True)
 class CacheRead:
-    """A copy of a tensor or stage in another scope, which `readers` read in its place; a stage of its own."""
+    """A copy of a tensor or stage in another scope, which `readers` read in its place; a stage of its own.
+
+    Its axes are called a0, a1, ... With a `dtype` it holds what the readers cast its elements to: each is then cast
+    once, however often it is read.
+    """
 
     tensor: str
     name: str
     scope: str
     readers: tuple[str, ...]
+    dtype: str | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from deepgen.generators.rules.schedule import steps
@@ -41,7 +41,8 @@ def to_text(schedule: Schedule) -> str:
 def step_text(step: Step) -> str:
     """Such as `split C: i by 4, 8`."""
     words = {field.name: _words(getattr(step, field.name)) for field in fields(step)}
-    return f"{_NAMES[type(step)]} {_PHRASES.get(type(step), '{stage}').format(**words)}"
+    cast = f", cast to {step.dtype}" if isinstance(step, steps.CacheRead) and step.dtype else ""
+    return f"{_NAMES[type(step)]} {_PHRASES[type(step)].format(**words)}{cast}"
 
 
 _PHRASES: Mapping[type[Any], str] = {
@@ -70,11 +71,12 @@ def refused(step: Step, what: str, allowed: str | None = None) -> BadInput:
 
 
 def to_json(schedule: Schedule) -> list[JsonObject]:
-    return [
-        {"step": _NAMES[type(step)]}
-        | {name: list(value) if isinstance(value, tuple) else value for name, value in vars(step).items()}
-        for step in schedule
-    ]
+    return [{"step": _NAMES[type(step)], **_told(step)} for step in schedule]
+
+
+def _told(step: Step) -> JsonObject:
+    told = {name: value for name, value in vars(step).items() if value is not None}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items()}
 
 
 def from_json(data: Any, where: str = "schedule") -> Schedule:
@@ -89,9 +91,11 @@ def _step(data: Any, where: str) -> Step:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise BadInput(f"{str(kind)[:60]!r} is no step", where=where, allowed=", ".join(_KINDS))
     wanted = {field.name: str(field.type) for field in fields(_KINDS[kind])}
-    if set(data) - {"step"} != set(wanted):
+    needed = {field.name for field in fields(_KINDS[kind]) if field.default is MISSING}
+    if not needed <= set(data) - {"step"} <= set(wanted):
         raise BadInput(f"{kind} has {', '.join(map(str, data))[:200]}", where=where, allowed=", ".join(wanted))
-    made: Step = _KINDS[kind](**{name: _field(data[name], of, f"{where}, {name}") for name, of in wanted.items()})
+    told = {name: of for name, of in wanted.items() if name in data}
+    made: Step = _KINDS[kind](**{name: _field(data[name], of, f"{where}, {name}") for name, of in told.items()})
     return made
 
 
@@ -116,6 +120,7 @@ def _whole(value: Any) -> bool:
 
 _TYPES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "str": (_text, f"a text of up to {_LONGEST} letters"),
+    "str | None": (_text, f"a text of up to {_LONGEST} letters"),
     "int": (_whole, "a whole number"),
     "Number": (lambda value: _whole(value) or _text(value), "a whole number, or an expression over knobs"),
 }

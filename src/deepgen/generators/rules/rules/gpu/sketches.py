@@ -48,7 +48,7 @@ def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
 def _possible(sketch: Sketch) -> bool:
     """Whether it has configs at all."""
     space = space_of(sketch.name, [sketch])
-    return space.contains(sketch.usual()) or space.count() > 0
+    return space.contains(sketch.usual()) or space.size().count > 0
 
 
 def near_usual(sketch: Sketch) -> dict[str, Value]:

@@ -1,0 +1,127 @@
+"""The cases of `rules_cpu.py`: operators by their words, and torch's call for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from deepgen.operators import OPERATORS, Operator
+
+Words: TypeAlias = "dict[str, Any]"
+Torch: TypeAlias = "Callable[[Any, Mapping[str, Any], Words], Callable[[], Any]]"
+
+CONVOLUTIONS = [
+    {"N": 1, "H": 56, "W": 56, "CI": 64, "CO": 64, "k": 3, "stride": 1, "pad": 1},
+    {"N": 1, "H": 56, "W": 56, "CI": 64, "CO": 64, "k": 1, "stride": 1, "pad": 0},
+    {"N": 1, "H": 28, "W": 28, "CI": 128, "CO": 128, "k": 3, "stride": 1, "pad": 1},
+    {"N": 1, "H": 28, "W": 28, "CI": 128, "CO": 256, "k": 1, "stride": 2, "pad": 0},
+    {"N": 1, "H": 14, "W": 14, "CI": 256, "CO": 256, "k": 3, "stride": 1, "pad": 1},
+    {"N": 1, "H": 14, "W": 14, "CI": 256, "CO": 512, "k": 1, "stride": 2, "pad": 0},
+]
+DILATED = {"N": 1, "H": 28, "W": 28, "CI": 128, "CO": 128, "k": 3, "stride": 1, "pad": 2, "dilation": 2}
+TRANSPOSED = {"N": 1, "H": 14, "W": 14, "CI": 128, "CO": 64, "k": 4, "stride": 2, "pad": 1}
+DEPTHWISE = [
+    {"N": 1, "H": 56, "W": 56, "C": 128, "k": 3, "stride": 1, "pad": 1},
+    {"N": 1, "H": 28, "W": 28, "C": 256, "k": 3, "stride": 2, "pad": 1},
+]
+LINE = {"N": 1, "L": 256, "CI": 64, "CO": 128, "k": 3, "stride": 2, "pad": 1}
+VOLUME = {"N": 1, "D": 8, "H": 28, "W": 28, "CI": 32, "CO": 32, "k": 3, "stride": 1, "pad": 1}
+PRODUCTS = [{"M": 512, "N": 512, "K": 512}, {"M": 1024, "N": 1024, "K": 1024}, {"M": 100, "N": 1000, "K": 2048}]
+ROWS = {"rows": 1024, "cols": 1024}
+
+
+@dataclass(frozen=True)
+class Case:
+    group: str
+    operator: str
+    words: Words
+    torch: Torch
+    expert: str | None = None  # our own family for this operator
+
+    @property
+    def name(self) -> str:
+        return " ".join([self.operator, *(f"{name}={value}" for name, value in self.words.items())])
+
+    def made(self, dtype: str) -> Operator:
+        return OPERATORS.get(self.operator).make({**self.words, "dtype": dtype})
+
+
+def convolution(torch: Any, t: Mapping[str, Any], words: Words, kind: str = "") -> Callable[[], Any]:
+    """torch's call, with the weight in the order that torch likes best for the layout."""
+    last = words["layout"].endswith("c")
+    x, weight = (t["x"].movedim(-1, 1) if last else t["x"]), t["weight"]
+    dimensions = x.dim() - 2
+    if kind == "depthwise":
+        weight = (weight.movedim(-1, 0) if last else weight).unsqueeze(1)
+    elif last:
+        weight = weight.movedim((-2, -1), (0, 1) if kind == "transposed" else (1, 0))
+    form = {2: torch.channels_last, 3: torch.channels_last_3d}.get(dimensions) if last else None
+    weight = weight.contiguous(memory_format=torch.contiguous_format if form is None else form)
+    options = {"stride": words["stride"], "padding": words["pad"], "dilation": words.get("dilation", 1)}
+    options |= {"groups": x.shape[1]} if kind == "depthwise" else {}
+    functional = torch.nn.functional
+    if kind == "transposed":
+        run = functional.conv_transpose2d
+    else:
+        run = (functional.conv1d, functional.conv2d, functional.conv3d)[dimensions - 1]
+    return lambda: run(x, weight, **options).movedim(1, -1) if last else run(x, weight, **options)
+
+
+def cases() -> list[Case]:
+    found = []
+    for layout in ("nhwc", "nchw"):
+
+        def both(words: Words, layout: str = layout) -> Words:
+            return {**words, "layout": layout}
+
+        found += [Case(f"conv {layout}", "c2d", both(words), convolution, "c_conv2d") for words in CONVOLUTIONS]
+        found += [Case(f"conv {layout}", "dil", both(DILATED), convolution)]
+        found += [Case(f"transposed {layout}", "t2d", both(TRANSPOSED), _transposed)]
+        found += [Case(f"depthwise {layout}", "dep", both(words), _depthwise) for words in DEPTHWISE]
+    found += [Case("conv other", "c1d", {**LINE, "layout": "nlc"}, convolution)]
+    found += [Case("conv other", "c3d", {**VOLUME, "layout": "ndhwc"}, convolution)]
+    for words in PRODUCTS:
+        found += [Case("gemm", "gemm", {**words, "layout": layout}, _product, "c_gemm") for layout in ("nn", "nt")]
+    found += [
+        Case(
+            "bmm",
+            "bmm",
+            {"B": 16, "M": 128, "N": 128, "K": 64, "layout": "nn"},
+            _call(lambda torch, t, _: t["A"] @ t["B"]),
+        )
+    ]
+    gemv = _call(lambda torch, t, _: torch.mv(t["A"], t["x"]))
+    found += [Case("gemv", "gemv", {"M": m, "K": k}, gemv) for m, k in ((1024, 1024), (4096, 4096))]
+    scan = _call(lambda torch, t, words: torch.cumsum(t["x"], int(words["axis"])))
+    found += [Case("scan", "scan", {"M": 64, "N": 256, "K": 64, "axis": axis}, scan) for axis in ("1", "2")]
+    found += [Case("reductions", "mean", ROWS, _call(lambda torch, t, _: torch.mean(t["x"], -1)))]
+    found += [Case("reductions", "var", ROWS, _call(lambda torch, t, _: torch.var(t["x"], -1, correction=0)))]
+    found += [Case("rows", "softmax", ROWS, _call(lambda torch, t, _: torch.softmax(t["x"], -1)), "c_softmax")]
+    found += [Case("rows", "layer_norm", ROWS, _call(_layer_norm)), Case("rows", "rms_norm", ROWS, _call(_rms_norm))]
+    return found
+
+
+def _call(compute: Callable[[Any, Mapping[str, Any], Words], Any]) -> Torch:
+    return lambda torch, t, words: lambda: compute(torch, t, words)
+
+
+def _transposed(torch: Any, t: Mapping[str, Any], words: Words) -> Callable[[], Any]:
+    return convolution(torch, t, words, "transposed")
+
+
+def _depthwise(torch: Any, t: Mapping[str, Any], words: Words) -> Callable[[], Any]:
+    return convolution(torch, t, words, "depthwise")
+
+
+def _product(torch: Any, t: Mapping[str, Any], words: Words) -> Callable[[], Any]:
+    a, b = t["A"], t["B"].T if words["layout"][1] == "t" else t["B"]
+    return lambda: torch.mm(a, b)
+
+
+def _layer_norm(torch: Any, t: Mapping[str, Any], words: Words) -> Any:
+    return torch.nn.functional.layer_norm(t["x"], (words["cols"],), t["gamma"], t["beta"])
+
+
+def _rms_norm(torch: Any, t: Mapping[str, Any], words: Words) -> Any:
+    return torch.nn.functional.rms_norm(t["x"], (words["cols"],), t["gamma"], 1e-5)

@@ -1,0 +1,37 @@
+"""Loops that several rules make in the same way."""
+
+from __future__ import annotations
+
+from deepgen.generators.rules.rules.candidates import up_to
+from deepgen.generators.rules.rules.draft import Draft
+from deepgen.generators.rules.rules.vectors import contiguous
+from deepgen.generators.rules.schedule.steps import UNROLL, VECTOR
+from deepgen.operators.expr.nodes import Stage
+
+UNROLLED = (1, 2, 4, 8)
+_USUAL = 2
+
+
+def in_vectors(draft: Draft, stage: Stage, *, knob: bool = True) -> list[str]:
+    """Vectors along a stage's last axis: the loops of that axis; none where not all that it reads lies so.
+
+    What it is summed over, or scanned along, runs around the vectors. Without `knob`, as many are unrolled as usual.
+    """
+    lanes = draft.lanes(stage.name)
+    if not stage.axes or stage.axes[-1].name == stage.scan:
+        return []
+    last = stage.axes[-1]
+    there = draft.extents[stage.name][last.name]
+    if (isinstance(there, int) and there < lanes) or not contiguous(draft.expression, stage, last.name):
+        return []
+    values = up_to(UNROLLED, last.extent // lanes)
+    usual = max(v for v in values if v <= _USUAL)
+    name = draft.free_name(stage.name, f"{last.name}_1")
+    wide = draft.knob(name, values, usual) if knob else usual
+    outer, inner, vector = draft.split(stage.name, last.name, (wide, lanes))
+    around = [axis.name for axis in stage.reduced] + ([stage.scan] if stage.scan is not None else [])
+    others = [axis.name for axis in stage.axes if axis.name not in (last.name, stage.scan)]
+    draft.reorder(stage.name, [*others, outer, *around, inner, vector])
+    draft.annotate(stage.name, UNROLL, inner)
+    draft.annotate(stage.name, VECTOR, vector)
+    return [outer, inner, vector]

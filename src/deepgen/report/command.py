@@ -1,0 +1,59 @@
+"""How a study is made again: the command line that means the same."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from deepgen import operators
+from deepgen.operators import Operator
+from deepgen.tuning import Study
+from deepgen.tuning.definition import is_own_kernel
+from deepgen.tuning.recorded_study import is_recorded
+from deepgen.vocabulary import DeepgenError
+
+_OF_THE_BUDGET = ("time_budget", "keep_top", "target_speedup", "patience")  # each an option of the same name
+
+
+def tune_command(study: Study, budget: Mapping[str, Any]) -> str | None:
+    """`deepgen tune ...`, or None where no command line says all of it. Imports no code of a user's own."""
+    definition = study.definition
+    # Strategies of deepgen's own settle their options by themselves; the command line has few of them.
+    special = set(definition["options"]) - {"library", "start_from"}
+    if definition["domains"] or special or definition.get("code") or is_own_kernel(definition):
+        return None
+    if "recipe" in definition or is_recorded(study):
+        return None
+    try:
+        shapes = [operators.from_json(data) for data in (definition["operator"], *definition.get("also", ()))]
+        said = [_words(shape) for shape in shapes]
+    except (DeepgenError, KeyError, TypeError, ValueError):
+        return None
+    words = ["deepgen", "tune", shapes[0].name, *said[0]]
+    for other in said[1:]:
+        words += ["--also", " ".join(word for word in other if word not in said[0])]
+    words += ["--target", study.target.name, "--family", definition["generator"]]
+    words += ["--strategy", definition["strategy"], "--seed", str(definition["seed"])]
+    words += ["--trials", str(budget["trials"])] if budget.get("trials") else []
+    for name in _OF_THE_BUDGET:
+        if budget.get(name) is not None:
+            words += [f"--{name.replace('_', '-')}", f"{budget[name]:g}"]
+    if budget.get("counters"):
+        words += ["--counters", ",".join(map(str, budget["counters"]))]
+    if "start_from" in definition["options"]:
+        words += ["--start-from", str(definition["options"]["start_from"])]
+    if definition["policy"].get("threads") is not None:
+        words += ["--threads", str(definition["policy"]["threads"])]
+    words += [] if definition["policy"].get("cold", True) else ["--warm"]
+    words += ["--no-transfer"] if definition.get("transfer") is False else []
+    words += ["--no-second-look"] if definition.get("second_look") is False else []
+    return shlex.join(words)
+
+
+def _words(operator: Operator) -> list[str]:
+    """NAME=VALUE for all that can be said of it; raises ValueError where that is not the whole operator."""
+    said = {name: value for name, value in operator.said().items() if value is not None}
+    if type(operator).make(said) != operator:
+        raise ValueError(operator.describe())
+    return [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in said.items()]

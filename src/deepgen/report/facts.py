@@ -1,0 +1,368 @@
+"""Everything that a report shows, as plain data that JSON can hold.
+
+`facts_of` reads a study's journal and nothing else: it writes nothing and imports no code of a user's own, so that it
+may be called for a study that runs, and for a study that is somebody else's. Every text in it may be hostile; who
+shows it escapes it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from deepgen import __version__
+from deepgen.analysis import Report, analyze
+from deepgen.analysis.groups import words_for
+from deepgen.analysis.numbers import Row, usable
+from deepgen.analysis.of_study import rows_of
+from deepgen.analysis.words import summary as summary_of
+from deepgen.measure.base import arithmetic
+from deepgen.report import trials as columns
+from deepgen.report.command import tune_command
+from deepgen.report.conditions import conditions_of
+from deepgen.report.words import compared, gained
+from deepgen.tuning import Study
+from deepgen.tuning.clock import PARTS
+from deepgen.tuning.reading import Reading
+from deepgen.tuning.recorded_study import RECORDED, is_recorded
+from deepgen.tuning.statistics import median_interval
+from deepgen.tuning.table import KNOB
+from deepgen.tuning.text import bound_text, dropped_reasons, knob_text, rate_text, seconds_text
+from deepgen.vocabulary import DeepgenError, Trial
+from deepgen.vocabulary.measurement import geometric_mean
+
+Facts = dict[str, Any]
+DEFAULT = "the default"
+EXAMPLES = 3  # messages of each verdict
+_MESSAGE_LETTERS = 600
+_MOST_CLOUDS = 6  # charts of the time over a counted event
+_BEST_SHARE, _MOST_BEST = 0.1, 300  # trials in the parallel coordinates
+# Two events that together give the bytes which a kernel really moved.
+_MOVED = ("event.dram__bytes_read.sum", "event.dram__bytes_write.sum")
+
+
+def facts_of(study: Study) -> Facts:
+    """All that is known of a study as it stands now."""
+    reading = study.read()
+    rows = rows_of(reading)
+    try:
+        return facts_from(reading, rows, analyze(rows))
+    except DeepgenError as error:  # too few trials to say anything
+        return facts_from(reading, rows, None, str(error))
+
+
+def facts_from(reading: Reading, rows: Sequence[Row], found: Report | None, why_not: str = "") -> Facts:
+    """The same, of what was read of the study and found out about it."""
+    study = reading.study
+    summary: Facts = reading.summary()
+    return {
+        **heading(reading, summary),
+        **short(reading, summary),
+        "kind": "study",
+        "title": f"{study.describe()} on {study.target.name}",
+        "made_at": time.time(),
+        "deepgen": __version__,
+        "default": _default(reading.finals),
+        "shapes": summary.get("shapes", []),
+        "finalists": _finalists(reading.finals),
+        "dropped": dropped_reasons(reading.finals or {}),
+        **_trial_facts(reading, rows, found),
+        "roofline": _roofline(reading, rows),
+        "time": _time(summary["time"]),
+        "conditions": conditions_of(reading.trials, reading.finals),
+        "versions": _versions(study),
+        "notes": [{"at": at, "text": text} for at, text in reading.notes],
+        "analysis": {"why_not": why_not} if found is None else _analyzed(found),
+        "code": None,
+    }
+
+
+def facts_of_several(studies: Sequence[Study], title: str, run: Mapping[str, Any] | None = None) -> Facts:
+    """What several studies come to. `run` is of a cluster run: its state, a note, and a row of words a group."""
+    told, unreadable = [], []
+    for study in studies:
+        try:
+            reading = study.read()
+        except DeepgenError as error:  # one broken study must not hide the others
+            unreadable.append(str(error))
+            continue
+        summary: Facts = reading.summary()
+        told.append({**heading(reading, summary), **short(reading, summary)})
+    told.sort(key=lambda one: [_natural(one[key]) for key in ("operator", "target", "family")])
+    return {
+        "kind": "studies",
+        "title": title,
+        "made_at": time.time(),
+        "deepgen": __version__,
+        "run": None if run is None else dict(run),
+        "studies": told,
+        "unreadable": unreadable,
+        "ratios": [
+            {**ratio, "group": ratio["name"], "name": f"{one['operator']}, {one['target']}, {one['family']}"}
+            for one in told
+            for ratio in one["ratios"]
+        ],
+    }
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Sorts 64x64 before 128x128."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", text)]
+
+
+def short(reading: Reading, summary: Mapping[str, Any]) -> Facts:
+    """What a report says of a study among several, too."""
+    return {
+        "winner": _winner(reading, summary),
+        "ratios": ratios_of(summary),
+        "verdicts": _verdicts(reading),
+        "doubts": summary["doubts"],
+        "reproduce": {"command": tune_command(reading.study, reading.budget)},
+    }
+
+
+def heading(reading: Reading, summary: Mapping[str, Any]) -> Facts:
+    """What changes while a study runs, in a few words; cheap enough to ask for again and again."""
+    study, best = reading.study, summary["winner"]
+    ended = len(reading.trials)
+    return {
+        "name": study.folder.name,
+        "folder": str(study.folder),
+        "operator": study.describe(),
+        "target": study.target.name,
+        "device": study.target.describe(),
+        "family": str(study.definition["generator"]),
+        "strategy": str(study.definition["strategy"]),
+        "seed": study.definition["seed"],
+        "state": state_of(reading),
+        "state_words": state_words(reading),
+        "pid": reading.writer,
+        "damage": reading.damage,
+        "ended": ended,
+        "budget": reading.budget.get("trials"),
+        "best": None if best is None else f"{rate_text(best)}, {seconds_text(best['seconds'])}{bound_text(best)}",
+    }
+
+
+def state_of(reading: Reading) -> str:
+    """running, empty, recorded, failed, stopped or finished."""
+    if reading.writer is not None:
+        return "running"
+    if not reading.trials:
+        return "empty"
+    if is_recorded(reading.study):
+        return RECORDED
+    if not any(trial.ok for trial in reading.trials) or (reading.finals and reading.finals["winner"] is None):
+        return "failed"
+    return "stopped" if reading.finals is None else "finished"
+
+
+def state_words(reading: Reading) -> str:
+    """The same for a person."""
+    words = {
+        "running": f"running as process {reading.writer}",
+        "empty": "nothing tried yet",
+        "failed": "failed: no correct kernel",
+        "stopped": "stopped before the finals",
+        RECORDED: "recorded elsewhere",
+    }
+    return words.get(state := state_of(reading), state)
+
+
+def _winner(reading: Reading, summary: Mapping[str, Any]) -> Facts | None:
+    best = summary["winner"]
+    if best is None:
+        return None
+    samples = _samples(reading, best["trial"])
+    low, high = median_interval(samples) if len(samples) > 1 else (None, None)
+    return {
+        "trial": best["trial"],
+        "rank": str(best["rank"]),
+        "seconds": best["seconds"],
+        "low": low,
+        "high": high,
+        "runs": len(samples),
+        "rate": rate_text(best),
+        "bound": bound_text(best).removeprefix(", "),
+        "gflops": best["gflops"],
+        "verdict": best["verdict"],
+        "config": {name: knob_text(value) for name, value in best["config"].items()},
+        "ties": best["ties"],
+        "gained": gained(best) if best["over_default"] else None,
+        "trial_seconds": best["trial_seconds"],
+        "in_finals": reading.finals is not None,
+    }
+
+
+def _samples(reading: Reading, number: int) -> Sequence[float]:
+    """Of the finals, or where there were none of the trial."""
+    for row in (reading.finals or {}).get("finalists", []):
+        if row["trial"] == number:
+            return list(row["samples"])
+    return next((trial.measurement.samples for trial in reading.trials if trial.id == number), ())
+
+
+def _default(finals: Mapping[str, Any] | None) -> int | None:
+    """The trial of the config that the search began with, where it was in the finals."""
+    rows = (finals or {}).get("finalists", [])
+    return next((row["trial"] for row in rows if row.get("default")), None)
+
+
+def ratios_of(summary: Mapping[str, Any]) -> list[Facts]:
+    """The winner over the default and over each baseline."""
+    best = summary["winner"]
+    if best is None:
+        return []
+    over = best["over_default"]
+    default = [] if over is None else [{"name": DEFAULT, "seconds": None, "words": gained(best), **over}]
+    others = [{**row, "words": compared(row)} for row in summary["baselines"] if row["ratio"] is not None]
+    return [
+        {
+            "name": row["name"],
+            "ratio": row["ratio"],
+            "low": row["interval"][0],
+            "high": row["interval"][1],
+            "seconds": row["seconds"],
+            "words": row["words"],
+        }
+        for row in (*default, *others)
+    ]
+
+
+def _finalists(finals: Mapping[str, Any] | None) -> list[Facts]:
+    rows = []
+    for row in (finals or {}).get("finalists", []):
+        ratio = row.get("slower_than_leader") or {}
+        rows.append(
+            {
+                "trial": row["trial"],
+                "default": bool(row.get("default")),
+                "winner": row["trial"] == (finals or {})["winner"],
+                "seconds": row["seconds"],
+                "ratio": ratio.get("estimate"),
+                "low": ratio.get("low"),
+                "high": ratio.get("high"),
+                "config": ", ".join(f"{k}={knob_text(v)}" for k, v in row.get("config", {}).items()),
+            }
+        )
+    return sorted(rows, key=lambda row: row["seconds"])
+
+
+def _trial_facts(reading: Reading, rows: Sequence[Row], found: Report | None) -> Facts:
+    """The trials themselves, and what the columns of their table are."""
+    timed = usable(rows)
+    unit = columns.Unit.of(row["seconds"] for row in timed)
+    ended = [row["ended_at"] for row in rows]
+    at, breaks = columns.elapsed(ended, reading.began_at)
+    knobs = columns.knob_columns(rows)
+    names = [] if found is None else [one.name for one in found.findings if not one.name.startswith(KNOB)]
+    events = columns.event_columns(names[:_MOST_CLOUDS])
+    kept = columns.kept(rows)
+    moments = {row["trial"]: moment for row, moment in zip(rows, at, strict=True)}
+    times = sorted(row["seconds"] for row in timed)
+    best = times[: max(1, min(_MOST_BEST, math.ceil(_BEST_SHARE * len(times))))]
+    return {
+        "unit": asdict(unit),
+        "trials": columns.packed(
+            [
+                {**one, "moved": _moved(row)}
+                for one, row in zip(columns.table(kept, moments, unit, knobs, events), kept, strict=True)
+            ]
+        ),
+        "kept": len(kept),
+        "thinned": len(kept) > columns.SHOWN,
+        "breaks": breaks,
+        "knobs": [asdict(knob) for knob in knobs if len(knob.levels) > 1],
+        "fixed": {knob.name: knob.levels[0] for knob in knobs if len(knob.levels) == 1},
+        "events": [{**asdict(event), "words": words_for(event.name)} for event in events],
+        "pair": _pair(found, knobs),
+        "best_time": times[0] * unit.scale if times else None,
+        "slowest_time": times[-1] * unit.scale if times else None,
+        "best_cutoff": best[-1] * unit.scale * (1 + 1e-5) if best else None,
+        "best_count": len(best),
+    }
+
+
+def _moved(row: Row) -> float | None:
+    """The bytes that a kernel moved between the GPU and its memory, where that was counted."""
+    counts = [row.get(name) for name in _MOVED]
+    known = all(isinstance(count, (int, float)) for count in counts)
+    return sum(map(float, counts)) or None if known else None  # type: ignore[arg-type]
+
+
+def _pair(found: Report | None, knobs: Sequence[columns.Column]) -> list[str]:
+    """The fields of the two knobs of the strongest interaction; else of the two that explain most."""
+    fields = {knob.name: knob.field for knob in knobs if len(knob.levels) > 1}
+    if found is not None:
+        together = [one for one in found.knobs if one.partner in fields and one.together > 0]
+        strongest = max(together, key=lambda one: one.together, default=None)
+        names = [strongest.knob, str(strongest.partner)] if strongest else [one.knob for one in found.knobs]
+        chosen = [fields[name] for name in names if name in fields]
+        if len(chosen) >= 2:
+            return chosen[:2]
+    return list(fields.values())[:2] if len(fields) >= 2 else []
+
+
+def _analyzed(found: Report) -> Facts:
+    return {
+        "why_not": "",
+        "summary": summary_of(found),
+        "used": found.used,
+        "explained": found.explained,
+        "knobs": [asdict(one) for one in found.knobs],
+        "important": [one.knob for one in found.important],
+        "relations": [{**asdict(one), "words": words_for(one.name)} for one in found.findings],
+        "counted": any(one.name.startswith("event.") for one in found.relations),
+    }
+
+
+def _roofline(reading: Reading, rows: Sequence[Row]) -> Facts | None:
+    """The device's rates and the operator's work; of several shapes, the geometric means."""
+    study, finals = reading.study, reading.finals or {}
+    work = [shape.work() for shape in study.shapes]
+    if any(one.flops <= 0 or one.bytes <= 0 for one in work):
+        return None
+    return {
+        "flops": geometric_mean([one.flops for one in work]),
+        "bytes": geometric_mean([one.bytes for one in work]),
+        "peak_gflops": finals.get("peak_gflops") or study.target.peak(arithmetic(study.about)),
+        "bandwidth": finals.get("bandwidth") or study.target.bandwidth,
+        "counted": any(_moved(row) is not None for row in rows),
+    }
+
+
+def _verdicts(reading: Reading) -> list[Facts]:
+    """How trials ended, the most frequent first, with examples of what was said of them."""
+    told: dict[str, list[Trial]] = {}
+    for trial in reading.trials:
+        told.setdefault(trial.measurement.verdict.value, []).append(trial)
+    found = []
+    for verdict, trials in sorted(told.items(), key=lambda pair: -len(pair[1])):
+        messages = {t.measurement.detail[:_MESSAGE_LETTERS]: t.id for t in reversed(trials) if t.measurement.detail}
+        examples = [{"trial": number, "text": text} for text, number in reversed(messages.items())]
+        found.append(
+            {
+                "verdict": reading.study.about.verdict_text(verdict),
+                "good": verdict == "correct",
+                "count": len(trials),
+                "messages": len(messages),
+                "examples": examples[:EXAMPLES],
+            }
+        )
+    return found
+
+
+def _time(spent: Mapping[str, float]) -> Facts:
+    """Seconds by part; what no part counts is the rest."""
+    parts = {part: spent[part] for part in PARTS}
+    rest = max(0.0, spent["total"] - sum(parts.values()))
+    return {"total": spent["total"], "parts": {**parts, "the rest": round(rest, 3)}}
+
+
+def _versions(study: Study) -> dict[str, str]:
+    told = {"deepgen, when the study was begun": str(study.definition.get("deepgen", "unknown"))}
+    return {**told, **{str(k): str(v) for k, v in study.target.to_json().items() if k != "name" and v is not None}}

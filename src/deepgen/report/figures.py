@@ -1,0 +1,164 @@
+"""The figures of a report, in their order: a chart each, and words that say what it shows and how to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deepgen.report import charts
+from deepgen.report.facts import Facts
+from deepgen.report.trials import SHOWN
+from deepgen.tuning.text import counted
+
+_FIELDS = ("trial", "verdict", "time")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with its title, and its caption, which is also its text for those who do not see it."""
+
+    name: str
+    title: str
+    caption: str
+    chart: Any
+    fields: Sequence[str] = ()  # of the trials that it reads
+
+    @property
+    def described(self) -> str:
+        return f"{self.title}. {self.caption}"
+
+
+def figures_of(facts: Facts) -> list[Figure]:
+    """All that there is something to show in; of several studies, how they compare."""
+    made = _of_several(facts) if facts["kind"] == "studies" else _of_study(facts)
+    return [figure for figure in made if figure.chart is not None]
+
+
+def _of_several(facts: Facts) -> Iterator[Figure]:
+    rows = facts["ratios"]
+    caption = (
+        f"How many times as fast each study's winner is as the default and as each baseline, in {_of(rows)}. "
+        "Points are medians of round-by-round ratios, lines their 99% intervals; right of 1, ours is faster."
+    )
+    yield Figure("ratios", "Winners compared", caption, charts.ratios(rows))
+
+
+def _of_study(facts: Facts) -> Iterator[Figure]:
+    yield Figure("ratios", "The winner compared", _compared(facts), charts.ratios(facts["ratios"]))
+    yield Figure("roofline", "Roofline", _roofline(facts), charts.roofline(facts), (*_FIELDS, "moved"))
+    yield Figure("history", "Best so far, by trial", _history(facts), charts.history(facts), _FIELDS)
+    timed = charts.history(facts, over="at")
+    yield Figure("over-time", "Best so far, by wall time", _over_time(facts), timed, (*_FIELDS, "at"))
+    yield Figure("importance", "What the knobs explain", _importance(facts), charts.importance(facts))
+    for one in ordered_knobs(facts):
+        yield knob_figure(facts, one)
+    if facts["pair"]:
+        first, second = facts["pair"]
+        chart = charts.heatmap(facts, first, second)
+        names = {one["field"]: one["name"] for one in facts["knobs"]}
+        title = f"{names[first]} and {names[second]}"
+        caption = (
+            f"The best time of the trials with each pair of values of {title}, in times of the fastest trial: "
+            "1 is the fastest. Empty cells were not tried, or gave no correct kernel."
+        )
+        yield Figure("heatmap", f"Two knobs together: {title}", caption, chart, ("time", first, second))
+    fields = ("trial", "time", *(one["field"] for one in facts["knobs"]))
+    yield Figure("parallel", "The knobs of the best trials", _parallel(facts), charts.parallel(facts), fields)
+    yield Figure("verdicts", "How trials ended", _verdicts(facts), charts.verdicts(facts))
+    yield Figure("time", "Where the time went", _time(facts), charts.time(facts))
+    caption = (
+        "How each number goes along with the logarithm of the time, from the top: Pearson's correlation, Spearman's, "
+        "and Pearson's with the knobs held fixed. 1 and -1 are the strongest."
+    )
+    yield Figure("correlations", "Numbers that go along with the time", caption, charts.correlations(facts))
+    for event in facts["events"]:
+        chart = charts.cloud(facts, event["field"])
+        caption = f"The time of each correct trial over {event['words']}."
+        fields = ("trial", "time", "shown", event["field"])
+        yield Figure(f"event-{event['field']}", f"Time over {event['words']}", caption, chart, fields)
+
+
+def knob_figure(facts: Facts, one: Mapping[str, Any]) -> Figure:
+    """One knob: the time of all trials over its values."""
+    caption = f"The time of each correct trial over {one['name']}; the short lines are the medians." + _thinned(facts)
+    fields = ("trial", "time", "shown", one["field"])
+    chart = charts.knob(facts, one["field"]) if facts["best_time"] is not None else None
+    return Figure(f"knob-{one['field']}", one["name"], caption, chart, fields)
+
+
+def ordered_knobs(facts: Facts) -> list[Mapping[str, Any]]:
+    """Those that explain most first."""
+    order = [one["knob"] for one in facts["analysis"].get("knobs", [])]
+    place = {name: i for i, name in enumerate(order)}
+    return sorted(facts["knobs"], key=lambda one: place.get(one["name"], len(place)))
+
+
+def _compared(facts: Facts) -> str:
+    told = "; ".join(f"over {row['name']}: {row['words']}" for row in facts["ratios"])
+    return f"How many times as fast the winner is: {told}. Lines are 99% intervals."
+
+
+def _roofline(facts: Facts) -> str:
+    roof = facts["roofline"] or {}
+    unknown = [
+        what for what, key in (("peak", "peak_gflops"), ("memory's bandwidth", "bandwidth")) if not roof.get(key)
+    ]
+    missing = f" The {' and the '.join(unknown)} of this device are not known." if unknown else ""
+    where = (
+        "Bytes are those that were counted for each kernel."
+        if roof.get("counted")
+        else "All trials stand at the same place: bytes are the least that the operator must move."
+    )
+    return f"The rate of each correct trial below the bounds of the device. {where}{missing}"
+
+
+def _history(facts: Facts) -> str:
+    failed = sum(row["count"] for row in facts["verdicts"] if not row["good"])
+    lost = f" The crosses at the top are {counted(failed, 'trial')} without a time." if failed else ""
+    best = f" The fastest trial took {facts['best_time']:.4g} {facts['unit']['name']}." if facts["best_time"] else ""
+    kept = f" Of {facts['ended']} trials, {facts['kept']} are shown." if facts["kept"] < facts["ended"] else ""
+    return f"The time of each correct trial, and the best so far.{best}{lost}{kept}"
+
+
+def _over_time(facts: Facts) -> str:
+    breaks = facts["breaks"]
+    cut = f" {counted(breaks, 'break')} between runs {'is' if breaks == 1 else 'are'} left out." if breaks else ""
+    return f"The same by the time at which each trial ended, in seconds since the study began.{cut}"
+
+
+def _importance(facts: Facts) -> str:
+    told = [one for one in facts["analysis"].get("knobs", []) if one["knob"] in facts["analysis"]["important"]]
+    listed = ", ".join(f"{one['knob']} {one['share']:.0%}" for one in told)
+    return (
+        "How much of the differences in time each knob predicts, alone (the first part) and together with others: "
+        f"{listed}."
+    )
+
+
+def _parallel(facts: Facts) -> str:
+    count = facts["best_count"]
+    return (
+        f"A line for each of the best {counted(count, 'trial')}, through its value of every knob. "
+        "The dashed line is the fastest."
+    )
+
+
+def _verdicts(facts: Facts) -> str:
+    return (
+        "Trials by how they ended: " + ", ".join(f"{one['count']} {one['verdict']}" for one in facts["verdicts"]) + "."
+    )
+
+
+def _time(facts: Facts) -> str:
+    told = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in facts["time"]["parts"].items() if seconds > 0)
+    return f"Wall time of all runs, {facts['time']['total']:.1f} s: {told}."
+
+
+def _thinned(facts: Facts) -> str:
+
+    return f" Of the {facts['kept']} trials, {SHOWN} are drawn, the fastest among them." if facts["thinned"] else ""
+
+
+def _of(rows: Sequence[Mapping[str, Any]]) -> str:
+    return counted(len(rows), "comparison")

@@ -1,0 +1,125 @@
+"""A report as one page that needs nothing else: no other file, no network.
+
+Whatever comes out of a journal is somebody's text. The template escapes it; data for scripts stand in the page as
+JSON without a `<`; and the page's own policy lets only the scripts run that are written here.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.resources
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime, timezone
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from deepgen.folders import default_cache_folder
+from deepgen.report import tables
+from deepgen.report.charts import TRIALS, check_libraries
+from deepgen.report.facts import Facts
+from deepgen.report.figures import Figure, figures_of
+from deepgen.report.words import sentence, without_advice
+from deepgen.tuning.text import seconds_text
+
+_MANY = 2_000  # trials, above which charts are drawn on a canvas: a page of so many elements is slow
+
+
+def render(facts: Facts, live: Mapping[str, Any] | None = None) -> str:
+    """The page of a study, or of several.
+
+    `live` is for a page that follows its study: what its script needs to know (`serve/static/study.js`).
+    """
+    check_libraries()
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True,
+        loader=jinja2.FunctionLoader(_text),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"seconds": seconds_text, "moment": _moment, "sentence": sentence, "commands": _commands}
+    environment.globals |= {"without_advice": without_advice}
+    figures = figures_of(facts)
+    data: dict[str, Any] = {"charts": {figure.name: _spec(figure) for figure in figures}, "live": dict(live or {})}
+    if facts["kind"] == "study":
+        data |= {TRIALS: facts["trials"], "renderer": "canvas" if facts["kept"] > _MANY else "svg"}
+    return environment.get_template("page.html.j2").render(
+        facts=facts,
+        figures={figure.name: figure for figure in figures},
+        live=live,
+        tables=tables,
+        data=_embedded(data),
+        style=_text("page.css"),
+        vega=vega_script() if figures else "",
+        script=_text("page.js"),
+        policy=policy(live=live is not None),
+    )
+
+
+@cache
+def vega_script() -> str:
+    """Vega-Embed with all it needs, as the installed vl-convert has it. Kept on disk: to bundle it takes seconds."""
+    import vl_convert
+
+    file = default_cache_folder() / "view" / f"vega-{version('vl-convert-python')}.js"
+    with suppress(OSError):
+        return file.read_text(encoding="utf-8")
+    text: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
+    with suppress(OSError):  # a report needs no cache
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, fresh = tempfile.mkstemp(dir=file.parent)
+        os.close(descriptor)
+        Path(fresh).write_text(text, encoding="utf-8")
+        Path(fresh).replace(file)
+    return text
+
+
+def _spec(figure: Figure) -> dict[str, Any]:
+    """A chart as the page's script draws it: as wide as its place, without a title, and without data."""
+    spec = figure.chart.to_dict(validate=False)
+    spec.pop("title", None)
+    spec.pop("$schema", None)
+    spec |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+    spec["description"] = figure.described  # Vega labels a chart with it
+    return {"spec": spec, "fields": list(figure.fields)}
+
+
+def _embedded(data: Any) -> str:
+    """JSON that can stand in a page: it never ends the element that it is in."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@cache
+def policy(*, live: bool = False) -> str:
+    """Only these scripts run, and nothing is loaded; a live page has another one, and talks to where it came from."""
+    scripts = (_text("page.js"), vega_script())
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    own, connect = (" 'self'", " connect-src 'self';") if live else ("", "")
+    look = "style-src 'unsafe-inline'; img-src data:;"
+    return f"default-src 'none'; script-src {hashes}{own}; {look}{connect} base-uri 'none'"
+
+
+def _text(name: str) -> str:
+    return (importlib.resources.files("deepgen.report") / name).read_text(encoding="utf-8")
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _commands(text: str) -> Any:
+    """A sentence in which commands between backticks look like commands."""
+    import markupsafe
+
+    return markupsafe.Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(markupsafe.escape(text))))

@@ -1,0 +1,162 @@
+"""The application: which address gives what. Nothing in it runs a study's code, and nothing writes a journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from deepgen.report.page import policy
+from deepgen.report.serve.gate import POLICY, Gate, Rules
+from deepgen.report.serve.hub import Hub
+from deepgen.report.serve.pages import Pages
+from deepgen.report.serve.places import Runs, run_of
+from deepgen.vocabulary import DeepgenError
+
+# The only files that are served as they are.
+_SCRIPT, _STYLE = "text/javascript", "text/css"
+_STATIC = {"list.js": _SCRIPT, "live.js": _SCRIPT, "study.js": _SCRIPT, "list.css": _STYLE, "page.css": _STYLE}
+_MISSING, _CONFLICT, _UNREADABLE, _ENDING = 404, 409, 422, 503
+# A study that is only being made can be read a moment later.
+_LATER = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="2">'
+    '<title>deepgen</title><link rel="stylesheet" href="/static/page.css">'
+    '<p>{}</p><p><a href="/">All studies</a></p></html>'
+)
+
+
+@dataclass(frozen=True)
+class Means:
+    """What the server works with and what lies further up: cluster runs, and how a study or a run is stopped.
+
+    `stop` gives a sentence that says how it ended. None: nobody may stop anything here.
+    """
+
+    runs: Runs
+    stop: Callable[[Path], str] | None = None
+
+
+def make(root: Path, means: Means, rules: Rules) -> tuple[ASGIApp, Hub]:
+    """The application for a folder, and its hub, which whoever runs the application closes at the end."""
+    hub = Hub(root, means.runs)
+    views = _Views(hub, means)
+    routes = [
+        Route("/", views.overview),
+        Route("/static/{file}", views.static),
+        Route("/events", views.events),
+        Route("/events/{name:path}", views.study_events),
+        Route("/study/{name:path}", views.study),
+        Route("/stop/study/{name:path}", views.stop_study, methods=["POST"]),
+        Route("/stop/run/{name:path}", views.stop_run, methods=["POST"]),
+    ]
+
+    @asynccontextmanager
+    async def reading(app: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(hub.run())
+        try:
+            yield
+        finally:
+            hub.close()
+            task.cancel()
+
+    handlers = {_MISSING: _not_here}
+    return Gate(Starlette(routes=routes, lifespan=reading, exception_handlers=handlers), rules), hub
+
+
+class _Views:
+    """The answers."""
+
+    def __init__(self, hub: Hub, means: Means) -> None:
+        self._hub, self._means = hub, means
+        self._pages = Pages(hub, may_stop=means.stop is not None)
+
+    async def overview(self, request: Request) -> Response:
+        page = _file("list.html").replace("{{stop}}", "yes" if self._means.stop else "")
+        return HTMLResponse(page)
+
+    async def static(self, request: Request) -> Response:
+        kind = _STATIC.get(request.path_params["file"])
+        if kind is None:
+            return _missing("no such file")
+        return Response(_file(request.path_params["file"]), media_type=kind)
+
+    async def events(self, request: Request) -> Response:
+        return _stream(self._hub.overview())
+
+    async def study_events(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if await self._folder(name) is None:
+            return _missing("no such study")
+        last = request.headers.get("last-event-id") or request.query_params.get("last")
+        return _stream(self._hub.study(name, last))
+
+    async def study(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if await self._folder(name) is None:
+            return _missing("no such study")
+        try:
+            html = await self._hub.before_end(self._pages.get(name, newest="newest" in request.query_params))
+        except DeepgenError as error:
+            return HTMLResponse(_LATER.format(escape(str(error))), _UNREADABLE)
+        if html is None:
+            return PlainTextResponse("deepgen: the server is ending\n", _ENDING)
+        return HTMLResponse(html, headers={POLICY: policy(live=True)})
+
+    async def stop_study(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if run_of(name) is not None:
+            return _said("this study is part of a cluster run, which is stopped as a whole", _CONFLICT)
+        return await self._stop(await self._folder(name), "no such study")
+
+    async def stop_run(self, request: Request) -> Response:
+        await self._hub.refresh()
+        return await self._stop(self._hub.state.run_folders.get(request.path_params["name"]), "no such run")
+
+    async def _stop(self, folder: Path | None, otherwise: str) -> Response:
+        if folder is None or self._means.stop is None:
+            return _missing(otherwise if self._means.stop else "nothing can be stopped here: it is read-only")
+        try:
+            return _said(await asyncio.to_thread(self._means.stop, folder))
+        except DeepgenError as error:
+            return _said(str(error), _CONFLICT)
+
+    async def _folder(self, name: str) -> Path | None:
+        """Of a study by its name. Names are looked up and never part of a path, so none leads outside."""
+        if name not in self._hub.state.studies:
+            await self._hub.refresh()
+        seen = self._hub.state.studies.get(name)
+        return None if seen is None else seen.folder
+
+
+def _stream(events: AsyncIterator[str]) -> Response:
+    return StreamingResponse(events, media_type="text/event-stream")
+
+
+def _said(sentence: str, status: int = 200) -> Response:
+    return JSONResponse({"said": sentence}, status)
+
+
+def _missing(what: str) -> Response:
+    return PlainTextResponse(f"deepgen: {what}\n", _MISSING)
+
+
+async def _not_here(request: Request, error: Exception) -> Response:
+    return _missing("no such page")
+
+
+def _file(name: str) -> str:
+    package, place = ("deepgen.report", ".") if name == "page.css" else (__package__, "static")
+    return (files(package) / place / name).read_text(encoding="utf-8")
+
+
+__all__ = ["Means", "Rules", "make"]

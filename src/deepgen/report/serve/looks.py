@@ -1,0 +1,193 @@
+"""One look at a study, a cluster run or the results of a bundle: what a page shows of it, as JSON.
+
+A study that runs, or that somebody has open, is followed: of each look only the trials that ended since are read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from deepgen.engines.bundle_results import MOST_BYTES
+from deepgen.report.serve.places import Mark
+from deepgen.tuning.definition import STRANGE, check_trial
+from deepgen.tuning.glance import glance, known_shapes
+from deepgen.tuning.journal import Journal
+from deepgen.tuning.text import bound_text, knob_text, rate_text, seconds_text
+from deepgen.vocabulary import DeepgenError, JsonObject, Trial, foreign
+
+_MOST_DETAIL = 300  # letters of what a compiler said
+_HEAD_BYTES = 1 << 16  # of the first line of results
+_FINALS = b'{"finals"'
+_RUNNING = ("running", "starting")
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where trials of a study were measured, and the last one there."""
+
+    host: str
+    device: str
+    trials: int
+    last: int
+    at: float
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The ended trials of a study in the order in which they were seen; each is a JSON text.
+
+    `epoch` is drawn anew whenever they are read from the beginning: a place in the list counts within an epoch only.
+    """
+
+    epoch: str = field(default_factory=lambda: secrets.token_hex(4))
+    texts: tuple[str, ...] = ()
+    first: int = 0  # the lowest id that has not ended
+    beyond: frozenset[int] = frozenset()  # ended ids above it
+    devices: Mapping[tuple[str, str], Device] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A study at the last look."""
+
+    id: str  # in addresses
+    name: str  # for people
+    folder: Path
+    mark: Mark | None = field(default=None, compare=False)
+    row: str = "{}"  # JSON
+    running: bool = False
+    checked: bool = field(default=False, compare=False)  # whether every row was looked at
+    followed: bool = False
+    trials: Trials | None = None  # of a followed study that can be read
+
+
+def look(before: Seen, mark: Mark | None, *, whole: bool, follow: bool) -> Seen:
+    """The study now. `whole` looks at every row, and so finds all damage; `follow` reads its new trials."""
+    told: dict[str, Any] = glance(before.folder, whole=whole)
+    running = told["state"] in _RUNNING
+    followed = follow or running or before.followed
+    trials = None
+    if followed and "why" not in told:
+        done = sum(told["trials"].values())
+        try:
+            trials = _followed(before.folder, before.trials or Trials(), done, anew=bool(told.get("damage")))
+        except DeepgenError as error:
+            told = {"state": "unreadable", "why": str(error)}
+    row = _text({"id": before.id, "name": before.name, **_row(told, trials)})
+    return replace(
+        before, mark=mark, row=row, running=running, checked=whole and not running, followed=followed, trials=trials
+    )
+
+
+def _row(told: Mapping[str, Any], trials: Trials | None) -> JsonObject:
+    """A line of the list of studies, in the words of `deepgen status`."""
+    if "why" in told:
+        return {"state": told["state"], "why": told["why"]}
+    best, pid = told["best"], told["pid"]
+    devices = () if trials is None else sorted(trials.devices.values(), key=lambda one: (one.host, one.device))
+    return {
+        "state": "damaged" if told.get("damage") and pid is None else told["state"],
+        "why": told.get("damage"),
+        "pid": pid,
+        "what": told["operator"],
+        "target": told["target"],
+        "done": sum(told["trials"].values()),
+        "budget": told["budget"],
+        "verdicts": told["trials"],
+        "best": best and f"{rate_text(best)}, {seconds_text(best['seconds'])}{bound_text(best)}",
+        "devices": [vars(one) for one in devices] if pid is not None else [],
+    }
+
+
+def _followed(folder: Path, before: Trials, done: int, *, anew: bool) -> Trials:
+    """With the trials that ended since; from the beginning where the journal is not the one that was followed."""
+    with foreign.shaped(str(folder), STRANGE), Journal(folder) as journal:
+        words = known_shapes(journal.definition(), glance=True)[0]
+        after = before if anew else _with(before, journal.ended_from(before.first), words)
+        if anew or len(after.texts) < done:
+            after = _with(Trials(), journal.ended_from(0), words)
+    return after
+
+
+def _with(before: Trials, ended: list[tuple[Trial, float]], words: Any) -> Trials:
+    fresh = [(check_trial(trial), at) for trial, at in ended if trial.id not in before.beyond]
+    if not fresh:
+        return before
+    devices = dict(before.devices)
+    for trial, at in fresh:
+        where = _device(trial)
+        count = devices[where].trials if where in devices else 0
+        devices[where] = Device(*where, count + 1, trial.id, at)
+    beyond = set(before.beyond) | {trial.id for trial, _ in fresh}
+    first = before.first
+    while first in beyond:
+        beyond.remove(first)
+        first += 1
+    texts = (*before.texts, *(_trial_text(trial, at, words) for trial, at in fresh))
+    return replace(before, texts=texts, first=first, beyond=frozenset(beyond), devices=devices)
+
+
+def _trial_text(trial: Trial, at: float, words: Any) -> str:
+    measured, seconds = trial.measurement, trial.seconds
+    seconds = seconds if seconds is not None and math.isfinite(seconds) else None
+    return json.dumps(
+        {
+            "trial": trial.id,
+            "verdict": measured.verdict.value,
+            "words": words.verdict_text(measured.verdict.value),
+            "seconds": seconds,
+            "time": seconds_text(seconds),
+            "at": at if math.isfinite(at) else 0.0,
+            "detail": measured.detail[:_MOST_DETAIL],
+            "knobs": {name: knob_text(value) for name, value in trial.config.items()},
+        }
+    )
+
+
+def _device(trial: Trial) -> tuple[str, str]:
+    """The host and the device that measured a trial; the conditions say so on a cluster."""
+    known = trial.measurement.conditions
+    card, slot = known.get("card"), known.get("slot")
+    device = f"card {card}" if card is not None else f"slot {slot}" if slot is not None else ""
+    return str(known.get("host") or socket.gethostname())[:100], device[:100]
+
+
+def bundle_row(path: Path, id: str) -> str | None:
+    """Results of a bundle that is measured: its head, and how many trials there are so far; None for another file."""
+    lines, finals = 0, False
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            return None
+        with path.open("rb") as file:
+            head = foreign.parse(file.readline(_HEAD_BYTES), str(path))
+            for line in file:
+                lines += line.endswith(b"\n")
+                finals |= line.startswith(_FINALS)
+        row: JsonObject = {key: str(head[key]) for key in ("study", "device", "bundle")}
+    except (OSError, DeepgenError, KeyError, TypeError):
+        return None
+    return _text({"id": id, "name": path.name, **row, "done": lines - finals, "finals": finals})
+
+
+def run_row(path: Path, id: str, read: Callable[[Path], JsonObject]) -> str:
+    """A cluster run, as the function tells it that knows them."""
+    try:
+        return _text({"id": id, "name": path.name, **read(path)})
+    except (DeepgenError, OSError) as error:
+        told: JsonObject = {"state": "unreadable", "pid": None, "note": str(error), "groups": []}
+        return _text({"id": id, "name": path.name, **told})
+
+
+def _text(row: JsonObject) -> str:
+    try:
+        return json.dumps(row, allow_nan=False)
+    except ValueError:
+        why = "it holds numbers that are not finite"
+        return json.dumps({**{key: row[key] for key in ("id", "name")}, "state": "unreadable", "why": why})

@@ -1,0 +1,112 @@
+"""What there is to show in a folder, and how it is known without reading that something of it has changed."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepgen.tuning.journal import FILE, holder
+from deepgen.vocabulary import JsonObject, digest
+
+# Of files: their number, size and time of change; and the process that writes them.
+Mark = tuple[Any, ...]
+_FILES = (FILE, f"{FILE}-wal")
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@,-]*")
+_FRESH = 0.1  # seconds: a file that changed so shortly before it was looked at may change again with the same time
+_FRESH_MARK: Mark = ("fresh",)  # unlike any other, and itself looked at again
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What is known of cluster runs, whose code lies further up."""
+
+    marker: str  # the file by which the folder of a run is known
+    mark: Callable[[Path], Mark]
+    row: Callable[[Path], JsonObject]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Studies, cluster runs and results of bundles below `top`, by the ids that addresses use."""
+
+    top: Path
+    studies: Mapping[str, Path]
+    runs: Mapping[str, Path]
+    bundles: Mapping[str, Path]
+
+
+def find(root: Path, runs: Runs) -> Places:
+    """What lies in a folder, or is the folder. Links are not followed, so nothing outside it is found."""
+    alone = _is_study(root) or _is_run(root, runs)
+    top = root.parent if alone else root
+    here = [root] if alone else [*_folders(root)]
+    found = [path for path in here if _is_run(path, runs)]
+    inside = [study for run in found for group in _folders(run) for study in _folders(group)]
+    bundles = [] if alone else [path for path in sorted(root.glob("*.jsonl")) if _is_file(path)]
+
+    def by_id(paths: list[Path]) -> dict[str, Path]:
+        return {_id(path.relative_to(top)): path for path in paths}
+
+    return Places(top, by_id([path for path in (*here, *inside) if _is_study(path)]), by_id(found), by_id(bundles))
+
+
+def run_of(study: str) -> str | None:
+    """The cluster run that a study is part of, by their ids."""
+    return study.partition("/")[0] if "/" in study else None
+
+
+def study_mark(folder: Path, now: Callable[[], float] = time.time) -> Mark:
+    """Differs from that of any earlier state of the study."""
+    files = [file_mark(folder / name, now) for name in _FILES]
+    return _FRESH_MARK if _FRESH_MARK in files else (holder(folder), *files)
+
+
+def file_mark(path: Path, now: Callable[[], float] = time.time) -> Mark:
+    try:
+        about = path.stat()
+    except OSError:
+        return ()
+    if not about.st_size:
+        return ()  # readers may leave an empty log behind
+    age = now() - about.st_mtime
+    return _FRESH_MARK if 0 <= age < _FRESH else (about.st_ino, about.st_size, about.st_mtime_ns)
+
+
+def changed(before: Mark | None, after: Mark | None) -> bool:
+    return before != after or is_fresh(after)
+
+
+def is_fresh(mark: Mark | None) -> bool:
+    """Whether it may change again with the same mark."""
+    return mark == _FRESH_MARK
+
+
+def _id(path: Path) -> str:
+    """Its path. A part that would have to be written in another way there is not used."""
+    return "/".join(part if _PLAIN.fullmatch(part) else digest(part, 12) for part in path.parts)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return
+    yield from (folder / name for name in names)
+
+
+def _is_study(folder: Path) -> bool:
+    return _is_file(folder / FILE)
+
+
+def _is_run(folder: Path, runs: Runs) -> bool:
+    return _is_file(folder / runs.marker)
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()

@@ -1,0 +1,106 @@
+"""The process that serves: its address, its token, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from deepgen.report.serve.app import Means, make
+from deepgen.report.serve.gate import Rules
+from deepgen.report.serve.hub import Hub
+from deepgen.tuning import trust
+from deepgen.vocabulary import BadInput, DeepgenError
+
+_LAST_WORDS = 2  # seconds that streams have to end
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at that address; raises in a sentence where that cannot be."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise BadInput(f"--host {host} is no address: {error.strerror}", allowed="such as 127.0.0.1") from error
+    family, kind, protocol, _, address = found[0]
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind(address)
+    except OSError as error:
+        made.close()
+        if error.errno == errno.EADDRINUSE:
+            what = f"port {port} of {host} is in use"
+            raise DeepgenError(f"{what}: choose another with --port, or any that is free with --port 0") from error
+        raise BadInput(f"cannot listen at {host} port {port}: {error.strerror}", allowed="another --host") from error
+    return made
+
+
+def rules_for(root: Path, made: socket.socket, host: str, *, read_only: bool) -> Rules:
+    """The token is the same whenever the same user serves the same folder, so that open pages survive a restart.
+
+    It comes from the key that only this user can read. Who has no place for a key gets a new token each time.
+    """
+    token = trust.sign(["deepgen serve", str(root), "to look" if read_only else "to look and to stop"])
+    loopback = ipaddress.ip_address(made.getsockname()[0]).is_loopback
+    names = () if loopback else (host.lower(), socket.gethostname().lower(), socket.getfqdn().lower())
+    return Rules(token or secrets.token_hex(32), names, loopback)
+
+
+def address(made: socket.socket, host: str, rules: Rules) -> str:
+    """Where a browser finds it."""
+    place, port = made.getsockname()[:2]
+    if ipaddress.ip_address(place).is_unspecified:
+        host = socket.gethostname()
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={rules.token}"
+
+
+def serve(
+    root: Path,
+    means: Means,
+    rules: Rules,
+    made: socket.socket,
+    ready: Callable[[], None],
+    end: threading.Event | None = None,
+) -> None:
+    """Serve until Ctrl-C or SIGTERM, or until the event is set; `ready` is called once it answers."""
+    app, hub = make(root, means, rules)
+    config = uvicorn.Config(
+        app,
+        log_level="critical",
+        access_log=False,  # addresses hold the token
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=_LAST_WORDS,
+    )
+    asyncio.run(_Server(config, hub, ready, end or threading.Event()).serve(sockets=[made]))
+
+
+class _Server(uvicorn.Server):
+    """Ends its streams first, which would be waited for otherwise."""
+
+    def __init__(self, config: uvicorn.Config, hub: Hub, ready: Callable[[], None], end: threading.Event) -> None:
+        super().__init__(config)
+        self._hub, self._ready, self._end = hub, ready, end
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._end.is_set()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit  # the second time
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._hub.close()
+        await super().shutdown(sockets)

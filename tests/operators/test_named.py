@@ -1,0 +1,156 @@
+"""Operators that are told by expressions compute what their names say, by definitions that share nothing with them."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deepgen as dg
+from deepgen.operators import OPERATORS
+from deepgen.operators.named.base import Named
+from deepgen.vocabulary import BadInput
+
+LAST, FIRST = "last", "first"
+
+
+def channels_first(x: Any, weight: Any, layout: str, *, transposed: bool = False) -> tuple[Any, Any]:
+    """x as N x C x space, and weight as CO x CI x taps (CI x CO x taps if transposed)."""
+    if layout == FIRST:
+        return x, weight
+    taps = list(range(weight.ndim - 2))
+    order = [weight.ndim - 2, weight.ndim - 1] if transposed else [weight.ndim - 1, weight.ndim - 2]
+    return np.moveaxis(x, -1, 1), weight.transpose([*order, *taps])
+
+
+def convolved(x: Any, weight: Any, stride: int, pad: int, dilation: int, groups: int = 1) -> Any:
+    space, taps = x.ndim - 2, weight.shape[2:]
+    padded = np.pad(x, [(0, 0), (0, 0), *[(pad, pad)] * space])
+    sizes = [(padded.shape[2 + d] - (taps[d] - 1) * dilation - 1) // stride + 1 for d in range(space)]
+    y = np.zeros((x.shape[0], weight.shape[0], *sizes))
+    per_group, own = weight.shape[0] // groups, weight.shape[1]
+    for tap in product(*map(range, taps)):
+        ends = [(t * dilation, t * dilation + (n - 1) * stride + 1) for t, n in zip(tap, sizes, strict=True)]
+        met = padded[(slice(None), slice(None), *(slice(a, b, stride) for a, b in ends))]
+        for out in range(weight.shape[0]):
+            channels = slice(out // per_group * own, out // per_group * own + own)
+            y[:, out] += np.tensordot(weight[(out, slice(None), *tap)], met[:, channels], (0, 1))
+    return y
+
+
+def scattered(x: Any, weight: Any, stride: int, pad: int, dilation: int, out_pad: int) -> Any:
+    """Each pixel adds its filter to the result."""
+    n, _, height, width = x.shape
+    reach = (weight.shape[2] - 1) * dilation + 1
+    whole = np.zeros((n, weight.shape[1], *((s - 1) * stride + reach + out_pad for s in (height, width))))
+    for h, w, r, s in product(range(height), range(width), *map(range, weight.shape[2:])):
+        whole[:, :, h * stride + r * dilation, w * stride + s * dilation] += x[:, :, h, w] @ weight[:, :, r, s]
+    return whole[:, :, pad : whole.shape[2] - pad, pad : whole.shape[3] - pad]
+
+
+def answer(operator: Any) -> tuple[dict[str, Any], Any]:
+    inputs = operator.inputs(5)
+    (found,) = operator.reference(inputs).values()
+    return inputs, found.values
+
+
+@pytest.mark.parametrize("layout", [LAST, FIRST])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("c1d", {"N": 2, "L": 17, "CI": 3, "CO": 4, "k": 3, "stride": 2, "pad": 4, "dilation": 3}),
+        ("dil", {"N": 2, "H": 9, "W": 8, "CI": 4, "CO": 6, "k": 3, "pad": 2, "groups": 2}),
+        ("dil", {"N": 1, "H": 5, "W": 8, "CI": 2, "CO": 3, "k": 2, "stride": 3, "dilation": 1}),
+        ("c3d", {"N": 1, "D": 4, "H": 5, "W": 6, "CI": 2, "CO": 3, "k": 3, "stride": 2, "pad": 1}),
+        ("dep", {"N": 2, "H": 6, "W": 7, "C": 3, "k": 3, "pad": 1}),
+    ],
+)
+def test_convolutions(name: str, words: dict[str, int], layout: str) -> None:
+    choices = {word.name: word.choices for word in OPERATORS.get(name).words}["layout"]
+    operator = dg.operator(name, **words, dtype="f64", layout=choices[layout == FIRST])
+    inputs, got = answer(operator)
+    x, weight = inputs["x"], inputs["weight"]
+    if name == "dep":  # one input channel for each filter
+        weight = weight[:, None] if layout == FIRST else weight[..., None, :]
+    x, weight = channels_first(x, weight, layout)
+    usual = {"stride": 1, "pad": 0, "dilation": 2 if name == "dil" else 1}
+    told = [words.get(word, value) for word, value in usual.items()]
+    want = convolved(x, weight, *told, groups=words.get("groups", words.get("C", 1)))
+    np.testing.assert_allclose(got if layout == FIRST else np.moveaxis(got, -1, 1), want, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("layout", [LAST, FIRST])
+@pytest.mark.parametrize(
+    ("stride", "pad", "dilation", "out_pad"), [(1, 1, 1, 0), (2, 1, 1, 1), (3, 0, 2, 2), (2, 3, 2, 0)]
+)
+def test_a_transposed_convolution(stride: int, pad: int, dilation: int, out_pad: int, layout: str) -> None:
+    words = {"stride": stride, "pad": pad, "dilation": dilation, "out_pad": out_pad}
+    operator = dg.operator(
+        "t2d", N=2, H=5, W=4, CI=3, CO=2, k=3, **words, dtype="f64", layout="nhwc" if layout == LAST else "nchw"
+    )
+    inputs, got = answer(operator)
+    x, weight = channels_first(inputs["x"], inputs["weight"], layout, transposed=True)
+    want = scattered(x, weight, stride, pad, dilation, out_pad)
+    np.testing.assert_allclose(got if layout == FIRST else np.moveaxis(got, -1, 1), want, rtol=1e-11, atol=1e-12)
+
+
+def test_products_and_rows() -> None:
+    inputs, got = answer(dg.operator("bmm", B=3, M=4, N=5, K=6, dtype="f64"))
+    np.testing.assert_allclose(got, inputs["A"] @ inputs["B"].swapaxes(1, 2), rtol=1e-12)
+    inputs, got = answer(
+        dg.operator("bmm", B=3, M=4, N=5, K=6, dtype="f64", layout="nn", epilogue="bias,residual,relu")
+    )
+    want = np.maximum(inputs["A"] @ inputs["B"] + inputs["bias"] + inputs["residual"], 0)
+    np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+    inputs, got = answer(dg.operator("gemv", M=4, K=6, dtype="f64"))
+    np.testing.assert_allclose(got, inputs["A"] @ inputs["x"], rtol=1e-12)
+    for axis in range(3):
+        inputs, got = answer(dg.operator("scan", M=3, N=4, K=5, axis=str(axis), dtype="f64"))
+        np.testing.assert_allclose(got, inputs["x"].cumsum(axis), rtol=1e-12)
+    for name, want_of in (("mean", np.mean), ("var", np.var)):
+        inputs, got = answer(dg.operator(name, rows=4, cols=9, dtype="f64"))
+        np.testing.assert_allclose(got, want_of(inputs["x"], axis=1), rtol=1e-12)
+    inputs, got = answer(dg.operator("layer_norm", rows=4, cols=9, dtype="f64"))
+    x = inputs["x"]
+    spread = np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
+    want = (x - x.mean(axis=1, keepdims=True)) / spread * inputs["gamma"] + inputs["beta"]
+    np.testing.assert_allclose(got, want, rtol=1e-12)
+    inputs, got = answer(dg.operator("rms_norm", rows=4, cols=9, dtype="f64", eps=0.5))
+    size = np.sqrt(np.square(inputs["x"]).mean(axis=1, keepdims=True) + 0.5)
+    np.testing.assert_allclose(got, inputs["x"] / size * inputs["gamma"], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "says"),
+    [
+        ("dep", {"N": 1, "H": 5, "W": 5, "C": 3}, "needs a value for k"),
+        ("dep", {"N": 1, "H": 5, "W": 5, "C": 3, "k": 9}, "a filter that reaches over 9"),
+        ("dil", {"N": 1, "H": 5, "W": 5, "CI": 3, "CO": 4, "k": 1, "groups": 2}, "a divisor of both"),
+        ("t2d", {"N": 1, "H": 5, "W": 5, "CI": 3, "CO": 4, "k": 1, "out_pad": 1}, "out_pad below stride"),
+        ("gemv", {"M": 3, "K": 4, "epilogue": "bias,sqrt"}, "unknown step 'sqrt'"),
+        ("gemv", {"M": 3, "K": 4, "epilogue": "bias,bias"}, "bias is given twice"),
+        ("gemv", {"M": 3, "K": 4, "dtype": "i8", "epilogue": "gelu"}, "with an element of i32"),
+        ("gemv", {"M": 3, "K": 4, "N": 5}, "has no parameter 'N'"),
+        ("gemm", {"M": 3, "N": 4, "K": 5, "epilogue": "relu,bias"}, "or bias and one of them"),
+        ("expression", {}, "an expression has no words"),
+    ],
+)
+def test_words_that_do_not_fit_are_told(name: str, words: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput) as told:
+        dg.operator(name, **words)
+    assert says in str(told.value)
+
+
+def test_an_epilogue_of_gemm_is_said_again() -> None:
+    made = dg.operator("gemm", M=3, N=4, K=5, epilogue="bias,gelu")
+    assert dg.operator("gemm", **made.said()) == made and made == dg.gemm(3, 4, 5, bias=True, activation="gelu")
+
+
+def test_every_named_operator_is_described_by_its_words() -> None:
+    for kind in (OPERATORS.get(name) for name in OPERATORS.own):
+        if issubclass(kind, Named):
+            sizes = {word.name: 8 if word.name != "k" else 1 for word in kind.words if word.needed}
+            made = kind.make(sizes)
+            assert kind.make(made.said()) == made and made.describe().startswith(kind.name)

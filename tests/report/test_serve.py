@@ -1,0 +1,318 @@
+"""Studies in the browser: who is let in, what viewers are sent, and that nothing of it disturbs a study."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import signal
+import socket
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from served import PATIENCE, Served, Writer, run, serving, started, watching
+
+import deepgen as dg
+from conftest import HOSTILE
+from deepgen.cli.main import main
+from deepgen.cluster.folder import Definition, GroupProgress, RunFolder, RunProgress
+from deepgen.cluster.model import Cluster, GroupTask, Host, WorkGroup
+from deepgen.report.serve import hub, looks, server
+from deepgen.report.serve.gate import Rules
+from deepgen.tuning.journal import FILE
+from deepgen.vocabulary import Verdict
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study."""
+    out = tmp_path_factory.mktemp("tuned")
+    return dg.tune(dg.gemm(64, 64, 64), target="sim", trials=4, out=out, progress=False).folder
+
+
+@pytest.fixture
+def studies(tuned: Path, tmp_path: Path) -> Path:
+    """A folder with that study, and another one beside the folder."""
+    shutil.copytree(tuned, tmp_path / "studies/one")
+    shutil.copytree(tuned, tmp_path / "secret")
+    (tmp_path / "studies/link").symlink_to(tmp_path / "secret")
+    return tmp_path / "studies"
+
+
+@pytest.fixture
+def served(studies: Path) -> Iterator[Served]:
+    with serving(studies) as found:
+        yield found
+
+
+# Who is let in
+
+
+def test_a_token_is_exchanged_for_a_cookie(served: Served) -> None:
+    assert served.ask("/", cookie="").status == 403
+    wrong = served.ask(f"/?token={'0' * 64}", cookie="")
+    assert wrong.status == 403 and "set-cookie" not in wrong.headers
+    right = served.ask(f"/?token={served.rules.token}", cookie="")
+    assert right.status == 200 and served.rules.token not in right.text
+    cookie = right.headers["set-cookie"].lower()
+    assert served.cookie in cookie and "httponly" in cookie and "samesite=strict" in cookie
+    assert served.rules.token not in cookie
+    assert served.ask("/").status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/events", "/events/one", "/study/one", "/static/list.js"])
+def test_nothing_is_shown_without_the_token(served: Served, path: str) -> None:
+    for cookie in ("", "deepgen=1", served.cookie[:-1], served.cookie.replace("=", "=x")):
+        assert served.ask(path, cookie=cookie).status == 403
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "192.0.2.1", "@", "[", ""]
+)
+def test_a_name_that_was_made_to_lead_here_is_refused(served: Served, host: str) -> None:
+    assert 400 <= served.ask("/", host=host).status < 500
+
+
+def test_a_tunnel_or_another_name_of_this_machine_is_fine(served: Served) -> None:
+    for host in ("localhost:9999", "127.0.0.1:1", "[::1]:8765", "LOCALHOST"):
+        assert served.ask("/", host=host).status == 200
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://localhost", ""])
+def test_a_page_of_another_site_stops_nothing(served: Served, studies: Path, origin: str) -> None:
+    with Writer(studies / "one"):
+        assert served.ask("/stop/study/one", "POST", origin=origin).status == 403
+    if origin:
+        assert served.ask("/events", origin=origin).status == 403
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/study/../secret",
+        "/study/..%2fsecret",
+        "/study/%2e%2e/secret",
+        "/study//etc/passwd",
+        "/study/link",
+        "/study/one/../../secret",
+        "/study/one%00",
+        "/events/../secret",
+        "/static/..%2fapp.py",
+        "/static/../app.py",
+        "/nothing",
+    ],
+)
+def test_nothing_outside_the_folder_is_shown(served: Served, path: str) -> None:
+    assert served.ask(path).status == 404
+
+
+def test_pages_run_only_our_scripts_and_stand_in_no_frame(served: Served) -> None:
+    for path in ("/", "/study/one", "/nothing"):
+        headers = served.ask(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+        assert "unsafe-eval" not in policy and "script-src 'unsafe-inline'" not in policy
+        assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_read_only_has_another_token_and_no_button(studies: Path, served: Served) -> None:
+    with serving(studies, may_stop=False) as reading, Writer(studies / "one"):
+        assert reading.rules.token != served.rules.token
+        assert reading.ask("/stop/study/one", "POST").status == 404
+        assert 'data-stop=""' in reading.ask("/").text and "data-stop=" not in reading.ask("/study/one").text
+        assert 'data-stop="/stop/study/one"' in served.ask("/study/one").text
+
+
+# What viewers are sent
+
+
+def test_hostile_texts_stay_texts(served: Served, studies: Path) -> None:
+    with Writer(studies / "one") as writer:
+        writer.end(1, Verdict.BUILD_FAILED, HOSTILE, host=HOSTILE)
+        writer.journal.note(HOSTILE)
+        page = served.ask("/study/one").text
+    assert "alert(1)" in page and HOSTILE not in page and "<img src=x" not in page
+
+    async def seen() -> None:
+        async with watching(served, "/events/one") as viewer:
+            data = await viewer.next("trials")
+            assert data["trials"][-1]["detail"] == HOSTILE
+
+    run(seen())
+
+
+def test_fifty_viewers_get_everything_and_are_read_for_once(
+    served: Served, studies: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[float] = []
+    read = looks.look
+
+    def counted(*args: object, **options: object) -> looks.Seen:
+        reads.append(time.monotonic())
+        return read(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(looks, "look", counted)
+
+    async def all_of_it() -> list[list[int]]:
+        async with AsyncExitStack() as stack:
+            viewers = [await stack.enter_async_context(watching(served, "/events/one")) for _ in range(50)]
+            await asyncio.gather(*(viewer.until_trials(4) for viewer in viewers))
+            with Writer(studies / "one") as writer:
+                for count in range(5, 13):
+                    await asyncio.to_thread(writer.end)
+                    await asyncio.gather(*(viewer.until_trials(count) for viewer in viewers))
+            return [viewer.trials for viewer in viewers]
+
+    began = time.monotonic()
+    trials = run(all_of_it())
+    assert [sorted(one) for one in trials] == [list(range(12))] * 50
+    # As often as for a single viewer: never two within one pause, but for the first look at its trials.
+    assert len(reads) <= (time.monotonic() - began) / hub.PAUSE + 3
+
+
+def test_who_comes_back_is_sent_what_is_new(served: Served, studies: Path) -> None:
+    async def seen() -> None:
+        async with watching(served, "/events/one") as viewer:
+            await viewer.until_trials(4)
+        with Writer(studies / "one") as writer:
+            writer.end(2)
+        async with watching(served, "/events/one", viewer.last or "") as back:
+            data = await back.next("trials")
+            assert [one["trial"] for one in data["trials"]] == [4, 5] and not data["again"]
+        async with watching(served, "/events/one", "another-3") as stranger:
+            data = await stranger.next("trials")
+            assert len(data["trials"]) == 6 and data["again"]
+
+    run(seen())
+
+
+def test_the_same_address_serves_after_a_restart(studies: Path) -> None:
+    with serving(studies) as first:
+        pass
+    with serving(studies, port=first.port) as again:
+        assert again.cookie == first.cookie
+        assert first.ask("/").status == 200
+
+
+def test_the_list_tells_states_devices_runs_and_bundles(served: Served, studies: Path) -> None:
+    shutil.copytree(studies / "one", studies / "harmed")
+    with sqlite3.connect(studies / "harmed" / FILE) as db:
+        db.execute("UPDATE trials SET done_at = done_at + 1 WHERE id = 2")
+    db.close()
+    (studies / "broken <b>").mkdir()
+    (studies / "broken <b>" / FILE).write_text("no journal")
+    host = Host("192.0.2.10", "/home/me/deepgen", "me")
+    run = RunFolder(studies / "run")
+    group = WorkGroup("a100", "sim", host, host, (GroupTask("a.toml", "a"),), devices=(0, 3))
+    run.define(Definition(Cluster("/cluster.toml", (group,))))
+    run.tell(RunProgress("running", "1 group", {"a100": GroupProgress(1, 1, "gemm", "searching: 3/9 trials")}))
+    shutil.copytree(studies / "one", studies / "run/a100/inner")
+    (studies / "b.results.jsonl").write_text('{"bundle": "b", "study": "one", "device": "d"}\n{"trial": 1}\n{"tri')
+
+    async def seen() -> None:
+        async with watching(served, "/events") as viewer:
+            data = await viewer.next("all")
+            states = {row["name"]: row["state"] for row in data["studies"]}
+            (told,) = data["runs"]
+            assert told["state"] == "stopped"  # its driver does not run
+            (group,) = told["groups"]
+            assert (group["builder"], group["devices"]) == ("me@192.0.2.10", [0, 3])
+            assert group["line"] == "searching: 3/9 trials"
+            (bundle,) = data["bundles"]
+            assert (bundle["done"], bundle["finals"]) == (1, False)
+            # Damage is looked for when there is nothing else to do.
+            while states.get("harmed") != "damaged":
+                data = await viewer.next("some")
+                states |= {row["name"]: row["state"] for row in data["studies"]}
+            assert states == {
+                "one": "finished",
+                "harmed": "damaged",
+                "broken <b>": "unreadable",
+                "run/a100/inner": "finished",
+            }
+            with Writer(studies / "one") as writer:
+                writer.end(1, host="gpu-1", card="7")
+                ended: list[dict[str, object]] = []
+                while not ended:
+                    data = await viewer.next("some")
+                    ended += data["trials"]
+            (row,) = data["studies"]
+            assert row["state"] == "running" and row["done"] == 5
+            assert ("gpu-1", "card 7") in [(one["host"], one["device"]) for one in row["devices"]]
+            shutil.rmtree(studies / "harmed")
+            while "harmed" not in data["studies_gone"]:
+                data = await viewer.next("some")
+
+    run(seen())
+    assert served.ask("/stop/study/run/a100/inner", "POST").status == 409  # a run is stopped as a whole
+
+
+def test_a_study_is_only_read(served: Served, studies: Path) -> None:
+    before = {path: path.read_bytes() for path in (studies / "one").rglob("*") if path.is_file()}
+    served.ask("/study/one")
+    assert {path: path.read_bytes() for path in (studies / "one").rglob("*") if path.is_file()} == before
+
+
+def test_an_unreadable_study_is_a_sentence(served: Served, studies: Path) -> None:
+    (studies / "broken").mkdir()
+    (studies / "broken" / FILE).write_text("no journal")
+    answer = served.ask("/study/broken")
+    assert answer.status == 422 and "not a readable journal" in answer.text
+
+
+# The command
+
+
+def test_what_cannot_be_served_is_a_sentence(
+    studies: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(*argv: str) -> tuple[int, str]:
+        code = main(["serve", *argv])
+        return code, capfd.readouterr().err
+
+    code, said = told(str(tmp_path / "nothing"))
+    assert code == 2 and "is not a folder" in said
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, said = told(str(studies), "--port", str(port))
+        assert code == 1 and f"port {port} of 127.0.0.1 is in use" in said
+    code, said = told(str(studies), "--host", "192.0.2.1")
+    assert code == 2 and "cannot listen" in said
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, said = told(str(studies))
+    assert code == 1 and "starlette is missing" in said and "[view]" in said
+
+
+def test_the_command_prints_its_address_and_ends_by_ctrl_c(studies: Path) -> None:
+    with started("serve", str(studies), "--port", "0") as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        port, token = re.findall(r"^http://127\.0\.0\.1:(\d+)/\?token=(\w{64})$", address)[0]
+        served = Served(int(port), Rules(token))
+        assert served.ask(f"/?token={token}", cookie="").status == 200
+
+        async def watched() -> None:
+            async with watching(served, "/events") as viewer:
+                await viewer.next("all")
+                process.send_signal(signal.SIGINT)
+                await asyncio.wait_for(viewer.stream.read(), PATIENCE)  # the stream ends
+
+        run(watched())
+        out, err = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, err) == (0, ""), (out, err)
+
+
+def test_an_address_that_others_reach_is_warned_of(
+    studies: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "serve", lambda root, means, rules, made, ready: ready())
+    monkeypatch.setattr("os.nice", lambda more: 0)
+    assert main(["serve", str(studies), "--port", "0", "--host", "0.0.0.0"]) == 0
+    out, err = capfd.readouterr()
+    assert "can be reached from other machines" in err and "?token=" in out
+    assert main(["serve", str(studies), "--port", "0"]) == 0
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,161 @@
+"""The live pages in a real browser, beside a real study and a real server."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from served import PATIENCE, Writer, serving, started
+
+from conftest import HOSTILE
+from deepgen.cli.main import main
+from deepgen.tuning import Study
+from deepgen.vocabulary import Verdict
+
+MS = 1000 * PATIENCE
+# The least contrast of any text that is seen with what is behind it, by the rules of WCAG.
+CONTRAST = """() => {
+  const parts = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = (text) => {
+    const linear = (x) => (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = parts(text).map((x) => linear(x / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (one) => {
+    for (; one; one = one.parentElement) {
+      const color = getComputedStyle(one).backgroundColor;
+      if (parts(color)[3] !== 0) return color;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  let least = 21;
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; (node = walk.nextNode()); ) {
+    const one = node.parentElement;
+    if (!node.textContent.trim() || !one.checkVisibility() || one.closest("svg, script, style")) continue;
+    const [a, b] = [light(getComputedStyle(one).color), light(ground(one))].sort((x, y) => y - x);
+    least = Math.min(least, (a + 0.05) / (b + 0.05));
+  }
+  return least;
+}"""
+
+
+class Watch:
+    """What a page must not do."""
+
+    def __init__(self, page: Any) -> None:
+        self.errors: list[str] = []
+        self.asked: set[str] = set()
+        page.on("console", lambda said: self.errors.append(said.text) if self._counts(said) else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self.asked.add(re.sub(r"^(\w+://[^/]+).*", r"\1", request.url)))
+
+    @staticmethod
+    def _counts(said: Any) -> bool:
+        """Browsers tell of every request that an ended server does not answer."""
+        return said.type == "error" and not re.search(
+            "ERR_CONNECTION|ERR_INCOMPLETE|ERR_EMPTY|status of 503", said.text
+        )
+
+
+def until(page: Any, what: str, arg: object = None) -> None:
+    """Waits until an expression holds. (Playwright's own way to wait makes code of a text, which the page forbids.)"""
+    deadline = time.monotonic() + PATIENCE
+    while not page.evaluate(f"(arg) => {what}", arg):
+        assert time.monotonic() < deadline, f"{what} of {arg}: {page.inner_text('body')[:2000]}"
+        page.wait_for_timeout(50)
+
+
+def done(page: Any, more_than: int) -> int:
+    """How many trials the page says have ended, once it is more than that."""
+    until(page, "Number(document.querySelector('[data-live=ended]')?.textContent) > arg", more_than)
+    return int(page.text_content("[data-live=ended]"))
+
+
+def charted(page: Any, count: int) -> None:
+    """Waits until the charts have exactly so many trials."""
+    until(page, "window.deepgenReport?.columns().trial?.length === arg", count)
+
+
+def test_a_page_follows_its_study_through_a_restart_and_stops_it(browser: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    slow = ("--target", "sim:measure_seconds=0.5", "--strategy", "random", "--trials", "9000")
+    with started("tune", "gemm", "MNK=64", *slow, "--out", str(out)) as tuning:
+        _follow(browser.new_page(), out, tuning)
+
+
+def _follow(page: Any, out: Path, tuning: subprocess.Popen[str]) -> None:
+    watch = Watch(page)
+    with serving(out) as served:
+        page.goto(f"http://{served.host}/?token={served.rules.token}")
+        page.wait_for_selector("#studies a", timeout=MS)
+        assert "token" not in page.url
+        page.focus("#studies a")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("html[data-ready]", timeout=MS)
+        seen = done(page, 1)
+        drawn = page.evaluate("deepgenReport.columns().trial?.length || 0")
+        until(page, "deepgenReport.columns().trial?.length > arg", drawn)
+        page.evaluate("window.kept = true")  # gone with the next load, if there is one
+    until(page, "document.getElementById('connection').textContent.includes('again')")
+    seen = done(page, 0)
+    with serving(out, port=served.port):
+        seen = done(page, seen)
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.focus("[data-stop]")
+        page.keyboard.press("Enter")
+        until(page, "document.getElementById('said').textContent.includes('stopped. Resume')")
+        tuning.communicate(timeout=PATIENCE)
+        (folder,) = out.iterdir()
+        study = Study.open(folder)
+        ended = len(study.trials())
+        page.wait_for_selector("header .state.stopped", timeout=MS)
+        charted(page, ended)
+        assert done(page, ended - 1) == ended >= seen
+        assert page.is_hidden("[data-stop]")
+
+        assert main(["resume", str(folder), "--trials", str(ended + 2), "--json"]) == 0
+        page.wait_for_selector("header .state.finished", timeout=MS)
+        now = len(study.trials())
+        charted(page, now)
+        assert done(page, ended) == now >= ended + 2
+        assert page.evaluate("window.kept") is True
+        assert not watch.errors and watch.asked == {f"http://{served.host}"}
+        page.close()
+
+
+def test_pages_are_readable_and_hostile_texts_harmless(browser: Any, hostile: Study, tmp_path: Path) -> None:
+    folder = tmp_path / "s" / "study <img src=x onerror=alert(3)>"
+    shutil.copytree(hostile.folder, folder)
+    with Writer(folder) as writer, serving(tmp_path / "s") as served:
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        watch = Watch(page)
+        page.on("dialog", lambda dialog: watch.errors.append("a script of a study ran"))
+        page.goto(f"http://{served.host}/?token={served.rules.token}")
+        page.wait_for_selector("#studies a", timeout=MS)
+        _readable(page)
+        page.click("#studies a")
+        page.wait_for_selector("html[data-ready]", timeout=MS)
+        writer.end(1, Verdict.BUILD_FAILED, HOSTILE, host=HOSTILE)
+        page.wait_for_selector("#latest:not([hidden])", timeout=MS)
+        page.click("#latest summary")
+        page.click("#devices summary")
+        _readable(page)
+        assert "alert(1)" in page.text_content("#latest")
+        assert not watch.errors and watch.asked == {f"http://{served.host}"}
+        page.close()
+
+
+def _readable(page: Any) -> None:
+    """In light and dark, on a phone and on a screen: every text stands out, and nothing is beyond the edge."""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for width in (400, 1280):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate(CONTRAST) >= 4.5
