@@ -265,7 +265,8 @@ class _GpuBuilder(Builder):
         others = [loop for loop in loops if planned.stage.scan not in loop.axes and loop.kind not in BOUND]
         count = prod(loop.extent for loop in others)
         body = self.nest(planned, loops, started=True)
-        if count > _MOST_CARRIED or any(self.inner(planned, loop) for loop in loops):
+        mixed = any(planned.stage.scan in loop.axes and len(loop.axes) > 1 for loop in loops)
+        if mixed or count > _MOST_CARRIED or any(self.inner(planned, loop) for loop in loops):
             return body
         carry, at = Buffer(f"{planned.stage.name}.carry", planned.stage.dtype, (count,), (1,), "register"), Index()
         for loop in others:

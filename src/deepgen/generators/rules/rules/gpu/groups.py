@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.schedule.apply import apply
 from deepgen.generators.rules.schedule.steps import Inline, Step
-from deepgen.operators.expr.nodes import Expression, Stage, reads
+from deepgen.operators.expr.nodes import Cast, Expression, Read, Stage, Value, reads
+from deepgen.operators.expr.rewrite import with_reads
 
 _LONGEST = 4096  # of rows that a block keeps in shared memory
 
@@ -30,6 +32,21 @@ def inlined(expression: Expression, keep: frozenset[str] = frozenset()) -> tuple
         if stage.reduce is None and stage.name not in expression.outputs and stage.name not in keep
     )
     return steps, changed(expression, steps)
+
+
+def cast_when_read(expression: Expression) -> Expression:
+    """The expression with casts of stages where these are read: copies are then made in the format of what is copied."""
+    stages = list(expression.stages)
+    for n, stage in enumerate(stages):
+        if stage.reduce is None and isinstance(stage.value, Cast) and stage.name not in expression.outputs:
+            inner = stage.value.value
+            stages = [replace(s, value=with_reads(s.value, _cast(stage.name, inner.dtype))) for s in stages]
+            stages[n] = replace(stage, value=inner)
+    return replace(expression, stages=tuple(stages))
+
+
+def _cast(name: str, of: str) -> Callable[[Read], Value]:
+    return lambda read: Cast(replace(read, dtype=of), read.dtype) if read.tensor == name else read
 
 
 def changed(expression: Expression, steps: tuple[Step, ...]) -> Expression:

@@ -8,7 +8,7 @@ from math import log2
 from typing import TypeAlias
 
 from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads
-from deepgen.generators.rules.rules.gpu.groups import Group, changed, groups, inlined, scans_rows
+from deepgen.generators.rules.rules.gpu.groups import Group, cast_when_read, changed, groups, inlined, scans_rows
 from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
 from deepgen.generators.rules.rules.padding import with_padding
 from deepgen.generators.rules.rules.sketch import Sketch, space_of
@@ -25,7 +25,7 @@ Way: TypeAlias = "tuple[tuple[s.Step, ...], Callable[[Plan, Expression], None]]"
 
 def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
     """The better ones first."""
-    base = with_padding(expression)
+    base = cast_when_read(with_padding(expression))
     found: dict[str, Sketch] = {}
     for matrices in (True, False):
         kept = frozenset(_operands(base, gpu)) if matrices else frozenset()
