@@ -36,8 +36,12 @@ def test_families_for_one_operator_come_first() -> None:
 
 def test_it_says_whom_it_does_not_serve() -> None:
     told = ExpressionOperator(elementwise(4, 8))
-    assert Rules().refuses(told, targets.resolve("cuda:sm_90")) == "it serves CPUs only"
-    assert Rules().refuses(told, ARM) is None
+    x = dg.tensor("x", (4, 8))
+    power = ExpressionOperator(dg.expression(dg.compute("y", (4, 8), lambda i, j: x[i, j] ** x[i, j])))
+    assert Rules().refuses(power, targets.resolve("hip:gfx90a")) == "it has no pow for HIP"
+    assert all(
+        Rules().refuses(told, targets.resolve(name)) is None for name in ("arm:neon", "cuda:sm_90", "hip:gfx90a")
+    )
 
 
 @pytest.mark.parametrize("target", [ARM, X86], ids=lambda target: target.name)

@@ -35,7 +35,7 @@ def inlined(expression: Expression, keep: frozenset[str] = frozenset()) -> tuple
 
 
 def cast_when_read(expression: Expression) -> Expression:
-    """The expression with casts of stages where these are read: copies are then made in the format of what is copied."""
+    """The expression with casts of stages where they are read: copies then have the format of what is copied."""
     stages = list(expression.stages)
     for n, stage in enumerate(stages):
         if stage.reduce is None and isinstance(stage.value, Cast) and stage.name not in expression.outputs:
