@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from problems import PROBLEMS
+from problems import EXPRESSED, PROBLEMS
 
 from deepgen import operators
 from deepgen.operators import OPERATORS, Operator, Signature, TensorFacts, record
@@ -14,7 +14,7 @@ from deepgen.operators.compare import compare
 from deepgen.vocabulary.dtypes import narrow
 
 # The reference of a large problem takes seconds, and says no more than that of a small one.
-SMALL = [p for p in PROBLEMS if p.flops() < 10**8]
+SMALL = [p for p in (*PROBLEMS, *EXPRESSED) if p.flops() < 10**8]
 each = pytest.mark.parametrize("operator", SMALL, ids=lambda operator: operator.slug())
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +18,13 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+from deepgen import report
 from deepgen.cli.main import main
-from deepgen.report import charts, trials
-from deepgen.report.facts import facts_of
+from deepgen.report import charts, knob_charts, trials
+from deepgen.report.facts import facts_of, facts_of_several
 from deepgen.report.markdown import markdown
 from deepgen.tuning import Study
-from deepgen.tuning.journal import Journal
+from deepgen.tuning.journal import FILE, Journal
 from deepgen.vocabulary import BadInput, DeepgenError
 from report_size import made_up
 
@@ -120,6 +123,39 @@ def test_refusals(sim: Study, capfd: Any, argv: list[str], code: int, message: s
     assert message in capfd.readouterr().err
 
 
+def test_one_broken_study_does_not_hide_the_others(sim: Study, tmp_path: Path, capfd: Any) -> None:
+    shutil.copytree(sim.folder, tmp_path / "fine")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / FILE).write_text("no journal")
+    facts = facts_of_several(sorted(tmp_path.iterdir()), "two")
+    assert [one["name"] for one in facts["studies"]] == ["fine"]
+    assert len(facts["unreadable"]) == 1 and "broken" in facts["unreadable"][0]
+    assert main(["report", str(tmp_path / "broken")]) == 1
+    assert "broken" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_texts_can_be_read_on_their_ground(scheme: int) -> None:
+    style = (Path(report.__file__).parent / "page.css").read_text()
+    block = re.findall(r":root \{(.*?)\}", style, re.DOTALL)[scheme]
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", block))
+    pairs = [(ink, ground) for ink in ("ink", "quiet", "link") for ground in ("paper", "panel")]
+    for ink, ground in (*pairs, ("warn", "warn-panel"), ("warn", "paper"), ("ink", "warn-panel")):
+        assert contrast(colours[ink], colours[ground]) >= 4.5, (ink, ground)
+
+
+def contrast(first: str, second: str) -> float:
+    """As the Web Content Accessibility Guidelines define it."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((light(first), light(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
 def test_a_recording_becomes_a_study_once(h200: Study, home: Path, capfd: Any) -> None:
     assert {t.measurement.conditions["temperature.gpu"] for t in h200.trials()} == {"29"}
     assert "recorded on NVIDIA H200" in h200.notes()[0][1]
@@ -175,8 +211,8 @@ def test_hostile_names_reach_no_expression(hostile: Study) -> None:
             for inner in value:
                 look(inner)
 
-    for make in (charts.history, charts.parallel, charts.roofline, charts.verdicts):
+    for make in (charts.history, knob_charts.parallel, charts.roofline, charts.verdicts):
         drawn: Callable[..., Any] = make
         look(drawn(facts).to_dict(validate=False))
-    look(charts.knob(facts, "k0").to_dict(validate=False))
+    look(knob_charts.knob(facts, "k0").to_dict(validate=False))
     assert expressions and not any(HOSTILE[:9] in text or "datum['x']" in text for text in expressions)

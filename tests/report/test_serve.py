@@ -8,20 +8,22 @@ import shutil
 import signal
 import socket
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from hostile_text import HOSTILE
 from served import PATIENCE, Served, Writer, run, serving, started, watching
 
 import deepgen as dg
-from conftest import HOSTILE
 from deepgen.cli.main import main
 from deepgen.cluster.folder import Definition, GroupProgress, RunFolder, RunProgress
 from deepgen.cluster.model import Cluster, GroupTask, Host, WorkGroup
-from deepgen.report.serve import hub, looks, server
+from deepgen.report.serve import hub, looks, pages, server
 from deepgen.report.serve.gate import Rules
 from deepgen.tuning.journal import FILE
 from deepgen.vocabulary import Verdict
@@ -64,17 +66,15 @@ def test_a_token_is_exchanged_for_a_cookie(served: Served) -> None:
     assert served.ask("/").status == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/events", "/events/one", "/study/one", "/static/list.js"])
-def test_nothing_is_shown_without_the_token(served: Served, path: str) -> None:
-    for cookie in ("", "deepgen=1", served.cookie[:-1], served.cookie.replace("=", "=x")):
-        assert served.ask(path, cookie=cookie).status == 403
+def test_nothing_is_shown_without_the_token(served: Served) -> None:
+    for path in ("/", "/events", "/events/one", "/study/one", "/static/list.js"):
+        for cookie in ("", "deepgen=1", served.cookie[:-1], served.cookie.replace("=", "=x")):
+            assert served.ask(path, cookie=cookie).status == 403, (path, cookie)
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "192.0.2.1", "@", "[", ""]
-)
-def test_a_name_that_was_made_to_lead_here_is_refused(served: Served, host: str) -> None:
-    assert 400 <= served.ask("/", host=host).status < 500
+def test_a_name_that_was_made_to_lead_here_is_refused(served: Served) -> None:
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "192.0.2.1", "@", "[", ""):
+        assert 400 <= served.ask("/", host=host).status < 500, host
 
 
 def test_a_tunnel_or_another_name_of_this_machine_is_fine(served: Served) -> None:
@@ -82,17 +82,15 @@ def test_a_tunnel_or_another_name_of_this_machine_is_fine(served: Served) -> Non
         assert served.ask("/", host=host).status == 200
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://localhost", ""])
-def test_a_page_of_another_site_stops_nothing(served: Served, studies: Path, origin: str) -> None:
+def test_a_page_of_another_site_stops_nothing(served: Served, studies: Path) -> None:
     with Writer(studies / "one"):
-        assert served.ask("/stop/study/one", "POST", origin=origin).status == 403
-    if origin:
-        assert served.ask("/events", origin=origin).status == 403
+        for origin in ("https://evil.example", "null", "http://127.0.0.1:1", "http://localhost", ""):
+            assert served.ask("/stop/study/one", "POST", origin=origin).status == 403, origin
+            assert not origin or served.ask("/events", origin=origin).status == 403, origin
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_nothing_outside_the_folder_is_shown(served: Served) -> None:
+    for path in (
         "/study/../secret",
         "/study/..%2fsecret",
         "/study/%2e%2e/secret",
@@ -104,10 +102,8 @@ def test_a_page_of_another_site_stops_nothing(served: Served, studies: Path, ori
         "/static/..%2fapp.py",
         "/static/../app.py",
         "/nothing",
-    ],
-)
-def test_nothing_outside_the_folder_is_shown(served: Served, path: str) -> None:
-    assert served.ask(path).status == 404
+    ):
+        assert served.ask(path).status == 404, path
 
 
 def test_pages_run_only_our_scripts_and_stand_in_no_frame(served: Served) -> None:
@@ -206,10 +202,10 @@ def test_the_list_tells_states_devices_runs_and_bundles(served: Served, studies:
     (studies / "broken <b>").mkdir()
     (studies / "broken <b>" / FILE).write_text("no journal")
     host = Host("192.0.2.10", "/home/me/deepgen", "me")
-    run = RunFolder(studies / "run")
+    folder = RunFolder(studies / "run")
     group = WorkGroup("a100", "sim", host, host, (GroupTask("a.toml", "a"),), devices=(0, 3))
-    run.define(Definition(Cluster("/cluster.toml", (group,))))
-    run.tell(RunProgress("running", "1 group", {"a100": GroupProgress(1, 1, "gemm", "searching: 3/9 trials")}))
+    folder.define(Definition(Cluster("/cluster.toml", (group,))))
+    folder.tell(RunProgress("running", "1 group", {"a100": GroupProgress(1, 1, "gemm", "searching: 3/9 trials")}))
     shutil.copytree(studies / "one", studies / "run/a100/inner")
     (studies / "b.results.jsonl").write_text('{"bundle": "b", "study": "one", "device": "d"}\n{"trial": 1}\n{"tri')
 
@@ -251,6 +247,42 @@ def test_the_list_tells_states_devices_runs_and_bundles(served: Served, studies:
     assert served.ask("/stop/study/run/a100/inner", "POST").status == 409  # a run is stopped as a whole
 
 
+DRIVER = """
+import signal, sys
+from pathlib import Path
+from deepgen.tuning import lock
+held = lock.take(Path(sys.argv[1]) / "driver.lock")
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_a_cluster_run_is_stopped_as_a_whole(served: Served, studies: Path) -> None:
+    RunFolder(studies / "run").define(Definition(Cluster("/cluster.toml", ())))
+    driver = [sys.executable, "-c", DRIVER, str(studies / "run")]
+    with subprocess.Popen(driver, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        answer = served.ask("/stop/run/run", "POST")
+        assert (answer.status, process.wait(PATIENCE)) == (200, -signal.SIGTERM)
+    assert "deepgen cluster attach" in answer.text
+    assert served.ask("/stop/run/run", "POST").status == 409  # it does not run
+    assert served.ask("/stop/run/none", "POST").status == 404
+
+
+def test_a_study_that_was_begun_anew_is_sent_anew(served: Served, studies: Path, tuned: Path) -> None:
+    async def seen() -> None:
+        async with watching(served, "/events/one") as viewer:
+            with Writer(studies / "one") as writer:
+                writer.end(3)
+            await viewer.until_trials(7)
+            shutil.copy(tuned / FILE, studies / "new")
+            (studies / "new").replace(studies / "one" / FILE)
+            while len(viewer.trials) > 4:
+                await viewer.event()
+
+    run(seen())
+
+
 def test_a_study_is_only_read(served: Served, studies: Path) -> None:
     before = {path: path.read_bytes() for path in (studies / "one").rglob("*") if path.is_file()}
     served.ask("/study/one")
@@ -262,6 +294,17 @@ def test_an_unreadable_study_is_a_sentence(served: Served, studies: Path) -> Non
     (studies / "broken" / FILE).write_text("no journal")
     answer = served.ask("/study/broken")
     assert answer.status == 422 and "not a readable journal" in answer.text
+
+
+def test_a_bug_is_a_sentence_here_and_there(
+    served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pages, "facts_of", lambda study: 1 / 0)
+    answer = served.ask("/study/one")
+    assert answer.status == 500 and "unexpected error" in answer.text and "Traceback" not in answer.text
+    err = capfd.readouterr().err
+    assert "/study/one: ZeroDivisionError" in err and "Traceback" not in err
+    assert served.ask("/").status == 200
 
 
 # The command

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hostile_text import HOSTILE
 from served import PATIENCE, Writer, serving, started
 
-from conftest import HOSTILE
 from deepgen.cli.main import main
 from deepgen.tuning import Study
 from deepgen.vocabulary import Verdict
@@ -96,7 +96,9 @@ def _follow(page: Any, out: Path, tuning: subprocess.Popen[str]) -> None:
         page.wait_for_selector("#studies a", timeout=MS)
         assert "token" not in page.url
         page.focus("#studies a")
-        page.keyboard.press("Enter")
+        changes = page.text_content("#studies tbody")
+        until(page, "document.querySelector('#studies tbody').textContent !== arg", changes)
+        page.keyboard.press("Enter")  # what has the focus keeps it while the list changes
         page.wait_for_selector("html[data-ready]", timeout=MS)
         seen = done(page, 1)
         drawn = page.evaluate("deepgenReport.columns().trial?.length || 0")

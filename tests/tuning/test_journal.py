@@ -45,6 +45,20 @@ def test_what_was_finished_is_read_back(tmp_path: Path) -> None:
         assert journal.asks()[0].given == 4
 
 
+def test_who_follows_a_journal_reads_only_what_is_new(tmp_path: Path) -> None:
+    with Journal(tmp_path, write=True) as journal:
+        fill(journal, 5)
+        journal.finish([trial(1)])
+        journal.finish([trial(0), trial(3, None)])
+        assert [t.id for t, _ in journal.ended_from(0)] == [1, 0, 3]  # as they ended
+        assert [t.id for t, _ in journal.ended_from(2)] == [3]
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.execute("UPDATE trials SET done_at = done_at + 1 WHERE id = 3")
+    db.close()
+    with Journal(tmp_path) as journal:
+        assert [t.id for t, _ in journal.ended_from(2)] == [] and journal.damage
+
+
 def test_finishing_twice_changes_nothing(tmp_path: Path) -> None:
     with Journal(tmp_path, write=True) as journal:
         fill(journal, 1)

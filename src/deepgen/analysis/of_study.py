@@ -5,15 +5,13 @@ from __future__ import annotations
 from deepgen.analysis.numbers import Row
 from deepgen.space.definition import value_from_json
 from deepgen.tuning.reading import Reading
-from deepgen.vocabulary import DeepgenError
 
 
 def rows_of(reading: Reading) -> list[Row]:
-    """The rows of `Study.rows()`, and `derived.NAME` where the study's space is known here."""
+    """The rows of `Study.rows()`, and `derived.NAME` where the study keeps its space. Imports no user code."""
     rows = reading.rows()
-    try:
-        space = reading.study.space
-    except DeepgenError:  # an old study, whose generator is not here
+    space = reading.study.kept_space()
+    if space is None:
         return [*rows]
     configs = {t.id: {name: value_from_json(value) for name, value in t.config.items()} for t in reading.trials}
     return [

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from deepgen.cluster.folder import RunFolder
     from deepgen.report.facts import Facts
     from deepgen.settings import Settings
-    from deepgen.tuning import Study
 
 Names = Annotated[
     list[str],
@@ -92,28 +91,24 @@ def _facts(names: list[str], current: Settings, *, trust: bool, code: bool) -> F
     run = _run(names[0], current) if len(names) == 1 else None
     if run is not None:
         folders = sorted(path.parent for path in run.path.glob(f"*/*/{FILE}"))
-        found = [Study.open(folder, trust=trust) for folder in folders]
-        return facts_of_several(found, run.path.name, _told(run))
-    found = _studies(names, current, trust=trust)
-    if len(found) > 1:
-        title = Path(names[0]).name if len(names) == 1 else f"{len(found)} studies"
-        return facts_of_several(found, title)
-    facts = facts_of(found[0])
-    if not code:
-        return facts
-    return with_code(facts, found[0], lambda trial: assembly_of_trial(found[0], trial, current))
+        return facts_of_several(folders, run.path.name, _told(run))
+    folders = _folders(names, current)
+    if len(folders) > 1:
+        return facts_of_several(folders, Path(names[0]).name if len(names) == 1 else f"{len(folders)} studies")
+    study = Study.open(folders[0], trust=trust)
+    facts = facts_of(study)
+    return with_code(facts, study, lambda trial: assembly_of_trial(study, trial, current)) if code else facts
 
 
-def _studies(names: list[str], current: Settings, *, trust: bool) -> list[Study]:
+def _folders(names: list[str], current: Settings) -> list[Path]:
     """The studies that are meant; a folder with several of them means all."""
     from deepgen.cli import studies
-    from deepgen.tuning import Study
 
     folders = []
     for name in names:
         inside = [] if studies.is_study(Path(name)) else studies.studies_in(Path(name))
         folders += inside or [studies.find(name, current)]
-    return [Study.open(folder, trust=trust) for folder in dict.fromkeys(folders)]
+    return list(dict.fromkeys(folders))
 
 
 def _run(name: str, current: Settings) -> RunFolder | None:

@@ -25,7 +25,7 @@ def with_code(facts: Facts, study: Study, assembly: Assembly) -> Facts:
 
 
 def _kernel(study: Study, number: int, assembly: Assembly) -> dict[str, Any]:
-    """Each text, or the sentence that says why it is not here."""
+    """The sources and the assembly, or a sentence that says why they are missing."""
     trial = study.trial(number)
     told: dict[str, Any] = {"trial": number, "sources": [], "flags": "", "assembly": None, "why": "", "why_asm": ""}
     if not trial.kernel_id:

@@ -17,7 +17,7 @@ _OF_THE_BUDGET = ("time_budget", "keep_top", "target_speedup", "patience")  # ea
 
 
 def tune_command(study: Study, budget: Mapping[str, Any]) -> str | None:
-    """`deepgen tune ...`, or None where no command line says all of it. Imports no code of a user's own."""
+    """`deepgen tune ...`, or None where no command line can express the study. Imports no user code."""
     definition = study.definition
     # Strategies of deepgen's own settle their options by themselves; the command line has few of them.
     special = set(definition["options"]) - {"library", "start_from"}
@@ -52,7 +52,7 @@ def tune_command(study: Study, budget: Mapping[str, Any]) -> str | None:
 
 
 def _words(operator: Operator) -> list[str]:
-    """NAME=VALUE for all that can be said of it; raises ValueError where that is not the whole operator."""
+    """NAME=VALUE for each parameter; raises ValueError where these do not describe the whole operator."""
     said = {name: value for name, value in operator.said().items() if value is not None}
     if type(operator).make(said) != operator:
         raise ValueError(operator.describe())

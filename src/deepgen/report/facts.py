@@ -1,8 +1,8 @@
 """Everything that a report shows, as plain data that JSON can hold.
 
 `facts_of` reads a study's journal and nothing else: it writes nothing and imports no code of a user's own, so that it
-may be called for a study that runs, and for a study that is somebody else's. Every text in it may be hostile; who
-shows it escapes it.
+may be called for a running study and for somebody else's study. Every text in it may be hostile and must be escaped
+where it is shown.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from deepgen import __version__
@@ -46,7 +47,7 @@ _MOVED = ("event.dram__bytes_read.sum", "event.dram__bytes_write.sum")
 
 
 def facts_of(study: Study) -> Facts:
-    """All that is known of a study as it stands now."""
+    """Everything known about a study as it stands now."""
     reading = study.read()
     rows = rows_of(reading)
     try:
@@ -56,7 +57,7 @@ def facts_of(study: Study) -> Facts:
 
 
 def facts_from(reading: Reading, rows: Sequence[Row], found: Report | None, why_not: str = "") -> Facts:
-    """The same, of what was read of the study and found out about it."""
+    """The same, from a study that was already read and analyzed; `why_not` says why there is no analysis."""
     study = reading.study
     summary: Facts = reading.summary()
     return {
@@ -81,12 +82,12 @@ def facts_from(reading: Reading, rows: Sequence[Row], found: Report | None, why_
     }
 
 
-def facts_of_several(studies: Sequence[Study], title: str, run: Mapping[str, Any] | None = None) -> Facts:
-    """What several studies come to. `run` is of a cluster run: its state, a note, and a row of words a group."""
+def facts_of_several(folders: Sequence[Path], title: str, run: Mapping[str, Any] | None = None) -> Facts:
+    """The results of several studies. `run` describes a cluster run: its state, a note, and a row per group."""
     told, unreadable = [], []
-    for study in studies:
+    for folder in folders:
         try:
-            reading = study.read()
+            reading = Study.open(folder).read()
         except DeepgenError as error:  # one broken study must not hide the others
             unreadable.append(str(error))
             continue
@@ -115,7 +116,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 
 def short(reading: Reading, summary: Mapping[str, Any]) -> Facts:
-    """What a report says of a study among several, too."""
+    """The part of the facts that a report of several studies shows, too."""
     return {
         "winner": _winner(reading, summary),
         "ratios": ratios_of(summary),
@@ -126,7 +127,7 @@ def short(reading: Reading, summary: Mapping[str, Any]) -> Facts:
 
 
 def heading(reading: Reading, summary: Mapping[str, Any]) -> Facts:
-    """What changes while a study runs, in a few words; cheap enough to ask for again and again."""
+    """Names, state and progress; cheap enough to be asked for often while a study runs."""
     study, best = reading.study, summary["winner"]
     ended = len(reading.trials)
     return {
@@ -162,7 +163,7 @@ def state_of(reading: Reading) -> str:
 
 
 def state_words(reading: Reading) -> str:
-    """The same for a person."""
+    """The state in words for a person."""
     words = {
         "running": f"running as process {reading.writer}",
         "empty": "nothing tried yet",
@@ -199,7 +200,7 @@ def _winner(reading: Reading, summary: Mapping[str, Any]) -> Facts | None:
 
 
 def _samples(reading: Reading, number: int) -> Sequence[float]:
-    """Of the finals, or where there were none of the trial."""
+    """The samples of the finals, or of the trial where there were no finals."""
     for row in (reading.finals or {}).get("finalists", []):
         if row["trial"] == number:
             return list(row["samples"])
@@ -357,7 +358,7 @@ def _verdicts(reading: Reading) -> list[Facts]:
 
 
 def _time(spent: Mapping[str, float]) -> Facts:
-    """Seconds by part; what no part counts is the rest."""
+    """Seconds by part, and the rest, which no part accounts for."""
     parts = {part: spent[part] for part in PARTS}
     rest = max(0.0, spent["total"] - sum(parts.values()))
     return {"total": spent["total"], "parts": {**parts, "the rest": round(rest, 3)}}

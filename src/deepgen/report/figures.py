@@ -1,4 +1,4 @@
-"""The figures of a report, in their order: a chart each, and words that say what it shows and how to read it."""
+"""The figures of a report in order: each a chart with a caption that says what it shows and how to read it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deepgen.report import charts
+from deepgen.report import charts, knob_charts
 from deepgen.report.facts import Facts
 from deepgen.report.trials import SHOWN
 from deepgen.tuning.text import counted
@@ -16,7 +16,7 @@ _FIELDS = ("trial", "verdict", "time")
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its title, and its caption, which is also its text for those who do not see it."""
+    """A chart with its title and its caption, which is also its text alternative."""
 
     name: str
     title: str
@@ -30,7 +30,7 @@ class Figure:
 
 
 def figures_of(facts: Facts) -> list[Figure]:
-    """All that there is something to show in; of several studies, how they compare."""
+    """All figures that have something to show."""
     made = _of_several(facts) if facts["kind"] == "studies" else _of_study(facts)
     return [figure for figure in made if figure.chart is not None]
 
@@ -50,12 +50,12 @@ def _of_study(facts: Facts) -> Iterator[Figure]:
     yield Figure("history", "Best so far, by trial", _history(facts), charts.history(facts), _FIELDS)
     timed = charts.history(facts, over="at")
     yield Figure("over-time", "Best so far, by wall time", _over_time(facts), timed, (*_FIELDS, "at"))
-    yield Figure("importance", "What the knobs explain", _importance(facts), charts.importance(facts))
+    yield Figure("importance", "What the knobs explain", _importance(facts), knob_charts.importance(facts))
     for one in ordered_knobs(facts):
         yield knob_figure(facts, one)
     if facts["pair"]:
         first, second = facts["pair"]
-        chart = charts.heatmap(facts, first, second)
+        chart = knob_charts.heatmap(facts, first, second)
         names = {one["field"]: one["name"] for one in facts["knobs"]}
         title = f"{names[first]} and {names[second]}"
         caption = (
@@ -64,16 +64,16 @@ def _of_study(facts: Facts) -> Iterator[Figure]:
         )
         yield Figure("heatmap", f"Two knobs together: {title}", caption, chart, ("time", first, second))
     fields = ("trial", "time", *(one["field"] for one in facts["knobs"]))
-    yield Figure("parallel", "The knobs of the best trials", _parallel(facts), charts.parallel(facts), fields)
+    yield Figure("parallel", "The knobs of the best trials", _parallel(facts), knob_charts.parallel(facts), fields)
     yield Figure("verdicts", "How trials ended", _verdicts(facts), charts.verdicts(facts))
     yield Figure("time", "Where the time went", _time(facts), charts.time(facts))
     caption = (
         "How each number goes along with the logarithm of the time, from the top: Pearson's correlation, Spearman's, "
         "and Pearson's with the knobs held fixed. 1 and -1 are the strongest."
     )
-    yield Figure("correlations", "Numbers that go along with the time", caption, charts.correlations(facts))
+    yield Figure("correlations", "Numbers that go along with the time", caption, knob_charts.correlations(facts))
     for event in facts["events"]:
-        chart = charts.cloud(facts, event["field"])
+        chart = knob_charts.cloud(facts, event["field"])
         caption = f"The time of each correct trial over {event['words']}."
         fields = ("trial", "time", "shown", event["field"])
         yield Figure(f"event-{event['field']}", f"Time over {event['words']}", caption, chart, fields)
@@ -83,7 +83,7 @@ def knob_figure(facts: Facts, one: Mapping[str, Any]) -> Figure:
     """One knob: the time of all trials over its values."""
     caption = f"The time of each correct trial over {one['name']}; the short lines are the medians." + _thinned(facts)
     fields = ("trial", "time", "shown", one["field"])
-    chart = charts.knob(facts, one["field"]) if facts["best_time"] is not None else None
+    chart = knob_charts.knob(facts, one["field"]) if facts["best_time"] is not None else None
     return Figure(f"knob-{one['field']}", one["name"], caption, chart, fields)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.analysis import Report
-from deepgen.report import charts
+from deepgen.report import charts, knob_charts
 from deepgen.report.facts import Facts
 from deepgen.report.figures import figures_of
 from deepgen.tuning.table import KNOB
@@ -32,13 +32,13 @@ def write_analysis(report: Report, facts: Facts, folder: Path) -> list[Path]:
     clouds = []
     for one in report.findings[:_MOST_CLOUDS]:
         if one.name in knobs:
-            clouds.append(charts.knob(facts, knobs[one.name]))
+            clouds.append(knob_charts.knob(facts, knobs[one.name]))
         elif one.name in fields:
-            clouds.append(charts.cloud(facts, fields[one.name]))
+            clouds.append(knob_charts.cloud(facts, fields[one.name]))
     small = [chart.properties(width=220, height=180) for chart in clouds]
     found = {
-        "correlations": charts.correlations(facts),
-        "knobs": charts.importance(facts),
+        "correlations": knob_charts.correlations(facts),
+        "knobs": knob_charts.importance(facts),
         "findings": alt.concat(*small, columns=3) if small else None,
     }
     return _write({name: charts.with_data(one, facts) for name, one in found.items() if one}, folder, SUFFIXES)

@@ -15,7 +15,7 @@ _MESSAGE_LETTERS = 160
 
 
 def markdown(facts: Facts) -> str:
-    """The page's words without its charts."""
+    """The words of the page, without its charts."""
     parts = _of_several(facts) if facts["kind"] == "studies" else _of_study(facts)
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -73,12 +73,12 @@ def _list(texts: Sequence[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """On one line, with nothing in it that Markdown or HTML reads as more than letters."""
+    """On one line, with everything escaped that has a meaning in Markdown or HTML."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def _code(text: str) -> str:
-    """A block that the text cannot end."""
+    """A code block whose fence does not occur in the text."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}sh\n{text}\n{fence}"

@@ -94,7 +94,6 @@
   );
 
   function drawAll() {
-    for (const details of document.querySelectorAll("details[data-print]")) details.open = true;
     return Promise.all(places.map(draw));
   }
 

@@ -95,7 +95,7 @@ def _spec(figure: Figure) -> dict[str, Any]:
 
 
 def _embedded(data: Any) -> str:
-    """JSON that can stand in a page: it never ends the element that it is in."""
+    """JSON that is safe inside a script element: it cannot end the element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

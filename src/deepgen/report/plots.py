@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from deepgen.report import charts
+from deepgen.report import charts, knob_charts
 from deepgen.report.facts import Facts, facts_of
 from deepgen.tuning import Study
 from deepgen.tuning.text import counted
@@ -36,22 +36,22 @@ class Plots:
 
     def importance(self) -> Any:
         """What each knob explains, alone and with others."""
-        return self._whole(charts.importance(self._facts))
+        return self._whole(knob_charts.importance(self._facts))
 
     def knob(self, name: str) -> Any:
         """The time of each trial over the value of one knob."""
-        return self._whole(charts.knob(self._facts, self._field(name)))
+        return self._whole(knob_charts.knob(self._facts, self._field(name)))
 
     def heatmap(self, first: str | None = None, second: str | None = None) -> Any:
         """The best time for each pair of values of two knobs; without names, of those that interact most."""
         if (first is None) != (second is None):
             raise BadInput("one knob is given", allowed="two knobs, or none")
         pair = self._facts["pair"] if first is None else [self._field(first), self._field(str(second))]
-        return self._whole(charts.heatmap(self._facts, *pair) if pair else None)
+        return self._whole(knob_charts.heatmap(self._facts, *pair) if pair else None)
 
     def parallel(self) -> Any:
         """The knobs of the best tenth of the trials, a line each."""
-        return self._whole(charts.parallel(self._facts))
+        return self._whole(knob_charts.parallel(self._facts))
 
     def verdicts(self) -> Any:
         """How many trials ended how."""

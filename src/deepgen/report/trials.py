@@ -17,9 +17,9 @@ from deepgen.analysis.numbers import Row
 from deepgen.tuning.table import KNOB
 from deepgen.tuning.text import knob_text
 
-MOST = 10_000  # trials that a page holds; of more, the fastest and a random choice
-SHOWN = 1_500  # points in the chart of one knob, chosen in the same way
-_FASTEST_SHARE = 10  # one of so many that are kept is there for being fast
+MOST = 10_000  # trials in a page; of more, the fastest and a random sample
+SHOWN = 1_500  # points in the chart of one knob, sampled in the same way
+_FASTEST_SHARE = 10  # one in so many of the sample is taken from the fastest
 _BREAK_SECONDS = 600.0  # between two trials: the study was not running
 _DIGITS = 6
 
@@ -33,7 +33,7 @@ class Unit:
 
     @staticmethod
     def of(seconds: Iterable[float]) -> Unit:
-        """In which the fastest is at least 1."""
+        """The largest unit in which the fastest time is at least 1."""
         fastest = min(seconds, default=1.0)
         for name, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
             if fastest * scale >= 1.0:
@@ -69,7 +69,7 @@ def event_columns(names: Sequence[str]) -> list[Column]:
 
 
 def kept(rows: Sequence[Row], most: int = MOST) -> list[Row]:
-    """All rows, or of too many a random choice and all of the fastest."""
+    """All rows, or where there are too many, the fastest and a random sample of the rest."""
     if len(rows) <= most:
         return list(rows)
     timed = sorted((row for row in rows if row["seconds"] is not None), key=lambda row: row["seconds"])
@@ -97,7 +97,7 @@ def elapsed(ended: Sequence[float], began: float | None) -> tuple[list[float], i
 def table(
     rows: Sequence[Row], at: Mapping[int, float], unit: Unit, knobs: Sequence[Column], events: Sequence[Column]
 ) -> list[dict[str, Any]]:
-    """An object a trial, as charts read it: `trial`, `verdict`, `time`, `at`, `shown`, a field a knob, one an event."""
+    """One object per trial, as charts read it: `trial`, `verdict`, `time`, `at`, `shown`, and each knob and event."""
     shown = _shown(rows)
     return [
         {
@@ -114,12 +114,12 @@ def table(
 
 
 def _shown(rows: Sequence[Row]) -> set[int]:
-    """The trials whose points stand in the chart of a knob: all, or a choice."""
+    """The trials drawn in the chart of one knob: all of them, or a sample."""
     return {row["trial"] for row in (kept(rows, SHOWN) if len(rows) > SHOWN else rows)}
 
 
 def packed(objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The same, column by column; values that repeat are told once, as `levels` with an `index` a trial."""
+    """The same, column by column; a column of repeated values is stored as `levels` and one `index` per trial."""
     names = list(objects[0]) if objects else []
     return {name: _packed([one[name] for one in objects]) for name in names}
 
@@ -134,7 +134,7 @@ def _packed(values: list[Any]) -> Any:
 
 
 def unpacked(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What was packed."""
+    """The inverse of `packed`."""
     plain = {
         name: [column["levels"][i] for i in column["index"]] if isinstance(column, Mapping) else column
         for name, column in columns.items()

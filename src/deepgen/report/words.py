@@ -28,7 +28,7 @@ def compared(row: Mapping[str, Any]) -> str:
 
 
 def judged(ratio: float, low: float, high: float) -> str:
-    """What an interval of a ratio lets one say."""
+    """What can be concluded from a ratio and its interval."""
     if not low <= 1.0 <= high:
         return FASTER if low > 1.0 else SLOWER
     return "equally fast" if Ratio(ratio, low, high).width <= WIDE else "too noisy to tell"
@@ -44,7 +44,7 @@ def _between(row: Mapping[str, Any]) -> str:
 
 
 def without_advice(doubts: Sequence[str]) -> tuple[list[str], str]:
-    """The doubts, and once the advice that most of them share; empty where none gives it."""
+    """The doubts, and the advice that most of them share; empty where none of them has it."""
     advice = f"; {RETEST}"
     shared = f"To be sure, {RETEST}." if any(doubt.endswith(advice) for doubt in doubts) else ""
     return [doubt.removesuffix(advice) for doubt in doubts], shared

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reading:
-    """A moment of a study."""
+    """A study at one moment."""
 
     study: Study
     tally: Tally
@@ -36,7 +36,7 @@ class Reading:
     damage: str
 
     def rows(self) -> list[Row]:
-        """One flat row a trial."""
+        """One flat row per trial."""
         raced = self.study.finals_seconds(self.finals or {})
         return [trial_row(trial, self.ended_at.get(trial.id), raced.get(trial.id)) for trial in self.trials]
 
@@ -71,7 +71,7 @@ class Reading:
 
 
 def read(study: Study, journal: Journal) -> Reading:
-    """All of it; raises as a journal does, and ValueError for what no deepgen wrote."""
+    """Read everything. Raises JournalError, and ValueError for content that deepgen did not write."""
     ended = journal.ended()
     finals = journal.finals()
     return Reading(

@@ -26,7 +26,7 @@ _NEEDED = "a recording with `operator`, `kernel_name` and `device_name`, as benc
 
 
 def import_study(file: Path, target: Target, out: Path) -> Study:
-    """The study of a recording in Kernel Tuner's cache format that also tells its operator and its family."""
+    """Make a study of a recording in Kernel Tuner's cache format that also names its operator and its family."""
     data = recorded.document(file)
     if not isinstance(data, dict) or not {"operator", "kernel_name", "device_name", "cache"} <= set(data):
         raise BadInput("is not a recording that a study can be made of", where=str(file), allowed=_NEEDED)

@@ -229,11 +229,14 @@ class Study:
         code = signed_part(self.definition)
         trust.require(code, self._signature, trust=self.trusted, origin=self.folder, holds=holds)
 
+    def kept_space(self) -> Space | None:
+        """The space as the journal keeps it, which takes no code of the generator; older studies have none."""
+        with self._journal() as journal:
+            return journal.space()
+
     @cached_property
     def space(self) -> Space:
-        with self._journal() as journal:
-            kept = journal.space()
-        if kept is not None:
+        if (kept := self.kept_space()) is not None:
             return kept
         from deepgen.tuning.request import narrow
 

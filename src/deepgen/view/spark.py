@@ -14,7 +14,7 @@ _WIDEST = 48
 
 @dataclass(frozen=True)
 class Spark:
-    """Speed over trials, from the first right one to `done`; `improved` is that of Progress."""
+    """Speed over trials, from the first correct one to `done`; `improved` is that of Progress."""
 
     label: str
     improved: Sequence[tuple[int, float]]
@@ -27,7 +27,7 @@ class Spark:
 
 
 def spark(improved: Sequence[tuple[int, float]], done: int, room: int, signs: str = _BLOCKS) -> str:
-    """One sign for each of at most `room` moments: the speed by then, as a share of the best."""
+    """At most `room` characters, each for the best speed at that point of the search."""
     if not improved:
         return ""
     first, last = improved[0][0], max(done, improved[-1][0])

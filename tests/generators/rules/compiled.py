@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,18 +20,20 @@ from deepgen.generators.rules.emit import c
 from deepgen.generators.rules.lower.ir import Buffer, Function
 from deepgen.vocabulary.dtypes import dtype
 
+COMPILERS = [found for name in ("gcc", "clang-19", "clang") if (found := shutil.which(name))]
+NO_COMPILER = "neither gcc nor clang is installed"
 _NONE = 0  # PROT_NONE
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def library(functions: Sequence[Function], folder: Path, compiler: str, *flags: str) -> Path:
+def library(functions: Sequence[Function], folder: Path, *flags: str, compiler: str | None = None) -> Path:
     """The functions case0, case1, ... in one shared library."""
     parts = [c.definitions(function, f"case{n}") for n, function in enumerate(functions)]
     for header in {h for function in functions for h in c.headers(function)}:
         (folder / header.name).write_text(header.text)
     (folder / "all.c").write_text(c.file_text(parts, parallel=(folder / "cpu_pool.h").exists()))
     command = [
-        compiler,
+        compiler or COMPILERS[0],
         "-O1",
         "-std=gnu11",
         "-w",

@@ -12,12 +12,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from cases import CASES, elementwise, gemm, softmax
 
+import deepgen as dg
 from deepgen import generators, targets
 from deepgen.generators.rules.family import Rules
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.order import sketches
 from deepgen.generators.rules.rules.sketch import space_of
-from deepgen.operators import OPERATORS
+from deepgen.operators import OPERATORS, Gemm
 from deepgen.operators.expr.nodes import Stage
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.vocabulary import WorkspaceArg
@@ -42,6 +43,7 @@ def test_it_says_whom_it_does_not_serve() -> None:
     assert all(
         Rules().refuses(told, targets.resolve(name)) is None for name in ("arm:neon", "cuda:sm_90", "hip:gfx90a")
     )
+    assert "beta=1 reads C" in str(Rules().refuses(Gemm(8, 8, 8, beta=1.0), ARM))
 
 
 @pytest.mark.parametrize("target", [ARM, X86], ids=lambda target: target.name)

@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from compiled import library, run
+from compiled import COMPILERS, NO_COMPILER, library, run
 
 import deepgen as dg
 from deepgen.build.toolchains import isa
@@ -75,6 +75,7 @@ def schedule(dot: Dot) -> Schedule:
     )
 
 
+@pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
 @pytest.mark.parametrize("way", ["by the instruction", "one by one"])
 def test_products_by_instructions(way: str, tmp_path: Path) -> None:
     here = host.processor()
@@ -85,7 +86,7 @@ def test_products_by_instructions(way: str, tmp_path: Path) -> None:
     flags = isa.flags(here.machine, here.isa, "gcc", 99) if native else (f"-D{EMULATED}",)
     sizes = [(3 * dot.lanes - 1, 3 * dot.depth) for dot in dots]
     functions = [lower(product(dot, *size), schedule(dot)) for dot, size in zip(dots, sizes, strict=True)]
-    loaded = ctypes.CDLL(str(library(functions, tmp_path, "cc", "-w", *flags)))
+    loaded = ctypes.CDLL(str(library(functions, tmp_path, "-w", *flags)))
     for n, (dot, (columns, depth), function) in enumerate(zip(dots, sizes, functions, strict=True)):
         a, b = numbers(dot.left, (ROWS, depth)), numbers(dot.right, (depth, columns))
         stored = [narrow(x.astype(float), dtype(kind)) for x, kind in ((a, dot.left), (b, dot.right))]

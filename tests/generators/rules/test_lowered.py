@@ -11,13 +11,14 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "operators"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from compiled import in_child, library, run
+from compiled import COMPILERS, NO_COMPILER, in_child, library, run
 from expressions import expressions, naive
 from schedules import random_schedule
 
@@ -65,15 +66,16 @@ def random_inputs(expression: Expression, seed: int) -> dict[str, Any]:
     return {n: narrow(np.abs(x) if kinds[n].name == "u8" else x.astype(float), kinds[n]) for n, x in drawn.items()}
 
 
+@pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
 def test_random_expressions_under_random_schedules(tmp_path: Path) -> None:
     cases = collected(COUNT)
     for start in range(0, len(cases), AT_ONCE):
         part = cases[start : start + AT_ONCE]
-        compiler = ("gcc", "clang-19")[start // AT_ONCE % 2] if os.environ.get("DEEPGEN_EXPRESSIONS") else "cc"
+        compiler = COMPILERS[start // AT_ONCE % len(COMPILERS)]
         functions = [lower(e, s, vector_bytes=(16, 32)[n % 2]) for n, (e, s) in enumerate(part)]
         folder = tmp_path / str(start)
         folder.mkdir()
-        built = library(functions, folder, compiler, "-w")
+        built = library(functions, folder, "-w", compiler=compiler)
 
         def work(say: Callable[[str], None], built: Path = built, part: Any = part, functions: Any = functions) -> None:
             loaded = ctypes.CDLL(str(built))

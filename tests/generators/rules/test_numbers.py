@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from compiled import COMPILERS, NO_COMPILER
+
 from deepgen.generators.rules.emit import c
 from deepgen.vocabulary.dtypes import dtype, narrow, widen
 
+pytestmark = pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
 EMIT = Path(c.__file__).parent
 FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
     "exp": np.exp,
@@ -53,7 +59,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         )
     folder = tmp_path_factory.mktemp("numbers")
     (folder / "all.c").write_text("\n".join(lines))
-    command = ["cc", "-O2", "-std=gnu11", "-Wall", "-Wno-unused", "-Wno-psabi", "-Werror", "-shared", "-fPIC"]
+    command = [COMPILERS[0], "-O2", "-std=gnu11", "-Wall", "-Wno-unused", "-Wno-psabi", "-Werror", "-shared", "-fPIC"]
     subprocess.run([*command, f"-I{EMIT}", "all.c", "-o", "all.so", "-lm"], cwd=folder, check=True)
     return ctypes.CDLL(str(folder / "all.so"))
 

@@ -79,7 +79,7 @@ def test_every_config_computes_the_expression(tmp_path: Path) -> None:
         part = cases[start : start + AT_ONCE]
         folder = tmp_path / str(start)
         folder.mkdir()
-        built = library([function for *_, function in part], folder, "cc", "-O0")
+        built = library([function for *_, function in part], folder, "-O0")
 
         def work(say: Callable[[str], None], built: Path = built, part: Any = part) -> None:
             loaded = ctypes.CDLL(str(built))

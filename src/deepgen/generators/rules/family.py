@@ -26,7 +26,7 @@ from deepgen.space import Space
 from deepgen.targets import Cpu, Target
 from deepgen.targets.gpu import Gpu
 from deepgen.targets.hip import Hip
-from deepgen.vocabulary import Kernel
+from deepgen.vocabulary import BadInput, Kernel
 
 _Lowered: TypeAlias = "Function | Program"
 
@@ -44,10 +44,14 @@ class Rules:
             return "it serves CPUs and GPUs only"
         if not isinstance(operator, HasExpression):
             return "it serves operators that are given as tensor expressions"
-        strange = sorted(_formats(operator.expression()) - {*TYPES, *STORED, BOOL})
+        try:
+            told = operator.expression()
+        except BadInput as error:  # in some forms an operator has none, as a GEMM that reads its result
+            return f"there is no expression of it: {error}"
+        strange = sorted(_formats(told) - {*TYPES, *STORED, BOOL})
         if strange:
             return f"it has no arithmetic for {', '.join(strange)}"
-        lacking = missing_functions(operator.expression()) if isinstance(target, Hip) else []
+        lacking = missing_functions(told) if isinstance(target, Hip) else []
         return f"it has no {', '.join(lacking)} for HIP" if lacking else None
 
     def space(self, operator: Operator, target: Target) -> Space:

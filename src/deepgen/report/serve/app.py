@@ -21,12 +21,13 @@ from deepgen.report.serve.gate import POLICY, Gate, Rules
 from deepgen.report.serve.hub import Hub
 from deepgen.report.serve.pages import Pages
 from deepgen.report.serve.places import Runs, run_of
+from deepgen.view.text import note
 from deepgen.vocabulary import DeepgenError
 
 # The only files that are served as they are.
 _SCRIPT, _STYLE = "text/javascript", "text/css"
 _STATIC = {"list.js": _SCRIPT, "live.js": _SCRIPT, "study.js": _SCRIPT, "list.css": _STYLE, "page.css": _STYLE}
-_MISSING, _CONFLICT, _UNREADABLE, _ENDING = 404, 409, 422, 503
+_MISSING, _CONFLICT, _UNREADABLE, _BROKEN, _ENDING = 404, 409, 422, 500, 503
 # A study that is only being made can be read a moment later.
 _LATER = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="2">'
@@ -69,7 +70,7 @@ def make(root: Path, means: Means, rules: Rules) -> tuple[ASGIApp, Hub]:
             hub.close()
             task.cancel()
 
-    handlers = {_MISSING: _not_here}
+    handlers = {_MISSING: _not_here, Exception: _broken}
     return Gate(Starlette(routes=routes, lifespan=reading, exception_handlers=handlers), rules), hub
 
 
@@ -152,6 +153,11 @@ def _missing(what: str) -> Response:
 
 async def _not_here(request: Request, error: Exception) -> Response:
     return _missing("no such page")
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    note(f"deepgen: unexpected error, a bug in deepgen: {request.url.path}: {type(error).__name__}: {error}")
+    return PlainTextResponse("deepgen: unexpected error, a bug in deepgen\n", _BROKEN)
 
 
 def _file(name: str) -> str:

@@ -70,7 +70,7 @@ class Seen:
 
 def look(before: Seen, mark: Mark | None, *, whole: bool, follow: bool) -> Seen:
     """The study now. `whole` looks at every row, and so finds all damage; `follow` reads its new trials."""
-    told: dict[str, Any] = glance(before.folder, whole=whole)
+    told = _told(before.folder, whole=whole)
     running = told["state"] in _RUNNING
     followed = follow or running or before.followed
     trials = None
@@ -78,12 +78,19 @@ def look(before: Seen, mark: Mark | None, *, whole: bool, follow: bool) -> Seen:
         done = sum(told["trials"].values())
         try:
             trials = _followed(before.folder, before.trials or Trials(), done, anew=bool(told.get("damage")))
-        except DeepgenError as error:
+        except (DeepgenError, OSError) as error:
             told = {"state": "unreadable", "why": str(error)}
     row = _text({"id": before.id, "name": before.name, **_row(told, trials)})
     return replace(
         before, mark=mark, row=row, running=running, checked=whole and not running, followed=followed, trials=trials
     )
+
+
+def _told(folder: Path, *, whole: bool) -> dict[str, Any]:
+    try:
+        return glance(folder, whole=whole)
+    except OSError as error:
+        return {"state": "unreadable", "why": error.strerror or str(error)}
 
 
 def _row(told: Mapping[str, Any], trials: Trials | None) -> JsonObject:
@@ -110,6 +117,7 @@ def _followed(folder: Path, before: Trials, done: int, *, anew: bool) -> Trials:
     """With the trials that ended since; from the beginning where the journal is not the one that was followed."""
     with foreign.shaped(str(folder), STRANGE), Journal(folder) as journal:
         words = known_shapes(journal.definition(), glance=True)[0]
+        anew = anew or len(before.texts) > done
         after = before if anew else _with(before, journal.ended_from(before.first), words)
         if anew or len(after.texts) < done:
             after = _with(Trials(), journal.ended_from(0), words)

@@ -109,4 +109,7 @@ def _is_run(folder: Path, runs: Runs) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
+    try:
+        return path.is_file() and not path.is_symlink()
+    except OSError:  # in a folder that this user may not enter
+        return False

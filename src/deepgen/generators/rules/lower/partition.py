@@ -5,7 +5,7 @@ What decides is asked once, before a tile: whether its guards hold for all turns
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from deepgen.generators.rules.intrinsics.dots import DOTS
@@ -88,8 +88,10 @@ def _sums(statement: Stmt, held: frozenset[str]) -> bool:
 def _inner(statement: Stmt, tile: _Tile) -> Stmt:
     if isinstance(statement, For):
         inside = replace(tile, known=tile.known.inside(statement.variable, statement.extent), inner={})
-        change = _inner if statement.kind in AT_ONCE else _versions
-        return replace(statement, body=change(statement.body, inside))
+        if statement.kind in AT_ONCE:
+            around = replace(inside, around=inside.around | {statement.variable})
+            return replace(statement, body=_inner(statement.body, around))
+        return replace(statement, body=_versions(statement.body, inside))
     if isinstance(statement, If):
         given = replace(tile, known=tile.known.given(statement.conditions))
         return replace(statement, then=_inner(statement.then, given))
@@ -115,6 +117,7 @@ class _Tile:
     held: frozenset[str]  # all buffers that are in registers
     inner: Mapping[str, int] = field(default_factory=dict)  # the loops that are done at once, with their extents
     registers: frozenset[str] = frozenset()  # those around: all loops inside belong to their tile
+    around: frozenset[str] = frozenset()  # loops that are done at once, in which no condition on them may stand
     choices: int = 0  # that were made already
 
     def having(self, buffer: Buffer) -> _Tile:
@@ -122,22 +125,23 @@ class _Tile:
 
     def low(self, condition: Index) -> Index | None:
         """The least value of a condition in the tile, if all other loops lie around the tile."""
-        if condition.iterators <= {*self.known.ranges, *self.inner}:
-            return low_and_span(condition, self.inner)[0]
-        return None
+        return low_and_span(condition, self.inner)[0] if self.decides(condition, {*self.inner}) else None
+
+    def decides(self, condition: Index, inner: Set[str] = frozenset()) -> bool:
+        """Whether a condition can be asked here, the same for all turns of the loops around that are done at once."""
+        return condition.iterators <= self.known.ranges.keys() - self.around | inner
 
 
 def _guards(statement: Stmt, tile: _Tile) -> Iterator[Index]:
+    asked: Iterable[Index] = ()
     if isinstance(statement, If):
-        for c in statement.conditions:
-            low = tile.low(c) if c.iterators & set(tile.inner) else None
-            if low is not None:
-                yield low
+        asked = statement.conditions
     if isinstance(statement, Store):
-        for c in _chosen_by(statement):
-            low = tile.low(c) if c.iterators & set(tile.inner) else None
-            if low is not None:
-                yield low
+        asked = _chosen_by(statement)
+    for c in asked:
+        low = tile.low(c) if c.iterators & set(tile.inner) else None
+        if low is not None:
+            yield low
     if isinstance(statement, Alloc):
         tile = tile.having(statement.buffer)
     if isinstance(statement, For):
@@ -158,7 +162,7 @@ def _choices(statement: Stmt, tile: _Tile) -> Iterator[Index]:
     """What decides between values, as at a border of zeros, the same way for the whole tile."""
     if isinstance(statement, Store) and (tile.inner or tile.registers):
         for c in _chosen_by(statement):
-            if c.iterators <= set(tile.known.ranges):
+            if tile.decides(c):
                 yield c
     if isinstance(statement, Alloc):
         tile = tile.having(statement.buffer)

@@ -1,13 +1,13 @@
 // The list of studies. Everything that it shows came out of files, so it is put in as text and never as HTML.
 
-import { ask, cell, element, follow, line, moment, symbol } from "/static/live.js";
+import { ask, cell, element, fill, follow, line, moment, symbol } from "/static/live.js";
 
 const MOST_TRIALS = 15;
 const rows = { studies: new Map(), runs: new Map(), bundles: new Map() };
 const mayStop = document.body.dataset.stop !== "";
 let trials = [];
 
-follow("/events", {
+follow(() => "/events", {
   all(data) {
     Object.values(rows).forEach((known) => known.clear());
     trials = [];
@@ -28,29 +28,22 @@ function take(data) {
 
 function show() {
   const studies = [...rows.studies.values()].sort(byState);
-  fill("studies", studies, studyCells);
+  showTable("studies", studies, studyCells);
   document.getElementById("none").hidden = studies.length > 0;
-  fill("bundles", [...rows.bundles.values()], bundleCells);
-  fill("devices", studies.flatMap((study) => (study.devices || []).map((device) => ({ study, device }))), deviceCells);
-  fill("trials", trials, trialCells);
-  showRuns([...rows.runs.values()]);
+  showTable("bundles", [...rows.bundles.values()], bundleCells);
+  const devices = studies.flatMap((study) => (study.devices || []).map((device) => ({ study, device })));
+  showTable("devices", devices, deviceCells);
+  showTable("trials", trials, trialCells);
+  const runs = document.getElementById("runs");
+  runs.hidden = rows.runs.size === 0;
+  fill(runs.querySelector("div"), [...rows.runs.values()].map(runPart));
 }
 
-// Rows are replaced only where they differ, so that what has the focus keeps it.
-function fill(place, lines, cells) {
+function showTable(place, lines, cells) {
   const section = document.getElementById(place);
   const table = section.querySelector("table");
-  const body = table.tBodies[0];
   section.hidden = lines.length === 0;
-  lines.forEach((data, i) => {
-    const text = JSON.stringify(data);
-    if (body.rows[i]?.dataset.text === text) return;
-    const fresh = line(table, cells(data));
-    fresh.dataset.text = text;
-    if (body.rows[i]) body.rows[i].replaceWith(fresh);
-    else body.append(fresh);
-  });
-  while (body.rows.length > lines.length) body.lastElementChild.remove();
+  fill(table.tBodies[0], lines.map((data) => line(table, cells(data))));
 }
 
 const ORDER = ["running", "starting", "damaged", "unreadable", "stopped", "finished"];
@@ -116,18 +109,9 @@ function trialCells({ study, ended }) {
   return [cell(moment(ended.at)), name, ...times, cell(ended.detail, "why")];
 }
 
-function showRuns(runs) {
-  const section = document.getElementById("runs");
-  section.hidden = runs.length === 0;
-  const text = JSON.stringify(runs);
-  if (section.dataset.text === text) return;
-  section.dataset.text = text;
-  section.querySelector("div").replaceChildren(...runs.flatMap(runParts));
-}
-
 const OF_GROUP = ["group", "task", "builds on", "measures on", "devices", "does"];
 
-function runParts(run) {
+function runPart(run) {
   const title = element("h3", `${run.name} `);
   title.append(stateMark(run.state), " ");
   if (mayStop && run.pid) title.append(stopButton("run", run));
@@ -136,7 +120,9 @@ function runParts(run) {
   table.createTBody().append(...run.groups.map((group) => line(table, groupCells(group))));
   const wide = element("div", "", "wide");
   wide.append(table);
-  return [title, element("p", run.note), wide];
+  const part = element("div");
+  part.append(title, element("p", run.note), wide);
+  return part;
 }
 
 function groupCells(group) {

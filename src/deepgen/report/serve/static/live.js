@@ -4,17 +4,39 @@
 // wrong": then this page does, until it is let in again.
 const AGAIN_MS = 3000;
 
+// A browser has few connections to one server for all of its tabs, so only tabs that are seen keep one.
 export function follow(address, handlers) {
-  const source = new EventSource(address);
   const state = document.getElementById("connection");
-  source.addEventListener("open", () => (state.textContent = "live"));
-  source.addEventListener("error", () => {
-    state.textContent = "not connected; trying again";
-    if (source.readyState === EventSource.CLOSED) setTimeout(() => follow(address, handlers), AGAIN_MS);
-  });
-  for (const [kind, handle] of Object.entries(handlers)) {
-    source.addEventListener(kind, (event) => handle(JSON.parse(event.data), source));
+  let source = null;
+  let over = false;
+
+  function open() {
+    if (source || over || document.hidden) return;
+    source = new EventSource(address());
+    source.addEventListener("open", () => (state.textContent = "live"));
+    source.addEventListener("error", () => {
+      state.textContent = "not connected; trying again";
+      if (source?.readyState !== EventSource.CLOSED) return;
+      source = null;
+      setTimeout(open, AGAIN_MS);
+    });
+    for (const [kind, handle] of Object.entries(handlers)) {
+      source.addEventListener(kind, (event) => handle(JSON.parse(event.data), end));
+    }
   }
+
+  function close() {
+    source?.close();
+    source = null;
+  }
+
+  function end() {
+    over = true;
+    close();
+  }
+
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  open();
 }
 
 export async function ask(button, address, question) {
@@ -49,6 +71,20 @@ export function line(table, cells) {
   row.append(...cells);
   cells.forEach((one, i) => (one.dataset.label = table.tHead.rows[0].cells[i].textContent));
   return row;
+}
+
+// Show these children. Only what differs is replaced, so that a link or a button that has the focus keeps it.
+export function fill(place, children) {
+  children.forEach((one, i) => (place.children[i] ? renew(place.children[i], one) : place.append(one)));
+  while (place.children.length > children.length) place.lastElementChild.remove();
+}
+
+function renew(old, fresh) {
+  if (old.isEqualNode(fresh)) return;
+  const parts = [...fresh.childNodes];
+  const alike = old.cloneNode(false).isEqualNode(fresh.cloneNode(false)) && parts.length === old.childNodes.length;
+  if (alike && parts.length) parts.forEach((one, i) => renew(old.childNodes[i], one));
+  else old.replaceWith(fresh);
 }
 
 export function moment(seconds) {

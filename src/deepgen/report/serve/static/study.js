@@ -1,7 +1,7 @@
 // A report that follows its study: trials are added to its charts as they end. When there is more to say, as after the
 // finals, or when there are twice as many trials as it was made of, a newer report takes its place.
 
-import { ask, cell, follow, line, moment } from "/static/live.js";
+import { ask, cell, fill, follow, line, moment } from "/static/live.js";
 
 const MOST_LATEST = 12;
 const report = window.deepgenReport;
@@ -9,7 +9,7 @@ let state = null; // of the study, as the report says it
 let renewing = false;
 let wanted = false;
 
-follow(report.live().events, {
+follow(() => report.live().events, {
   trials({ again, trials }) {
     if (again) renew(); // another server, or another journal, than the one that made this report
     else append(trials);
@@ -22,8 +22,8 @@ follow(report.live().events, {
     if (state !== null && state !== about) renew();
     state = about;
   },
-  gone(_, source) {
-    source.close();
+  gone(_, end) {
+    end();
     document.getElementById("connection").textContent = "the study's folder is gone";
   },
 });
@@ -101,6 +101,6 @@ function showDevices(row) {
     const where = [cell(one.host), cell(one.device || row.target)];
     return line(table, [...where, cell(one.trials, "number"), cell(one.last, "number"), cell(moment(one.at))]);
   });
-  table.tBodies[0].replaceChildren(...lines);
+  fill(table.tBodies[0], lines);
   document.getElementById("devices").hidden = lines.length === 0;
 }
