@@ -43,9 +43,6 @@ EXCEPTIONS = {
     "cli/output.py": {"'B'"},  # bytes
     "compat/kernel.py": {"'C'"},  # the language
     "generators/kernels/t1.py": {"'C'"},
-    "generators/rules/rules/operands.py": {".layout"},  # a step of schedules
-    "generators/rules/rules/reduction.py": {".layout"},
-    "generators/rules/rules/tiling.py": {".layout"},
     "measure/buffers.py": {"'B'"},
     "runtime/arrays.py": {".layout"},  # torch's word for dense or sparse
     "targets/cpu.py": {"'C'"},  # a type variable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -29,9 +30,10 @@ from deepgen.operators.expr.nodes import Expression, reads
 from deepgen.vocabulary.errors import BadInput
 
 SCOPES = ("global", "register")
+WAYS = ("split", "split", "reorder", "fuse", "annotate", "unroll")
 
 
-class _Scheduling:
+class Scheduling:
     def __init__(self, expression: Expression, random: Random) -> None:
         self.state: State = apply(expression, ())
         self.random = random
@@ -84,12 +86,12 @@ class _Scheduling:
                 if self.propose(ComputeAt(name, consumer.stage.name, loop)):
                     return
 
-    def arrange(self, name: str) -> None:
+    def arrange(self, name: str, ways: Sequence[str] = WAYS) -> None:
         for _ in range(self.random.randint(0, 6)):
             loops = [loop.name for loop in self.state.stages[name].loops]
             if not loops:
                 return
-            way = self.random.choice(["split", "split", "reorder", "fuse", "annotate", "unroll"])
+            way = self.random.choice(ways)
             at = self.random.randrange(len(loops))
             if way == "split":
                 factors = tuple(self.random.randint(1, 5) for _ in range(self.random.choice([1, 1, 2])))
@@ -105,10 +107,10 @@ class _Scheduling:
         if self.chance(0.5):
             self.propose(Annotate(name, self.state.stages[name].loops[-1].name, "vector"))
 
-    def lay_out(self, name: str) -> None:
+    def lay_out(self, name: str, scopes: Sequence[str] = SCOPES) -> None:
         dimensions = list(range(len(self.state.stages[name].stage.axes)))
-        if self.chance(0.4):
-            self.propose(SetScope(name, self.random.choice(SCOPES)))
+        if scopes and self.chance(0.4):
+            self.propose(SetScope(name, self.random.choice(scopes)))
         if self.chance(0.3):
             order = []
             for dimension in dimensions:
@@ -123,7 +125,7 @@ class _Scheduling:
 
 
 def random_schedule(expression: Expression, random: Random) -> Schedule:
-    made = _Scheduling(expression, random)
+    made = Scheduling(expression, random)
     made.change_stages()
     for name in reversed(list(made.state.stages)):
         if made.chance(0.6):

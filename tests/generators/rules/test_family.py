@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from cases import CASES, elementwise, gemm, softmax
 
+import deepgen as dg
 from deepgen import generators, targets
 from deepgen.generators.rules.family import Rules
 from deepgen.generators.rules.rules.draft import Draft
@@ -36,8 +37,12 @@ def test_families_for_one_operator_come_first() -> None:
 
 def test_it_says_whom_it_does_not_serve() -> None:
     told = ExpressionOperator(elementwise(4, 8))
-    assert Rules().refuses(told, targets.resolve("cuda:sm_90")) == "it serves CPUs only"
-    assert Rules().refuses(told, ARM) is None
+    x = dg.tensor("x", (4, 8))
+    power = ExpressionOperator(dg.expression(dg.compute("y", (4, 8), lambda i, j: x[i, j] ** x[i, j])))
+    assert Rules().refuses(power, targets.resolve("hip:gfx90a")) == "it has no pow for HIP"
+    assert all(
+        Rules().refuses(told, targets.resolve(name)) is None for name in ("arm:neon", "cuda:sm_90", "hip:gfx90a")
+    )
     assert "beta=1 reads C" in str(Rules().refuses(Gemm(8, 8, 8, beta=1.0), ARM))
 
 

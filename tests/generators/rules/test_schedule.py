@@ -90,7 +90,7 @@ REFUSED: list[tuple[tuple[Step, ...], str]] = [
     ((Layout("double", ("1", "0", "0")),), "dimension 0 is not covered"),
     ((Layout("double", ("1", "zero")),), "no dimension"),
     ((StorageAlign("double", 5, 8, 1),), "aligned"),
-    ((Pipeline("rows", 2),), "cannot be lowered yet"),
+    ((Pipeline("rows", 2),), "cannot be filled ahead"),
     ((Annotate("over", "i0", "parallel"), ROWS_IN_OVER, Annotate("rows", "i0", "parallel")), "and so is loop"),
 ]
 

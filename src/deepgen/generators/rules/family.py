@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from deepgen.generators.rules.emit.c import kernel
 from deepgen.generators.rules.emit.c_values import STORED, TYPES
+from deepgen.generators.rules.emit.gpu import kernel as gpu_kernel
+from deepgen.generators.rules.emit.gpu import missing_functions
+from deepgen.generators.rules.lower.gpu.launches import Program
+from deepgen.generators.rules.lower.gpu.lower import passes as gpu_passes
 from deepgen.generators.rules.lower.ir import Function
-from deepgen.generators.rules.lower.text import to_text
+from deepgen.generators.rules.lower.text import program_text, to_text
+from deepgen.generators.rules.rules.gpu.sketches import gpu_sketches, near_usual
 from deepgen.generators.rules.rules.order import sketches
 from deepgen.generators.rules.rules.rule import Rule
 from deepgen.generators.rules.rules.sketch import SKETCH, THREADS, Sketch, space_of
@@ -19,20 +24,24 @@ from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
 from deepgen.space import Space
 from deepgen.targets import Cpu, Target
+from deepgen.targets.gpu import Gpu
+from deepgen.targets.hip import Hip
 from deepgen.vocabulary import BadInput, Kernel
+
+_Lowered: TypeAlias = "Function | Program"
 
 
 class Rules:
-    """Schedules by rules, on processors. `rules` are the user's own, which are asked before deepgen's."""
+    """Schedules by rules, on processors and GPUs. `rules` are the user's own, which are asked before deepgen's."""
 
     name = "rules"
 
     def __init__(self, rules: Sequence[Rule] = ()) -> None:
-        self._sketches = lru_cache(maxsize=16)(lambda expression, cpu: tuple(sketches(expression, cpu, rules)))
+        self._sketches = lru_cache(maxsize=16)(lambda expression, target: tuple(_sketches(expression, target, rules)))
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        if not isinstance(target, Cpu):
-            return "it serves CPUs only"
+        if not isinstance(target, (Cpu, Gpu)):
+            return "it serves CPUs and GPUs only"
         if not isinstance(operator, HasExpression):
             return "it serves operators that are given as tensor expressions"
         try:
@@ -40,33 +49,41 @@ class Rules:
         except BadInput as error:  # in some forms an operator has none, as a GEMM that reads its result
             return f"there is no expression of it: {error}"
         strange = sorted(_formats(told) - {*TYPES, *STORED, BOOL})
-        return f"it has no arithmetic for {', '.join(strange)}" if strange else None
+        if strange:
+            return f"it has no arithmetic for {', '.join(strange)}"
+        lacking = missing_functions(told) if isinstance(target, Hip) else []
+        return f"it has no {', '.join(lacking)} for HIP" if lacking else None
 
     def space(self, operator: Operator, target: Target) -> Space:
         return space_of(self.name, self.sketches(operator, target))
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        *_, (_, function) = self._lowered(operator, target, config)
-        made = kernel(function, config[THREADS], self.name)
+        *_, (_, last) = self._lowered(operator, target, config)
+        if isinstance(last, Program):
+            assert isinstance(target, Gpu)
+            made = gpu_kernel(last, "hip" if isinstance(target, Hip) else "cuda", target.warp, self.name)
+        else:
+            made = kernel(last, config[THREADS], self.name)
         fixed = tuple((f"{size} == {value}", f"{size} is {value}") for size, value in operator.sizes().items())
         return replace(made, implied=fixed)
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         found = self.sketches(operator, target)
-        return ({SKETCH: found[0].name} if len(found) > 1 else {}) | found[0].usual()
+        usual = found[0].usual() if isinstance(target, Cpu) else near_usual(found[0])
+        return ({SKETCH: found[0].name} if len(found) > 1 else {}) | usual
 
     def sketches(self, operator: Operator, target: Target) -> tuple[Sketch, ...]:
         return self._sketches(*_served(operator, target))
 
     def schedule_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
         steps = steps_text(self._sketch(operator, target, config).schedule(config))
-        nest = dict(self._lowered(operator, target, config))["simplify"]
-        return f"{steps}\n{to_text(nest)}"
+        nest = dict(self._lowered(operator, target, config))["flatten" if isinstance(target, Gpu) else "simplify"]
+        return f"{steps}\n{_text(nest)}"
 
     def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
         parts, last = [], ""
         for name, function in self._lowered(operator, target, config):
-            text = to_text(function)
+            text = _text(function)
             parts.append(f"==> {name} <==\n{text if text != last else 'changes nothing'}")
             last = text
         return "\n".join(parts)
@@ -76,13 +93,24 @@ class Rules:
         chosen = config.get(SKETCH, found[0].name)
         return next(sketch for sketch in found if sketch.name == chosen)
 
-    def _lowered(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Iterator[tuple[str, Function]]:
-        _, cpu = _served(operator, target)
-        return self._sketch(operator, target, config).lowered(config, cpu.vector_bytes)
+    def _lowered(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Iterator[tuple[str, _Lowered]]:
+        sketch = self._sketch(operator, target, config)
+        if isinstance(target, Gpu):
+            return gpu_passes(sketch.expression, sketch.schedule(config), target.warp)
+        assert isinstance(target, Cpu), "ask refuses() first"
+        return sketch.lowered(config, target.vector_bytes)
 
 
-def _served(operator: Operator, target: Target) -> tuple[Expression, Cpu]:
-    assert isinstance(operator, HasExpression) and isinstance(target, Cpu), "ask refuses() first"
+def _sketches(expression: Expression, target: Cpu | Gpu, rules: Sequence[Rule]) -> list[Sketch]:
+    return gpu_sketches(expression, target) if isinstance(target, Gpu) else sketches(expression, target, rules)
+
+
+def _text(lowered: _Lowered) -> str:
+    return program_text(lowered) if isinstance(lowered, Program) else to_text(lowered)
+
+
+def _served(operator: Operator, target: Target) -> tuple[Expression, Cpu | Gpu]:
+    assert isinstance(operator, HasExpression) and isinstance(target, (Cpu, Gpu)), "ask refuses() first"
     return operator.expression(), target
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import gcd
 
 from deepgen.operators.expr.index import Index, Iter, Quotient, Remainder
 from deepgen.operators.expr.nodes import Compare, Const, Logic, Place, Value
@@ -49,15 +50,30 @@ class Known:
             return Index((), low) if low == high else Index(((atom, 1),))
         inner = self.simple(atom.of)
         made = inner // atom.by if isinstance(atom, Quotient) else inner % atom.by
-        if len(made.terms) == 1 and isinstance(made.terms[0][0], (Quotient, Remainder)):
-            left, times = made.terms[0]
-            assert not isinstance(left, Iter)
-            low, high = left.of.bounds(self.ranges)
-            if low // left.by == high // left.by:
-                q = low // left.by
-                exact = Index((), q) if isinstance(left, Quotient) else left.of - q * left.by
-                return exact * times + made.constant
-        return made
+        total = Index((), made.constant)
+        for left, times in made.terms:
+            total = total + (Index(((left, 1),)) if isinstance(left, Iter) else self._told(left)) * times
+        return total
+
+    def _told(self, atom: Quotient | Remainder) -> Index:
+        low, high = atom.of.bounds(self.ranges)
+        if low // atom.by != high // atom.by:
+            return self._without_small(atom)
+        q = low // atom.by
+        return Index((), q) if isinstance(atom, Quotient) else atom.of - q * atom.by
+
+    def _without_small(self, atom: Quotient | Remainder) -> Index:
+        """(x * 8 + v) % 64 is x % 8 * 8 + v where v is less than 8, and (x * 8 + v) // 64 is x // 8."""
+        for step in sorted({gcd(atom.by, times) for _, times in atom.of.terms}, reverse=True):
+            small = Index(tuple(t for t in atom.of.terms if t[1] % step), atom.of.constant % step)
+            low, high = small.bounds(self.ranges)
+            if step > 1 and low >= 0 and high < step:
+                rest = atom.of - small
+                large = Index(tuple((a, t // step) for a, t in rest.terms), rest.constant // step)
+                if isinstance(atom, Quotient):
+                    return self.simple(large // (atom.by // step))
+                return self.simple(large % (atom.by // step)) * step + small
+        return Index(((atom, 1),))
 
 
 def conditions(value: Value) -> tuple[Index, ...] | None:

@@ -21,22 +21,19 @@ _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
 def build(state: State) -> Function:
-    return _Builder(state).function()
+    return Builder(state).function()
 
 
 @dataclass(frozen=True)
-class _Builder:
+class Builder:
     state: State
 
     def function(self) -> Function:
-        expression = self.state.expression
-        inputs = tuple(dense(spec.name, spec.dtype, spec.shape) for spec in expression.tensors)
-        stages = [self.state.stages[name] for name in expression.outputs]
-        outputs = tuple(dense(p.stage.name, p.stage.dtype, p.stage.shape) for p in stages)
+        inputs, outputs = parameters(self.state)
         body: Stmt = EMPTY
         for planned in reversed([p for p in self.state.stages.values() if p.at is None]):
             body = self.computed(planned, body)
-        return Function(expression.name, inputs, outputs, body)
+        return Function(self.state.expression.name, inputs, outputs, body)
 
     def computed(self, planned: Planned, rest: Stmt) -> Stmt:
         """A stage, and what follows where it is there."""
@@ -62,7 +59,7 @@ class _Builder:
         reduced = {loop.variable for loop in planned.loops if loop.reduced}
         guards = tuple(g.substitute(names) for g in planned.guards if not g.iterators & reduced)
         indices = tuple(i.substitute(names) for i in self.written(planned))
-        body: Stmt = _guarded(guards, Store(planned.stage.name, indices, first))
+        body: Stmt = guarded(guards, Store(planned.stage.name, indices, first))
         for loop in reversed(kept):
             kind = VECTOR if loop.kind in DOTS else loop.kind
             body = For(f"{loop.variable}.start", loop.extent, kind, body)
@@ -78,7 +75,7 @@ class _Builder:
         if stage.scan:
             value = self.scanned(planned, value)
         reduce = None if stage.scan else stage.reduce
-        return _guarded(planned.guards, Store(stage.name, self.written(planned), value, reduce))
+        return guarded(planned.guards, Store(stage.name, self.written(planned), value, reduce))
 
     def scanned(self, planned: Planned, value: Value) -> Value:
         stage = planned.stage
@@ -99,6 +96,14 @@ class _Builder:
             return Read(read.tensor, stored(planned, inside), read.dtype)
 
         return with_reads(value, place)
+
+
+def parameters(state: State) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
+    """The tensors that are given, and the results."""
+    expression = state.expression
+    inputs = tuple(dense(spec.name, spec.dtype, spec.shape) for spec in expression.tensors)
+    stages = [state.stages[name].stage for name in expression.outputs]
+    return inputs, tuple(dense(stage.name, stage.dtype, stage.shape) for stage in stages)
 
 
 def combined(op: str, left: Value, right: Value) -> Value:
@@ -142,5 +147,5 @@ def _divided(index: Index, place: Place) -> Index:
     return whole if place.modulo is None else whole % place.modulo
 
 
-def _guarded(guards: tuple[Index, ...], body: Stmt) -> Stmt:
+def guarded(guards: tuple[Index, ...], body: Stmt) -> Stmt:
     return If(guards, body) if guards else body

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from deepgen.operators.expr.index import Index
-from deepgen.operators.expr.nodes import Value
+from deepgen.operators.expr.nodes import Read, Value
 from deepgen.operators.expr.rewrite import with_indices
 
 
@@ -30,6 +30,7 @@ class Buffer:
     scope: str
     lanes: int = 0
     offset: int | None = None
+    swizzle: int = 0  # of shared memory: how many bits of a place are changed by those of its row
 
     @property
     def elements(self) -> int:
@@ -71,12 +72,18 @@ class Alloc:
 
 @dataclass(frozen=True)
 class Store:
-    """`reduce` is set where the value is combined with what the element holds."""
+    """`reduce` is set where the value is combined with what the element holds.
+
+    On a GPU: `joined` where the values of all threads along x are combined so before; `ahead` where a copy to shared
+    memory need not have landed before the next wait.
+    """
 
     buffer: str
     indices: tuple[Index, ...]
     value: Value
     reduce: str | None = None
+    joined: str | None = None
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,11 +92,19 @@ class Barrier:
 
 
 @dataclass(frozen=True)
+class Call:
+    """An instruction of the hardware, by its name, on places in buffers."""
+
+    name: str
+    places: tuple[Read, ...] = ()
+
+
+@dataclass(frozen=True)
 class Fence:
     """The compiler keeps loads of later statements behind this place, so that they need no registers before."""
 
 
-Stmt: TypeAlias = "Seq | For | If | Alloc | Store | Barrier | Fence"
+Stmt: TypeAlias = "Seq | For | If | Alloc | Store | Barrier | Fence | Call"
 
 
 @dataclass(frozen=True)
@@ -156,4 +171,7 @@ def with_indices_in(statement: Stmt, change: Callable[[Index], Index]) -> Stmt:
     if isinstance(inner, Store):
         indices = tuple(change(i) for i in inner.indices)
         return replace(inner, indices=indices, value=with_indices(inner.value, change))
+    if isinstance(inner, Call):
+        moved = (replace(read, indices=tuple(change(i) for i in read.indices)) for read in inner.places)
+        return replace(inner, places=tuple(moved))
     return inner

@@ -9,6 +9,7 @@ from deepgen.generators.rules.lower.bounds import Known, conditions
 from deepgen.generators.rules.lower.ir import (
     EMPTY,
     Alloc,
+    Call,
     For,
     Function,
     If,
@@ -34,6 +35,8 @@ def simplified(statement: Stmt, known: Known) -> Stmt:
     if isinstance(statement, Store):
         indices = tuple(known.simple(i) for i in statement.indices)
         return replace(statement, indices=indices, value=_value(statement.value, known))
+    if isinstance(statement, Call):
+        return with_indices_in(statement, known.simple)
     if isinstance(statement, Alloc):
         body = simplified(statement.body, known)
         return EMPTY if body == EMPTY else replace(statement, body=body)

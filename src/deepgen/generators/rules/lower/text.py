@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, Fence, For, Function, If, Stmt, Store, children
+from deepgen.generators.rules.lower.gpu.launches import Program
+from deepgen.generators.rules.lower.ir import (
+    Alloc,
+    Barrier,
+    Buffer,
+    Call,
+    Fence,
+    For,
+    Function,
+    If,
+    Stmt,
+    Store,
+    children,
+)
 from deepgen.generators.rules.schedule.steps import SERIAL
 from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary, Value
 
@@ -18,6 +31,16 @@ _ASSIGN = {None: "=", "sum": "+=", "prod": "*=", "max": "max=", "min": "min="}
 def to_text(function: Function) -> str:
     inputs, outputs = (", ".join(_buffer(b) for b in bs) for bs in (function.inputs, function.outputs))
     lines = [f"{function.name}({inputs}) -> {outputs}:", *_lines(function.body, 1)]
+    return "\n".join(lines) + "\n"
+
+
+def program_text(program: Program) -> str:
+    """Launch by launch, with the grid of each."""
+    inputs, outputs = (", ".join(_buffer(b) for b in bs) for bs in (program.inputs, program.outputs))
+    lines = [f"{program.name}({inputs}) -> {outputs}:"]
+    for launch in program.launches:
+        grid, block = (" x ".join(map(str, extents)) for extents in (launch.blocks, launch.threads))
+        lines += [f"  launch {launch.name}, {grid} blocks of {block} threads:", *_lines(launch.body, 2)]
     return "\n".join(lines) + "\n"
 
 
@@ -45,9 +68,13 @@ def _lines(statement: Stmt, depth: int) -> Iterator[str]:
         return
     elif isinstance(statement, Store):
         place = f"{statement.buffer}[{', '.join(map(str, statement.indices))}]"
-        yield f"{indent}{place} {_ASSIGN[statement.reduce]} {value_text(statement.value)}"
+        joined = f"{statement.joined} over thread.x of " if statement.joined else ""
+        ahead = " ahead" if statement.ahead else ""
+        yield f"{indent}{place} {_ASSIGN[statement.reduce]} {joined}{value_text(statement.value)}{ahead}"
     elif isinstance(statement, Barrier):
         yield f"{indent}barrier"
+    elif isinstance(statement, Call):
+        yield f"{indent}{statement.name}({', '.join(value_text(place) for place in statement.places)})"
     elif isinstance(statement, Fence):
         yield f"{indent}fence"
     deeper = depth + isinstance(statement, For)

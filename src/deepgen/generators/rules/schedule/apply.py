@@ -7,12 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from deepgen.generators.rules.intrinsics.dots import DOTS
+from deepgen.generators.rules.intrinsics.matrix import PRODUCTS
 from deepgen.generators.rules.schedule import loops, stages
 from deepgen.generators.rules.schedule.concrete import number, places
 from deepgen.generators.rules.schedule.regions import region
 from deepgen.generators.rules.schedule.state import Planned, State, unplanned
 from deepgen.generators.rules.schedule.steps import (
+    LANES,
     SCOPES,
+    THREADS,
     Annotate,
     CacheRead,
     CacheWrite,
@@ -20,6 +23,7 @@ from deepgen.generators.rules.schedule.steps import (
     Fuse,
     Inline,
     Layout,
+    Pipeline,
     Reorder,
     RFactor,
     Schedule,
@@ -27,6 +31,7 @@ from deepgen.generators.rules.schedule.steps import (
     Split,
     Step,
     StorageAlign,
+    Swizzle,
     Tensorize,
     Unroll,
 )
@@ -49,8 +54,6 @@ def apply(expression: Expression, schedule: Schedule) -> State:
 def applied(step: Step, state: State) -> State:
     if type(step) in _STAGES:
         return _STAGES[type(step)](step, state)
-    if type(step) not in _ONE:
-        raise refused(step, "this step cannot be lowered yet")
     name: str = step.stage  # type: ignore[union-attr]
     if name not in state.stages:
         raise refused(step, f"there is no stage {name!r}", ", ".join(state.stages))
@@ -115,8 +118,9 @@ def _inside(planned: Planned, step: ComputeAt, state: State) -> bool:
 def _regions(step: ComputeAt, state: State) -> list[tuple[Index, int]]:
     """Of each axis of the stage: where the part that is read begins, and how long it is."""
     stage, consumer = state.stages[step.stage].stage, state.stages[step.consumer]
-    outer = {*(loop.variable for loop in state.around(consumer))}
-    outer |= {loop.variable for loop in consumer.loops[: consumer.depth(step.loop)]}
+    around = [*state.around(consumer), *consumer.loops[: consumer.depth(step.loop)]]
+    together = _TOGETHER.get(state.stages[step.stage].scope, ())
+    outer = {loop.variable for loop in around if loop.kind not in together}
     inner = {
         loop.variable: loop.extent for p in state.stages.values() for loop in p.loops if loop.variable not in outer
     }
@@ -134,19 +138,6 @@ def _regions(step: ComputeAt, state: State) -> list[tuple[Index, int]]:
     ]
 
 
-def _tensorize(step: Tensorize, planned: Planned) -> Planned:
-    first, dot = loops.find(step, planned, step.loop), DOTS.get(step.intrinsic)
-    if dot is None:
-        raise refused(step, f"{step.intrinsic!r} is no instruction", ", ".join(DOTS))
-    inner = planned.loops[planned.loops.index(first) :]
-    extents = {(loop.reduced, loop.extent) for loop in inner}
-    if len(inner) != 2 or extents != {(False, dot.lanes), (True, dot.depth)}:
-        what = f"the loops from {step.loop} inwards are not {dot.lanes} sums of {dot.depth} products"
-        raise refused(step, what)
-    kept = planned.loops[: len(planned.loops) - len(inner)]
-    return replace(planned, loops=(*kept, *(replace(loop, kind=dot.name) for loop in inner)))
-
-
 def _set_scope(step: SetScope, planned: Planned) -> Planned:
     if step.scope not in SCOPES:
         raise refused(step, f"{step.scope!r} is no scope", ", ".join(SCOPES))
@@ -158,6 +149,35 @@ def _storage_align(step: StorageAlign, planned: Planned) -> Planned:
     if not 0 <= offset < factor or not 0 <= step.dimension < len(planned.order or planned.stage.axes):
         raise refused(step, "no buffer can be aligned so", "0 <= offset < factor, a dimension")
     return replace(planned, aligned=(*planned.aligned, step))
+
+
+def _pipeline(step: Pipeline, planned: Planned) -> Planned:
+    depth = number(step, step.depth)
+    if depth < 1 or planned.scope != "shared" or planned.at is None or planned.stage.reduce:
+        what = "a copy in shared memory that is computed at a loop; a depth of at least 1"
+        raise refused(step, f"stage {step.stage} cannot be filled ahead", what)
+    return replace(planned, depth_of_pipeline=depth)
+
+
+def _swizzle(step: Swizzle, planned: Planned) -> Planned:
+    if planned.scope != "shared" or number(step, step.mode) < 0:
+        raise refused(step, f"stage {step.stage} cannot be swizzled", "a stage in shared memory")
+    return replace(planned, swizzle=number(step, step.mode))
+
+
+def _tensorize(step: Tensorize, planned: Planned) -> Planned:
+    first, dot = loops.find(step, planned, step.loop), DOTS.get(step.intrinsic)
+    if step.intrinsic in PRODUCTS:
+        return replace(planned, tensorized=(step.loop, step.intrinsic))
+    if dot is None:
+        raise refused(step, f"{step.intrinsic!r} is no instruction", ", ".join((*DOTS, *PRODUCTS)))
+    inner = planned.loops[planned.loops.index(first) :]
+    extents = {(loop.reduced, loop.extent) for loop in inner}
+    if len(inner) != 2 or extents != {(False, dot.lanes), (True, dot.depth)}:
+        what = f"the loops from {step.loop} inwards are not {dot.lanes} sums of {dot.depth} products"
+        raise refused(step, what)
+    kept = planned.loops[: len(planned.loops) - len(inner)]
+    return replace(planned, loops=(*kept, *(replace(loop, kind=dot.name) for loop in inner)))
 
 
 def _layout(step: Layout, planned: Planned) -> Planned:
@@ -185,8 +205,12 @@ _ONE: Mapping[type[Any], Callable[[Any, Planned], Planned]] = {
     SetScope: _set_scope,
     StorageAlign: _storage_align,
     Layout: _layout,
+    Pipeline: _pipeline,
+    Swizzle: _swizzle,
     Tensorize: _tensorize,
 }
+# Over which of the loops around it a stage is one: what all threads of a block, or of a warp, read.
+_TOGETHER: Mapping[str, tuple[str, ...]] = {"shared": THREADS, "warp": (LANES,)}
 _STAGES: Mapping[type[Any], Callable[[Any, State], State]] = {
     ComputeAt: _compute_at,
     Inline: stages.inline,

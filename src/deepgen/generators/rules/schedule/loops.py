@@ -9,6 +9,7 @@ from deepgen.generators.rules.schedule.concrete import number
 from deepgen.generators.rules.schedule.state import Loop, Planned
 from deepgen.generators.rules.schedule.steps import (
     BOUND,
+    LANES,
     PARALLEL,
     SERIAL,
     UNROLL,
@@ -97,11 +98,11 @@ def annotate(step: Annotate, planned: Planned) -> Planned:
     together = step.kind in (PARALLEL, VECTOR, *BOUND)
     if together and planned.stage.scan in loop.axes:
         raise refused(step, f"loop {loop.name} is scanned: its turns follow each other")
-    if loop.reduced and step.kind in (PARALLEL, *BOUND):
+    if loop.reduced and step.kind in (PARALLEL, *BOUND) and step.kind != LANES:
         raise refused(
             step,
             f"loop {loop.name} is reduced: threads would write the same elements",
-            "make partial results of it with RFactor",
+            f"make partial results of it with RFactor, or join threads along {LANES}",
         )
     return _with_kind(planned, loop, step.kind)
 

@@ -42,6 +42,9 @@ class Planned:
     scope: str = "global"
     order: tuple[Place, ...] = ()
     aligned: tuple[StorageAlign, ...] = ()
+    depth_of_pipeline: int = 1  # how many buffers it has
+    swizzle: int = 0
+    tensorized: tuple[str, str] | None = None  # from which loop inwards, and by which intrinsic
     touched: bool = False  # whether its loops are other than those of its axes
 
     def loop(self, name: str) -> Loop | None:

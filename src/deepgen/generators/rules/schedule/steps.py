@@ -12,9 +12,12 @@ from typing import TypeAlias
 
 Number: TypeAlias = "int | str"
 
-SCOPES = ("global", "shared", "register")
+# Shared memory is a block's; what is in `warp` lies in the registers of a warp's 32 threads, as an intrinsic has it.
+SCOPES = ("global", "shared", "warp", "register")
 SERIAL, PARALLEL, UNROLL, VECTOR = "serial", "parallel", "unroll", "vector"
-BOUND = ("block.x", "block.y", "block.z", "thread.x", "thread.y", "thread.z")
+BLOCKS, THREADS = ("block.x", "block.y", "block.z"), ("thread.x", "thread.y", "thread.z")
+BOUND = (*BLOCKS, *THREADS)
+LANES = "thread.x"  # along which threads can join what they reduced
 
 
 @dataclass(frozen=True)

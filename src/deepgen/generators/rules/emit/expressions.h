@@ -1,0 +1,258 @@
+// What kernels made by rules add to the dialect: arithmetic of expressions, runs of elements, threads that join what
+// each of them reduced. WARP is the number of lanes of a warp.
+#pragma once
+#include "dialect.h"
+
+typedef short i16;
+
+#ifndef INFINITY
+#define INFINITY float_of_bits(0x7F800000u)
+#endif
+#ifndef NAN
+#define NAN float_of_bits(0x7FC00000u)
+#endif
+#ifndef INT64_MIN
+#define INT64_MIN (-0x7FFFFFFFFFFFFFFFll - 1)
+#endif
+
+DG_DEVICE int least(int a, int b) { return a < b ? a : b; }
+DG_DEVICE int quotient(int a, int by) { return a / by - (a % by < 0); }
+DG_DEVICE int remainder_of(int a, int by) { return a % by + (a % by < 0 ? by : 0); }
+
+DG_DEVICE f32 widen_f16(f16 x) { f32 y; widen(x, y); return y; }
+DG_DEVICE f32 widen_bf16(bf16 x) { f32 y; widen(x, y); return y; }
+DG_DEVICE f16 narrow_f16(f32 x) { f16 y; narrow(x, y); return y; }
+DG_DEVICE bf16 narrow_bf16(f32 x) { bf16 y; narrow(x, y); return y; }
+
+// Functions of the chip, or of the CPU that emulates it.
+#if defined(DG_EMULATE)
+DG_DEVICE void block_ends() { barrier(); }  // no thread ends before those that its lane meets
+DG_DEVICE f32 chip_exp(f32 x) { return std::exp(x); }
+DG_DEVICE f32 chip_log(f32 x) { return std::log(x); }
+DG_DEVICE f32 chip_sqrt(f32 x) { return std::sqrt(x); }
+DG_DEVICE f32 chip_sin(f32 x) { return std::sin(x); }
+DG_DEVICE f32 chip_cos(f32 x) { return std::cos(x); }
+DG_DEVICE f32 chip_floor(f32 x) { return std::floor(x); }
+DG_DEVICE f32 chip_tanh(f32 x) { return std::tanh(x); }
+DG_DEVICE f32 chip_erf(f32 x) { return std::erf(x); }
+DG_DEVICE f32 chip_pow(f32 a, f32 b) { return std::pow(a, b); }
+#define DG_WIDE_FUNCTIONS 1
+DG_DEVICE f64 chip_exp(f64 x) { return std::exp(x); }
+DG_DEVICE f64 chip_log(f64 x) { return std::log(x); }
+DG_DEVICE f64 chip_sqrt(f64 x) { return std::sqrt(x); }
+DG_DEVICE f64 chip_sin(f64 x) { return std::sin(x); }
+DG_DEVICE f64 chip_cos(f64 x) { return std::cos(x); }
+DG_DEVICE f64 chip_floor(f64 x) { return std::floor(x); }
+DG_DEVICE f64 chip_tanh(f64 x) { return std::tanh(x); }
+DG_DEVICE f64 chip_erf(f64 x) { return std::erf(x); }
+DG_DEVICE f64 chip_pow(f64 a, f64 b) { return std::pow(a, b); }
+#elif defined(__HIP__)
+DG_DEVICE void block_ends() {}
+DG_DEVICE f32 chip_exp(f32 x) { return __builtin_expf(x); }
+DG_DEVICE f32 chip_log(f32 x) { return __builtin_logf(x); }
+DG_DEVICE f32 chip_sqrt(f32 x) { return __builtin_sqrtf(x); }
+DG_DEVICE f32 chip_sin(f32 x) { return __builtin_sinf(x); }
+DG_DEVICE f32 chip_cos(f32 x) { return __builtin_cosf(x); }
+DG_DEVICE f32 chip_floor(f32 x) { return __builtin_floorf(x); }
+DG_DEVICE f64 chip_sqrt(f64 x) { return __builtin_sqrt(x); }
+DG_DEVICE f64 chip_floor(f64 x) { return __builtin_floor(x); }
+// By its series near zero, and by an exponential elsewhere: the chip has none.
+DG_DEVICE f32 chip_tanh(f32 x) {
+    f32 size = __builtin_fabsf(x), s = x * x, e = chip_exp(-2 * size);
+    f32 near = x * (1 + s * (-1.f / 3 + s * (2.f / 15 + s * (-17.f / 315 + s * (62.f / 2835)))));
+    f32 far = (1 - e) / (1 + e);
+    return size < 0.25f ? near : x < 0 ? -far : far;
+}
+// By its series up to 1; beyond, by a polynomial in 1 / (1 + p x) times exp(-x^2).
+DG_DEVICE f32 chip_erf(f32 x) {
+    f32 size = __builtin_fabsf(x), s = x * x, sum = 0, term = x;
+    DG_UNROLL for (int n = 0; n < 12; ++n) {
+        sum += term / (2 * n + 1);
+        term *= -s / (n + 1);
+    }
+    f32 t = 1 / (1 + 0.3275911f * size);
+    f32 poly = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    f32 far = 1 - poly * chip_exp(-s);
+    return size < 1 ? sum * 1.1283791671f : x < 0 ? -far : far;
+}
+#else
+DG_DEVICE void block_ends() {}
+DG_DEVICE f32 chip_exp(f32 x) { return expf(x); }
+DG_DEVICE f32 chip_log(f32 x) { return logf(x); }
+DG_DEVICE f32 chip_sqrt(f32 x) { return sqrtf(x); }
+DG_DEVICE f32 chip_sin(f32 x) { return sinf(x); }
+DG_DEVICE f32 chip_cos(f32 x) { return cosf(x); }
+DG_DEVICE f32 chip_floor(f32 x) { return floorf(x); }
+DG_DEVICE f32 chip_tanh(f32 x) { return tanhf(x); }
+DG_DEVICE f32 chip_erf(f32 x) { return erff(x); }
+DG_DEVICE f32 chip_pow(f32 a, f32 b) { return powf(a, b); }
+#define DG_WIDE_FUNCTIONS 1
+DG_DEVICE f64 chip_exp(f64 x) { return exp(x); }
+DG_DEVICE f64 chip_log(f64 x) { return log(x); }
+DG_DEVICE f64 chip_sqrt(f64 x) { return sqrt(x); }
+DG_DEVICE f64 chip_sin(f64 x) { return sin(x); }
+DG_DEVICE f64 chip_cos(f64 x) { return cos(x); }
+DG_DEVICE f64 chip_floor(f64 x) { return floor(x); }
+DG_DEVICE f64 chip_tanh(f64 x) { return tanh(x); }
+DG_DEVICE f64 chip_erf(f64 x) { return erf(x); }
+DG_DEVICE f64 chip_pow(f64 a, f64 b) { return pow(a, b); }
+#endif
+
+#define DG_FLOATS(T)                                                      \
+    DG_DEVICE T max_##T(T a, T b) { return a > b || a != a ? a : b; }     \
+    DG_DEVICE T min_##T(T a, T b) { return a < b || a != a ? a : b; }     \
+    DG_DEVICE T abs_##T(T x) { return x < 0 ? -x : x == 0 ? (T)0 : x; }   \
+    DG_DEVICE T sqrt_##T(T x) { return chip_sqrt(x); }                    \
+    DG_DEVICE T rsqrt_##T(T x) { return 1 / chip_sqrt(x); }               \
+    DG_DEVICE T floor_##T(T x) { return chip_floor(x); }
+#define DG_FUNCTIONS(T)                                                   \
+    DG_DEVICE T exp_##T(T x) { return chip_exp(x); }                      \
+    DG_DEVICE T log_##T(T x) { return chip_log(x); }                      \
+    DG_DEVICE T sin_##T(T x) { return chip_sin(x); }                      \
+    DG_DEVICE T cos_##T(T x) { return chip_cos(x); }                      \
+    DG_DEVICE T tanh_##T(T x) { return chip_tanh(x); }                    \
+    DG_DEVICE T erf_##T(T x) { return chip_erf(x); }                      \
+    DG_DEVICE T sigmoid_##T(T x) { return 1 / (1 + chip_exp(-x)); }
+// Whole numbers wrap around; a quotient is rounded down, and by zero it is zero.
+#define DG_WHOLES(T, U)                                                   \
+    DG_DEVICE T add_##T(T a, T b) { return (T)((U)a + (U)b); }            \
+    DG_DEVICE T sub_##T(T a, T b) { return (T)((U)a - (U)b); }            \
+    DG_DEVICE T mul_##T(T a, T b) { return (T)((U)a * (U)b); }            \
+    DG_DEVICE T neg_##T(T x) { return (T)(0 - (U)x); }                    \
+    DG_DEVICE T abs_##T(T x) { return x < 0 ? (T)(0 - (U)x) : x; }        \
+    DG_DEVICE T max_##T(T a, T b) { return a > b ? a : b; }               \
+    DG_DEVICE T min_##T(T a, T b) { return a < b ? a : b; }               \
+    DG_DEVICE T div_##T(T a, T b) {                                       \
+        if (b == 0) return 0;                                             \
+        if (b == (T)-1) return (T)(0 - (U)a);                             \
+        return (T)(a / b - (a % b != 0 && (a < 0) != (b < 0)));           \
+    }
+DG_FLOATS(f32)
+DG_FLOATS(f64)
+DG_FUNCTIONS(f32)
+#if DG_WIDE_FUNCTIONS
+DG_FUNCTIONS(f64)
+DG_DEVICE f32 pow_f32(f32 a, f32 b) { return chip_pow(a, b); }
+DG_DEVICE f64 pow_f64(f64 a, f64 b) { return chip_pow(a, b); }
+#endif
+DG_WHOLES(i8, u32)
+DG_WHOLES(i16, u32)
+DG_WHOLES(i32, u32)
+DG_WHOLES(i64, u64)
+DG_DEVICE u8 add_u8(u8 a, u8 b) { return (u8)(a + b); }
+DG_DEVICE u8 sub_u8(u8 a, u8 b) { return (u8)(a - b); }
+DG_DEVICE u8 mul_u8(u8 a, u8 b) { return (u8)(a * b); }
+DG_DEVICE u8 neg_u8(u8 x) { return (u8)(0 - x); }
+DG_DEVICE u8 abs_u8(u8 x) { return x; }
+DG_DEVICE u8 max_u8(u8 a, u8 b) { return a > b ? a : b; }
+DG_DEVICE u8 min_u8(u8 a, u8 b) { return a < b ? a : b; }
+DG_DEVICE u8 div_u8(u8 a, u8 b) { return b == 0 ? 0 : (u8)(a / b); }
+
+// Loads that the compiler may move and merge.
+template <typename V>
+DG_DEVICE V load_plain(const void* from) {
+#if defined(DG_EMULATE) || defined(__HIP__)
+    return load_global<V>(from);
+#else
+    return bit_cast<V>(*reinterpret_cast<const typename Raw<sizeof(V)>::type*>(from));
+#endif
+}
+
+// Runs of N elements, WIDTH at a time; zeros where they are not real, and nothing is read.
+template <int WIDTH, typename T, int N>
+DG_DEVICE Vec<T, N> read_plain(const T* from, bool real) {
+    Vec<T, N> to{};
+    if (real)
+        DG_UNROLL for (int i = 0; i < N; i += WIDTH) {
+            Vec<T, WIDTH> part = load_plain<Vec<T, WIDTH>>(from + i);
+            DG_UNROLL for (int e = 0; e < WIDTH; ++e) to.v[i + e] = part.v[e];
+        }
+    return to;
+}
+template <int WIDTH, typename T, int N>
+DG_DEVICE Vec<T, N> read_shared(u32 from, bool real) {
+    Vec<T, N> to{};
+    if (real)
+        DG_UNROLL for (int i = 0; i < N; i += WIDTH) {
+            Vec<T, WIDTH> part = load_shared<Vec<T, WIDTH>>(from + i * (u32)sizeof(T));
+            DG_UNROLL for (int e = 0; e < WIDTH; ++e) to.v[i + e] = part.v[e];
+        }
+    return to;
+}
+template <int WIDTH, typename T, int N>
+DG_DEVICE void write_global(T* to, const Vec<T, N>& from) {
+    DG_UNROLL for (int i = 0; i < N; i += WIDTH) {
+        Vec<T, WIDTH> part;
+        DG_UNROLL for (int e = 0; e < WIDTH; ++e) part.v[e] = from.v[i + e];
+        store_global(to + i, part);
+    }
+}
+template <int WIDTH, typename T, int N>
+DG_DEVICE void write_shared(u32 to, const Vec<T, N>& from) {
+    DG_UNROLL for (int i = 0; i < N; i += WIDTH) {
+        Vec<T, WIDTH> part;
+        DG_UNROLL for (int e = 0; e < WIDTH; ++e) part.v[e] = from.v[i + e];
+        store_shared(to + i * (u32)sizeof(T), part);
+    }
+}
+
+// Where 16 bytes of shared memory go so that those of neighbouring rows lie on different banks: within a line of 128
+// bytes, exchanged by the number of their row.
+template <int BITS, int ROW>
+DG_DEVICE u32 swizzled(u32 at) { return at ^ ((at >> ROW & ((1u << BITS) - 1)) << 4); }
+
+#if defined(__HIP__) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800)
+// No copies on their own: they are done at once.
+template <int BYTES>
+DG_DEVICE void copy_async_or_zero(u32 to, const void* from, bool real) {
+    typedef Vec<u32, BYTES / 4> Few;
+    store_shared(to, real ? load_plain<Few>(from) : Few{});
+}
+DG_DEVICE void copy_commit() {}
+template <int PENDING>
+DG_DEVICE void copy_wait() {}
+#endif
+
+#if defined(DG_EMULATE)
+#include "emulate_lanes.h"
+#elif defined(__HIP__)
+DG_DEVICE u32 across(u32 word, int mask) {
+    int lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
+    return (u32)__builtin_amdgcn_ds_bpermute((lane ^ mask) << 2, (int)word);
+}
+#else
+DG_DEVICE u32 across(u32 word, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, word, mask); }
+#endif
+
+// The value of the lane whose number differs in these bits.
+template <typename T>
+DG_DEVICE T of_lane_across(T x, int mask) {
+    if constexpr (sizeof(T) == 8) {
+        Vec<u32, 2> words = bit_cast<Vec<u32, 2>>(x);
+        Vec<u32, 2> theirs = {{across(words.v[0], mask), across(words.v[1], mask)}};
+        return bit_cast<T>(theirs);
+    } else if constexpr (sizeof(T) == 4) {
+        return bit_cast<T>(across(bit_cast<u32>(x), mask));
+    } else {
+        return (T)across((u32)x, mask);
+    }
+}
+
+// The values of TEAM threads in a row, joined; all of them get the result. Every thread of the block calls it. Where a
+// team is more than a warp, its warps meet in the first bytes of shared memory.
+template <int TEAM, typename T, typename Join>
+DG_DEVICE T over_threads(T x, u32 shared, Join join) {
+    constexpr int INSIDE = TEAM < WARP ? TEAM : WARP;
+    static_assert((INSIDE & (INSIDE - 1)) == 0 && TEAM % INSIDE == 0, "lanes are joined two by two");
+    DG_UNROLL for (int mask = INSIDE / 2; mask > 0; mask /= 2) x = join(x, of_lane_across(x, mask));
+    if constexpr (TEAM > WARP) {
+        constexpr int WARPS = TEAM / WARP;
+        barrier();
+        if (thread_id() % WARP == 0) store_shared<T>(shared + thread_id() / WARP * (u32)sizeof(T), x);
+        barrier();
+        const u32 first = shared + thread_id() / TEAM * WARPS * (u32)sizeof(T);
+        x = load_shared<T>(first);
+        DG_UNROLL for (int i = 1; i < WARPS; ++i) x = join(x, load_shared<T>(first + i * (u32)sizeof(T)));
+    }
+    return x;
+}

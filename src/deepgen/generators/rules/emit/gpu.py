@@ -1,0 +1,317 @@
+"""Programs as text in the dialect that CUDA, HIP and the emulation share, and as kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from typing import TypeAlias
+
+from deepgen.generators.rules.emit.c_values import arithmetic, narrowed
+from deepgen.generators.rules.emit.gpu_values import WIDEST, GpuScope
+from deepgen.generators.rules.emit.names import Names
+from deepgen.generators.rules.intrinsics.matrix import PRODUCTS
+from deepgen.generators.rules.lower.build import combined
+from deepgen.generators.rules.lower.gpu.launches import Launch, Program
+from deepgen.generators.rules.lower.gpu.unrolled import HELD
+from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, Call, For, If, Seq, Stmt, Store, walk
+from deepgen.generators.rules.schedule.steps import BLOCKS, SERIAL, THREADS, VECTOR
+from deepgen.generators.templates import dialect
+from deepgen.operators.expr.index import Index, iterator
+from deepgen.operators.expr.nodes import Binary, Const, Expression, Read, Select, Unary, Value, children, reads
+from deepgen.operators.expr.nodes import walk as walk_value
+from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg
+from deepgen.vocabulary.dtypes import dtype
+
+_OWN = ("expressions.h", "matrices.h", "emulate_lanes.h")
+_Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
+_LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
+_BLOCKS = 1  # of a multiprocessor: as many as there is room for
+
+
+def kernel(program: Program, language: str, warp: int, name: str | None = None) -> Kernel:
+    """The kernel of a program in CUDA or HIP."""
+    own = (Source(file, _file(file)) for file in _OWN)
+    return Kernel(
+        name=name or program.name,
+        language=language,
+        sources=(
+            Source(f"kernel.{'cu' if language == 'cuda' else 'hip'}", emit(program)),
+            *own,
+            *dialect.sources(language),
+        ),
+        flags=("-std=c++17", f"-DWARP={warp}"),
+        plan=LaunchPlan(tuple(_step(program, n) for n in range(len(program.launches)))),
+    )
+
+
+def emit(program: Program) -> str:
+    """One file with a kernel for each launch."""
+    called = {s.name for launch in program.launches for s in walk(launch.body) if isinstance(s, Call)}
+    products = [PRODUCTS[name] for name in sorted(called & set(PRODUCTS))]
+    lines = ['#include "expressions.h"', *(['#include "matrices.h"'] if products else []), ""]
+    lines += [f'DG_PRODUCT({p.name}, {p.sum}, {p.operand}, {p.k}, "{p.instruction}")' for p in products]
+    for n in range(len(program.launches)):
+        lines += ["", *_Emitter(program, n).lines()]
+    return "\n".join(lines) + "\n"
+
+
+def entry(program: Program, n: int) -> str:
+    return f"deepgen_{Names().of(program.name)}_{n}"
+
+
+def missing_functions(expression: Expression) -> list[str]:
+    """The functions of an expression that HIP's compiler has only with a vendor's library."""
+    values = [v for stage in expression.stages for v in walk_value(stage.value)]
+    wide = {v.op for v in values if isinstance(v, Unary) and v.dtype == "f64"} & _LIBRARY
+    return sorted({f"{op} of f64" for op in wide} | {"pow" for v in values if isinstance(v, Binary) and v.op == "pow"})
+
+
+def _file(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text()
+
+
+def _step(program: Program, n: int) -> Step:
+    launch, scratch = program.launches[n], {buffer.name for buffer in program.scratch}
+    args = tuple(
+        WorkspaceArg(b.name, b.elements * dtype(b.dtype).bytes) if b.name in scratch else TensorArg(b.name)
+        for b in _used(program, launch)
+    )
+    (bx, by, bz), (x, y, z) = launch.blocks, launch.threads
+    blocks, threads = bx * by * bz, x * y * z
+    return Step(entry(program, n), args, (blocks, 1, 1), (threads, 1, 1), shared_bytes=launch.shared_bytes)
+
+
+def _used(program: Program, launch: Launch) -> list[Buffer]:
+    stores = [s for s in walk(launch.body) if isinstance(s, Store)]
+    names = {name for s in stores for name in (s.buffer, *(read.tensor for read in reads(s.value)))}
+    return [buffer for buffer in program.buffers.values() if buffer.name in names]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in the text a statement stands."""
+
+    buffers: Mapping[str, Buffer]
+    ranges: Mapping[str, tuple[int, int]]  # of the loops around, and of the grid
+
+    def inside(self, variable: str, extent: int) -> _Place:
+        return replace(self, ranges={**self.ranges, variable: (0, extent - 1)})
+
+
+@dataclass
+class _Emitter:
+    program: Program
+    number: int
+    names: Names = field(default_factory=Names)
+
+    @property
+    def launch(self) -> Launch:
+        return self.program.launches[self.number]
+
+    def lines(self) -> list[str]:
+        launch = self.launch
+        written = {s.buffer for s in walk(launch.body) if isinstance(s, Store)}
+        place = _Place(self.program.buffers, launch.ranges)
+        scope = self.scope(place)
+        threads = launch.threads[0] * launch.threads[1] * launch.threads[2]
+        parameters = ", ".join(
+            f"{'' if b.name in written else 'const '}{b.dtype}* __restrict__ {scope.name(b.name)}"
+            for b in _used(self.program, launch)
+        )
+        lines = [f"DG_KERNEL({threads}, {_BLOCKS})", f"{entry(self.program, self.number)}({parameters}) {{"]
+        lines += self.indices(scope, BLOCKS, launch.blocks, "block_id()")
+        lines += self.indices(scope, THREADS, launch.threads, "thread_id()")
+        lines += ["    const u32 shared = shared_begin();", "    (void)shared;"]
+        return [*lines, *self.statement(launch.body, place, 1), "    block_ends();", "}"]
+
+    def indices(self, scope: GpuScope, tags: tuple[str, ...], extents: tuple[int, ...], whole: str) -> Iterator[str]:
+        """An index of the grid for each direction, x the fastest."""
+        step, outer = 1, 1
+        for extent in extents:
+            outer *= extent
+        for tag, extent in zip(tags, extents, strict=True):
+            text = whole if step == 1 else f"{whole} / {step}"
+            text = text if step * extent == outer else f"({text}) % {extent}"
+            yield f"    const int {scope.name(tag)} = {text if extent > 1 else 0};"
+            yield f"    (void){scope.name(tag)};"
+            step *= extent
+
+    def scope(self, place: _Place, loaded: Mapping[Read, str] | None = None) -> GpuScope:
+        return GpuScope(self.names, place.buffers, place.ranges, loaded=loaded or {})
+
+    def statement(self, statement: Stmt, place: _Place, depth: int) -> list[str]:
+        indent = "    " * depth
+        if isinstance(statement, Seq):
+            return [line for s in statement.body for line in self.statement(s, place, depth)]
+        if isinstance(statement, Alloc):
+            return self.alloc(statement, place, depth)
+        if isinstance(statement, Barrier):
+            return [f"{indent}barrier();"]
+        if isinstance(statement, Call):
+            return [f"{indent}{self.call(statement, place)}"]
+        if isinstance(statement, Store):
+            return [indent + line for line in self.store(statement, place)]
+        if isinstance(statement, If):
+            lines = [f"{indent}if ({self.conditions(statement.conditions, place)}) {{"]
+            lines += self.statement(statement.then, place, depth + 1)
+            if statement.otherwise is not None:
+                lines += [f"{indent}}} else {{", *self.statement(statement.otherwise, place, depth + 1)]
+            return [*lines, f"{indent}}}"]
+        assert isinstance(statement, For), "what keeps a compiler from moving loads is for processors"
+        inner = place.inside(statement.variable, statement.extent)
+        if statement.kind == VECTOR:
+            return [indent + line for line in self.vector(statement, inner)]
+        return [*self.head(statement, place, indent), *self.statement(statement.body, inner, depth + 1), f"{indent}}}"]
+
+    def head(self, loop: For, place: _Place, indent: str) -> list[str]:
+        meets = any(isinstance(s, (Barrier, Call)) for s in walk(loop.body))
+        unroll = ("DG_NO_UNROLL " if meets else "") if loop.kind == SERIAL else "DG_UNROLL "
+        scope = self.scope(place)
+        name, end = scope.name(loop.variable), str(loop.extent)
+        for limit in loop.limits:
+            end = f"least({end}, {scope.index(limit)})"
+        return [f"{indent}{unroll}for (int {name} = 0; {name} < {end}; ++{name}) {{"]
+
+    def conditions(self, conditions: tuple[Index, ...], place: _Place) -> str:
+        return " && ".join(f"{self.scope(place).index(c)} >= 0" for c in conditions)
+
+    def alloc(self, alloc: Alloc, place: _Place, depth: int) -> list[str]:
+        buffer, indent, name = alloc.buffer, "    " * depth, self.scope(place).name(alloc.buffer.name)
+        if buffer.scope == "fragment":
+            declared = f"u32 {name}[{buffer.elements}];"
+        elif buffer.scope in HELD:
+            declared = f"{arithmetic(buffer.dtype)} {name}[{buffer.elements}];"
+        else:
+            declared = f"const u32 {name} = shared + {buffer.offset};"
+        inner = replace(place, buffers={**place.buffers, buffer.name: buffer})
+        return [f"{indent}{{", f"{indent}    {declared}", *self.statement(alloc.body, inner, depth + 1), f"{indent}}}"]
+
+    def call(self, call: Call, place: _Place) -> str:
+        scope, args = self.scope(place), []
+        for read in call.places:
+            buffer, offset = place.buffers[read.tensor], read.indices[0]
+            shared = buffer.scope == "shared"
+            args.append(
+                scope.place(buffer, offset) if shared else f"{scope.name(buffer.name)} + ({scope.index(offset)})"
+            )
+        return f"{call.name}({', '.join(args)});"
+
+    # Stores
+
+    def store(self, store: Store, place: _Place) -> list[str]:
+        scope, buffer, (offset,) = self.scope(place), place.buffers[store.buffer], store.indices
+        value = store.value
+        if store.reduce:
+            value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
+        text = scope.value(value).text
+        if store.joined:
+            kind, team = arithmetic(buffer.dtype), self.launch.threads[0]
+            joined = combined(store.joined, Read("a", (), value.dtype), Read("b", (), value.dtype))
+            text = f"over_threads<{team}>({text}, shared, [](auto a, auto b) {{ return {_of_two(joined, kind)}; }})"
+        if buffer.scope in HELD:
+            return [f"{scope.element(buffer, offset)} = {text};"]
+        stored = narrowed(buffer.dtype, text)
+        if buffer.scope == "shared":
+            return [f"store_shared<{buffer.dtype}>({scope.place(buffer, offset)}, {stored});"]
+        return [f"store_global<{buffer.dtype}>({scope.pointer(buffer, offset)}, {stored});"]
+
+    def vector(self, loop: For, place: _Place) -> list[str]:
+        """One store of neighbours: what is read is loaded before, as wide as it lies."""
+        store = loop.body
+        assert isinstance(store, Store)
+        if store.ahead and (lines := self.copy_ahead(loop, store, place)):
+            return lines
+        scope = self.scope(place)
+        lines, loaded = [], {}
+        counter = scope.name(loop.variable)
+        for n, (read, asked) in enumerate(dict.fromkeys(_reads_if(store.value, ()))):
+            buffer = place.buffers[read.tensor]
+            if buffer.scope in HELD or read in loaded:
+                continue
+            variable = f"part{n}"
+            if sum(read == other for other, _ in dict.fromkeys(_reads_if(store.value, ()))) > 1:
+                continue  # under several conditions: where it is used
+            real = " && ".join(f"{'' if wanted else '!'}({scope.value(c).text})" for c, wanted in asked) or "true"
+            along = read.indices[0] - iterator(loop.variable)
+            if loop.variable not in read.indices[0].iterators:
+                one = scope.element(buffer, read.indices[0])
+                lines.append(
+                    f"const {buffer.dtype} {variable} = {f'{real} ? {one} : {buffer.dtype}{{}}' if asked else one};"
+                )
+                loaded[read] = variable
+            elif loop.variable not in along.iterators:
+                width = scope.together(buffer, along, loop.extent)
+                if buffer.swizzle and width < loop.extent:
+                    continue  # its parts do not lie side by side
+                shared = buffer.scope == "shared"
+                call = f"read_{'shared' if shared else 'plain'}<{width}, {buffer.dtype}, {loop.extent}>"
+                first = scope.place(buffer, along) if shared else scope.pointer(buffer, along)
+                lines.append(f"const Vec<{buffer.dtype}, {loop.extent}> {variable} = {call}({first}, {real});")
+                loaded[read] = f"{variable}.v[{counter}]"
+        to, start = place.buffers[store.buffer], store.indices[0] - iterator(loop.variable)
+        value = store.value
+        if store.reduce:
+            value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
+        text = self.scope(place, loaded).value(value).text
+        turns = f"DG_UNROLL for (int {counter} = 0; {counter} < {loop.extent}; ++{counter})"
+        if to.scope in HELD or to.swizzle:
+            one = self.stored(to, store.indices[0], text, place)
+            return ["{", *(f"    {line}" for line in (*lines, f"{turns} {one}")), "}"]
+        width, shared = scope.together(to, start, loop.extent), to.scope == "shared"
+        lines += [
+            f"Vec<{to.dtype}, {loop.extent}> out;",
+            f"{turns} out.v[{counter}] = {narrowed(to.dtype, text)};",
+            f"write_shared<{width}>({scope.place(to, start)}, out);"
+            if shared
+            else f"write_global<{width}>({scope.pointer(to, start)}, out);",
+        ]
+        return ["{", *(f"    {line}" for line in lines), "}"]
+
+    def stored(self, buffer: Buffer, offset: Index, text: str, place: _Place) -> str:
+        scope = self.scope(place)
+        if buffer.scope in HELD:
+            return f"{scope.element(buffer, offset)} = {text};"
+        return f"store_shared<{buffer.dtype}>({scope.place(buffer, offset)}, {narrowed(buffer.dtype, text)});"
+
+    def copy_ahead(self, loop: For, store: Store, place: _Place) -> list[str]:
+        """A copy that the hardware does on its own; nothing where it cannot."""
+        scope, to = self.scope(place), place.buffers[store.buffer]
+        value: Value = store.value
+        real = "true"
+        if isinstance(value, Select) and value.otherwise == Const(0, value.dtype):
+            real = scope.value(value.condition).text
+            value = value.then
+        if not isinstance(value, Read) or value.dtype != to.dtype or value.tensor not in self.program.buffers:
+            return []
+        source, zero = place.buffers[value.tensor], {loop.variable: 0}
+        first, last = value.indices[0].substitute(zero), store.indices[0].substitute(zero)
+        if value.indices[0] - first != iterator(loop.variable):
+            return []
+        width = min(scope.together(source, first, loop.extent), scope.together(to, last, loop.extent))
+        size = width * dtype(to.dtype).bytes
+        if size not in (4, 8, WIDEST):
+            return []
+        lines = []
+        for n in range(0, loop.extent, width):
+            start = f"{scope.place(to, last + n)}, {scope.pointer(source, first + n)}"
+            lines.append(f"copy_async_or_zero<{size}>({start}, {real});")
+        return lines
+
+
+def _reads_if(value: Value, asked: _Asked) -> Iterator[tuple[Read, _Asked]]:
+    """Reads, and the conditions under which they are done; a condition's own reads are left alone."""
+    if isinstance(value, Read):
+        yield value, asked
+    elif isinstance(value, Select):
+        yield from _reads_if(value.then, (*asked, (value.condition, True)))
+        yield from _reads_if(value.otherwise, (*asked, (value.condition, False)))
+    else:
+        for child in children(value):
+            yield from _reads_if(child, asked)
+
+
+def _of_two(value: Value, kind: str) -> str:
+    assert isinstance(value, Binary)
+    infix = {"add": "+", "mul": "*"}.get(value.op)
+    return f"a {infix} b" if infix and not dtype(kind).integer else f"{value.op}_{kind}(a, b)"

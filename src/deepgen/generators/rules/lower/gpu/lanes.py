@@ -1,0 +1,30 @@
+"""A warp's fragments are read by the lanes that have them; whoever would read another lane's is refused."""
+
+from __future__ import annotations
+
+from deepgen.generators.rules.lower.gpu.launches import Launch
+from deepgen.generators.rules.lower.ir import Alloc, Call, Stmt, Store, walk
+from deepgen.generators.rules.schedule.steps import LANES
+from deepgen.operators.expr.index import iterator
+from deepgen.operators.expr.nodes import Read, reads
+from deepgen.vocabulary import BadInput
+
+
+def in_own_lane(launch: Launch) -> Launch:
+    held = {s.buffer.name for s in walk(launch.body) if isinstance(s, Alloc) and s.buffer.scope == "warp"}
+    if held and launch.threads[0] != 32:
+        raise BadInput(f"{launch.threads[0]} threads along {LANES}", allowed="32: the lanes of a warp")
+    for statement in walk(launch.body):
+        for read in _accesses(statement):
+            if read.tensor in held and isinstance(statement, Store):
+                number, lane = read.indices
+                if lane != iterator(LANES) or LANES in number.iterators:
+                    what = f"a lane would read {read.tensor} of another one"
+                    raise BadInput(what, where=str(lane), allowed="loops bound to lanes as the intrinsic has its sums")
+    return launch
+
+
+def _accesses(statement: Stmt) -> tuple[Read, ...]:
+    if isinstance(statement, Store):
+        return (*reads(statement.value), Read(statement.buffer, statement.indices, statement.value.dtype))
+    return statement.places if isinstance(statement, Call) else ()

@@ -1,0 +1,227 @@
+"""Loops that a warp's products of matrices do: sums in fragments, operands loaded from shared memory as matrices.
+
+The tensorized loops are three, the innermost ones: rows, columns, and what is summed over. Rows and columns may be
+several axes in one (a convolution's rows are places of its image): a lane asks for a row of a matrix by the general
+index of the operand, so that an operand is read where it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+
+from deepgen.generators.rules.intrinsics.matrix import LANES as WARP
+from deepgen.generators.rules.intrinsics.matrix import SUMS, MatrixProduct, matrix_product
+from deepgen.generators.rules.lower.bounds import Known
+from deepgen.generators.rules.lower.build import buffer_of, stored
+from deepgen.generators.rules.lower.ir import Alloc, Buffer, Call, For, Stmt, Store, sequence
+from deepgen.generators.rules.schedule.state import Loop, Planned, State
+from deepgen.generators.rules.schedule.steps import BOUND, LANES, UNROLL
+from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.operators.expr.nodes import Binary, Cast, Const, Read, Value, substituted
+from deepgen.vocabulary import BadInput
+from deepgen.vocabulary.dtypes import dtype
+
+LOAD, LOAD_TURNED = "load_matrices", "load_matrices_turned"
+
+
+def in_fragment(planned: Planned, indices: Sequence[Index]) -> tuple[Index, Index]:
+    """Where an element of a stage in fragments is: which of a lane's numbers, and which lane."""
+    intrinsic = _intrinsic(planned)
+    flat = _flat(buffer_of(planned), indices)
+    size, half = intrinsic.m * intrinsic.n, intrinsic.m * intrinsic.n // 2
+    return flat // size * SUMS + flat % size // half * 2 + flat % 2, flat % half // 2
+
+
+def fragments_of(planned: Planned) -> Buffer:
+    """The numbers of a lane."""
+    elements = buffer_of(planned).elements
+    intrinsic = _intrinsic(planned)
+    if elements % (intrinsic.m * intrinsic.n):
+        what = f"stage {planned.stage.name} has {elements} elements, which are no whole fragments"
+        raise BadInput(what, allowed=f"a layout with tiles of {intrinsic.m} by {intrinsic.n} innermost")
+    return Buffer(planned.stage.name, planned.stage.dtype, (elements // WARP, WARP), (1, 0), "warp")
+
+
+def zeroed(planned: Planned) -> Stmt:
+    variable, count = f"{planned.stage.name}.start", fragments_of(planned).sizes[0]
+    zero = Store(planned.stage.name, (iterator(variable), iterator(LANES)), Const(0, planned.stage.dtype))
+    return For(variable, count, UNROLL, zero)
+
+
+def is_tile(state: State, planned: Planned, loops: Sequence[Loop]) -> bool:
+    """Whether these are the tensorized loops, with those around them that only choose a tile."""
+    assert planned.tensorized
+    inner = [loop.name for loop in loops]
+    if planned.tensorized[0] not in inner:
+        raise BadInput(f"loops of stage {planned.stage.name} inside of its tensorized ones run over tiles")
+    tiles = loops[: inner.index(planned.tensorized[0])]
+    return all(
+        not loop.reduced and loop.kind not in BOUND and not state.computed_at(planned.stage.name, loop.name)
+        for loop in tiles
+    )
+
+
+def tile(state: State, planned: Planned, loops: Sequence[Loop], buffers: Callable[[Value], Value]) -> Stmt:
+    """All products of a warp for one step along what is summed over."""
+    assert planned.tensorized
+    at = [loop.name for loop in loops].index(planned.tensorized[0])
+    tiles, inner = loops[:at], loops[at:]
+    intrinsic = _intrinsic(planned)
+    wanted = [(intrinsic.m, False), (intrinsic.n, False), (intrinsic.k, True)]
+    if [(loop.extent, loop.reduced) for loop in inner] != wanted or planned.scope != "warp":
+        there = ", ".join(f"{loop.name} of {loop.extent}" for loop in inner)
+        raise BadInput(
+            f"loops {there} of stage {planned.stage.name} cannot be done by {intrinsic.name}",
+            allowed=f"rows {intrinsic.m}, columns {intrinsic.n} and a reduced loop of {intrinsic.k}, in scope warp",
+        )
+    rows, columns, summed = (loop.variable for loop in inner)
+    a, b = _operands(planned, intrinsic, rows, columns)
+    first, second = buffers(substituted(a, planned.absolute())), buffers(substituted(b, planned.absolute()))
+    assert isinstance(first, Read) and isinstance(second, Read)
+    left = _Side(state, planned, intrinsic, first, tiles, rows, summed, is_first=True)
+    right = _Side(state, planned, intrinsic, second, tiles, columns, summed, is_first=False)
+    nothing: Mapping[str, Index | int] = dict.fromkeys((rows, columns, summed), 0)
+    places = stored(planned, [planned.places[axis.name].substitute(nothing) for axis in planned.stage.axes])
+    sums = Read(planned.stage.name, in_fragment(planned, places), planned.stage.dtype)
+    product: Stmt = Call(intrinsic.name, (sums, left.fragment(), right.fragment()))
+    for loop in reversed(tiles):
+        product = For(loop.variable, loop.extent, UNROLL, product)
+    body = sequence(left.load(), right.load(), product)
+    return Alloc(left.buffer, Alloc(right.buffer, body))
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One operand of the products."""
+
+    state: State
+    planned: Planned
+    intrinsic: MatrixProduct
+    read: Read
+    tiles: Sequence[Loop]
+    along: str  # the variable of its rows
+    summed: str
+    is_first: bool
+
+    @property
+    def own(self) -> list[Loop]:
+        """The loops over tiles that choose its fragment."""
+        chosen = {name for i in self.read.indices for name in i.iterators}
+        return [loop for loop in self.tiles if loop.variable in chosen and loop.extent > 1]
+
+    @property
+    def words(self) -> int:
+        """That a lane has of one fragment."""
+        return 4 if self.is_first else 2
+
+    @property
+    def buffer(self) -> Buffer:
+        count = prod(loop.extent for loop in self.own) * self.words
+        return Buffer(self._name, "i32", (count,), (1,), "fragment")
+
+    @property
+    def _name(self) -> str:
+        return f"{self.planned.stage.name}.{'rows' if self.is_first else 'columns'}"
+
+    def fragment(self) -> Read:
+        place = Index()
+        for loop in self.own:
+            place = place * loop.extent + iterator(loop.variable)
+        return Read(self._name, (place * self.words,), "i32")
+
+    def load(self) -> Stmt:
+        """Four matrices at once: a fragment of the first operand, or two of the second."""
+        turned = self._turned()
+        lane, run = iterator(LANES), self.intrinsic.run
+        by: dict[str, Index | int] = {loop.variable: 0 for loop in self.tiles if loop.extent == 1}
+        own = self.own
+        if self.is_first:
+            by[self.along] = lane // 8 % 2 * 8 if turned else lane % 16
+            by[self.summed] = lane % 8 + lane // 16 * 8 if turned else lane // 16 * run
+        else:
+            if not own or own[-1].extent % 2:
+                what = f"operand {self.read.tensor} has an odd number of fragments"
+                raise BadInput(what, allowed="an even one: two are loaded at once")
+            by[self.along] = Index() if turned else lane % 8
+            by[self.summed] = lane % 16 if turned else lane // 8 % 2 * run
+            by[own[-1].variable] = iterator(own[-1].variable) * 2 + lane // 16
+        to = self.fragment()
+        if not self.is_first:
+            pair: Mapping[str, Index | int] = {own[-1].variable: iterator(own[-1].variable) * 2}
+            to = Read(to.tensor, tuple(i.substitute(pair) for i in to.indices), to.dtype)
+        rows = Read(self.read.tensor, tuple(i.substitute(by) for i in self.read.indices), self.read.dtype)
+        body: Stmt = Call(LOAD_TURNED if turned else LOAD, (to, rows))
+        for n, loop in enumerate(reversed(own)):
+            extent = loop.extent // 2 if n == 0 and not self.is_first else loop.extent
+            body = For(loop.variable, extent, UNROLL, body)
+        return body
+
+    def _turned(self) -> bool:
+        """Whether neighbours in memory are neighbours along its rows, not along what is summed over."""
+        source = self.state.stages.get(self.read.tensor)
+        if source is None or source.scope != "shared":
+            raise BadInput(f"operand {self.read.tensor} is not in shared memory", allowed="a copy of it there")
+        for i, size in zip(self.read.indices, buffer_of(source).sizes, strict=True):
+            low, high = Known(self._ranges).simple(i).bounds(self._ranges)
+            if low < 0 or high >= size:
+                what = f"tiles reach beyond operand {self.read.tensor}"
+                raise BadInput(what, allowed="tiles and steps that its dimensions have room for")
+        flat = _flat(buffer_of(source), self.read.indices)
+        size = self.intrinsic.run
+        if self._in_runs(flat, self.summed, size):
+            return False
+        if dtype(self.read.dtype).bytes == 2 and self._in_runs(flat, self.along, 8):
+            return True
+        what = f"operand {self.read.tensor} has no 16 aligned bytes in a row"
+        raise BadInput(what, allowed="such rows along what is summed over, or along rows of 16-bit elements")
+
+    @property
+    def _ranges(self) -> dict[str, tuple[int, int]]:
+        return {loop.variable: (0, loop.extent - 1) for p in self.state.stages.values() for loop in p.loops}
+
+    def _in_runs(self, flat: Index, variable: str, run: int) -> bool:
+        ranges = self._ranges
+        part, inside = "run", "run.inside"
+        extent = ranges[variable][1] + 1
+        known = Known({**ranges, part: (0, extent // run - 1), inside: (0, run - 1)})
+        moved = known.simple(flat.substitute({variable: iterator(part) * run + iterator(inside)}))
+        rest = moved - iterator(inside)
+        steps = gcd(rest.constant, *(times for _, times in rest.terms))
+        return dict(moved.terms).get(Iter(inside)) == 1 and inside not in rest.iterators and steps % run == 0
+
+
+def _operands(planned: Planned, intrinsic: MatrixProduct, rows: str, columns: str) -> tuple[Read, Read]:
+    """What the rows and the columns of the product are read from."""
+    stage = planned.stage
+    value, found = stage.value, []
+    if isinstance(value, Binary) and value.op == "mul" and stage.reduce == "sum":
+        for side in (value.left, value.right):
+            inner = side.value if isinstance(side, Cast) else side
+            if isinstance(inner, Read) and inner.dtype == intrinsic.operand and side.dtype == intrinsic.sum:
+                found.append(inner)
+    if len(found) < 2:
+        what = f"stage {stage.name} is no sum of products of {intrinsic.operand} in {intrinsic.sum}"
+        raise BadInput(what, where=intrinsic.name)
+    places = planned.absolute()
+    depends = [{v for i in read.indices for v in i.substitute(places).iterators} & {rows, columns} for read in found]
+    if depends == [{rows}, {columns}]:
+        return found[0], found[1]
+    if depends == [{columns}, {rows}]:
+        return found[1], found[0]
+    raise BadInput(f"the rows and columns of stage {stage.name} are not those of its operands", where=intrinsic.name)
+
+
+def _intrinsic(planned: Planned) -> MatrixProduct:
+    if planned.tensorized is None:
+        what = f"stage {planned.stage.name} is in the scope warp, and no intrinsic computes it"
+        raise BadInput(what, allowed="tensorize its inner loops")
+    return matrix_product(planned.tensorized[1])
+
+
+def _flat(buffer: Buffer, indices: Sequence[Index]) -> Index:
+    total = Index()
+    for i, stride in zip(indices, buffer.strides, strict=True):
+        total = total + i * stride
+    return total

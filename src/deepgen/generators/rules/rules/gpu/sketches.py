@@ -1,0 +1,175 @@
+"""The sketches of an expression on a GPU: each part of it by matrix units, by threads, or by rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import islice, product
+from math import log2
+from typing import TypeAlias
+
+from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads
+from deepgen.generators.rules.rules.gpu.groups import Group, cast_when_read, changed, groups, inlined, scans_rows
+from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
+from deepgen.generators.rules.rules.padding import with_padding
+from deepgen.generators.rules.rules.sketch import Sketch, space_of
+from deepgen.generators.rules.schedule import steps as s
+from deepgen.operators.expr.nodes import Expression, Stage, reads
+from deepgen.space import Value
+from deepgen.targets.gpu import Gpu
+
+_MOST = 6  # sketches of an expression
+_LOOKED_AT = 300  # configs
+_FEW = 256  # results: below that, threads had better share a reduction
+Way: TypeAlias = "tuple[tuple[s.Step, ...], Callable[[Plan, Expression], None]]"  # stages it makes, then its loops
+
+
+def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
+    """The better ones first."""
+    base = cast_when_read(with_padding(expression))
+    found: dict[str, Sketch] = {}
+    for matrices in (True, False):
+        kept = frozenset(_operands(base, gpu)) if matrices else frozenset()
+        first, plain = inlined(base, kept)
+        if matrices and not any(tensor.contraction(stage, gpu) for stage in plain.stages):
+            continue
+        parts = [group for group in groups(plain) if group.last.name not in kept]
+        choices = product(*(_ways(plain, group, gpu, matrices) for group in parts))
+        for ways in islice(choices, _MOST - len(found)):
+            plan = Plan(base, gpu)
+            try:
+                made = _made(plan, first, plain, ways)
+            except Useless:
+                continue
+            if made.name not in found and _possible(made):
+                found[made.name] = made
+    return list(found.values())
+
+
+def _possible(sketch: Sketch) -> bool:
+    """Whether it has configs at all."""
+    space = space_of(sketch.name, [sketch])
+    return space.contains(sketch.usual()) or space.size().count > 0
+
+
+def near_usual(sketch: Sketch) -> dict[str, Value]:
+    """The config to take without a search: the usual one, or of some that there are the one nearest to it."""
+    usual, space = sketch.usual(), space_of(sketch.name, [sketch])
+    if space.contains(usual):
+        return usual
+    return min((dict(config) for config in space.sample(_LOOKED_AT, seed=0)), key=lambda config: _apart(config, usual))
+
+
+def _apart(one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
+    """How many doublings lie between two configs."""
+    pairs = ((value, other[name]) for name, value in one.items() if name in other)
+    return sum(abs(log2(a + 1) - log2(b + 1)) for a, b in pairs if isinstance(a, int) and isinstance(b, int))
+
+
+def _operands(expression: Expression, gpu: Gpu) -> set[str]:
+    """The stages that products of matrices read."""
+    _, plain = inlined(expression, frozenset(stage.name for stage in expression.stages))
+    found = [c for stage in plain.stages if (c := tensor.contraction(stage, gpu))]
+    return {read.tensor for c in found for read in (c.left, c.right)} & {stage.name for stage in expression.stages}
+
+
+def _made(plan: Plan, first: tuple[s.Step, ...], plain: Expression, ways: tuple[Way, ...]) -> Sketch:
+    stages = tuple(step for way, _ in ways for step in way)
+    whole = changed(plain, stages)
+    plan.step(*first, *stages)
+    for _, arrange in reversed(ways):
+        arrange(plan, whole)
+    return plan.sketch()
+
+
+def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool) -> list[Way]:
+    """How the loops of a part may be arranged."""
+    found: list[Way] = []
+    sums = group.sums[0] if group.sums and not group.rows else None
+    if sums is None and group.last.reduce is not None and not group.last.scan:
+        sums = group.last
+    if matrices and sums is not None and (c := tensor.contraction(sums, gpu)):
+        taps = (True, False) if any(tap.extent > 1 for tap in c.taps) else (True,)
+        return [_by_matrices(expression, group, sums, gpu, all_taps) for all_taps in taps]
+    scan = _scan_of(group)
+    if scan is not None and scans_rows(scan):
+        found.append(_by_scans(group, scan))
+        if group.sums:
+            return found
+    reused = sums is not None and threads.shareable(sums)
+    few = rows.serves(group) and (group.rows or (_is_few(sums or group.last) and not reused))
+    row_way: list[Way] = [((), lambda plan, _: rows.by_rows(plan, group))] if rows.serves(group) else []
+    if few:
+        found += row_way
+    if not group.rows:
+        if sums is not None and reused:
+            found.append(_by_threads(group, sums, shared=True))
+        found.append(_by_threads(group, sums, shared=False))
+    return found if few else [*found, *row_way]
+
+
+def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, all_taps: bool) -> Way:
+    written, name = _written(group, sums, "warp")
+    c = tensor.contraction(sums, gpu)
+    assert c is not None
+
+    def arrange(plan: Plan, whole: Expression) -> None:
+        made = tensor.contraction(_with_operands(whole.stage(name), sums), gpu)
+        assert made is not None
+        tensor.by_matrices(plan, Group(whole.stage(group.last.name)), made, all_taps=all_taps)
+        stages = {stage.name for stage in plan.expression.stages}
+        for read in (made.left, made.right):
+            if tensor.order(read, made) is not None:
+                threads.by_threads(plan, Group(whole.stage(tensor.packed_name(read.tensor, stages))), shared=False)
+                plan.names[-1] = "packed"
+
+    return (*written, *tensor.copies(expression, c, name)), arrange
+
+
+def _scan_of(group: Group) -> Stage | None:
+    """The scan that a part stores, as it is or changed place by place."""
+    return group.sums[0] if group.sums and group.sums[0].scan else group.last if group.last.scan else None
+
+
+def _by_scans(group: Group, scan: Stage) -> Way:
+    written, name = _written(group, scan, "shared")
+    operands = reads(scan.value)
+
+    def arrange(plan: Plan, whole: Expression) -> None:
+        scans.by_rows_of_scans(plan, Group(whole.stage(group.last.name)), whole.stage(name), operands)
+
+    return (*written, *scans.copies(scan, name)), arrange
+
+
+def _with_operands(stage: Stage, like: Stage) -> Stage:
+    """A stage with the operands that it had before they were copied."""
+    return Stage(stage.name, stage.axes, like.value, stage.reduce, stage.reduced, stage.scan)
+
+
+def _by_threads(group: Group, sums: Stage | None, *, shared: bool) -> Way:
+    if sums is None or sums.scan:
+        return (), lambda plan, whole: threads.by_threads(plan, Group(whole.stage(group.last.name)), shared=False)
+    written, name = _written(group, sums, "register")
+    copies = tuple(s.CacheRead(r.tensor, f"{r.tensor}.shared", "shared", (name,)) for r in threads.operands(sums))
+
+    def arrange(plan: Plan, whole: Expression) -> None:
+        made = _with_operands(whole.stage(name), sums)
+        threads.by_threads(plan, Group(whole.stage(group.last.name), (made,)), shared=shared)
+
+    return (*written, *(copies if shared else ())), arrange
+
+
+def _written(group: Group, sums: Stage, scope: str) -> tuple[tuple[s.Step, ...], str]:
+    """Where the sums themselves are stored, they are added up in registers; the name of the stage that does it."""
+    if group.last.name != sums.name:
+        return (), sums.name
+    return (s.CacheWrite(sums.name, f"{sums.name}.sums", scope),), f"{sums.name}.sums"
+
+
+def _is_few(stage: Stage) -> bool:
+    """Whether there are few results, or long reductions for each of them."""
+    results, added = 1, 1
+    for axis in stage.axes:
+        results *= axis.extent
+    for axis in stage.reduced:
+        added *= axis.extent
+    return results < _FEW or added >= _FEW

@@ -1,0 +1,295 @@
+"""Matrix units: a sum of products is tiled for blocks, warps and products of matrices.
+
+Rows and columns of the products may be several axes: of a convolution, the images and places of its result. Operands
+lie in shared memory as in their tensors, and lanes ask for rows of matrices by the operands' own indices. So one copy
+of an image serves all taps of a filter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, MatrixProduct
+from deepgen.generators.rules.rules import facts
+from deepgen.generators.rules.rules.gpu.groups import Group
+from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
+from deepgen.generators.rules.rules.numbers import Extent, text
+from deepgen.generators.rules.schedule import steps as s
+from deepgen.operators.expr.nodes import Axis, Binary, Cast, Expression, Read, Stage
+from deepgen.space import divides
+from deepgen.targets.cuda import Cuda
+from deepgen.targets.gpu import Gpu
+from deepgen.vocabulary.dtypes import dtype
+
+_TILES = (1, 2, 4, 8)  # products along a side of a warp's tile
+_WARPS = (1, 2, 4, 8)
+_CHUNKS = (1, 2, 4, 8)  # products along what is summed over, between two barriers
+_DEPTHS = (1, 2, 3, 4)
+_RESERVED = 48  # registers for addresses and the like
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum of products, its axes by what they choose: rows, columns, both, or what is summed over."""
+
+    stage: Stage
+    intrinsic: MatrixProduct
+    left: Read
+    right: Read
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    both: tuple[Axis, ...]
+    along: Axis  # whose steps the products take
+    taps: tuple[Axis, ...]
+
+
+def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
+    value = stage.value
+    if stage.reduce != "sum" or stage.scan or not isinstance(value, Binary) or value.op != "mul":
+        return None
+    found = [side.value if isinstance(side, Cast) else side for side in (value.left, value.right)]
+    one, other = found
+    if not isinstance(one, Read) or not isinstance(other, Read) or one.tensor == other.tensor:
+        return None
+    fitting = [
+        p for p in PRODUCTS.values()
+        if isinstance(gpu, Cuda) and gpu.sm >= p.sm and one.dtype == other.dtype == p.operand and stage.dtype == p.sum
+    ]  # fmt: skip
+    if not fitting:
+        return None
+    own = [tuple(a for a in stage.axes if facts.depends(r, a.name) and not facts.depends(q, a.name))
+           for r, q in ((one, other), (other, one))]  # fmt: skip
+    both = tuple(a for a in stage.axes if facts.depends(one, a.name) and facts.depends(other, a.name))
+    if not own[0] or not own[1] or len(own[0]) + len(own[1]) + len(both) < len(stage.axes):
+        return None
+    # What neighbours of the result differ in are columns: a lane has two of these.
+    if stage.axes[-1] in own[0]:
+        one, other, own = other, one, own[::-1]
+    inner = [a for a in stage.reduced if facts.depends(one, a.name) and facts.depends(other, a.name)]
+    along = max(inner, key=lambda a: a.extent, default=None)
+    if along is None or len(inner) < len(stage.reduced) or along.extent % fitting[0].k:
+        return None
+    taps = tuple(a for a in stage.reduced if a != along)
+    for read in (one, other):
+        # What is summed over is a dimension of its own, so that it can be the innermost one.
+        if sum(along.name in i.iterators for i in read.indices) != 1 or along.name not in map(
+            facts.plain, read.indices
+        ):
+            return None
+    return Contraction(stage, fitting[0], one, other, own[0], own[1], both, along, taps)
+
+
+def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> None:
+    """The steps of a launch. With `all_taps`, a copy of an operand serves all taps of a filter."""
+    out, sums, mma = group.last, c.stage.name, c.intrinsic
+    plan.names.append("matrix_taps" if all_taps and c.taps else "matrix")
+    inner: dict[str, Extent] = {}
+    tiles: dict[str, Extent] = {}
+    warps: dict[str, Extent] = {}
+    for side, size, words in ((c.rows, mma.m, "rows"), (c.columns, mma.n, "columns")):
+        usual = _usual(side, size)
+        for axis in side:
+            few, last = usual[axis.name], axis == side[-1]
+            inner[axis.name] = plan.knob(f"{axis.name}_inner", _inner(axis, side, size), few.inner)
+            tiles[axis.name] = plan.knob(f"{axis.name}_tiles", _TILES if last else _TILES[:3], few.tiles)
+            warps[axis.name] = plan.knob(f"{axis.name}_warps", _WARPS if last else _WARPS[:3], few.warps)
+        plan.require(product_of(*(inner[a.name] for a in side)) == size, f"{size} {words} of a product")
+    chunk = plan.knob("chunk", [n for n in _CHUNKS if c.along.extent % (n * mma.k) == 0], 2)
+    depth = plan.knob("depth", _DEPTHS, 3)
+    warp = {name: product_of(tiles[name], inner[name]) for name in inner}
+    block = {name: product_of(warps[name], warp[name]) for name in inner}
+
+    _result(plan, c, out, {n: (warps[n], tiles[n], inner[n]) for n in inner})
+    lanes = plan.lanes
+    plan.step(s.SetScope(sums, "warp"), s.ComputeAt(sums, out.name, lanes))
+    step_loop = _sums(plan, c, inner, chunk, all_taps)
+    threads_y = product_of(*warps.values())
+    shared: list[Extent] = []
+    extents: dict[str, Extent] = {**block, c.along.name: product_of(chunk, mma.k)}
+    if all_taps:
+        extents |= {tap.name: tap.extent for tap in c.taps}
+    for read in (c.left, c.right):
+        shared.append(_copied(plan, c, read, extents, step_loop, threads_y, depth))
+    _limits(plan, c, tiles, threads_y, product_of(depth, total_of(*shared)))
+
+
+def _inner(axis: Axis, side: tuple[Axis, ...], size: int) -> list[int]:
+    """How much of an axis may lie in one product."""
+    if len(side) == 1:
+        return [size]
+    return [n for n in (1, 2, 4, 8, 16) if n <= min(size, axis.extent)]
+
+
+@dataclass(frozen=True)
+class _Parts:
+    inner: int
+    tiles: int
+    warps: int
+
+
+def _usual(side: tuple[Axis, ...], size: int) -> dict[str, _Parts]:
+    """A tile for two warps of four products each along a side, with as few elements beyond the edges as can be."""
+    inner: dict[str, int] = {}
+    for exact in (True, False):
+        for axis in reversed(side):
+            left = size // inner.get(axis.name, 1)
+            for other in side:
+                left //= inner.get(other.name, 1) if other != axis else 1
+            before = inner.get(axis.name, 1)
+            fitting = [n for n in (1, 2, 4, 8, 16) if before * n <= axis.extent and n <= left]
+            inner[axis.name] = before * max(n for n in fitting if not exact or axis.extent % (before * n) == 0)
+    found: dict[str, _Parts] = {}
+    tiles, warps = 4, 2
+    for axis in reversed(side):
+        room = max(1, axis.extent // inner[axis.name])
+        own = _power(min(room, tiles))
+        beside = _power(min(room // own, warps))
+        tiles, warps = tiles // own, warps // beside
+        found[axis.name] = _Parts(inner[axis.name], own, beside)
+    return found
+
+
+def _power(number: int) -> int:
+    return 1 << (max(number, 1).bit_length() - 1)
+
+
+def _result(plan: Plan, c: Contraction, out: Stage, parts: dict[str, tuple[Extent, Extent, Extent]]) -> None:
+    """The loops of what is stored: blocks, warps, lanes, and what a lane has."""
+    name = out.name
+    same = facts.same_places(out, c.stage)
+    assert same is not None, "what is stored has the places of the sums"
+    axis_of = dict(zip((a.name for a in c.stage.axes), same, strict=True))
+    level: dict[str, list[str]] = {}
+    for axis in (*c.rows, *c.columns):
+        level[axis.name] = plan.split(name, axis_of[axis.name], *parts[axis.name])
+    rows = [level[a.name] for a in c.rows]
+    columns = [level[a.name] for a in c.columns]
+    blocks = [axis_of[a.name] for a in c.both] + [one[0] for one in (*rows, *columns)]
+    warps = [one[1] for one in (*rows, *columns)]
+    tiles = [one[2] for one in (*rows, *columns)]
+    inner_rows, inner_columns = [one[3] for one in rows], [one[3] for one in columns]
+    plan.step(s.Reorder(name, (*blocks, *warps, *tiles, *inner_rows, *inner_columns)))
+    half, row = plan.split(name, plan.fuse(name, inner_rows), 8)
+    quad, pair = plan.split(name, plan.fuse(name, inner_columns), 2)
+    plan.step(s.Reorder(name, (row, quad, *tiles, half, pair)))
+    plan.bind(name, "block.x", plan.fuse(name, blocks))
+    plan.bind(name, "thread.y", plan.fuse(name, warps))
+    plan.lanes = plan.fuse(name, [row, quad])
+    plan.bind(name, "thread.x", plan.lanes)
+    plan.bind(name, "unroll", *tiles, half)
+    plan.bind(name, "vector", pair)
+
+
+def _sums(plan: Plan, c: Contraction, inner: dict[str, Extent], chunk: Extent, all_taps: bool) -> str:
+    """The loops of the sums; the one at which operands are copied."""
+    name, mma = c.stage.name, c.intrinsic
+    level = {a.name: plan.split(name, a.name, inner[a.name]) for a in (*c.rows, *c.columns)}
+    outer, steps, along = plan.split(name, c.along.name, chunk, mma.k)
+    taps, batches = [t.name for t in c.taps], [a.name for a in c.both]
+    rows, columns = [level[a.name][1] for a in c.rows], [level[a.name][1] for a in c.columns]
+    tiles = [level[a.name][0] for a in (*c.rows, *c.columns)]
+    plan.step(s.Reorder(name, (outer, *taps, steps, *batches, *tiles, *rows, *columns, along)))
+    copies = outer if all_taps or not taps else plan.fuse(name, [outer, *taps])
+    plan.bind(name, "unroll", steps)
+    first = plan.fuse(name, rows)
+    plan.fuse(name, columns)
+    order = [f"{n}/{s_}" for n, s_ in _places(c, inner)] + [f"{n}%{s_}" for n, s_ in _places(c, inner)]
+    plan.step(s.Layout(name, tuple(order)), s.Tensorize(name, first, mma.name))
+    return copies
+
+
+def _places(c: Contraction, inner: dict[str, Extent]) -> list[tuple[int, str]]:
+    """The dimensions of the sums, rows before columns, and how much of each is in one product."""
+    places = [a.name for a in c.stage.axes]
+    order = (*c.both, *c.rows, *c.columns)
+    return [(places.index(a.name), str(inner.get(a.name, 1))) for a in order]
+
+
+def _copied(
+    plan: Plan, c: Contraction, read: Read, extents: dict[str, Extent], loop: str, threads_y: Extent, depth: Extent
+) -> Extent:
+    """An operand's part in shared memory; its bytes."""
+    sums, tensor = c.stage.name, read.tensor
+    stages = {stage.name: stage for stage in plan.expression.stages}
+    turned = order(read, c)
+    own = tensor in stages and turned is None
+    name = tensor if own else f"{tensor}.shared"
+    shape = plan.expression.shape_of(tensor)
+    sizes = [reach(i, extents) for i in read.indices]
+    for size, whole in zip(sizes, shape, strict=True):
+        plan.require(size <= whole, f"a block's part of {tensor} is not larger than all of it")
+    bytes_each = dtype(read.dtype).bytes
+    width = WIDEST // bytes_each
+    last = sizes[(turned or range(len(sizes)))[-1]]
+    plan.require(divides(width, last) if not isinstance(last, int) else last % width == 0,
+                 f"rows of {tensor} in shared memory are whole runs of {WIDEST} bytes")  # fmt: skip
+    if own:
+        plan.step(s.SetScope(name, "shared"))
+        axes = [a.name for a in stages[tensor].axes]
+    else:
+        axes = [f"a{n}" for n in range(len(shape))]
+    plan.step(s.ComputeAt(name, sums, loop))
+    if turned is not None:
+        for packed in (packed_name(tensor, set(stages)), name):
+            plan.step(s.Layout(packed, tuple(map(str, turned))))
+        axes = [axes[n] for n in turned]
+        plan.step(s.Reorder(name, tuple(axes)))
+    _, by_y, by_x, run = plan.split(name, plan.fuse(name, axes), threads_y, 32, width)
+    plan.bind(name, "thread.y", by_y)
+    plan.bind(name, "thread.x", by_x)
+    plan.bind(name, "vector", run)
+    swizzle = plan.knob(f"swizzle_{tensor}", (0, 1, 2, 3), 3)
+    plan.step(s.Pipeline(name, text(depth)), s.Swizzle(name, text(swizzle)))
+    return product_of(bytes_each, *sizes)
+
+
+def _limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent, shared: Extent) -> None:
+    gpu = plan.gpu
+    rows = product_of(*(tiles[a.name] for a in c.rows))
+    columns = product_of(*(tiles[a.name] for a in c.columns))
+    if c.columns:
+        plan.require(divides(2, tiles[c.columns[-1].name]), "an even number of products along columns")
+    registers = total_of(product_of(rows, columns, 4), product_of(rows, 4), product_of(columns, 2), _RESERVED)
+    plan.require(registers <= min(gpu.registers_per_thread, 255), "a thread's sums and operands fit in its registers")
+    threads = product_of(warps, 32)
+    plan.require(threads <= gpu.threads_per_block, "threads of a block")
+    plan.require(product_of(threads, registers) <= gpu.registers_per_sm, "a block's registers fit in a multiprocessor")
+    plan.require(shared <= gpu.shared_per_block - 1024, "copies fit in shared memory")
+    plan.derive("shared_bytes", shared)
+    plan.derive("threads", threads)
+    plan.derive("registers", registers)
+
+
+def order(read: Read, c: Contraction) -> tuple[int, ...] | None:
+    """The dimensions of an operand in an order in which matrices can be loaded from it; None where they have one.
+
+    Along what is summed over elements are neighbours, or, if they have two bytes, along an axis of rows or columns.
+    """
+    places = list(range(len(read.indices)))
+    along = [n for n in places if c.along.name in read.indices[n].iterators]
+    turned = facts.plain(read.indices[-1]) in {a.name for a in (*c.rows, *c.columns)}
+    if along[0] == places[-1] or (turned and dtype(read.dtype).bytes == 2):
+        return None
+    return (*(n for n in places if n != along[0]), along[0])
+
+
+def copies(expression: Expression, c: Contraction, reader: str) -> tuple[s.Step, ...]:
+    """Steps that make stages: operands in shared memory, and before that in another order where it is needed."""
+    names = {stage.name for stage in expression.stages}
+    found: list[s.Step] = []
+    for read in (c.left, c.right):
+        source = read.tensor
+        if order(read, c) is not None and source not in names:
+            source = packed_name(read.tensor, names)
+            found.append(s.CacheRead(read.tensor, source, "global", (reader,)))
+        if order(read, c) is not None or source not in names:
+            found.append(s.CacheRead(source, f"{read.tensor}.shared", "shared", (reader,)))
+    return tuple(found)
+
+
+def packed_name(tensor: str, stages: set[str]) -> str:
+    """The stage that has an operand in another order."""
+    return tensor if tensor in stages else f"{tensor}.packed"
+
+
+__all__ = ["Contraction", "by_matrices", "contraction", "copies", "order", "packed_name"]

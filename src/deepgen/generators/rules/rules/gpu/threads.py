@@ -1,0 +1,148 @@
+"""Plain arithmetic: each thread has a few elements of the result, and reads its operands from memory or from tiles that
+the block copied to shared memory."""
+
+from __future__ import annotations
+
+from math import prod
+
+from deepgen.generators.rules.rules import facts
+from deepgen.generators.rules.rules.gpu.groups import Group
+from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, powers, product_of, reach, total_of
+from deepgen.generators.rules.rules.numbers import Extent
+from deepgen.generators.rules.schedule import steps as s
+from deepgen.operators.expr.nodes import Read, Stage, reads
+from deepgen.vocabulary.dtypes import dtype
+
+_MOST_INNER = 8
+_MOST_HELD = 96  # registers for what a thread adds up
+_USUAL_THREADS = 128
+
+
+def by_threads(plan: Plan, group: Group, *, shared: bool) -> None:
+    """The steps of a launch. With `shared`, the operands of its sum are copied to shared memory in chunks."""
+    out = group.last
+    sums = group.sums[0] if group.sums else None
+    plan.names.append("shared" if shared else "threads")
+    if sums is None and out.reduce is None:
+        _place_by_place(plan, out)
+        return
+    threads, inner = _sizes(plan, out, sums)
+    loops = _result(plan, out, threads, inner)
+    whole = product_of(*threads.values())
+    plan.require(whole <= plan.gpu.threads_per_block, "threads of a block")
+    plan.derive("threads", whole)
+    if sums is None:
+        return
+    held = product_of(*inner.values())
+    plan.require(held <= _MOST_HELD, "what a thread adds up fits in its registers")
+    plan.step(s.SetScope(sums.name, "register"), s.ComputeAt(sums.name, out.name, loops))
+    same = facts.same_places(out, sums)
+    assert same is not None
+    own = [a.name for a in sums.axes]
+    if not shared:
+        plan.step(s.Reorder(sums.name, (*(a.name for a in sums.reduced), *own)))
+        plan.bind(sums.name, "unroll", *own[:-1])
+        plan.bind(sums.name, "vector", own[-1])
+        return
+    along = max(sums.reduced, key=lambda a: a.extent)
+    chunk = plan.knob("chunk", [n for n in (4, 8, 16, 32, 64) if along.extent % n == 0] or [along.extent], 16)
+    outer, steps = plan.split(sums.name, along.name, chunk)
+    rest = [a.name for a in sums.reduced if a != along]
+    plan.step(s.Reorder(sums.name, (outer, *rest, steps, *own)))
+    plan.bind(sums.name, "unroll", *own)
+    tile = {a.name: product_of(threads[o], inner[o]) for a, o in zip(sums.axes, same, strict=True)}
+    extents: dict[str, Extent] = {**tile, along.name: chunk, **{a.name: a.extent for a in sums.reduced if a != along}}
+    total: list[Extent] = []
+    for read in operands(sums):
+        total.append(_copied(plan, sums, read, extents, outer, whole))
+    plan.require(total_of(*total) <= plan.gpu.shared_per_block - 1024, "copies fit in shared memory")
+    plan.derive("shared_bytes", total_of(*total))
+
+
+def _place_by_place(plan: Plan, out: Stage) -> None:
+    """All elements in a row, a few neighbours for each thread."""
+    count = prod(out.shape)
+    threads = plan.knob(f"{out.name}_threads", [n for n in powers(1024, 32) if n < 2 * count] or [32], 256)
+    run = WIDEST // dtype(out.dtype).bytes
+    each = plan.knob(f"{out.name}_each", powers(2 * run), run if out.shape and out.shape[-1] % run == 0 else 1)
+    blocks, by_thread, own = plan.split(out.name, plan.fuse(out.name, [a.name for a in out.axes]), threads, each)
+    plan.bind(out.name, "block.x", blocks)
+    plan.bind(out.name, "thread.x", by_thread)
+    plan.bind(out.name, "vector", own)
+
+
+def operands(sums: Stage) -> list[Read]:
+    """What it reads, once for each tensor."""
+    return list({read.tensor: read for read in reads(sums.value)}.values())
+
+
+def shareable(sums: Stage) -> bool:
+    """Whether a block reads elements more than once, and each tensor at one place."""
+    found = operands(sums)
+    return (
+        len(reads(sums.value)) == len(found) > 1
+        and not sums.scan
+        and all(any(not facts.depends(r, a.name) for a in sums.axes) for r in found)
+    )
+
+
+def _sizes(plan: Plan, out: Stage, sums: Stage | None) -> tuple[dict[str, Extent], dict[str, Extent]]:
+    """Of each axis, how many threads share a block's part of it, and how many elements each of them has."""
+    threads: dict[str, Extent] = {}
+    inner: dict[str, Extent] = {}
+    free = [a for a in out.axes if a.name != out.scan]
+    run = WIDEST // dtype(out.dtype).bytes
+    wide = free[-1] if free else None
+    for axis in out.axes:
+        if axis.name == out.scan:
+            continue
+        last = axis == wide
+        most = min(axis.extent, 256 if last else 32)
+        usual = _power_below(
+            min(most, _USUAL_THREADS if last and sums is None else 16 if sums and last else 8 if sums else 1)
+        )
+        threads[axis.name] = plan.knob(f"{axis.name}_threads", powers(most), usual)
+        several = [n for n in powers(_MOST_INNER) if n <= axis.extent] if last or sums is not None else [1]
+        fitting = [n for n in several if axis.extent % n == 0]
+        inner[axis.name] = plan.knob(
+            f"{axis.name}_each", several, max((n for n in fitting if n <= (run if last else 4)), default=1)
+        )
+    return threads, inner
+
+
+def _power_below(number: int) -> int:
+    return 1 << (number.bit_length() - 1)
+
+
+def _result(plan: Plan, out: Stage, threads: dict[str, Extent], inner: dict[str, Extent]) -> str:
+    """The loops of what is stored; the one of its threads."""
+    name, free = out.name, [a for a in out.axes if a.name in threads]
+    if not free:
+        # One element, or one row that is scanned: one thread's work.
+        return out.axes[0].name
+    level = [plan.split(name, a.name, threads[a.name], inner[a.name]) for a in free]
+    kept = [a.name for a in out.axes if a.name not in threads] + [a.name for a in out.reduced]
+    blocks, by_threads, own = ([one[n] for one in level] for n in range(3))
+    plan.step(s.Reorder(name, (*blocks, *by_threads, *kept, *own)))
+    plan.bind(name, "block.x", plan.fuse(name, blocks))
+    loop = plan.fuse(name, by_threads)
+    plan.bind(name, "thread.x", loop)
+    plan.bind(name, "unroll", *own[:-1])
+    plan.bind(name, "vector", own[-1])
+    return loop
+
+
+def _copied(plan: Plan, sums: Stage, read: Read, extents: dict[str, Extent], loop: str, threads: Extent) -> Extent:
+    name = f"{read.tensor}.shared"
+    sizes = [reach(i, extents) for i in read.indices]
+    size = dtype(read.dtype).bytes
+    plan.step(s.ComputeAt(name, sums.name, loop))
+    whole = plan.fuse(name, [f"a{n}" for n in range(len(sizes))])
+    width = plan.knob(f"run_{read.tensor}", powers(WIDEST // size), WIDEST // size)
+    _, by_thread, run = plan.split(name, whole, threads, width)
+    plan.bind(name, "thread.x", by_thread)
+    plan.bind(name, "vector", run)
+    return product_of(size, *sizes)
+
+
+__all__ = ["by_threads", "operands", "shareable"]

@@ -1,0 +1,64 @@
+"""Random expressions under random legal schedules for GPUs give, emulated, what the expressions mean."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "operators"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import simt_emulation as simt
+from compiled import in_child
+from emulated import library, run
+from expressions import expressions
+from gpu_schedules import random_program
+from test_lowered import agrees, random_inputs
+
+from deepgen.generators.rules.lower.gpu.launches import Program
+from deepgen.generators.rules.schedule.steps import Schedule
+from deepgen.operators.expr.nodes import Expression
+
+# `DEEPGEN_EXPRESSIONS=2000 pytest tests/generators/rules/test_gpu_lowered.py` takes minutes.
+COUNT = int(os.environ.get("DEEPGEN_EXPRESSIONS", "30"))
+AT_ONCE = 40  # programs in a library
+pytestmark = pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
+
+
+def collected(count: int) -> list[tuple[Expression, Schedule, Program]]:
+    found: list[tuple[Expression, Schedule, Program]] = []
+
+    @settings(max_examples=count, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
+    @given(expressions(most=9), st.integers(0, 2**32))
+    def collect(expression: Expression, seed: int) -> None:
+        found.append((expression, *random_program(expression, Random(f"{seed} {len(found)}"))))
+
+    collect()
+    return found
+
+
+def test_random_expressions_under_random_schedules(tmp_path: Path) -> None:
+    cases = collected(COUNT)
+    for start in range(0, len(cases), AT_ONCE):
+        part = cases[start : start + AT_ONCE]
+        loaded = library([program for _, _, program in part], tmp_path / str(start))
+
+        def work(say: Callable[[str], None], loaded: Any = loaded, part: Any = part) -> None:
+            for n, (expression, schedule, program) in enumerate(part):
+                told = f"{expression}\n" + "\n".join(map(str, schedule))
+                say(told)
+                inputs = random_inputs(expression, n)
+                error, results = run(loaded, n, program, [inputs[t.name] for t in expression.tensors])
+                wrong = error or agrees(expression, results, inputs)
+                assert not wrong, f"{n}: {wrong}\n{told}"
+
+        assert not (wrong := in_child(work)), wrong

@@ -1,0 +1,170 @@
+"""The spaces that rules make for GPUs: every config of them is a kernel that computes what the expression says."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "operators"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import cases
+import simt_emulation as simt
+from compiled import in_child
+from emulated import library, run
+
+from deepgen import targets
+from deepgen.build import toolchain_for
+from deepgen.build.base import BuildLimits
+from deepgen.build.group import Group
+from deepgen.generators.rules.family import Rules
+from deepgen.generators.rules.lower.gpu.launches import Program
+from deepgen.generators.rules.lower.gpu.lower import lower
+from deepgen.generators.rules.rules.gpu.sketches import gpu_sketches, near_usual
+from deepgen.generators.rules.rules.sketch import SKETCH, Sketch, space_of
+from deepgen.operators.compare import compare
+from deepgen.operators.expr.nodes import Expression
+from deepgen.operators.expr.operator import ExpressionOperator
+from deepgen.operators.named import convolutions
+from deepgen.targets.gpu import Gpu
+from deepgen.vocabulary import Missing
+
+# `DEEPGEN_SAMPLES=20 pytest tests/generators/rules/test_gpu_spaces.py` takes minutes: so many configs of each sketch.
+SAMPLES = int(os.environ.get("DEEPGEN_SAMPLES", "0"))
+AT_ONCE = 40  # programs in a library
+ARCHES = ["cuda:sm_80", "cuda:sm_90a", "hip:gfx90a", "hip:gfx942"]
+
+
+def chip(name: str) -> Gpu:
+    found = targets.resolve(name)
+    assert isinstance(found, Gpu)
+    return found
+
+
+def conv(kind: Any = convolutions.DilatedConv2d, **given: Any) -> Expression:
+    made: Expression = kind.make({"k": 3, "pad": 1, "dtype": "f16", **given}).expression()
+    return made
+
+
+H200, MI210 = chip("cuda:sm_90a"), chip("hip:gfx90a")
+PLAIN = {
+    "gemm f32": cases.gemm(20, 24, 16),
+    "gemv": cases.gemv(7, 300),
+    "convolution": cases.conv(9, 4, 8, 3),
+    "depthwise": cases.depthwise(10, 8),
+    "softmax": cases.softmax(5, 300),
+    "softmax of columns": cases.softmax(5, 30, 0),
+    "layer norm": cases.layer_norm(6, 200),
+    "scan": cases.scan((4, 30, 16), 1),
+    "total": cases.total(500),
+}
+MATRICES = {
+    "f16": cases.gemm(64, 48, 64, "f16"),
+    "bf16, bias": cases.gemm(70, 64, 96, "bf16", transposed=True, epilogue=True),
+    "i8": cases.gemm(48, 64, 128, "i8", transposed=True),
+    "nhwc": conv(N=2, H=8, W=16, CI=32, CO=32, dilation=1),
+    "strided": conv(N=4, H=9, W=17, CI=16, CO=32, stride=2, dilation=1),
+    "dilated": conv(N=16, H=7, W=7, CI=16, CO=32, pad=2, dilation=2, dtype="bf16"),
+    "nchw": conv(N=2, H=8, W=16, CI=16, CO=16, dilation=1, layout="nchw"),
+    "transposed": conv(convolutions.TransposedConv2d, N=2, H=8, W=8, CI=32, CO=32, k=4, stride=2),
+}
+emulated = pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
+
+
+def configs(sketch: Sketch) -> list[dict[str, Any]]:
+    """The one to take without a search, and some others."""
+    space = space_of(sketch.name, [sketch])
+    return [near_usual(sketch), *(dict(config) for config in space.sample(SAMPLES, seed=1))]
+
+
+def right(programs: list[tuple[str, Expression, dict[str, Any], Program]], folder: Path, warp: int = 32) -> None:
+    """Asserts that all programs compute their expressions."""
+    for start in range(0, len(programs), AT_ONCE):
+        part = programs[start : start + AT_ONCE]
+        loaded = library([program for *_, program in part], folder / str(start), warp)
+
+        def work(say: Callable[[str], None], loaded: Any = loaded, part: Any = part) -> None:
+            for n, (name, expression, config, program) in enumerate(part):
+                say(f"{name} {config}")
+                operator = ExpressionOperator(expression)
+                inputs = operator.inputs(1)
+                error, results = run(loaded, n, program, [inputs[b.name] for b in program.inputs])
+                assert not error, f"{name} {config}: {error}"
+                answers, dtypes = operator.reference(inputs), {t.name: t.dtype for t in operator.tensors()}
+                for buffer, result in zip(program.outputs, results, strict=True):
+                    tolerance = operator.tolerance(buffer.name)
+                    found = compare(result, answers[buffer.name], dtypes[buffer.name], tolerance)
+                    assert found.ok, f"{name} {config}: {found}"
+
+        assert not (wrong := in_child(work)), wrong
+
+
+def lowered(
+    kinds: dict[str, Expression], gpu: Gpu, wanted: Callable[[Sketch], bool]
+) -> list[tuple[str, Expression, dict[str, Any], Program]]:
+    return [
+        (f"{name}, {sketch.name}", expression, config, lower(sketch.expression, sketch.schedule(config), gpu.warp))
+        for name, expression in kinds.items()
+        for sketch in gpu_sketches(expression, gpu)
+        if wanted(sketch)
+        for config in configs(sketch)
+    ]
+
+
+@emulated
+def test_configs_on_plain_arithmetic_units_compute_their_expressions(tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    right(lowered(PLAIN, H200, lambda sketch: not sketch.name.startswith("matrix")), tmp_path / "all")
+
+
+@emulated
+def test_configs_on_matrix_units_compute_their_expressions(tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    right(lowered(MATRICES, H200, lambda sketch: sketch.name.startswith("matrix")), tmp_path / "all")
+
+
+@emulated
+def test_wavefronts_of_64_lanes_reduce_rows_too(tmp_path: Path) -> None:
+    few = {name: PLAIN[name] for name in ("gemv", "layer norm")}
+    (tmp_path / "all").mkdir()
+    right(lowered(few, MI210, lambda sketch: sketch.name == "rows"), tmp_path / "all", warp=64)
+
+
+@pytest.mark.parametrize("name", ARCHES if SAMPLES else ARCHES[1:3])
+def test_configs_build(name: str, tmp_path: Path) -> None:
+    gpu, family = chip(name), Rules()
+    language = "cuda" if name.startswith("cuda") else "hip"
+    try:
+        toolchain = toolchain_for(gpu, language)
+    except Missing as missing:
+        pytest.skip(str(missing))
+    few = [PLAIN["softmax"], MATRICES["nhwc"]] if not SAMPLES else [*PLAIN.values(), *MATRICES.values()]
+    for number, expression in enumerate(few):
+        operator = ExpressionOperator(expression)
+        default, space = family.default(operator, gpu), family.space(operator, gpu)
+        assert space.contains(default)
+        for n, config in enumerate([default, *space.sample(SAMPLES, seed=1)]):
+            made = tmp_path / f"{number} {n}"
+            made.mkdir()
+            with Group() as group:
+                built = toolchain.build(family.emit(operator, gpu, config), gpu, made, BuildLimits(), group)
+            assert (made / built.binary).stat().st_size > 1000
+
+
+def test_a_default_on_matrix_units_keeps_its_sums_in_registers(tmp_path: Path) -> None:
+    family, operator = Rules(), ExpressionOperator(conv(N=16, H=56, W=56, CI=64, CO=64, dilation=1))
+    try:
+        toolchain = toolchain_for(H200, "cuda")
+    except Missing as missing:
+        pytest.skip(str(missing))
+    config = family.default(operator, H200)
+    assert str(config[SKETCH]).startswith("matrix")
+    with Group() as group:
+        built = toolchain.build(family.emit(operator, H200, config), H200, tmp_path, BuildLimits(), group)
+    assert built.facts["spill_bytes"] == 0
