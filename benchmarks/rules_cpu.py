@@ -113,7 +113,7 @@ def _bound(
     given = [inputs[t.name] for t in operator.tensors() if t.name in inputs]
 
     def call() -> None:
-        kernel(*given, **out)
+        kernel(*given, out=out[results[0].name] if len(results) == 1 else out)
 
     call()
     want = operator.reference(inputs)
