@@ -53,20 +53,27 @@ def _gemm(gemm: Gemm, places: tuple[Array, Array, Array], buffers: Mapping[str, 
     np.add.at(accumulators, to, products)
 
 
+def element(image: Image, target: Vta) -> tuple[int, int]:
+    """The rows and columns of a matrix in one element of its image."""
+    return (target.block if image.buffer == WEIGHT else target.rows), target.block
+
+
 def _laid_out(image: Image, target: Vta, matrix: Array | None) -> Array:
     """A matrix as the host writes it to memory: elements of its buffer, row by row."""
     if image.buffer == ACCUMULATOR:
         return np.full((image.size, target.rows, target.block), _UNWRITTEN, np.int32)
     assert matrix is not None, "inputs and weights are given"
-    high = target.rows if image.buffer == INPUT else target.block
-    whole = np.zeros((image.rows * high, image.columns * target.block), np.int8)
+    high, wide = element(image, target)
+    whole = np.zeros((image.rows * high, image.columns * wide), np.int8)
     turned = matrix.transpose(image.axes)
     whole[: turned.shape[0], : turned.shape[1]] = turned
-    split = whole.reshape(image.rows, high, image.columns, target.block)
-    return split.transpose(0, 2, 1, 3).reshape(image.size, high, target.block)
+    split = whole.reshape(image.rows, high, image.columns, wide)
+    laid_out: Array = split.transpose(0, 2, 1, 3).reshape(image.size, high, wide)
+    return laid_out
 
 
 def _as_matrix(image: Image, target: Vta, elements: Array) -> Array:
     split = elements.reshape(image.rows, image.columns, target.rows, target.block)
     whole = split.transpose(0, 2, 1, 3).reshape(image.rows * target.rows, image.columns * target.block)
-    return whole.transpose(image.axes)
+    matrix: Array = whole.transpose(image.axes)
+    return matrix

@@ -13,7 +13,7 @@ from deepgen.generators.rules.vta.program import Program
 from deepgen.measure.base import STRIDED, Contender, Task
 from deepgen.measure.counters.counted import Counted
 from deepgen.measure.vta.fault import ProgramFault
-from deepgen.measure.vta.machine import Array, execute
+from deepgen.measure.vta.machine import Array, element, execute
 from deepgen.measure.vta.races import check_races
 from deepgen.measure.vta.timeline import Timeline, timeline
 from deepgen.operators.base import Answer
@@ -60,6 +60,8 @@ class VtaRunner:
         try:
             program = Program.from_text(text, artifact.binary)
             check(program, self._vta)
+            if not self._fits(program, shape):
+                return Measurement(Verdict.REFUSED, "the program is for other sizes")
             order = timeline(program, self._vta)
             check_races(program, order, self._vta)
             wrong = self._wrong(program, order, seed, probe, shape)
@@ -72,6 +74,20 @@ class VtaRunner:
         conditions: dict[str, Json] = {"simulated": True, "cycles": order.cycles, **busy}
         return Measurement(Verdict.CORRECT, samples=(seconds,) * samples, error=0.0, conditions=conditions)
 
+    def _fits(self, program: Program, shape: int) -> bool:
+        """Whether the images are as large as the tensors, up to whole blocks."""
+        shapes = {tensor.name: tensor.shape for tensor in self.task.shapes[shape].tensors()}
+        return {image.tensor for image in program.images} == set(shapes) and all(
+            len(shapes[image.tensor]) == 2
+            and all(
+                count == -(-shapes[image.tensor][axis] // size)
+                for axis, count, size in zip(
+                    image.axes, (image.rows, image.columns), element(image, self._vta), strict=True
+                )
+            )
+            for image in program.images
+        )
+
     def _wrong(self, program: Program, order: Timeline, seed: int, probe: str, shape: int) -> str | None:
         """What is wrong with the results, if anything is."""
         operator = self.task.shapes[shape]
@@ -80,10 +96,7 @@ class VtaRunner:
         for tensor in operator.tensors():
             if tensor.name in given:
                 continue
-            whole = found.get(tensor.name)
-            if whole is None or any(have < needed for have, needed in zip(whole.shape, tensor.shape, strict=True)):
-                return f"the program does not give all of {tensor.name}"
-            got = np.ascontiguousarray(whole[tuple(slice(extent) for extent in tensor.shape)])
+            got = np.ascontiguousarray(found[tensor.name][tuple(map(slice, tensor.shape))])
             answer = want[tensor.name]
             result = compare(got, answer, tensor.dtype, operator.tolerance(tensor.name, probe))
             if not result.ok:

@@ -1,8 +1,8 @@
 """Programs of VTA as data: images of tensors in memory, micro-ops, and instructions of three modules.
 
-Addresses count elements of a buffer: a block of a row of inputs or results, a block x block tile of weights. The modules
-run at the same time, each its own instructions in order. An instruction `waits` for a token from a neighbouring module
-in each queue that it names, and when it is done it `signals` with a token in each of these.
+Addresses count elements of a buffer: a block of a row of inputs or results, a block x block tile of weights. The
+modules run at the same time, each its own instructions in order. An instruction `waits` for a token from a neighbouring
+module in each queue that it names, and when it is done it `signals` with a token in each of these.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -131,7 +132,8 @@ class Program:
 
 def _instruction(row: list[Any]) -> Instruction:
     kind = _KINDS[row[0]]
-    made = kind(*(tuple(value) if isinstance(value, list) else value for value in row[1:]))
+    values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in row[1:]]
+    made = kind(*values)
     if len(row) != len(fields(kind)) + 1 or not set(made.waits + made.signals) <= set(QUEUES):
         raise ValueError(f"{row!r:.80}")
     numbers = [value for value in row[1:] if type(value) is int]
@@ -174,11 +176,17 @@ def accesses(program: Program, instruction: Instruction) -> Iterable[Access]:
 
 def gemm_places(micro_ops: tuple[MicroOp, ...], gemm: Gemm) -> tuple[Places, Places, Places]:
     """The addresses of accumulators, inputs and weights, in the order of execution."""
-    ops = np.array(micro_ops[gemm.first : gemm.last], np.int64).reshape(-1, 3)
-    outer, inner = np.arange(gemm.outer)[:, None, None, None], np.arange(gemm.inner)[None, :, None, None]
-    steps = np.array(gemm.steps, np.int64).reshape(2, 3)
-    found = (ops[None, None] + outer * steps[0] + inner * steps[1]).reshape(-1, 3)
-    return found[:, 0], found[:, 1], found[:, 2]
+    return _gemm_places(micro_ops[gemm.first : gemm.last], gemm.outer, gemm.inner, gemm.steps)
+
+
+@lru_cache(maxsize=1024)
+def _gemm_places(
+    micro_ops: tuple[MicroOp, ...], outer: int, inner: int, steps: tuple[int, ...]
+) -> tuple[Places, Places, Places]:
+    moved = np.array(steps, np.int64).reshape(2, 3)
+    turns = np.arange(outer)[:, None, None, None] * moved[0] + np.arange(inner)[None, :, None, None] * moved[1]
+    found = (np.array(micro_ops, np.int64) + turns).reshape(-1, 3).T
+    return found[0], found[1], found[2]
 
 
 def memory_places(instruction: Load | Store) -> Places:

@@ -2,8 +2,8 @@
 
 - Multi-level-Tiling: loops over tiles of rows and columns, in either order, around one over pieces of the sum.
 - Add-Multi-scope-SPM: inputs, weights and results each go through a buffer of their own. Where a load is placed decides
-  how much it brings: `sum`, what a piece of the sum needs; `tile`, all that a tile needs; `outer`, the same once for all
-  tiles of the inner loop, for the matrix that this loop does not move along.
+  how much it brings: `sum`, what a piece of the sum needs; `tile`, all that a tile needs; `outer`, the same once for
+  all tiles of the inner loop, for the matrix that this loop does not move along.
 - Virtual threads: tiles of the inner loop that are computed in turns, each in a part of the buffers of its own, so that
   one is loaded while another is computed.
 
@@ -25,7 +25,7 @@ from deepgen.targets.vta import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT
 
 SUM, TILE, OUTER = "sum", "tile", "outer"
 ROWS, COLUMNS = "rows", "columns"
-MOST_INSTRUCTIONS = 4096
+MOST_INSTRUCTIONS = 1024
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _loads(at: Expr, tiles: Expr, pieces: Expr, along: Expr) -> Expr:
 
 def default(made: Space, product: Product) -> dict[str, Value]:
     """Two virtual threads and the largest tiles that fit, of which one gives the next more to do than to load."""
-    choices = [
+    choices: list[dict[str, Value]] = [
         {
             "TILE_ROWS": r,
             "TILE_COLUMNS": c,
