@@ -59,6 +59,11 @@ def test_a_file_is_tuned_on_vta_and_its_times_are_called_simulated(deepgen: Call
     assert "simulated, not measured" in said.out
     (folder,) = (project / "s").iterdir()
     assert Study.open(folder).target.name == "vta:pynq" and len(Study.open(folder).trials()) == 4
+    files = {file.name: file.read_text() for file in (folder / "case").iterdir()}
+    assert set(files) == {"constraints.json", "records.jsonl", "statistics.json", "schedule.txt"}
+    assert "input buffer" in files["constraints.json"] and "gemm" in files["schedule.txt"]
+    assert len(files["records.jsonl"].splitlines()) == 4
+    assert json.loads(files["statistics.json"])["winner"]["verdict"] == "correct"
 
 
 @pytest.mark.parametrize(
