@@ -20,6 +20,7 @@ NAMES = [
     "hip:z100",
     "sim",
     "sim:faults=0.5",
+    "vta",
 ]
 
 
