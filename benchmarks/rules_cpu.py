@@ -3,11 +3,13 @@
     python benchmarks/rules_cpu.py                               all cases in f32, tuned with 24 trials each
     python benchmarks/rules_cpu.py --trials 0                    the default configs, without a search
     python benchmarks/rules_cpu.py --dtype bf16 --only conv      some groups or cases, in another format
+    python benchmarks/rules_cpu.py --threads 1                   one thread, timed by the processor's time
     python benchmarks/rules_cpu.py --summary                     what the results say, by group
 
-A case is timed in rounds, interleaved and in random order, with two threads on both sides: with warm caches, and with
-cold ones (a block larger than the last cache is written before every call). A ratio is torch's time over ours in the
-same round, so that above 1 we are faster; a case's ratio is the median. `expert` is the same for our own family's
+A case is timed in rounds, interleaved and in random order, with as many threads on both sides: with warm caches, and
+with cold ones (a block larger than the last cache is written before every call). One thread is timed by the processor's
+time, which other programs disturb less. A ratio is torch's time over ours in the same round, so that above 1 we are
+faster; a case's ratio is the median. `expert` is the same for our own family's
 default: its time over that of the rules. Weights are given to torch in the order that it likes best, ahead of time;
 ours are packed in every call. Every case is written as soon as it is run, in place of an earlier result of it.
 """
@@ -39,7 +41,7 @@ from deepgen.vocabulary import DeepgenError
 from rules_cases import Case, cases
 
 RESULTS = Path(__file__).parent / "results" / "rules_cpu.json"
-THREADS, ROUNDS, FLUSHED = 2, 15, 64 << 20
+ROUNDS, FLUSHED = 15, 64 << 20
 FORMATS = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "f16": "float16"}
 
 
@@ -49,12 +51,13 @@ def main() -> None:
     if not asked.summary:
         import torch
 
-        torch.set_num_threads(THREADS)
+        torch.set_num_threads(asked.threads)
         torch.set_grad_enabled(False)
         chosen = [case for case in cases() if any(word in f"{case.group}: {case.name}" for word in asked.only or [""])]
         for case in chosen:
-            row = {"case": case.name, "group": case.group, "dtype": asked.dtype} | _run(torch, case, asked)
-            same = ("case", "dtype")
+            row = {"case": case.name, "group": case.group, "dtype": asked.dtype, "threads": asked.threads}
+            row |= _run(torch, case, asked)
+            same = ("case", "dtype", "threads")
             found = [old for old in found if any(old[key] != row[key] for key in same)] + [row]
             asked.output.write_text(by_lines({"conditions": conditions(), "results": found}))
             print(_line(row), flush=True)
@@ -63,8 +66,8 @@ def main() -> None:
 
 def _run(torch: Any, case: Case, asked: argparse.Namespace) -> dict[str, Any]:
     operator = case.made(asked.dtype)
-    target = targets.resolve("cpu").limited_to(THREADS)
-    config = _config(operator, target, asked.trials)
+    target = targets.resolve("cpu").limited_to(asked.threads)
+    config = _config(operator, target, asked)
     inputs = operator.inputs(0)
     calls = {"rules": _bound(operator, target, "rules", config, inputs)}
     tensors = {name: _shared(torch, array, asked.dtype) for name, array in inputs.items()}
@@ -74,7 +77,7 @@ def _run(torch: Any, case: Case, asked: argparse.Namespace) -> dict[str, Any]:
         calls["expert"] = _bound(operator, target, case.expert, default, inputs)
     row: dict[str, Any] = {"config": dict(config), "trials": asked.trials}
     for state in ("warm", "cold"):
-        times = _times(calls, cold=state == "cold")
+        times = _times(calls, time.process_time if asked.threads == 1 else time.perf_counter, cold=state == "cold")
         row[f"us_{state}"] = {name: round(statistics.median(of) * 1e6, 1) for name, of in times.items()}
         for other in list(calls)[1:]:
             ratios = [b / a for a, b in zip(times["rules"], times[other], strict=True)]
@@ -83,16 +86,16 @@ def _run(torch: Any, case: Case, asked: argparse.Namespace) -> dict[str, Any]:
     return row
 
 
-def _config(operator: Operator, target: Target, trials: int) -> Mapping[str, Any]:
+def _config(operator: Operator, target: Target, asked: argparse.Namespace) -> Mapping[str, Any]:
     family = generators.by_name("rules")
-    if not trials:
+    if not asked.trials:
         return family.default(operator, target)
     with TemporaryDirectory() as folder:
         request = Request(
             operator,
             target,
-            trials=trials,
-            policy=Policy(threads=THREADS),
+            trials=asked.trials,
+            policy=Policy(threads=asked.threads),
             baselines=False,
             generator=family,
             out=Path(folder),
@@ -110,7 +113,7 @@ def _bound(
     given = [inputs[t.name] for t in operator.tensors() if t.name in inputs]
 
     def call() -> None:
-        kernel(*given, **out)
+        kernel(*given, out=out[results[0].name] if len(results) == 1 else out)
 
     call()
     want = operator.reference(inputs)
@@ -125,7 +128,7 @@ def _shared(torch: Any, array: Any, dtype: str) -> Any:
     return shared.view(getattr(torch, FORMATS[dtype])) if dtype == "bf16" else shared
 
 
-def _times(calls: Mapping[str, Callable[[], Any]], *, cold: bool) -> dict[str, list[float]]:
+def _times(calls: Mapping[str, Callable[[], Any]], clock: Callable[[], float], *, cold: bool) -> dict[str, list[float]]:
     block, order, mixed = np.zeros(FLUSHED, np.uint8), list(calls), random.Random(0)
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(ROUNDS):
@@ -135,9 +138,9 @@ def _times(calls: Mapping[str, Callable[[], Any]], *, cold: bool) -> dict[str, l
                 block += np.uint8(turn)
             else:
                 calls[name]()
-            start = time.perf_counter()
+            start = clock()
             calls[name]()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(clock() - start)
     return times
 
 
@@ -149,15 +152,12 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _summary(found: list[dict[str, Any]]) -> None:
-    for dtype in dict.fromkeys(row["dtype"] for row in found):
-        for group in dict.fromkeys(row["group"] for row in found if row["dtype"] == dtype):
-            rows = [row for row in found if row["group"] == group and row["dtype"] == dtype]
-            means = {
-                key: _mean([row[key] for row in rows if key in row])
-                for key in ("torch_warm", "torch_cold", "expert_warm", "expert_cold")
-            }
-            told = "  ".join(f"{key} {value:.2f}" for key, value in means.items() if value)
-            print(f"{dtype:5s} {group:16s} {len(rows):2d} cases  {told}")
+    for kind in dict.fromkeys((row["dtype"], row["threads"], row["group"]) for row in found):
+        rows = [row for row in found if (row["dtype"], row["threads"], row["group"]) == kind]
+        keys = [f"{other}_{state}" for other in ("torch", "expert") for state in ("warm", "cold")]
+        means = {key: _mean([row[key] for row in rows if key in row]) for key in keys}
+        told = "  ".join(f"{key} {value:.2f}" for key, value in means.items() if value)
+        print(f"{kind[0]:5s} {kind[1]} threads  {kind[2]:16s} {len(rows):2d} cases  {told}")
 
 
 def _mean(ratios: list[float]) -> float | None:
@@ -173,6 +173,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=list(FORMATS), default="f32")
     parser.add_argument("--trials", type=int, default=24)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", action="append", help="a part of a group's or a case's name")
     parser.add_argument("--summary", action="store_true")
     parser.add_argument("--output", type=Path, default=RESULTS)

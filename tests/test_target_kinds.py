@@ -9,7 +9,7 @@ from pathlib import Path
 import deepgen
 
 ROOT = Path(deepgen.__file__).parent
-CLASSES = {"X86", "Arm", "Cpu", "Gpu", "Cuda", "Hip", "Sim"}
+CLASSES = {"X86", "Arm", "Cpu", "Gpu", "Cuda", "Hip", "Sim", "Vta"}
 ROOMS = ("targets", "generators")  # where facts are kept, and where kernels are made of them
 # What is there for one kind of target only, and reads facts that no other has.
 OF_ONE_KIND = {
@@ -21,10 +21,15 @@ OF_ONE_KIND = {
     "build/toolchains/nvrtc.py",
     "build/toolchains/sim.py",
     "build/toolchains/triton.py",
+    "build/toolchains/vta.py",
     "measure/counters/counting.py",  # occupancy is a matter of GPUs
     "measure/gpu_worker.py",
     "measure/peak.py",
     "measure/sim.py",
+    "measure/vta/machine.py",
+    "measure/vta/races.py",
+    "measure/vta/runner.py",
+    "measure/vta/timeline.py",
     "extend.py",  # for generators outside the package
 }
 

@@ -51,6 +51,21 @@ def test_a_file_gives_a_study_a_case(deepgen: Callable, project: Path) -> None:
     assert all(s.definition["strategy"] == "constrained_ga" and len(s.trials()) == 4 for s in studies)
 
 
+def test_a_file_is_tuned_on_vta_and_its_times_are_called_simulated(deepgen: Callable, project: Path) -> None:
+    data = content({"G1": ["gemm", [16, 32, 16]]}, in_dtype="int8", out_dtype="int32")
+    (project / "quick_start.json").write_text(json.dumps(data))
+    said = deepgen("tune", "quick_start.json", "--target", "vta", "--out", "s")
+    assert said.code == 0, said.err
+    assert "simulated, not measured" in said.out
+    (folder,) = (project / "s").iterdir()
+    assert Study.open(folder).target.name == "vta:pynq" and len(Study.open(folder).trials()) == 4
+    files = {file.name: file.read_text() for file in (folder / "case").iterdir()}
+    assert set(files) == {"constraints.json", "records.jsonl", "statistics.json", "schedule.txt"}
+    assert "input buffer" in files["constraints.json"] and "gemm" in files["schedule.txt"]
+    assert len(files["records.jsonl"].splitlines()) == 4
+    assert json.loads(files["statistics.json"])["winner"]["verdict"] == "correct"
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [

@@ -20,6 +20,7 @@ NAMES = [
     "hip:z100",
     "sim",
     "sim:faults=0.5",
+    "vta",
 ]
 
 
@@ -55,7 +56,7 @@ def test_it_cannot_be_changed(target: Target) -> None:
 
 
 def test_it_says_what_it_can_do(target: Target) -> None:
-    assert target.languages and target.runner in ("cpu", "gpu", "sim")
+    assert target.languages and target.runner in ("cpu", "gpu", "sim", "vta")
     assert target.runs_on(target)
     assert json.loads(json.dumps(target.build_facts()))["name"] == target.name
     known = target.peak("f32")

@@ -99,7 +99,7 @@ def test_cache_sizes_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cpu", "x86:avx2", "x86:avx512", "arm:neon", "arm:neon_dot", "sim", "sim:noise=0.1,seed=7"]
+    "name", ["cpu", "x86:avx2", "x86:avx512", "arm:neon", "arm:neon_dot", "sim", "sim:noise=0.1,seed=7", "vta"]
 )
 def test_json_round_trip(name: str) -> None:
     target = targets.resolve(name)
@@ -113,7 +113,9 @@ def test_no_name_means_the_best_device_here() -> None:
         assert targets.resolve(None) == targets.resolve("cpu") == targets.resolve("cpu:native") == host.processor()
 
 
-@pytest.mark.parametrize("name", ["quantum:q1", "x86:z80", "arm:thumb", "cpu:z80", "sim:colour=red", "sim:noise=loud"])
+@pytest.mark.parametrize(
+    "name", ["quantum:q1", "x86:z80", "arm:thumb", "cpu:z80", "sim:colour=red", "sim:noise=loud", "vta:x"]
+)
 def test_an_unknown_name_is_refused_with_what_is_allowed(name: str) -> None:
     with pytest.raises(BadInput) as caught:
         targets.resolve(name)

@@ -15,6 +15,7 @@ from deepgen.build.programs import Tool
 from deepgen.build.toolchains import disassembly, mix
 from deepgen.build.toolchains.c import CCompiler, gcc_or_clang, zig
 from deepgen.build.toolchains.sim import SimToolchain
+from deepgen.build.toolchains.vta import VtaToolchain
 from deepgen.folders import default_cache_folder
 from deepgen.targets import PROCESSORS, Cpu, Target, host
 from deepgen.targets.cpu import common
@@ -95,6 +96,7 @@ _TOOLCHAINS: Mapping[str, Callable[[Target, Mapping[str, str]], Toolchain]] = {
     "hip": find_gpu.hip_for,
     "triton": find_gpu.triton_for,
     "sim": lambda target, given: SimToolchain(),
+    "vta": lambda target, given: VtaToolchain(),
 }
 
 

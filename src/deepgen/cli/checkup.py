@@ -15,6 +15,7 @@ from deepgen.baselines import BASELINES
 from deepgen.build import survey
 from deepgen.cli import clocks
 from deepgen.generators import FAMILIES
+from deepgen.generators.rules.rules.registry import RULES
 from deepgen.operators import OPERATORS
 from deepgen.search import STRATEGIES
 from deepgen.settings import Settings
@@ -89,7 +90,7 @@ def _targets() -> list[dict[str, str]]:
 def _plugins() -> list[dict[str, Any]]:
     """What installed packages add to deepgen, and why some of it cannot be used."""
     out = []
-    for registry in (OPERATORS, FAMILIES, KINDS, BASELINES, STRATEGIES):
+    for registry in (OPERATORS, FAMILIES, RULES, KINDS, BASELINES, STRATEGIES):
         why = {broken.name: broken for broken in registry.broken()}
         names = [name for name in registry.names() if name not in registry.own]
         for name in dict.fromkeys((*names, *why)):

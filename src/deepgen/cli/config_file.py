@@ -34,7 +34,7 @@ RUN = (
     "out",
 )
 OF_A_RUN = ("trials", "time_budget", "seed", "strategy", "keep_top", "counters", "out")  # as Request calls them
-_CONTENT = f"an object with {', '.join(WHAT)}, the operator's words, {', '.join(RUN)}"
+CONTENT = f"an object with {', '.join(WHAT)}, the operator's words, {', '.join(RUN)}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class _Table:
 def read(path: Path) -> TuningConfig:
     """The file's content, every key and value checked but for the knobs, which only the space can judge."""
     where = str(path)
-    top = _Table(where, read_toml(path) if path.suffix == ".toml" else read_json(path, allowed=_CONTENT))
+    top = _Table(where, read_toml(path) if path.suffix == ".toml" else read_json(path, allowed=CONTENT))
     if heron_file.is_heron(top.items):
         told = heron_file.read(top.items, where)
         return TuningConfig(
@@ -138,7 +138,7 @@ def read_older(path: Path) -> Mapping[str, Any] | None:
     """The content of a tuning config or space file of the older tool; None for any other file."""
     if path.suffix != ".json":
         return None
-    data = read_json(path, allowed=_CONTENT)
+    data = read_json(path, allowed=CONTENT)
     return data if older.is_tuning_config(data) or older.is_space_file(data) else None
 
 

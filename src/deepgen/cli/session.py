@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,14 +37,25 @@ def jobs_of(requests: Sequence[Request]) -> list[Job]:
     return [Job(request, folder) for folder, request in found.items()]
 
 
-def carry_out(jobs: Sequence[Job], on: Engine, *, go_on: str, as_json: bool) -> None:
-    """Tune one study after the other and print what came out; `go_on`: options that a resumed run needs again."""
+def carry_out(
+    jobs: Sequence[Job],
+    on: Engine,
+    *,
+    go_on: str,
+    as_json: bool,
+    after: Callable[[Study], None] = lambda study: None,
+) -> None:
+    """Tune one study after the other and print what came out.
+
+    `go_on`: options that a resumed run needs again; `after`: what else is done with a study that has ended.
+    """
     studies = []
     with stop_on_signals() as stop:
         for job in jobs:
             studies.append(_tune(job, on, stop, as_json=as_json))
             if stop.event.is_set():
                 raise Stopped(_how_to_go_on(studies[-1], go_on), stop.signum)
+            after(studies[-1])
             if not as_json:
                 print_result(studies[-1])
     if not as_json:

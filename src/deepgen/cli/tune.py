@@ -54,7 +54,7 @@ def tune(
 ) -> None:
     """Find the fastest kernel. Run the same command again to resume."""
     from deepgen import settings
-    from deepgen.cli import bundle, engines, requests, session
+    from deepgen.cli import bundle, case_files, engines, requests, session
     from deepgen.cli.detach import start
     from deepgen.measure.base import Policy
 
@@ -88,4 +88,6 @@ def tune(
         start(context.obj.argv, [job.folder for job in work], as_json=as_json)
     else:
         with session.offering(bundle.command(words, given, warm=warm)):
-            session.carry_out(work, on(current, jobs), go_on=engines.words(engine, address), as_json=as_json)
+            again = engines.words(engine, address)
+            told = {"after": case_files.write} if case_files.lists_cases(words) else {}
+            session.carry_out(work, on(current, jobs), go_on=again, as_json=as_json, **told)

@@ -38,6 +38,7 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "simt_conv2d": f"{_TEMPLATES}.simt_conv2d.simt_conv2d:SimtConv2d",
         # After all families that are written for one operator: it serves whatever is told by an expression.
         "rules": "deepgen.generators.rules.family:Rules",
+        "vta": "deepgen.generators.rules.vta.family:VtaRules",
         "sim_tiles": "deepgen.generators.sim:SimTiles",
     },
 )

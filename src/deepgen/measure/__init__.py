@@ -37,6 +37,10 @@ def open_runner(
         from deepgen.measure.sim import SimRunner
 
         return _whole(SimRunner(task), task, toolchains)
+    if task.target.runner == "vta":
+        from deepgen.measure.vta.runner import VtaRunner
+
+        return _whole(VtaRunner(task), task, toolchains)
     from deepgen.measure.supervisor import Supervisor
 
     device_for(task.target)  # raises where there is none

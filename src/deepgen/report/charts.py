@@ -32,6 +32,7 @@ _LOOKS = {
 }
 TIMED = "isValid(datum.time)"
 _LOST = "!isValid(datum.time) && datum.verdict !== 'not_run'"
+_SHOWN = "datum.shown === 1"  # of too many trials, a sample is drawn
 
 
 def check_libraries() -> None:
@@ -75,15 +76,18 @@ def history(facts: Facts, *, over: str = "trial") -> Any:
     best = (
         layer(_BEST, TIMED)
         .transform_window(best="min(time)", sort=[{"field": over}, {"field": "trial"}], frame=[None, 0])
+        .transform_joinaggregate(last=f"max({over})")
+        # A line of steps needs no more than its corners.
+        .transform_filter(f"datum.time === datum.best || datum.{over} === datum.last")
         .mark_line(interpolate="step-after", strokeWidth=2)
         .encode(x=x, y=alt.Y("best:Q", title=time_title(facts)), color=colour)
     )
     layers = [
-        layer(_CORRECT, TIMED).mark_point(filled=True, size=22, opacity=0.65).encode(y=y, **look),
+        layer(_CORRECT, f"{_SHOWN} && {TIMED}").mark_point(filled=True, size=22, opacity=0.65).encode(y=y, **look),
         best,
     ]
     if lost:
-        failed = layer(_FAILED, _LOST).mark_point(filled=True, size=40, opacity=0.8)
+        failed = layer(_FAILED, f"{_SHOWN} && {_LOST}").mark_point(filled=True, size=40, opacity=0.8)
         layers.append(failed.encode(y=alt.value(4), **look))
     if facts["winner"]:
         won = f"datum.trial === {int(facts['winner']['trial'])}"
@@ -138,7 +142,8 @@ def roofline(facts: Facts) -> Any:
             .encode(x=x, y=y, text="text:N")
             for label in labels
         ),
-        trials.transform_calculate(kind=json.dumps(_CORRECT))
+        trials.transform_filter(_SHOWN)
+        .transform_calculate(kind=json.dumps(_CORRECT))
         .mark_point(size=60, strokeWidth=1.5, opacity=0.5)
         .encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip),
     ]

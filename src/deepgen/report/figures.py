@@ -11,7 +11,7 @@ from deepgen.report.facts import Facts
 from deepgen.report.trials import SHOWN
 from deepgen.tuning.text import counted
 
-_FIELDS = ("trial", "verdict", "time")
+_FIELDS = ("trial", "verdict", "time", "shown")
 
 
 @dataclass(frozen=True)
@@ -110,15 +110,14 @@ def _roofline(facts: Facts) -> str:
         if roof.get("counted")
         else "All trials stand at the same place: bytes are the least that the operator must move."
     )
-    return f"The rate of each correct trial below the bounds of the device. {where}{missing}"
+    return f"The rate of each correct trial below the bounds of the device. {where}{missing}{_thinned(facts)}"
 
 
 def _history(facts: Facts) -> str:
     failed = sum(row["count"] for row in facts["verdicts"] if not row["good"])
     lost = f" The crosses at the top are {counted(failed, 'trial')} without a time." if failed else ""
     best = f" The fastest trial took {facts['best_time']:.4g} {facts['unit']['name']}." if facts["best_time"] else ""
-    kept = f" Of {facts['ended']} trials, {facts['kept']} are shown." if facts["kept"] < facts["ended"] else ""
-    return f"The time of each correct trial, and the best so far.{best}{lost}{kept}"
+    return f"The time of each correct trial, and the best so far.{best}{lost}{_thinned(facts)}"
 
 
 def _over_time(facts: Facts) -> str:
@@ -156,8 +155,9 @@ def _time(facts: Facts) -> str:
 
 
 def _thinned(facts: Facts) -> str:
-
-    return f" Of the {facts['kept']} trials, {SHOWN} are drawn, the fastest among them." if facts["thinned"] else ""
+    if not facts["thinned"]:
+        return ""
+    return f" Of the {facts['ended']:,} trials, {SHOWN:,} are drawn as points, the fastest among them."
 
 
 def _of(rows: Sequence[Mapping[str, Any]]) -> str:

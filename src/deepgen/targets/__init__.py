@@ -16,6 +16,7 @@ from deepgen.targets.gpu import Gpu
 from deepgen.targets.hip import Hip
 from deepgen.targets.kinds import KINDS, Kind
 from deepgen.targets.sim import Sim
+from deepgen.targets.vta import Vta
 from deepgen.targets.x86 import X86
 from deepgen.vocabulary.errors import BadInput, DeepgenError, Missing
 
@@ -115,6 +116,7 @@ __all__ = [
     "Kind",
     "Sim",
     "Target",
+    "Vta",
     "best",
     "device_for",
     "devices",

@@ -13,6 +13,7 @@ from deepgen.targets.cpu import narrowed
 from deepgen.targets.cuda import Cuda, parse_cuda
 from deepgen.targets.hip import Hip, parse_hip
 from deepgen.targets.sim import Sim, parse_sim
+from deepgen.targets.vta import Vta, parse_vta
 from deepgen.targets.x86 import X86
 from deepgen.vocabulary.registry import Registry
 
@@ -46,8 +47,12 @@ def sim() -> Kind:
     return Kind(parse_sim, Sim.from_json)
 
 
+def vta() -> Kind:
+    return Kind(parse_vta, Vta.from_json)
+
+
 KINDS: Registry[Callable[[], Kind]] = Registry(
     "deepgen.targets",
     "kind of target",
-    {name: f"deepgen.targets.kinds:{name}" for name in ("x86", "arm", "cuda", "hip", "sim")},
+    {name: f"deepgen.targets.kinds:{name}" for name in ("x86", "arm", "cuda", "hip", "sim", "vta")},
 )

@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,6 +30,7 @@ from deepgen.vocabulary.dtypes import dtype, narrow, widen
 
 # `DEEPGEN_EXPRESSIONS=5000 pytest tests/generators/rules/test_lowered.py` takes minutes.
 COUNT = int(os.environ.get("DEEPGEN_EXPRESSIONS", "40"))
+LARGEST = 1e30
 AT_ONCE = 40  # functions in a library
 
 
@@ -46,7 +48,10 @@ def collected(count: int) -> list[tuple[Expression, Schedule]]:
 
 def agrees(expression: Expression, results: list[Any], inputs: dict[str, Any]) -> str:
     """How results differ from what an expression means; empty where they do not."""
-    meant = naive(expression, {t.name: widen(inputs[t.name], dtype(t.dtype)) for t in expression.tensors})
+    stages = replace(expression, outputs=tuple(stage.name for stage in expression.stages))
+    meant = naive(stages, {t.name: widen(inputs[t.name], dtype(t.dtype)) for t in expression.tensors})
+    if any(np.abs(values).max() > LARGEST for values in meant.values()):
+        return ""  # products that f32 does not hold
     for name, got in zip(expression.outputs, results, strict=True):
         of = dtype(expression.dtype_of(name))
         wide, want = widen(got, of), meant[name]

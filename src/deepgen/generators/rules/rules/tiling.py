@@ -15,7 +15,7 @@ from deepgen.generators.rules.rules.usual import blocks as usual_blocks
 from deepgen.generators.rules.rules.usual import register_tile
 from deepgen.generators.rules.rules.vectors import Vectors, along_results
 from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
-from deepgen.operators.expr.nodes import Axis, Stage
+from deepgen.operators.expr.nodes import Axis, Stage, reads
 from deepgen.vocabulary import dtype
 
 _SHORT = 4  # turns that are all unrolled, by default
@@ -86,7 +86,7 @@ def _tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float
     if along != sums.axes[-1].name:
         places = {axis.name: place for place, axis in enumerate(sums.axes)}
         draft.lay_out(sums.name, [*(place for name, place in places.items() if name != along), places[along]])
-    _tile_sums(draft, sums, along, rows, lanes)
+    _tile_sums(draft, sums, vectors, lanes)
     draft.finish(sums.name, consumer.name)
     stage_operands(draft, sums, consumer, loops.outer, vectors, (wide, lanes))
     return cycles / (extents.get(rows or "", 1) * extents[along])
@@ -129,16 +129,28 @@ def _block(draft: Draft, stage: Stage, axis: Axis, tile: tuple[Extent, ...], usu
     return block
 
 
-def _tile_sums(draft: Draft, sums: Stage, along: str, rows: str | None, lanes: int) -> None:
+def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors, lanes: int) -> None:
+    along, rows = vectors.axis, vectors.reused_along
     outer, vector = draft.split(sums.name, along, (lanes,))
-    last = next((axis for axis in reversed(sums.reduced) if axis.extent > 1), sums.reduced[-1])
+    reduced = _by_distance(draft, sums, vectors)
+    last = next((axis for axis in reversed(reduced) if axis.extent > 1), reduced[-1])
     steps = unrolls(last.extent)
     short = last.extent <= _SHORT  # as the side of a filter
     deep = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), steps, steps[-1] if short else 1)
-    before = [axis.name for axis in sums.reduced if axis != last]
+    before = [axis.name for axis in reduced if axis != last]
     turns, unrolled = draft.split(sums.name, last.name, (deep,))
     alone = [axis.name for axis in sums.axes if axis.name not in (along, rows)]
     tile = [*([rows] if rows else []), outer]
     draft.reorder(sums.name, [*alone, *before, turns, unrolled, *tile, vector])
     draft.annotate(sums.name, UNROLL, unrolled, *tile)
     draft.annotate(sums.name, VECTOR, vector)
+
+
+def _by_distance(draft: Draft, sums: Stage, vectors: Vectors) -> list[Axis]:
+    """The axes that are summed over, those first whose steps go farthest in what is read where it lies."""
+    lying = [read for read in reads(sums.value) if read.tensor not in vectors.packed]
+
+    def distance(axis: Axis) -> int:
+        return max((abs(facts.stride(draft.expression, read, axis.name) or 0) for read in lying), default=0)
+
+    return sorted(sums.reduced, key=distance, reverse=True)

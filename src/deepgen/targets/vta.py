@@ -1,0 +1,75 @@
+"""VTA, the Versatile Tensor Accelerator, simulated: its matrix instruction, buffers and clock as data.
+
+Sources: the paper (Moreau et al., "A Hardware-Software Blueprint for Flexible Deep Learning Specialization",
+arXiv:1807.04188) for the modules and their instructions; the repository apache/tvm-vta for numbers:
+`config/pynq_sample.json` for shapes, formats and buffers, `config/pkg_config.py` for clock and bus of that board.
+Facts marked as assumed have no source: they are round numbers of a plausible size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from deepgen.targets.base import Target
+from deepgen.vocabulary.errors import BadInput
+
+INPUT, WEIGHT, ACCUMULATOR, MICRO_OP = "input", "weight", "accumulator", "micro_op"
+BUFFERS = (INPUT, WEIGHT, ACCUMULATOR, MICRO_OP)
+MICRO_OP_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Vta(Target):
+    """One configuration of the accelerator. A matrix instruction multiplies a row of `block` by `block` x `block`."""
+
+    languages: ClassVar[tuple[str, ...]] = ("vta",)
+    runner: ClassVar[str] = "vta"
+    computes: ClassVar[bool] = False  # only the simulator has its results
+
+    block: int = 16  # LOG_BLOCK 4
+    rows: int = 1  # LOG_BATCH 0: rows of the left matrix in one instruction
+    input_bytes: int = 32 << 10  # LOG_INP_BUFF_SIZE 15
+    weight_bytes: int = 256 << 10  # LOG_WGT_BUFF_SIZE 18
+    accumulator_bytes: int = 128 << 10  # LOG_ACC_BUFF_SIZE 17
+    micro_op_bytes: int = 32 << 10  # LOG_UOP_BUFF_SIZE 15
+    mhz: int = 100  # the board's clock
+    bus_bytes: int = 8  # that memory gives or takes in a cycle: a bus of 64 bits
+    # The sample configurations store results in 8 bits. Here all 32 bits are stored, as a product of i8 needs them.
+    stored_bytes: int = 4
+    memory_latency: int = 32  # cycles until the first bytes of a transfer come; assumed
+    start_cycles: int = 4  # that a module takes to begin an instruction; assumed
+
+    @property
+    def bandwidth(self) -> float:
+        return self.bus_bytes * self.mhz / 1e3
+
+    def peak(self, dtype: str) -> float | None:
+        return 2 * self.rows * self.block**2 * self.mhz / 1e3 if dtype in ("i8", "i32") else None
+
+    def element_bytes(self, buffer: str) -> int:
+        """The bytes of what one address of a buffer holds."""
+        sizes = {INPUT: self.rows * self.block, WEIGHT: self.block**2, ACCUMULATOR: 4 * self.rows * self.block}
+        return sizes.get(buffer, MICRO_OP_BYTES)
+
+    def depth(self, buffer: str) -> int:
+        """The number of addresses of a buffer."""
+        return int(getattr(self, f"{buffer}_bytes")) // self.element_bytes(buffer)
+
+    def describe(self) -> str:
+        return f"{self.name}: simulated, {self.rows}x{self.block}x{self.block} i8, {self.mhz} MHz"
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Vta:
+        return Vta(**data)
+
+
+BOARDS: Mapping[str, Vta] = {"pynq": Vta("vta:pynq")}
+
+
+def parse_vta(board: str) -> Vta:
+    """The accelerator on a board; without a name, on the first."""
+    if (board or "pynq") not in BOARDS:
+        raise BadInput(f"unknown target vta:{board}", allowed="one of " + ", ".join(f"vta:{name}" for name in BOARDS))
+    return BOARDS[board or "pynq"]
