@@ -93,6 +93,10 @@ def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> 
             inner[axis.name] = plan.knob(f"{axis.name}_inner", _inner(axis, side, size), few.inner)
             tiles[axis.name] = plan.knob(f"{axis.name}_tiles", _TILES if last else _TILES[:3], few.tiles)
             warps[axis.name] = plan.knob(f"{axis.name}_warps", _WARPS if last else _WARPS[:3], few.warps)
+            own = product_of(tiles[axis.name], inner[axis.name])
+            # A warp's part as large as the whole begins where that begins.
+            fits = (own < axis.extent) | (product_of(own, warps[axis.name]) <= axis.extent)
+            plan.require(fits, f"a warp's part of {axis.name} is not larger than all of it")
         plan.require(product_of(*(inner[a.name] for a in side)) == size, f"{size} {words} of a product")
     chunk = plan.knob("chunk", [n for n in _CHUNKS if c.along.extent % (n * mma.k) == 0], 2)
     depth = plan.knob("depth", _DEPTHS, 3)
@@ -216,8 +220,13 @@ def _copied(
     name = tensor if own else f"{tensor}.shared"
     shape = plan.expression.shape_of(tensor)
     sizes = [reach(i, extents) for i in read.indices]
-    for size, whole in zip(sizes, shape, strict=True):
+    taps: dict[str, Extent] = {**extents, **{tap.name: tap.extent for tap in c.taps}}
+    for size, i, whole in zip(sizes, read.indices, shape, strict=True):
+        # A part as large as the whole begins where that begins, whichever tap is at work.
+        fits = reach(i, taps) <= whole
         plan.require(size <= whole, f"a block's part of {tensor} is not larger than all of it")
+        if not isinstance(fits, bool) or not fits:
+            plan.require((size < whole) | fits, f"a block's part of {tensor} has room for all taps")
     bytes_each = dtype(read.dtype).bytes
     width = WIDEST // bytes_each
     last = sizes[(turned or range(len(sizes)))[-1]]
