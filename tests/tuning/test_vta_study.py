@@ -6,18 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import deepgen as dg
-from deepgen import targets
 from deepgen.build import build_once
 from deepgen.generators.rules.vta.family import VtaRules
 from deepgen.generators.rules.vta.program import Gemm, Program
 from deepgen.measure import Task, open_runner
 from deepgen.measure.vta.timeline import timeline
 from deepgen.operators import gemm
-from deepgen.targets import Vta
+from deepgen.targets.vta import parse_vta
 from deepgen.vocabulary import Source, Verdict
 
-PYNQ = targets.resolve("vta")
-assert isinstance(PYNQ, Vta)
+PYNQ = parse_vta("pynq")
 PRODUCT = gemm(2, 32, 32, dtype="i8", c="i32", layout="nt")
 
 

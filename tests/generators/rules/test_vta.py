@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deepgen import generators, targets
+from deepgen import generators
 from deepgen.build import BuildError, BuildLimits, Group
 from deepgen.build.toolchains.vta import VtaToolchain
 from deepgen.generators.rules.vta.emit import listing
@@ -20,11 +20,10 @@ from deepgen.measure.vta.machine import execute
 from deepgen.measure.vta.races import check_races
 from deepgen.measure.vta.timeline import timeline
 from deepgen.operators import Operator, gemm
-from deepgen.targets import Vta
+from deepgen.targets.vta import parse_vta
 from deepgen.vocabulary import BadInput, Source, Verdict
 
-PYNQ = targets.resolve("vta:pynq")
-assert isinstance(PYNQ, Vta)
+PYNQ = parse_vta("pynq")
 FAMILY = VtaRules()
 
 
