@@ -17,7 +17,9 @@ from rich.table import Table
 
 from common import run_main, save
 from deepgen import generators, targets
-from deepgen.generators.rules.vta.program import Program
+from deepgen.generators.rules.vta.emit import emit
+from deepgen.generators.rules.vta.product import product
+from deepgen.generators.rules.vta.space import Tiles
 from deepgen.measure.vta.timeline import timeline
 from deepgen.operators import gemm
 from deepgen.search.recorded import Recorded
@@ -26,7 +28,7 @@ from deepgen.targets import Vta
 from deepgen.vocabulary import Measurement, Verdict
 
 RESULTS = Path(__file__).parent / "results" / "rule_search.json"
-SIZES = ((64, 64, 64), (48, 96, 64), (32, 128, 128))
+SIZES = ((64, 64, 64), (32, 96, 32), (16, 64, 128))
 STRATEGIES = ("constrained_ga", "model", "random")
 BUDGETS = (16, 32, 64)
 BATCH = 8
@@ -38,9 +40,11 @@ def recorded(m: int, n: int, k: int) -> Recorded:
     assert isinstance(target, Vta)
     family = generators.find(operator, target)
     space = family.space(operator, target)
+    matrices = product(operator.expression(), target)
+    assert matrices is not None
     found = {}
     for config in space:
-        program = Program.from_text(family.emit(operator, target, config).sources[0].text, "program")
+        program = emit(matrices, Tiles.of(config), target)
         seconds = timeline(program, target).cycles / (target.mhz * 1e6)
         found[tuple(config[knob.name] for knob in space.knobs)] = Measurement(Verdict.CORRECT, samples=(seconds,))
     return Recorded(f"gemm {m}x{n}x{k}", space, found)

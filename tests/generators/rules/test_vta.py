@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deepgen import generators, targets
+from deepgen import generators
 from deepgen.build import BuildError, BuildLimits, Group
 from deepgen.build.toolchains.vta import VtaToolchain
 from deepgen.generators.rules.vta.emit import listing
@@ -20,11 +20,10 @@ from deepgen.measure.vta.machine import execute
 from deepgen.measure.vta.races import check_races
 from deepgen.measure.vta.timeline import timeline
 from deepgen.operators import Operator, gemm
-from deepgen.targets import Vta
+from deepgen.targets.vta import parse_vta
 from deepgen.vocabulary import BadInput, Source, Verdict
 
-PYNQ = targets.resolve("vta:pynq")
-assert isinstance(PYNQ, Vta)
+PYNQ = parse_vta("pynq")
 FAMILY = VtaRules()
 
 
@@ -43,8 +42,8 @@ def test_programs_are_right_and_do_not_race(operator: Operator) -> None:
     want = operator.reference(inputs)["C"].values
     for config in [FAMILY.default(operator, PYNQ), *space.sample(12, seed=3)]:
         made = program(operator, config)
-        assert len(made.instructions) == space.derived(config)["instructions"], config
-        assert len(made.micro_ops) <= space.derived(config)["micro_ops"], config
+        told: Any = space.derived(config)
+        assert len(made.instructions) == told["instructions"] and len(made.micro_ops) <= told["micro_ops"], config
         order = timeline(made, PYNQ)
         check_races(made, order, PYNQ)
         got = execute(made, order, PYNQ, inputs)["C"]
@@ -103,10 +102,9 @@ def test_a_program_that_leaves_a_buffer_is_not_built(tmp_path: Path) -> None:
     operator = product(8, 32, 32)
     kernel = FAMILY.emit(operator, PYNQ, FAMILY.default(operator, PYNQ))
     made = Program.from_text(kernel.sources[0].text, "program.json")
-    where = next(n for n, one in enumerate(made.instructions) if isinstance(one, Load) and one.buffer == "input")
-    outside = list(made.instructions)
-    outside[where] = replace(made.instructions[where], to=PYNQ.depth("input"))
-    broken = replace(made, instructions=tuple(outside)).to_text()
+    load = next(one for one in made.instructions if isinstance(one, Load) and one.buffer == "input")
+    outside = replace(load, to=PYNQ.depth("input"))
+    broken = replace(made, instructions=(outside,)).to_text()
     for text, says in ((broken, "leaves the input buffer"), ('{"images": 3}', "not a program of VTA")):
         with Group() as group, pytest.raises(BuildError, match=says) as caught:
             source = (Source("program.json", text),)

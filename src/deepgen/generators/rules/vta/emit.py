@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product as pairs
-
-import numpy as np
 
 from deepgen.generators.rules.vta.product import Product
 from deepgen.generators.rules.vta.program import (
@@ -18,15 +15,15 @@ from deepgen.generators.rules.vta.program import (
     Instruction,
     Load,
     MicroOp,
-    Places,
     Program,
     Store,
     accesses,
     module,
 )
 from deepgen.generators.rules.vta.space import OUTER, ROWS, SUM, TILE, Tiles
+from deepgen.generators.rules.vta.touched import Touched
 from deepgen.targets import Vta
-from deepgen.targets.vta import BUFFERS, MICRO_OP
+from deepgen.targets.vta import MICRO_OP
 
 
 def emit(product: Product, tiles: Tiles, target: Vta) -> Program:
@@ -123,7 +120,7 @@ def with_tokens(program: Program, target: Vta) -> tuple[Instruction, ...]:
     its module, has waited for that or for a later one. So the tokens of a queue are taken in the order they are given.
     """
     marks: list[tuple[list[str], list[str]]] = [([], []) for _ in program.instructions]  # waits, signals
-    touched = _Touched(target)
+    touched = Touched(target)
     waited: dict[str, int] = defaultdict(lambda: -1)
     for number, instruction in enumerate(program.instructions):
         own = module(instruction)
@@ -141,25 +138,6 @@ def with_tokens(program: Program, target: Vta) -> tuple[Instruction, ...]:
         replace(one, waits=tuple(waits), signals=tuple(signals))
         for one, (waits, signals) in zip(program.instructions, marks, strict=True)
     )
-
-
-class _Touched:
-    """By which instruction of each module each place was last read and last written."""
-
-    def __init__(self, target: Vta) -> None:
-        modules = {module for pair in QUEUES.values() for module in pair}
-        self._last = {
-            (module, buffer, writes): np.full(target.depth(buffer), -1)
-            for module, buffer, writes in pairs(modules, BUFFERS, (False, True))
-        }
-
-    def last(self, module: str, buffer: str, places: Places, writes: bool) -> int:
-        """The last instruction that must come before one that reads or writes these places; -1: none."""
-        kinds: Iterable[bool] = (False, True) if writes else (True,)
-        return max(int(self._last[module, buffer, kind][places].max()) for kind in kinds)
-
-    def note(self, module: str, buffer: str, places: Places, writes: bool, number: int) -> None:
-        self._last[module, buffer, writes][places] = number
 
 
 def listing(program: Program) -> str:
