@@ -7,7 +7,7 @@ import itertools
 import pytest
 from problems import PROBLEMS
 
-from deepgen import generators, operators, targets
+from deepgen import generators, targets
 from deepgen.generators import Generator
 from deepgen.generators.base import Yielding
 from deepgen.operators import Operator, gemm
@@ -112,6 +112,6 @@ def test_who_yields_does_so_on_some_of_what_it_serves() -> None:
 
 
 def test_no_generator_is_an_error_that_says_why() -> None:
-    operator = operators.Gemm(8, 8, 8, a="i16", b="i16", c="i32", acc="i32")
+    operator = gemm(8, 8, 8, dtype="f8e4m3")
     with pytest.raises(BadInput, match="no generator serves"):
         generators.find(operator, targets.resolve("cpu"))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from deepgen.generators import refusals
-from deepgen.generators.base import BringsFamily, Generator, Yielding
+from deepgen.generators.base import BringsFamily, General, Generator, Yielding
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary.errors import BadInput
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from deepgen.space import Space
 
 _TEMPLATES = "deepgen.generators.templates"
-# Of the families that serve, the better choice is an earlier one, unless it yields. Plug-ins come after all of these.
+# Of the families that serve, the better choice is an earlier one, unless it yields. Plug-ins come after all of these,
+# but before a family that serves every kind of operator.
 FAMILIES: Registry[Callable[[], Generator]] = Registry(
     "deepgen.generators",
     "generator",
@@ -84,7 +85,12 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
     if not found:
         instead = refusals.served_instead(operator, target, known)
         raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed=instead)
-    return sorted(found, key=lambda family: isinstance(family, Yielding) and family.yields(operator, target))
+
+    def later(family: Generator) -> tuple[bool, bool]:
+        yields = isinstance(family, Yielding) and family.yields(operator, target)
+        return isinstance(family, General) and family.general, yields
+
+    return sorted(found, key=later)
 
 
 def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:

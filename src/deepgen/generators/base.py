@@ -55,6 +55,14 @@ class Scheduled(Protocol):
 
 
 @runtime_checkable
+class General(Protocol):
+    """What a family has beside, if it serves every kind of operator: those made for one kind come before it."""
+
+    @property
+    def general(self) -> bool: ...
+
+
+@runtime_checkable
 class BringsFamily(Protocol):
     """What an operator has beside, if it comes with its only family, as a kernel of the user's own does."""
 

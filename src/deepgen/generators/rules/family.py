@@ -35,6 +35,7 @@ class Rules:
     """Schedules by rules, on processors and GPUs. `rules` are the user's own, which are asked before deepgen's."""
 
     name = "rules"
+    general = True
 
     def __init__(self, rules: Sequence[Rule] = ()) -> None:
         self._sketches = lru_cache(maxsize=16)(lambda expression, target: tuple(_sketches(expression, target, rules)))
