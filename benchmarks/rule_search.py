@@ -30,7 +30,7 @@ from deepgen.vocabulary import Measurement, Verdict
 RESULTS = Path(__file__).parent / "results" / "rule_search.json"
 SIZES = ((64, 64, 64), (32, 96, 32), (16, 64, 128))
 STRATEGIES = ("constrained_ga", "model", "random")
-BUDGETS = (16, 32, 64)
+BUDGETS = (32, 64, 128)
 BATCH = 8
 
 

@@ -7,7 +7,8 @@ from deepgen.targets import Vta
 from deepgen.targets.vta import ACCUMULATOR, BUFFERS, MICRO_OP
 from deepgen.vocabulary import BadInput
 
-_MOST_TURNS = 1 << 24  # of all of a program's loops: what the simulator may be asked for
+# What the simulator may be asked for: turns of all loops of a program, and of those of one instruction.
+_MOST_TURNS, _MOST_AT_ONCE = 1 << 24, 1 << 17
 _MOST_ELEMENTS = 1 << 24  # of an image
 
 
@@ -23,7 +24,8 @@ def check(program: Program, target: Vta) -> None:
         where = f"instruction {number}"
         if isinstance(one, Gemm):
             turns += one.turns
-            if not (one.first < one.last <= len(program.micro_ops) and one.turns and turns <= _MOST_TURNS):
+            inside = one.first < one.last <= len(program.micro_ops)
+            if not (inside and 0 < one.turns <= _MOST_AT_ONCE and turns <= _MOST_TURNS):
                 raise BadInput("its loops or micro-ops are out of range", where=where)
         else:
             known = one.image in sizes and getattr(one, "buffer", ACCUMULATOR) in BUFFERS

@@ -10,7 +10,7 @@ from deepgen.generators.rules.vta.emit import emit, listing
 from deepgen.generators.rules.vta.nest import nest
 from deepgen.generators.rules.vta.product import Product, product
 from deepgen.generators.rules.vta.program import Program
-from deepgen.generators.rules.vta.space import Tiles, default, space
+from deepgen.generators.rules.vta.space import MOST_INSTRUCTIONS, Tiles, default, space
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import HasExpression
 from deepgen.space import Space
@@ -27,13 +27,15 @@ class VtaRules:
         if not isinstance(target, Vta):
             return "it serves vta targets only"
         try:
-            found = isinstance(operator, HasExpression) and product(operator.expression(), target)
+            found = product(operator.expression(), target) if isinstance(operator, HasExpression) else None
         except BadInput as error:
             return str(error)
-        return None if found else "it serves products of two i8 matrices with results in i32"
+        if found is None:
+            return "it serves products of two i8 matrices with results in i32"
+        return f"it takes more than {MOST_INSTRUCTIONS} instructions" if _space(found, target).empty() else None
 
     def space(self, operator: Operator, target: Target) -> Space:
-        return _space(*_served(operator, target))
+        return space(self.name, *_served(operator, target))
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         text = self._program(operator, target, config).to_text()
@@ -67,4 +69,5 @@ def _served(operator: Operator, target: Target) -> tuple[Product, Vta]:
 
 @lru_cache(maxsize=16)
 def _space(found: Product, target: Vta) -> Space:
+    """For looking only: whoever tunes gets one of their own."""
     return space(VtaRules.name, found, target)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,7 @@ class Gemm:
 
 
 Instruction: TypeAlias = Load | Store | Gemm
+T = TypeVar("T", bound=Image | Load | Store | Gemm)
 _KINDS: Mapping[str, type[Instruction]] = {"load": Load, "gemm": Gemm, "store": Store}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -125,21 +126,42 @@ class Program:
         """Raises BadInput for anything but a program. Whether it fits a target is checked in `bounds.py`."""
         data = parse(text, where)
         with shaped(where, "is not a program of VTA"):
-            images = tuple(Image(**{**row, "axes": tuple(row["axes"])}) for row in data["images"])
-            micro_ops = tuple((int(a), int(i), int(w)) for a, i, w in data["micro_ops"])
+            images = tuple(_checked(Image(**{**row, "axes": tuple(row["axes"])})) for row in data["images"])
+            micro_ops = tuple((_address(a), _address(i), _address(w)) for a, i, w in data["micro_ops"])
             return Program(images, micro_ops, tuple(_instruction(row) for row in data["instructions"]))
 
 
 def _instruction(row: list[Any]) -> Instruction:
     kind = _KINDS[row[0]]
     values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in row[1:]]
-    made = kind(*values)
-    if len(row) != len(fields(kind)) + 1 or not set(made.waits + made.signals) <= set(QUEUES):
-        raise ValueError(f"{row!r:.80}")
-    numbers = [value for value in row[1:] if type(value) is int]
-    if any(not 0 <= number < 1 << 31 for number in numbers):
+    made = _checked(kind(*values))
+    if not set(made.waits + made.signals) <= set(QUEUES):
         raise ValueError(f"{row!r:.80}")
     return made
+
+
+def _checked(made: T) -> T:
+    """What was read, if every field is of its type and every number an address or a count."""
+    for field in fields(made):
+        value = getattr(made, field.name)
+        if field.type in ("int", "str", "bool"):
+            parts, kind = (value,), str(field.type)
+        else:
+            parts, kind = value, "int" if "int" in str(field.type) else "str"
+        for part in parts:
+            if type(part).__name__ != kind:
+                raise ValueError(f"{field.name} is {value!r:.60}")
+            if kind == "int":
+                _address(part)
+    if isinstance(made, Gemm) and len(made.steps) != 6:
+        raise ValueError(f"steps are {made.steps!r:.60}")
+    return made
+
+
+def _address(number: Any) -> int:
+    if type(number) is not int or not 0 <= number < 1 << 31:
+        raise ValueError(f"{number!r:.60} is neither an address nor a count")
+    return number
 
 
 def module(instruction: Instruction) -> str:
