@@ -30,6 +30,7 @@ ROOMS = (
     "operators/gemm_reference.py",
     "generators/rules/vta",  # an instruction of VTA has that name
     "measure/vta",
+    "targets/vta",
     "generators/older",  # the older tool's files are about nothing else
     *(f"generators/templates/{name}" for name in FAMILIES),
     *(f"baselines/{name}" for name in LIBRARIES),

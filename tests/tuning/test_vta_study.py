@@ -9,11 +9,11 @@ from typing import Any
 import deepgen as dg
 from deepgen.build import build_once
 from deepgen.generators.rules.vta.family import VtaRules
-from deepgen.generators.rules.vta.program import Gemm, Program
 from deepgen.measure import Task, open_runner
 from deepgen.measure.vta.timeline import timeline
 from deepgen.operators import gemm
 from deepgen.targets.vta import parse_vta
+from deepgen.targets.vta.program import Gemm, Program
 from deepgen.vocabulary import Source, Verdict
 
 PYNQ = parse_vta("pynq")

@@ -12,15 +12,15 @@ import pytest
 from deepgen import generators
 from deepgen.build import BuildError, BuildLimits, Group
 from deepgen.build.toolchains.vta import VtaToolchain
-from deepgen.generators.rules.vta.emit import listing
 from deepgen.generators.rules.vta.family import VtaRules
-from deepgen.generators.rules.vta.program import Gemm, Load, Program
 from deepgen.measure.vta.fault import ProgramFault
 from deepgen.measure.vta.machine import execute
 from deepgen.measure.vta.races import check_races
 from deepgen.measure.vta.timeline import timeline
 from deepgen.operators import Operator, gemm
 from deepgen.targets.vta import parse_vta
+from deepgen.targets.vta.listing import listing
+from deepgen.targets.vta.program import Gemm, Load, Program
 from deepgen.vocabulary import BadInput, Source, Verdict
 
 PYNQ = parse_vta("pynq")

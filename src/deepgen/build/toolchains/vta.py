@@ -16,7 +16,7 @@ _BINARY = "kernel.vta"
 
 @dataclass(frozen=True)
 class VtaToolchain:
-    """Builds programs as `generators/rules/vta/program.py` describes them."""
+    """Builds programs as `targets/vta/program.py` describes them."""
 
     name: str = "vta"
     version: str = "1"
@@ -28,8 +28,8 @@ class VtaToolchain:
 
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
         # Here: whoever looks for another toolchain does not wait for numpy.
-        from deepgen.generators.rules.vta.bounds import check
-        from deepgen.generators.rules.vta.program import Program, module
+        from deepgen.targets.vta.bounds import check
+        from deepgen.targets.vta.program import Program, module
 
         if not isinstance(target, Vta):
             raise BadInput(f"programs of VTA do not run on {target.name}", allowed="vta targets")
@@ -45,8 +45,8 @@ class VtaToolchain:
         return Built(_BINARY, "vta", {"code_bytes": 16 * len(program.instructions), **facts})
 
     def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
-        from deepgen.generators.rules.vta.emit import listing
-        from deepgen.generators.rules.vta.program import Program
+        from deepgen.targets.vta.listing import listing
+        from deepgen.targets.vta.program import Program
 
         return listing(Program.from_text(kernel.sources[0].text, kernel.sources[0].name))
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deepgen.generators.rules.vta.program import Gemm, Image, Load, Program, gemm_places, memory_places
 from deepgen.measure.vta.timeline import Timeline
 from deepgen.targets import Vta
 from deepgen.targets.vta import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT
+from deepgen.targets.vta.program import Gemm, Image, Load, Program, gemm_places, memory_places
 
 Array = NDArray[Any]
 _UNWRITTEN = -0x21524111  # what buffers and results hold before anything is written there

@@ -6,11 +6,11 @@ lie within the clock of the next that does. So a race is found whichever of the 
 
 from __future__ import annotations
 
-from deepgen.generators.rules.vta.program import MODULES, Program, accesses, module
-from deepgen.generators.rules.vta.touched import Touched
 from deepgen.measure.vta.fault import ProgramFault
 from deepgen.measure.vta.timeline import Timeline
 from deepgen.targets import Vta
+from deepgen.targets.vta.program import MODULES, Program, accesses, module
+from deepgen.targets.vta.touched import Touched
 
 
 def check_races(program: Program, order: Timeline, target: Vta) -> None:

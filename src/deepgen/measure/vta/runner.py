@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from deepgen.generators.rules.vta.bounds import check
-from deepgen.generators.rules.vta.program import Program
 from deepgen.measure.base import STRIDED, Contender, Task
 from deepgen.measure.counters.counted import Counted
 from deepgen.measure.vta.fault import ProgramFault
@@ -19,6 +17,8 @@ from deepgen.measure.vta.timeline import Timeline, timeline
 from deepgen.operators.base import Answer
 from deepgen.operators.compare import compare, explain
 from deepgen.targets import Vta
+from deepgen.targets.vta.bounds import check
+from deepgen.targets.vta.program import Program
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Verdict
 from deepgen.vocabulary.foreign import read_bytes
 

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deepgen.generators.rules.vta.program import MODULES, QUEUES, Gemm, Instruction, Program, Store, module
 from deepgen.measure.vta.fault import ProgramFault
 from deepgen.targets import Vta
 from deepgen.targets.vta import ACCUMULATOR
+from deepgen.targets.vta.program import MODULES, QUEUES, Gemm, Instruction, Program, Store, module
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 
 from deepgen.generators.rules.vta.product import Product
-from deepgen.generators.rules.vta.program import (
+from deepgen.generators.rules.vta.space import OUTER, ROWS, SUM, TILE, Tiles
+from deepgen.targets import Vta
+from deepgen.targets.vta import MICRO_OP
+from deepgen.targets.vta.program import (
     MICRO_OPS,
     QUEUES,
     Gemm,
@@ -20,10 +22,7 @@ from deepgen.generators.rules.vta.program import (
     accesses,
     module,
 )
-from deepgen.generators.rules.vta.space import OUTER, ROWS, SUM, TILE, Tiles
-from deepgen.generators.rules.vta.touched import Touched
-from deepgen.targets import Vta
-from deepgen.targets.vta import MICRO_OP
+from deepgen.targets.vta.touched import Touched
 
 
 def emit(product: Product, tiles: Tiles, target: Vta) -> Program:
@@ -138,23 +137,3 @@ def with_tokens(program: Program, target: Vta) -> tuple[Instruction, ...]:
         replace(one, waits=tuple(waits), signals=tuple(signals))
         for one, (waits, signals) in zip(program.instructions, marks, strict=True)
     )
-
-
-def listing(program: Program) -> str:
-    """For people: an instruction a line."""
-    return "\n".join(_line(number, one) for number, one in enumerate(program.instructions)) + "\n"
-
-
-def _line(number: int, one: Instruction) -> str:
-    if isinstance(one, Gemm):
-        what = "reset" if one.reset else "gemm"
-        told = f"{what} {one.outer} x {one.inner} x micro-ops {one.first}..{one.last - 1}"
-    elif isinstance(one, Load):
-        told = f"load {one.image}[{one.start}: {one.rows} x {one.columns}] to {one.buffer}[{one.to}]"
-    else:
-        told = f"store accumulator[{one.at}] to {one.image}[{one.start}: {one.rows} x {one.columns}]"
-    return f"{number:5} {module(one):8}{told}{_queues(' waits ', one.waits)}{_queues(' signals ', one.signals)}"
-
-
-def _queues(word: str, queues: Sequence[str]) -> str:
-    return word + ", ".join(queues) if queues else ""

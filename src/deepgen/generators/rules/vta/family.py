@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from deepgen.generators.rules.vta.emit import emit, listing
+from deepgen.generators.rules.vta.emit import emit
 from deepgen.generators.rules.vta.nest import nest
 from deepgen.generators.rules.vta.product import Product, product
-from deepgen.generators.rules.vta.program import Program
 from deepgen.generators.rules.vta.space import MOST_INSTRUCTIONS, Tiles, default, space
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import HasExpression
 from deepgen.space import Space
 from deepgen.targets import Target, Vta
+from deepgen.targets.vta.listing import listing
+from deepgen.targets.vta.program import Program
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, Step, TensorArg
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deepgen.generators.rules.rules.facts import plain
-from deepgen.generators.rules.vta.program import Image
 from deepgen.operators.expr.contraction import plain_contraction
 from deepgen.operators.expr.nodes import Expression, Read, Select, walk
 from deepgen.targets import Vta
 from deepgen.targets.vta import ACCUMULATOR, INPUT, WEIGHT
+from deepgen.targets.vta.program import Image
 
 
 @dataclass(frozen=True)

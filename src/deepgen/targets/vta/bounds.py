@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from deepgen.generators.rules.vta.program import MICRO_OPS, Gemm, Program, accesses, memory_places
-from deepgen.targets import Vta
-from deepgen.targets.vta import ACCUMULATOR, BUFFERS, MICRO_OP
+from deepgen.targets.vta.chip import ACCUMULATOR, BUFFERS, MICRO_OP, Vta
+from deepgen.targets.vta.program import MICRO_OPS, Gemm, Program, accesses, memory_places
 from deepgen.vocabulary import BadInput
 
 # What the simulator may be asked for: turns of all loops of a program, and of those of one instruction.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from deepgen.generators.rules.vta.program import Places
-from deepgen.targets import Vta
+from deepgen.targets.vta.chip import Vta
+from deepgen.targets.vta.program import Places
 
 
 class Touched:

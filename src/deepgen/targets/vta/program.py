@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from deepgen.targets.vta import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT
+from deepgen.targets.vta.chip import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.foreign import parse, shaped
 
