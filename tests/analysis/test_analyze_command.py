@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 import deepgen as dg
+from deepgen.analysis import analyze
+from deepgen.analysis.of_study import rows_of
 from deepgen.cli.main import main
 from deepgen.report import charts
+from deepgen.report.facts import facts_from
+from deepgen.report.files import write_analysis
 from deepgen.tuning import Study
 
 
@@ -61,3 +65,15 @@ def test_plots_are_svg_and_png(study: Study, tmp_path: Path, capfd: pytest.Captu
     ]  # fmt: skip
     assert all(path.read_bytes()[:4] in (b"<svg", b"\x89PNG") for path in files)
     assert json.loads(found)["important_knobs"][0] in files[2].read_text()
+
+
+def test_plots_name_counted_events_in_words(study: Study, tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    reading = study.read()
+    rows = [
+        row if row["seconds"] is None else {**row, "event.l2_miss": 1e9 * row["seconds"]} for row in rows_of(reading)
+    ]
+    report = analyze(rows)
+    files = write_analysis(report, facts_from(reading, rows, report), tmp_path)
+    assert "L2 misses" in next(path for path in files if path.name == "correlations.svg").read_text()

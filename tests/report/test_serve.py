@@ -270,7 +270,7 @@ def test_a_cluster_run_is_stopped_as_a_whole(served: Served, studies: Path) -> N
 
 
 def test_a_study_that_was_begun_anew_is_sent_anew(served: Served, studies: Path, tuned: Path) -> None:
-    async def seen() -> None:
+    async def seen() -> int:
         async with watching(served, "/events/one") as viewer:
             with Writer(studies / "one") as writer:
                 writer.end(3)
@@ -279,8 +279,9 @@ def test_a_study_that_was_begun_anew_is_sent_anew(served: Served, studies: Path,
             (studies / "new").replace(studies / "one" / FILE)
             while len(viewer.trials) > 4:
                 await viewer.event()
+            return len(viewer.trials)
 
-    run(seen())
+    assert run(seen()) == 4
 
 
 def test_a_study_is_only_read(served: Served, studies: Path) -> None:

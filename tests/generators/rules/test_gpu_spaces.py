@@ -84,7 +84,8 @@ def configs(sketch: Sketch) -> list[dict[str, Any]]:
 
 
 def right(programs: list[tuple[str, Expression, dict[str, Any], Program]], folder: Path, warp: int = 32) -> None:
-    """Asserts that all programs compute their expressions."""
+    """Asserts that there are programs, and that all compute their expressions."""
+    assert programs
     for start in range(0, len(programs), AT_ONCE):
         part = programs[start : start + AT_ONCE]
         loaded = library([program for *_, program in part], folder / str(start), warp)
