@@ -63,10 +63,10 @@ def peak_mebibytes() -> float:
     return float("nan")
 
 
-def save(path: Path, results: Any) -> None:
-    """Write the figures with their conditions."""
+def save(path: Path, results: Any, **where: Any) -> None:
+    """Write the figures with their conditions, and with what else tells where they were taken."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"conditions": conditions(), "results": results}, indent=1) + "\n")
+    path.write_text(json.dumps({"conditions": {**conditions(), **where}, "results": results}, indent=1) + "\n")
     print(f"written to {path}")
 
 

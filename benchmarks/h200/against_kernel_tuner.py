@@ -36,6 +36,7 @@ from deepgen.measure.base import Policy  # noqa: E402
 from deepgen.space import parse  # noqa: E402
 from deepgen.targets import resolve  # noqa: E402
 from deepgen.vocabulary import Missing  # noqa: E402
+from gpu_bench import conditions  # noqa: E402
 
 FILES = ("convolution", "hotspot", "gemm", "dedispersion")
 SCALARS = {"f32": "float32", "i32": "int32"}
@@ -62,7 +63,7 @@ def main() -> None:
             row["by_kernel_tuner"] = [again(kernel, one["config"]) for one in (ours, theirs)]
         rows.append(row)
         print(told(row), flush=True)
-        save(given.out, rows)  # what is measured is kept, whatever comes after it
+        save(given.out, rows, gpu=conditions())  # what is measured is kept, whatever comes after it
 
 
 def tuned(kernel: OwnKernel, trials: int, seed: int) -> dict[str, Any]:

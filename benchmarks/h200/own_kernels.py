@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import deepgen as dg
-from deepgen.generators.kernels import OwnKernel
-from deepgen.vocabulary import finding
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "src")]
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "kernels"
+import deepgen as dg  # noqa: E402
+from common import run_main, save  # noqa: E402
+from deepgen.generators.kernels import OwnKernel  # noqa: E402
+from deepgen.vocabulary import finding  # noqa: E402
+from gpu_bench import conditions  # noqa: E402
+
+EXAMPLES = HERE.parents[1] / "examples" / "kernels"
 FAULTY = """
 template <int V>
 __global__ void scale(float *y, const float *x, float f, int n) {
@@ -92,8 +98,8 @@ def main() -> None:
             except dg.DeepgenError as error:
                 rows.append({"kernel": name, "error": str(error)})
             print(json.dumps(rows[-1]), flush=True)
-    options.out.write_text(json.dumps({"target": options.target, "rows": rows}, indent=1) + "\n")
+    save(options.out, rows, gpu=conditions())
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

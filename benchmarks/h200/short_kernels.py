@@ -11,7 +11,8 @@ promises (docs/gpu.md). Then the same three are called from here, interleaved, w
 
 A number with `*` is of a host that was too slow: in more than a tenth of the samples the device had come to the start
 before the call was enqueued. `arguments` shows what an empty kernel takes by the bytes of its arguments, in the same
-states. Finals and `read+pause` should agree within 3%.
+states. Finals and `read+pause` should agree within 3%. `places` shows how much the same call varies with where its
+arrays lie in device memory: the processes of finals and of this script never have them at the same addresses.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ PAUSE_CYCLES = 400_000  # 0.2 ms
 TOO_LATE = 0.1  # of the samples
 NAMES = {"torch-gpu": "torch", "cublaslt": "cublaslt"}  # of finals, and here
 BYTES = (0, 64, 512, 2048)  # of arguments
+PLACES = 12  # of the same arrays in device memory
 
 Call = Callable[[], Any]
 Row = dict[str, Any]
@@ -178,7 +180,30 @@ def measured(operator: Gemm, target: Target, clock: Clock, search: float, rounds
             except (RuntimeError, DeepgenError) as error:
                 absent[f"{name} in a graph"] = str(error)[:200]
         called = timed(clock, calls, graphs, rounds)
-        return {"problem": operator.describe(), **row, "called": called, "absent": absent}
+        places = at_places(kernel, operator, clock, rounds)
+        return {"problem": operator.describe(), **row, "called": called, "places": places, "absent": absent}
+
+
+def at_places(kernel: Any, operator: Gemm, clock: Clock, rounds: int) -> dict[str, list[float]]:
+    """Medians of the winner and of torch in the promised state, with copies of the arrays at other addresses."""
+    torch, bench, dice = clock.torch, Bench(operator, None), random.Random(2)
+    calls: dict[tuple[str, int], Call] = {}
+    between = []
+    for place in range(PLACES):
+        between.append(torch.empty(dice.randrange(1, 1 << 24), dtype=torch.uint8, device="cuda"))
+        a, b, c = (x.clone() if operator.batch > 1 else x[0].clone() for x in (bench.a, bench.b, bench.c))
+        calls["ours", place] = lambda a=a, b=b, c=c: kernel(a, b, out=c)
+        calls["torch", place] = lambda a=a, b=b, c=c: torch.matmul(a, b.mT, out=c)
+    taken: dict[tuple[str, int], list[float]] = {one: [] for one in calls}
+    order = list(calls)
+    for _ in range(rounds):
+        dice.shuffle(order)
+        for one in order:
+            taken[one].append(clock.seconds(calls[one]) * 1e6)
+    out: dict[str, list[float]] = {"ours": [], "torch": []}
+    for (name, _), samples in taken.items():
+        out[name].append(statistics.median(samples))
+    return out
 
 
 def arguments(target: Target, clock: Clock, rounds: int) -> dict[str, Row]:
@@ -256,6 +281,8 @@ def main(argv: list[str] | None = None) -> int:
         print(table(row["problem"], row["called"], row["said"]), flush=True)
         for name, why in row["absent"].items():
             print(f"  {name}: {why}", flush=True)
+        for name, medians in row["places"].items():
+            print(f"  {name} at {PLACES} places: {min(medians):.2f} to {max(medians):.2f} us", flush=True)
         print(
             f"  empty launch {row['empty_launch_us']:.2f} us, {row['late_samples']} late samples in finals", flush=True
         )

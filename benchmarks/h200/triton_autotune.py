@@ -10,7 +10,6 @@ never ends, and the third one that writes where nothing is: these are given to d
 # Triton reads the annotations of its kernels: no `from __future__ import annotations` here.
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -27,7 +26,8 @@ import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
 import deepgen  # noqa: E402
-from common import run_main  # noqa: E402
+from common import run_main, save  # noqa: E402
+from gpu_bench import conditions  # noqa: E402
 
 NOWHERE = tl.constexpr(1 << 44)
 ROUNDS = 5
@@ -146,7 +146,7 @@ def main() -> int:
                 row, told = {"kernel": kernel.fn.__name__, "ok": False, "error": repr(error)}, repr(error)
             rows.append(row)
             print(f"{row['kernel']:10} {'ok ' if row['ok'] else 'BAD'}  {told}", flush=True)
-            given.out.write_text(json.dumps(rows, indent=1) + "\n")
+    save(given.out, rows, gpu=conditions(), triton=triton.__version__)
     return 0 if all(row["ok"] for row in rows) else 1
 
 

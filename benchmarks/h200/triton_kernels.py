@@ -27,7 +27,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")]
 
 from short_kernels import STATES, Clock  # noqa: E402
 
+import common  # noqa: E402
 import deepgen as dg  # noqa: E402
+import gpu_bench  # noqa: E402
 from common import run_main  # noqa: E402
 from deepgen import targets  # noqa: E402
 from deepgen.engines import LocalEngine  # noqa: E402
@@ -82,7 +84,7 @@ def searched(own: OwnKernel, name: str, target: str, folder: Path, seconds: floa
     wall = time.perf_counter() - started
     best = study.best()
     told = {"wall_seconds": wall, "config": dict(best.trial.config), "seconds": best.seconds}
-    return study, {**told, "trials": study.summary()["trials"]}
+    return study, {**told, "trials": study.summary()["trials"], "time": study.summary()["time"]}
 
 
 def autotuned(function: Any, made: Call, configs: Sequence[Mapping[str, Any]]) -> tuple[Any, Row]:
@@ -198,7 +200,10 @@ def main(argv: list[str] | None = None) -> int:
         given.out.write_text(json.dumps(one(given.one, given.target, SEARCH_SECONDS)))
         return 0
     end = time.monotonic() + given.seconds
-    record: Row = {"kernels": [], "left_out": []}
+    import triton
+
+    here = {**common.conditions(), "gpu": gpu_bench.conditions(), "triton": triton.__version__}
+    record: Row = {"conditions": here, "kernels": [], "left_out": []}
     for name in given.only or (*NAMES, *FAULTS):
         left = end - time.monotonic()
         if left < USUAL_SECONDS:
