@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=FILES, choices=FILES)
     parser.add_argument("--without-kernel-tuner", action="store_true", help="deepgen alone")
     given = parser.parse_args()
+    resolve(TARGET)  # says at once that there is no GPU
     rows = []
     for name in given.only:
         kernel = t1.read(REPO / "examples" / "t1" / f"{name}.T1.json").kernel
@@ -182,5 +183,4 @@ def told(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    resolve(TARGET)
     run_main(main)

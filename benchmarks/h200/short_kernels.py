@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +193,8 @@ def at_places(kernel: Any, operator: Gemm, clock: Clock, rounds: int) -> dict[st
     for place in range(PLACES):
         between.append(torch.empty(dice.randrange(1, 1 << 24), dtype=torch.uint8, device="cuda"))
         a, b, c = (x.clone() if operator.batch > 1 else x[0].clone() for x in (bench.a, bench.b, bench.c))
-        calls["ours", place] = lambda a=a, b=b, c=c: kernel(a, b, out=c)
-        calls["torch", place] = lambda a=a, b=b, c=c: torch.matmul(a, b.mT, out=c)
+        calls["ours", place] = partial(kernel, a, b, out=c)
+        calls["torch", place] = partial(torch.matmul, a, b.mT, out=c)
     taken: dict[tuple[str, int], list[float]] = {one: [] for one in calls}
     order = list(calls)
     for _ in range(rounds):
