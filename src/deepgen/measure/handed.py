@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -82,10 +83,14 @@ def name(operator: Operator, seed: int, probe: str) -> str:
 
 
 def packed(operator: Operator, seed: int, probe: str) -> bytes:
-    """The inputs of that seed and probe and those that they take turns with, with their answers, as a file's bytes."""
-    out: dict[str, Array] = {}
-    for one in pair(seed, probe):
-        out |= {f"{one}.{n}": array for n, array in _computed(operator, one, probe).items()}
+    """The inputs of that seed and probe and those that they take turns with, with their answers, as a file's bytes.
+
+    Both sets are computed at once: with large arrays, a user waits for references more than for anything else.
+    """
+    seeds = pair(seed, probe)
+    with ThreadPoolExecutor(len(seeds)) as threads:
+        computed = list(threads.map(lambda one: _computed(operator, one, probe), seeds))
+    out = {f"{one}.{n}": array for one, arrays in zip(seeds, computed, strict=True) for n, array in arrays.items()}
     buffer = io.BytesIO()
     np.savez(buffer, **out)  # type: ignore[arg-type]
     return buffer.getvalue()
