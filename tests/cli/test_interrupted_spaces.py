@@ -19,8 +19,8 @@ from deepgen.space.union import Union
 from deepgen.tuning import Study
 from deepgen.tuning.journal import Journal
 
-TRIALS = 7
-UNION = ("tune", "gemm", "MNK=16", "--target", "cpu", "--family", "rules", "--strategy", "random", "--keep-top", "1")
+TRIALS = 5
+UNION = ("tune", "bmm", "B=1", "MNK=8", "--dtype", "i8", "--target", "cpu", "--strategy", "random", "--keep-top", "1")
 WIDE = ("tune", "gemm", "MNK=64", "--target", "sim", "--strategy", "evolution")
 
 
