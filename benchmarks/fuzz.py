@@ -84,6 +84,7 @@ def child(kind: str, count: int, seed: int, home: Path) -> dict[str, Any]:
     reader = home / "reader"
     reader.mkdir()
     os.environ["XDG_CONFIG_HOME"] = str(reader)  # what was prepared is somebody else's
+    sys.dont_write_bytecode = True  # a module's first import would write outside the case's folder
     watch = Watch()
     for alarm in (signal.SIGPROF, signal.SIGALRM):
         signal.signal(alarm, _hang)

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from deepgen.cli import heron_file
+from deepgen.api import local_engine
+from deepgen.cli import engines, heron_file
+from deepgen.engines import Engine
+from deepgen.settings import Settings
 from deepgen.tuning import Study
 from deepgen.vocabulary import BadInput
 
@@ -38,7 +41,8 @@ def content(cases: dict[str, Any], **changed: Any) -> dict[str, Any]:
 def test_the_numbers_of_every_case_are_understood() -> None:
     told = heron_file.read(content({kind: [kind, numbers] for kind, (numbers, _) in CASES.items()}), "x.json")
     assert [operator.describe() for operator in told.operators] == [says for _, says in CASES.values()]
-    assert (told.strategy, told.trials, told.run_seconds) == ("constrained_ga", 4, 50)
+    assert (told.strategy, told.trials, told.runs) == ("constrained_ga", 4, 6)
+    assert (told.run_seconds, told.build_seconds) == (50, 50)
 
 
 def test_a_file_gives_a_study_a_case(deepgen: Callable, project: Path) -> None:
@@ -49,6 +53,22 @@ def test_a_file_gives_a_study_a_case(deepgen: Callable, project: Path) -> None:
     studies = [Study.open(folder) for folder in sorted((project / "s").iterdir())]
     assert {s.describe() for s in studies} == {"gemm i8_i32 nt 64x64x64", "gemm i8_i32 nt 64x16x32"}
     assert all(s.definition["strategy"] == "constrained_ga" and len(s.trials()) == 4 for s in studies)
+    assert all(len(t.measurement.samples) in (0, 6) for s in studies for t in s.trials())  # failed, or timed so often
+
+
+def test_a_limit_on_builds_is_kept_to(deepgen: Callable, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+
+    def local(settings: Settings, jobs: int | None) -> Engine:
+        limits.append(settings.build_limits().wall_seconds)
+        return local_engine(settings, jobs)
+
+    monkeypatch.setattr(engines, "local_engine", local)
+    data = content({"G1": ["gemm", [64, 64, 64]]}, in_dtype="int8", out_dtype="int32", build_timeout=33)
+    (project / "heron.json").write_text(json.dumps(data))
+    said = deepgen("tune", "heron.json", "--target", "sim", "--out", "s")
+    assert said.code == 0, said.err
+    assert limits == [33.0]
 
 
 def test_a_file_is_tuned_on_vta_and_its_times_are_called_simulated(deepgen: Callable, project: Path) -> None:
@@ -78,6 +98,8 @@ def test_a_file_is_tuned_on_vta_and_its_times_are_called_simulated(deepgen: Call
         ({"cases": {}}, "one case or more"),
         ({"method": "BAYES"}, "one of CGA, RAND"),
         ({"max_trials": 0}, "at least 1"),
+        ({"runner_repeat": "often"}, "at least 1"),
+        ({"runner_numbr": 3}, "unknown key config.runner_numbr"),
     ],
 )
 def test_a_mistake_is_told_by_its_place(changed: dict[str, Any], says: str) -> None:

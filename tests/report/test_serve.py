@@ -276,6 +276,9 @@ def test_a_study_that_was_begun_anew_is_sent_anew(served: Served, studies: Path,
                 writer.end(3)
             await viewer.until_trials(7)
             shutil.copy(tuned / FILE, studies / "new")
+            # Where the server was reading when the writer closed, the old journal's log was left behind.
+            for log in (studies / "one").glob(f"{FILE}-*"):
+                log.unlink()
             (studies / "new").replace(studies / "one" / FILE)
             while len(viewer.trials) > 4:
                 await viewer.event()

@@ -7,22 +7,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from deepgen.cli import config_file, heron_file
 from deepgen.generators.base import Scheduled
-from deepgen.settings import read_json
+from deepgen.settings import Settings, read_json
 from deepgen.tuning import Study
 from deepgen.vocabulary.errors import BadInput
 
 FOLDER = "case"
 
 
-def lists_cases(words: Sequence[str]) -> bool:
-    """Whether what is tuned is a file with Heron's cases."""
+def read(words: Sequence[str]) -> heron_file.HeronFile | None:
+    """The file with Heron's cases that is tuned; None if something else is."""
     if len(words) != 1 or not words[0].endswith(".json"):
-        return False
-    return heron_file.is_heron(read_json(Path(words[0]), allowed=config_file.CONTENT))
+        return None
+    data = read_json(Path(words[0]), allowed=config_file.CONTENT)
+    return heron_file.read(data, words[0]) if heron_file.is_heron(data) else None
+
+
+def limited(settings: Settings, cases: heron_file.HeronFile) -> Settings:
+    """The settings with the limit on builds that the file asks for."""
+    if cases.build_seconds is None:
+        return settings
+    return replace(settings, limits=replace(settings.limits, build_seconds=float(cases.build_seconds)))
 
 
 def write(study: Study) -> None:

@@ -55,6 +55,7 @@ class TuningConfig:
     keep_top: int | None = None
     counters: str | list[str] | None = None
     out: Path | None = None
+    runs: int | None = None  # of a kernel that is timed
     run_seconds: float | None = None  # of one run of a kernel
 
 
@@ -108,7 +109,12 @@ def read(path: Path) -> TuningConfig:
     if heron_file.is_heron(top.items):
         told = heron_file.read(top.items, where)
         return TuningConfig(
-            path, told.operators, strategy=told.strategy, trials=told.trials, run_seconds=told.run_seconds
+            path,
+            told.operators,
+            strategy=told.strategy,
+            trials=told.trials,
+            runs=told.runs,
+            run_seconds=told.run_seconds,
         )
     operator = _operator_kind(top)
     shared = [word for word in words_of(operator) if word not in RUN]

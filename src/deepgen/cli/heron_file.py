@@ -32,6 +32,8 @@ CASES: Mapping[str, tuple[str, ...]] = {
 }
 _METHODS = {"CGA": "constrained_ga", "RAND": "random"}
 _NEEDED = ("cases", "in_dtype", "out_dtype")
+_COUNTS = ("max_trials", "runner_number", "runner_repeat", "runner_timeout", "build_timeout")
+_KNOWN = ("out_name", "method", *_COUNTS, *_NEEDED)
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,9 @@ class HeronFile:
     operators: tuple[Operator, ...]
     strategy: str | None
     trials: int | None
-    run_seconds: float | None
+    runs: int | None  # of a kernel that is timed
+    run_seconds: int | None
+    build_seconds: int | None
 
 
 def is_heron(data: Mapping[str, Any]) -> bool:
@@ -55,6 +59,9 @@ def read(data: Mapping[str, Any], where: str) -> HeronFile:
     for key in _NEEDED:
         if key not in config:
             raise BadInput(f"config.{key} is not given", where=where, allowed="it is in all of Heron's case files")
+    for key in config:
+        if key not in _KNOWN:
+            raise BadInput(f"unknown key config.{key}", where=where, allowed="one of " + ", ".join(_KNOWN))
     formats = our_name(config["in_dtype"]), our_name(config["out_dtype"])
     operators = tuple(_case(name, case, formats, where) for name, case in config["cases"].items())
     if not operators:
@@ -62,8 +69,10 @@ def read(data: Mapping[str, Any], where: str) -> HeronFile:
     method = config.get("method")
     if method is not None and method not in _METHODS:
         raise BadInput(f"config.method is {method!r}", where=where, allowed="one of " + ", ".join(_METHODS))
-    trials, seconds = (_count(config, key, where) for key in ("max_trials", "runner_timeout"))
-    return HeronFile(operators, _METHODS.get(str(method)), trials, seconds)
+    trials, number, repeat, run_seconds, build_seconds = (_count(config, key, where) for key in _COUNTS)
+    # Heron times `repeat` times `number` runs in a row; here each run is timed.
+    runs = None if number is None and repeat is None else (number or 1) * (repeat or 1)
+    return HeronFile(operators, _METHODS.get(str(method)), trials, runs, run_seconds, build_seconds)
 
 
 def _case(name: str, case: Any, formats: tuple[str, str], where: str) -> Operator:

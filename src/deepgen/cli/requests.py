@@ -105,6 +105,8 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
     config = config_file.read(Path(given[0]))
     if config.run_seconds is not None:
         policy = replace(policy, timeout_seconds=config.run_seconds)
+    if config.runs is not None:
+        policy = replace(policy, min_samples=config.runs, max_samples=config.runs)
     target = _target(options["target"], config.target or settings.target)
     said = {name: getattr(config, name) for name in config_file.OF_A_RUN}
     chosen = {"out": settings.studies, **_chosen(said, options)}

@@ -84,10 +84,13 @@ def tune(
     }
     wanted, words_detach = requests.from_words(words, given, current, policy)
     work = session.jobs_of(wanted)
+    cases = case_files.read(words)
+    if cases is not None:
+        current = case_files.limited(current, cases)
     if detach or words_detach:
         start(context.obj.argv, [job.folder for job in work], as_json=as_json)
     else:
         with session.offering(bundle.command(words, given, warm=warm)):
             again = engines.words(engine, address)
-            told = {"after": case_files.write} if case_files.lists_cases(words) else {}
+            told = {} if cases is None else {"after": case_files.write}
             session.carry_out(work, on(current, jobs), go_on=again, as_json=as_json, **told)

@@ -9,13 +9,14 @@ import numpy as np
 
 from deepgen.space.active import Active, Domains, State
 from deepgen.space.arrays import evaluate_arrays
+from deepgen.space.counting import Edges, count_points
 from deepgen.space.definition import Knob
 from deepgen.space.diagram import Chain, Diagram
 from deepgen.space.engine import DEFAULT_MEMORY, Budget, TooWide
 from deepgen.space.estimate import sharp_combinations
 from deepgen.space.expr import Expr, Requirement
 from deepgen.space.kinds import variable
-from deepgen.space.layers import Ints, Layer, layer
+from deepgen.space.layers import Ints
 from deepgen.space.nodes import Nodes, condition_parts
 from deepgen.space.order import Planner, quick_order
 from deepgen.space.tables import merge
@@ -23,7 +24,6 @@ from deepgen.space.tables import merge
 _QUICK_MEMORY = 1 << 26  # in the quick order some spaces of GPU families take over 32 MiB, and a fifth of a second
 _PATIENCE = 3  # a wide part's first orders may each use this share of the memory
 _WORK = 0.18  # elements that may be computed for each byte of memory
-_LARGEST = 1 << 62
 _BYTES_OF_AN_EDGE = 28  # parent, place, child until it is counted; place, child and count from then on
 _CHUNK = 1 << 18  # rows that are expanded at a time: their temporary arrays stay small
 
@@ -34,16 +34,6 @@ class Constraint:
 
     expr: Expr
     scope: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Edges:
-    """One layer before it is counted: how many states it has, and the edges from them, sorted by state and place."""
-
-    states: int
-    parent: Ints
-    place: Ints
-    child: Ints
 
 
 def compile_space(
@@ -165,12 +155,14 @@ class Compiler:
             child, first = merge([c for a in active.values() for c in a.columns()], len(parent))
             for a in active.values():
                 a.state = a.taken(first)
-            layers.append(Edges(states, *(e.astype(np.int32) for e in (parent, place, child))))
+            places = self.allowed[name][place]
+            layers.append(Edges(states, *(e.astype(np.int32) for e in (parent, places, child))))
             states = len(first)
             self.widths.append(states)
             if states == 0:
                 return Chain((), 0)
-        return self._count(order, layers)
+        # Layers are given up one by one: their room is needed for what they become.
+        return Chain(*count_points((self.index[name], layers.pop()) for name in reversed(order)))
 
     def _expand(
         self, name: str, states: int, touched: list[Active], active: list[Active], memory: int
@@ -235,31 +227,6 @@ class Compiler:
                 f"more than {rows} partial configs have to be told apart at once"
             )
 
-    # Counting ---------------------------------------------------------------------------------------------------------
-
-    def _count(self, order: list[str], edges: list[Edges]) -> Chain:
-        """From the last layer to the first: how many points lie below each edge; edges without any go."""
-        counts: Ints = np.ones(1, dtype=np.int64)
-        number: Ints = np.zeros(1, dtype=np.int64)  # the number that each state of the layer below keeps
-        layers: list[Layer] = []
-        for name in reversed(order):
-            raw = edges.pop()  # its room is needed for what it becomes
-            parent, place, child = raw.parent, raw.place, raw.child
-            keep = np.flatnonzero(counts[child])
-            if len(keep) < len(child):
-                parent, place, child = parent[keep], place[keep], child[keep]
-            before = _running(counts[child])
-            starts = np.flatnonzero(np.diff(parent, prepend=-1))
-            first = np.append(starts, len(parent))
-            places = self.allowed[name][place].astype(np.int32)
-            layers.append(layer(self.index[name], first, places, number[child].astype(np.int32), before))
-            alive = parent[starts]
-            counts = np.zeros(raw.states, dtype=before.dtype)
-            counts[alive] = before[first[1:]] - before[first[:-1]]
-            number = np.zeros(raw.states, dtype=np.int64)
-            number[alive] = np.arange(len(alive))
-        return Chain(tuple(reversed(layers)), int(counts[0]))
-
 
 def _rows(state: State, rows: Ints) -> State:
     return {slot: array[rows] for slot, array in state.items()} if isinstance(state, dict) else state[rows]
@@ -272,14 +239,6 @@ def _joined(states: list[State]) -> State:
     if slots:
         return {slot: np.concatenate([s[slot] for s in slots]) for slot in slots[0]}
     return np.concatenate([s for s in states if not isinstance(s, dict)])
-
-
-def _running(below: Ints) -> Ints:
-    """Running totals, in 64 bits where they fit."""
-    small = below.dtype != object and float(below.sum(dtype=np.float64)) < _LARGEST
-    before = np.zeros(len(below) + 1, dtype=np.int64 if small else object)
-    np.cumsum(below if small else below.astype(object), out=before[1:])
-    return before
 
 
 def parts(names: list[str], constraints: list[Constraint]) -> list[tuple[list[str], list[Constraint]]]:

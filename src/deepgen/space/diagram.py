@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from deepgen.space.counting import count_points, edges_of
 from deepgen.space.engine import Size
 from deepgen.space.layers import Ints, Layer
 from deepgen.space.neighbors import deviations, nearest, repairs
@@ -70,6 +71,13 @@ class Chain:
                 ranks = ranks - layer.before[edges]
             rows[to, layer.variable] = layer.place[edges]
             states = layer.child[edges]
+
+    def within(self, allowed: Mapping[int, Collection[int]]) -> Chain:
+        """The points in which some variables take only these places."""
+        if not any(layer.variable in allowed for layer in self.layers):
+            return self
+        upwards = ((y.variable, edges_of(y, allowed.get(y.variable))) for y in reversed(self.layers))
+        return Chain(*count_points(upwards))
 
 
 def _edges(before: Ints, ranks: Ints) -> Ints:
@@ -192,6 +200,16 @@ class Diagram:
             for variable, place in places.items():
                 found[variable] = place
         return changes, found
+
+    def within(self, allowed: Mapping[int, Collection[int]]) -> Diagram | None:
+        """The part in which some variables take only these places; None if that is empty. Its ranks are its own.
+
+        Counts are made anew, for what compiling found out: that is a small part of the work of compiling.
+        """
+        if any(place not in allowed.get(variable, (place,)) for variable, place in self.fixed):
+            return None
+        chains = tuple(chain.within(allowed) for chain in self.chains)
+        return Diagram(chains, self.width, self.fixed) if all(c.count for c in chains) else None
 
     def _digits(self, ranks: Ints) -> list[Ints]:
         digits: list[Ints] = []

@@ -57,7 +57,7 @@ class _Relaxation:
         compiler = self.compiler
         constraints = compiler.narrowed(requirements)
         if constraints is None:
-            return Relaxed(compiler.diagram([]), self.nodes, ())
+            return Relaxed(compiler.diagram([Chain((), 0)]), self.nodes, ())
         sharp_combinations(self.nodes, compiler.allowed, [c.expr for c in constraints])
         constraints = sorted(constraints, key=lambda c: (self._cells(c), len(c.scope)))
         small = [c for c in constraints if self._cells(c) <= TABLE_CELLS]

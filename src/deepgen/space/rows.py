@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,14 @@ class Rows:
         except (KeyError, TypeError):  # no value of the knob, or a list, say, that can be none
             return None
         return row if len(config) == len(row) - absent else None
+
+    def places(self, values: Mapping[str, Collection[Value]]) -> dict[int, list[int]]:
+        """By knob, the places of some of its values, and the one where it is absent."""
+        return {
+            i: [places[v] for v in values[name]] + ([gone] if gone >= 0 else [])
+            for i, (name, places, gone) in enumerate(self._places)
+            if name in values
+        }
 
     def config(self, row: Sequence[int]) -> Config:
         return {name: values[i] for (name, values, gone), i in zip(self._values, row, strict=True) if i != gone}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -74,6 +74,10 @@ class Alternative:
     def inward(self, row: Sequence[int]) -> list[int] | None:
         found = [back.get(place, _OTHER) for back, place in zip(self._back, row, strict=True)]
         return None if _OTHER in found else found
+
+    def allowed(self, places: Mapping[int, Collection[int]]) -> dict[int, list[int]]:
+        """By variable, the own places among these of the union."""
+        return {v: [self._back[v][p] for p in some if p in self._back[v]] for v, some in places.items()}
 
     def towards(self, row: Sequence[int], absent: Sequence[int]) -> tuple[list[int], list[int]]:
         """A row of another alternative as far as it fits here, and the places that are free: those of new knobs."""

@@ -89,7 +89,7 @@ def test_a_config_is_explained_by_its_steps_and_loops() -> None:
     operator, family = ExpressionOperator(gemm(8, 16, 8)), Rules()
     text = family.schedule_text(operator, ARM, family.default(operator, ARM))
     assert "split C: i0 by" in text
-    assert "\n  parallel C.i0.0+i1.0 < " in text
+    assert "\n  parallel (C.i0.0+i1.0) < " in text
     passes = family.passes_text(operator, ARM, family.default(operator, ARM))
     assert passes.startswith("==> build <==")
 

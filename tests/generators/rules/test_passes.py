@@ -97,10 +97,10 @@ def test_simplify_removes_what_ranges_decide() -> None:
     assert same(
         after("simplify", product(4, 6, 1), *steps),
         """
-        for C.i0+i1.0 < 4:
-          for C.i0+i1.1 < 6:
-            C[C.i0+i1.0 * 6 + C.i0+i1.1] = 0
-            C[C.i0+i1.0 * 6 + C.i0+i1.1] += (A[C.i0+i1.0] * B[C.i0+i1.1])
+        for (C.i0+i1.0) < 4:
+          for (C.i0+i1.1) < 6:
+            C[(C.i0+i1.0) * 6 + (C.i0+i1.1)] = 0
+            C[(C.i0+i1.0) * 6 + (C.i0+i1.1)] += (A[(C.i0+i1.0)] * B[(C.i0+i1.1)])
         """,
     )
 

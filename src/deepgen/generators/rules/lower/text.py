@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from deepgen.generators.rules.lower.gpu.launches import Program
 from deepgen.generators.rules.lower.ir import (
@@ -19,6 +19,7 @@ from deepgen.generators.rules.lower.ir import (
     children,
 )
 from deepgen.generators.rules.schedule.steps import SERIAL
+from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary, Value
 
 _INFIX = {
@@ -48,14 +49,29 @@ def _buffer(buffer: Buffer) -> str:
     return f"{buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.sizes))}]"
 
 
+def _loop(variable: str) -> str:
+    """Fused loops are named by all their parts: without parentheses that reads as a sum."""
+    return f"({variable})" if "+" in variable else variable
+
+
+def _index(index: Index | int) -> str:
+    if isinstance(index, int):
+        return str(index)
+    return str(index.substitute({name: iterator(_loop(name)) for name in index.iterators}))
+
+
+def _indices(indices: Iterable[Index | int]) -> str:
+    return ", ".join(map(_index, indices))
+
+
 def _lines(statement: Stmt, depth: int) -> Iterator[str]:
     indent = "  " * depth
     if isinstance(statement, For):
         kind = "for" if statement.kind == SERIAL else statement.kind
-        most = ", ".join(str(i) for i in (statement.extent, *statement.limits))
-        yield f"{indent}{kind} {statement.variable} < {f'min({most})' if statement.limits else most}:"
+        most = _indices((statement.extent, *statement.limits))
+        yield f"{indent}{kind} {_loop(statement.variable)} < {f'min({most})' if statement.limits else most}:"
     elif isinstance(statement, If):
-        yield f"{indent}if {' and '.join(f'{c} >= 0' for c in statement.conditions)}:"
+        yield f"{indent}if {' and '.join(f'{_index(c)} >= 0' for c in statement.conditions)}:"
         yield from _lines(statement.then, depth + 1)
         if statement.otherwise is not None:
             yield f"{indent}else:"
@@ -67,7 +83,7 @@ def _lines(statement: Stmt, depth: int) -> Iterator[str]:
         yield from _lines(statement.body, depth)
         return
     elif isinstance(statement, Store):
-        place = f"{statement.buffer}[{', '.join(map(str, statement.indices))}]"
+        place = f"{statement.buffer}[{_indices(statement.indices)}]"
         joined = f"{statement.joined} over thread.x of " if statement.joined else ""
         ahead = " ahead" if statement.ahead else ""
         yield f"{indent}{place} {_ASSIGN[statement.reduce]} {joined}{value_text(statement.value)}{ahead}"
@@ -86,9 +102,9 @@ def value_text(value: Value) -> str:
     if isinstance(value, Const):
         return str(value.value)
     if isinstance(value, Place):
-        return f"({value.index})"
+        return f"({_index(value.index)})"
     if isinstance(value, Read):
-        return f"{value.tensor}[{', '.join(map(str, value.indices))}]"
+        return f"{value.tensor}[{_indices(value.indices)}]"
     if isinstance(value, Cast):
         return f"{value.dtype}({value_text(value.value)})"
     if isinstance(value, Unary):

@@ -1,0 +1,59 @@
+"""Studies on spaces that are not one diagram, alternatives or too wide to be counted, are interrupted and resumed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "space"))
+from test_space_wide import give_up
+
+from deepgen.space.partial import Partial
+from deepgen.space.union import Union
+from deepgen.tuning import Study
+from deepgen.tuning.journal import Journal
+
+TRIALS = 5
+UNION = ("tune", "bmm", "B=1", "MNK=8", "--dtype", "i8", "--target", "cpu", "--strategy", "random", "--keep-top", "1")
+WIDE = ("tune", "gemm", "MNK=64", "--target", "sim", "--strategy", "evolution")
+
+
+def interrupt_after(trials: int, patch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C once so many trials are in the journal."""
+    finish = Journal.finish
+
+    def finished(journal: Journal, *given: Any) -> None:
+        finish(journal, *given)
+        if len(journal.ended_from(0)) >= trials:
+            patch.setattr(Journal, "finish", finish)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    patch.setattr(Journal, "finish", finished)
+
+
+@pytest.mark.parametrize(("command", "engine"), [(UNION, Union), (WIDE, Partial)], ids=["union", "wide"])
+def test_a_resumed_search_goes_on_as_if_it_had_not_been_interrupted(
+    command: tuple[str, ...], engine: type, deepgen: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine is Partial:
+        give_up(monkeypatch, lambda _: False)
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_after(2, patch)
+        said = deepgen(*command, "--trials", str(TRIALS), "--out", "one")
+    assert said.code == 130, said.err
+    (folder,) = (project / "one").iterdir()
+    kept = Study.open(folder).trials()
+    assert 2 <= len(kept) < TRIALS
+    assert deepgen("resume", f"one/{folder.name}").code == 0
+    assert deepgen(*command, "--trials", str(TRIALS), "--out", "other").code == 0
+    resumed, whole = Study.open(folder), Study.open(next((project / "other").iterdir()))
+    assert isinstance(resumed.space._ready()[0], engine)
+    assert resumed.trials()[: len(kept)] == kept
+    assert [t.config for t in resumed.trials()] == [t.config for t in whole.trials()]
+    assert len(whole.trials()) == TRIALS
