@@ -33,6 +33,15 @@ class Target:
         return self.name
 
     @property
+    def shown(self) -> str:
+        """Its name as a heading of times and rates, with what these are where they are not measured."""
+        return f"{self.name} ({self.proxy})" if self.proxy else self.name
+
+    def proxy_row(self) -> JsonObject:
+        """The same among facts that programs read; nothing where times are measured."""
+        return {"proxy": self.proxy} if self.proxy else {}
+
+    @property
     def bandwidth(self) -> float | None:
         """Memory bandwidth in GB/s, if a datasheet gives it."""
         return None

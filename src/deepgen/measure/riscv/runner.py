@@ -125,17 +125,18 @@ class RiscvRunner:
             text = request.text(completed(kernel, artifact.plan), operator, runs, tight=tight)
         except BadInput as error:
             return _Outcome(Verdict.REFUSED, str(error))
-        finished, folder = self._run(Path(artifact.binary), drawn, text, self._seconds(len(runs), shape))
+        counted = any(run.counted for run in runs)
+        finished, folder = self._run(Path(artifact.binary), drawn, text, self._seconds(len(runs), shape), counted)
         told = request.answers(_read(folder / "answers"))
         fault = _fault(told, finished)
         if fault is not None:
             return fault
         judged = self._judged(told, folder, drawn, seed, probe, shape)
-        if judged.verdict is not Verdict.CORRECT or not any(run.counted for run in runs):
+        if judged.verdict is not Verdict.CORRECT or not counted:
             return judged
         return _Outcome(judged.verdict, "", judged.error, Counts.from_text(_read(folder / qemu.COUNTS)))
 
-    def _run(self, program: Path, drawn: _Drawn, text: str, seconds: float) -> tuple[Finished, Path]:
+    def _run(self, program: Path, drawn: _Drawn, text: str, seconds: float, counted: bool) -> tuple[Finished, Path]:
         """A process in a fresh folder. One that something outside killed is started again."""
         for last in (*(False,) * (_ATTEMPTS - 1), True):
             folder = self._scratch.path / f"run-{next(self._numbers)}"
@@ -143,7 +144,7 @@ class RiscvRunner:
             for file in drawn.folder.iterdir():
                 (folder / file.name).symlink_to(file)
             (folder / "request").write_text(text)
-            finished = self._qemu.run(program, folder, self._target, seconds, self._group)
+            finished = self._qemu.run(program, folder, self._target, seconds, self._group, counted=counted)
             if finished.code != -signal.SIGKILL or finished.end is not End.ITSELF or last:
                 break
         return finished, folder

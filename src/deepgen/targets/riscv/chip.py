@@ -25,7 +25,7 @@ class Riscv(Cpu):
     runner: ClassVar[str] = "riscv"
     computes: ClassVar[bool] = False  # its kernels cannot be called from this machine's processes
     shares_cores_with_builds: ClassVar[bool] = False  # instructions are counted, which nothing disturbs
-    proxy: ClassVar[str] = "instruction counts under qemu, weighted by a cost table; not times"
+    proxy: ClassVar[str] = "weighted instruction counts under qemu, not times"
     own_kind: ClassVar[str] = "riscv"
     machine: ClassVar[str] = "riscv64"
     family: ClassVar[str] = "64-bit RISC-V with vectors"
@@ -56,7 +56,7 @@ class Riscv(Cpu):
         return {"name": self.name, "march": self.march}
 
     def describe(self) -> str:
-        return f"{self.name}: {self.model}, {self.vlen}-bit vectors, counted as {self.costs}"
+        return f"{self.name}: {self.model}, {self.vlen}-bit vectors, costs {self.costs}: {self.proxy}"
 
     def _optional(self) -> tuple[str, ...]:
         return tuple(feature for feature in self.isa if feature in _OPTIONAL)
