@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -14,7 +15,7 @@ from deepgen.targets import Riscv, host
 from deepgen.vocabulary import Kernel, LaunchPlan, Source
 
 COUNTS = "counts"  # the file that the plugin writes
-_PLUGIN = "count.so"
+_PLUGIN, _PROGRAM = "count.so", "program"
 _MOST_MEMORY = 8 << 30  # of address space: qemu's own and its guest's
 _MOST_FILE = 4 << 30
 
@@ -36,6 +37,9 @@ class Qemu:
             # Under a name of its own in the folder: qemu takes a comma in a path for the end of an option.
             (folder / _PLUGIN).symlink_to(self.plugin)
             counting = ("-plugin", f"./{_PLUGIN},out={COUNTS}")
+        if not os.access(program, os.X_OK):  # as in an unpacked bundle; qemu refuses such a file without a word
+            program = Path(shutil.copyfile(program, folder / _PROGRAM))
+            program.chmod(0o700)
         argv = (self.path, *processor(target), *counting, str(program.absolute()), ".")
         limits = BuildLimits(seconds, int(seconds) + 1, _MOST_MEMORY, file_bytes=_MOST_FILE)
         return run(argv, folder=folder, limits=limits, group=group)

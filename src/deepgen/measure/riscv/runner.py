@@ -107,10 +107,10 @@ class RiscvRunner:
         if outcome.counts is None:
             return Measurement(outcome.verdict, outcome.detail, error=outcome.error, conditions=conditions)
         cycles = outcome.counts.cycles(TABLES[self._target.costs])
-        conditions |= {"costs": self._target.costs, "instructions": outcome.counts.instructions, "cycles": cycles}
+        counted = {"costs": self._target.costs, "instructions": outcome.counts.instructions, "cycles": cycles}
         seconds = cycles / (self._target.mhz * 1e6)
         counters = dict(outcome.counts.named()) if samples else {}
-        return Measurement(outcome.verdict, "", (seconds,) * samples, outcome.error, counters, conditions)
+        return Measurement(outcome.verdict, "", (seconds,) * samples, outcome.error, counters, {**conditions, **counted})
 
     def _tried(
         self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int, runs: Sequence[Run], *, tight: bool
@@ -127,8 +127,9 @@ class RiscvRunner:
             return _Outcome(Verdict.REFUSED, str(error))
         counted = any(run.counted for run in runs)
         finished, folder = self._run(Path(artifact.binary), drawn, text, self._seconds(len(runs), shape), counted)
-        told = request.answers(_read(folder / "answers"))
-        fault = _fault(told, finished)
+        answers = folder / "answers"
+        told = request.answers(_read(answers))
+        fault = _fault(told, finished, started=answers.exists())
         if fault is not None:
             return fault
         judged = self._judged(told, folder, drawn, seed, probe, shape)
@@ -188,7 +189,7 @@ class RiscvRunner:
         return _Drawn(folder, tuple(answers))
 
 
-def _fault(told: Sequence[Mapping[str, Any]], finished: Finished) -> _Outcome | None:
+def _fault(told: Sequence[Mapping[str, Any]], finished: Finished, *, started: bool) -> _Outcome | None:
     """What ended a program before all its runs were over; None where nothing did."""
     for line in told:
         where = f"{line.get('buffer')} (at byte {line.get('byte')} of {line.get('bytes')})"
@@ -214,6 +215,8 @@ def _fault(told: Sequence[Mapping[str, Any]], finished: Finished) -> _Outcome | 
     if finished.code < 0:
         return _Outcome(Verdict.CRASHED, signal.Signals(-finished.code).name)
     said = next((line.strip() for line in finished.log.splitlines() if line.strip()), "")
+    if not started:
+        raise DeepgenError(f"qemu did not start the program: {said or f'exit code {finished.code}'}")
     return _Outcome(Verdict.CRASHED, f"ended with exit code {finished.code} before its runs were over {said}".strip())
 
 
