@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deepgen import targets
-from deepgen.build import build_once
-from deepgen.targets import X86, Target
+from deepgen.build import build_once, required, toolchain_for
+from deepgen.targets import X86, Riscv, Target
 from deepgen.vocabulary import Artifact, Kernel, Missing
 
 
@@ -17,6 +17,18 @@ def x86() -> X86:
     except Missing as missing:
         pytest.skip(f"x86 kernels do not run here: {missing.what} is missing", allow_module_level=True)
     assert isinstance(target, X86)
+    return target
+
+
+def qemu(name: str = "riscv:rv64gcv_zvl128b") -> Riscv:
+    """A RISC-V target whose kernels can be built and run here; tests are skipped without a compiler or qemu."""
+    target = targets.resolve(name)
+    assert isinstance(target, Riscv)
+    try:
+        toolchain_for(target, "c")
+        required("qemu-riscv64", "kernels cannot be run")
+    except Missing as missing:
+        pytest.skip(f"{name} is neither built for nor run here: {missing.what} is missing", allow_module_level=True)
     return target
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import deepgen
 
 ROOT = Path(deepgen.__file__).parent
-CLASSES = {"X86", "Arm", "Cpu", "Gpu", "Cuda", "Hip", "Sim", "Vta"}
+CLASSES = {"X86", "Arm", "Cpu", "Gpu", "Cuda", "Hip", "Riscv", "Sim", "Vta"}
 ROOMS = ("targets", "generators")  # where facts are kept, and where kernels are made of them
 # What is there for one kind of target only, and reads facts that no other has.
 OF_ONE_KIND = {
@@ -19,12 +19,15 @@ OF_ONE_KIND = {
     "build/toolchains/gpu_facts.py",
     "build/toolchains/hip_clang.py",
     "build/toolchains/nvrtc.py",
+    "build/toolchains/riscv.py",
     "build/toolchains/sim.py",
     "build/toolchains/triton.py",
     "build/toolchains/vta.py",
     "measure/counters/counting.py",  # occupancy is a matter of GPUs
     "measure/gpu_worker.py",
     "measure/peak.py",
+    "measure/riscv/qemu.py",
+    "measure/riscv/runner.py",
     "measure/sim.py",
     "measure/vta/machine.py",
     "measure/vta/races.py",

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import needs
 from deepgen import targets
 from deepgen.build import Cache, build_once
 from deepgen.generators.sim import SimTiles
 from deepgen.measure import Contender, Policy, Runner, Task, open_runner
 from deepgen.operators import gemm
-from deepgen.targets import Sim
+from deepgen.targets import Sim, Target
 from deepgen.targets.sim import fault
 from deepgen.vocabulary import (
     Artifact,
@@ -60,7 +61,14 @@ def _sim(cache: Path) -> Case:
 
 
 def _cpu(cache: Path) -> Case:
-    target = targets.resolve("cpu")
+    return _loops(cache, targets.resolve("cpu"))
+
+
+def _riscv(cache: Path) -> Case:
+    return _loops(cache, needs.qemu())
+
+
+def _loops(cache: Path, target: Target) -> Case:
     loop = "for (long i = 0; i < M; i++) for (long j = 0; j < N; j++) { float s = 0; %s C[i * N + j] = s; }"
     inner = "for (long k = 0; k < K; k++) s += A[i * K + k] * B[k * N + j];"
     bodies = [loop % inner, loop % inner + "(void)0;", loop % (inner + "s += 0;")]
@@ -77,7 +85,7 @@ def _cpu(cache: Path) -> Case:
     return Case(runner, [made(b) for b in bodies], [made(b) for b in faults])
 
 
-RUNNERS: dict[str, Callable[[Path], Case]] = {"sim": _sim, "cpu": _cpu}
+RUNNERS: dict[str, Callable[[Path], Case]] = {"sim": _sim, "cpu": _cpu, "riscv": _riscv}
 
 
 @pytest.fixture(scope="module", params=sorted(RUNNERS))

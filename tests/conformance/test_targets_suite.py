@@ -14,6 +14,8 @@ NAMES = [
     "x86:avx2",
     "x86:avx512",
     "arm:neon",
+    "riscv:rv64gcv_zvl256b",
+    "riscv:k1",
     "cuda:sm_90a",
     "cuda:h200",
     "hip:gfx906",
@@ -56,7 +58,7 @@ def test_it_cannot_be_changed(target: Target) -> None:
 
 
 def test_it_says_what_it_can_do(target: Target) -> None:
-    assert target.languages and target.runner in ("cpu", "gpu", "sim", "vta")
+    assert target.languages and target.runner in ("cpu", "gpu", "riscv", "sim", "vta")
     assert target.runs_on(target)
     assert json.loads(json.dumps(target.build_facts()))["name"] == target.name
     known = target.peak("f32")

@@ -43,10 +43,11 @@ class Built:
     """What a toolchain leaves in the work folder."""
 
     binary: str  # a name in the folder
-    format: str  # so, cubin, hsaco, sim
+    format: str  # so, cubin, hsaco, riscv, sim
     facts: Mapping[str, Json] = field(default_factory=dict)
     log: str = ""
     plan: LaunchPlan | None = None  # the kernel's, completed: entry, shared bytes, threads where only it knows them
+    beside: tuple[str, ...] = ()  # other files of the folder that stay with the binary
 
 
 @dataclass(frozen=True)

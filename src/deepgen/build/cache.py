@@ -97,7 +97,7 @@ class Cache:
         }
         if built.plan is not None:
             entry["plan"] = plan_to_json(built.plan)
-        self._keep(key, entry, work, binary)
+        self._keep(key, entry, work, {binary, *(work / name for name in built.beside)})
         artifact = self.get(key)
         if artifact is None:
             raise OSError("the new entry cannot be read back")
@@ -106,7 +106,7 @@ class Cache:
     def put_failure(self, key: str, error: BuildError, work: Path) -> None:
         """Remember a build that would surely fail again."""
         if error.lasting:
-            self._keep(key, {"verdict": error.verdict.value, "detail": error.detail, "log": error.log}, work, None)
+            self._keep(key, {"verdict": error.verdict.value, "detail": error.detail, "log": error.log}, work, set())
 
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
@@ -150,12 +150,12 @@ class Cache:
         before = itertools.accumulate((use.bytes for use in uses), initial=0)  # freed before each one
         return _remove_all(use for use, freed in zip(uses, before, strict=False) if freed < excess)
 
-    def _keep(self, key: str, entry: JsonObject, work: Path, binary: Path | None) -> None:
-        """Make the work folder an entry."""
+    def _keep(self, key: str, entry: JsonObject, work: Path, kept: set[Path]) -> None:
+        """Make the work folder an entry, with these of its files."""
         for file in work.iterdir():
             if file.is_dir():
                 shutil.rmtree(file)
-            elif file != binary:
+            elif file not in kept:
                 file.unlink()
         (work / _ENTRY).write_text(json.dumps(entry))
         grown = _bytes(work)

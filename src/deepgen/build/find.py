@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from deepgen.build import find_gpu, programs
+from deepgen.build import find_gpu, find_riscv, programs
 from deepgen.build.base import BuildError, BuildLimits, Toolchain
 from deepgen.build.group import Group
 from deepgen.build.programs import Tool
@@ -17,7 +17,7 @@ from deepgen.build.toolchains.c import CCompiler, gcc_or_clang, zig
 from deepgen.build.toolchains.sim import SimToolchain
 from deepgen.build.toolchains.vta import VtaToolchain
 from deepgen.folders import default_cache_folder
-from deepgen.targets import PROCESSORS, Cpu, Target, host
+from deepgen.targets import PROCESSORS, Cpu, Riscv, Target, host
 from deepgen.targets.cpu import common
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Missing, Source
 
@@ -30,7 +30,7 @@ C_COMPILERS = (
     Tool("zig", "building C kernels for any processor, on any machine", "Install it with `pip install ziglang`."),
 )
 OTHERS = (Tool("objdump", "showing a binary's instructions", "Install it with `apt-get install binutils`."),)
-TOOLS = {tool.name: tool for tool in (*C_COMPILERS, *OTHERS, *find_gpu.TOOLS)}
+TOOLS = {tool.name: tool for tool in (*C_COMPILERS, *OTHERS, *find_riscv.TOOLS, *find_gpu.TOOLS)}
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ def toolchains_for(target: Target, paths: Mapping[str, str] | None = None) -> Ca
 def _c_compiler(target: Target, given: Mapping[str, str]) -> Toolchain:
     """A compiler that builds for another kind of machine, such as gcc for its own, is passed over."""
     assert isinstance(target, Cpu), "only processors have kernels in C"
+    if isinstance(target, Riscv):
+        return find_riscv.riscv_for(target, given, _zig_cache())
     others = []
     for tool in sorted(C_COMPILERS, key=lambda tool: tool.name not in given):
         path = programs.named(tool.name, given[tool.name]) if tool.name in given else programs.search(tool.name)

@@ -55,11 +55,11 @@ def _with_suffix(name: str) -> Iterator[str]:
     yield from (path for _, path in sorted(found, key=lambda pair: -pair[0]))
 
 
-def ask(path: str, word: str) -> str:
+def ask(path: str, *words: str) -> str:
     for last in (False, False, True):
         try:
             answer = subprocess.run(
-                [path, word],
+                [path, *words],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=_ANSWER_SECONDS,

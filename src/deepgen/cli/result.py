@@ -15,7 +15,7 @@ def print_result(study: Study) -> None:
     """The winner, how it compares, and how to use it."""
     summary: dict[str, Any] = study.summary()
     winner, trials = summary["winner"], summary["trials"]
-    paragraph(f"{study.describe()} on {study.target.name}")
+    paragraph(f"{study.describe()} on {study.target.shown}")
     if winner is None:
         labelled("winner", "none: no kernel gave a correct result")
     else:
@@ -23,7 +23,7 @@ def print_result(study: Study) -> None:
         searched = f"; {seconds_text(winner['trial_seconds'])} in the search" if winner["over_default"] else ""
         labelled("", f"trial {winner['trial']}, rank {winner['rank']}, {winner['verdict']}{searched}")
         if not study.target.computes:
-            labelled("", "simulated, not measured")
+            labelled("", study.target.proxy or "simulated, not measured")
         labelled("config", config_text(winner["config"]))
         if winner.get("ties"):
             kept = "; the default wins ties" if winner["tie_broken_by"] == "default" else ""

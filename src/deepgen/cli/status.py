@@ -44,7 +44,8 @@ def _print(row: dict[str, Any], width: int) -> None:
         labelled("  state", f"{row['state']}: {row['why']}", width=width)
         return
     pid = f" as process {row['pid']}" if row["pid"] is not None else ""
-    labelled("  what", f"{row['operator']} on {row['target']}", width=width)
+    proxy = f" ({row['proxy']})" if "proxy" in row else ""
+    labelled("  what", f"{row['operator']} on {row['target']}{proxy}", width=width)
     labelled("  state", row["state"] + pid, width=width)
     done = sum(row["trials"].values())
     counts = ", ".join(f"{n} {verdict}" for verdict, n in row["trials"].items())

@@ -29,6 +29,7 @@ def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json:
         "study": str(found.folder),
         "operator": found.definition["operator"],
         "target": found.target.name,
+        **found.target.proxy_row(),
         "top": rows,
     }
     if save is not None:
@@ -39,7 +40,7 @@ def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json:
     if not rows:
         raise DeepgenError(f"{found.folder} has no correct kernel yet")
     table(
-        f"{found.describe()} on {found.target.name}",
+        f"{found.describe()} on {found.target.shown}",
         ("trial", "in search", "in finals", "rate", "config"),
         [
             (

@@ -170,7 +170,7 @@ class _Run:
             token=State(self.cluster).token_file,
         )
         for request in requests:
-            what = f"{request.operator.describe()} on {request.target.name}"
+            what = f"{request.operator.describe()} on {request.target.shown}"
             self.board.group(group.name, what=what, line="preparing")
 
             def watch(progress: Progress) -> None:

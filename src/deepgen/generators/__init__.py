@@ -28,6 +28,7 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "x86_vector_dot_gemm": f"{_TEMPLATES}.x86_dot.dot_gemm:DotGemm",
         # After vectors, too: what packs B ahead is only taken by name.
         "x86_amx_gemm_constant_b": f"{_TEMPLATES}.x86_amx_gemm.amx_gemm:AmxGemmConstant",
+        "rvv_gemm": f"{_TEMPLATES}.rvv_gemm.rvv_gemm:RvvGemm",
         "c_gemm": f"{_TEMPLATES}.c_gemm.c_gemm:CGemm",
         "sm90_gemm": f"{_TEMPLATES}.sm90_gemm.sm90_gemm:Sm90Gemm",
         "skinny_gemm": f"{_TEMPLATES}.skinny_gemm.skinny_gemm:SkinnyGemm",

@@ -41,6 +41,10 @@ def open_runner(
         from deepgen.measure.vta.runner import VtaRunner
 
         return _whole(VtaRunner(task), task, toolchains)
+    if task.target.runner == "riscv":
+        from deepgen.measure.riscv.runner import RiscvRunner
+
+        return _whole(RiscvRunner(task, cache=cache, toolchains=toolchains, arrays=arrays), task, toolchains)
     from deepgen.measure.supervisor import Supervisor
 
     device_for(task.target)  # raises where there is none

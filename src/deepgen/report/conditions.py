@@ -34,6 +34,10 @@ _WORDS: Mapping[str, str] = {
     "late_samples": "samples in which the GPU waited for the host",
     "reference": "where the reference was computed",
     "simulated": "simulated, not measured",
+    "proxy": "in place of times",
+    "costs": "table of costs",
+    "instructions": "instructions",
+    "cycles": "instructions, weighted by the table",
     "recorded": "recorded elsewhere",
     "confirmed": "confirmed by a second measurement",
 }

@@ -15,6 +15,7 @@ from deepgen.targets.cuda import Cuda
 from deepgen.targets.gpu import Gpu
 from deepgen.targets.hip import Hip
 from deepgen.targets.kinds import KINDS, Kind
+from deepgen.targets.riscv import Riscv
 from deepgen.targets.sim import Sim
 from deepgen.targets.vta import Vta
 from deepgen.targets.x86 import X86
@@ -114,6 +115,7 @@ __all__ = [
     "Gpu",
     "Hip",
     "Kind",
+    "Riscv",
     "Sim",
     "Target",
     "Vta",

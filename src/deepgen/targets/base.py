@@ -16,8 +16,9 @@ class Target:
     """
 
     languages: ClassVar[tuple[str, ...]] = ()  # that its kernels are written in; our own helpers use the first
-    runner: ClassVar[str] = ""  # how its kernels are measured: cpu, gpu, sim or vta
+    runner: ClassVar[str] = ""  # how its kernels are measured: cpu, gpu, riscv, sim or vta
     computes: ClassVar[bool] = True  # whether its kernels give results, so that they can be called
+    proxy: ClassVar[str] = ""  # what stands where others have times, in words; empty: times are measured
     shares_cores_with_builds: ClassVar[bool] = False  # so that builds are paused while a kernel is timed
 
     name: str  # kind:arch, such as x86:native
@@ -30,6 +31,15 @@ class Target:
     def device_kind(self) -> str:
         """Devices with the same value give the same times, so they may share a study."""
         return self.name
+
+    @property
+    def shown(self) -> str:
+        """Its name as a heading of times and rates, with what these are where they are not measured."""
+        return f"{self.name} ({self.proxy})" if self.proxy else self.name
+
+    def proxy_row(self) -> JsonObject:
+        """The same among facts that programs read; nothing where times are measured."""
+        return {"proxy": self.proxy} if self.proxy else {}
 
     @property
     def bandwidth(self) -> float | None:

@@ -12,6 +12,7 @@ from deepgen.targets.base import Target
 from deepgen.targets.cpu import narrowed
 from deepgen.targets.cuda import Cuda, parse_cuda
 from deepgen.targets.hip import Hip, parse_hip
+from deepgen.targets.riscv import Riscv, parse_riscv
 from deepgen.targets.sim import Sim, parse_sim
 from deepgen.targets.vta import Vta, parse_vta
 from deepgen.targets.x86 import X86
@@ -43,6 +44,10 @@ def hip() -> Kind:
     return Kind(parse_hip, Hip.from_json, host.hip)
 
 
+def riscv() -> Kind:
+    return Kind(parse_riscv, Riscv.from_json)
+
+
 def sim() -> Kind:
     return Kind(parse_sim, Sim.from_json)
 
@@ -54,5 +59,5 @@ def vta() -> Kind:
 KINDS: Registry[Callable[[], Kind]] = Registry(
     "deepgen.targets",
     "kind of target",
-    {name: f"deepgen.targets.kinds:{name}" for name in ("x86", "arm", "cuda", "hip", "sim", "vta")},
+    {name: f"deepgen.targets.kinds:{name}" for name in ("x86", "arm", "riscv", "cuda", "hip", "sim", "vta")},
 )

@@ -46,12 +46,12 @@ class Best:
         return load(stored.kernel, study.operator, study.target, stored.binary, stored.plan, requires)
 
     def __repr__(self) -> str:
-        return f"<deepgen winner of {self.study.describe()} on {self.study.target.name}: {self._speed()}>"
+        return f"<deepgen winner of {self.study.describe()} on {self.study.target.shown}: {self._speed()}>"
 
     def _repr_html_(self) -> str:
         facts = {
             "operator": self.study.describe(),
-            "target": self.study.target.name,
+            "target": self.study.target.shown,
             "speed": self._speed(),
             "config": ", ".join(f"{knob}={value}" for knob, value in self.trial.config.items()),
             "folder": str(self.study.folder),

@@ -30,6 +30,7 @@ _STUBS = {
     "deepgen.tuning": "",
     "deepgen.space": "from deepgen.space.parse import parse\n",
 }
+_BUILT_THERE = ("measure/riscv/count.c",)  # for the machine that a bundle runs on, which need not be like this one
 START = "run.py"
 _PLACE = re.compile(r"deepgen(\.\w+)+:\w+")
 
@@ -77,7 +78,7 @@ def write(
 def travelling() -> dict[str, bytes]:
     """The source files that go along, by their path in the bundle."""
     root = Path(deepgen.__file__).parent
-    texts: dict[str, bytes] = {}
+    texts = {f"deepgen/{name}": (root / name).read_bytes() for name in _BUILT_THERE}
     waiting = list(_ENTRIES)
     seen: set[str] = set()
     while waiting:

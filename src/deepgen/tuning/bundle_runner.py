@@ -206,7 +206,7 @@ def _device(task: Task) -> tuple[str, float | None]:
     model, tuned_on = getattr(found, "model", target.name), getattr(target, "model", target.name)
     if target.runner == "cpu" and target.name == found.name and model != tuned_on:
         raise _not_here(target, f"they were built for {tuned_on}, and this is {model}")
-    return model, found.peak(arithmetic(task.operator))
+    return f"{model} ({target.proxy})" if target.proxy else model, found.peak(arithmetic(task.operator))
 
 
 def _not_here(target: Target, why: str) -> Missing:

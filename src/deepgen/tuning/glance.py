@@ -43,6 +43,7 @@ def _glance(folder: Path, *, whole: bool) -> JsonObject:
         "pid": pid,
         "operator": described(shapes),
         "target": target.name,
+        **target.proxy_row(),
         "trials": sorted_verdicts(shapes[0], tally),
         "budget": budget.get("trials"),
         "best": winner(shapes, target, tally),

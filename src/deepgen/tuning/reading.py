@@ -56,6 +56,7 @@ class Reading:
             "operator": study.definition["operator"],
             **({"also": study.definition["also"]} if "also" in study.definition else {}),
             "target": study.target.name,
+            **study.target.proxy_row(),
             "trials": sorted_verdicts(study.about, self.tally),
             "winner": best,
             "baselines": [

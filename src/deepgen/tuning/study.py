@@ -105,7 +105,7 @@ class Study:
 
     def _told(self) -> dict[str, str]:
         """A short summary for people. Never fails: debuggers call it too."""
-        facts = {"operator": self.describe(), "target": self.target.name}
+        facts = {"operator": self.describe(), "target": self.target.shown}
         try:
             summary: dict[str, Any] = self.summary()
         except (DeepgenError, OSError) as error:

@@ -44,7 +44,7 @@ def watching(title: str, *, quiet: bool) -> Iterator[Watch]:
 def title_of(request: Request) -> str:
     """What a run is about, in one line."""
     more = f" and {len(request.also)} more" if request.also else ""
-    return f"{request.operator.describe()}{more} on {request.target.name}"
+    return f"{request.operator.describe()}{more} on {request.target.shown}"
 
 
 def in_notebook() -> bool:

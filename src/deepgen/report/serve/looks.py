@@ -104,7 +104,7 @@ def _row(told: Mapping[str, Any], trials: Trials | None) -> JsonObject:
         "why": told.get("damage"),
         "pid": pid,
         "what": told["operator"],
-        "target": told["target"],
+        "target": told["target"] + (f" ({told['proxy']})" if "proxy" in told else ""),
         "done": sum(told["trials"].values()),
         "budget": told["budget"],
         "verdicts": told["trials"],

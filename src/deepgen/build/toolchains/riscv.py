@@ -1,0 +1,133 @@
+"""Cross compilers for RISC-V: clang, zig and gcc. A kernel becomes a static program with our runner in C.
+
+The kernel's assembly is kept beside the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from deepgen.build import elf
+from deepgen.build.base import BuildLimits, Built, Recipe
+from deepgen.build.board import calls
+from deepgen.build.group import Group
+from deepgen.build.toolchains import names
+from deepgen.build.toolchains.judge import failed, run_judged
+from deepgen.build.toolchains.sources import write_sources
+from deepgen.targets import Riscv, Target
+from deepgen.vocabulary import BadInput, Json, Kernel, digest
+
+ASSEMBLY = "kernel.s"  # beside the program
+_BINARY = "kernel.riscv"
+_OBJECT = "kernel.o"
+_RUNNER = ("board.c", "board.h")
+_CALLS = "board_calls.c"
+
+
+@dataclass(frozen=True)
+class RiscvCompiler:
+    """One compiler that builds for RISC-V on this machine. `command` starts it."""
+
+    name: str
+    version: str
+    path: str
+    command: tuple[str, ...]
+    identity: str  # the compiler's own description
+    link: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def id(self) -> str:
+        made = [self.identity, list(self.command[1:]), list(self.link), *_runner().values()]
+        return f"{self.name}-{self.version}-{digest(made, 16)}"
+
+    def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
+        if strange := names.expressions(kernel):
+            raise failed(self.name, f'cannot call {strange[0]} from C: name it in extern "C"', "")
+        write_sources(kernel, folder)
+        for name, text in {**_runner(), _CALLS: calls.source(kernel)}.items():
+            (folder / name).write_text(text)
+        env = {key: value.replace("{folder}", str(folder)) for key, value in self.env}
+        log, seconds = "", 0.0
+        for argv in self._commands(kernel, target):
+            finished = run_judged(self.name, argv, folder, limits, group, env)
+            log, seconds = log + finished.log, seconds + finished.cpu_seconds
+        try:
+            facts: dict[str, Json] = {
+                "code_bytes": elf.code_bytes((folder / _OBJECT).read_bytes()),
+                "program_bytes": (folder / _BINARY).stat().st_size,
+                "cpu_seconds": round(seconds, 3),
+            }
+        except (OSError, ValueError) as error:
+            raise failed(self.name, f"reported success but wrote no program ({error})", log) from None
+        return Built(_BINARY, "riscv", facts, log, beside=(ASSEMBLY,))
+
+    def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
+        write_sources(kernel, folder)
+        with Group() as group:
+            run_judged(self.name, self._commands(kernel, target)[0], folder, BuildLimits(), group, dict(self.env))
+        return (folder / ASSEMBLY).read_text(errors="replace")
+
+    def recipe(self, kernel: Kernel, target: Target) -> Recipe:
+        return Recipe(self._commands(kernel, target)[0])
+
+    def _commands(self, kernel: Kernel, target: Target) -> tuple[tuple[str, ...], ...]:
+        """To assembly, to an object, to a program. The kernel's flags are for its own text alone."""
+        if not isinstance(target, Riscv):
+            raise BadInput(f"{self.path} builds no kernels for {target.name}", allowed="riscv targets")
+        machine = _machine(self.name, target)
+        compiled = ("-O3", *machine, "-S", "-o", ASSEMBLY, kernel.sources[0].name, *_compiled(kernel))
+        linked = (
+            "-O1",
+            "-s",
+            *machine,
+            "-static",
+            *self.link,
+            "-o",
+            _BINARY,
+            _RUNNER[0],
+            _CALLS,
+            _OBJECT,
+            "-pthread",
+            "-lm",
+        )
+        return (
+            (*self.command, *compiled),
+            (*self.command, *machine, "-c", "-o", _OBJECT, ASSEMBLY),
+            (*self.command, *linked),
+        )
+
+
+def clang(name: str, path: str, version: str, identity: str) -> RiscvCompiler:
+    """It needs the C library of a cross gcc, and lld."""
+    command = (path, "--target=riscv64-linux-gnu")
+    return RiscvCompiler(name, version, path, command, identity, link=("-fuse-ld=lld",))
+
+
+def gcc(name: str, path: str, version: str, identity: str) -> RiscvCompiler:
+    return RiscvCompiler(name, version, path, (path,), identity)
+
+
+def zig(path: str, version: str, cache: str) -> RiscvCompiler:
+    """It brings its own C library."""
+    command = (path, "cc", "-target", "riscv64-linux-musl", "-fno-sanitize=undefined", "-g0")
+    env = (("ZIG_GLOBAL_CACHE_DIR", cache), ("ZIG_LOCAL_CACHE_DIR", "{folder}/zig-cache"))
+    return RiscvCompiler("zig", version, path, command, f"zig {version}", env=env)
+
+
+def _machine(name: str, target: Riscv) -> tuple[str, ...]:
+    if name == "zig":
+        features = "".join(f"+{feature}" for feature in target.march.split("_")[1:])
+        return (f"-mcpu=baseline_rv64+v{features}",)
+    return (f"-march={target.march}", "-mabi=lp64d")
+
+
+def _compiled(kernel: Kernel) -> tuple[str, ...]:
+    return tuple(flag for flag in kernel.flags if not flag.startswith("-l"))
+
+
+def _runner() -> dict[str, str]:
+    folder = resources.files("deepgen.build.board")
+    return {name: (folder / name).read_text() for name in _RUNNER}

@@ -1,0 +1,97 @@
+"""RISC-V targets: an architecture string such as rv64gcv_zvl256b, or a board by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from deepgen.targets.base import Target
+from deepgen.targets.cpu import Cpu
+from deepgen.targets.riscv.boards import BOARDS
+from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.json import JsonObject
+
+_BASE = "rv64gcv"
+_LENGTHS = {f"zvl{bits}b": bits for bits in (128, 256, 512, 1024)}
+_OPTIONAL = ("zvfh", "zvfbfwma")
+_MHZ = 1000  # of an architecture without a board, so that a cycle of its costs is a nanosecond
+
+
+@dataclass(frozen=True)
+class Riscv(Cpu):
+    """One core of a 64-bit RISC-V processor with vectors. Elsewhere than on such a processor qemu runs its kernels."""
+
+    runner: ClassVar[str] = "riscv"
+    computes: ClassVar[bool] = False  # its kernels cannot be called from this machine's processes
+    shares_cores_with_builds: ClassVar[bool] = False  # instructions are counted, which nothing disturbs
+    proxy: ClassVar[str] = "weighted instruction counts under qemu, not times"
+    own_kind: ClassVar[str] = "riscv"
+    machine: ClassVar[str] = "riscv64"
+    family: ClassVar[str] = "64-bit RISC-V with vectors"
+    features: ClassVar[tuple[str, ...]] = ("v", *_LENGTHS, *_OPTIONAL)
+    arches: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    vlen: int = 128  # bits of a vector register; code for it also runs where registers are longer
+    mhz: int = _MHZ
+    costs: str = "lmul"  # the table that weights counts of instructions
+
+    @property
+    def vector_bytes(self) -> int:
+        return self.vlen // 8
+
+    @property
+    def vector_registers(self) -> int:
+        return 32
+
+    @property
+    def march(self) -> str:
+        """The architecture as compilers are told."""
+        return "_".join((_BASE, *(feature for feature in self.isa if feature != "v")))
+
+    def runs_on(self, found: Target) -> bool:
+        return isinstance(found, Riscv) and found.vlen >= self.vlen and set(self._optional()) <= set(found.isa)
+
+    def build_facts(self) -> JsonObject:
+        return {"name": self.name, "march": self.march}
+
+    def describe(self) -> str:
+        return f"{self.name}: {self.model}, {self.vlen}-bit vectors, costs {self.costs}: {self.proxy}"
+
+    def _optional(self) -> tuple[str, ...]:
+        return tuple(feature for feature in self.isa if feature in _OPTIONAL)
+
+
+def parse_riscv(arch: str) -> Riscv:
+    """The target of an architecture string or a board's name."""
+    if board := BOARDS.get(arch):
+        return Riscv(
+            name=f"riscv:{arch}",
+            model=board.model,
+            isa=("v", f"zvl{board.vlen}b", *board.extensions),
+            cores=1,  # what qemu can tell of: counts of several cores are not a time
+            l1d_bytes=board.l1d_bytes,
+            l2_bytes=board.l2_bytes,
+            l3_bytes=board.l3_bytes,
+            vlen=board.vlen,
+            mhz=board.mhz,
+            costs=board.costs,
+        )
+    base, *extensions = arch.split("_")
+    lengths = [word for word in extensions if word in _LENGTHS]
+    if base != _BASE or len(lengths) != 1 or not set(extensions) <= {*_LENGTHS, *_OPTIONAL}:
+        names = [f"riscv:{_BASE}_{length}" for length in _LENGTHS] + [f"riscv:{board}" for board in BOARDS]
+        allowed = ", ".join(names) + f"; after an architecture also {' or '.join(f'_{word}' for word in _OPTIONAL)}"
+        raise BadInput(f"unknown target riscv:{arch}", allowed=allowed)
+    optional = tuple(word for word in _OPTIONAL if word in extensions)
+    return Riscv(
+        name="_".join((f"riscv:{_BASE}", lengths[0], *optional)),
+        model=f"a {_BASE} core",
+        isa=("v", lengths[0], *optional),
+        cores=1,
+        # Those of small cores of today, such as the X60.
+        l1d_bytes=32 << 10,
+        l2_bytes=512 << 10,
+        l3_bytes=0,
+        vlen=_LENGTHS[lengths[0]],
+    )
