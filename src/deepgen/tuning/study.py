@@ -414,5 +414,11 @@ def keep_winner(planned: Plan, request: Request, session: Session, finals: JsonO
     for row in rows:
         if isinstance(row, dict) and row["trial"] == winner and isinstance(row["config"], dict):
             kernel = planned.emit(request, row["config"])
-            about = {"operator": request.operator.to_json(), "config": row["config"], "target": request.target.name}
-            write_winner(planned.folder / WINNER, kernel, session.build(kernel), json.dumps(about, indent=2))
+            artifact = session.build(kernel)
+            about = {
+                "operator": request.operator.to_json(),
+                "config": row["config"],
+                "target": request.target.name,
+                "toolchain": artifact.toolchain,
+            }
+            write_winner(planned.folder / WINNER, kernel, artifact, json.dumps(about, indent=2))
