@@ -21,6 +21,7 @@ from deepgen.tuning.text import counted, seconds_text
 from deepgen.vocabulary import DeepgenError
 
 EXACT, NEIGHBOUR, VENDOR, NONE = "exact", "neighbour", "vendor", "none"
+FAR = 3.0  # octaves from every tuned shape of a kernel: beyond this its time is anybody's guess
 Called: TypeAlias = "Loaded | VendorKernel"
 
 
@@ -93,6 +94,13 @@ def choose(content: Content, operator: Operator, target: Target) -> Choice:
     considered += [Considered(name, value) for name, value in rivals.items()]
     ordered = tuple(sorted(considered, key=lambda one: (one.seconds is None, one.seconds)))
     told = "measured at this shape" if exact else f"predicted from {counted(len(known), 'tuned shape')}"
+    away = predict.distance(_nearest(best, operator), operator)
+    if away > FAR and able:
+        reason = f"no tuned shape is near: {_nearest(best, operator).describe()} is {away:.1f} octaves away"
+        name = vendor or able[0]
+        return Choice(
+            operator, target, VENDOR, None, name, rivals.get(name), f"{reason}; {name} serves instead", ordered
+        )
     if vendor is not None and _is_behind(best, operator, vendor, seconds, rivals[vendor]):
         both = f"{seconds_text(rivals[vendor])} beside {seconds_text(seconds)} of ours"
         reason = f"{vendor} is faster, {told}: {both}"
