@@ -175,6 +175,46 @@ def why(
         table("considered", ("time", "name", "why not"), rows, right=("time",))
 
 
+@app.command("export")
+def export(
+    c: Annotated[
+        Path | None,
+        typer.Option(
+            "--c", metavar="DIR", help="Write a C library with CMake and pkg-config files.", show_default=False
+        ),
+    ] = None,
+    wheel: Annotated[
+        Path | None, typer.Option("--wheel", metavar="DIR", help="Write a Python wheel.", show_default=False)
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="The name of the library or the package.")] = "deepgen_kernels",
+    library: Folder = DEFAULT,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Ship a library: for C and C++ (--c DIR), or as a Python package that needs no compiler (--wheel DIR)."""
+    from deepgen.cli.output import print_json, shown
+    from deepgen.libraries.c.export import export as write_c
+    from deepgen.libraries.c.wheel import write_wheel
+    from deepgen.view.text import note
+    from deepgen.vocabulary.errors import BadInput
+
+    if (c is None) == (wheel is None):
+        raise BadInput("export needs one form", allowed="--c DIR or --wheel DIR")
+    opened = _there(library, trust)
+    if wheel is not None:
+        path, exported = write_wheel(opened, wheel, name)
+    else:
+        assert c is not None
+        path, exported = c, write_c(opened, c, name)
+    for entry, reason in exported.skipped.items():
+        note(f"note: {entry} is left out: {reason}")
+    functions = [function.name for function in exported.functions]
+    if as_json:
+        print_json({"library": str(library), "written": str(path), "functions": functions, "skipped": exported.skipped})
+        return
+    print(f"{shown(path)}: {', '.join(functions)}")
+
+
 def _choice_told(choice: Choice) -> dict[str, Any]:
     return {
         "operator": choice.operator.to_json(),

@@ -100,26 +100,25 @@ def time_across(library: Library, *, say: Callable[[str], None] = lambda text: N
     shapes = {}
     for entry in here:
         for timed in entry.timed:
-            like = (timed.operator, entry.target.device_kind, entry.cold, entry.threads)
-            shapes[like] = entry
+            shapes[timed.operator, entry.conditions] = entry
     with opened() as runners, library.store.changing():
-        for (operator, device, cold, threads), entry in shapes.items():
+        for (operator, conditions), entry in shapes.items():
             say(f"timing all kernels at {operator.describe()}")
             alike = {
                 one.kernel_id: one
                 for one in here
-                if (one.target, one.cold, one.threads) == (entry.target, cold, threads)
+                if (one.target, one.conditions) == (entry.target, conditions)
                 and is_resized(one.operator, operator)
                 and one.serves(operator) is None
             }
             names = baselines.find(operator, entry.target)
-            task = Task(operator, entry.target, policy=Policy(cold=cold, threads=threads))
+            task = Task(operator, entry.target, policy=Policy(cold=entry.cold, threads=entry.threads))
             contenders = [_contender(library, one) for one in alike.values()] + [Contender(name) for name in names]
             measured = runners.on(task).compare(contenders, _ROUNDS, 0)
             seconds = {c.name: m.seconds for c, m in zip(contenders, measured, strict=True) if m.ok and m.seconds}
             kernels = {one.kernel_id: seconds[one.name] for one in alike.values() if one.name in seconds}
             rivals = {name: seconds[name] for name in names if name in seconds}
-            library.store.write_times(Times(operator, device, cold, threads, kernels, rivals))
+            library.store.write_times(Times(operator, *conditions, kernels, rivals))
     library.reload()
     return len(shapes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import log
 from typing import TypeAlias
@@ -12,7 +12,6 @@ from deepgen.generators.base import Modelled
 from deepgen.libraries import predict
 from deepgen.libraries.entry import Entry, is_resized
 from deepgen.libraries.store import Content
-from deepgen.libraries.times import Times
 from deepgen.libraries.vendor import VendorKernel
 from deepgen.operators import Operator
 from deepgen.runtime.loaded import Loaded
@@ -21,7 +20,6 @@ from deepgen.tuning.text import counted, seconds_text
 from deepgen.vocabulary import DeepgenError
 
 EXACT, NEIGHBOUR, VENDOR, NONE = "exact", "neighbour", "vendor", "none"
-FAR = 3.0  # octaves from every tuned shape of a kernel: beyond this its time is anybody's guess
 Called: TypeAlias = "Loaded | VendorKernel"
 
 
@@ -78,7 +76,7 @@ def choose(content: Content, operator: Operator, target: Target) -> Choice:
     able = baselines.find(operator, target)
     if not serving:
         return _without_ours(content, operator, target, alike, considered, able)
-    known = predict.points(here, _times(content, here))
+    known = predict.points(here, content.times)
     expected = predict.predict(operator, serving, known, model_of)
     measured = next((point for point in known if point.operator == operator), predict.Point(operator, {}, {}))
     times = {entry.name: measured.kernels.get(entry.kernel_id) for entry in serving}
@@ -95,7 +93,7 @@ def choose(content: Content, operator: Operator, target: Target) -> Choice:
     ordered = tuple(sorted(considered, key=lambda one: (one.seconds is None, one.seconds)))
     told = "measured at this shape" if exact else f"predicted from {counted(len(known), 'tuned shape')}"
     away = predict.distance(_nearest(best, operator), operator)
-    if away > FAR and able:
+    if away > predict.FAR and able:
         reason = f"no tuned shape is near: {_nearest(best, operator).describe()} is {away:.1f} octaves away"
         name = vendor or able[0]
         return Choice(
@@ -130,17 +128,8 @@ def _like_conditions(entries: Sequence[Entry], target: Target) -> list[Entry]:
     pool = on_device or list(entries)
     groups: dict[tuple[str, bool, int | None], list[Entry]] = {}
     for entry in pool:
-        groups.setdefault((entry.target.device_kind, entry.cold, entry.threads), []).append(entry)
+        groups.setdefault(entry.conditions, []).append(entry)
     return max(groups.values(), key=len, default=[])
-
-
-def _times(content: Content, entries: Sequence[Entry]) -> Iterable[Times]:
-    like = {(entry.target.device_kind, entry.cold, entry.threads) for entry in entries}
-    return [
-        row
-        for row in content.times
-        if (row.device, row.cold, row.threads) in like and is_resized(entries[0].operator, row.operator)
-    ]
 
 
 def _is_behind(entry: Entry, operator: Operator, vendor: str, ours: float, theirs: float) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from deepgen import operators, targets
@@ -93,9 +94,14 @@ class Entry:
         return self.timed[0].seconds
 
     @property
+    def conditions(self) -> tuple[str, bool, int | None]:
+        """The kind of device, whether caches were cold, and threads: where these are alike, times can be compared."""
+        return self.target.device_kind, self.cold, self.threads
+
+    @cached_property
     def name(self) -> str:
         """Of its folder. Winners of one operator on like devices under like conditions share it: the faster is kept."""
-        like: list[Json] = [self.target.name, self.target.device_kind, self.cold, self.threads]
+        like: list[Json] = [self.target.name, *self.conditions]
         told: list[Json] = [timed.operator.to_json() for timed in self.timed]
         return f"{self.operator.slug()}-{self.target.name.replace(':', '_')}-{digest([told, like], 8)}"
 

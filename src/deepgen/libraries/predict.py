@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, log2, sqrt
 
-from deepgen.libraries.entry import Entry
+from deepgen.libraries.entry import Entry, is_resized
 from deepgen.libraries.times import Times
 from deepgen.operators import Operator
 from deepgen.tuning.speed import bound
 
 LOST_PER_OCTAVE = 0.03  # of the time, for each doubling of a size between a kernel's shapes and the one asked for
+FAR = 3.0  # octaves from every shape that a kernel was timed at: beyond this its time is anybody's guess
 _NEAR = 0.05  # octaves: a shape this near counts as much as any nearer one
 
 # The logarithm of a kernel's time by its family's model, up to a constant; None where there is no model.
@@ -46,8 +47,9 @@ class Predicted:
     baselines: Mapping[str, float]
 
 
-def points(entries: Iterable[Entry], times: Iterable[Times]) -> list[Point]:
+def points(entries: Sequence[Entry], times: Iterable[Times]) -> list[Point]:
     """The tuned shapes of entries that were timed under like conditions. What was timed side by side counts more."""
+    first = entries[0]
     found: dict[str, Point] = {}
     for entry in entries:
         for timed in entry.timed:
@@ -60,7 +62,7 @@ def points(entries: Iterable[Entry], times: Iterable[Times]) -> list[Point]:
     here = {entry.kernel_id for entry in entries}
     for row in times:
         known = {kernel: value for kernel, value in row.kernels.items() if kernel in here}
-        if known:
+        if known and row.conditions == first.conditions and is_resized(first.operator, row.operator):
             found[row.operator.slug()] = Point(row.operator, known, row.baselines)
     return list(found.values())
 

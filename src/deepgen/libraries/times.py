@@ -24,8 +24,13 @@ class Times:
     baselines: Mapping[str, float]
 
     @property
+    def conditions(self) -> tuple[str, bool, int | None]:
+        """As those of an entry."""
+        return self.device, self.cold, self.threads
+
+    @property
     def name(self) -> str:
-        return f"{self.operator.slug()}-{digest([self.operator.to_json(), self.device, self.cold, self.threads], 8)}"
+        return f"{self.operator.slug()}-{digest([self.operator.to_json(), *self.conditions], 8)}"
 
     def to_json(self) -> JsonObject:
         return {
