@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 import deepgen as dg
 from deepgen.libraries import Library
+from deepgen.libraries.entry import Rival
 from deepgen.tuning import Study
 
 SHAPES = ((48, 64, 32), (96, 64, 80))
@@ -42,6 +45,10 @@ def filled(tuned: list[Study], tmp_path_factory: pytest.TempPathFactory) -> Path
         library = dg.library(folder)
         for study in tuned:
             assert library.add(study) == "added"
+    for entry in library.list():  # the same choices on every machine: ours is ten times as fast as numpy
+        rivals = {name: Rival(10 * entry.seconds, 10.0, (9.0, 11.0)) for name in entry.timed[0].baselines}
+        fixed = replace(entry, timed=(replace(entry.timed[0], baselines=rivals),))
+        (library.path_of(entry) / "about.json").write_text(json.dumps(fixed.to_json()))
     return folder
 
 
