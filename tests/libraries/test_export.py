@@ -161,7 +161,7 @@ def gpu_entry(kind: str, made: Kernel, binary: Path, operator: dg.Gemm) -> tuple
     target = targets.resolve({"cuda": "cuda:sm_90a", "hip": "hip:gfx90a"}[kind])
     form = "cubin" if kind == "cuda" else "hsaco"
     timed = (Timed(operator, 1e-5, (1e-5, 1e-5), {}),)
-    entry = Entry(target, True, None, "own", {}, made.id, sha256(binary), (), timed, None, None, {})
+    entry = Entry(target, True, None, True, "own", {}, made.id, sha256(binary), (), timed, None, None, {})
     return entry, Artifact(made.id, str(binary), form, "fake", {}, 0.0, plan=made.plan)
 
 
@@ -276,7 +276,7 @@ def test_names_of_functions() -> None:
     }
     target = targets.resolve("cpu")
     entries = [
-        Entry(target, True, None, "x", {}, name, "", (), (Timed(op, 1.0, (1.0, 1.0), {}),), None, None, {})
+        Entry(target, True, None, True, "x", {}, name, "", (), (Timed(op, 1.0, (1.0, 1.0), {}),), None, None, {})
         for name, op in names.items()
     ]
     assert {function.name for function in functions_of(entries)} == set(names)

@@ -27,6 +27,10 @@ def add(
         list[str], typer.Argument(metavar="STUDY...", help="Studies, or folders that contain some.", show_default=False)
     ],
     library: Folder = DEFAULT,
+    only_winners: Annotated[
+        bool,
+        typer.Option("--only-winners", help="Add no kernel for other shapes where a winner serves its own alone."),
+    ] = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -40,7 +44,8 @@ def add(
     folders = [inside for word in studies for inside in found.studies_in(Path(word)) or [found.find(word, current)]]
     became = {}
     for folder in folders:
-        became[folder.name] = opened.add(found.open_study(str(folder), current, trust=trust))
+        study = found.open_study(str(folder), current, trust=trust)
+        became[folder.name] = opened.add(study, general=not only_winners)
     if as_json:
         print_json({"library": str(library), "studies": became})
         return

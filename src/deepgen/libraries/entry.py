@@ -75,6 +75,7 @@ class Entry:
     target: Target
     cold: bool  # whether caches were cold when it was timed
     threads: int | None  # that kernels and baselines were limited to
+    general: bool  # whether it serves other shapes than those that it was timed at
     family: str
     config: Mapping[str, Any]
     kernel_id: str
@@ -100,8 +101,8 @@ class Entry:
 
     @cached_property
     def name(self) -> str:
-        """Of its folder. Winners of one operator on like devices under like conditions share it: the faster is kept."""
-        like: list[Json] = [self.target.name, *self.conditions]
+        """Of its folder. Like winners of one operator under like conditions share it: the faster is kept."""
+        like: list[Json] = [self.target.name, *self.conditions, self.general]
         told: list[Json] = [timed.operator.to_json() for timed in self.timed]
         return f"{self.operator.slug()}-{self.target.name.replace(':', '_')}-{digest([told, like], 8)}"
 
@@ -122,6 +123,7 @@ class Entry:
             "target": self.target.to_json(),
             "cold": self.cold,
             "threads": self.threads,
+            "general": self.general,
             "family": self.family,
             "config": dict(self.config),
             "kernel": self.kernel_id,
@@ -142,6 +144,7 @@ class Entry:
             target=targets.from_json(data["target"]),
             cold=bool(data["cold"]),
             threads=None if data["threads"] is None else int(data["threads"]),
+            general=bool(data["general"]),
             family=str(data["family"]),
             config=dict(data["config"]),
             kernel_id=str(data["kernel"]),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deepgen import targets
-from deepgen.libraries.adding import entry_of
+from deepgen.libraries.adding import entry_of, general_of
 from deepgen.libraries.choice import Called, Choice, choose
 from deepgen.libraries.entry import Entry
 from deepgen.libraries.store import ENTRIES, Content, Store
@@ -49,14 +49,21 @@ class Library:
         self._choices: dict[tuple[Operator, str | Target | None], Choice] = {}
         self._loaded: dict[tuple[str, Operator], Loaded] = {}
 
-    def add(self, study: Study | str | Path) -> str:
-        """Add the winner of a study: `added`, or `replaced` or `kept` where one was known under like conditions."""
+    def add(self, study: Study | str | Path, *, general: bool = True) -> str:
+        """Add the winner of a study: `added`, or `replaced` or `kept` where one was known under like conditions.
+
+        Some winners are made for their own shape alone. Then the fastest kernel of the study that serves other shapes
+        is added too, after it was verified and timed as a winner is, unless `general` is False.
+        """
         study = study if isinstance(study, Study) else Study.open(study, trust=self.trusted)
-        entry, kernel, artifact = entry_of(study)
+        winner = entry_of(study)
+        twin = general_of(study) if general else None
         with self._store.changing():
-            became = self._became(entry, self._store.read())
-            if became != KEPT:
-                self._store.write(entry, kernel, artifact)
+            content = self._store.read()
+            became = self._became(winner[0], content)
+            for entry, kernel, artifact in filter(None, (winner, twin)):
+                if self._became(entry, content) != KEPT:
+                    self._store.write(entry, kernel, artifact)
         self.reload()
         return became
 

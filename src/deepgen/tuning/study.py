@@ -327,9 +327,13 @@ class Study:
             "so its source cannot be shown; tune again"
         )
 
-    def serves_only(self) -> tuple[tuple[str, str], ...]:
-        """What a shape must satisfy beyond the winner's own requirements, and why: it was wrong at another shape."""
-        serves = (self.finals() or {}).get("serves") or {}
+    def serves_only(self, finals: Mapping[str, Any] | None = None) -> tuple[tuple[str, str], ...]:
+        """What a shape must satisfy beyond the winner's own requirements, and why: it was wrong at another shape.
+
+        `finals`, if the caller has them, are those that the kernel won.
+        """
+        known = (self.finals() if finals is None else finals) or {}
+        serves = known.get("serves") or {}
         dense = self._dense_only(serves["dense"]) if serves.get("dense") else ()
         if not serves.get("only"):
             return dense
