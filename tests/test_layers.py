@@ -20,7 +20,7 @@ ORDER = (
     ("measure",),
     ("engines", "search"),
     ("tuning",),
-    ("view", "analysis"),
+    ("view", "analysis", "libraries"),
     ("report",),
     ("api", "cluster", "extend"),
     ("compat", "triton"),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from deepgen.api import tune
     from deepgen.engines import LocalEngine
     from deepgen.generators.kernels import constant, inout, input, kernel, launch, output, scalar, texture, workspace
+    from deepgen.libraries import library
     from deepgen.operators import Conv2d, Gemm, Softmax, conv2d, gemm, softmax
     from deepgen.operators.expr.builder import compute, expression, reduce_axis, scan, tensor
     from deepgen.operators.expr.functions import (
@@ -60,6 +61,7 @@ _WHERE = {
     "scalar": "deepgen.generators.kernels",
     "texture": "deepgen.generators.kernels",
     "workspace": "deepgen.generators.kernels",
+    "library": "deepgen.libraries",
     "Conv2d": "deepgen.operators",
     "conv2d": "deepgen.operators",
     "Gemm": "deepgen.operators",
@@ -140,6 +142,7 @@ __all__ = [
     "input",
     "kernel",
     "launch",
+    "library",
     "log",
     "max",
     "maximum",

@@ -46,7 +46,17 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
 }
 int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = 1ull << 30; return 0; }
 int cuDevicePrimaryCtxRetain(void** context, int device) { *context = (void*)1; return 0; }
-int cuCtxSetCurrent(void* context) { return 0; }
+static _Thread_local void* current;
+int cuCtxSetCurrent(void* context) { current = context; return 0; }
+int cuCtxGetCurrent(void** context) { *context = current; return 0; }
+int cuCtxGetDevice(int* device) { *device = 0; return current ? 0 : 201; }
+// A tensor map holds what a kernel of these tests needs: the address, and the sizes and strides of two dimensions.
+int cuTensorMapEncodeTiled(u64* map, int type, unsigned rank, void* address, const u64* sizes, const u64* strides,
+                           const unsigned* box) {
+    if ((uintptr_t)map % 64 || rank != 2) return 1;
+    map[0] = (u64)address, map[1] = sizes[0], map[2] = sizes[1], map[3] = strides[0], map[4] = box[0], map[5] = type;
+    return 0;
+}
 int cuMemAlloc_v2(void** out, size_t size) {
     TRY;
     if (size > (4ull << 30)) return 2;

@@ -29,6 +29,7 @@ from deepgen.cli import (
     doctor,
     export,
     import_results,
+    library,
     replay,
     report,
     resume,
@@ -66,7 +67,7 @@ _COMMANDS: Mapping[str, Callable[..., None]] = {
     "clean": clean.clean,
 }
 _OF_OPERATORS = ("tune", "space", "build")
-_GROUPS: Mapping[str, typer.Typer] = {"bundle": bundle.app, "cluster": cluster.app}
+_GROUPS: Mapping[str, typer.Typer] = {"bundle": bundle.app, "cluster": cluster.app, "library": library.app}
 
 
 @dataclass

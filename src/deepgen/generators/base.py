@@ -42,6 +42,15 @@ class Yielding(Protocol):
 
 
 @runtime_checkable
+class Modelled(Protocol):
+    """What a family has beside, if it knows how the time of a kernel changes with the shape."""
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        """Roughly what a run takes; only its ratios between shapes and configs count. None: there is no telling."""
+        ...
+
+
+@runtime_checkable
 class Scheduled(Protocol):
     """What a family has beside, if its kernels are made by schedules: how one comes about, as text for people."""
 

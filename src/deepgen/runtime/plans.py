@@ -97,11 +97,15 @@ def names_of(plan: LaunchPlan) -> frozenset[str]:
 def check_shape(kernel: Kernel, scalars: Scalars) -> None:
     """Raises BadInput with the requirement's words when the kernel does not serve these sizes and strides."""
     for expression, words in kernel.requirements:
-        requirement = _parsed(expression)
-        if not requirement.evaluate(scalars):
-            read = requirement.knobs()
+        if not holds(expression, scalars):
+            read = _parsed(expression).knobs()
             told = ", ".join(f"{name}={value}" for name, value in scalars.items() if name in read)
             raise BadInput(f"kernel {kernel.name} does not serve {told}", allowed=words)
+
+
+def holds(expression: str, scalars: Scalars) -> bool:
+    """Whether sizes and strides meet a requirement."""
+    return bool(_parsed(expression).evaluate(scalars))
 
 
 def _names(values: Iterable[int | float | str]) -> frozenset[str]:

@@ -36,6 +36,25 @@ class Descriptor:
     slot: Any
 
 
+@dataclass(frozen=True)
+class Codes:
+    """What the driver calls the format of a tensor and the options of its tensor map."""
+
+    element: int
+    swizzle: int
+    l2: int
+
+
+def codes(arg: DescriptorArg, element: str) -> Codes:
+    """Raises BadInput for a spec that no tensor map has."""
+    spec = arg.spec
+    swizzle, l2 = _SWIZZLES.get(spec.swizzle or "none"), _PROMOTIONS.get(spec.l2 or "128")
+    if swizzle is None or l2 is None:
+        allowed = f"swizzle {', '.join(_SWIZZLES)}; l2 {', '.join(_PROMOTIONS)}"
+        raise BadInput(f"the tensor map of {arg.tensor} has {spec.to_json()}", allowed=allowed)
+    return Codes(_TYPES[element], swizzle, l2)
+
+
 class _Slot:
     """Stands where a tensor's address would: setting `value` encodes the descriptor again."""
 
@@ -65,10 +84,7 @@ def encode(
     if driver.api.kind != CUDA.kind:
         raise BadInput(f"a tensor map of {arg.tensor}", allowed="tensor maps exist on NVIDIA GPUs only")
     spec = arg.spec
-    swizzle, l2 = _SWIZZLES.get(spec.swizzle or "none"), _PROMOTIONS.get(spec.l2 or "128")
-    if swizzle is None or l2 is None:
-        allowed = f"swizzle {', '.join(_SWIZZLES)}; l2 {', '.join(_PROMOTIONS)}"
-        raise BadInput(f"the tensor map of {arg.tensor} has {spec.to_json()}", allowed=allowed)
+    known = codes(arg, element)
     box = _numbers(spec.box, scalars)
     sizes = _numbers(spec.sizes, scalars) if spec.sizes is not None else [*reversed(shape)]
     width = dtype(element).bytes
@@ -80,15 +96,15 @@ def encode(
         driver,
         storage,
         (
-            _TYPES[element],
+            known.element,
             rank,
             (ctypes.c_uint64 * rank)(*sizes),
             (ctypes.c_uint64 * max(1, rank - 1))(*strides),
             (ctypes.c_uint32 * rank)(*box),
             (ctypes.c_uint32 * rank)(*[1] * rank),
             0,
-            swizzle,
-            l2,
+            known.swizzle,
+            known.l2,
             0,
         ),
     )

@@ -327,9 +327,13 @@ class Study:
             "so its source cannot be shown; tune again"
         )
 
-    def serves_only(self) -> tuple[tuple[str, str], ...]:
-        """What a shape must satisfy beyond the winner's own requirements, and why: it was wrong at another shape."""
-        serves = (self.finals() or {}).get("serves") or {}
+    def serves_only(self, finals: Mapping[str, Any] | None = None) -> tuple[tuple[str, str], ...]:
+        """What a shape must satisfy beyond the winner's own requirements, and why: it was wrong at another shape.
+
+        `finals`, if the caller has them, are those that the kernel won.
+        """
+        known = (self.finals() if finals is None else finals) or {}
+        serves = known.get("serves") or {}
         dense = self._dense_only(serves["dense"]) if serves.get("dense") else ()
         if not serves.get("only"):
             return dense
@@ -414,5 +418,11 @@ def keep_winner(planned: Plan, request: Request, session: Session, finals: JsonO
     for row in rows:
         if isinstance(row, dict) and row["trial"] == winner and isinstance(row["config"], dict):
             kernel = planned.emit(request, row["config"])
-            about = {"operator": request.operator.to_json(), "config": row["config"], "target": request.target.name}
-            write_winner(planned.folder / WINNER, kernel, session.build(kernel), json.dumps(about, indent=2))
+            artifact = session.build(kernel)
+            about = {
+                "operator": request.operator.to_json(),
+                "config": row["config"],
+                "target": request.target.name,
+                "toolchain": artifact.toolchain,
+            }
+            write_winner(planned.folder / WINNER, kernel, artifact, json.dumps(about, indent=2))

@@ -12,8 +12,8 @@ from deepgen.tuning import trust
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, LaunchPlan, foreign
 from deepgen.vocabulary.kernel import plan_from_json, plan_to_json
 
-_KERNEL, _ABOUT, _HASH, _SIGNATURE = "kernel.json", "about.json", "binary.sha256", "signature"
-_PLAN = "plan.json"
+ABOUT = "about.json"
+_KERNEL, _PLAN, _HASH, _SIGNATURE = "kernel.json", "plan.json", "binary.sha256", "signature"
 _MOST_LINE = 4096  # bytes of the small files
 _MOST_BINARY = 1 << 30
 
@@ -26,6 +26,7 @@ class Stored:
     binary: Path | None
     plan: LaunchPlan | None  # as the build completed it
     own: bool  # whether this user's deepgen wrote both
+    sha256: str  # that the binary must have
 
 
 def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -> None:
@@ -39,13 +40,13 @@ def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -
     write_sources(kernel, fresh)
     binary = fresh / f"kernel.{artifact.format}"
     shutil.copyfile(artifact.binary, binary)
-    (fresh / _HASH).write_text(f"{_sha256(binary)}  {binary.name}\n")
-    if (signature := trust.sign(_signed(kernel, _sha256(binary), artifact.plan))) is not None:
+    (fresh / _HASH).write_text(f"{sha256(binary)}  {binary.name}\n")
+    if (signature := trust.sign(_signed(kernel, sha256(binary), artifact.plan))) is not None:
         (fresh / _SIGNATURE).write_text(signature)
     (fresh / _KERNEL).write_text(json.dumps(kernel.to_json()))
     if artifact.plan is not None:
         (fresh / _PLAN).write_text(json.dumps(plan_to_json(artifact.plan)))
-    (fresh / _ABOUT).write_text(about)
+    (fresh / ABOUT).write_text(about)
     shutil.rmtree(folder, ignore_errors=True)
     fresh.replace(folder)
 
@@ -53,14 +54,20 @@ def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -
 def read_winner(folder: Path) -> Stored | None:
     """The stored winner; None if there is none or it is damaged. A binary that was changed is not used."""
     try:
-        kernel, plan = _kernel(folder)
-        expected, name = foreign.read_bytes(folder / _HASH, most=_MOST_LINE, plain=True).decode().split()
-        binary = folder / Path(name).name
-        good = binary.is_file() and binary.stat().st_size <= _MOST_BINARY and _sha256(binary) == expected
-    except (DeepgenError, OSError, ValueError):
+        return stored_winner(folder)
+    except (DeepgenError, OSError):
         return None  # it is emitted and built again, and checked by its hash
+
+
+def stored_winner(folder: Path) -> Stored:
+    """The stored winner. Raises BadInput, which says what is damaged; a binary that was changed is left out."""
+    kernel, plan = _kernel(folder)
+    with foreign.shaped(str(folder / _HASH), "is not a checksum"):
+        expected, name = foreign.read_bytes(folder / _HASH, most=_MOST_LINE, plain=True).decode().split()
+    binary = folder / Path(name).name
+    good = binary.is_file() and binary.stat().st_size <= _MOST_BINARY and sha256(binary) == expected
     own = trust.is_own(_signed(kernel, expected, plan), _signature(folder))
-    return Stored(kernel, binary if good else None, plan, own)
+    return Stored(kernel, binary if good else None, plan, own, expected)
 
 
 def _kernel(folder: Path) -> tuple[Kernel, LaunchPlan | None]:
@@ -82,5 +89,6 @@ def _signature(folder: Path) -> str | None:
         return None
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Of a file, in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

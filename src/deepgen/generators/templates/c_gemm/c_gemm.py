@@ -20,6 +20,7 @@ _DEPTHS = (64, 128, 256, 512, 1024)
 _WIDTHS = (64, 128, 256, 512, 1024, 2048)
 _FEW = 32  # rows of C up to which packing B would cost more than reading it where it lies
 _WORTH_A_THREAD = 4_000_000  # flops; waking another thread takes as long as computing some of these
+_CLOCK, _WAKING_CLOCKS = 2.5e9, 2e4  # of a usual processor; of a call that wakes other threads
 _SIZES = ("M", "N", "K", "batch", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
 
 
@@ -107,6 +108,16 @@ class CGemm:
             return {**config, "THREADS": 1}
         partition = "n" if gemm.n > gemm.m else "m"
         return {**config, "THREADS": cpu.cores, "PARTITION": partition, "TASKS": 2}
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        """Of the busiest thread."""
+        gemm, cpu = _served(operator, target)
+        rows, vectors, threads, lanes = config["MR"], config["NR"], config["THREADS"], _lanes(gemm, cpu)
+        units = -(-gemm.n // (vectors * lanes)) if config.get("PARTITION") == "n" else -(-gemm.m // rows)
+        parts = threads * config.get("TASKS", 1)
+        busiest = -(-parts * gemm.batch // threads) * -(-units // parts) / units
+        clocks = _cost(gemm, lanes, rows, vectors) * gemm.k * busiest + _WAKING_CLOCKS * (threads > 1)
+        return float(clocks / _CLOCK)
 
 
 def _served(operator: Operator, target: Target) -> tuple[Gemm, Cpu]:

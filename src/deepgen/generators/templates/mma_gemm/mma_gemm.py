@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepgen.generators.templates.mma_gemm import formats
-from deepgen.generators.templates.mma_gemm.defaults import choose
+from deepgen.generators.templates.mma_gemm.defaults import choose, seconds
 from deepgen.generators.templates.mma_gemm.lower import lower, plan
 from deepgen.generators.templates.mma_gemm.space import mma_space
 from deepgen.operators import Operator
@@ -36,3 +36,6 @@ class MmaGemm:
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return choose(*formats.served(operator, target))
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        return seconds(*formats.served(operator, target), dict(config))

@@ -38,7 +38,7 @@ _LAUNCH_SECONDS = 3e-6
 def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     """The fastest by the model of those that the space admits."""
     space = simt_space("defaults", gemm, gpu)
-    ranked = sorted(_candidates(gemm, gpu), key=lambda config: _seconds(gemm, gpu, config))
+    ranked = sorted(_candidates(gemm, gpu), key=lambda config: seconds(gemm, gpu, config))
     return next(config for config in ranked if not space.explain(config))
 
 
@@ -93,7 +93,7 @@ def _load(gemm: Gemm, side: str, most: int) -> int:
     return gcd(gcd(line, stride), min(most, 8))
 
 
-def _seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
+def seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
     """The busiest multiprocessor's arithmetic, or the memory's time, and what adding parts of K up costs."""
     splits, threads = c.get("SPLITS", 1), c["BM"] // c["TM"] * (c["BN"] // c["TN"]) * c["SPLIT_U"]
     tiles = ceil(gemm.m / c["BM"]) * ceil(gemm.n / c["BN"]) * gemm.batch

@@ -7,7 +7,7 @@ from importlib import resources
 from typing import Any
 
 from deepgen.generators.templates import dialect
-from deepgen.generators.templates.simt_gemm.defaults import choose
+from deepgen.generators.templates.simt_gemm.defaults import choose, seconds
 from deepgen.generators.templates.simt_gemm.lower import implied, lower, plan
 from deepgen.generators.templates.simt_gemm.space import simt_space
 from deepgen.operators import Gemm, Operator
@@ -64,6 +64,9 @@ class SimtGemm:
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return choose(*_served(operator, target))
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        return seconds(*_served(operator, target), dict(config))
 
 
 def dots(gpu: Gpu) -> dict[str, int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepgen.generators.templates.mma_gemm import formats
-from deepgen.generators.templates.skinny_gemm.defaults import choose
+from deepgen.generators.templates.skinny_gemm.defaults import choose, seconds
 from deepgen.generators.templates.skinny_gemm.lower import lower, plan, sides
 from deepgen.generators.templates.skinny_gemm.space import skinny_space
 from deepgen.operators import Gemm, Operator
@@ -76,3 +76,6 @@ class SkinnyGemm:
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return choose(*formats.served(operator, target))
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        return None if self.refuses(operator, target) else seconds(*formats.served(operator, target), dict(config))

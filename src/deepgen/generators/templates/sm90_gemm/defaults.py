@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -154,6 +154,20 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
     if way.fixup == "split":
         made["CLUSTER_K"] = way.cluster_k
     return made
+
+
+def way_of(made: Mapping[str, Any]) -> Way:
+    """What the model tells apart of a config."""
+    return Way(
+        made["CONSUMERS"],
+        made["TILES_M"],
+        made["BN"],
+        made["SCHEDULE"] == "ping-pong",
+        (made["CLUSTER_M"], made["CLUSTER_N"]),
+        made.get("CLUSTER_K", 1),
+        made.get("PARTS", 1),
+        made["FIXUP"],
+    )
 
 
 def _late(gemm: Gemm, way: Way) -> bool:

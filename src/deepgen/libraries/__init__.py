@@ -1,0 +1,9 @@
+"""Libraries: the winners of many studies in one folder, and which of them serves a shape."""
+
+from __future__ import annotations
+
+from deepgen.libraries.choice import Choice, NotServed
+from deepgen.libraries.entry import Entry, Timed
+from deepgen.libraries.winners import Library, library
+
+__all__ = ["Choice", "Entry", "Library", "NotServed", "Timed", "library"]

@@ -1,0 +1,176 @@
+"""From a study to an entry of a library."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from deepgen import __version__
+from deepgen.build import build_once
+from deepgen.build.flags import require_plain
+from deepgen.engines import Engine, LocalEngine
+from deepgen.libraries.entry import Entry, Rival, Timed
+from deepgen.operators import OPERATORS, Operator
+from deepgen.runtime import plans
+from deepgen.targets import device_for
+from deepgen.tuning import Study
+from deepgen.tuning.finals import run_finals
+from deepgen.tuning.statistics import median_interval
+from deepgen.tuning.study import WINNER
+from deepgen.tuning.winner import ABOUT, sha256
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, Missing, Trial, completed, foreign
+
+Added = tuple[Entry, Kernel, Artifact]
+_MOST = 200  # trials that are looked through for a kernel that serves other shapes
+_RACED = 3  # of those, the fastest
+_RACE_SECONDS = 10.0
+_LARGE, _VECTOR = 64, 16  # sizes from the first on are enlarged by the second
+
+
+def entry_of(study: Study) -> Added:
+    """A study's winner as an entry, with its kernel and its binary; the binary is built where the study has none."""
+    if study.target.runner not in ("cpu", "gpu"):
+        raise BadInput(f"{study.folder} is of {study.target.name}", allowed="a study for a processor or a GPU")
+    if study.operator.name not in OPERATORS or study.operator.judge() is not None:
+        what = f"{study.folder} is of {study.describe()}, an operator of your own"
+        raise BadInput(what, allowed="an operator that deepgen or an installed package provides")
+    trial = study.best().trial
+    kernel, artifact = _built(study, trial)
+    return _entry(study, trial, kernel, artifact, study.finals() or {})
+
+
+def general_of(study: Study, engine: Engine | None = None) -> Added | None:
+    """The fastest of a study's kernels that serves other shapes too, where the winner serves its own only.
+
+    It is verified and timed as the winner was. None where the winner does, where no kernel does, and where they do not
+    run here.
+    """
+    if _is_general(study.kernel(study.best().trial), study.operator):
+        return None
+    able = []
+    for trial in study.top(_MOST):
+        kernel = study.emitted(trial)
+        if _is_general(kernel, study.operator):
+            able.append(trial)
+        if len(able) == _RACED:
+            break
+    try:
+        device_for(study.target)
+    except Missing:
+        return None
+    if not able:
+        return None
+    raced = [row["name"] for row in (study.finals() or {}).get("baselines", [])]
+    task = study.task()
+    with (engine or LocalEngine()).open(task) as session:
+        finals: Mapping[str, Any] = run_finals(
+            session, task, able, study.emitted, default=None, keep=_RACED, baselines=raced, max_seconds=_RACE_SECONDS
+        )
+        finals = {**finals, "peak_gflops": session.peak(), "bandwidth": session.bandwidth()}
+        found = [trial for trial in able if trial.id == finals["winner"]]
+        if not found:
+            return None
+        kernel = study.emitted(found[0])
+        return _entry(study, found[0], kernel, session.build(kernel), finals)
+
+
+def _is_general(kernel: Kernel, operator: Operator) -> bool:
+    """Whether it serves a shape somewhat larger, with whole vectors but not whole tiles."""
+    larger = {name: size + _VECTOR if size >= _LARGE else size for name, size in operator.sizes().items()}
+    try:
+        scalars = operator.resized(larger, {}, {}).scalars()
+    except (BadInput, TypeError, ValueError):
+        return True
+    return all(plans.holds(expression, scalars) for expression, _ in kernel.requirements)
+
+
+def _entry(study: Study, trial: Trial, kernel: Kernel, artifact: Artifact, finals: Mapping[str, Any]) -> Added:
+    plan = completed(kernel, artifact.plan).plan
+    # All that a shape must satisfy becomes part of the plan, which is signed.
+    requires = (*plan.requires, *kernel.implied, *study.serves_only(finals))
+    artifact = replace(artifact, plan=replace(plan, requires=requires))
+    policy = study.task().policy
+    entry = Entry(
+        target=study.target,
+        cold=policy.cold,
+        threads=policy.threads,
+        general=_is_general(kernel, study.operator),
+        family=study.definition["generator"],
+        config=dict(trial.config),
+        kernel_id=kernel.id,
+        binary=sha256(Path(artifact.binary)),
+        requires=requires,
+        timed=_timed(study, trial, finals),
+        peak_gflops=finals.get("peak_gflops"),
+        bandwidth=finals.get("bandwidth") or study.target.bandwidth,
+        provenance=_provenance(study, trial, finals, artifact),
+    )
+    return entry, kernel, artifact
+
+
+def _built(study: Study, trial: Trial) -> tuple[Kernel, Artifact]:
+    stored = study.stored(trial)
+    if stored is None:
+        kernel = study.kernel(trial)
+        return kernel, build_once(kernel, study.target)
+    if stored.binary is None:
+        if not stored.own:
+            require_plain(stored.kernel, str(study.folder))
+        return stored.kernel, build_once(stored.kernel, study.target)
+    form = stored.binary.suffix.removeprefix(".")
+    return stored.kernel, Artifact(
+        stored.kernel.id, str(stored.binary), form, _toolchain(study), {}, 0.0, plan=stored.plan
+    )
+
+
+def _toolchain(study: Study) -> str:
+    """What built the winner; older studies did not keep it."""
+    try:
+        about = foreign.read_json(study.folder / WINNER / ABOUT, plain=True)
+    except DeepgenError:
+        return "unknown"
+    return str(about.get("toolchain", "unknown")) if isinstance(about, dict) else "unknown"
+
+
+def _timed(study: Study, trial: Trial, finals: Mapping[str, Any]) -> tuple[Timed, ...]:
+    shapes = (study.operator, *study.also)
+    row = next((r for r in finals.get("finalists", []) if r["trial"] == trial.id), None)
+    samples = trial.measurement.samples if row is None else row["samples"]
+    low, high = median_interval(samples)
+    if len(shapes) > 1:
+        return tuple(
+            Timed(shape, at["seconds"], (at["seconds"], at["seconds"]), _rivals_at(at["baselines"]))
+            for shape, at in zip(shapes, finals.get("shapes", []), strict=True)
+        )
+    rivals = {
+        r["name"]: Rival(r["seconds"], r["ratio"], (r["interval"][0], r["interval"][1]))
+        for r in finals.get("baselines", [])
+    }
+    return (Timed(study.operator, median(samples), (low, high), rivals),)
+
+
+def _rivals_at(baselines: Mapping[str, float | None]) -> dict[str, Rival]:
+    return {name: Rival(value) for name, value in baselines.items() if value is not None}
+
+
+def _provenance(study: Study, trial: Trial, finals: Mapping[str, Any], artifact: Artifact) -> JsonObject:
+    around = [row for row in finals.get("conditions", []) if row.get("name") == f"trial {trial.id}"]
+    return {
+        "study": study.folder.absolute().name,
+        "trial": trial.id,
+        "rounds": finals.get("rounds", 0),
+        "conditions": dict(around[-1]) if around else {},
+        "waited": finals.get("waited"),
+        "versions": {
+            "deepgen": study.definition.get("deepgen", "unknown"),
+            "toolchain": artifact.toolchain,
+            "added_by": __version__,
+            "system": platform.platform(),
+        },
+        "added": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

@@ -1,0 +1,122 @@
+"""A library's kernels as a folder that C and C++ programs use: header, shared library, CMake and pkg-config files.
+
+include/NAME.h
+lib/libNAME.so, libNAME.so.1    the functions, which choose a kernel and call it
+lib/NAME/                       the kernels for processors, as they were measured
+lib/cmake/NAME/, lib/pkgconfig/ for find_package and pkg-config; the folder may be moved
+src/                            the sources of the shared library
+CMakeLists.txt                  builds it again, for another machine
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from deepgen import __version__, targets
+from deepgen.build import toolchain_for
+from deepgen.build.toolchains.c import CCompiler
+from deepgen.libraries.c import packaging
+from deepgen.libraries.c.expressions import NotInC
+from deepgen.libraries.c.functions import Function, functions_of
+from deepgen.libraries.c.header import ABI_VERSION, header
+from deepgen.libraries.c.kernels import KernelText, kernel_text
+from deepgen.libraries.c.source import source
+from deepgen.libraries.entry import Entry
+from deepgen.libraries.winners import Library
+from deepgen.vocabulary import BadInput, DeepgenError, completed
+
+NAME = "deepgen_kernels"
+_RUNTIME = ("runtime.h", "gpu.h")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written."""
+
+    folder: Path
+    name: str
+    functions: tuple[Function, ...]
+    library: Path
+    skipped: Mapping[str, str]  # entries that are not part of it, and why
+
+
+def export(library: Library, folder: Path, name: str = NAME) -> Exported:
+    """Write the folder, which must be empty or missing."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise BadInput(f"the name is {name!r}", allowed="small letters, digits and _, beginning with a letter")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"{folder} is not empty", allowed="a new folder")
+    if library.damaged():
+        raise DeepgenError(f"{library.folder} is damaged: see deepgen library check")
+    entries = library.list()
+    if not entries:
+        raise BadInput(f"{library.folder} has no entries", allowed="add studies first: deepgen library add")
+    for part in ("include", "src", f"lib/{name}"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    texts: dict[str, KernelText] = {}
+    skipped: dict[str, str] = {}
+    functions = functions_of(entries)
+    for function in functions:
+        for entry in function.entries:
+            try:
+                texts[entry.name] = _kernel(library, function, entry, len(texts), folder / "lib" / name)
+            except NotInC as error:
+                skipped[entry.name] = str(error)
+    served = [function for function in functions if any(entry.name in texts for entry in function.entries)]
+    if not served:
+        why = "; ".join(f"{entry}: {words}" for entry, words in skipped.items())
+        raise DeepgenError(f"none of the kernels of {library.folder} can be exported: {why}")
+    files = _write_sources(library, folder, name, served, texts)
+    built = _build(folder, name, files)
+    for path, text in packaging.files(name, __version__, ABI_VERSION, files).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return Exported(folder, name, tuple(served), built, skipped)
+
+
+def _kernel(library: Library, function: Function, entry: Entry, place: int, kernels: Path) -> KernelText:
+    found = library.store.stored(entry, trusted=library.trusted)
+    assert found.binary is not None, "where it was changed, `stored` has said so"
+    image = found.binary.read_bytes() if function.on_gpu else None
+    text = kernel_text(function, entry, completed(found.kernel, found.plan), place, image)
+    if not function.on_gpu:
+        shutil.copyfile(found.binary, kernels / f"{entry.name}.so")
+    return text
+
+
+def _write_sources(
+    library: Library, folder: Path, name: str, functions: list[Function], texts: Mapping[str, KernelText]
+) -> list[str]:
+    """The header, the runtime, and a file for each kind of device; gives the names of these."""
+    (folder / "include" / f"{name}.h").write_text(header(name, functions))
+    for file in _RUNTIME:
+        text = resources.files("deepgen.libraries.c").joinpath(file).read_text(encoding="utf-8")
+        (folder / "src" / file).write_text(text)
+    files = []
+    for kind in dict.fromkeys(function.kind for function in functions):
+        alike = [function for function in functions if function.kind == kind]
+        files.append(f"{name}_{kind}.c")
+        text = source(name, alike, texts, library.content(), main=len(files) == 1)
+        (folder / "src" / files[-1]).write_text(text)
+    return files
+
+
+def _build(folder: Path, name: str, files: list[str]) -> Path:
+    """The shared library, for this machine's processor and no instruction set beyond its base."""
+    compiler = toolchain_for(targets.resolve("cpu"), "c")
+    assert isinstance(compiler, CCompiler), "processors have C compilers"
+    made = folder / "lib" / f"lib{name}.so.{ABI_VERSION}"
+    command = [*compiler.command, *packaging.FLAGS, "-shared", f"-Wl,-soname,{made.name}", "-Iinclude", "-Isrc"]
+    command += ["-o", f"lib/{made.name}", *(f"src/{file}" for file in files), *packaging.LIBRARIES]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+        raise DeepgenError(f"the exported library cannot be built: {first}; its sources are in {folder / 'src'}")
+    (made.parent / f"lib{name}.so").symlink_to(made.name)
+    return made

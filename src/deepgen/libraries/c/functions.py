@@ -1,0 +1,174 @@
+"""The functions of an exported library: one for each operator in all its shapes, on processors or on a kind of GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from deepgen.libraries.c.expressions import in_c
+from deepgen.libraries.entry import Entry, is_resized
+from deepgen.operators import Gemm, Operator, Param
+from deepgen.operators.signature import DENSE
+from deepgen.space import parse
+from deepgen.vocabulary import digest
+from deepgen.vocabulary.dtypes import dtype
+
+# How C and C++ spell numbers. Formats that neither has are passed as their bits.
+_CTYPES = {"f64": "double", "f32": "float", "tf32": "float", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t"}
+_MATRICES = ("A", "B", "C")
+# Names that C or C++ or the generated functions use themselves.
+_TAKEN = {
+    "v",
+    "workspace",
+    "workspace_bytes",
+    "stream",
+    "bytes",
+    "int",
+    "float",
+    "double",
+    "new",
+    "class",
+    "this",
+    "in",
+}
+_BITS = {8: "uint8_t", 16: "uint16_t", 32: "uint32_t", 64: "int64_t"}
+
+
+def ctype(of: str) -> str:
+    """The C type of a number format."""
+    return _CTYPES.get(of, _BITS[dtype(of).bits])
+
+
+def argument(name: str) -> str:
+    """How a size or a tensor is called in C."""
+    lower = name.lower()
+    return f"{lower}_" if lower in _TAKEN else lower
+
+
+@dataclass(frozen=True)
+class Stride:
+    """A stride that the caller passes: its name in C, and what it is in C where the tensor is dense."""
+
+    name: str
+    scalar: str  # its name in launch plans
+    dense: str
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function: an operator whose sizes are arguments, and the entries that serve it."""
+
+    name: str
+    kind: str  # cpu, cuda or hip
+    operator: Operator  # in one of its shapes
+    entries: tuple[Entry, ...]
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.kind != "cpu"
+
+    @cached_property
+    def tensors(self) -> tuple[Param, ...]:
+        return tuple(self.operator.signature().tensors)
+
+    @cached_property
+    def sizes(self) -> tuple[str, ...]:
+        """The sizes that are arguments: those that the shapes of tensors depend on."""
+        shapes = [str(size) for param in self.tensors for size in param.shape]
+        used = {name for size in shapes for name in parse(size).knobs()}
+        return tuple(name for name in self.operator.sizes() if name in used)
+
+    @cached_property
+    def strides(self) -> Mapping[str, tuple[Stride, ...]]:
+        """Of each tensor whose rows may lie apart: of all dimensions but the last."""
+        out = {}
+        for param in self.tensors:
+            names = _stride_names(self.operator, param)
+            out[param.name] = tuple(
+                Stride(name, f"stride_{param.name}_{i}", self.product(param.shape[i + 1 :]))
+                for i, name in enumerate(names[: 0 if param.strides == DENSE else None])
+            )
+        return out
+
+    @cached_property
+    def sized(self) -> Mapping[str, str]:
+        """How C spells the sizes: places in `v`, or constants."""
+        places = {name: f"v[{place}]" for place, name in enumerate(self.sizes)}
+        return {name: places.get(name, in_c(value, {})) for name, value in self.operator.sizes().items()}
+
+    @cached_property
+    def scalars(self) -> Mapping[str, str]:
+        """How C spells each number that a launch plan may name."""
+        names = {name: in_c(value, {}) for name, value in self.operator.scalars().items()} | dict(self.sized)
+        for param in self.tensors:
+            names |= {f"stride_{param.name}_{i}": self.product(param.shape[i + 1 :]) for i in range(len(param.shape))}
+        passed = [stride for strides in self.strides.values() for stride in strides]
+        names |= {stride.scalar: f"v[{len(self.sizes) + place}]" for place, stride in enumerate(passed)}
+        if isinstance(self.operator, Gemm):  # whose strides have names of their own too; one matrix is a batch of one
+            batched = self.operator.batch > 1
+            for param in self.tensors:
+                if param.name in _MATRICES:
+                    letter, rows = param.name.lower(), names[f"stride_{param.name}_{int(batched)}"]
+                    apart = names[f"stride_{param.name}_0"] if batched else self.product(param.shape)
+                    names |= {f"ld{letter}": rows, f"stride_{letter}": apart}
+        return names
+
+    @property
+    def numbers(self) -> int:
+        """How many sizes and strides are passed."""
+        return len(self.sizes) + sum(map(len, self.strides.values()))
+
+    def product(self, shape: Sequence[int | str]) -> str:
+        """The number of elements in C."""
+        return "(" + " * ".join(in_c(size, self.sized) for size in shape) + ")" if shape else "INT64_C(1)"
+
+
+def functions_of(entries: Iterable[Entry]) -> list[Function]:
+    """Entries by what they compute, on processors and on each kind of GPU."""
+    groups: list[list[Entry]] = []
+    for entry in sorted(entries, key=lambda e: e.name):
+        for group in groups:
+            if _kind(group[0]) == _kind(entry) and _same_function(group[0].operator, entry.operator):
+                group.append(entry)
+                break
+        else:
+            groups.append([entry])
+    named: dict[str, Function] = {}
+    for group in groups:
+        kind, operator = _kind(group[0]), group[0].operator
+        name = f"deepgen_{_name(operator)}" + ("" if kind == "cpu" else f"_{kind}")
+        if name in named:
+            name += f"_{digest(operator.to_json(), 6)}"
+        named[name] = Function(name, kind, operator, tuple(group))
+    return list(named.values())
+
+
+def _same_function(one: Operator, other: Operator) -> bool:
+    shapes = [[(p.name, p.shape) for p in operator.signature().params] for operator in (one, other)]
+    return shapes[0] == shapes[1] and is_resized(one, other)
+
+
+def _kind(entry: Entry) -> str:
+    return "cpu" if entry.target.runner == "cpu" else entry.target.kind
+
+
+def _name(operator: Operator) -> str:
+    """Its description without sizes: gemm_f32_nn, gemm_bf16_nt_relu_bias, softmax_f32."""
+    text = re.sub(r"batch \d+ of ", "batched ", operator.describe())
+    sizes = operator.sizes()
+    words = [
+        word
+        for word in text.split()
+        if not re.fullmatch(r"\d+(x\d+)*", word) and word.partition("=")[0] not in (sizes if "=" in word else ())
+    ]
+    return re.sub(r"[^a-z0-9]+", "_", " ".join(words).lower()).strip("_")
+
+
+def _stride_names(operator: Operator, param: Param) -> list[str]:
+    """The names of a tensor's strides but the last, outermost first: BLAS's own for matrices."""
+    rank, letter = len(param.shape), param.name.lower()
+    if isinstance(operator, Gemm) and param.name in _MATRICES:
+        return [f"stride_{letter}", f"ld{letter}"][3 - rank :]
+    return [f"stride_{letter}_{i}" for i in range(rank - 1)]

@@ -1,0 +1,137 @@
+"""Tuned kernels, made by `deepgen library export --wheel`: functions on numpy arrays, and on arrays of a GPU.
+
+Every function is listed in FUNCTIONS and can be imported by its name. It takes the tensors that are read by position,
+and `out=` for what is written; without it a new array is made. On a GPU, arrays have the CUDA array interface, `out=`
+must be given, `workspace=` too where one is needed, and `stream=` is the driver's handle of a stream.
+"""
+
+# This file becomes the package's `__init__.py`. It needs numpy and nothing else.
+from __future__ import annotations
+
+import ctypes
+import json
+import operator
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_HERE = Path(__file__).parent
+_ABOUT = json.loads((_HERE / "functions.json").read_text(encoding="utf-8"))
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv}
+
+
+class NotServed(ValueError):
+    """No kernel serves these arrays, or a vendor's library is expected to be faster: use that instead."""
+
+
+def _library() -> ctypes.CDLL:
+    found = ctypes.CDLL(str(_HERE / "lib" / _ABOUT["library"]))
+    if found.deepgen_abi_version() != _ABOUT["abi"]:
+        raise ImportError(f"{_HERE} holds a library of another version than this file")
+    found.deepgen_last_error.restype = ctypes.c_char_p
+    return found
+
+
+class Function:
+    """An operator: its tensors, and the function of the library that computes it."""
+
+    def __init__(self, library: ctypes.CDLL, about: dict[str, Any]) -> None:
+        self.name: str = about["name"]
+        self.__doc__ = about["doc"]
+        self._library = library
+        self._call = library[about["symbol"]]
+        self._query = library[f"{about['symbol']}_workspace"]
+        self._gpu: bool = about["gpu"]
+        self._sizes: list[str] = about["sizes"]
+        self._tensors: list[dict[str, Any]] = about["tensors"]
+        self._local = threading.local()
+
+    def __call__(self, *arrays: Any, out: Any = None, workspace: Any = None, stream: int = 0, **sizes: int) -> Any:
+        read = [tensor for tensor in self._tensors if tensor["read"]]
+        written = [tensor for tensor in self._tensors if not tensor["read"]]
+        if len(arrays) != len(read):
+            raise TypeError(
+                f"{self.name} takes {', '.join(tensor['name'] for tensor in read)}, not {len(arrays)} arrays"
+            )
+        known = dict(sizes)
+        given = {t["name"]: self._seen(t, array, known) for t, array in zip(read, arrays)}  # noqa: B905  Python 3.9
+        outs = out if isinstance(out, tuple) else (out,) * len(written)
+        results = [self._made(t, array, known) for t, array in zip(written, outs)]  # noqa: B905
+        given.update((t["name"], self._seen(t, array, known)) for t, array in zip(written, results))  # noqa: B905
+        numbers = [ctypes.c_int64(known[name]) for name in self._sizes]
+        arguments: list[Any] = [*numbers]
+        for tensor in self._tensors:
+            address, strides = given[tensor["name"]]
+            arguments += [ctypes.c_void_p(address), *(ctypes.c_int64(s) for s in strides[: tensor["strides"]])]
+        memory, size = self._workspace(numbers, workspace)
+        arguments += [ctypes.c_void_p(memory), ctypes.c_size_t(size)]
+        self._check(self._call(*arguments, *([ctypes.c_void_p(stream)] if self._gpu else [])))
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _seen(self, tensor: dict[str, Any], array: Any, known: dict[str, int]) -> tuple[int, list[int]]:
+        """The address and the strides of an array that fits the tensor; what its shape tells is kept."""
+        interface = "__cuda_array_interface__" if self._gpu else "__array_interface__"
+        about = getattr(array, interface, None)
+        if about is None:
+            raise TypeError(f"{tensor['name']} has no {interface}")
+        kind, shape = np.dtype(about["typestr"]), tuple(about["shape"])
+        if kind != np.dtype(tensor["dtype"]):
+            raise TypeError(f"{tensor['name']} is {kind}, and {tensor['dtype']} is needed")
+        if len(shape) != len(tensor["shape"]):
+            raise ValueError(f"{tensor['name']} has {len(shape)} dimensions, and {len(tensor['shape'])} are needed")
+        for size, expected in zip(shape, tensor["shape"], strict=True):
+            if isinstance(expected, str):
+                known.setdefault(expected, size)
+            if _number(expected, known) != size:
+                words = f"{tensor['name']} has the shape {shape}, which does not fit the others"
+                raise ValueError(words)
+        steps = about.get("strides") or [kind.itemsize * int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
+        strides = [step // kind.itemsize for step in steps]
+        dense = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
+        first = tensor["strides"]  # of the strides that may be any
+        if any(s != d and n > 1 for s, d, n in list(zip(strides, dense, shape, strict=True))[first:]):
+            raise ValueError(f"{tensor['name']} is not row-major: pass a contiguous copy")
+        return about["data"][0], [d if n == 1 else s for s, d, n in zip(strides, dense, shape, strict=True)]
+
+    def _made(self, tensor: dict[str, Any], given: Any, known: dict[str, int]) -> Any:
+        if given is not None:
+            return given
+        if self._gpu:
+            raise TypeError(f"{self.name} runs on a GPU: pass {tensor['name']} as out=")
+        return np.empty([_number(size, known) for size in tensor["shape"]], tensor["dtype"])
+
+    def _workspace(self, numbers: list[Any], given: Any) -> tuple[int, int]:
+        """The address and the bytes of the workspace; on a processor each thread keeps its own."""
+        needed = ctypes.c_size_t()
+        self._check(self._query(*numbers, ctypes.byref(needed)))
+        if self._gpu:
+            about = {} if given is None else given.__cuda_array_interface__
+            size = np.dtype(about["typestr"]).itemsize * int(np.prod(about["shape"])) if about else 0
+            return (about["data"][0] if about else 0), size
+        if getattr(self._local, "bytes", 0) < needed.value:
+            self._local.memory = np.empty(needed.value, np.uint8)
+            self._local.bytes = needed.value
+        return (self._local.memory.ctypes.data, self._local.bytes) if needed.value else (0, 0)
+
+    def _check(self, status: int) -> None:
+        if status:
+            words = self._library.deepgen_last_error().decode(errors="replace")
+            raise (NotServed if status == 1 else RuntimeError)(words)
+
+
+def _number(size: Any, known: dict[str, int]) -> int:
+    """A size: a number, a name, or an operation on two sizes."""
+    if isinstance(size, list):
+        return int(_OPERATIONS[size[0]](_number(size[1], known), _number(size[2], known)))
+    if isinstance(size, str):
+        if size not in known:
+            raise TypeError(f"{size} is not known from the arrays: pass it as {size}=")
+        return known[size]
+    return int(size)
+
+
+FUNCTIONS = {about["name"]: Function(_library(), about) for about in _ABOUT["functions"]}
+globals().update(FUNCTIONS)
+__all__ = ["FUNCTIONS", "Function", "NotServed"]

@@ -1,0 +1,79 @@
+"""What an exported library chooses by, as predict.py does: times at the tuned shapes, relative to the best there.
+
+The models of families are not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+
+from deepgen.libraries import predict
+from deepgen.libraries.c.functions import Function
+from deepgen.libraries.c.kernels import KernelText
+from deepgen.libraries.choice import choose
+from deepgen.libraries.entry import Entry
+from deepgen.libraries.predict import Point
+from deepgen.libraries.store import Content
+
+
+@dataclass(frozen=True)
+class Table:
+    """The kernels of a function that were timed under like conditions, and the shapes that they were timed at."""
+
+    entries: tuple[Entry, ...]
+    kernels: tuple[str, ...]  # their objects in C
+    points: tuple[Point, ...]
+    chosen: tuple[int, ...]  # at each point: the place of the kernel, or -1 for a vendor's library
+
+
+def tables_of(function: Function, kernels: Mapping[str, KernelText], content: Content) -> list[Table]:
+    """Of several devices, the one with the most instruction sets comes first."""
+    by: dict[tuple[str, bool, int | None], list[Entry]] = {}
+    for entry in function.entries:
+        if entry.name in kernels:
+            by.setdefault(entry.conditions, []).append(entry)
+    ordered = sorted(by.values(), key=lambda rows: (-len(getattr(rows[0].target, "isa", ())), -len(rows)))
+    return [_table(function, rows, kernels, content) for rows in ordered]
+
+
+def tables_text(function: Function, tables: Sequence[Table]) -> str:
+    """All tables of a function in C."""
+    parts, rows = [], []
+    for place, table in enumerate(tables):
+        rivals = list(dict.fromkeys(name for point in table.points for name in point.baselines))
+        lost = [_lost(p.kernels.get(entry.kernel_id), p) for entry in table.entries for p in table.points]
+        theirs = [_lost(p.baselines.get(name), p) for name in rivals for p in table.points]
+        sizes = [str(point.operator.sizes()[name]) for point in table.points for name in function.sizes]
+        name = f"{function.name}_{place}"
+        parts += [
+            _array(f"kernel *const {name}_kernels", (f"&{kernel}" for kernel in table.kernels)),
+            _array(f"const int64_t {name}_sizes", sizes),
+            _array(f"const double {name}_lost", lost),
+            _array(f"const double {name}_rivals", theirs or ["NAN"]),
+            _array(f"const int {name}_chosen", map(str, table.chosen)),
+        ]
+        counts = f"{len(table.kernels)}, {len(table.points)}, {len(function.sizes)}, {len(rivals)}"
+        arrays = ", ".join(f"{name}_{part}" for part in ("sizes", "lost", "rivals", "chosen"))
+        rows.append(f"{{{name}_kernels, {counts}, {arrays}, {predict.LOST_PER_OCTAVE}, {predict.FAR}}}")
+    return "\n".join([*parts, _array(f"const group {function.name}_groups", rows)])
+
+
+def _table(function: Function, entries: Sequence[Entry], kernels: Mapping[str, KernelText], content: Content) -> Table:
+    own = function.operator.sizes()
+    fixed = [name for name in own if name not in function.sizes]
+    known = predict.points(entries, content.times)
+    points = tuple(p for p in known if all(p.operator.sizes()[name] == own[name] for name in fixed))
+    names = [entry.name for entry in entries]
+    found = [choose(content, point.operator, entries[0].target).entry for point in points]
+    chosen = tuple(names.index(entry.name) if entry is not None and entry.name in names else -1 for entry in found)
+    return Table(tuple(entries), tuple(kernels[name].object for name in names), points, chosen)
+
+
+def _array(declared: str, values: Iterable[str]) -> str:
+    return f"static {declared}[] = {{{', '.join(values)}}};"
+
+
+def _lost(seconds: float | None, point: Point) -> str:
+    return "NAN" if seconds is None else repr(log(seconds / point.best))

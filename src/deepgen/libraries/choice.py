@@ -1,0 +1,180 @@
+"""Which of a library's kernels serves a shape, why, and what it takes to call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import log
+from typing import TypeAlias
+
+from deepgen import baselines, generators
+from deepgen.generators.base import Modelled
+from deepgen.libraries import predict
+from deepgen.libraries.entry import Entry, is_resized
+from deepgen.libraries.store import Content
+from deepgen.libraries.vendor import VendorKernel
+from deepgen.operators import Operator
+from deepgen.runtime.loaded import Loaded
+from deepgen.targets import Target
+from deepgen.tuning.text import counted, seconds_text
+from deepgen.vocabulary import DeepgenError
+
+EXACT, NEIGHBOUR, VENDOR, NONE = "exact", "neighbour", "vendor", "none"
+Called: TypeAlias = "Loaded | VendorKernel"
+
+
+class NotServed(DeepgenError):
+    """A library has no kernel for an operator here, and no vendor's library is at hand."""
+
+
+@dataclass(frozen=True)
+class Considered:
+    """An entry or a baseline that might serve: its expected time, or why it does not serve."""
+
+    name: str
+    seconds: float | None
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What serves an operator on a target."""
+
+    operator: Operator
+    target: Target
+    how: str  # exact, neighbour, vendor or none
+    entry: Entry | None  # where it is one of ours
+    vendor: str | None  # the baseline that serves instead
+    seconds: float | None  # measured at this shape, or predicted
+    reason: str
+    considered: tuple[Considered, ...] = ()
+    loading: Callable[[Choice], Called] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def exact(self) -> bool:
+        """Whether it was measured at this very shape."""
+        return self.how == EXACT
+
+    def load(self) -> Called:
+        """A function on arrays, as `study.best().load()` gives it. Raises NotServed where there is none."""
+        if self.loading is None or self.how == NONE:
+            raise NotServed(f"{self.operator.describe()} on {self.target.name} is not served: {self.reason}")
+        return self.loading(self)
+
+
+def choose(content: Content, operator: Operator, target: Target) -> Choice:
+    """The fastest, as measured at this shape or predicted from those that were tuned."""
+    alike = [entry for entry in content.entries.values() if any(is_resized(t.operator, operator) for t in entry.timed)]
+    here = [entry for entry in alike if entry.target.runs_on(target)]
+    here = _like_conditions(here, target)
+    considered = [Considered(entry.name, None, _foreign(entry, target)) for entry in alike if entry not in here]
+    serving = []
+    for entry in here:
+        words = entry.serves(operator)
+        serving += [entry] if words is None else []
+        considered += [] if words is None else [Considered(entry.name, None, f"it requires: {words}")]
+    able = baselines.find(operator, target)
+    if not serving:
+        return _without_ours(content, operator, target, alike, considered, able)
+    known = predict.points(here, content.times)
+    expected = predict.predict(operator, serving, known, model_of)
+    measured = next((point for point in known if point.operator == operator), predict.Point(operator, {}, {}))
+    times = {entry.name: measured.kernels.get(entry.kernel_id) for entry in serving}
+    exact = any(value is not None for value in times.values())
+    if not exact:
+        times = {entry.name: expected.kernels[entry.kernel_id] for entry in serving}
+    raced = {name: value for name, value in times.items() if value is not None}
+    best = min((entry for entry in serving if entry.name in raced), key=lambda entry: raced[entry.name])
+    seconds = raced[best.name]
+    rivals = {name: value for name, value in {**expected.baselines, **measured.baselines}.items() if name in able}
+    vendor = min(rivals, key=lambda name: rivals[name], default=None)
+    considered += [Considered(e.name, raced.get(e.name, expected.kernels[e.kernel_id])) for e in serving]
+    considered += [Considered(name, value) for name, value in rivals.items()]
+    ordered = tuple(sorted(considered, key=lambda one: (one.seconds is None, one.seconds)))
+    told = "measured at this shape" if exact else f"predicted from {counted(len(known), 'tuned shape')}"
+    away = predict.distance(_nearest(best, operator), operator)
+    if away > predict.FAR and able:
+        reason = f"no tuned shape is near: {_nearest(best, operator).describe()} is {away:.1f} octaves away"
+        name = vendor or able[0]
+        return Choice(
+            operator, target, VENDOR, None, name, rivals.get(name), f"{reason}; {name} serves instead", ordered
+        )
+    if vendor is not None and _is_behind(best, operator, vendor, seconds, rivals[vendor]):
+        both = f"{seconds_text(rivals[vendor])} beside {seconds_text(seconds)} of ours"
+        reason = f"{vendor} is faster, {told}: {both}"
+        return Choice(operator, target, VENDOR, None, vendor, rivals[vendor], reason, ordered)
+    reason = f"{seconds_text(seconds)}, {told}"
+    if not exact:
+        reason += f"; its kernel was tuned at {_nearest(best, operator).describe()}"
+    if vendor is not None:
+        reason += f"; {vendor} takes {seconds_text(rivals[vendor])}"
+    return Choice(operator, target, EXACT if exact else NEIGHBOUR, best, None, seconds, reason, ordered)
+
+
+def model_of(entry: Entry, operator: Operator) -> float | None:
+    """The logarithm of a kernel's time by its family's model."""
+    if entry.family not in generators.FAMILIES:
+        return None
+    family = generators.by_name(entry.family)
+    if not isinstance(family, Modelled):
+        return None
+    told = family.modelled_seconds(operator, entry.target, entry.config)
+    return log(told) if told is not None and told > 0 else None
+
+
+def _like_conditions(entries: Sequence[Entry], target: Target) -> list[Entry]:
+    """Those whose times can be compared: of the most like device, and of the conditions that most were timed under."""
+    on_device = [entry for entry in entries if entry.target.device_kind == target.device_kind]
+    pool = on_device or list(entries)
+    groups: dict[tuple[str, bool, int | None], list[Entry]] = {}
+    for entry in pool:
+        groups.setdefault(entry.conditions, []).append(entry)
+    return max(groups.values(), key=len, default=[])
+
+
+def _is_behind(entry: Entry, operator: Operator, vendor: str, ours: float, theirs: float) -> bool:
+    """Whether the vendor's library is faster. At a shape that was timed round by round, it must be so significantly."""
+    timed = entry.at(operator)
+    rival = None if timed is None else timed.baselines.get(vendor)
+    if rival is not None and rival.interval is not None:
+        return rival.interval[1] < 1.0
+    return theirs < ours
+
+
+def _nearest(entry: Entry, operator: Operator) -> Operator:
+    return min((timed.operator for timed in entry.timed), key=lambda one: predict.distance(one, operator))
+
+
+def _foreign(entry: Entry, target: Target) -> str:
+    if not entry.target.runs_on(target):
+        return f"it is for {entry.target.describe()}"
+    return f"it was timed under other conditions: {conditions_text(entry)}"
+
+
+def conditions_text(entry: Entry) -> str:
+    """Under which conditions an entry was timed."""
+    caches = "cold" if entry.cold else "warm"
+    threads = "" if entry.threads is None else f", at most {counted(entry.threads, 'thread')}"
+    return f"{entry.target.device_kind}, {caches} caches{threads}"
+
+
+def _without_ours(
+    content: Content,
+    operator: Operator,
+    target: Target,
+    alike: Sequence[Entry],
+    considered: Sequence[Considered],
+    able: Sequence[str],
+) -> Choice:
+    if not alike:
+        why = "the library has no kernel of this operator in any shape"
+    elif all(one.why_not is not None and one.why_not.startswith("it is for") for one in considered):
+        places = dict.fromkeys(entry.target.describe() for entry in alike)
+        why = f"its kernels are for {', '.join(places)}, and this is {target.describe()}"
+    else:
+        why = f"none of its kernels serves this shape; {considered[0].name}: {considered[0].why_not}"
+    if content.damaged:
+        why += f" ({counted(len(content.damaged), 'damaged file')}: see deepgen library check)"
+    if not able:
+        return Choice(operator, target, NONE, None, None, None, why, tuple(considered))
+    return Choice(operator, target, VENDOR, None, able[0], None, f"{why}; {able[0]} serves instead", tuple(considered))

@@ -1,0 +1,116 @@
+"""How long kernels and baselines take at a shape that none was timed at.
+
+Each tuned shape tells how near the best kernel comes to the device's bound there, and how much longer each other kernel
+and each baseline takes. Near a tuned shape all of this is much the same, so it is averaged over the tuned shapes with
+weights that fall with the distance. A kernel that was timed far away only is expected to lose something on the way. How
+a kernel's time changes with the shape, by tiles that are not full or multiprocessors that have nothing to do, is told
+by its family's own model where it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log, log2, sqrt
+
+from deepgen.libraries.entry import Entry, is_resized
+from deepgen.libraries.times import Times
+from deepgen.operators import Operator
+from deepgen.tuning.speed import bound
+
+LOST_PER_OCTAVE = 0.03  # of the time, for each doubling of a size between a kernel's shapes and the one asked for
+FAR = 3.0  # octaves from every shape that a kernel was timed at: beyond this its time is anybody's guess
+_NEAR = 0.05  # octaves: a shape this near counts as much as any nearer one
+
+# The logarithm of a kernel's time by its family's model, up to a constant; None where there is no model.
+Model = Callable[[Entry, Operator], float | None]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A shape, and the seconds of all that were timed there: kernels by their ids, baselines by their names."""
+
+    operator: Operator
+    kernels: Mapping[str, float]
+    baselines: Mapping[str, float]
+
+    @property
+    def best(self) -> float:
+        return min(self.kernels.values())
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Seconds at a shape, by kernel id and by baseline."""
+
+    kernels: Mapping[str, float]
+    baselines: Mapping[str, float]
+
+
+def points(entries: Sequence[Entry], times: Iterable[Times]) -> list[Point]:
+    """The tuned shapes of entries that were timed under like conditions. What was timed side by side counts more."""
+    first = entries[0]
+    found: dict[str, Point] = {}
+    for entry in entries:
+        for timed in entry.timed:
+            key = timed.operator.slug()
+            before = found.get(key, Point(timed.operator, {}, {}))
+            rivals = {name: rival.seconds for name, rival in timed.baselines.items()}
+            found[key] = Point(
+                timed.operator, {**before.kernels, entry.kernel_id: timed.seconds}, {**before.baselines, **rivals}
+            )
+    here = {entry.kernel_id for entry in entries}
+    for row in times:
+        known = {kernel: value for kernel, value in row.kernels.items() if kernel in here}
+        if known and row.conditions == first.conditions and is_resized(first.operator, row.operator):
+            found[row.operator.slug()] = Point(row.operator, known, row.baselines)
+    return list(found.values())
+
+
+def predict(operator: Operator, entries: Sequence[Entry], known: Sequence[Point], model: Model) -> Predicted:
+    """For a shape that every one of the entries serves."""
+    first = entries[0]
+    weights = {id(point): 1.0 / (_NEAR + distance(operator, point.operator)) ** 2 for point in known}
+
+    def least(shape: Operator) -> float:
+        work = bound(shape, first.peak_gflops, first.bandwidth).seconds
+        return log(work or shape.flops() or shape.least_bytes() or 1)
+
+    def average(values: Mapping[int, float]) -> float:
+        return sum(weights[key] * value for key, value in values.items()) / sum(weights[key] for key in values)
+
+    modelled = _relative(operator, entries, known, model)
+    base = least(operator) + average({id(p): log(p.best) - least(p.operator) for p in known})
+    kernels = {}
+    for entry in entries:
+        timed = [point for point in known if entry.kernel_id in point.kernels]
+        there = modelled.get(entry.kernel_id, {})
+        lost = average({id(p): log(p.kernels[entry.kernel_id] / p.best) - there.get(id(p), 0.0) for p in timed})
+        away = min(distance(operator, point.operator) for point in timed)
+        kernels[entry.kernel_id] = exp(base + lost + there.get(id(operator), 0.0) + LOST_PER_OCTAVE * away)
+    names = dict.fromkeys(name for point in known for name in point.baselines)
+    baselines = {
+        name: exp(base + average({id(p): log(p.baselines[name] / p.best) for p in known if name in p.baselines}))
+        for name in names
+    }
+    return Predicted(kernels, baselines)
+
+
+def distance(one: Operator, other: Operator) -> float:
+    """In octaves: how far the sizes lie apart."""
+    a, b = one.sizes(), other.sizes()
+    return sqrt(sum(log2(a[name] / b[name]) ** 2 for name in a if a[name] > 0 and b.get(name, 0) > 0))
+
+
+def _relative(
+    operator: Operator, entries: Sequence[Entry], known: Sequence[Point], model: Model
+) -> dict[str, dict[int, float]]:
+    """By each family's model: how much longer a kernel takes than the best of them, at each of the shapes."""
+    out: dict[str, dict[int, float]] = {entry.kernel_id: {} for entry in entries}
+    for key, shape in [(id(operator), operator), *((id(point), point.operator) for point in known)]:
+        told = {entry.kernel_id: model(entry, shape) for entry in entries}
+        least = min((value for value in told.values() if value is not None), default=0.0)
+        for kernel, value in told.items():
+            if value is not None:
+                out[kernel][key] = value - least
+    return out

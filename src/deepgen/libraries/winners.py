@@ -1,0 +1,218 @@
+"""A library of winners: what programs open to get the fastest verified kernel for an operator."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from deepgen import targets
+from deepgen.libraries.adding import entry_of, general_of
+from deepgen.libraries.choice import Called, Choice, choose
+from deepgen.libraries.entry import Entry
+from deepgen.libraries.store import ENTRIES, Content, Store
+from deepgen.libraries.vendor import VendorKernel
+from deepgen.operators import Operator
+from deepgen.runtime.loaded import Loaded, load
+from deepgen.targets import Target
+from deepgen.tuning import Study
+from deepgen.tuning.text import counted
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError
+
+ADDED, REPLACED, KEPT = "added", "replaced", "kept"  # what became of an entry: it is new, faster, or slower
+_AS_FAST = 1.02  # a kernel that takes at most this many times as long as another is as fast
+
+
+class VendorFallback(UserWarning):
+    """A vendor's library serves in place of a kernel."""
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was removed from a library, and why."""
+
+    name: str
+    why: str
+
+
+class Library:
+    """The winners of many studies in one folder."""
+
+    def __init__(self, folder: str | Path, *, trust: bool = False) -> None:
+        """`trust` lets binaries run that somebody else's deepgen put there."""
+        self.folder, self.trusted = Path(folder), trust
+        self.served: Counter[str] = Counter()  # choices so far: exact, neighbour, vendor or none
+        self._store = Store(self.folder)
+        self._content = self._store.read()
+        self._choices: dict[tuple[Operator, str | Target | None], Choice] = {}
+        self._loaded: dict[tuple[str, Operator], Loaded] = {}
+
+    def add(self, study: Study | str | Path, *, general: bool = True) -> str:
+        """Add the winner of a study: `added`, or `replaced` or `kept` where one was known under like conditions.
+
+        Some winners are made for their own shape alone. Then the fastest kernel of the study that serves other shapes
+        is added too, after it was verified and timed as a winner is, unless `general` is False.
+        """
+        study = study if isinstance(study, Study) else Study.open(study, trust=self.trusted)
+        winner = entry_of(study)
+        twin = general_of(study) if general else None
+        with self._store.changing():
+            content = self._store.read()
+            became = self._became(winner[0], content)
+            for entry, kernel, artifact in filter(None, (winner, twin)):
+                if self._became(entry, content) != KEPT:
+                    self._store.write(entry, kernel, artifact)
+        self.reload()
+        return became
+
+    def merge(self, other: Library | str | Path) -> dict[str, str]:
+        """Add all entries of another library, each as `add` does; gives what became of each.
+
+        Binaries that somebody else's deepgen wrote keep asking for trust, unless the other library was opened with it.
+        """
+        other = other if isinstance(other, Library) else Library(other, trust=self.trusted)
+        found = other.content()
+        if found.damaged:
+            name, why = next(iter(found.damaged.items()))
+            raise DeepgenError(f"{other.folder} holds a damaged file, {name}: {why}. Prune it first")
+        out = {}
+        with self._store.changing():
+            for name, entry in found.entries.items():
+                stored = other._store.stored(entry, trusted=True)
+                out[name] = self._became(entry, self._store.read())
+                if out[name] == KEPT:
+                    continue
+                if other.trusted and not stored.own and stored.binary is not None:
+                    binary = stored.binary
+                    form = binary.suffix.removeprefix(".")
+                    artifact = Artifact(stored.kernel.id, str(binary), form, "", {}, 0.0, plan=stored.plan)
+                    self._store.write(entry, stored.kernel, artifact)
+                else:
+                    self._store.copy(name, other._store)
+            for times in found.times:
+                self._store.write_times(times)
+        self.reload()
+        return out
+
+    def list(self) -> tuple[Entry, ...]:
+        """All entries that can be read."""
+        return tuple(self._content.entries.values())
+
+    def damaged(self) -> Mapping[str, str]:
+        """Files that cannot be used, and why."""
+        return self._content.damaged
+
+    def content(self) -> Content:
+        return self._content
+
+    def prune(self, names: tuple[str, ...] = (), *, dry_run: bool = False) -> tuple[Pruned, ...]:
+        """Remove the entries of these names; without any, what is damaged and what another entry serves as fast."""
+        content = self._content
+        unknown = [name for name in names if name not in content.entries and name not in content.damaged]
+        if unknown:
+            raise BadInput(f"{self.folder} has no entry {unknown[0]!r}", allowed=", ".join(content.entries) or "none")
+        found = tuple(Pruned(name, "named") for name in names) or (
+            *(Pruned(name, f"damaged: {why}") for name, why in self._all_damaged().items()),
+            *self._dominated(),
+        )
+        if not dry_run and found:
+            with self._store.changing():
+                for one in found:
+                    self._store.remove(one.name)
+            self.reload()
+        return found
+
+    def choose(self, operator: Operator, target: str | Target | None = None) -> Choice:
+        """What serves an operator on a target, by default the best device here. Choices are counted in `served`."""
+        found = self._choices.get((operator, target))
+        if found is None:
+            where = target if isinstance(target, Target) else targets.resolve(target)
+            found = replace(choose(self._content, operator, where), loading=self._load)
+            self._choices[operator, target] = found
+        self.served[found.how] += 1
+        return found
+
+    def why(self, operator: Operator, target: str | Target | None = None) -> str:
+        """The choice in words."""
+        found = self.choose(operator, target)
+        chosen = found.entry.name if found.entry is not None else found.vendor or "nothing"
+        return f"{operator.describe()} on {found.target.name}: {chosen}; {found.reason}"
+
+    def load(self, entry: Entry) -> Loaded:
+        """The kernel of an entry, after its binary was checked."""
+        targets.device_for(entry.target)  # raises where there is none
+        found = self._store.stored(entry, trusted=self.trusted)
+        return load(found.kernel, entry.operator, entry.target, found.binary, found.plan)
+
+    def path_of(self, entry: Entry) -> Path:
+        return self.folder / ENTRIES / entry.name
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    def reload(self) -> None:
+        """Read the folder again."""
+        self._content = self._store.read()
+        self._choices.clear()
+
+    def __repr__(self) -> str:
+        served = ", ".join(f"{count} {how}" for how, count in self.served.items()) or "nothing asked for yet"
+        held = counted(len(self._content.entries), "kernel")
+        damaged = f", {counted(len(self._content.damaged), 'damaged file')}" if self._content.damaged else ""
+        return f"<deepgen library {self.folder}: {held}{damaged}; {served}>"
+
+    def _load(self, chosen: Choice) -> Called:
+        if chosen.entry is not None:
+            key = (chosen.entry.name, chosen.entry.operator)
+            if key not in self._loaded:
+                self._loaded[key] = self.load(chosen.entry)
+            return self._loaded[key]
+        assert chosen.vendor is not None, "where nothing serves, `load` of the choice has said so"
+        told = f"{chosen.vendor} serves {chosen.operator.describe()}: {chosen.reason}"
+        warnings.warn(told, VendorFallback, stacklevel=3)
+        return VendorKernel(chosen.vendor, chosen.operator, chosen.target)
+
+    @staticmethod
+    def _became(entry: Entry, content: Content) -> str:
+        known = content.entries.get(entry.name)
+        if known is None:
+            return ADDED
+        return REPLACED if entry.seconds < known.seconds else KEPT
+
+    def _all_damaged(self) -> dict[str, str]:
+        """With those whose binary was changed, which only a look at every binary shows."""
+        out = dict(self._content.damaged)
+        for name, entry in self._content.entries.items():
+            try:
+                self._store.stored(entry, trusted=True)
+            except DeepgenError as error:
+                out[name] = str(error)
+        return out
+
+    def _dominated(self) -> tuple[Pruned, ...]:
+        """Entries whose every shape another kernel of the library serves as fast, as timed side by side."""
+        gone: dict[str, Pruned] = {}
+        for entry in self._content.entries.values():
+            rows = {t.operator.slug(): t for t in self._content.times if entry.kernel_id in t.kernels}
+            for other in self._content.entries.values():
+                if other is entry or other.name in gone or any(t.operator.slug() not in rows for t in entry.timed):
+                    continue
+                pairs = [(rows[t.operator.slug()].kernels, t) for t in entry.timed]
+                if all(
+                    other.kernel_id in kernels and kernels[other.kernel_id] <= _AS_FAST * kernels[entry.kernel_id]
+                    for kernels, _ in pairs
+                ):
+                    gone[entry.name] = Pruned(entry.name, f"{other.name} is as fast at its shape")
+                    break
+        return tuple(gone.values())
+
+
+def library(folder: str | Path, *, trust: bool = False) -> Library:
+    """The library in a folder, which is made when the first winner is added.
+
+    `trust` lets binaries run that somebody else's deepgen put there.
+    """
+    return Library(folder, trust=trust)

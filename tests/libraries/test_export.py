@@ -1,0 +1,316 @@
+"""Exported libraries: C and C++ programs are built from them in an empty folder, and a wheel needs no compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))
+from fake_gpu import build_driver, image, kernel
+
+import deepgen as dg
+from deepgen import targets
+from deepgen.cli.main import main
+from deepgen.libraries import Entry, Library, Timed
+from deepgen.libraries.c.export import export
+from deepgen.libraries.c.expressions import in_c
+from deepgen.libraries.c.functions import functions_of
+from deepgen.space import parse
+from deepgen.tuning import Study
+from deepgen.tuning.winner import sha256
+from deepgen.vocabulary import (
+    Artifact,
+    BadInput,
+    DescriptorArg,
+    Kernel,
+    LaunchPlan,
+    Step,
+    TensorArg,
+    TensorMapSpec,
+    WorkspaceArg,
+)
+
+HERE = Path(__file__).parent
+CMAKE = """cmake_minimum_required(VERSION 3.13)
+project(app LANGUAGES C CXX)
+find_package(deepgen_kernels 0.1 REQUIRED)
+add_executable(app use_library.cpp)
+target_link_libraries(app PRIVATE deepgen_kernels::deepgen_kernels m)
+"""
+SAID = (
+    "n is negative; a is null; 0 bytes of workspace are given, and",
+    "deepgen_gemm_f32_nn: no kernel of a shape near this one serves it here; ",
+    "no kernel serves this call, or a vendor's library is expected to be faster",
+)
+
+
+def needed(*programs: str) -> None:
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+
+
+def run(command: Sequence[str], folder: Path, **env: str) -> str:
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def exported(filled: Path, tuned: list[Study], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An exported folder, which was moved after it was written."""
+    folder = tmp_path_factory.mktemp("exported")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tuned[0].folder.parents[1] / "config"))
+        export(dg.library(filled), folder / "first")
+    return (folder / "first").rename(folder / "moved")
+
+
+def test_a_c_program_by_pkg_config(exported: Path, tmp_path: Path) -> None:
+    needed("gcc", "pkg-config")
+    flags = run(
+        ["pkg-config", "--cflags", "--libs", "deepgen_kernels"],
+        tmp_path,
+        PKG_CONFIG_PATH=str(exported / "lib" / "pkgconfig"),
+    ).split()
+    for program in ("use_library", "threads"):
+        source = str(HERE / f"{program}.c")
+        run(["gcc", "-Wall", "-Werror", source, "-o", program, *flags, "-lm", "-lpthread"], tmp_path)
+    said = run(["./use_library"], tmp_path, LD_LIBRARY_PATH=str(exported / "lib"))
+    assert all(words in said for words in SAID), said
+    run(["./threads"], tmp_path, LD_LIBRARY_PATH=str(exported / "lib"))
+
+
+def test_a_cpp_program_by_cmake(exported: Path, tmp_path: Path) -> None:
+    needed("cmake", "g++")
+    (tmp_path / "CMakeLists.txt").write_text(CMAKE)
+    shutil.copyfile(HERE / "use_library.c", tmp_path / "use_library.cpp")
+    run(["cmake", "-S", ".", "-B", "build", f"-DCMAKE_PREFIX_PATH={exported}"], tmp_path)
+    run(["cmake", "--build", "build"], tmp_path)
+    assert SAID[-1] in run(["build/app"], tmp_path)
+
+
+def test_the_library_is_built_again_from_its_sources(exported: Path, tmp_path: Path) -> None:
+    needed("cmake", "gcc")
+    run(["cmake", "-S", str(exported), "-B", "build", f"-DCMAKE_INSTALL_PREFIX={tmp_path / 'prefix'}"], tmp_path)
+    run(["cmake", "--build", "build", "--target", "install"], tmp_path)
+    found = ctypes.CDLL(str(tmp_path / "prefix" / "lib" / "libdeepgen_kernels.so.1"))
+    assert found.deepgen_abi_version() == 1
+
+
+def test_a_processor_without_the_instructions_is_told(library: Library, tmp_path: Path) -> None:
+    made = export(library, tmp_path / "out")
+    source = next((made.folder / "src").glob("*_cpu.c"))
+    source.write_text(re.sub(r"\.features = \(const char \*const\[\]\){", r'\g<0>"made_up_isa", ', source.read_text()))
+    flags = ["-shared", "-fPIC", "-Iinclude", "-Isrc", "-std=gnu11"]
+    run(["gcc", *flags, "-o", str(made.library), f"src/{source.name}", "-ldl", "-lm"], made.folder)
+    found = ctypes.CDLL(str(made.library))
+    found.deepgen_last_error.restype = ctypes.c_char_p
+    x = np.zeros((24, 40), np.float32)
+    at, wide = ctypes.c_void_p(x.ctypes.data), ctypes.c_int64(40)
+    code = found.deepgen_softmax_f32(ctypes.c_int64(24), wide, at, wide, at, wide, None, ctypes.c_size_t(0))
+    assert code == 1 and found.deepgen_last_error() == b"deepgen_softmax_f32: this processor has no made_up_isa"
+
+
+def test_a_wheel_is_installed_without_a_compiler(library: Library, tmp_path: Path) -> None:
+    where = ["--library", str(library.folder), "--name", "tuned"]
+    assert main(["library", "export", "--wheel", str(tmp_path / "dist"), *where]) == 0
+    [wheel] = (tmp_path / "dist").iterdir()
+    venv.create(tmp_path / "clean", with_pip=False)
+    python = str(tmp_path / "clean" / "bin" / "python")
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    run([*install, "--disable-pip-version-check", str(wheel)], tmp_path)
+    program = """
+import numpy as np, tuned
+a, b = (np.arange(n, dtype=np.float32).reshape(s) % 7 for n, s in ((50 * 33, (50, 33)), (33 * 60, (33, 60))))
+assert (tuned.gemm_f32_nn(a, b) == a @ b).all()
+out = np.empty((50, 60), np.float32)
+assert tuned.gemm_f32_nn(a, b, out=out) is out and (out == a @ b).all()
+assert abs(tuned.softmax_f32(a[:24]).sum(1) - 1).max() < 1e-5
+for wrong in ((a, b[:3]), (a.astype(np.float64), b), (a, np.asfortranarray(b)), (a,)):
+    try:
+        tuned.gemm_f32_nn(*wrong)
+    except (TypeError, ValueError) as error:
+        print(error)
+"""
+    site = Path(np.__file__).parents[1]
+    alone = tmp_path / "numpy_only"  # nothing else of this environment, deepgen least of all
+    alone.mkdir()
+    for part in site.glob("numpy*"):
+        (alone / part.name).symlink_to(part)
+    said = run([python, "-c", program], tmp_path, PYTHONPATH=str(alone), PATH="/nonexistent").splitlines()
+    assert [line.split()[0] for line in said] == ["B", "A", "B", "gemm_f32_nn"], said
+
+
+def gpu_entry(kind: str, made: Kernel, binary: Path, operator: dg.Gemm) -> tuple[Entry, Artifact]:
+    target = targets.resolve({"cuda": "cuda:sm_90a", "hip": "hip:gfx90a"}[kind])
+    form = "cubin" if kind == "cuda" else "hsaco"
+    timed = (Timed(operator, 1e-5, (1e-5, 1e-5), {}),)
+    entry = Entry(target, True, None, True, "own", {}, made.id, sha256(binary), (), timed, None, None, {})
+    return entry, Artifact(made.id, str(binary), form, "fake", {}, 0.0, plan=made.plan)
+
+
+@pytest.mark.parametrize("kind", ["cuda", "hip"])
+def test_kernels_for_gpus_are_loaded_by_the_driver(kind: str, tmp_path: Path) -> None:
+    needed("gcc")
+    operator = dg.gemm(8, 8, 8, layout="nt")
+    assert build_driver(tmp_path) is not None
+    hip = [str(HERE / "fake_hip.c"), "-o", "libamdhip64.so"]
+    run(["gcc", "-shared", "-fPIC", "-w", *hip, "-ldl"], tmp_path)
+    made, artifact = kernel(tmp_path, "right")
+    entry, artifact = gpu_entry(kind, made, Path(artifact.binary), operator)
+    library = dg.library(tmp_path / "library")
+    with library.store.changing():
+        library.store.write(entry, made, artifact)
+    library.reload()
+    out = export(library, tmp_path / "out")
+    assert [function.name for function in out.functions] == [f"deepgen_gemm_f32_nt_{kind}"]
+    program = f"""
+import ctypes, numpy as np
+from ctypes import c_int64 as i, c_void_p as p, c_size_t as z
+lib = ctypes.CDLL({str(out.library)!r}); lib.deepgen_last_error.restype = ctypes.c_char_p
+def aligned(*shape):
+    raw = np.zeros(int(np.prod(shape)) + 16, np.float32); skip = -raw.ctypes.data % 64 // 4
+    return raw[skip:skip + int(np.prod(shape))].reshape(shape)
+def call(a, b, c, lda):
+    at = [p(x.ctypes.data) for x in (a, b, c)]
+    return lib.deepgen_gemm_f32_nt_{kind}(i(6), i(9), i(12), at[0], i(lda), at[1], i(12), at[2], i(9), None, z(0), None)
+a, b, c = aligned(6, 16), aligned(9, 12), aligned(6, 9)
+a[:], b[:] = np.arange(96).reshape(6, 16) % 5, np.arange(108).reshape(9, 12) % 7
+code = call(a, b, c, 16)
+assert code == 0, lib.deepgen_last_error()
+assert (c == a[:, :12] @ b.T).all(), "rows may lie apart"
+assert call(a.reshape(-1)[1:], b, c, 16) == 2
+print(lib.deepgen_last_error().decode())
+"""
+    said = run([sys.executable, "-c", program], tmp_path, LD_LIBRARY_PATH=str(tmp_path))
+    assert said == "a is not 16-byte aligned\n"
+    gone = program.replace("assert code == 0", "print(code)\nassert code != 0")
+    gone = gone.partition("assert (c ==")[0] + "print(lib.deepgen_last_error().decode())"
+    told = run([sys.executable, "-c", gone], tmp_path, LD_LIBRARY_PATH="/nonexistent")
+    assert told.startswith("1\n") and "is missing: install the GPU's driver" in told
+
+
+def test_tensor_maps_and_workspaces_on_a_gpu(tmp_path: Path) -> None:
+    needed("gcc")
+    assert build_driver(tmp_path) is not None
+    text = """
+    int entry(void** p, const unsigned* grid, const unsigned* block) {
+        unsigned long long* map = p[0];  // address, columns, rows, bytes of a row, box
+        float *out = *(float**)p[1], *space = *(float**)p[2];
+        if (grid[0] != 2 || map[4] != 4 || space[0] != 0) return 1;
+        for (unsigned long long i = 0; i < map[2]; i++)
+            for (unsigned long long j = 0; j < map[1]; j++)
+                out[i * map[1] + j] = 2 * *(float*)(map[0] + i * map[3] + j * 4);
+        space[0] = 1;
+        return 0;
+    }"""
+    cubin = image(tmp_path, "maps", text)
+    spec = TensorMapSpec(box=(4, 4), sizes=("cols", "rows"), strides=("stride_x_0 * 4",))
+    space = WorkspaceArg("space", "rows * 8", zeroed=True)
+    args = (DescriptorArg("x", spec), TensorArg("y"), space)
+    plan = LaunchPlan(
+        (Step("entry", args, grid=("ceil_div(rows, 4)",)),), requires=(("cols % 4 == 0", "whole vectors"),)
+    )
+    made = Kernel("maps", "cuda", (), (), plan)
+    operator = dg.softmax(8, 16)
+    entry, artifact = gpu_entry("cuda", made, cubin, operator)  # type: ignore[arg-type]
+    library = dg.library(tmp_path / "library")
+    with library.store.changing():
+        library.store.write(replace(entry, requires=plan.requires), made, artifact)
+    library.reload()
+    out = export(library, tmp_path / "out")
+    program = f"""
+import ctypes, numpy as np
+from ctypes import c_int64 as i, c_void_p as p, c_size_t as z
+lib = ctypes.CDLL({str(out.library)!r}); lib.deepgen_last_error.restype = ctypes.c_char_p
+raw = np.arange(1024, dtype=np.float32); at = -raw.ctypes.data % 64 // 4
+x, y, w = raw[at:at + 128].reshape(8, 16), raw[at + 128:at + 256].reshape(8, 16), raw[at + 256:at + 512]
+size = z()
+assert lib.deepgen_softmax_f32_cuda_workspace(i(8), i(16), ctypes.byref(size)) == 0 and size.value >= 64
+def call(cols, bytes):
+    args = (p(x.ctypes.data), i(16), p(y.ctypes.data), i(16), p(w.ctypes.data), z(bytes), None)
+    return lib.deepgen_softmax_f32_cuda(i(8), i(cols), *args)
+for _ in range(2):
+    y[:] = 0
+    assert call(16, size.value) == 0, lib.deepgen_last_error()
+    assert (y == 2 * x).all()
+assert call(16, 8) == 3 and call(15, size.value) == 1
+"""
+    run([sys.executable, "-c", program], tmp_path, LD_LIBRARY_PATH=str(tmp_path))
+
+
+def test_what_cannot_be_exported_is_told(library: Library, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    with pytest.raises(BadInput, match="is not empty"):
+        export(library, tmp_path / "full")
+    with pytest.raises(BadInput, match="the name is 'My Lib'"):
+        export(library, tmp_path / "out", "My Lib")
+    with pytest.raises(BadInput, match="has no entries"):
+        export(dg.library(tmp_path / "nothing"), tmp_path / "out")
+    assert main(["library", "export", "--library", str(library.folder)]) == 2
+
+
+def test_names_of_functions() -> None:
+    names = {
+        "deepgen_gemm_bf16_nt": dg.gemm(8, 8, 8, dtype="bf16", layout="nt"),
+        "deepgen_gemm_f32_nn_batched": dg.gemm(8, 8, 8, batch=3),
+        "deepgen_gemm_i8_i32_nn_relu_bias": dg.gemm(8, 8, 8, dtype="i8", activation="relu", bias=True),
+        "deepgen_softmax_f16": dg.softmax(3, 4, dtype="f16"),
+    }
+    target = targets.resolve("cpu")
+    entries = [
+        Entry(target, True, None, True, "x", {}, name, "", (), (Timed(op, 1.0, (1.0, 1.0), {}),), None, None, {})
+        for name, op in names.items()
+    ]
+    assert {function.name for function in functions_of(entries)} == set(names)
+
+
+EXPRESSIONS = (
+    "ceil_div(M, 128) * 3",
+    "M // 7 % 5",
+    "min(M, N, 9) - max(M, 2)",
+    "where(M > N, M * 2, N)",
+    "-(M - 9) // 4",
+    "M % 8 == 0 and N > 3",
+    "M in (3, 7, 12)",
+    "not (M == N) or N <= 5",
+    "implies(M > 4, N > 4)",
+)
+
+
+def test_expressions_mean_the_same_in_c(tmp_path: Path) -> None:
+    needed("gcc")
+    runtime = Path(dg.__file__).parent / "libraries" / "c" / "runtime.h"
+    helpers = [line for line in runtime.read_text().splitlines() if line.startswith("static inline int64_t")]
+    names = {"M": "m", "N": "n"}
+    bodies = [f"long f{i}(int64_t m, int64_t n) {{ return {in_c(e, names)}; }}" for i, e in enumerate(EXPRESSIONS)]
+    (tmp_path / "f.c").write_text("\n".join(["#include <stdint.h>", *helpers, *bodies]))
+    run(["gcc", "-shared", "-fPIC", "-w", "f.c", "-o", "f.so"], tmp_path)
+    built = ctypes.CDLL(str(tmp_path / "f.so"))
+    for place, text in enumerate(EXPRESSIONS):
+        for m, n in product((1, 3, 7, 12, 128, 129), (1, 4, 12, 64)):
+            expected = parse(text).evaluate({"M": m, "N": n})
+            assert built[f"f{place}"](ctypes.c_int64(m), ctypes.c_int64(n)) == expected, (text, m, n)
+
+
+def test_json_of_an_export(library: Library, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["library", "export", "--c", str(tmp_path / "out"), "--library", str(library.folder), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["functions"] == ["deepgen_gemm_f32_nn", "deepgen_softmax_f32"] and told["skipped"] == {}
