@@ -14,7 +14,7 @@ from deepgen.generators.rules.rules.operands import stage_operands
 from deepgen.generators.rules.rules.usual import blocks as usual_blocks
 from deepgen.generators.rules.rules.usual import register_tile
 from deepgen.generators.rules.rules.vectors import Vectors, along_results
-from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
+from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR, Tensorize
 from deepgen.operators.expr.nodes import Axis, Stage, reads
 from deepgen.vocabulary import dtype
 
@@ -44,7 +44,7 @@ class MultiLevelTiling:
         ways = []
         for place, vectors in enumerate(along_results(draft.expression, sums, draft.lanes(sums.name))):
             way = draft.branch(f"vectors_{vectors.axis}")
-            ways.append((_tile(way, sums, stage, vectors) * (1 + place / 8), place, way))
+            ways.append((tile(way, sums, stage, vectors) * (1 + place / 8), place, way))
         return [way for *_, way in sorted(ways)]
 
 
@@ -60,7 +60,7 @@ def summed(draft: Draft, stage: Stage) -> Stage | None:
     return None
 
 
-def _tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
+def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
     """Cycles for a result and a step of its sum, as far as can be said."""
     lanes = draft.lanes(sums.name)
     to = dict(zip((axis.name for axis in sums.axes), facts.same_places(consumer, sums) or (), strict=True))
@@ -77,7 +77,8 @@ def _tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float
     draft.require(held <= draft.target.vector_registers, "a tile, a row of vectors and one more fit in registers")
 
     usual = {to[along]: usual_vectors * lanes} | ({to[rows]: usual_rows} if rows else {})
-    column = prod(axis.extent for axis in sums.reduced) * dtype(sums.dtype).bytes
+    kept = vectors.by.dot.right if vectors.by else sums.dtype
+    column = prod(axis.extent for axis in sums.reduced) * dtype(kept).bytes
     whole = {axis.name: axis.extent for axis in consumer.axes}
     sizes = usual_blocks(draft.target, whole, usual, to[along], column)
     registers = ({to[rows]: (high,)} if rows else {}) | {to[along]: (wide, lanes)}
@@ -134,16 +135,20 @@ def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors, lanes: int) -> None:
     outer, vector = draft.split(sums.name, along, (lanes,))
     reduced = _by_distance(draft, sums, vectors)
     last = next((axis for axis in reversed(reduced) if axis.extent > 1), reduced[-1])
-    steps = unrolls(last.extent)
-    short = last.extent <= _SHORT  # as the side of a filter
+    group = vectors.by.dot.depth if vectors.by else 1
+    steps = unrolls(last.extent // group)
+    short = last.extent // group <= _SHORT  # as the side of a filter
     deep = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), steps, steps[-1] if short else 1)
     before = [axis.name for axis in reduced if axis != last]
-    turns, unrolled = draft.split(sums.name, last.name, (deep,))
+    turns, unrolled, *grouped = draft.split(sums.name, last.name, (deep, group) if vectors.by else (deep,))
     alone = [axis.name for axis in sums.axes if axis.name not in (along, rows)]
     tile = [*([rows] if rows else []), outer]
-    draft.reorder(sums.name, [*alone, *before, turns, unrolled, *tile, vector])
+    draft.reorder(sums.name, [*alone, *before, turns, unrolled, *tile, vector, *grouped])
     draft.annotate(sums.name, UNROLL, unrolled, *tile)
-    draft.annotate(sums.name, VECTOR, vector)
+    if vectors.by:
+        draft.step(Tensorize(sums.name, vector, vectors.by.dot.name))
+    else:
+        draft.annotate(sums.name, VECTOR, vector)
 
 
 def _by_distance(draft: Draft, sums: Stage, vectors: Vectors) -> list[Axis]:
@@ -151,6 +156,8 @@ def _by_distance(draft: Draft, sums: Stage, vectors: Vectors) -> list[Axis]:
     lying = [read for read in reads(sums.value) if read.tensor not in vectors.packed]
 
     def distance(axis: Axis) -> int:
+        if vectors.by and axis.name == vectors.by.axis:
+            return -1
         return max((abs(facts.stride(draft.expression, read, axis.name) or 0) for read in lying), default=0)
 
     return sorted(sums.reduced, key=distance, reverse=True)
