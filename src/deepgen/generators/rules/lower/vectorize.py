@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from deepgen.generators.rules.intrinsics.dots import DOTS
+from deepgen.generators.rules.intrinsics.tiles import TILES
 from deepgen.generators.rules.lower.bounds import Known
 from deepgen.generators.rules.lower.ir import (
     Alloc,
@@ -24,7 +25,7 @@ from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import BOOL, Binary, Const, Place, Read, Select, Value, children, reads, walk
 from deepgen.vocabulary.dtypes import dtype
 
-_DONE_AT_ONCE = (VECTOR, *DOTS)
+_DONE_AT_ONCE = (VECTOR, *DOTS, *TILES)
 _MOST_PIECES = 16  # that follow each other in the text; more are a loop
 _ARITHMETIC_BYTES = 4  # of smaller floats
 

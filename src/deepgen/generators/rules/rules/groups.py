@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from deepgen.generators.rules.intrinsics.tiles import Tile
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.inline import inlinable
@@ -39,7 +40,8 @@ def stage_groups(
 ) -> None:
     """A copy of a tensor, or a stage that only the sums read, in groups along the axis that the instruction sums over.
 
-    What vectors lie along is in panels as wide as a tile, with the groups of a panel's columns side by side.
+    What vectors lie along is in panels as wide as a tile, with the groups of a panel's columns side by side; for tiles,
+    each of them has a strip of the panel.
     """
     assert vectors.by is not None
     by, (read,) = vectors.by, facts.reads_of(sums, tensor)
@@ -57,8 +59,9 @@ def stage_groups(
         if along is None:
             way.lay_out(name, [*others, over])
         else:
-            outer = [place for place in range(len(places)) if place != along]
-            way.lay_out(name, outer, (along, times(panel)), (over, by.dot.depth))
+            outer = [*(place for place in others if place != along), over]
+            strip = panel if isinstance(by.dot, Tile) else None
+            way.lay_out(name, outer, (along, times(panel)), (over, by.dot.depth), strip)
         if at is None:
             way.scoped(name, "global")
         else:
@@ -66,7 +69,7 @@ def stage_groups(
         if along is None:
             copy_loops(way, way.stage(name), parallel=at is None)
         else:
-            _pack(way, name, (along, times(panel)), (over, by.dot.depth), parallel=at is None)
+            _pack(way, name, (along, strip or (times(panel),)), (over, by.dot.depth), parallel=at is None)
         way.finish(name)
 
     ways: dict[Value, Callable[[Draft], None]] = {
@@ -76,13 +79,15 @@ def stage_groups(
     draft.choose(f"at_{tensor}", ONCE, ways)
 
 
-def _pack(draft: Draft, name: str, panel: tuple[int, Extent], group: tuple[int, int], *, parallel: bool) -> None:
+def _pack(
+    draft: Draft, name: str, panel: tuple[int, tuple[Extent, ...]], group: tuple[int, int], *, parallel: bool
+) -> None:
     """In the order of the copy: a group is written out, so that compilers find the pattern of what is interleaved."""
     axes = [axis.name for axis in draft.stage(name).axes]
-    panels, column = draft.split(name, axes[panel[0]], (panel[1],))
+    panels, *strips, column = draft.split(name, axes[panel[0]], panel[1])
     groups, within = draft.split(name, axes[group[0]], (group[1],))
     others = [groups if place == group[0] else axis for place, axis in enumerate(axes) if place != panel[0]]
-    draft.reorder(name, [panels, *others, column, within])
+    draft.reorder(name, [panels, *strips, *others, column, within])
     draft.annotate(name, UNROLL, within)
     if parallel:
         draft.annotate(name, PARALLEL, panels)

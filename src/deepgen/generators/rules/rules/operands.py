@@ -19,7 +19,6 @@ from deepgen.operators.expr.nodes import Cast, Read, Stage, reads, walk
 from deepgen.space import Value
 
 
-
 def stage_operands(
     draft: Draft, sums: Stage, consumer: Stage, block: str, vectors: Vectors, panel: tuple[Extent, int]
 ) -> None:

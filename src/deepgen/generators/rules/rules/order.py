@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from deepgen.generators.rules.intrinsics.dots import DOTS, Dot
+from deepgen.generators.rules.intrinsics.dots import DOTS
+from deepgen.generators.rules.intrinsics.tiles import TILES, Instruction
 from deepgen.generators.rules.rules.padding import with_padding
 from deepgen.generators.rules.rules.registry import RULES
 from deepgen.generators.rules.rules.rule import Rule, drafts
@@ -28,7 +29,7 @@ def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> l
     Vectors multiply whole numbers so much slower than instructions for small ones that they are not tried beside them.
     """
     rules, found, whole = rules_for(own), [], False
-    for dot in dots_of(target):
+    for dot in instructions_of(target):
         ready = prepared(expression, dot)
         made = drafts(ready, target, rules, dot) if ready is not None else []
         used = [draft for draft in made if dot.name in draft.names]
@@ -39,6 +40,7 @@ def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> l
     return [sketch_of(draft) for draft in found]
 
 
-def dots_of(target: Cpu) -> list[Dot]:
-    """The instructions of a target that fill its vectors."""
-    return [dot for dot in DOTS.values() if target.has(*dot.features) and dot.lanes * 4 == target.vector_bytes]
+def instructions_of(target: Cpu) -> list[Instruction]:
+    """The instructions of a target that multiply small numbers, the faster ones first; dot products fill its vectors."""
+    known: list[Instruction] = [*TILES.values(), *DOTS.values()]
+    return [one for one in known if target.has(*one.features) and one.lanes * 4 == target.vector_bytes]

@@ -44,7 +44,11 @@ def with_padding(expression: Expression, narrow: Set[str] = frozenset()) -> Expr
     taken = {t.name for t in expression.tensors} | {s.name for s in expression.stages}
     for stage in expression.stages:
         value = stage.value
-        for guarded in dict.fromkeys(_guarded(value, stage.name in narrow)) if stage.reduce is not None and stage.scan is None else ():
+        for guarded in (
+            dict.fromkeys(_guarded(value, stage.name in narrow))
+            if stage.reduce is not None and stage.scan is None
+            else ()
+        ):
             found = _padding(stage, guarded, taken)
             if found is not None:
                 taken.add(found.stage.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from deepgen.generators.rules.intrinsics.dots import Dot
+from deepgen.generators.rules.intrinsics.tiles import Instruction
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.operators.expr.nodes import Expression, Stage
 from deepgen.targets import Cpu
@@ -37,7 +37,7 @@ class Rule(Protocol):
         ...
 
 
-def drafts(expression: Expression, target: Cpu, rules: Sequence[Rule], dot: Dot | None = None) -> list[Draft]:
+def drafts(expression: Expression, target: Cpu, rules: Sequence[Rule], dot: Instruction | None = None) -> list[Draft]:
     """All drafts that the rules make of an expression, in the order in which the rules offer them.
 
     `dot` is the instruction that the expression was prepared for.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from deepgen.generators.rules.intrinsics.dots import Dot
+from deepgen.generators.rules.intrinsics.tiles import Instruction, Tile
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.draft import Draft
+from deepgen.generators.rules.rules.matrix_tiles import row_counts, tile_matrices
 from deepgen.generators.rules.rules.padding import guard, with_padding
 from deepgen.generators.rules.rules.tiling import summed, tile
 from deepgen.generators.rules.rules.vectors import Grouped, Vectors, packable, reused_along
@@ -43,15 +44,22 @@ class Tensorize:
         sums, vectors = summed(draft, stage), self._found(draft, stage)
         assert draft.dot is not None and sums is not None and vectors is not None
         way = draft.branch(draft.dot.name)
-        tile(way, sums, stage, vectors)
+        if isinstance(draft.dot, Tile):
+            tile_matrices(way, sums, stage, vectors)
+        else:
+            tile(way, sums, stage, vectors)
         return [way]
 
     def _found(self, draft: Draft, stage: Stage) -> Vectors | None:
         sums = summed(draft, stage)
-        return None if draft.dot is None or sums is None else grouped(sums, draft.dot)
+        if draft.dot is None or sums is None:
+            return None
+        if isinstance(draft.dot, Tile) and draft.dot.name in draft.names:
+            return None  # a thread's tiles have one shape, that of the first sums
+        return grouped(sums, draft.dot)
 
 
-def prepared(expression: Expression, dot: Dot) -> Expression | None:
+def prepared(expression: Expression, dot: Instruction) -> Expression | None:
     """An expression with sums that are whole groups of products of an instruction; None where it does no sum."""
     stages, served = [], set()
     for stage in expression.stages:
@@ -63,11 +71,12 @@ def prepared(expression: Expression, dot: Dot) -> Expression | None:
     return with_padding(replace(expression, stages=tuple(stages)), served) if served else None
 
 
-def grouped(sums: Stage, dot: Dot) -> Vectors | None:
+def grouped(sums: Stage, dot: Instruction) -> Vectors | None:
     """How an instruction does sums, the lanes along the last axis that serves; None where it does not."""
     axis = _group_axis(sums, dot)
-    if axis is None or axis.extent % dot.depth:
+    if axis is None or axis.extent % dot.whole:
         return None
+    extents = {one.name: one.extent for one in sums.axes}
     for lanes in reversed(sums.axes):
         for left, right in _factors(sums, dot):
             if not isinstance(left, Read) or not isinstance(right, Read):
@@ -75,11 +84,13 @@ def grouped(sums: Stage, dot: Dot) -> Vectors | None:
             fits = lanes.extent >= dot.lanes and not facts.depends(left, lanes.name)
             if fits and packable(sums, right, lanes.name):
                 rows = reused_along(sums, lanes.name, [right])
+                if isinstance(dot, Tile) and not row_counts(extents.get(rows or "", 1)):
+                    continue
                 return Vectors(lanes.name, rows, (), (right.tensor,), (left.tensor,), Grouped(dot, axis.name))
     return None
 
 
-def _factors(stage: Stage, dot: Dot) -> list[tuple[Value, Value]]:
+def _factors(stage: Stage, dot: Instruction) -> list[tuple[Value, Value]]:
     """The first and the second operand of the instruction: reads, behind guards where they have some."""
     value = stage.value
     if stage.reduce != "sum" or stage.scan is not None or not isinstance(value, Binary) or value.op != "mul":
@@ -87,11 +98,13 @@ def _factors(stage: Stage, dot: Dot) -> list[tuple[Value, Value]]:
     left, right = _narrow(value.left, dot), _narrow(value.right, dot)
     if value.dtype != dot.result or left is None or right is None:
         return []
-    pairs = [(one, other) for one, other in ((left, right), (right, left)) if _formats(one, other) == (dot.left, dot.right)]
+    pairs = [
+        (one, other) for one, other in ((left, right), (right, left)) if _formats(one, other) == (dot.left, dot.right)
+    ]
     return pairs if _read(left).tensor != _read(right).tensor else []
 
 
-def _narrow(value: Value, dot: Dot) -> Value | None:
+def _narrow(value: Value, dot: Instruction) -> Value | None:
     """What is cast to the format of the sums."""
     if isinstance(value, Cast) and value.dtype == dot.result and (isinstance(value.value, Read) or guard(value)):
         return value.value
@@ -108,13 +121,23 @@ def _formats(left: Value, right: Value) -> tuple[str, str]:
     return left.dtype, right.dtype
 
 
-def _group_axis(stage: Stage, dot: Dot) -> Axis | None:
+def _group_axis(stage: Stage, dot: Instruction) -> Axis | None:
     """The summed axis of which an instruction takes several steps at once: both operands are read one by one along it."""
     pairs = _factors(stage, dot)
     if not pairs:
         return None
-    found = [axis for axis in stage.reduced if all(_alone(_read(side), axis.name) for side in pairs[0])]
-    return max(found, key=lambda axis: min(axis.extent, dot.depth), default=None)
+    found = [
+        axis
+        for axis in stage.reduced
+        if all(_alone(_read(side), axis.name) for side in pairs[0]) and _worth_it(axis.extent, dot)
+    ]
+    return max(found, key=lambda axis: min(axis.extent, dot.whole), default=None)
+
+
+def _worth_it(extent: int, dot: Instruction) -> bool:
+    """Whether few of the products are of zeros that are there to fill the last step."""
+    whole = -(-extent // dot.whole) * dot.whole
+    return whole - extent < dot.depth or whole * 4 <= extent * 5
 
 
 def _alone(read: Read, axis: str) -> bool:
@@ -122,8 +145,8 @@ def _alone(read: Read, axis: str) -> bool:
     return len(along) == 1 and facts.plain(along[0]) == axis
 
 
-def _rounded(stage: Stage, axis: Axis, dot: Dot) -> Stage:
-    whole = -(-axis.extent // dot.depth) * dot.depth
+def _rounded(stage: Stage, axis: Axis, dot: Instruction) -> Stage:
+    whole = -(-axis.extent // dot.whole) * dot.whole
     if whole == axis.extent:
         return stage
     inside = Compare("lt", Place(iterator(axis.name)), Const(axis.extent, "i64"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deepgen.generators.rules.intrinsics.dots import Dot
+from deepgen.generators.rules.intrinsics.tiles import Instruction
 from deepgen.generators.rules.rules import facts
 from deepgen.operators.expr.nodes import Expression, Read, Stage, reads
 
@@ -15,7 +15,7 @@ _MOST = 2  # axes that are tried
 class Grouped:
     """An instruction that adds up several products at once, and the summed axis along which these lie."""
 
-    dot: Dot
+    dot: Instruction
     axis: str
 
 
