@@ -20,6 +20,7 @@ from expressions import expressions
 from test_lowered import agrees, random_inputs
 
 from deepgen import targets
+from deepgen.generators.rules.intrinsics.dots import EMULATED
 from deepgen.generators.rules.lower.ir import Alloc, Function, walk
 from deepgen.generators.rules.rules.order import sketches
 from deepgen.generators.rules.rules.sketch import SKETCH, Sketch, space_of
@@ -79,7 +80,7 @@ def test_every_config_computes_the_expression(tmp_path: Path) -> None:
         part = cases[start : start + AT_ONCE]
         folder = tmp_path / str(start)
         folder.mkdir()
-        built = library([function for *_, function in part], folder, "-O0")
+        built = library([function for *_, function in part], folder, "-O0", f"-D{EMULATED}")
 
         def work(say: Callable[[str], None], built: Path = built, part: Any = part) -> None:
             loaded = ctypes.CDLL(str(built))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 
@@ -10,9 +10,25 @@ from deepgen.generators.rules.emit.c_values import Scope, arithmetic, narrowed
 from deepgen.generators.rules.emit.names import Names
 from deepgen.generators.rules.intrinsics.dots import DOTS, include
 from deepgen.generators.rules.intrinsics.dots import function as dot_function
+from deepgen.generators.rules.intrinsics.tiles import HEADERS as TILE_HEADERS
+from deepgen.generators.rules.intrinsics.tiles import TILES, Block
+from deepgen.generators.rules.intrinsics.tiles import include as include_tiles
 from deepgen.generators.rules.lower.build import combined
-from deepgen.generators.rules.lower.ir import Alloc, Buffer, Fence, For, Function, If, Seq, Stmt, Store, walk
-from deepgen.generators.rules.lower.tensorize import operands
+from deepgen.generators.rules.lower.ir import (
+    Alloc,
+    Buffer,
+    Call,
+    Fence,
+    For,
+    Function,
+    If,
+    Seq,
+    Stmt,
+    Store,
+    children,
+    walk,
+)
+from deepgen.generators.rules.lower.tensorize import operands, tile_operands
 from deepgen.generators.rules.schedule.steps import PARALLEL, SERIAL, VECTOR
 from deepgen.operators.expr.nodes import Read
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
@@ -21,6 +37,7 @@ _REDUCED = {"sum": "sum", "prod": "prod", "max": "most", "min": "least"}
 _HEADERS = ("numbers.h", "vector_math.h")
 _MATH = '#define LANES {lanes}\n#include "vector_math.h"\n#undef LANES'
 _TEMPLATES = "deepgen.generators.templates"
+_TILES = "x86_amx_gemm"
 _MASKS = {"f32": "i32", "f64": "i64", "u8": "i8"}
 _WRAPS = {"i8": "u8", "u8": "u8", "i16": "u16", "i32": "u32", "i64": "u64"}
 
@@ -44,9 +61,11 @@ def headers(function: Function) -> tuple[Source, ...]:
     """The files that a function's text includes."""
     own = resources.files(__package__)
     found = [Source(name, own.joinpath(name).read_text()) for name in _HEADERS]
+    templates = resources.files(_TEMPLATES)
     if _parallel(function):
-        templates = resources.files(_TEMPLATES)
         found += [Source(name, templates.joinpath(name).read_text()) for name in ("cpu_pool.h", "x86_pool.h")]
+    if any(isinstance(s, For) and s.kind in TILES for s in walk(function.body)):
+        found += [Source(name, templates.joinpath(_TILES).joinpath(name).read_text()) for name in TILE_HEADERS]
     return tuple(found)
 
 
@@ -59,9 +78,12 @@ def file_text(parts: Sequence[Definitions], parallel: bool) -> str:
     """One file with several definitions."""
     vectors = frozenset().union(*(part.vectors for part in parts))
     dots = [DOTS[name] for name in sorted(frozenset().union(*(part.dots for part in parts)))]
+    blocks = sorted(frozenset().union(*(part.blocks for part in parts)), key=lambda block: block.name)
     lines = [*dict.fromkeys(include(dot) for dot in dots), '#include "numbers.h"']
+    lines += [include_tiles(tile) for tile in dict.fromkeys(block.tile for block in blocks)]
     lines += ['#include "cpu_pool.h"'] if parallel else []
-    return "\n".join([*lines, "", *vector_types(vectors), *map(dot_function, dots), *(part.text for part in parts)])
+    called = [*map(dot_function, dots), *(block.functions() for block in blocks)]
+    return "\n".join([*lines, "", *vector_types(vectors), *called, *(part.text for part in parts)])
 
 
 @dataclass(frozen=True)
@@ -69,6 +91,7 @@ class Definitions:
     text: str
     vectors: frozenset[tuple[str, int]]
     dots: frozenset[str]  # products that instructions do
+    blocks: frozenset[Block] = frozenset()  # of tiles
 
 
 def definitions(function: Function, entry: str) -> Definitions:
@@ -88,6 +111,15 @@ def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
             lines.append(f"WHOLE_VECTOR({kind}, {_MASKS.get(kind, kind)}, {_WRAPS[kind]}, {lanes})")
     lines += [f"STORED_VECTOR({lanes})" for kind, lanes in sorted(wanted) if kind == "u16"]
     return [*lines, ""] if lines else []
+
+
+def _tiled(statement: Stmt) -> Iterator[For]:
+    """The loops that blocks of tiles do in one thread."""
+    if isinstance(statement, For) and statement.kind in TILES:
+        yield statement
+    elif not isinstance(statement, For) or statement.kind != PARALLEL:
+        for child in children(statement):
+            yield from _tiled(child)
 
 
 def _parallel(function: Function) -> bool:
@@ -117,17 +149,19 @@ class _Emitter:
     parts: list[str] = field(default_factory=list)  # functions for parallel loops
     vectors: set[tuple[str, int]] = field(default_factory=set)
     dots: set[str] = field(default_factory=set)
+    blocks: set[Block] = field(default_factory=set)
 
     def definitions(self) -> Definitions:
         parameters = {buffer.name: buffer for buffer in self.function.parameters}
         for buffer in parameters:
             self.names.of(buffer)
         body = self.statement(self.function.body, _Place(parameters, {}), 1)
+        body = self.configured(self.function.body, body, "    ")
         declared = [f"{self.pointer(buffer)}" for buffer in self.function.parameters]
         head = f"void {self.entry}({', '.join([*declared, 'void *workspace', 'i32 threads'])}) {{"
         unused = "    (void)workspace, (void)threads;"
         text = "\n".join([*self.parts, head, unused, *body, "}", ""])
-        return Definitions(text, frozenset(self.vectors), frozenset(self.dots))
+        return Definitions(text, frozenset(self.vectors), frozenset(self.dots), frozenset(self.blocks))
 
     def pointer(self, buffer: Buffer) -> str:
         const = "const " if buffer in self.function.inputs else ""
@@ -159,6 +193,11 @@ class _Emitter:
             return [indent + line for line in self.vector_store(statement.body, self.scope(place, statement))]
         if isinstance(statement, For) and statement.kind in DOTS:
             return [indent + self.dot(statement, place)]
+        if isinstance(statement, For) and statement.kind in TILES:
+            return [indent + self.tiles(statement, place)]
+        if isinstance(statement, Call):
+            at = ", ".join(f"&{self.scope(place).address(r.tensor, r.indices[0])}" for r in statement.places)
+            return [f"{indent}{statement.name}({at});"]
         if isinstance(statement, For) and statement.kind == PARALLEL:
             return self.parallel(statement, place, depth)
         if isinstance(statement, For) and statement.kind == SERIAL:
@@ -247,6 +286,24 @@ class _Emitter:
         at = f"&{scope.address(buffer.name, found.sums)}"
         return f"put_{dot.vector}({at}, {dot.name}(at_{dot.vector}({at}), {factors}));"
 
+    def tiles(self, loop: For, place: _Place) -> str:
+        """Loops that a block of tiles does, in bytes."""
+        found, scope = tile_operands(loop), self.scope(place)
+        self.blocks.add(found.block)
+        left, right = (f"&{scope.address(r.tensor, r.indices[0])}" for r in (found.left, found.right))
+        size = 4 // found.block.tile.depth
+        return f"{found.block.name}({left}, {found.row * size}, {found.below * size}, {right}, {found.next * size});"
+
+    def configured(self, statement: Stmt, lines: Sequence[str], indent: str) -> list[str]:
+        """The lines of a thread, between the instructions that tiles need before and after."""
+        blocks = {tile_operands(loop).block for loop in _tiled(statement)}
+        if len(blocks) > 1:
+            raise BadInput(
+                "sums in tiles of several shapes cannot share a loop", allowed="one shape in a parallel loop"
+            )
+        before = [f"{indent}{block.name}_begin();" for block in blocks]
+        return [*before, *lines, *(f"{indent}tile_release();" for _ in blocks)]
+
     def parallel(self, loop: For, place: _Place, depth: int) -> list[str]:
         """A function for the threads of a loop, and what starts it."""
         indent = "    " * depth
@@ -259,6 +316,13 @@ class _Emitter:
         fields += [f"    i64 {name};" for name in kept.values()]
         inner = replace(place.inside(loop.variable, loop.extent), in_thread=True)
         body = self.statement(loop.body, inner, 3)
+        turns = [
+            "    for (i64 from; (from = atomic_fetch_add(&j->next, j->together)) < j->end;) {",
+            f"        for (i64 {counter} = from; {counter} < least(j->end, from + j->together); {counter}++) {{",
+            *body,
+            "        }",
+            "    }",
+        ]
         taken = [f"    {self.pointer(b)} = j->{self.names.of(b.name)};" for b in place.buffers.values()]
         taken += [f"    const i64 {name} = j->{name};" for name in kept.values()]
         self.parts[int(name.rpartition("part")[2])] = "\n".join(
@@ -275,11 +339,7 @@ class _Emitter:
                 *taken,
                 f"    char *own = j->own + thread * (i64){self.function.thread_bytes};",
                 "    (void)own;",
-                "    for (i64 from; (from = atomic_fetch_add(&j->next, j->together)) < j->end;) {",
-                f"        for (i64 {counter} = from; {counter} < least(j->end, from + j->together); {counter}++) {{",
-                *body,
-                "        }",
-                "    }",
+                *self.configured(loop.body, turns, "    "),
                 "}",
                 "",
             ]

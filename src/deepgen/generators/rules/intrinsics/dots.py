@@ -31,6 +31,11 @@ class Dot:
     text: str
 
     @property
+    def whole(self) -> int:
+        """How many steps along what is summed over it takes at once."""
+        return self.depth
+
+    @property
     def vector(self) -> str:
         return f"{self.result}x{self.lanes}"
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from deepgen.generators.rules.intrinsics.dots import DOTS
-from deepgen.generators.rules.lower.ir import EMPTY, Alloc, Buffer, For, Function, If, Stmt, Store, sequence
+from deepgen.generators.rules.intrinsics.tiles import TILES, block_of
+from deepgen.generators.rules.lower.ir import EMPTY, Alloc, Buffer, Call, For, Function, If, Stmt, Store, sequence
 from deepgen.generators.rules.schedule.concrete import Place, number
 from deepgen.generators.rules.schedule.stages import identity
 from deepgen.generators.rules.schedule.state import Loop, Planned, State
@@ -16,6 +17,7 @@ from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Binary, Compare, Const, Read, Select, Value, substituted
 from deepgen.operators.expr.nodes import Place as PlaceValue
 from deepgen.operators.expr.rewrite import with_reads
+from deepgen.vocabulary import BadInput
 
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
@@ -42,6 +44,8 @@ class Builder:
 
     def nest(self, planned: Planned, loops: Sequence[Loop], started: bool = False) -> Stmt:
         if planned.stage.reduce and not planned.stage.scan and not started and not (loops and not loops[0].reduced):
+            if planned.loops[-1].kind in TILES:
+                return self.in_tiles(planned, loops)
             return sequence(self.start(planned, loops), self.nest(planned, loops, started=True))
         if not loops:
             return self.store(planned)
@@ -64,6 +68,17 @@ class Builder:
             kind = VECTOR if loop.kind in DOTS else loop.kind
             body = For(f"{loop.variable}.start", loop.extent, kind, body)
         return body
+
+    def in_tiles(self, planned: Planned, loops: Sequence[Loop]) -> Stmt:
+        """Sums that are held in tiles, and stored once all is added up."""
+        inner = [loop for loop in loops if loop.kind in TILES]
+        if any(not loop.reduced for loop in loops[: len(loops) - len(inner)]):
+            raise BadInput(f"loops of stage {planned.stage.name} inside of its sums run over tiles", allowed="none")
+        start = {loop.variable: Index() for loop in inner}
+        places = tuple(i.substitute(start) for i in self.written(planned))
+        block = block_of(inner[0].kind, [loop.extent for loop in inner])
+        store = Call(f"{block.name}_store", (Read(planned.stage.name, places, planned.stage.dtype),))
+        return sequence(Call(f"{block.name}_zero"), self.nest(planned, loops, started=True), store)
 
     def written(self, planned: Planned) -> tuple[Index, ...]:
         places = [planned.places[axis.name] for axis in planned.stage.axes]

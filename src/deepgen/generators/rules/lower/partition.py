@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from deepgen.generators.rules.intrinsics.dots import DOTS
+from deepgen.generators.rules.intrinsics.tiles import TILES
 from deepgen.generators.rules.lower.bounds import Known, conditions
 from deepgen.generators.rules.lower.guards import placed
 from deepgen.generators.rules.lower.ir import (
@@ -32,7 +33,7 @@ from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Select, reads
 from deepgen.operators.expr.nodes import walk as walk_value
 
-AT_ONCE = (UNROLL, VECTOR, *DOTS)
+AT_ONCE = (UNROLL, VECTOR, *DOTS, *TILES)
 _MOST_CHOICES = 4  # each of which doubles the text
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from deepgen.generators.rules.intrinsics.dots import DOTS
-from deepgen.generators.rules.lower.ir import Alloc, For, Function, Stmt, Store, children, walk, with_children
+from deepgen.generators.rules.lower.ir import Alloc, Call, For, Function, Stmt, Store, children, walk, with_children
 from deepgen.generators.rules.schedule.steps import PARALLEL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import reads
@@ -43,6 +43,8 @@ def _lanes(alloc: Alloc) -> int:
 
 def _accesses(statement: Stmt, name: str, vector: For | None) -> Iterator[tuple[int | None, int]]:
     """Where a buffer is accessed, and by how many lanes."""
+    if isinstance(statement, Call) and any(place.tensor == name for place in statement.places):
+        yield None, 1
     if isinstance(statement, For) and vector is None and statement.kind in (VECTOR, *DOTS):
         vector = statement
     if isinstance(statement, Store):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from deepgen.generators.rules.intrinsics.tiles import TILES
 from deepgen.generators.rules.lower.bounds import Known, conditions
 from deepgen.generators.rules.lower.ir import (
     EMPTY,
@@ -49,7 +50,7 @@ def _for(loop: For, known: Known) -> Stmt:
     limits = _needed([limit for limit in limits if limit.terms], extent, known)
     if extent < 1 or any(known.never(limit - 1) for limit in limits):
         return EMPTY
-    if extent == 1 and loop.kind not in BOUND:
+    if extent == 1 and loop.kind not in (*BOUND, *TILES):
         body = with_indices_in(loop.body, lambda i: i.substitute({loop.variable: 0}))
         return simplified(If(tuple(limit - 1 for limit in limits), body) if limits else body, known)
     inside = known.inside(loop.variable, extent).given(_below(loop.variable, limits))

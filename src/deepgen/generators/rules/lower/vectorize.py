@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from deepgen.generators.rules.intrinsics.dots import DOTS
+from deepgen.generators.rules.intrinsics.tiles import TILES
 from deepgen.generators.rules.lower.bounds import Known
 from deepgen.generators.rules.lower.ir import (
     Alloc,
@@ -24,8 +25,9 @@ from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import BOOL, Binary, Const, Place, Read, Select, Value, children, reads, walk
 from deepgen.vocabulary.dtypes import dtype
 
-_DONE_AT_ONCE = (VECTOR, *DOTS)
+_DONE_AT_ONCE = (VECTOR, *DOTS, *TILES)
 _MOST_PIECES = 16  # that follow each other in the text; more are a loop
+_MOST_CHOSEN = 16  # lanes of one choice: masks of more than a vector take compilers long
 _ARITHMETIC_BYTES = 4  # of smaller floats
 
 
@@ -80,7 +82,7 @@ class _Vectors:
 
     def pieces(self, loop: For, store: Store) -> Stmt:
         lanes = self.bytes // max(_bytes(store, loop.variable))
-        if loop.limits or lanes < 2 or not self.inside(loop).serves(loop.variable, store):
+        if loop.limits or lanes < 2 or not self.inside(loop).serves(loop.variable, store, lanes):
             return replace(loop, kind=SERIAL, body=store)
         pieces: list[Stmt] = []
         start = 0
@@ -95,11 +97,13 @@ class _Vectors:
             start += lanes
         return sequence(*pieces)
 
-    def serves(self, variable: str, store: Store) -> bool:
+    def serves(self, variable: str, store: Store, lanes: int) -> bool:
         """Whether a store can be done for all values of the variable at once."""
         (offset,) = store.indices
         # A choice by lanes computes both values, so that both must be there to be read.
         chosen = [v for v in walk(store.value) if isinstance(v, Select) and _depends(v.condition, variable)]
+        if chosen and lanes > _MOST_CHOSEN:
+            return False
         if not all(self.readable(value) for v in chosen for value in (v.then, v.otherwise)):
             return False
         if variable not in offset.iterators:

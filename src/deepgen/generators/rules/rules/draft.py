@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
+from deepgen.generators.rules.intrinsics.tiles import Instruction
 from deepgen.generators.rules.rules.numbers import Extent, covered, least, plus, span, text, times
 from deepgen.generators.rules.rules.template import Choose, Template
 from deepgen.generators.rules.schedule import steps as s
@@ -52,8 +53,9 @@ class Tuned:
 class Draft:
     """Mutable while one rule works on it; `branch` copies it for another way to go on."""
 
-    def __init__(self, expression: Expression, target: Cpu) -> None:
+    def __init__(self, expression: Expression, target: Cpu, dot: Instruction | None = None) -> None:
         self.base, self.expression, self.target = expression, expression, target
+        self.dot = dot  # the instruction that the expression was prepared for
         self.names: tuple[str, ...] = ()  # of the ways that were taken; together they name the sketch
         self.template: Template = ()
         self.knobs: tuple[Tuned, ...] = ()
@@ -212,13 +214,31 @@ class Draft:
             self._start(one, {inner: factor, outer: covered(loop.extent, factor)})
         return inner, outer
 
-    def lay_out(self, stage: str, order: Sequence[int], panel: tuple[int, Extent] | None = None) -> None:
-        """The dimensions in this order; `panel` is one in panels: which panel is outermost, where in it innermost."""
+    def lay_out(
+        self,
+        stage: str,
+        order: Sequence[int],
+        panel: tuple[int, Extent] | None = None,
+        group: tuple[int, int] | None = None,
+        strip: tuple[Extent, int] | None = None,
+    ) -> None:
+        """The dimensions in this order; `panel` is one in panels: which panel is outermost, where in it innermost.
+
+        `group` is one of the others in groups that lie side by side: where in a group is then innermost. `strip` is how
+        many strips a panel has, and how wide they are, where each of them is to lie in one piece.
+        """
         places = tuple(map(str, order))
+        if group is not None:
+            places = tuple(f"{place}/{group[1]}" if place == str(group[0]) else place for place in places)
         if panel is not None:
             dimension, width = panel[0], panel[1]
             self.panels = {**self.panels, stage: (self.stage(stage).axes[dimension].name, width)}
-            places = (f"{dimension}/{text(width)}", *places, f"{dimension}%{text(width)}")
+            if strip is not None:
+                count, width = strip
+                places = (f"{dimension}/{width}%{text(count)}", *places)
+            places = (f"{dimension}/{text(panel[1])}", *places, f"{dimension}%{text(width)}")
+        if group is not None:
+            places = (*places, f"{group[0]}%{group[1]}")
         self.step(s.Layout(stage, places))
 
     def compute_at(self, stage: str, consumer: str, loop: str, scope: str = "global") -> None:

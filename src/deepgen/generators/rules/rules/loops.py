@@ -5,7 +5,7 @@ from __future__ import annotations
 from deepgen.generators.rules.rules.candidates import up_to
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.vectors import contiguous
-from deepgen.generators.rules.schedule.steps import UNROLL, VECTOR
+from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Stage
 
 UNROLLED = (1, 2, 4, 8)
@@ -35,3 +35,11 @@ def in_vectors(draft: Draft, stage: Stage, *, knob: bool = True) -> list[str]:
     draft.annotate(stage.name, UNROLL, inner)
     draft.annotate(stage.name, VECTOR, vector)
     return [outer, inner, vector]
+
+
+def copy_loops(draft: Draft, stage: Stage, *, parallel: bool) -> None:
+    """Of a stage that copies what others read: vectors along its last axis, threads divide the others."""
+    axes = [axis.name for axis in stage.axes]
+    in_vectors(draft, stage, knob=False)
+    if parallel and len(axes) > 1:
+        draft.annotate(stage.name, PARALLEL, draft.fuse(stage.name, axes[:-1]))

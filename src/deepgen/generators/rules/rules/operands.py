@@ -10,15 +10,13 @@ from collections.abc import Callable
 
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.draft import Draft
-from deepgen.generators.rules.rules.inline import inlinable
-from deepgen.generators.rules.rules.loops import in_vectors
+from deepgen.generators.rules.rules.groups import BLOCK, IN_PLACE, INLINE, ONCE, lies_along, only_for, stage_groups
+from deepgen.generators.rules.rules.loops import copy_loops
 from deepgen.generators.rules.rules.numbers import Extent, times
 from deepgen.generators.rules.rules.vectors import Vectors
 from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Cast, Read, Stage, reads, walk
 from deepgen.space import Value
-
-IN_PLACE, INLINE, ONCE, BLOCK = "in_place", "inline", "once", "block"
 
 
 def stage_operands(
@@ -28,31 +26,30 @@ def stage_operands(
     for name in dict.fromkeys(read.tensor for read in reads(sums.value)):
         if name in draft.done:
             continue
-        if any(stage.name == name for stage in draft.expression.stages):
-            _produced(draft, draft.stage(name), consumer, block)
-        else:
+        if vectors.by is not None and (name in vectors.packed or not lies_along(draft, sums, name, vectors.by.axis)):
+            stage_groups(draft, name, sums, consumer, block, vectors, panel)
+        elif any(stage.name == name for stage in draft.expression.stages):
+            _produced(draft, draft.stage(name), consumer, block, inline=vectors.by is None)
+        elif vectors.by is None:
             _given(draft, name, sums, consumer, block, vectors, panel)
 
 
-def _produced(draft: Draft, producer: Stage, consumer: Stage, block: str) -> None:
+def _produced(draft: Draft, producer: Stage, consumer: Stage, block: str, *, inline: bool) -> None:
     """A stage before the sums, such as padding: computed where it is read, for each block, or once."""
-    others = [reader.name for reader in facts.readers(draft.expression, producer.name)]
-    if not inlinable(draft.expression, producer) or len(others) > 1:
+    if not only_for(draft, producer):
         return  # it is scheduled as a stage of its own
-    ways: dict[Value, Callable[[Draft], None]] = {}
 
     def once(way: Draft) -> None:
-        _copy_loops(way, producer, parallel=True)
+        copy_loops(way, producer, parallel=True)
         way.scoped(producer.name, "global")
 
     def in_block(way: Draft) -> None:
         way.compute_at(producer.name, consumer.name, block)
-        _copy_loops(way, producer, parallel=False)
+        copy_loops(way, producer, parallel=False)
 
-    def inline(way: Draft) -> None:
-        way.inline(producer.name)
-
-    ways = {ONCE: once, BLOCK: in_block, INLINE: inline}
+    ways: dict[Value, Callable[[Draft], None]] = {ONCE: once, BLOCK: in_block}
+    if inline:
+        ways[INLINE] = lambda way: way.inline(producer.name)
     draft.choose(f"at_{producer.name}", ONCE, ways)
     draft.finish(producer.name)
 
@@ -82,7 +79,7 @@ def _given(
         else:
             way.scoped(name, "global")
         if single:
-            _copy_loops(way, way.stage(name), parallel=at is None)
+            copy_loops(way, way.stage(name), parallel=at is None)
         else:
             _pack(way, name, along[0], panel, parallel=at is None)
         way.finish(name)
@@ -112,10 +109,3 @@ def _pack(draft: Draft, name: str, along: int, panel: tuple[Extent, int], *, par
     if facts.stride(draft.expression, reads(stage.value)[0], axes[along]) == 1:
         draft.annotate(name, UNROLL, wide)
         draft.annotate(name, VECTOR, lanes)
-
-
-def _copy_loops(draft: Draft, stage: Stage, *, parallel: bool) -> None:
-    axes = [axis.name for axis in stage.axes]
-    in_vectors(draft, stage, knob=False)
-    if parallel and len(axes) > 1:
-        draft.annotate(stage.name, PARALLEL, draft.fuse(stage.name, axes[:-1]))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from deepgen.generators.rules.intrinsics.dots import DOTS
+from deepgen.generators.rules.intrinsics.tiles import TILES, Instruction
 from deepgen.generators.rules.rules.padding import with_padding
 from deepgen.generators.rules.rules.registry import RULES
 from deepgen.generators.rules.rules.rule import Rule, drafts
 from deepgen.generators.rules.rules.sketch import Sketch, sketch_of
+from deepgen.generators.rules.rules.tensorize import prepared
 from deepgen.operators.expr.nodes import Expression
 from deepgen.targets import Cpu
+from deepgen.vocabulary import dtype
 
 
 def rules_for(own: Sequence[Rule] = ()) -> list[Rule]:
@@ -20,5 +24,23 @@ def rules_for(own: Sequence[Rule] = ()) -> list[Rule]:
 
 
 def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> list[Sketch]:
-    """The sketches of an expression on a target, the better ones first."""
-    return [sketch_of(draft) for draft in drafts(with_padding(expression), target, rules_for(own))]
+    """The sketches of an expression on a target, the better ones first.
+
+    Vectors multiply whole numbers so much slower than instructions for small ones that they are not tried beside them.
+    """
+    rules, found, whole = rules_for(own), [], False
+    for dot in instructions_of(target):
+        ready = prepared(expression, dot)
+        made = drafts(ready, target, rules, dot) if ready is not None else []
+        used = [draft for draft in made if dot.name in draft.names]
+        found += used
+        whole |= bool(used) and dtype(dot.result).integer
+    if not whole:
+        found += drafts(with_padding(expression), target, rules)
+    return [sketch_of(draft) for draft in found]
+
+
+def instructions_of(target: Cpu) -> list[Instruction]:
+    """The instructions of a target that multiply small numbers, the faster ones first; dot products fill its vectors."""
+    known: list[Instruction] = [*TILES.values(), *DOTS.values()]
+    return [one for one in known if target.has(*one.features) and one.lanes * 4 == target.vector_bytes]

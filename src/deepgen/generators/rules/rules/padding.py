@@ -6,7 +6,7 @@ or, as before, where it is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from deepgen.operators.expr.index import Atom, Index, Iter, Quotient, iterator
@@ -35,13 +35,20 @@ class _Padding:
     read: Read
 
 
-def with_padding(expression: Expression) -> Expression:
-    """The expression with a stage for each guarded read of a reduction, as far as guards depend on what is read."""
+def with_padding(expression: Expression, narrow: Set[str] = frozenset()) -> Expression:
+    """The expression with a stage for each guarded read of a reduction, as far as guards depend on what is read.
+
+    The stage holds what is read as it is cast, but for the reductions of these names: those read it as it was stored.
+    """
     stages: list[Stage] = []
     taken = {t.name for t in expression.tensors} | {s.name for s in expression.stages}
     for stage in expression.stages:
         value = stage.value
-        for guarded in dict.fromkeys(_guarded(value)) if stage.reduce is not None and stage.scan is None else ():
+        for guarded in (
+            dict.fromkeys(_guarded(value, stage.name in narrow))
+            if stage.reduce is not None and stage.scan is None
+            else ()
+        ):
             found = _padding(stage, guarded, taken)
             if found is not None:
                 taken.add(found.stage.name)
@@ -51,16 +58,17 @@ def with_padding(expression: Expression) -> Expression:
     return replace(expression, stages=tuple(stages))
 
 
-def _guarded(value: Value) -> Iterator[Value]:
-    """Guarded reads, with the cast around them where there is one: the stage then holds what it is cast to."""
-    if _guard(value) is not None:
-        yield value
+def _guarded(value: Value, narrow: bool) -> Iterator[Value]:
+    """Guarded reads, with the cast around them where there is one and they are not to be `narrow`."""
+    if guard(value) is not None:
+        yield value.value if narrow and isinstance(value, Cast) else value
     else:
         for child in children(value):
-            yield from _guarded(child)
+            yield from _guarded(child, narrow)
 
 
-def _guard(value: Value) -> Select | None:
+def guard(value: Value) -> Select | None:
+    """The choice between a read and a constant that a value is, behind its cast where there is one."""
     inner = value.value if isinstance(value, Cast) else value
     if isinstance(inner, Select) and isinstance(inner.then, Read) and isinstance(inner.otherwise, Const):
         return inner
@@ -74,7 +82,7 @@ def _replaced(value: Value, old: Value, new: Value) -> Value:
 
 
 def _padding(stage: Stage, guarded: Value, taken: set[str]) -> _Padding | None:
-    select = _guard(guarded)
+    select = guard(guarded)
     assert select is not None and isinstance(select.then, Read)
     read = select.then
     ranges = {axis.name: (0, axis.extent - 1) for axis in (*stage.axes, *stage.reduced)}

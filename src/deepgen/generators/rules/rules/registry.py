@@ -18,6 +18,7 @@ RULES: Registry[Callable[[], Rule]] = Registry(
         "Always-Inline": f"{_ROOM}.inline:AlwaysInline",
         "Row-Fusion": f"{_ROOM}.rows:RowFusion",
         "Add-Cache-Stage": f"{_ROOM}.cache_stage:AddCacheStage",
+        "Tensorize": f"{_ROOM}.tensorize:Tensorize",
         "Multi-level-Tiling": f"{_ROOM}.tiling:MultiLevelTiling",
         "Reduction-Split": f"{_ROOM}.reduction:ReductionSplit",
         "Place-by-Place": f"{_ROOM}.elementwise:PlaceByPlace",

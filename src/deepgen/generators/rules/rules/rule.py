@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from deepgen.generators.rules.intrinsics.tiles import Instruction
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.operators.expr.nodes import Expression, Stage
 from deepgen.targets import Cpu
@@ -36,9 +37,12 @@ class Rule(Protocol):
         ...
 
 
-def drafts(expression: Expression, target: Cpu, rules: Sequence[Rule]) -> list[Draft]:
-    """All drafts that the rules make of an expression, in the order in which the rules offer them."""
-    begun: list[Draft] = [Draft(expression, target)]
+def drafts(expression: Expression, target: Cpu, rules: Sequence[Rule], dot: Instruction | None = None) -> list[Draft]:
+    """All drafts that the rules make of an expression, in the order in which the rules offer them.
+
+    `dot` is the instruction that the expression was prepared for.
+    """
+    begun: list[Draft] = [Draft(expression, target, dot)]
     finished: list[Draft] = []
     for _ in range(_MOST_ROUNDS):
         if not begun:

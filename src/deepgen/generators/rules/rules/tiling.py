@@ -14,7 +14,7 @@ from deepgen.generators.rules.rules.operands import stage_operands
 from deepgen.generators.rules.rules.usual import blocks as usual_blocks
 from deepgen.generators.rules.rules.usual import register_tile
 from deepgen.generators.rules.rules.vectors import Vectors, along_results
-from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
+from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR, Tensorize
 from deepgen.operators.expr.nodes import Axis, Stage, reads
 from deepgen.vocabulary import dtype
 
@@ -44,7 +44,7 @@ class MultiLevelTiling:
         ways = []
         for place, vectors in enumerate(along_results(draft.expression, sums, draft.lanes(sums.name))):
             way = draft.branch(f"vectors_{vectors.axis}")
-            ways.append((_tile(way, sums, stage, vectors) * (1 + place / 8), place, way))
+            ways.append((tile(way, sums, stage, vectors) * (1 + place / 8), place, way))
         return [way for *_, way in sorted(ways)]
 
 
@@ -60,10 +60,10 @@ def summed(draft: Draft, stage: Stage) -> Stage | None:
     return None
 
 
-def _tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
+def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
     """Cycles for a result and a step of its sum, as far as can be said."""
     lanes = draft.lanes(sums.name)
-    to = dict(zip((axis.name for axis in sums.axes), facts.same_places(consumer, sums) or (), strict=True))
+    to = places_in(consumer, sums)
     extents = {axis.name: axis.extent for axis in sums.axes}
     along, rows = vectors.axis, vectors.reused_along
     cycles, usual_rows, usual_vectors = register_tile(draft.target, extents.get(rows or "", 1), extents[along], lanes)
@@ -77,19 +77,37 @@ def _tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float
     draft.require(held <= draft.target.vector_registers, "a tile, a row of vectors and one more fit in registers")
 
     usual = {to[along]: usual_vectors * lanes} | ({to[rows]: usual_rows} if rows else {})
-    column = prod(axis.extent for axis in sums.reduced) * dtype(sums.dtype).bytes
-    whole = {axis.name: axis.extent for axis in consumer.axes}
-    sizes = usual_blocks(draft.target, whole, usual, to[along], column)
+    sizes = block_sizes(draft, sums, consumer, vectors, usual)
     registers = ({to[rows]: (high,)} if rows else {}) | {to[along]: (wide, lanes)}
     loops = tile_consumer(draft, consumer, registers, sizes, vectors=True)
     draft.compute_at(sums.name, consumer.name, loops.inner, "register")
-    if along != sums.axes[-1].name:
-        places = {axis.name: place for place, axis in enumerate(sums.axes)}
-        draft.lay_out(sums.name, [*(place for name, place in places.items() if name != along), places[along]])
+    lay_along(draft, sums, along)
     _tile_sums(draft, sums, vectors, lanes)
     draft.finish(sums.name, consumer.name)
     stage_operands(draft, sums, consumer, loops.outer, vectors, (wide, lanes))
     return cycles / (extents.get(rows or "", 1) * extents[along])
+
+
+def places_in(consumer: Stage, sums: Stage) -> dict[str, str]:
+    """The consumer's axis for each axis of the sums."""
+    return dict(zip((axis.name for axis in sums.axes), facts.same_places(consumer, sums) or (), strict=True))
+
+
+def block_sizes(
+    draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors, tiles: Mapping[str, int]
+) -> dict[str, int]:
+    """How many tiles of each axis of the consumer a block has, without a search."""
+    kept = vectors.by.dot.right if vectors.by else sums.dtype
+    column = prod(axis.extent for axis in sums.reduced) * dtype(kept).bytes
+    extents = {axis.name: axis.extent for axis in consumer.axes}
+    return usual_blocks(draft.target, extents, tiles, places_in(consumer, sums)[vectors.axis], column)
+
+
+def lay_along(draft: Draft, sums: Stage, axis: str) -> None:
+    """Sums with an axis as their innermost dimension."""
+    if axis != sums.axes[-1].name:
+        places = {one.name: place for place, one in enumerate(sums.axes)}
+        draft.lay_out(sums.name, [*(place for name, place in places.items() if name != axis), places[axis]])
 
 
 def tile_consumer(
@@ -99,58 +117,71 @@ def tile_consumer(
     sizes: Mapping[str, int],
     *,
     vectors: bool,
+    whole: bool = False,
 ) -> Tiled:
     """Tile a stage by the sizes of its register tiles; `sizes` are usual ones of blocks.
 
-    With `vectors`, the innermost loop of the last register tile is one.
+    With `vectors`, the innermost loop of the last register tile is one. With `whole`, blocks have whole tiles only, and
+    what is in them is not written out.
     """
     names: dict[str, list[str]] = {}
     for axis in stage.axes:
         tile = registers.get(axis.name, ())
-        split = (_block(draft, stage, axis, tile, sizes[axis.name]), *tile) if tile or axis.extent > 1 else ()
+        split = (
+            (_block(draft, stage, axis, tile, sizes[axis.name], whole=whole), *tile) if tile or axis.extent > 1 else ()
+        )
         names[axis.name] = draft.split(stage.name, axis.name, split)
     outer, middle = [loops[0] for loops in names.values()], [loops[1] for loops in names.values() if loops[1:]]
     inner = [loop for axis in registers for loop in names[axis][2:]]
     draft.reorder(stage.name, [*outer, *middle, *inner])
     joined = draft.fuse(stage.name, outer)
     draft.annotate(stage.name, PARALLEL, joined)
-    draft.annotate(stage.name, UNROLL, *(inner[:-1] if vectors else inner))
+    draft.annotate(stage.name, UNROLL, *(() if whole else inner[:-1] if vectors else inner))
     draft.annotate(stage.name, VECTOR, *(inner[-1:] if vectors else ()))
     return Tiled(joined, middle[-1] if middle else joined)
 
 
-def _block(draft: Draft, stage: Stage, axis: Axis, tile: tuple[Extent, ...], usual: int) -> Extent:
+def _block(draft: Draft, stage: Stage, axis: Axis, tile: tuple[Extent, ...], usual: int, *, whole: bool) -> Extent:
     """How many tiles of an axis a block has, as a knob."""
     block = draft.knob(draft.free_name(stage.name, f"{axis.name}_1"), blocks(axis.extent, bool(tile)), usual)
     pieces = covered(axis.extent, times(tile))
-    whole = covered(pieces, block)
-    draft.require(times([whole, block, 8]) <= times([pieces, 9]), f"few tiles in blocks of {axis.name} are empty")
-    draft.derive(draft.free_name(stage.name, f"{axis.name}_0"), whole)
+    count = covered(pieces, block)
+    if whole:
+        draft.require(times([count, block]) == pieces, f"no tiles in blocks of {axis.name} are empty")
+    else:
+        draft.require(times([count, block, 8]) <= times([pieces, 9]), f"few tiles in blocks of {axis.name} are empty")
+    draft.derive(draft.free_name(stage.name, f"{axis.name}_0"), count)
     return block
 
 
 def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors, lanes: int) -> None:
     along, rows = vectors.axis, vectors.reused_along
     outer, vector = draft.split(sums.name, along, (lanes,))
-    reduced = _by_distance(draft, sums, vectors)
+    reduced = by_distance(draft, sums, vectors)
     last = next((axis for axis in reversed(reduced) if axis.extent > 1), reduced[-1])
-    steps = unrolls(last.extent)
-    short = last.extent <= _SHORT  # as the side of a filter
+    group = vectors.by.dot.depth if vectors.by else 1
+    steps = unrolls(last.extent // group)
+    short = last.extent // group <= _SHORT  # as the side of a filter
     deep = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), steps, steps[-1] if short else 1)
     before = [axis.name for axis in reduced if axis != last]
-    turns, unrolled = draft.split(sums.name, last.name, (deep,))
+    turns, unrolled, *grouped = draft.split(sums.name, last.name, (deep, group) if vectors.by else (deep,))
     alone = [axis.name for axis in sums.axes if axis.name not in (along, rows)]
     tile = [*([rows] if rows else []), outer]
-    draft.reorder(sums.name, [*alone, *before, turns, unrolled, *tile, vector])
+    draft.reorder(sums.name, [*alone, *before, turns, unrolled, *tile, vector, *grouped])
     draft.annotate(sums.name, UNROLL, unrolled, *tile)
-    draft.annotate(sums.name, VECTOR, vector)
+    if vectors.by:
+        draft.step(Tensorize(sums.name, vector, vectors.by.dot.name))
+    else:
+        draft.annotate(sums.name, VECTOR, vector)
 
 
-def _by_distance(draft: Draft, sums: Stage, vectors: Vectors) -> list[Axis]:
+def by_distance(draft: Draft, sums: Stage, vectors: Vectors) -> list[Axis]:
     """The axes that are summed over, those first whose steps go farthest in what is read where it lies."""
     lying = [read for read in reads(sums.value) if read.tensor not in vectors.packed]
 
     def distance(axis: Axis) -> int:
+        if vectors.by and axis.name == vectors.by.axis:
+            return -1
         return max((abs(facts.stride(draft.expression, read, axis.name) or 0) for read in lying), default=0)
 
     return sorted(sums.reduced, key=distance, reverse=True)

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from deepgen.generators.rules.intrinsics.tiles import Instruction
 from deepgen.generators.rules.rules import facts
 from deepgen.operators.expr.nodes import Expression, Read, Stage, reads
 
 _MOST = 2  # axes that are tried
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """An instruction that adds up several products at once, and the summed axis along which these lie."""
+
+    dot: Instruction
+    axis: str
 
 
 @dataclass(frozen=True)
@@ -18,7 +27,8 @@ class Vectors:
     reused_along: str | None
     loaded: tuple[str, ...]  # vectors are loaded from these as they lie
     packed: tuple[str, ...]  # vectors can be loaded from these only once they are packed
-    single: tuple[str, ...]  # one element is multiplied with a vector
+    single: tuple[str, ...]  # one element, or one group, is multiplied with a vector
+    by: Grouped | None = None  # the instruction for it; without one, vectors are multiplied and added
 
 
 def along_results(expression: Expression, stage: Stage, lanes: int) -> list[Vectors]:
@@ -47,8 +57,8 @@ def contiguous(expression: Expression, stage: Stage, axis: str) -> bool:
 
 def _vectors(expression: Expression, stage: Stage, axis: str) -> Vectors | None:
     loaded, packed, single = [], [], []
-    found = reads(stage.value)
-    for read in found:
+    every = reads(stage.value)
+    for read in every:
         stride = facts.stride(expression, read, axis)
         if stride == 0:
             single.append(read.tensor)
@@ -60,10 +70,9 @@ def _vectors(expression: Expression, stage: Stage, axis: str) -> Vectors | None:
             return None
     if (not loaded and not packed) or set(packed) & {*loaded, *single}:
         return None
-    moving = [read for read in found if read.tensor in (*loaded, *packed)]
-    return Vectors(
-        axis, _reused_along(stage, axis, moving), *(tuple(dict.fromkeys(names)) for names in (loaded, packed, single))
-    )
+    moving = [read for read in every if read.tensor in (*loaded, *packed)]
+    names = [tuple(dict.fromkeys(found)) for found in (loaded, packed, single)]
+    return Vectors(axis, reused_along(stage, axis, moving), names[0], names[1], names[2])
 
 
 def packable(stage: Stage, read: Read, axis: str) -> bool:
@@ -73,7 +82,7 @@ def packable(stage: Stage, read: Read, axis: str) -> bool:
     return reused and len(along) == 1 and facts.plain(along[0]) == axis
 
 
-def _reused_along(stage: Stage, axis: str, moving: list[Read]) -> str | None:
+def reused_along(stage: Stage, axis: str, moving: list[Read]) -> str | None:
     """The axis whose tiles share vectors: the innermost that they do not depend on; else any other."""
     others = [other.name for other in stage.axes if other.name != axis and other.extent > 1]
     independent = [other for other in others if not any(facts.depends(read, other) for read in moving)]

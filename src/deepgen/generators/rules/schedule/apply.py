@@ -8,10 +8,11 @@ from typing import Any
 
 from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.intrinsics.matrix import PRODUCTS
+from deepgen.generators.rules.intrinsics.tiles import GROUPS, MOST_ROWS, REGISTERS, TILES
 from deepgen.generators.rules.schedule import loops, stages
 from deepgen.generators.rules.schedule.concrete import number, places
 from deepgen.generators.rules.schedule.regions import region
-from deepgen.generators.rules.schedule.state import Planned, State, unplanned
+from deepgen.generators.rules.schedule.state import Loop, Planned, State, unplanned
 from deepgen.generators.rules.schedule.steps import (
     LANES,
     SCOPES,
@@ -169,15 +170,31 @@ def _tensorize(step: Tensorize, planned: Planned) -> Planned:
     first, dot = loops.find(step, planned, step.loop), DOTS.get(step.intrinsic)
     if step.intrinsic in PRODUCTS:
         return replace(planned, tensorized=(step.loop, step.intrinsic))
-    if dot is None:
-        raise refused(step, f"{step.intrinsic!r} is no instruction", ", ".join((*DOTS, *PRODUCTS)))
     inner = planned.loops[planned.loops.index(first) :]
+    if step.intrinsic in TILES:
+        return _by_tiles(step, planned, inner)
+    if dot is None:
+        raise refused(step, f"{step.intrinsic!r} is no instruction", ", ".join((*DOTS, *TILES, *PRODUCTS)))
     extents = {(loop.reduced, loop.extent) for loop in inner}
     if len(inner) != 2 or extents != {(False, dot.lanes), (True, dot.depth)}:
         what = f"the loops from {step.loop} inwards are not {dot.lanes} sums of {dot.depth} products"
         raise refused(step, what)
     kept = planned.loops[: len(planned.loops) - len(inner)]
     return replace(planned, loops=(*kept, *(replace(loop, kind=dot.name) for loop in inner)))
+
+
+def _by_tiles(step: Tensorize, planned: Planned, inner: tuple[Loop, ...]) -> Planned:
+    tile = TILES[step.intrinsic]
+    kept, fixed = [not loop.reduced for loop in inner], [loop.extent for loop in inner[3:]]
+    right = kept == [True] * 4 + [False] * 2 and fixed == [tile.lanes, GROUPS, tile.depth]
+    down, rows, across = [loop.extent for loop in inner[:3]] if right else (0, 0, 0)
+    if not right or rows > MOST_ROWS or down * across + down + across > REGISTERS or planned.scope != "register":
+        what = (
+            f"the loops from {step.loop} inwards are no tiles in registers, rows of one, tiles, {tile.lanes} columns, "
+        )
+        raise refused(step, f"{what}{GROUPS} groups and {tile.depth} products")
+    outer = planned.loops[: len(planned.loops) - len(inner)]
+    return replace(planned, loops=(*outer, *(replace(loop, kind=tile.name) for loop in inner)))
 
 
 def _layout(step: Layout, planned: Planned) -> Planned:

@@ -1,0 +1,93 @@
+"""What instructions that add up several products read: copies in which these products lie side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from deepgen.generators.rules.intrinsics.tiles import Tile
+from deepgen.generators.rules.rules import facts
+from deepgen.generators.rules.rules.draft import Draft
+from deepgen.generators.rules.rules.inline import inlinable
+from deepgen.generators.rules.rules.loops import copy_loops
+from deepgen.generators.rules.rules.numbers import Extent, times
+from deepgen.generators.rules.rules.vectors import Vectors
+from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL
+from deepgen.operators.expr.nodes import Stage
+from deepgen.space import Value
+
+# Where a copy is made, or a stage is computed, that a tiled sum reads.
+IN_PLACE, INLINE, ONCE, BLOCK = "in_place", "inline", "once", "block"
+
+
+def lies_along(draft: Draft, sums: Stage, tensor: str, axis: str) -> bool:
+    """Whether all that sums read of a tensor lies side by side along an axis."""
+    return all(facts.stride(draft.expression, read, axis) == 1 for read in facts.reads_of(sums, tensor))
+
+
+def only_for(draft: Draft, producer: Stage) -> bool:
+    """Whether a stage is there for its one reader alone, whose rule then arranges it."""
+    return inlinable(draft.expression, producer) and len(facts.readers(draft.expression, producer.name)) == 1
+
+
+def stage_groups(
+    draft: Draft,
+    tensor: str,
+    sums: Stage,
+    consumer: Stage,
+    block: str,
+    vectors: Vectors,
+    panel: tuple[Extent, int],
+) -> None:
+    """A copy of a tensor, or a stage that only the sums read, in groups along the axis that the instruction sums over.
+
+    What vectors lie along is in panels as wide as a tile, with the groups of a panel's columns side by side; for tiles,
+    each of them has a strip of the panel.
+    """
+    assert vectors.by is not None
+    by, (read,) = vectors.by, facts.reads_of(sums, tensor)
+    produced = {stage.name for stage in draft.expression.stages}
+    own = tensor in produced and only_for(draft, draft.stage(tensor))
+    places = [facts.plain(index) for index in read.indices]
+    over = places.index(by.axis)
+
+    def copied(way: Draft, at: str | None) -> None:
+        name = tensor if own else f"{tensor}_packed"
+        if not own:
+            way.cache_read(tensor, name, [sums.name])
+        others = [place for place in range(len(places)) if place != over]
+        along = places.index(vectors.axis) if tensor in vectors.packed else None
+        if along is None:
+            way.lay_out(name, [*others, over])
+        else:
+            outer = [*(place for place in others if place != along), over]
+            strip = panel if isinstance(by.dot, Tile) else None
+            way.lay_out(name, outer, (along, times(panel)), (over, by.dot.depth), strip)
+        if at is None:
+            way.scoped(name, "global")
+        else:
+            way.compute_at(name, consumer.name, at)
+        if along is None:
+            copy_loops(way, way.stage(name), parallel=at is None)
+        else:
+            _pack(way, name, (along, strip or (times(panel),)), (over, by.dot.depth), parallel=at is None)
+        way.finish(name)
+
+    ways: dict[Value, Callable[[Draft], None]] = {
+        ONCE: lambda way: copied(way, None),
+        BLOCK: lambda way: copied(way, block),
+    }
+    draft.choose(f"at_{tensor}", ONCE, ways)
+
+
+def _pack(
+    draft: Draft, name: str, panel: tuple[int, tuple[Extent, ...]], group: tuple[int, int], *, parallel: bool
+) -> None:
+    """In the order of the copy: a group is written out, so that compilers find the pattern of what is interleaved."""
+    axes = [axis.name for axis in draft.stage(name).axes]
+    panels, *strips, column = draft.split(name, axes[panel[0]], panel[1])
+    groups, within = draft.split(name, axes[group[0]], (group[1],))
+    others = [groups if place == group[0] else axis for place, axis in enumerate(axes) if place != panel[0]]
+    draft.reorder(name, [panels, *strips, *others, column, within])
+    draft.annotate(name, UNROLL, within)
+    if parallel:
+        draft.annotate(name, PARALLEL, panels)

@@ -1,0 +1,142 @@
+"""Sums by instructions for small numbers: found where they serve, and right at every edge.
+
+Instructions of other machines are done one product after the other in C, so that what surrounds them is run here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "operators"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from compiled import COMPILERS, NO_COMPILER, in_child, library, run
+from test_spaces import configs, lowered
+
+import deepgen as dg
+from deepgen import targets
+from deepgen.build.toolchains import isa
+from deepgen.generators.rules.intrinsics.dots import EMULATED
+from deepgen.generators.rules.lower.ir import Function
+from deepgen.generators.rules.rules.order import sketches
+from deepgen.operators import Operator
+from deepgen.operators.compare import compare
+from deepgen.operators.expr.nodes import Expression, HasExpression
+from deepgen.targets import Cpu
+
+Case = tuple[Operator, dict[str, Any], Function]
+
+# `DEEPGEN_SAMPLES=50 pytest tests/generators/rules/test_tensorized.py` takes minutes.
+SAMPLES = int(os.environ.get("DEEPGEN_SAMPLES", "1"))
+INTEGER = ("amx_i8", "x86_dpbssd_512", "x86_dpbssd_256", "arm_sdot")
+AMX, VNNI, BF16 = (targets.resolve(f"x86:{arch}") for arch in ("amx", "avx512_vnni", "avx512_bf16"))
+OLDER, ARM = targets.resolve("x86:avx2_vnni"), targets.resolve("arm:neon_dot")
+
+
+def gemm(dtype: str, m: int, n: int, k: int, layout: str = "nn", **words: Any) -> Operator:
+    return dg.operator("gemm", M=m, N=n, K=k, layout=layout, dtype=dtype, **words)
+
+
+def conv(dtype: str, layout: str, **words: Any) -> Operator:
+    sizes = {"N": 2, "H": 10, "W": 8, "CI": 62, "CO": 20, "k": 3, "pad": 1, "dilation": 1}
+    return dg.operator("dil", **{**sizes, **words}, layout=layout, dtype=dtype)
+
+
+WHOLE = {
+    "gemm": gemm("i8", 24, 40, 128),
+    "gemm with edges everywhere": gemm("i8", 20, 37, 61, "nt"),
+    "gemm with an epilogue": gemm("i8", 18, 32, 64, epilogue="bias"),
+    "gemm of few": gemm("i8", 3, 19, 7),
+    "bmm": dg.operator("bmm", B=3, M=8, N=24, K=64, dtype="i8"),
+    "conv": conv("i8", "nhwc"),
+    "conv with a stride": conv("i8", "nhwc", stride=2, H=15, W=15),
+    "conv, channels first": conv("i8", "nchw"),
+}
+FLOATS = {
+    "gemm in bf16": gemm("bf16", 24, 40, 64),
+    "gemm in bf16 with edges everywhere": gemm("bf16", 20, 37, 61, "nt"),
+    "conv in bf16": conv("bf16", "nhwc", CI=32),
+}
+
+
+def some(*names: str) -> dict[str, Operator]:
+    return {name: WHOLE[name] for name in names}
+
+
+def expressed(operator: Operator) -> Expression:
+    assert isinstance(operator, HasExpression)
+    return operator.expression()
+
+
+def cases(operators: dict[str, Operator], cpu: Any, *instructions: str) -> Iterator[Case]:
+    for operator in operators.values():
+        for sketch, config in configs(expressed(operator), cpu, SAMPLES):
+            if sketch.name in instructions:
+                yield operator, config, lowered(sketch, config, cpu)
+
+
+def check(found: list[Case], folder: Path, *flags: str) -> None:
+    assert found
+    built = library([function for *_, function in found], folder, *flags)
+
+    def work(say: Callable[[str], None]) -> None:
+        loaded = ctypes.CDLL(str(built))
+        for n, (operator, config, function) in enumerate(found):
+            say(f"{operator.describe()}: {config}")
+            inputs = operator.inputs(n)
+            given = [inputs[t.name] for t in expressed(operator).tensors]
+            (got,) = run(loaded, n, function, given, config["THREADS"])
+            (out,) = (t for t in operator.tensors() if t.role == "output")
+            want = operator.reference(inputs)[out.name]
+            assert compare(got, want, out.dtype, operator.tolerance(out.name)).ok, f"{operator.describe()}: {config}"
+
+    assert not (wrong := in_child(work)), wrong
+
+
+@pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
+@pytest.mark.parametrize(
+    ("cpu", "instruction", "operators"),
+    [
+        (AMX, "amx_i8", WHOLE),
+        (AMX, "amx_bf16", FLOATS),
+        (VNNI, "x86_dpbssd_512", some("gemm of few", "conv with a stride")),
+        (OLDER, "x86_dpbssd_256", some("gemm with edges everywhere")),
+        (BF16, "x86_dpbf16_512", FLOATS),
+        (ARM, "arm_sdot", some("bmm", "conv, channels first")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_config_computes_the_expression(cpu: Any, instruction: str, operators: Any, tmp_path: Path) -> None:
+    check(list(cases(operators, cpu, instruction)), tmp_path, "-O0", f"-D{EMULATED}")
+
+
+@pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
+def test_by_the_instructions_of_this_machine(tmp_path: Path) -> None:
+    here = targets.resolve("cpu")
+    assert isinstance(here, Cpu)
+    found = list(cases(some("gemm with edges everywhere", "conv"), here, *INTEGER))
+    if not found:
+        pytest.skip("this machine has none of them")
+    check(found, tmp_path, *isa.flags(here.machine, here.isa, "gcc", 99))  # with optimisation: tiles need constants
+
+
+def test_whole_numbers_are_left_to_instructions_and_floats_are_tried_both_ways() -> None:
+    assert [s.name for s in sketches(expressed(gemm("i8", 64, 64, 64)), AMX)] == ["amx_i8", "x86_dpbssd_512"]
+    names = [s.name for s in sketches(expressed(gemm("bf16", 64, 64, 64)), AMX)]
+    assert names[:2] == ["amx_bf16", "x86_dpbf16_512"] and any(name.startswith("vectors") for name in names)
+
+
+def test_products_that_no_instruction_does_are_left_to_vectors() -> None:
+    alone = dg.operator("dep", N=1, H=8, W=8, C=16, k=3, pad=1, dtype="i8")  # nothing is summed up along channels
+    squares = dg.tensor("A", (32, 32), "i8")
+    k = dg.reduce_axis("k", 32)
+    same = dg.compute("C", (32, 32), lambda i, j: dg.sum(squares[i, k].cast("i32") * squares[j, k].cast("i32"), k))
+    for expression in (expressed(alone), dg.expression(same)):
+        assert not any(s.name in INTEGER for s in sketches(expression, AMX))
