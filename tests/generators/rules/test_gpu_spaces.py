@@ -169,3 +169,10 @@ def test_a_default_on_matrix_units_keeps_its_sums_in_registers(tmp_path: Path) -
     with Group() as group:
         built = toolchain.build(family.emit(operator, H200, config), H200, tmp_path, BuildLimits(), group)
     assert built.facts["spill_bytes"] == 0
+
+
+def test_images_with_a_border_of_zeros_are_copied_ahead_as_others_are() -> None:
+    family, operator = Rules(), ExpressionOperator(conv(N=16, H=56, W=56, CI=64, CO=64, dilation=1))
+    text = family.emit(operator, H200, family.default(operator, H200)).sources[0].text
+    assert "copy_async_or_zero<16>(x_padded_" in text
+    assert "store_shared<f16>" not in text

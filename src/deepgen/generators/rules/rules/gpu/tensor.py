@@ -194,7 +194,8 @@ def _sums(plan: Plan, c: Contraction, inner: dict[str, Extent], chunk: Extent, a
     tiles = [level[a.name][0] for a in (*c.rows, *c.columns)]
     plan.step(s.Reorder(name, (outer, *taps, steps, *batches, *tiles, *rows, *columns, along)))
     copies = outer if all_taps or not taps else plan.fuse(name, [outer, *taps])
-    plan.bind(name, "unroll", steps)
+    # Written out, loads of one tap are under way while products of the one before are computed.
+    plan.bind(name, "unroll", *(taps[-1:] if all_taps else ()), steps)
     first = plan.fuse(name, rows)
     plan.fuse(name, columns)
     order = [f"{n}/{s_}" for n, s_ in _places(c, inner)] + [f"{n}%{s_}" for n, s_ in _places(c, inner)]
