@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import islice, product
-from math import log2
 from typing import TypeAlias
 
 from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads
@@ -14,11 +13,9 @@ from deepgen.generators.rules.rules.padding import with_padding
 from deepgen.generators.rules.rules.sketch import Sketch, space_of
 from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Stage, reads
-from deepgen.space import Value
 from deepgen.targets.gpu import Gpu
 
 _MOST = 6  # sketches of an expression
-_LOOKED_AT = 300  # configs
 _FEW = 256  # results: below that, threads had better share a reduction
 Way: TypeAlias = "tuple[tuple[s.Step, ...], Callable[[Plan, Expression], None]]"  # stages it makes, then its loops
 
@@ -42,6 +39,8 @@ def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
                 continue
             if made.name not in found and _possible(made):
                 found[made.name] = made
+        if found:
+            break  # plain arithmetic is never faster where matrix units serve
     return list(found.values())
 
 
@@ -49,20 +48,6 @@ def _possible(sketch: Sketch) -> bool:
     """Whether it has configs at all."""
     space = space_of(sketch.name, [sketch])
     return space.contains(sketch.usual()) or space.size().count > 0
-
-
-def near_usual(sketch: Sketch) -> dict[str, Value]:
-    """The config to take without a search: the usual one, or of some that there are the one nearest to it."""
-    usual, space = sketch.usual(), space_of(sketch.name, [sketch])
-    if space.contains(usual):
-        return usual
-    return min((dict(config) for config in space.sample(_LOOKED_AT, seed=0)), key=lambda config: _apart(config, usual))
-
-
-def _apart(one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
-    """How many doublings lie between two configs."""
-    pairs = ((value, other[name]) for name, value in one.items() if name in other)
-    return sum(abs(log2(a + 1) - log2(b + 1)) for a, b in pairs if isinstance(a, int) and isinstance(b, int))
 
 
 def _operands(expression: Expression, gpu: Gpu) -> set[str]:

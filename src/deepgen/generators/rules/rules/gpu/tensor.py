@@ -8,12 +8,14 @@ of an image serves all taps of a filter.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, MatrixProduct
 from deepgen.generators.rules.rules import facts
+from deepgen.generators.rules.rules.gpu.counts import Counts
 from deepgen.generators.rules.rules.gpu.groups import Group
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
-from deepgen.generators.rules.rules.numbers import Extent, text
+from deepgen.generators.rules.rules.numbers import Extent, covered, text
 from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Axis, Binary, Cast, Expression, Read, Stage
 from deepgen.space import divides
@@ -115,6 +117,10 @@ def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> 
     for read in (c.left, c.right):
         shared.append(_copied(plan, c, read, extents, step_loop, threads_y, depth))
     _limits(plan, c, tiles, threads_y, product_of(depth, total_of(*shared)))
+    turns = covered(c.along.extent, product_of(chunk, mma.k))
+    if not all_taps:
+        turns = product_of(turns, *(tap.extent for tap in c.taps))
+    plan.counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared))
 
 
 def _inner(axis: Axis, side: tuple[Axis, ...], size: int) -> list[int]:
@@ -259,7 +265,7 @@ def _limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent,
     columns = product_of(*(tiles[a.name] for a in c.columns))
     if c.columns:
         plan.require(divides(2, tiles[c.columns[-1].name]), "an even number of products along columns")
-    registers = total_of(product_of(rows, columns, 4), product_of(rows, 4), product_of(columns, 2), _RESERVED)
+    registers = _registers(rows, columns)
     plan.require(registers <= min(gpu.registers_per_thread, 255), "a thread's sums and operands fit in its registers")
     threads = product_of(warps, 32)
     plan.require(threads <= gpu.threads_per_block, "threads of a block")
@@ -268,6 +274,41 @@ def _limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent,
     plan.derive("shared_bytes", shared)
     plan.derive("threads", threads)
     plan.derive("registers", registers)
+
+
+def _counts(
+    gpu: Gpu,
+    c: Contraction,
+    inner: dict[str, Extent],
+    tiles: dict[str, Extent],
+    warps: Extent,
+    block: dict[str, Extent],
+    depth: Extent,
+    turns: Extent,
+    copied: Extent,
+) -> Counts:
+    """What a block does, for an estimate of its time."""
+    mma, places = c.intrinsic, (*c.rows, *c.columns)
+    rows, columns = (product_of(*(tiles[a.name] for a in side)) for side in (c.rows, c.columns))
+    steps = prod((c.along.extent // mma.k, *(tap.extent for tap in c.taps)))
+    return Counts(
+        blocks=product_of(*(a.extent for a in c.both), *(covered(a.extent, block[a.name]) for a in places)),
+        threads=product_of(warps, 32),
+        registers=_registers(rows, columns),
+        shared_bytes=product_of(depth, copied),
+        operations=product_of(2 * mma.m * mma.n * mma.k * steps, rows, columns, warps),
+        # Rows of a matrix that do not follow each other in memory may lie on the same banks.
+        loads=product_of(steps, warps, total_of(product_of(rows, 3 + covered(8, inner[c.rows[-1].name])), columns * 2)),
+        turns=turns,
+        copied=copied,
+        depth=depth,
+        rate=(gpu.peak(mma.operand) or 1.0) * 1e9 * mma.share_of_peak(gpu.arch),
+    )
+
+
+def _registers(rows: Extent, columns: Extent) -> Extent:
+    """Of a thread: its sums, operands, addresses and the like."""
+    return total_of(product_of(rows, columns, 4), product_of(rows, 4), product_of(columns, 2), _RESERVED)
 
 
 def order(read: Read, c: Contraction) -> tuple[int, ...] | None:
