@@ -20,7 +20,7 @@ from compiled import in_child
 from emulated import library, run
 
 from deepgen import targets
-from deepgen.build import toolchain_for
+from deepgen.build import find_gpu, toolchain_for
 from deepgen.build.base import BuildLimits
 from deepgen.build.group import Group
 from deepgen.generators.rules.family import Rules
@@ -178,3 +178,13 @@ def test_images_with_a_border_of_zeros_are_copied_ahead_as_others_are() -> None:
     text = family.emit(operator, H200, config).sources[0].text
     assert "copy_async_or_zero<16>(x_padded_" in text
     assert "store_shared<f16>" not in text
+
+
+def test_threads_that_reduce_rows_together_build_with_every_nvrtc(tmp_path: Path) -> None:
+    family, operator = Rules(), ExpressionOperator(PLAIN["gemv"])
+    kernel = family.emit(operator, H200, family.default(operator, H200))
+    assert "over_threads<" in kernel.sources[0].text
+    for n, path in enumerate(find_gpu._libraries("")):
+        (made := tmp_path / str(n)).mkdir()
+        with Group() as group:
+            find_gpu.nvrtc_for(H200, {"nvrtc": str(path)}).build(kernel, H200, made, BuildLimits(), group)

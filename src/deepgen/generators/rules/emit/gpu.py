@@ -209,10 +209,11 @@ class _Emitter:
         if store.joined:
             kind, team = arithmetic(buffer.dtype), self.launch.threads[0]
             joined = combined(store.joined, Read("a", (), value.dtype), Read("b", (), value.dtype))
-            text = f"over_threads<{team}>({text}, shared, [](auto a, auto b) {{ return {_of_two(joined, kind)}; }})"
+            assert isinstance(joined, Binary)
+            text = f"over_threads<{team}, {kind}, {joined.op}_{kind}>({text}, shared)"
         if buffer.scope in HELD:
             return [f"{scope.element(buffer, offset)} = {text};"]
-        stored = narrowed(buffer.dtype, text)
+        stored = self.as_it_is(store, place, {}) or narrowed(buffer.dtype, text)
         if buffer.scope == "shared":
             return [f"store_shared<{buffer.dtype}>({scope.place(buffer, offset)}, {stored});"]
         return [f"store_global<{buffer.dtype}>({scope.pointer(buffer, offset)}, {stored});"]
@@ -260,11 +261,9 @@ class _Emitter:
         if to.scope in HELD or (to.swizzle and width < loop.extent):
             one = self.stored(to, store.indices[0], text, place)
             return ["{", *(f"    {line}" for line in (*lines, f"{turns} {one}")), "}"]
-        moved = None if store.reduce else _moved(store.value)
-        as_it_is = moved is not None and moved[0] in loaded and moved[0].dtype == to.dtype
         lines += [
             f"Vec<{to.dtype}, {loop.extent}> out;",
-            f"{turns} out.v[{counter}] = {loaded[moved[0]] if moved and as_it_is else narrowed(to.dtype, text)};",
+            f"{turns} out.v[{counter}] = {self.as_it_is(store, place, loaded) or narrowed(to.dtype, text)};",
             f"write_shared<{width}>({scope.place(to, start)}, out);"
             if shared
             else f"write_global<{width}>({scope.pointer(to, start)}, out);",
@@ -276,6 +275,19 @@ class _Emitter:
         if buffer.scope in HELD:
             return f"{scope.element(buffer, offset)} = {text};"
         return f"store_shared<{buffer.dtype}>({scope.place(buffer, offset)}, {narrowed(buffer.dtype, text)});"
+
+    def as_it_is(self, store: Store, place: _Place, loaded: Mapping[Read, str]) -> str:
+        """What a store copies and does not compute, in its own format; nothing where it computes."""
+        moved, scope = _moved(store.value), self.scope(place)
+        if store.reduce or store.joined or moved is None:
+            return ""
+        read, asked = moved
+        source = place.buffers[read.tensor]
+        if source.scope in HELD or source.dtype != place.buffers[store.buffer].dtype:
+            return ""
+        if read in loaded or not asked:
+            return loaded.get(read) or scope.element(source, read.indices[0])
+        return f"{self.all_hold(asked, scope)} ? {scope.element(source, read.indices[0])} : {source.dtype}{{}}"
 
     def copy_ahead(self, loop: For, store: Store, place: _Place) -> list[str]:
         """A copy that the hardware does on its own; nothing where it cannot."""
@@ -324,9 +336,3 @@ def _reads_if(value: Value, asked: _Asked) -> Iterator[tuple[Read, _Asked]]:
     else:
         for child in children(value):
             yield from _reads_if(child, asked)
-
-
-def _of_two(value: Value, kind: str) -> str:
-    assert isinstance(value, Binary)
-    infix = {"add": "+", "mul": "*"}.get(value.op)
-    return f"a {infix} b" if infix and not dtype(kind).integer else f"{value.op}_{kind}(a, b)"

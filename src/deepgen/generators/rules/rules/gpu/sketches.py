@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import islice, product
 from typing import TypeAlias
 
-from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads
+from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads, turned
 from deepgen.generators.rules.rules.gpu.groups import Group, cast_when_read, changed, groups, inlined, scans_rows
 from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
 from deepgen.generators.rules.rules.padding import with_padding
@@ -103,8 +103,14 @@ def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, al
         tensor.by_matrices(plan, Group(whole.stage(group.last.name)), made, all_taps=all_taps)
         stages = {stage.name for stage in plan.expression.stages}
         for read in (made.left, made.right):
-            if tensor.order(read, made) is not None:
-                threads.by_threads(plan, Group(whole.stage(tensor.packed_name(read.tensor, stages))), shared=False)
+            if tensor.order(read, made) is None:
+                continue
+            packed = whole.stage(tensor.packed_name(read.tensor, stages))
+            copy = turned.tile_name(packed.name)
+            if copy in {stage.name for stage in whole.stages}:
+                turned.by_tiles(plan, packed, tensor.along_of(read, made), whole.stage(copy))
+            else:
+                threads.by_threads(plan, Group(packed), shared=False)
                 plan.names[-1] = "packed"
 
     return (*written, *tensor.copies(expression, c, name)), arrange

@@ -7,12 +7,13 @@ of an image serves all taps of a filter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, MatrixProduct
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.gpu.counts import Counts
+from deepgen.generators.rules.rules.gpu import turned
 from deepgen.generators.rules.rules.gpu.groups import Group
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
 from deepgen.generators.rules.rules.numbers import Extent, covered, text
@@ -53,6 +54,7 @@ def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
     one, other = found
     if not isinstance(one, Read) or not isinstance(other, Read) or one.tensor == other.tensor:
         return None
+    one, other = _settled(one, stage), _settled(other, stage)
     fitting = [
         p for p in PRODUCTS.values()
         if isinstance(gpu, Cuda) and gpu.sm >= p.sm and one.dtype == other.dtype == p.operand and stage.dtype == p.sum
@@ -69,7 +71,8 @@ def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
         one, other, own = other, one, own[::-1]
     inner = [a for a in stage.reduced if facts.depends(one, a.name) and facts.depends(other, a.name)]
     along = max(inner, key=lambda a: a.extent, default=None)
-    if along is None or len(inner) < len(stage.reduced) or along.extent % fitting[0].k:
+    several = [a for a in stage.reduced if a.extent > 1]
+    if along is None or len(inner) < len(several) or along.extent % fitting[0].k:
         return None
     taps = tuple(a for a in stage.reduced if a != along)
     for read in (one, other):
@@ -79,6 +82,12 @@ def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
         ):
             return None
     return Contraction(stage, fitting[0], one, other, own[0], own[1], both, along, taps)
+
+
+def _settled(read: Read, stage: Stage) -> Read:
+    """A read without the taps of a filter of 1 x 1: they do not move it."""
+    single = {axis.name: 0 for axis in stage.reduced if axis.extent == 1}
+    return replace(read, indices=tuple(i.substitute(single) for i in read.indices))
 
 
 def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> None:
@@ -222,8 +231,8 @@ def _copied(
     """An operand's part in shared memory; its bytes."""
     sums, tensor = c.stage.name, read.tensor
     stages = {stage.name: stage for stage in plan.expression.stages}
-    turned = order(read, c)
-    own = tensor in stages and turned is None
+    places = order(read, c)
+    own = tensor in stages and places is None
     name = tensor if own else f"{tensor}.shared"
     shape = plan.expression.shape_of(tensor)
     sizes = [reach(i, extents) for i in read.indices]
@@ -236,7 +245,7 @@ def _copied(
             plan.require((size < whole) | fits, f"a block's part of {tensor} has room for all taps")
     bytes_each = dtype(read.dtype).bytes
     width = WIDEST // bytes_each
-    last = sizes[(turned or range(len(sizes)))[-1]]
+    last = sizes[places[-1] if places else max(n for n, i in enumerate(read.indices) if i.iterators)]
     plan.require(divides(width, last) if not isinstance(last, int) else last % width == 0,
                  f"rows of {tensor} in shared memory are whole runs of {WIDEST} bytes")  # fmt: skip
     if own:
@@ -245,10 +254,10 @@ def _copied(
     else:
         axes = [f"a{n}" for n in range(len(shape))]
     plan.step(s.ComputeAt(name, sums, loop))
-    if turned is not None:
+    if places is not None:
         for packed in (packed_name(tensor, set(stages)), name):
-            plan.step(s.Layout(packed, tuple(map(str, turned))))
-        axes = [axes[n] for n in turned]
+            plan.step(s.Layout(packed, tuple(map(str, places))))
+        axes = [axes[n] for n in places]
         plan.step(s.Reorder(name, tuple(axes)))
     _, by_y, by_x, run = plan.split(name, plan.fuse(name, axes), threads_y, 32, width)
     plan.bind(name, "thread.y", by_y)
@@ -317,11 +326,17 @@ def order(read: Read, c: Contraction) -> tuple[int, ...] | None:
     Along what is summed over elements are neighbours, or, if they have two bytes, along an axis of rows or columns.
     """
     places = list(range(len(read.indices)))
-    along = [n for n in places if c.along.name in read.indices[n].iterators]
-    turned = facts.plain(read.indices[-1]) in {a.name for a in (*c.rows, *c.columns)}
-    if along[0] == places[-1] or (turned and dtype(read.dtype).bytes == 2):
+    along = along_of(read, c)
+    last = max(n for n in places if read.indices[n].iterators)
+    in_rows = facts.plain(read.indices[last]) in {a.name for a in (*c.rows, *c.columns)}
+    if along == last or (in_rows and dtype(read.dtype).bytes == 2):
         return None
-    return (*(n for n in places if n != along[0]), along[0])
+    return (*(n for n in places if n != along), along)
+
+
+def along_of(read: Read, c: Contraction) -> int:
+    """The dimension of an operand that is summed over."""
+    return next(n for n, i in enumerate(read.indices) if c.along.name in i.iterators)
 
 
 def copies(expression: Expression, c: Contraction, reader: str) -> tuple[s.Step, ...]:
@@ -330,9 +345,11 @@ def copies(expression: Expression, c: Contraction, reader: str) -> tuple[s.Step,
     found: list[s.Step] = []
     for read in (c.left, c.right):
         source = read.tensor
-        if order(read, c) is not None and source not in names:
+        if order(read, c) is not None:
             source = packed_name(read.tensor, names)
-            found.append(s.CacheRead(read.tensor, source, "global", (reader,)))
+            if read.tensor not in names:
+                found.append(s.CacheRead(read.tensor, source, "global", (reader,)))
+            found += turned.tile(expression, read.tensor, source)
         if order(read, c) is not None or source not in names:
             found.append(s.CacheRead(source, f"{read.tensor}.shared", "shared", (reader,)))
     return tuple(found)
@@ -343,4 +360,4 @@ def packed_name(tensor: str, stages: set[str]) -> str:
     return tensor if tensor in stages else f"{tensor}.packed"
 
 
-__all__ = ["Contraction", "by_matrices", "contraction", "copies", "order", "packed_name"]
+__all__ = ["Contraction", "along_of", "by_matrices", "contraction", "copies", "order", "packed_name"]
