@@ -36,6 +36,7 @@ class Counts:
     turns: Extent  # of the loop that copies operands
     copied: Extent  # bytes in a turn
     depth: Extent
+    stored: Extent  # bytes, with those that are written beside them because sectors are larger
     rate: float  # operations a second that the matrix units of the whole GPU come to with these instructions
 
     def at(self, config: Mapping[str, Value]) -> dict[str, int]:
@@ -80,4 +81,5 @@ def seconds(counts: Counts, config: Mapping[str, Value], gpu: Gpu) -> float:
     ahead = (c["depth"] - 1) * together / c["turns"]
     latency = _LATENCY if c["depth"] > 1 else 2 * _LATENCY  # nothing is asked for while products are computed
     waits = c["turns"] * (_TURN + max(0.0, latency - ahead))
-    return -(-own // beside) * (_ENDS + max(together, together / beside + waits))
+    ends = _ENDS + beside * c["stored"] / _L2
+    return -(-own // beside) * (ends + max(together, together / beside + waits))

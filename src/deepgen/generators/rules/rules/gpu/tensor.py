@@ -28,6 +28,7 @@ _TILES = (1, 2, 4, 8)  # products along a side of a warp's tile
 _WARPS = (1, 2, 4, 8)
 _CHUNKS = (1, 2, 4, 8)  # products along what is summed over, between two barriers
 _DEPTHS = (1, 2, 3, 4)
+_SECTOR = 32  # bytes of memory that are written together
 _RESERVED = 48  # registers for addresses and the like
 
 
@@ -311,6 +312,7 @@ def _counts(
         turns=turns,
         copied=copied,
         depth=depth,
+        stored=product_of(2, *block.values(), covered(_SECTOR // 2, inner[c.columns[-1].name])),
         rate=(gpu.peak(mma.operand) or 1.0) * 1e9 * mma.share_of_peak(gpu.arch),
     )
 
