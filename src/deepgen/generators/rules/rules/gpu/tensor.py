@@ -12,8 +12,8 @@ from math import prod
 
 from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, MatrixProduct
 from deepgen.generators.rules.rules import facts
-from deepgen.generators.rules.rules.gpu.counts import Counts
 from deepgen.generators.rules.rules.gpu import turned
+from deepgen.generators.rules.rules.gpu.counts import Counts
 from deepgen.generators.rules.rules.gpu.groups import Group
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
 from deepgen.generators.rules.rules.numbers import Extent, covered, text
