@@ -87,7 +87,7 @@ def gpu_cases() -> Iterator[GpuCase]:
     for layout in ("nlc", "ncl"):
         for name, (n, length, ci, co, k, stride, pad) in _LINES.items():
             words = _words(N=n, L=length, CI=ci, CO=co, k=k, stride=stride, pad=pad, layout=layout)
-            yield _case(f"conv1d {layout}", name, "c1d", words, convolution)
+            yield _case(f"conv1d {layout}", name, "c1d", words, _lines if layout == "nlc" else convolution)
     for layout in ("ndhwc", "ncdhw"):
         for name, (n, depth, size, ci, co, k, stride, pad) in _VOLUMES.items():
             words = _words(N=n, D=depth, H=size, W=size, CI=ci, CO=co, k=k, stride=stride, pad=pad, layout=layout)
@@ -113,6 +113,14 @@ def _words(**words: Any) -> Words:
 
 def _of_kind(kind: str) -> Torch:
     return lambda torch, t, words: convolution(torch, t, words, kind)
+
+
+def _lines(torch: Any, t: Any, words: Words) -> Any:
+    """As images of one line: for these torch has kernels with channels last."""
+    x = t["x"].movedim(-1, 1).unsqueeze(2)
+    weight = t["weight"].movedim((-2, -1), (1, 0)).unsqueeze(2).contiguous(memory_format=torch.channels_last)
+    stride, pad = (1, words["stride"]), (0, words["pad"])
+    return lambda: torch.nn.functional.conv2d(x, weight, None, stride, pad).squeeze(2).movedim(1, -1)
 
 
 def _product(torch: Any, t: Any, words: Words) -> Any:
