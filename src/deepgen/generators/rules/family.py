@@ -15,7 +15,8 @@ from deepgen.generators.rules.lower.gpu.launches import Program
 from deepgen.generators.rules.lower.gpu.lower import passes as gpu_passes
 from deepgen.generators.rules.lower.ir import Function
 from deepgen.generators.rules.lower.text import program_text, to_text
-from deepgen.generators.rules.rules.gpu.sketches import gpu_sketches, near_usual
+from deepgen.generators.rules.rules.gpu.likely import default as gpu_default
+from deepgen.generators.rules.rules.gpu.sketches import gpu_sketches
 from deepgen.generators.rules.rules.order import sketches
 from deepgen.generators.rules.rules.rule import Rule
 from deepgen.generators.rules.rules.sketch import SKETCH, THREADS, Sketch, space_of
@@ -70,8 +71,8 @@ class Rules:
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         found = self.sketches(operator, target)
-        usual = found[0].usual() if isinstance(target, Cpu) else near_usual(found[0])
-        return ({SKETCH: found[0].name} if len(found) > 1 else {}) | usual
+        sketch, config = gpu_default(found, target) if isinstance(target, Gpu) else (found[0], found[0].usual())
+        return ({SKETCH: sketch.name} if len(found) > 1 else {}) | config
 
     def sketches(self, operator: Operator, target: Target) -> tuple[Sketch, ...]:
         return self._sketches(*_served(operator, target))

@@ -99,6 +99,8 @@ DG_DEVICE f64 chip_pow(f64 a, f64 b) { return pow(a, b); }
 #endif
 
 #define DG_FLOATS(T)                                                      \
+    DG_DEVICE T add_##T(T a, T b) { return a + b; }                       \
+    DG_DEVICE T mul_##T(T a, T b) { return a * b; }                       \
     DG_DEVICE T max_##T(T a, T b) { return a > b || a != a ? a : b; }     \
     DG_DEVICE T min_##T(T a, T b) { return a < b || a != a ? a : b; }     \
     DG_DEVICE T abs_##T(T x) { return x < 0 ? -x : x == 0 ? (T)0 : x; }   \
@@ -240,11 +242,11 @@ DG_DEVICE T of_lane_across(T x, int mask) {
 
 // The values of TEAM threads in a row, joined; all of them get the result. Every thread of the block calls it. Where a
 // team is more than a warp, its warps meet in the first bytes of shared memory.
-template <int TEAM, typename T, typename Join>
-DG_DEVICE T over_threads(T x, u32 shared, Join join) {
+template <int TEAM, typename T, T (*JOIN)(T, T)>
+DG_DEVICE T over_threads(T x, u32 shared) {
     constexpr int INSIDE = TEAM < WARP ? TEAM : WARP;
     static_assert((INSIDE & (INSIDE - 1)) == 0 && TEAM % INSIDE == 0, "lanes are joined two by two");
-    DG_UNROLL for (int mask = INSIDE / 2; mask > 0; mask /= 2) x = join(x, of_lane_across(x, mask));
+    DG_UNROLL for (int mask = INSIDE / 2; mask > 0; mask /= 2) x = JOIN(x, of_lane_across(x, mask));
     if constexpr (TEAM > WARP) {
         constexpr int WARPS = TEAM / WARP;
         barrier();
@@ -252,7 +254,7 @@ DG_DEVICE T over_threads(T x, u32 shared, Join join) {
         barrier();
         const u32 first = shared + thread_id() / TEAM * WARPS * (u32)sizeof(T);
         x = load_shared<T>(first);
-        DG_UNROLL for (int i = 1; i < WARPS; ++i) x = join(x, load_shared<T>(first + i * (u32)sizeof(T)));
+        DG_UNROLL for (int i = 1; i < WARPS; ++i) x = JOIN(x, load_shared<T>(first + i * (u32)sizeof(T)));
     }
     return x;
 }

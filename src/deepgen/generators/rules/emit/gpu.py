@@ -11,6 +11,7 @@ from deepgen.generators.rules.emit.c_values import arithmetic, narrowed
 from deepgen.generators.rules.emit.gpu_values import WIDEST, GpuScope
 from deepgen.generators.rules.emit.names import Names
 from deepgen.generators.rules.intrinsics.matrix import PRODUCTS
+from deepgen.generators.rules.lower import bounds
 from deepgen.generators.rules.lower.build import combined
 from deepgen.generators.rules.lower.gpu.launches import Launch, Program
 from deepgen.generators.rules.lower.gpu.unrolled import HELD
@@ -208,10 +209,11 @@ class _Emitter:
         if store.joined:
             kind, team = arithmetic(buffer.dtype), self.launch.threads[0]
             joined = combined(store.joined, Read("a", (), value.dtype), Read("b", (), value.dtype))
-            text = f"over_threads<{team}>({text}, shared, [](auto a, auto b) {{ return {_of_two(joined, kind)}; }})"
+            assert isinstance(joined, Binary)
+            text = f"over_threads<{team}, {kind}, {joined.op}_{kind}>({text}, shared)"
         if buffer.scope in HELD:
             return [f"{scope.element(buffer, offset)} = {text};"]
-        stored = narrowed(buffer.dtype, text)
+        stored = self.as_it_is(store, place, {}) or narrowed(buffer.dtype, text)
         if buffer.scope == "shared":
             return [f"store_shared<{buffer.dtype}>({scope.place(buffer, offset)}, {stored});"]
         return [f"store_global<{buffer.dtype}>({scope.pointer(buffer, offset)}, {stored});"]
@@ -255,13 +257,13 @@ class _Emitter:
             value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
         text = self.scope(place, loaded).value(value).text
         turns = f"DG_UNROLL for (int {counter} = 0; {counter} < {loop.extent}; ++{counter})"
-        if to.scope in HELD or to.swizzle:
+        width, shared = scope.together(to, start, loop.extent), to.scope == "shared"
+        if to.scope in HELD or (to.swizzle and width < loop.extent):
             one = self.stored(to, store.indices[0], text, place)
             return ["{", *(f"    {line}" for line in (*lines, f"{turns} {one}")), "}"]
-        width, shared = scope.together(to, start, loop.extent), to.scope == "shared"
         lines += [
             f"Vec<{to.dtype}, {loop.extent}> out;",
-            f"{turns} out.v[{counter}] = {narrowed(to.dtype, text)};",
+            f"{turns} out.v[{counter}] = {self.as_it_is(store, place, loaded) or narrowed(to.dtype, text)};",
             f"write_shared<{width}>({scope.place(to, start)}, out);"
             if shared
             else f"write_global<{width}>({scope.pointer(to, start)}, out);",
@@ -274,16 +276,26 @@ class _Emitter:
             return f"{scope.element(buffer, offset)} = {text};"
         return f"store_shared<{buffer.dtype}>({scope.place(buffer, offset)}, {narrowed(buffer.dtype, text)});"
 
+    def as_it_is(self, store: Store, place: _Place, loaded: Mapping[Read, str]) -> str:
+        """What a store copies and does not compute, in its own format; nothing where it computes."""
+        moved, scope = _moved(store.value), self.scope(place)
+        if store.reduce or store.joined or moved is None:
+            return ""
+        read, asked = moved
+        source = place.buffers[read.tensor]
+        if source.scope in HELD or source.dtype != place.buffers[store.buffer].dtype:
+            return ""
+        if read in loaded or not asked:
+            return loaded.get(read) or scope.element(source, read.indices[0])
+        return f"{self.all_hold(asked, scope)} ? {scope.element(source, read.indices[0])} : {source.dtype}{{}}"
+
     def copy_ahead(self, loop: For, store: Store, place: _Place) -> list[str]:
         """A copy that the hardware does on its own; nothing where it cannot."""
-        scope, to = self.scope(place), place.buffers[store.buffer]
-        value: Value = store.value
-        real = "true"
-        if isinstance(value, Select) and value.otherwise == Const(0, value.dtype):
-            real = scope.value(value.condition).text
-            value = value.then
-        if not isinstance(value, Read) or value.dtype != to.dtype or value.tensor not in self.program.buffers:
+        scope, to, moved = self.scope(place), place.buffers[store.buffer], _moved(store.value)
+        if moved is None or moved[0].dtype != to.dtype or moved[0].tensor not in self.program.buffers:
             return []
+        value, asked = moved
+        real = self.all_hold(asked, scope)
         source, zero = place.buffers[value.tensor], {loop.variable: 0}
         first, last = value.indices[0].substitute(zero), store.indices[0].substitute(zero)
         if value.indices[0] - first != iterator(loop.variable):
@@ -298,6 +310,21 @@ class _Emitter:
             lines.append(f"copy_async_or_zero<{size}>({start}, {real});")
         return lines
 
+    def all_hold(self, asked: tuple[Value, ...], scope: GpuScope) -> str:
+        """Whether all conditions hold, without branches where they are limits of indices."""
+        limits = [bounds.conditions(condition) for condition in asked]
+        found = dict.fromkeys(limit for some in limits if some is not None for limit in some)
+        others = [scope.value(c).text for c, some in zip(asked, limits, strict=True) if some is None]
+        return " & ".join([*(f"({scope.index(limit)} >= 0)" for limit in found), *map("({})".format, others)]) or "true"
+
+
+def _moved(value: Value) -> tuple[Read, tuple[Value, ...]] | None:
+    """What is copied as it is, and the conditions without which it is zero; None of what is computed."""
+    asked: tuple[Value, ...] = ()
+    while isinstance(value, Select) and value.otherwise == Const(0, value.dtype):
+        asked, value = (*asked, value.condition), value.then
+    return (value, asked) if isinstance(value, Read) else None
+
 
 def _reads_if(value: Value, asked: _Asked) -> Iterator[tuple[Read, _Asked]]:
     """Reads, and the conditions under which they are done; a condition's own reads are left alone."""
@@ -309,9 +336,3 @@ def _reads_if(value: Value, asked: _Asked) -> Iterator[tuple[Read, _Asked]]:
     else:
         for child in children(value):
             yield from _reads_if(child, asked)
-
-
-def _of_two(value: Value, kind: str) -> str:
-    assert isinstance(value, Binary)
-    infix = {"add": "+", "mul": "*"}.get(value.op)
-    return f"a {infix} b" if infix and not dtype(kind).integer else f"{value.op}_{kind}(a, b)"

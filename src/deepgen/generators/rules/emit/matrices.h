@@ -75,7 +75,7 @@ DG_DEVICE void load_matrices_turned(u32* to, u32 from) {
 #define DG_REGISTER_i32 "+r"
 #define DG_PRODUCT(name, SUM, T, k, instruction)                                                                        \
     DG_DEVICE void name(SUM* d, const u32* a, const u32* b) {                                                           \
-        asm volatile("mma.sync.aligned." instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+        asm("mma.sync.aligned." instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"          \
                      : DG_REGISTER_##SUM(d[0]), DG_REGISTER_##SUM(d[1]), DG_REGISTER_##SUM(d[2]),                       \
                        DG_REGISTER_##SUM(d[3])                                                                          \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                               \

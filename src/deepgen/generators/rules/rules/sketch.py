@@ -12,6 +12,7 @@ from deepgen.generators.rules.lower.lower import passes
 from deepgen.generators.rules.rules import usual
 from deepgen.generators.rules.rules.candidates import thread_counts
 from deepgen.generators.rules.rules.draft import Draft, Tuned
+from deepgen.generators.rules.rules.gpu.counts import Counts
 from deepgen.generators.rules.rules.numbers import plus
 from deepgen.generators.rules.rules.template import Template, chosen
 from deepgen.generators.rules.schedule.concrete import concrete
@@ -34,6 +35,7 @@ class Sketch:
     knobs: tuple[Tuned, ...]
     derived: tuple[tuple[str, Expr], ...]
     requirements: tuple[Requirement, ...]
+    counts: Counts | None = None  # what its configs have to do, where that is known
 
     def schedule(self, config: Mapping[str, Any]) -> Schedule:
         return concrete(chosen(self.template, config), config)

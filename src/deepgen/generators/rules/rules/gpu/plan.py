@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deepgen.generators.rules.rules.draft import Tuned
+from deepgen.generators.rules.rules.gpu.counts import Counts
 from deepgen.generators.rules.rules.numbers import Extent, plus, span, text, times
 from deepgen.generators.rules.rules.sketch import Sketch
 from deepgen.generators.rules.rules.template import Template
@@ -32,6 +33,7 @@ class Plan:
     derived: dict[str, Expr] = field(default_factory=dict)
     requirements: list[Requirement] = field(default_factory=list)
     lanes: str = ""  # the loop of a warp's lanes
+    counts: Counts | None = None  # of the launch that does most of the work
 
     def knob(self, name: str, values: Sequence[Value], usual: Value) -> Expr | int:
         """A knob, or the number itself where there is only one."""
@@ -80,6 +82,7 @@ class Plan:
             tuple(self.knobs),
             tuple(self.derived.items()),
             tuple(self.requirements),
+            self.counts,
         )
 
 

@@ -74,4 +74,5 @@ def _rows(out: Stage, group: Group) -> int:
 
 
 def _usual_team(longest: int) -> int:
-    return min(256, max(32, 1 << (longest // 8).bit_length()))
+    """Threads with about two loads of 16 bytes each."""
+    return min(256, max(32, 1 << max(0, (longest // 16).bit_length() - 1)))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import islice, product
-from math import log2
 from typing import TypeAlias
 
-from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads
+from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads, turned
 from deepgen.generators.rules.rules.gpu.groups import Group, cast_when_read, changed, groups, inlined, scans_rows
 from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
 from deepgen.generators.rules.rules.padding import with_padding
 from deepgen.generators.rules.rules.sketch import Sketch, space_of
 from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Stage, reads
-from deepgen.space import Value
 from deepgen.targets.gpu import Gpu
 
 _MOST = 6  # sketches of an expression
-_LOOKED_AT = 300  # configs
 _FEW = 256  # results: below that, threads had better share a reduction
 Way: TypeAlias = "tuple[tuple[s.Step, ...], Callable[[Plan, Expression], None]]"  # stages it makes, then its loops
 
@@ -26,14 +23,15 @@ Way: TypeAlias = "tuple[tuple[s.Step, ...], Callable[[Plan, Expression], None]]"
 def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
     """The better ones first."""
     base = cast_when_read(with_padding(expression))
+    lifted = {stage.name for stage in base.stages} - {stage.name for stage in expression.stages}
     found: dict[str, Sketch] = {}
-    for matrices in (True, False):
-        kept = frozenset(_operands(base, gpu)) if matrices else frozenset()
+    # Operands that are kept: those of matrix units; those with a border of zeros, in shared memory; none.
+    for kept, matrices in ((_operands(base, gpu), True), (_shared(base, lifted), False), (frozenset[str](), False)):
         first, plain = inlined(base, kept)
         if matrices and not any(tensor.contraction(stage, gpu) for stage in plain.stages):
             continue
         parts = [group for group in groups(plain) if group.last.name not in kept]
-        choices = product(*(_ways(plain, group, gpu, matrices) for group in parts))
+        choices = product(*(_ways(plain, group, gpu, matrices, kept) for group in parts))
         for ways in islice(choices, _MOST - len(found)):
             plan = Plan(base, gpu)
             try:
@@ -42,6 +40,8 @@ def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
                 continue
             if made.name not in found and _possible(made):
                 found[made.name] = made
+        if matrices and found:
+            break  # plain arithmetic is never faster where matrix units serve
     return list(found.values())
 
 
@@ -51,25 +51,19 @@ def _possible(sketch: Sketch) -> bool:
     return space.contains(sketch.usual()) or space.size().count > 0
 
 
-def near_usual(sketch: Sketch) -> dict[str, Value]:
-    """The config to take without a search: the usual one, or of some that there are the one nearest to it."""
-    usual, space = sketch.usual(), space_of(sketch.name, [sketch])
-    if space.contains(usual):
-        return usual
-    return min((dict(config) for config in space.sample(_LOOKED_AT, seed=0)), key=lambda config: _apart(config, usual))
-
-
-def _apart(one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
-    """How many doublings lie between two configs."""
-    pairs = ((value, other[name]) for name, value in one.items() if name in other)
-    return sum(abs(log2(a + 1) - log2(b + 1)) for a, b in pairs if isinstance(a, int) and isinstance(b, int))
-
-
-def _operands(expression: Expression, gpu: Gpu) -> set[str]:
+def _operands(expression: Expression, gpu: Gpu) -> frozenset[str]:
     """The stages that products of matrices read."""
     _, plain = inlined(expression, frozenset(stage.name for stage in expression.stages))
     found = [c for stage in plain.stages if (c := tensor.contraction(stage, gpu))]
-    return {read.tensor for c in found for read in (c.left, c.right)} & {stage.name for stage in expression.stages}
+    names = {read.tensor for c in found for read in (c.left, c.right)}
+    return frozenset(names & {stage.name for stage in expression.stages})
+
+
+def _shared(expression: Expression, lifted: set[str]) -> frozenset[str]:
+    """Of stages that have a border of zeros, those of which a block reads elements more than once."""
+    _, plain = inlined(expression, frozenset(lifted))
+    sums = [stage for stage in plain.stages if stage.reduce is not None and threads.shareable(stage)]
+    return frozenset(lifted & {read.tensor for stage in sums for read in reads(stage.value)})
 
 
 def _made(plan: Plan, first: tuple[s.Step, ...], plain: Expression, ways: tuple[Way, ...]) -> Sketch:
@@ -81,7 +75,7 @@ def _made(plan: Plan, first: tuple[s.Step, ...], plain: Expression, ways: tuple[
     return plan.sketch()
 
 
-def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool) -> list[Way]:
+def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool, kept: frozenset[str]) -> list[Way]:
     """How the loops of a part may be arranged."""
     found: list[Way] = []
     sums = group.sums[0] if group.sums and not group.rows else None
@@ -90,6 +84,8 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool) -> lis
     if matrices and sums is not None and (c := tensor.contraction(sums, gpu)):
         taps = (True, False) if any(tap.extent > 1 for tap in c.taps) else (True,)
         return [_by_matrices(expression, group, sums, gpu, all_taps) for all_taps in taps]
+    if sums is not None and kept & {read.tensor for read in reads(sums.value)}:
+        return [_by_threads(group, sums, shared=True, kept=kept)]
     scan = _scan_of(group)
     if scan is not None and scans_rows(scan):
         found.append(_by_scans(group, scan))
@@ -118,8 +114,14 @@ def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, al
         tensor.by_matrices(plan, Group(whole.stage(group.last.name)), made, all_taps=all_taps)
         stages = {stage.name for stage in plan.expression.stages}
         for read in (made.left, made.right):
-            if tensor.order(read, made) is not None:
-                threads.by_threads(plan, Group(whole.stage(tensor.packed_name(read.tensor, stages))), shared=False)
+            if tensor.order(read, made) is None:
+                continue
+            packed = whole.stage(tensor.packed_name(read.tensor, stages))
+            copy = turned.tile_name(packed.name)
+            if copy in {stage.name for stage in whole.stages}:
+                turned.by_tiles(plan, packed, tensor.along_of(read, made), whole.stage(copy))
+            else:
+                threads.by_threads(plan, Group(packed), shared=False)
                 plan.names[-1] = "packed"
 
     return (*written, *tensor.copies(expression, c, name)), arrange
@@ -145,15 +147,16 @@ def _with_operands(stage: Stage, like: Stage) -> Stage:
     return Stage(stage.name, stage.axes, like.value, stage.reduce, stage.reduced, stage.scan)
 
 
-def _by_threads(group: Group, sums: Stage | None, *, shared: bool) -> Way:
+def _by_threads(group: Group, sums: Stage | None, *, shared: bool, kept: frozenset[str] = frozenset()) -> Way:
     if sums is None or sums.scan:
         return (), lambda plan, whole: threads.by_threads(plan, Group(whole.stage(group.last.name)), shared=False)
     written, name = _written(group, sums, "register")
-    copies = tuple(s.CacheRead(r.tensor, f"{r.tensor}.shared", "shared", (name,)) for r in threads.operands(sums))
+    copied = [r.tensor for r in threads.operands(sums) if r.tensor not in kept]
+    copies = tuple(s.CacheRead(tensor, f"{tensor}.shared", "shared", (name,)) for tensor in copied)
 
     def arrange(plan: Plan, whole: Expression) -> None:
         made = _with_operands(whole.stage(name), sums)
-        threads.by_threads(plan, Group(whole.stage(group.last.name), (made,)), shared=shared)
+        threads.by_threads(plan, Group(whole.stage(group.last.name), (made,)), shared=shared, kept=kept)
 
     return (*written, *(copies if shared else ())), arrange
 

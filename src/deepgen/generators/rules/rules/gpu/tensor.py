@@ -7,13 +7,16 @@ of an image serves all taps of a filter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, MatrixProduct
 from deepgen.generators.rules.rules import facts
+from deepgen.generators.rules.rules.gpu import turned
+from deepgen.generators.rules.rules.gpu.counts import Counts
 from deepgen.generators.rules.rules.gpu.groups import Group
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
-from deepgen.generators.rules.rules.numbers import Extent, text
+from deepgen.generators.rules.rules.numbers import Extent, covered, text
 from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Axis, Binary, Cast, Expression, Read, Stage
 from deepgen.space import divides
@@ -25,6 +28,7 @@ _TILES = (1, 2, 4, 8)  # products along a side of a warp's tile
 _WARPS = (1, 2, 4, 8)
 _CHUNKS = (1, 2, 4, 8)  # products along what is summed over, between two barriers
 _DEPTHS = (1, 2, 3, 4)
+_SECTOR = 32  # bytes of memory that are written together
 _RESERVED = 48  # registers for addresses and the like
 
 
@@ -51,6 +55,7 @@ def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
     one, other = found
     if not isinstance(one, Read) or not isinstance(other, Read) or one.tensor == other.tensor:
         return None
+    one, other = _settled(one, stage), _settled(other, stage)
     fitting = [
         p for p in PRODUCTS.values()
         if isinstance(gpu, Cuda) and gpu.sm >= p.sm and one.dtype == other.dtype == p.operand and stage.dtype == p.sum
@@ -67,7 +72,8 @@ def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
         one, other, own = other, one, own[::-1]
     inner = [a for a in stage.reduced if facts.depends(one, a.name) and facts.depends(other, a.name)]
     along = max(inner, key=lambda a: a.extent, default=None)
-    if along is None or len(inner) < len(stage.reduced) or along.extent % fitting[0].k:
+    several = [a for a in stage.reduced if a.extent > 1]
+    if along is None or len(inner) < len(several) or along.extent % fitting[0].k:
         return None
     taps = tuple(a for a in stage.reduced if a != along)
     for read in (one, other):
@@ -77,6 +83,12 @@ def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
         ):
             return None
     return Contraction(stage, fitting[0], one, other, own[0], own[1], both, along, taps)
+
+
+def _settled(read: Read, stage: Stage) -> Read:
+    """A read without the taps of a filter of 1 x 1: they do not move it."""
+    single = {axis.name: 0 for axis in stage.reduced if axis.extent == 1}
+    return replace(read, indices=tuple(i.substitute(single) for i in read.indices))
 
 
 def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> None:
@@ -115,6 +127,10 @@ def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> 
     for read in (c.left, c.right):
         shared.append(_copied(plan, c, read, extents, step_loop, threads_y, depth))
     _limits(plan, c, tiles, threads_y, product_of(depth, total_of(*shared)))
+    turns = covered(c.along.extent, product_of(chunk, mma.k))
+    if not all_taps:
+        turns = product_of(turns, *(tap.extent for tap in c.taps))
+    plan.counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared))
 
 
 def _inner(axis: Axis, side: tuple[Axis, ...], size: int) -> list[int]:
@@ -194,7 +210,8 @@ def _sums(plan: Plan, c: Contraction, inner: dict[str, Extent], chunk: Extent, a
     tiles = [level[a.name][0] for a in (*c.rows, *c.columns)]
     plan.step(s.Reorder(name, (outer, *taps, steps, *batches, *tiles, *rows, *columns, along)))
     copies = outer if all_taps or not taps else plan.fuse(name, [outer, *taps])
-    plan.bind(name, "unroll", steps)
+    # Written out, loads of one tap are under way while products of the one before are computed.
+    plan.bind(name, "unroll", *(taps[-1:] if all_taps else ()), steps)
     first = plan.fuse(name, rows)
     plan.fuse(name, columns)
     order = [f"{n}/{s_}" for n, s_ in _places(c, inner)] + [f"{n}%{s_}" for n, s_ in _places(c, inner)]
@@ -215,8 +232,8 @@ def _copied(
     """An operand's part in shared memory; its bytes."""
     sums, tensor = c.stage.name, read.tensor
     stages = {stage.name: stage for stage in plan.expression.stages}
-    turned = order(read, c)
-    own = tensor in stages and turned is None
+    places = order(read, c)
+    own = tensor in stages and places is None
     name = tensor if own else f"{tensor}.shared"
     shape = plan.expression.shape_of(tensor)
     sizes = [reach(i, extents) for i in read.indices]
@@ -229,7 +246,7 @@ def _copied(
             plan.require((size < whole) | fits, f"a block's part of {tensor} has room for all taps")
     bytes_each = dtype(read.dtype).bytes
     width = WIDEST // bytes_each
-    last = sizes[(turned or range(len(sizes)))[-1]]
+    last = sizes[places[-1] if places else max(n for n, i in enumerate(read.indices) if i.iterators)]
     plan.require(divides(width, last) if not isinstance(last, int) else last % width == 0,
                  f"rows of {tensor} in shared memory are whole runs of {WIDEST} bytes")  # fmt: skip
     if own:
@@ -238,10 +255,10 @@ def _copied(
     else:
         axes = [f"a{n}" for n in range(len(shape))]
     plan.step(s.ComputeAt(name, sums, loop))
-    if turned is not None:
+    if places is not None:
         for packed in (packed_name(tensor, set(stages)), name):
-            plan.step(s.Layout(packed, tuple(map(str, turned))))
-        axes = [axes[n] for n in turned]
+            plan.step(s.Layout(packed, tuple(map(str, places))))
+        axes = [axes[n] for n in places]
         plan.step(s.Reorder(name, tuple(axes)))
     _, by_y, by_x, run = plan.split(name, plan.fuse(name, axes), threads_y, 32, width)
     plan.bind(name, "thread.y", by_y)
@@ -258,7 +275,7 @@ def _limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent,
     columns = product_of(*(tiles[a.name] for a in c.columns))
     if c.columns:
         plan.require(divides(2, tiles[c.columns[-1].name]), "an even number of products along columns")
-    registers = total_of(product_of(rows, columns, 4), product_of(rows, 4), product_of(columns, 2), _RESERVED)
+    registers = _registers(rows, columns)
     plan.require(registers <= min(gpu.registers_per_thread, 255), "a thread's sums and operands fit in its registers")
     threads = product_of(warps, 32)
     plan.require(threads <= gpu.threads_per_block, "threads of a block")
@@ -269,17 +286,59 @@ def _limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent,
     plan.derive("registers", registers)
 
 
+def _counts(
+    gpu: Gpu,
+    c: Contraction,
+    inner: dict[str, Extent],
+    tiles: dict[str, Extent],
+    warps: Extent,
+    block: dict[str, Extent],
+    depth: Extent,
+    turns: Extent,
+    copied: Extent,
+) -> Counts:
+    """What a block does, for an estimate of its time."""
+    mma, places = c.intrinsic, (*c.rows, *c.columns)
+    rows, columns = (product_of(*(tiles[a.name] for a in side)) for side in (c.rows, c.columns))
+    steps = prod((c.along.extent // mma.k, *(tap.extent for tap in c.taps)))
+    return Counts(
+        blocks=product_of(*(a.extent for a in c.both), *(covered(a.extent, block[a.name]) for a in places)),
+        threads=product_of(warps, 32),
+        registers=_registers(rows, columns),
+        shared_bytes=product_of(depth, copied),
+        operations=product_of(2 * mma.m * mma.n * mma.k * steps, rows, columns, warps),
+        # Rows of a matrix that do not follow each other in memory may lie on the same banks.
+        loads=product_of(steps, warps, total_of(product_of(rows, 3 + covered(8, inner[c.rows[-1].name])), columns * 2)),
+        turns=turns,
+        copied=copied,
+        depth=depth,
+        stored=product_of(2, *block.values(), covered(_SECTOR // 2, inner[c.columns[-1].name])),
+        rate=(gpu.peak(mma.operand) or 1.0) * 1e9 * mma.share_of_peak(gpu.arch),
+    )
+
+
+def _registers(rows: Extent, columns: Extent) -> Extent:
+    """Of a thread: its sums, operands, addresses and the like."""
+    return total_of(product_of(rows, columns, 4), product_of(rows, 4), product_of(columns, 2), _RESERVED)
+
+
 def order(read: Read, c: Contraction) -> tuple[int, ...] | None:
     """The dimensions of an operand in an order in which matrices can be loaded from it; None where they have one.
 
     Along what is summed over elements are neighbours, or, if they have two bytes, along an axis of rows or columns.
     """
     places = list(range(len(read.indices)))
-    along = [n for n in places if c.along.name in read.indices[n].iterators]
-    turned = facts.plain(read.indices[-1]) in {a.name for a in (*c.rows, *c.columns)}
-    if along[0] == places[-1] or (turned and dtype(read.dtype).bytes == 2):
+    along = along_of(read, c)
+    last = max(n for n in places if read.indices[n].iterators)
+    in_rows = facts.plain(read.indices[last]) in {a.name for a in (*c.rows, *c.columns)}
+    if along == last or (in_rows and dtype(read.dtype).bytes == 2):
         return None
-    return (*(n for n in places if n != along[0]), along[0])
+    return (*(n for n in places if n != along), along)
+
+
+def along_of(read: Read, c: Contraction) -> int:
+    """The dimension of an operand that is summed over."""
+    return next(n for n, i in enumerate(read.indices) if c.along.name in i.iterators)
 
 
 def copies(expression: Expression, c: Contraction, reader: str) -> tuple[s.Step, ...]:
@@ -288,9 +347,11 @@ def copies(expression: Expression, c: Contraction, reader: str) -> tuple[s.Step,
     found: list[s.Step] = []
     for read in (c.left, c.right):
         source = read.tensor
-        if order(read, c) is not None and source not in names:
+        if order(read, c) is not None:
             source = packed_name(read.tensor, names)
-            found.append(s.CacheRead(read.tensor, source, "global", (reader,)))
+            if read.tensor not in names:
+                found.append(s.CacheRead(read.tensor, source, "global", (reader,)))
+            found += turned.tile(expression, read.tensor, source)
         if order(read, c) is not None or source not in names:
             found.append(s.CacheRead(source, f"{read.tensor}.shared", "shared", (reader,)))
     return tuple(found)
@@ -301,4 +362,4 @@ def packed_name(tensor: str, stages: set[str]) -> str:
     return tensor if tensor in stages else f"{tensor}.packed"
 
 
-__all__ = ["Contraction", "by_matrices", "contraction", "copies", "order", "packed_name"]
+__all__ = ["Contraction", "along_of", "by_matrices", "contraction", "copies", "order", "packed_name"]

@@ -10,16 +10,20 @@ from deepgen.generators.rules.rules.gpu.groups import Group
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, powers, product_of, reach, total_of
 from deepgen.generators.rules.rules.numbers import Extent
 from deepgen.generators.rules.schedule import steps as s
-from deepgen.operators.expr.nodes import Read, Stage, reads
+from deepgen.operators.expr.nodes import Axis, Read, Stage, reads
 from deepgen.vocabulary.dtypes import dtype
 
 _MOST_INNER = 8
 _MOST_HELD = 96  # registers for what a thread adds up
 _USUAL_THREADS = 128
+_MOST_TAPS = 9  # that are written out
 
 
-def by_threads(plan: Plan, group: Group, *, shared: bool) -> None:
-    """The steps of a launch. With `shared`, the operands of its sum are copied to shared memory in chunks."""
+def by_threads(plan: Plan, group: Group, *, shared: bool, kept: frozenset[str] = frozenset()) -> None:
+    """The steps of a launch. With `shared`, the operands of its sum are copied to shared memory in chunks.
+
+    `kept` are operands that are stages, and computed there.
+    """
     out = group.last
     sums = group.sums[0] if group.sums else None
     plan.names.append("shared" if shared else "threads")
@@ -41,7 +45,7 @@ def by_threads(plan: Plan, group: Group, *, shared: bool) -> None:
     own = [a.name for a in sums.axes]
     if not shared:
         plan.step(s.Reorder(sums.name, (*(a.name for a in sums.reduced), *own)))
-        plan.bind(sums.name, "unroll", *own[:-1])
+        plan.bind(sums.name, "unroll", *_few(list(sums.reduced)), *own[:-1])
         plan.bind(sums.name, "vector", own[-1])
         return
     along = max(sums.reduced, key=lambda a: a.extent)
@@ -49,14 +53,27 @@ def by_threads(plan: Plan, group: Group, *, shared: bool) -> None:
     outer, steps = plan.split(sums.name, along.name, chunk)
     rest = [a.name for a in sums.reduced if a != along]
     plan.step(s.Reorder(sums.name, (outer, *rest, steps, *own)))
-    plan.bind(sums.name, "unroll", *own)
+    few = _few([a for a in sums.reduced if a != along])
+    plan.bind(sums.name, "unroll", *few, *([steps] if along.extent <= _MOST_TAPS else []), *own)
     tile = {a.name: product_of(threads[o], inner[o]) for a, o in zip(sums.axes, same, strict=True)}
     extents: dict[str, Extent] = {**tile, along.name: chunk, **{a.name: a.extent for a in sums.reduced if a != along}}
     total: list[Extent] = []
     for read in operands(sums):
-        total.append(_copied(plan, sums, read, extents, outer, whole))
+        total.append(_copied(plan, sums, read, extents, outer, whole, kept))
     plan.require(total_of(*total) <= plan.gpu.shared_per_block - 1024, "copies fit in shared memory")
     plan.derive("shared_bytes", total_of(*total))
+
+
+def _few(axes: list[Axis]) -> list[str]:
+    """The innermost axes with few places together: written out, loads that several results share are done once."""
+    found: list[str] = []
+    places = 1
+    for axis in reversed(axes):
+        places *= axis.extent
+        if places > _MOST_TAPS:
+            break
+        found.insert(0, axis.name)
+    return found
 
 
 def _place_by_place(plan: Plan, out: Stage) -> None:
@@ -79,10 +96,14 @@ def operands(sums: Stage) -> list[Read]:
 def shareable(sums: Stage) -> bool:
     """Whether a block reads elements more than once, and each tensor at one place."""
     found = operands(sums)
-    return (
-        len(reads(sums.value)) == len(found) > 1
-        and not sums.scan
-        and all(any(not facts.depends(r, a.name) for a in sums.axes) for r in found)
+    return len(reads(sums.value)) == len(found) > 1 and not sums.scan and all(_reused(r, sums) for r in found)
+
+
+def _reused(read: Read, sums: Stage) -> bool:
+    """Whether several results read the same element: along an axis that it does not know, or by taps that overlap."""
+    own, taps = {a.name for a in sums.axes}, {a.name for a in sums.reduced if a.extent > 1}
+    return any(not facts.depends(read, name) for name in own) or any(
+        i.iterators & own and i.iterators & taps for i in read.indices
     )
 
 
@@ -93,21 +114,25 @@ def _sizes(plan: Plan, out: Stage, sums: Stage | None) -> tuple[dict[str, Extent
     free = [a for a in out.axes if a.name != out.scan]
     run = WIDEST // dtype(out.dtype).bytes
     wide = free[-1] if free else None
-    for axis in out.axes:
-        if axis.name == out.scan:
-            continue
+    room = _USUAL_THREADS
+    for n, axis in enumerate(reversed(free)):
         last = axis == wide
-        most = min(axis.extent, 256 if last else 32)
-        usual = _power_below(
-            min(most, _USUAL_THREADS if last and sums is None else 16 if sums and last else 8 if sums else 1)
-        )
-        threads[axis.name] = plan.knob(f"{axis.name}_threads", powers(most), usual)
-        several = [n for n in powers(_MOST_INNER) if n <= axis.extent] if last or sums is not None else [1]
-        fitting = [n for n in several if axis.extent % n == 0]
-        inner[axis.name] = plan.knob(
-            f"{axis.name}_each", several, max((n for n in fitting if n <= (run if last else 4)), default=1)
-        )
+        several = [k for k in powers(_MOST_INNER) if k <= axis.extent] if last or sums is not None else [1]
+        most = run if last else _neighbours(n, len(free)) if sums is not None else 1
+        each = max((k for k in several if axis.extent % k == 0 and k <= most), default=1)
+        inner[axis.name] = plan.knob(f"{axis.name}_each", several, each)
+        covering = _power_below(max(1, axis.extent // each))
+        usual = min(covering, room, 16 if sums is not None else room)
+        while n and usual > 1 and axis.extent % (usual * each):
+            usual //= 2
+        room //= usual
+        threads[axis.name] = plan.knob(f"{axis.name}_threads", powers(min(axis.extent, 256 if last else 32)), usual)
     return threads, inner
+
+
+def _neighbours(n: int, axes: int) -> int:
+    """How many elements of the n-th axis from the last a thread has, as a rule: those that share what they read."""
+    return 4 if axes < 3 else 2 if n < 3 else 1
 
 
 def _power_below(number: int) -> int:
@@ -132,13 +157,26 @@ def _result(plan: Plan, out: Stage, threads: dict[str, Extent], inner: dict[str,
     return loop
 
 
-def _copied(plan: Plan, sums: Stage, read: Read, extents: dict[str, Extent], loop: str, threads: Extent) -> Extent:
-    name = f"{read.tensor}.shared"
+def _copied(
+    plan: Plan,
+    sums: Stage,
+    read: Read,
+    extents: dict[str, Extent],
+    loop: str,
+    threads: Extent,
+    kept: frozenset[str],
+) -> Extent:
+    name, axes = f"{read.tensor}.shared", [f"a{n}" for n in range(len(read.indices))]
+    if read.tensor in kept:
+        name, axes = read.tensor, [a.name for a in plan.expression.stage(read.tensor).axes]
+        plan.step(s.SetScope(name, "shared"))
     sizes = [reach(i, extents) for i in read.indices]
     size = dtype(read.dtype).bytes
     plan.step(s.ComputeAt(name, sums.name, loop))
-    whole = plan.fuse(name, [f"a{n}" for n in range(len(sizes))])
-    width = plan.knob(f"run_{read.tensor}", powers(WIDEST // size), WIDEST // size)
+    whole = plan.fuse(name, axes)
+    # Where taps move the innermost dimension, runs begin anywhere: neighbours then had better load neighbours.
+    usual = WIDEST // size if facts.plain(read.indices[-1]) else 1
+    width = plan.knob(f"run_{read.tensor}", powers(WIDEST // size), usual)
     _, by_thread, run = plan.split(name, whole, threads, width)
     plan.bind(name, "thread.x", by_thread)
     plan.bind(name, "vector", run)

@@ -1,0 +1,302 @@
+"""Kernels made by rules on an NVIDIA GPU, in f16, beside cuDNN and cuBLAS (through torch) and torch.compile.
+
+Each case is tuned for a while: configs of which an estimate expects most, then the best ones with a knob changed. Every
+config that is tried must compute what torch computes in float64. The best is timed beside the others, interleaved, with
+a cold L2. Processes emit and build the kernels of later cases while those of one are measured. Writes OUT after each
+case.
+
+PYTHONPATH=src python benchmarks/rules.py --seconds 300 --out benchmarks/results/rules.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
+
+from common import run_main  # noqa: E402
+from deepgen import generators, targets  # noqa: E402
+from deepgen.build.base import BuildError  # noqa: E402
+from deepgen.generators.rules.family import Rules  # noqa: E402
+from deepgen.generators.rules.rules.gpu.likely import likely  # noqa: E402
+from deepgen.generators.rules.rules.sketch import SKETCH  # noqa: E402
+from deepgen.runtime.gpu_driver import Driver  # noqa: E402
+from deepgen.targets import Cuda  # noqa: E402
+from deepgen.vocabulary import DeepgenError, Kernel  # noqa: E402
+from gpu_bench import (  # noqa: E402
+    FLUSH_BYTES,
+    Builder,
+    Config,
+    Loaded,
+    conditions,
+    gpu_torch,
+    interleaved,
+    key_of,
+    open_device,
+)
+from rules_gpu_cases import GpuCase, gpu_cases  # noqa: E402
+
+DTYPE, MOST_ERROR = "f16", 2e-3  # of the norm
+AHEAD = 3  # cases whose kernels are built before they are measured
+BEST = 4  # configs that a search goes on from
+Call = Callable[[], Any]
+
+# Emitting kernels, by processes that have no GPU.
+
+_family: Rules = Rules()
+_cases: dict[str, GpuCase] = {case.name: case for case in gpu_cases()}
+
+
+def starts(name: str, target: Cuda, count: int, known: Sequence[Config]) -> list[tuple[Config, Kernel]]:
+    """What earlier runs found best, the default, and what the estimate or chance offers."""
+    operator = _cases[name].case.made(DTYPE)
+    space, sketches = _family.space(operator, target), _family.sketches(operator, target)
+    several = len(sketches) > 1
+    offered: list[Config] = []
+    for sketch in sketches:
+        some = [({SKETCH: sketch.name} if several else {}) | config for _, config in likely(sketch, target, count)]
+        offered += _spread(some, 2 * count // 3) if sketch.counts else some[: count // 3]
+    configs = [config for config in known if space.contains(config)]
+    configs += [dict(_family.default(operator, target)), *offered[:count]]
+    configs += [dict(config) for config in space.sample(max(0, count - len(offered)), seed=1)]
+    return emitted(name, target, list({key_of(config): config for config in configs}.values()))
+
+
+def _spread(configs: list[Config], count: int) -> list[Config]:
+    """The first half, and some of those after it."""
+    first, rest = configs[: count // 2], configs[count // 2 :]
+    random.Random(1).shuffle(rest)
+    return first + rest[: count - len(first)]
+
+
+def emitted(name: str, target: Cuda, configs: Sequence[Config]) -> list[tuple[Config, Kernel]]:
+    operator = _cases[name].case.made(DTYPE)
+    return [(config, _family.emit(operator, target, config)) for config in configs]
+
+
+def changed(name: str, target: Cuda, best: Sequence[Config], count: int, seed: int) -> list[tuple[Config, Kernel]]:
+    """Good configs with one or two knobs changed."""
+    space, dice = _family.space(_cases[name].case.made(DTYPE), target), random.Random(seed)
+    found: dict[str, Config] = {}
+    for _ in range(count * 60):
+        config = dict(dice.choice(best))
+        knobs = [knob for knob in space.knobs if knob.name in config and knob.name != SKETCH]
+        for knob in dice.sample(knobs, min(len(knobs), dice.choice((1, 1, 2)))):
+            config[knob.name] = dice.choice(list(knob.values))
+        if space.contains(config):
+            found.setdefault(key_of(config), config)
+        if len(found) == count:
+            break
+    return emitted(name, target, list(found.values()))
+
+
+# Measuring.
+
+
+class CaseBench:
+    """The tensors of a case on the device, and how a call on them is checked."""
+
+    def __init__(self, case: GpuCase, flush: Any) -> None:
+        self.torch, self.flush, self.problem = gpu_torch(), flush, case.case.made(DTYPE)
+        torch, words = self.torch, case.case.words
+        make = torch.Generator(device="cuda").manual_seed(1)
+        (out,) = [p.name for p in self.problem.signature().outputs]
+        given = {
+            t.name: torch.randn(t.shape, device="cuda", generator=make, dtype=torch.float16)
+            for t in self.problem.tensors()
+        }
+        self.out = given[out]
+        self.tensors = {name: x.data_ptr() for name, x in given.items()}
+        self._given = given  # the kernels have their addresses only
+        self.torch_call: Call = case.case.torch(torch, given, words)
+        torch.backends.cudnn.benchmark = False  # many algorithms in float64 take long to try
+        exact = torch.float64 if self.out.numel() < 1 << 28 else torch.float32
+        self.reference = case.case.torch(torch, {name: x.to(exact) for name, x in given.items()}, words)()
+        self.scale = self.reference.norm().item()
+        torch.backends.cudnn.benchmark = True
+
+    def error(self, call: Call) -> float:
+        self.out.fill_(float("nan"))
+        call()
+        return float(((self.out.to(self.reference.dtype) - self.reference).norm() / self.scale).item())
+
+
+@dataclass
+class Search:
+    """What was tried of a case."""
+
+    tried: list[tuple[float, Config]] = field(default_factory=list)
+    wrong: list[dict[str, Any]] = field(default_factory=list)
+
+    def best(self) -> list[Config]:
+        return [config for _, config in sorted(self.tried, key=lambda one: one[0])[:BEST]]
+
+
+def measure(
+    search: Search, bench: Any, kernels: Sequence[tuple[Config, Kernel]], builder: Builder, driver: Driver
+) -> None:
+    done = {key_of(config) for _, config in search.tried}
+    for _, kernel in kernels:
+        builder.start(kernel)
+    for config, kernel in kernels:
+        if key_of(config) in done:
+            continue
+        try:
+            loaded = Loaded(bench, kernel, builder.image(kernel), driver)
+        except (BuildError, DeepgenError) as error:
+            search.wrong.append({"config": config, "error": str(error)[:300]})
+            continue
+        off = bench.error(loaded)
+        if off <= MOST_ERROR:
+            times = interleaved(bench, {"it": loaded}, 3)["it"]
+            best = min((least for least, _ in search.tried), default=float("inf"))
+            if min(times) < 1.1 * best:  # near the best: so that chance does not decide
+                times += interleaved(bench, {"it": loaded}, 6)["it"]
+            search.tried.append((min(times), config))
+        else:
+            search.wrong.append({"config": config, "error": off})
+        loaded.close()
+
+
+def rivals(case: GpuCase, bench: Any, tools: Any, compiled: str) -> Iterator[tuple[str, Call]]:
+    builder, target, driver = tools
+    yield "torch", bench.torch_call
+    if compiled == "all" or (compiled == "memory" and case.memory):
+        yield "torch.compile", gpu_torch().compile(bench.torch_call, dynamic=False)
+    if case.case.expert:
+        family = generators.find(bench.problem, target)
+        kernel = family.emit(bench.problem, target, family.default(bench.problem, target))
+        yield family.name, Loaded(bench, kernel, builder.image(kernel), driver)
+
+
+def row_of(case: GpuCase, search: Search, first: Config, bench: Any, tools: Any, compiled: str) -> dict[str, Any]:
+    builder, target, driver = tools
+    row = {
+        "case": case.name,
+        "group": case.group,
+        "tried": len(search.tried) + len(search.wrong),
+        "wrong": search.wrong,
+    }
+    if not search.tried:
+        return row
+    config = search.best()[0]
+    calls: dict[str, Call] = {}
+    for name, one in (("rules", config), ("default", first)):
+        ((_, kernel),) = emitted(case.name, target, [one])
+        calls[name] = Loaded(bench, kernel, builder.image(kernel), driver)
+    for name, call in rivals(case, bench, tools, compiled):
+        try:
+            for _ in range(3):
+                call()
+            calls[name] = call
+        except Exception as error:  # torch's compilers fail in many ways, and the case goes on without them
+            row[f"{name} failed"] = f"{type(error).__name__}: {error}"[:300]
+    with builder.quiet():
+        taken = interleaved(bench, calls, 40)
+    row["us"] = {name: round(statistics.median(times), 2) for name, times in taken.items()}
+    row["ratio"] = {
+        name: round(statistics.median(b / a for a, b in zip(taken["rules"], times, strict=True)), 3)
+        for name, times in taken.items()
+        if name != "rules"
+    }
+    return {**row, "config": config, "best": search.best()}
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By group: the geometric mean over cases of each rival's time over ours, and the least."""
+    found: dict[str, dict[str, Any]] = {}
+    for group in dict.fromkeys(row["group"] for row in rows):
+        own = [row["ratio"] for row in rows if row["group"] == group and "ratio" in row]
+        for rival in dict.fromkeys(name for ratio in own for name in ratio):
+            some = [ratio[rival] for ratio in own if rival in ratio]
+            mean, least = round(statistics.geometric_mean(some), 3), min(some)
+            found.setdefault(group, {})[rival] = {"cases": len(some), "mean": mean, "least": least}
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=300.0, help="no case begins later")
+    parser.add_argument("--only", default="", help="groups or cases that begin so, separated by commas")
+    parser.add_argument("--starts", type=int, default=24, help="configs that are tried first")
+    parser.add_argument("--more", type=int, default=12, help="configs of each turn after that")
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--compiled", choices=("none", "memory", "all"), default="memory", help="beside torch.compile")
+    parser.add_argument("--known", type=Path, help="results of an earlier run, whose best configs are tried first")
+    parser.add_argument("--cores", type=int, default=14)
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "rules.json")
+    options = parser.parse_args()
+    wanted = options.only.split(",")
+    cases = [case for case in _cases.values() if any(w == case.group or case.name.startswith(w) for w in wanted)]
+    known = {row["case"]: row.get("best", []) for row in _rows(options.known)} if options.known else {}
+    begin, rows = time.monotonic(), list[dict[str, Any]]()
+    native = targets.resolve("cuda:native")
+    assert isinstance(native, Cuda)
+    with ProcessPoolExecutor(options.cores, multiprocessing.get_context("forkserver")) as emitters:
+        waiting: dict[str, Future[list[tuple[Config, Kernel]]]] = {
+            case.name: emitters.submit(starts, case.name, native, options.starts, known.get(case.name, []))
+            for case in cases
+        }
+        with open_device(options.cores) as tools:
+            builder, target, driver = tools
+            flush = gpu_torch().empty(FLUSH_BYTES, dtype=gpu_torch().uint8, device="cuda")
+            for n, case in enumerate(cases):
+                if time.monotonic() - begin > options.seconds:
+                    break
+                kernels = waiting[case.name].result()
+                for later in cases[n : n + AHEAD]:
+                    if waiting[later.name].done():
+                        for _, kernel in waiting[later.name].result():
+                            builder.start(kernel)
+                bench: Any = CaseBench(case, flush)  # as far as it is asked for, one of gpu_bench.py
+                search, seen = Search(), time.monotonic()
+                measure(search, bench, kernels, builder, driver)
+                for turn in range(options.turns if search.tried else 0):
+                    parts = [
+                        emitters.submit(changed, case.name, target, search.best(), options.more // 4, 4 * turn + part)
+                        for part in range(4)
+                    ]
+                    measure(search, bench, [one for part in parts for one in part.result()], builder, driver)
+                first = next(c for c, _ in kernels if c == dict(_family.default(bench.problem, target)))
+                row = row_of(case, search, first, bench, tools, options.compiled)
+                rows.append({**row, "seconds": round(time.monotonic() - seen, 1)})
+                print(_line(rows[-1]), flush=True)
+                del bench
+                gpu_torch().cuda.empty_cache()
+                told = {"conditions": conditions(), "groups": summary(rows), "rows": rows}
+                options.out.write_text(json.dumps(told, indent=1) + "\n")
+        for future in waiting.values():
+            future.cancel()
+    for group, told in summary(rows).items():
+        print(f"{group:18}", "; ".join(f"{name} {r['mean']:.3f} (least {r['least']:.3f})" for name, r in told.items()))
+    return int(any(row["wrong"] or "us" not in row for row in rows))
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"]
+    return rows
+
+
+def _line(row: dict[str, Any]) -> str:
+    if "us" not in row:
+        return f"{row['case']:12} {row['tried']:3} tried, all wrong: {str(row['wrong'][:1])[:300]}"
+    times = ", ".join(f"{name} {us:8.2f}" for name, us in row["us"].items())
+    ratios = ", ".join(f"{name} {r:.2f}" for name, r in row["ratio"].items() if name != "default")
+    tried = f"{row['tried']:3} tried, {len(row['wrong'])} wrong, {row['seconds']:5.1f} s"
+    return f"{row['case']:12} {tried}: {times} us; {ratios}"
+
+
+if __name__ == "__main__":
+    run_main(main)
