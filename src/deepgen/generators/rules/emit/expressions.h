@@ -11,6 +11,9 @@ typedef short i16;
 #ifndef NAN
 #define NAN float_of_bits(0x7FC00000u)
 #endif
+#ifndef INT64_C
+#define INT64_C(number) number##ll
+#endif
 #ifndef INT64_MIN
 #define INT64_MIN (-0x7FFFFFFFFFFFFFFFll - 1)
 #endif
