@@ -201,6 +201,9 @@ DG_DEVICE void write_shared(u32 to, const Vec<T, N>& from) {
     }
 }
 
+template <int BYTES>
+DG_DEVICE u32 aligned(u32 at) { return (at + (BYTES - 1)) & ~(u32)(BYTES - 1); }
+
 // Where 16 bytes of shared memory go so that those of neighbouring rows lie on different banks: within a line of 128
 // bytes, exchanged by the number of their row.
 template <int BITS, int ROW>
