@@ -63,13 +63,13 @@ def starts(name: str, target: Cuda, count: int, known: Sequence[Config]) -> list
     """What earlier runs found best, the default, and what the estimate or chance offers."""
     operator = _cases[name].case.made(DTYPE)
     space, sketches = _family.space(operator, target), _family.sketches(operator, target)
-    several = len(sketches) > 1
+    several, share = len(sketches) > 1, max(4, count // len(sketches))
     offered: list[Config] = []
     for sketch in sketches:
-        some = [({SKETCH: sketch.name} if several else {}) | config for _, config in likely(sketch, target, count)]
-        offered += _spread(some, 2 * count // 3) if sketch.counts else some[: count // 3]
+        some = [({SKETCH: sketch.name} if several else {}) | config for _, config in likely(sketch, target, 2 * share)]
+        offered += _spread(some, share)
     configs = [config for config in known if space.contains(config)]
-    configs += [dict(_family.default(operator, target)), *offered[:count]]
+    configs += [dict(_family.default(operator, target)), *offered]
     configs += [dict(config) for config in space.sample(max(0, count - len(offered)), seed=1)]
     return emitted(name, target, list({key_of(config): config for config in configs}.values()))
 
@@ -230,7 +230,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300.0, help="no case begins later")
     parser.add_argument("--only", default="", help="groups or cases that begin so, separated by commas")
-    parser.add_argument("--starts", type=int, default=24, help="configs that are tried first")
+    parser.add_argument("--starts", type=int, default=28, help="configs that are tried first")
     parser.add_argument("--more", type=int, default=12, help="configs of each turn after that")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--compiled", choices=("none", "memory", "all"), default="memory", help="beside torch.compile")

@@ -75,6 +75,11 @@ MATRICES = {
     "nchw": conv(N=2, H=8, W=16, CI=16, CO=16, dilation=1, layout="nchw"),
     "transposed": conv(convolutions.TransposedConv2d, N=2, H=8, W=8, CI=32, CO=32, k=4, stride=2),
 }
+WIDE = {
+    "nt": cases.gemm(128, 64, 128, "f16", transposed=True),
+    "nn, bias": cases.gemm(70, 128, 96, "bf16", epilogue=True),
+    "nhwc": conv(N=2, H=8, W=16, CI=64, CO=64, dilation=1),
+}
 emulated = pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
 
 
@@ -129,6 +134,14 @@ def test_configs_on_plain_arithmetic_units_compute_their_expressions(tmp_path: P
 def test_configs_on_matrix_units_compute_their_expressions(tmp_path: Path) -> None:
     (tmp_path / "all").mkdir()
     right(lowered(MATRICES, H200, lambda sketch: sketch.name.startswith("matrix")), tmp_path / "all")
+
+
+@emulated
+def test_configs_on_matrix_units_of_four_warps_compute_their_expressions(tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    programs = lowered(WIDE, H200, lambda sketch: sketch.name.startswith("wide"))
+    assert {name.partition(", wide")[0] for name, *_ in programs} == set(WIDE)
+    right(programs, tmp_path / "all")
 
 
 @emulated

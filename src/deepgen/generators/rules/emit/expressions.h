@@ -11,6 +11,9 @@ typedef short i16;
 #ifndef NAN
 #define NAN float_of_bits(0x7FC00000u)
 #endif
+#ifndef INT64_C
+#define INT64_C(number) number##ll
+#endif
 #ifndef INT64_MIN
 #define INT64_MIN (-0x7FFFFFFFFFFFFFFFll - 1)
 #endif
@@ -197,6 +200,9 @@ DG_DEVICE void write_shared(u32 to, const Vec<T, N>& from) {
         store_shared(to + i * (u32)sizeof(T), part);
     }
 }
+
+template <int BYTES>
+DG_DEVICE u32 aligned(u32 at) { return (at + (BYTES - 1)) & ~(u32)(BYTES - 1); }
 
 // Where 16 bytes of shared memory go so that those of neighbouring rows lie on different banks: within a line of 128
 // bytes, exchanged by the number of their row.

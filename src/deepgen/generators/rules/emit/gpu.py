@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import TypeAlias
 
+from deepgen.generators.rules.emit import warpgroup
 from deepgen.generators.rules.emit.c_values import arithmetic, narrowed
 from deepgen.generators.rules.emit.gpu_values import WIDEST, GpuScope
 from deepgen.generators.rules.emit.names import Names
-from deepgen.generators.rules.intrinsics.matrix import PRODUCTS
+from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, wide_product
 from deepgen.generators.rules.lower import bounds
 from deepgen.generators.rules.lower.build import combined
 from deepgen.generators.rules.lower.gpu.launches import Launch, Program
@@ -24,7 +25,7 @@ from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 
-_OWN = ("expressions.h", "matrices.h", "emulate_lanes.h")
+_OWN = ("expressions.h", "matrices.h", "warpgroup.h", "emulate_lanes.h")
 _Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
 _LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
 _BLOCKS = 1  # of a multiprocessor: as many as there is room for
@@ -50,7 +51,10 @@ def emit(program: Program) -> str:
     """One file with a kernel for each launch."""
     called = {s.name for launch in program.launches for s in walk(launch.body) if isinstance(s, Call)}
     products = [PRODUCTS[name] for name in sorted(called & set(PRODUCTS))]
-    lines = ['#include "expressions.h"', *(['#include "matrices.h"'] if products else []), ""]
+    wide = [product for name in sorted(called) if (product := wide_product(name))]
+    header = "warpgroup.h" if wide else "matrices.h" if products else ""
+    lines = ['#include "expressions.h"', *([f'#include "{header}"'] if header else []), ""]
+    lines += [line for product in wide for line in warpgroup.function(product)]
     lines += [f'DG_PRODUCT({p.name}, {p.sum}, {p.operand}, {p.k}, "{p.instruction}")' for p in products]
     for n in range(len(program.launches)):
         lines += ["", *_Emitter(program, n).lines()]
@@ -123,7 +127,8 @@ class _Emitter:
         lines = [f"DG_KERNEL({threads}, {_BLOCKS})", f"{entry(self.program, self.number)}({parameters}) {{"]
         lines += self.indices(scope, BLOCKS, launch.blocks, "block_id()")
         lines += self.indices(scope, THREADS, launch.threads, "thread_id()")
-        lines += ["    const u32 shared = shared_begin();", "    (void)shared;"]
+        begin = f"aligned<{launch.align}>(shared_begin())" if launch.align > 1 else "shared_begin()"
+        lines += [f"    const u32 shared = {begin};", "    (void)shared;"]
         return [*lines, *self.statement(launch.body, place, 1), "    block_ends();", "}"]
 
     def indices(self, scope: GpuScope, tags: tuple[str, ...], extents: tuple[int, ...], whole: str) -> Iterator[str]:

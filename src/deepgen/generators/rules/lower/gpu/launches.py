@@ -12,10 +12,19 @@ from math import prod
 from deepgen.generators.rules.lower.bounds import Known
 from deepgen.generators.rules.lower.build import Builder, buffer_of, guarded, parameters
 from deepgen.generators.rules.lower.gpu.pipeline import filled_ahead, several
-from deepgen.generators.rules.lower.gpu.tensorize import fragments_of, in_fragment, is_tile, tile, zeroed
+from deepgen.generators.rules.lower.gpu.tensorize import (
+    PRODUCTS_WAIT,
+    fragments_of,
+    in_fragment,
+    is_tile,
+    is_wide,
+    tile,
+    zeroed,
+)
 from deepgen.generators.rules.lower.ir import (
     Alloc,
     Buffer,
+    Call,
     For,
     Seq,
     Stmt,
@@ -46,6 +55,7 @@ class Launch:
     threads: tuple[int, int, int]
     body: Stmt
     shared_bytes: int = 0
+    align: int = 1  # bytes that shared memory begins at a multiple of
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
@@ -209,7 +219,9 @@ class _GpuBuilder(Builder):
             return tile(self.state, planned, loops, self.read_from_buffers)
         if loops and (ahead := [p for p in self.inner(planned, loops[0]) if p.depth_of_pipeline > 1]):
             return self.pipelined(planned, loops, started, ahead)
-        return super().nest(planned, loops, started)
+        made = super().nest(planned, loops, started)
+        steps = len(loops) > 1 and loops[0].reduced and started and is_wide(planned)
+        return sequence(made, Call(PRODUCTS_WAIT)) if steps and is_tile(self.state, planned, loops[1:]) else made
 
     def inner(self, planned: Planned, loop: Loop) -> list[Planned]:
         return self.state.computed_at(planned.stage.name, loop.name)
@@ -291,7 +303,7 @@ class _GpuBuilder(Builder):
             if inner not in ahead:
                 body = self.computed(inner, body)
         copies = {p.stage.name: self.nest(p, p.loops) for p in ahead}
-        made = filled_ahead(loop, ahead[0].depth_of_pipeline, copies, body)
+        made = filled_ahead(loop, ahead[0].depth_of_pipeline, copies, body, told=is_wide(planned))
         for p in reversed(ahead):
             made = Alloc(several(place_of(p), p.depth_of_pipeline), made)
         return made

@@ -24,6 +24,7 @@ from deepgen.operators.expr.nodes import Read, Value
 from deepgen.operators.expr.rewrite import with_reads
 
 COMMIT, WAIT = "copy_commit", "copy_wait"
+READY = "writes_ready"
 _CHUNK = 128  # bytes: buffers of a ring begin at multiples of it, so that each is swizzled alike
 
 
@@ -33,13 +34,16 @@ def several(buffer: Buffer, depth: int) -> Buffer:
     return replace(buffer, sizes=(depth, *buffer.sizes), strides=(apart, *buffer.strides))
 
 
-def filled_ahead(loop: Loop, depth: int, copies: Mapping[str, Stmt], body: Stmt) -> Stmt:
-    """The loop with copies `depth - 1` turns ahead. `copies` are statements over the loop's variable, by buffer."""
+def filled_ahead(loop: Loop, depth: int, copies: Mapping[str, Stmt], body: Stmt, told: bool = False) -> Stmt:
+    """The loop with copies `depth - 1` turns ahead. `copies` are statements over the loop's variable, by buffer.
+
+    With `told`, matrix units that read copies themselves are told of them.
+    """
     now, first = iterator(loop.variable), f"{loop.variable}.ahead"
     before = For(first, depth - 1, UNROLL, _asked(loop, copies, iterator(first), depth))
     for name in copies:
         body = _in_ring(body, name, now % depth)
-    ready = (Call(f"{WAIT}<{depth - 2}>"), Barrier())
+    ready: list[Stmt] = [Call(f"{WAIT}<{depth - 2}>"), *([Call(READY)] if told else []), Barrier()]
     turns = sequence(*ready, _asked(loop, copies, now + (depth - 1), depth), body)
     # Whoever comes first to the copies must not overwrite what others still read.
     return sequence(Barrier(), before, For(loop.variable, loop.extent, SERIAL, turns), Call(f"{WAIT}<0>"))

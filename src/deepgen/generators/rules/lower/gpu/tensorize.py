@@ -8,11 +8,11 @@ index of the operand, so that an operand is read where it lies.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from deepgen.generators.rules.intrinsics.matrix import LANES as WARP
-from deepgen.generators.rules.intrinsics.matrix import SUMS, MatrixProduct, matrix_product
+from deepgen.generators.rules.intrinsics.matrix import SUMS, MatrixProduct, WideProduct, matrix_product
 from deepgen.generators.rules.lower.bounds import Known
 from deepgen.generators.rules.lower.build import buffer_of, stored
 from deepgen.generators.rules.lower.ir import Alloc, Buffer, Call, For, Stmt, Store, sequence
@@ -24,6 +24,9 @@ from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import dtype
 
 LOAD, LOAD_TURNED = "load_matrices", "load_matrices_turned"
+PRODUCTS_BEGIN, PRODUCTS_COMMIT, PRODUCTS_WAIT = "products_begin", "products_commit", "products_wait"
+_LINE, _GROUP = 64, 512  # elements of two bytes: of a swizzled line, and of eight of them
+_SWIZZLE = 3
 
 
 def in_fragment(planned: Planned, indices: Sequence[Index]) -> tuple[Index, Index]:
@@ -81,15 +84,72 @@ def tile(state: State, planned: Planned, loops: Sequence[Loop], buffers: Callabl
     first, second = buffers(substituted(a, planned.absolute())), buffers(substituted(b, planned.absolute()))
     assert isinstance(first, Read) and isinstance(second, Read)
     left = _Side(state, planned, intrinsic, first, tiles, rows, summed, is_first=True)
+    if intrinsic.warps > 1:
+        return _wide(state, planned, left, second, columns, tiles)
     right = _Side(state, planned, intrinsic, second, tiles, columns, summed, is_first=False)
-    nothing: Mapping[str, Index | int] = dict.fromkeys((rows, columns, summed), 0)
-    places = stored(planned, [planned.places[axis.name].substitute(nothing) for axis in planned.stage.axes])
-    sums = Read(planned.stage.name, in_fragment(planned, places), planned.stage.dtype)
+    sums = _sums(planned, (rows, columns, summed))
     product: Stmt = Call(intrinsic.name, (sums, left.fragment(), right.fragment()))
     for loop in reversed(tiles):
         product = For(loop.variable, loop.extent, UNROLL, product)
     body = sequence(left.load(), right.load(), product)
     return Alloc(left.buffer, Alloc(right.buffer, body))
+
+
+def _sums(planned: Planned, inner: Sequence[str]) -> Read:
+    """The sums of a product."""
+    nothing: Mapping[str, Index | int] = dict.fromkeys(inner, 0)
+    places = stored(planned, [planned.places[axis.name].substitute(nothing) for axis in planned.stage.axes])
+    return Read(planned.stage.name, in_fragment(planned, places), planned.stage.dtype)
+
+
+def is_wide(planned: Planned) -> bool:
+    """Whether several warps do its products together."""
+    return planned.tensorized is not None and _intrinsic(planned).warps > 1
+
+
+def _wide(state: State, planned: Planned, left: _Side, second: Read, columns: str, tiles: Sequence[Loop]) -> Stmt:
+    """The same by four warps: one instruction has all columns, and reads them where they lie."""
+    own = {loop.variable for loop in left.own}
+    across = [loop for loop in tiles if loop.variable not in own and loop.extent > 1]
+    nothing: Mapping[str, Index | int] = dict.fromkeys((columns, left.summed, *(loop.variable for loop in tiles)), 0)
+    product = WideProduct(left.intrinsic, left.intrinsic.n * prod(loop.extent for loop in across), 0)
+    product = replace(product, leading=_leading(state, second, columns, left.summed, across, product.columns))
+    first: Mapping[str, Index | int] = {loop.variable: 0 for loop in tiles if loop.variable not in own}
+    sums = _sums(planned, (left.along, columns, left.summed))
+    sums = replace(sums, indices=tuple(i.substitute(first) for i in sums.indices))
+    place = replace(second, indices=tuple(i.substitute(nothing) for i in second.indices))
+    made: Stmt = Call(product.name, (sums, left.fragment(), place))
+    for loop in reversed(left.own):
+        made = For(loop.variable, loop.extent, UNROLL, made)
+    return Alloc(left.buffer, sequence(left.load(), Call(PRODUCTS_BEGIN), made, Call(PRODUCTS_COMMIT)))
+
+
+def _leading(state: State, second: Read, columns: str, summed: str, across: Sequence[Loop], count: int) -> int:
+    """The distance between blocks of 64 columns in bytes, 0 where what is summed over lies along lines."""
+    source = state.stages.get(second.tensor)
+    what = f"operand {second.tensor} does not lie as products of four warps read it"
+    allowed = "a copy in shared memory of lines of 128 bytes, swizzled by 3 bits, along columns or what is summed over"
+    if source is None or source.scope != "shared" or source.swizzle != _SWIZZLE or len(across) > 1:
+        raise BadInput(what, allowed=allowed)
+    flat = _flat(buffer_of(source), second.indices)
+    place: dict[str, Index | int] = dict.fromkeys(flat.iterators, 0)
+
+    def at(column: int, k: int) -> int:
+        by = {**place, columns: column % 8, summed: k}
+        by |= {loop.variable: column // 8 for loop in across}
+        return flat.substitute(by).constant
+
+    start, apart = at(0, 0), at(min(_LINE, count - 1), 0) - at(0, 0)
+    pairs = [(column, k) for column in range(count) for k in (0, 1, 7, 8, 15)]
+    along_sums = all(at(c, k) - start == c * _LINE + k for c, k in pairs)
+    along_columns = count % _LINE == 0 and all(
+        at(c, k) - start == c // _LINE * apart + k * _LINE + c % _LINE for c, k in pairs
+    )
+    inside = {columns, summed, *(loop.variable for loop in across)}
+    rest = [times for atom, times in flat.terms if not Index(((atom, 1),)).iterators & inside]
+    if not (along_sums or along_columns) or any(times % 16 for times in rest):
+        raise BadInput(what, allowed=allowed)
+    return apart * 2 if along_columns and count > _LINE else _GROUP * 16 if along_columns else 0
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from deepgen.targets.gpu import Gpu
 _CLOCK = 1.7e9
 _BANKS = 128 * _CLOCK  # bytes a second from the shared memory of a multiprocessor
 _MATRICES = 512  # bytes of the four matrices that a warp loads at once
-_L2 = 4.2e10  # bytes a second for each multiprocessor
+_L2 = 5.0e10  # bytes a second for each multiprocessor
 _LATENCY = 0.9e-6  # until what was asked for has come from memory
 _TURN = 0.08e-6  # of a turn's barrier and waits
 _ENDS = 0.9e-6  # before a block's first copies are asked for, and for its results

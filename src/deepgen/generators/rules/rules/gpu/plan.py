@@ -38,6 +38,8 @@ class Plan:
     def knob(self, name: str, values: Sequence[Value], usual: Value) -> Expr | int:
         """A knob, or the number itself where there is only one."""
         found = [*dict.fromkeys(values)]
+        if not found:
+            raise Useless(f"there is no value for {name}")
         if len(found) == 1 and isinstance(found[0], int):
             return found[0]
         name = _free(re.sub(r"\W", "_", name), "{}_{}", [knob.name for knob in self.knobs])

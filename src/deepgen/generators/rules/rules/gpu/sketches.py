@@ -83,7 +83,8 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool, kept: 
         sums = group.last
     if matrices and sums is not None and (c := tensor.contraction(sums, gpu)):
         taps = (True, False) if any(tap.extent > 1 for tap in c.taps) else (True,)
-        return [_by_matrices(expression, group, sums, gpu, all_taps) for all_taps in taps]
+        wide = (False, True) if tensor.by_four_warps(c, gpu) else (False,)
+        return [_by_matrices(expression, group, sums, gpu, all_taps, four) for four in wide for all_taps in taps]
     if sums is not None and kept & {read.tensor for read in reads(sums.value)}:
         return [_by_threads(group, sums, shared=True, kept=kept)]
     scan = _scan_of(group)
@@ -103,13 +104,14 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool, kept: 
     return found if few else [*found, *row_way]
 
 
-def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, all_taps: bool) -> Way:
+def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, all_taps: bool, four: bool) -> Way:
     written, name = _written(group, sums, "warp")
     c = tensor.contraction(sums, gpu)
     assert c is not None
 
     def arrange(plan: Plan, whole: Expression) -> None:
         made = tensor.contraction(_with_operands(whole.stage(name), sums), gpu)
+        made = tensor.by_four_warps(made, gpu) if made and four else made
         assert made is not None
         tensor.by_matrices(plan, Group(whole.stage(group.last.name)), made, all_taps=all_taps)
         stages = {stage.name for stage in plan.expression.stages}

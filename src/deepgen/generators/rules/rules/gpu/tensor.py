@@ -29,6 +29,9 @@ _WARPS = (1, 2, 4, 8)
 _CHUNKS = (1, 2, 4, 8)  # products along what is summed over, between two barriers
 _DEPTHS = (1, 2, 3, 4)
 _SECTOR = 32  # bytes of memory that are written together
+_WIDE_TILES = (8, 16, 32)  # along the columns of four warps: whole lines of swizzled memory
+_WIDE_CHUNKS = (2, 4)
+_LINE = 64  # elements of two bytes
 _RESERVED = 48  # registers for addresses and the like
 
 
@@ -58,7 +61,8 @@ def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
     one, other = _settled(one, stage), _settled(other, stage)
     fitting = [
         p for p in PRODUCTS.values()
-        if isinstance(gpu, Cuda) and gpu.sm >= p.sm and one.dtype == other.dtype == p.operand and stage.dtype == p.sum
+        if isinstance(gpu, Cuda) and p.on(gpu.arch, gpu.sm) and one.dtype == other.dtype == p.operand
+        and stage.dtype == p.sum and p.warps == 1
     ]  # fmt: skip
     if not fitting:
         return None
@@ -85,6 +89,23 @@ def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
     return Contraction(stage, fitting[0], one, other, own[0], own[1], both, along, taps)
 
 
+def by_four_warps(c: Contraction, gpu: Gpu) -> Contraction | None:
+    """The same with products of four warps, where the chip has them; columns are one axis, as their lines need it."""
+    fitting = [
+        p for p in PRODUCTS.values()
+        if isinstance(gpu, Cuda) and p.on(gpu.arch, gpu.sm) and p.warps > 1 and p.operand == c.intrinsic.operand
+    ]  # fmt: skip
+    if not fitting or len(c.columns) > 1 or c.columns[0].name not in map(facts.plain, c.right.indices):
+        return None
+    return replace(c, intrinsic=fitting[0])
+
+
+def _along_columns(c: Contraction) -> bool:
+    """Whether columns are neighbours in the second operand, not what is summed over."""
+    last = max(n for n, i in enumerate(c.right.indices) if i.iterators)
+    return order(c.right, c) is None and along_of(c.right, c) != last
+
+
 def _settled(read: Read, stage: Stage) -> Read:
     """A read without the taps of a filter of 1 x 1: they do not move it."""
     single = {axis.name: 0 for axis in stage.reduced if axis.extent == 1}
@@ -94,7 +115,8 @@ def _settled(read: Read, stage: Stage) -> Read:
 def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> None:
     """The steps of a launch. With `all_taps`, a copy of an operand serves all taps of a filter."""
     out, sums, mma = group.last, c.stage.name, c.intrinsic
-    plan.names.append("matrix_taps" if all_taps and c.taps else "matrix")
+    wide = mma.warps > 1
+    plan.names.append(f"{'wide' if wide else 'matrix'}{'_taps' if all_taps and c.taps else ''}")
     inner: dict[str, Extent] = {}
     tiles: dict[str, Extent] = {}
     warps: dict[str, Extent] = {}
@@ -103,15 +125,23 @@ def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> 
         for axis in side:
             few, last = usual[axis.name], axis == side[-1]
             inner[axis.name] = plan.knob(f"{axis.name}_inner", _inner(axis, side, size), few.inner)
-            tiles[axis.name] = plan.knob(f"{axis.name}_tiles", _TILES if last else _TILES[:3], few.tiles)
-            warps[axis.name] = plan.knob(f"{axis.name}_warps", _WARPS if last else _WARPS[:3], few.warps)
+            counts: tuple[int, ...] = _TILES if last else _TILES[:3]
+            teams: tuple[int, ...] = _WARPS if last else _WARPS[:3]
+            if wide and side == c.columns:
+                counts, teams = _WIDE_TILES, (1,)
+            tiles[axis.name] = plan.knob(f"{axis.name}_tiles", counts, few.tiles)
+            warps[axis.name] = plan.knob(f"{axis.name}_warps", teams, few.warps)
             own = product_of(tiles[axis.name], inner[axis.name])
             # A warp's part as large as the whole begins where that begins.
             fits = (own < axis.extent) | (product_of(own, warps[axis.name]) <= axis.extent)
             plan.require(fits, f"a warp's part of {axis.name} is not larger than all of it")
         plan.require(product_of(*(inner[a.name] for a in side)) == size, f"{size} {words} of a product")
-    chunk = plan.knob("chunk", [n for n in _CHUNKS if c.along.extent % (n * mma.k) == 0], 2)
-    depth = plan.knob("depth", _DEPTHS, 3)
+    if wide:
+        team = product_of(*(warps[a.name] for a in c.rows))
+        plan.require(divides(4, team) if not isinstance(team, int) else team % 4 == 0, "four warps along rows")
+    chunks = _CHUNKS if not wide else _WIDE_CHUNKS if _along_columns(c) else (_LINE // mma.k,)
+    chunk = plan.knob("chunk", [n for n in chunks if c.along.extent % (n * mma.k) == 0], 2)
+    depth = plan.knob("depth", _DEPTHS[1:] if wide else _DEPTHS, 3)
     warp = {name: product_of(tiles[name], inner[name]) for name in inner}
     block = {name: product_of(warps[name], warp[name]) for name in inner}
 
@@ -264,7 +294,13 @@ def _copied(
     plan.bind(name, "thread.y", by_y)
     plan.bind(name, "thread.x", by_x)
     plan.bind(name, "vector", run)
-    swizzle = plan.knob(f"swizzle_{tensor}", (0, 1, 2, 3), 3)
+    lines = c.intrinsic.warps > 1 and read == c.right
+    if lines and _along_columns(c):
+        along = along_of(read, c)
+        column = next(n for n, i in enumerate(read.indices) if facts.plain(i) == c.columns[0].name)
+        rest = [str(n) for n in range(len(shape)) if n not in (along, column)]
+        plan.step(s.Layout(name, (*rest, f"{column}/{_LINE}", str(along), f"{column}%{_LINE}")))
+    swizzle = plan.knob(f"swizzle_{tensor}", (3,) if lines else (0, 1, 2, 3), 3)
     plan.step(s.Pipeline(name, text(depth)), s.Swizzle(name, text(swizzle)))
     return product_of(bytes_each, *sizes)
 
@@ -280,7 +316,9 @@ def _limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent,
     threads = product_of(warps, 32)
     plan.require(threads <= gpu.threads_per_block, "threads of a block")
     plan.require(product_of(threads, registers) <= gpu.registers_per_sm, "a block's registers fit in a multiprocessor")
-    plan.require(shared <= gpu.shared_per_block - 1024, "copies fit in shared memory")
+    plan.require(
+        shared <= gpu.shared_per_block - (4096 if c.intrinsic.warps > 1 else 1024), "copies fit in shared memory"
+    )
     plan.derive("shared_bytes", shared)
     plan.derive("threads", threads)
     plan.derive("registers", registers)
@@ -308,7 +346,13 @@ def _counts(
         shared_bytes=product_of(depth, copied),
         operations=product_of(2 * mma.m * mma.n * mma.k * steps, rows, columns, warps),
         # Rows of a matrix that do not follow each other in memory may lie on the same banks.
-        loads=product_of(steps, warps, total_of(product_of(rows, 3 + covered(8, inner[c.rows[-1].name])), columns * 2)),
+        loads=product_of(
+            steps,
+            warps,
+            total_of(
+                product_of(rows, 3 + covered(8, inner[c.rows[-1].name])), 0 if mma.warps > 1 else product_of(columns, 2)
+            ),
+        ),
         turns=turns,
         copied=copied,
         depth=depth,
@@ -362,4 +406,4 @@ def packed_name(tensor: str, stages: set[str]) -> str:
     return tensor if tensor in stages else f"{tensor}.packed"
 
 
-__all__ = ["Contraction", "along_of", "by_matrices", "contraction", "copies", "order", "packed_name"]
+__all__ = ["Contraction", "along_of", "by_four_warps", "by_matrices", "contraction", "copies", "order", "packed_name"]
