@@ -41,6 +41,6 @@ def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> l
 
 
 def instructions_of(target: Cpu) -> list[Instruction]:
-    """The instructions of a target that multiply small numbers, the faster ones first; dot products fill its vectors."""
+    """The instructions of a target for small numbers, the faster ones first; dot products that fill its vectors."""
     known: list[Instruction] = [*TILES.values(), *DOTS.values()]
     return [one for one in known if target.has(*one.features) and one.lanes * 4 == target.vector_bytes]
