@@ -62,9 +62,9 @@ def registers(rows: int, vectors: int) -> int:
 def _cost(rows: int, columns: int, high: int, wide: int, lanes: int) -> float:
     """Cycles of one step of the reduction.
 
-    Whole tiles: two multiply-adds or two loads in a cycle, and sums wait for the step before. The elements at the edges
-    are computed one by one.
+    Tiles: two multiply-adds or two loads in a cycle, and sums wait for the step before. Rows at the edge are computed
+    one by one; columns are not, since what is packed has room for a whole tile.
     """
-    whole = (rows // high) * (columns // (wide * lanes))
-    edges = rows * columns - whole * high * wide * lanes
-    return whole * (max(high * wide / 2, (high + wide) / 2, 4.0) + 0.1 * (high + wide)) + edges
+    tiles = (rows // high) * -(-columns // (wide * lanes))
+    edges = rows % high * columns
+    return tiles * (max(high * wide / 2, (high + wide) / 2, 4.0) + 0.1 * (high + wide)) + edges
