@@ -9,6 +9,7 @@ from __future__ import annotations
 from deepgen.generators.rules.intrinsics.tiles import GROUPS, MOST_ROWS, REGISTERS, Tile
 from deepgen.generators.rules.rules.candidates import divisors, up_to
 from deepgen.generators.rules.rules.draft import Draft
+from deepgen.generators.rules.rules.groups import RegisterTile
 from deepgen.generators.rules.rules.numbers import Extent, covered, plus, times
 from deepgen.generators.rules.rules.operands import stage_operands
 from deepgen.generators.rules.rules.tiling import block_sizes, by_distance, lay_along, places_in, tile_consumer
@@ -50,7 +51,7 @@ def tile_matrices(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) 
     lay_along(draft, sums, along)
     _tile_sums(draft, sums, vectors, high)
     draft.finish(sums.name, consumer.name)
-    stage_operands(draft, sums, consumer, loops.outer, vectors, (across, by.lanes))
+    stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(tall, across, by.lanes))
 
 
 def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors, high: Extent) -> None:
