@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -125,3 +126,45 @@ def _layer_norm(torch: Any, t: Mapping[str, Any], words: Words) -> Any:
 
 def _rms_norm(torch: Any, t: Mapping[str, Any], words: Words) -> Any:
     return torch.nn.functional.rms_norm(t["x"], (words["cols"],), t["gamma"], 1e-5)
+
+
+def quantised_call(torch: Any, case: Case, t: Mapping[str, Any], *, ahead: bool = False) -> Callable[[], Any] | None:
+    """torch's call on bytes; None where it has none. With `ahead`, weights are packed before.
+
+    Convolutions, and products with weights packed ahead, are those of its quantised path, which makes results bytes
+    again and is there on x86 only.
+    """
+    words = case.words
+    if ahead and platform.machine() != "x86_64":
+        return None
+    if case.operator == "gemm" and not ahead:
+        b = t["B"].T if words["layout"][1] == "t" else t["B"]
+        return lambda: torch._int_mm(t["A"], b)
+    if case.operator == "gemm":
+        weight = t["B"] if words["layout"][1] == "t" else t["B"].T
+        packed = torch.ops.quantized.linear_prepack(_quantised(torch, weight.contiguous()), None)
+        x = _quantised(torch, t["A"], unsigned=True)
+        return lambda: torch.ops.quantized.linear(x, packed, 1.0, 128)
+    if case.operator == "gemv" and not ahead:
+        return lambda: torch._int_mm(t["A"], t["x"][:, None])
+    if case.operator not in ("c2d", "dil", "dep") or not ahead:
+        return None
+    last = words["layout"].endswith("c")
+    x, weight = (t["x"].movedim(-1, 1) if last else t["x"]), t["weight"]
+    if case.operator == "dep":
+        weight = (weight.movedim(-1, 0) if last else weight).unsqueeze(1)
+    elif last:
+        weight = weight.movedim((-2, -1), (1, 0))
+    form = torch.channels_last if last else torch.contiguous_format
+    options = [[words["stride"]] * 2, [words["pad"]] * 2, [words.get("dilation", 1)] * 2]
+    groups = x.shape[1] if case.operator == "dep" else 1
+    weight = _quantised(torch, weight.contiguous())
+    packed = torch.ops.quantized.conv2d_prepack(weight, None, *options, groups)
+    image = _quantised(torch, x.contiguous(memory_format=form), unsigned=True)
+    return lambda: torch.ops.quantized.conv2d(image, packed, 1.0, 128)
+
+
+def _quantised(torch: Any, tensor: Any, *, unsigned: bool = False) -> Any:
+    if unsigned:
+        tensor = (tensor.to(torch.int16) + 128).to(torch.uint8)
+    return torch._make_per_tensor_quantized_tensor(tensor, 0.05, 128 if unsigned else 0)

@@ -38,11 +38,11 @@ from deepgen.runtime.loaded import load
 from deepgen.targets import Target
 from deepgen.tuning import Request, tune
 from deepgen.vocabulary import DeepgenError
-from rules_cases import Case, cases
+from rules_cases import Case, cases, quantised_call
 
 RESULTS = Path(__file__).parent / "results" / "rules_cpu.json"
 ROUNDS, FLUSHED = 15, 64 << 20
-FORMATS = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "f16": "float16"}
+FORMATS = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "f16": "float16", "i8": "int8"}
 
 
 def main() -> None:
@@ -70,14 +70,17 @@ def _run(torch: Any, case: Case, asked: argparse.Namespace) -> dict[str, Any]:
     config = _config(operator, target, asked)
     inputs = operator.inputs(0)
     calls = {"rules": _bound(operator, target, "rules", config, inputs)}
-    tensors = {name: _shared(torch, array, asked.dtype) for name, array in inputs.items()}
-    calls["torch"] = case.torch(torch, tensors, case.words)
+    tensors = {name: as_torch(torch, array, asked.dtype) for name, array in inputs.items()}
+    if asked.dtype != "i8":
+        calls["torch"] = case.torch(torch, tensors, case.words)
+    elif (quantised := quantised_call(torch, case, tensors)) is not None:
+        calls["torch"] = quantised
     if case.expert is not None and generators.by_name(case.expert).refuses(operator, target) is None:
         default = generators.by_name(case.expert).default(operator, target)
         calls["expert"] = _bound(operator, target, case.expert, default, inputs)
     row: dict[str, Any] = {"config": dict(config), "trials": asked.trials}
     for state in ("warm", "cold"):
-        times = _times(calls, time.process_time if asked.threads == 1 else time.perf_counter, cold=state == "cold")
+        times = interleaved(calls, time.process_time if asked.threads == 1 else time.perf_counter, cold=state == "cold")
         row[f"us_{state}"] = {name: round(statistics.median(of) * 1e6, 1) for name, of in times.items()}
         for other in list(calls)[1:]:
             ratios = [b / a for a, b in zip(times["rules"], times[other], strict=True)]
@@ -123,15 +126,23 @@ def _bound(
     return call
 
 
-def _shared(torch: Any, array: Any, dtype: str) -> Any:
+def as_torch(torch: Any, array: Any, dtype: str) -> Any:
     shared = torch.from_numpy(array.view(np.int16) if dtype == "bf16" else array)
     return shared.view(getattr(torch, FORMATS[dtype])) if dtype == "bf16" else shared
 
 
-def _times(calls: Mapping[str, Callable[[], Any]], clock: Callable[[], float], *, cold: bool) -> dict[str, list[float]]:
-    block, order, mixed = np.zeros(FLUSHED, np.uint8), list(calls), random.Random(0)
+def interleaved(
+    calls: Mapping[str, Callable[[], Any]],
+    clock: Callable[[], float],
+    *,
+    cold: bool,
+    rounds: int = ROUNDS,
+    flushed: int = FLUSHED,
+) -> dict[str, list[float]]:
+    """Seconds of each call, round by round in random order; `cold`: after so many bytes were written."""
+    block, order, mixed = np.zeros(flushed if cold else 0, np.uint8), list(calls), random.Random(0)
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         mixed.shuffle(order)
         for name in order:
             if cold:
@@ -155,12 +166,13 @@ def _summary(found: list[dict[str, Any]]) -> None:
     for kind in dict.fromkeys((row["dtype"], row["threads"], row["group"]) for row in found):
         rows = [row for row in found if (row["dtype"], row["threads"], row["group"]) == kind]
         keys = [f"{other}_{state}" for other in ("torch", "expert") for state in ("warm", "cold")]
-        means = {key: _mean([row[key] for row in rows if key in row]) for key in keys}
+        means = {key: geometric_mean([row[key] for row in rows if key in row]) for key in keys}
         told = "  ".join(f"{key} {value:.2f}" for key, value in means.items() if value)
         print(f"{kind[0]:5s} {kind[1]} threads  {kind[2]:16s} {len(rows):2d} cases  {told}")
 
 
-def _mean(ratios: list[float]) -> float | None:
+def geometric_mean(ratios: list[float]) -> float | None:
+    """None of none."""
     return exp(sum(map(log, ratios)) / len(ratios)) if ratios else None
 
 

@@ -40,6 +40,8 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "simt_conv2d": f"{_TEMPLATES}.simt_conv2d.simt_conv2d:SimtConv2d",
         # After all families that are written for one operator: it serves whatever is told by an expression.
         "rules": "deepgen.generators.rules.family:Rules",
+        # Only taken by name: it takes weights to be constant.
+        "rules_constant_weights": "deepgen.generators.rules.family:RulesConstantWeights",
         "vta": "deepgen.generators.rules.vta.family:VtaRules",
         "sim_tiles": "deepgen.generators.sim:SimTiles",
     },

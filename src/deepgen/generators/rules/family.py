@@ -11,9 +11,11 @@ from deepgen.generators.rules.emit.c import kernel
 from deepgen.generators.rules.emit.c_values import STORED, TYPES
 from deepgen.generators.rules.emit.gpu import kernel as gpu_kernel
 from deepgen.generators.rules.emit.gpu import missing_functions
+from deepgen.generators.rules.lower.ahead import split_ahead
 from deepgen.generators.rules.lower.gpu.launches import Program
 from deepgen.generators.rules.lower.gpu.lower import passes as gpu_passes
 from deepgen.generators.rules.lower.ir import Function
+from deepgen.generators.rules.lower.storage import storage
 from deepgen.generators.rules.lower.text import program_text, to_text
 from deepgen.generators.rules.rules.gpu.likely import default as gpu_default
 from deepgen.generators.rules.rules.gpu.sketches import gpu_sketches
@@ -29,6 +31,7 @@ from deepgen.targets.gpu import Gpu
 from deepgen.targets.hip import Hip
 from deepgen.vocabulary import BadInput, Kernel
 
+WEIGHTS = ("weight", "B")  # of convolutions, of products of matrices
 _Lowered: TypeAlias = "Function | Program"
 
 
@@ -60,14 +63,18 @@ class Rules:
         return space_of(self.name, self.sketches(operator, target))
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        *_, (_, last) = self._lowered(operator, target, config)
+        *_, (_, unplaced), (_, last) = self._lowered(operator, target, config)
         if isinstance(last, Program):
             assert isinstance(target, Gpu)
             made = gpu_kernel(last, "hip" if isinstance(target, Hip) else "cuda", target.warp, self.name)
         else:
-            made = kernel(last, config[THREADS], self.name)
+            assert isinstance(unplaced, Function)
+            made = self._kernel(unplaced, config[THREADS])
         fixed = tuple((f"{size} == {value}", f"{size} is {value}") for size, value in operator.sizes().items())
         return replace(made, implied=fixed)
+
+    def _kernel(self, function: Function, threads: int) -> Kernel:
+        return kernel(storage(function), threads, self.name)
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         found = self.sketches(operator, target)
@@ -101,6 +108,24 @@ class Rules:
             return gpu_passes(sketch.expression, sketch.schedule(config), target.warp)
         assert isinstance(target, Cpu), "ask refuses() first"
         return sketch.lowered(config, target.vector_bytes)
+
+
+class RulesConstantWeights(Rules):
+    """The same where weights are constant: what is made of them alone is made once, ahead of time, and no run pays."""
+
+    name = "rules_constant_weights"
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        if not isinstance(target, Cpu):
+            return "it serves CPUs only"
+        told = super().refuses(operator, target)
+        if told is None and not any(tensor.name in WEIGHTS for tensor in operator.tensors()):
+            return f"it serves operators with weights: a tensor called {' or '.join(WEIGHTS)}"
+        return told
+
+    def _kernel(self, function: Function, threads: int) -> Kernel:
+        ahead, rest = split_ahead(function, frozenset(WEIGHTS))
+        return kernel(storage(rest), threads, self.name, None if ahead is None else storage(ahead))
 
 
 def _sketches(expression: Expression, target: Cpu | Gpu, rules: Sequence[Rule]) -> list[Sketch]:

@@ -23,3 +23,10 @@ def with_reads(value: Value, change: Callable[[Read], Value]) -> Value:
     if isinstance(value, Read):
         return change(value)
     return with_children(value, [with_reads(child, change) for child in children(value)])
+
+
+def replaced(value: Value, old: Value, new: Value) -> Value:
+    """A value with one of its parts, wherever it occurs, replaced by another."""
+    if value == old:
+        return new
+    return with_children(value, [replaced(child, old, new) for child in children(value)])

@@ -147,6 +147,7 @@ def softmax_expression(rows: int, cols: int, dtype: str, wide: str) -> Expressio
     total = compute("total", (rows,), lambda row: sum(exp(x[row, over].cast(wide) - largest[row]), over))
 
     def element(row: Position, column: Position) -> Element:
-        return (exp(x[row, column].cast(wide) - largest[row]) / total[row]).cast(dtype)
+        # The total is between 1 and `cols`: its inverse is as exact, and there is one division for a row.
+        return (exp(x[row, column].cast(wide) - largest[row]) * (1 / total[row])).cast(dtype)
 
     return expression(compute("y", (rows, cols), element), name="softmax")

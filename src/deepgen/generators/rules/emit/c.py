@@ -31,7 +31,8 @@ from deepgen.generators.rules.lower.ir import (
 from deepgen.generators.rules.lower.tensorize import operands, tile_operands
 from deepgen.generators.rules.schedule.steps import PARALLEL, SERIAL, VECTOR
 from deepgen.operators.expr.nodes import Read
-from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
+from deepgen.vocabulary import Arg, BadInput, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
+from deepgen.vocabulary.dtypes import dtype
 
 _REDUCED = {"sum": "sum", "prod": "prod", "max": "most", "min": "least"}
 _HEADERS = ("numbers.h", "vector_math.h")
@@ -42,19 +43,35 @@ _MASKS = {"f32": "i32", "f64": "i64", "u8": "i8"}
 _WRAPS = {"i8": "u8", "u8": "u8", "i16": "u16", "i32": "u32", "i64": "u64"}
 
 
-def kernel(function: Function, threads: int = 1, name: str | None = None) -> Kernel:
-    """The kernel of a function on so many threads."""
+def kernel(function: Function, threads: int = 1, name: str | None = None, ahead: Function | None = None) -> Kernel:
+    """The kernel of a function on so many threads; `ahead` is what is done once, before it is called."""
     entry = f"deepgen_{Names().of(name or function.name)}"
-    bytes_needed = function.shared_bytes + threads * function.thread_bytes
-    workspace = WorkspaceArg("scratch", bytes_needed) if bytes_needed else ScalarArg("i64", 0)
-    tensors = tuple(TensorArg(buffer.name) for buffer in function.parameters)
+    made = ahead.outputs if ahead is not None else ()
+    parts = [definitions(function, entry)]
+    prepare: tuple[Step, ...] = ()
+    if ahead is not None:
+        parts.append(definitions(ahead, f"{entry}_ahead"))
+        prepare = (_step(ahead, f"{entry}_ahead", threads, made),)
+    both = (function,) if ahead is None else (function, ahead)
+    files = dict.fromkeys(one for of in both for one in headers(of))
     return Kernel(
         name=name or function.name,
         language="c",
-        sources=(Source("kernel.c", emit(function, entry)), *headers(function)),
+        sources=(Source("kernel.c", file_text(parts, any(map(_parallel, both)))), *files),
         flags=("-std=gnu11", "-pthread"),
-        plan=LaunchPlan((Step(entry, (*tensors, workspace, ScalarArg("i32", threads))),)),
+        plan=LaunchPlan((_step(function, entry, threads, made),), prepare),
     )
+
+
+def _step(function: Function, entry: str, threads: int, made: Sequence[Buffer]) -> Step:
+    """The call of a function; buffers that were made ahead are workspaces of their own."""
+    bytes_needed = function.shared_bytes + threads * function.thread_bytes
+    scratch: Arg = WorkspaceArg("scratch", bytes_needed) if bytes_needed else ScalarArg("i64", 0)
+    args: list[Arg] = []
+    for buffer in function.parameters:
+        size = buffer.elements * dtype(buffer.dtype).bytes
+        args.append(WorkspaceArg(buffer.name, size) if buffer in made else TensorArg(buffer.name))
+    return Step(entry, (*args, scratch, ScalarArg("i32", threads)))
 
 
 def headers(function: Function) -> tuple[Source, ...]:

@@ -210,8 +210,9 @@ class Draft:
         self.expression = _restructured(self.expression, split, apart)
         self.step(s.Split(stage, loop.name, (text(factor),)))
         self.step(apart)
+        whole = self.extents[stage][loop.name]
         for one in (stage, name):
-            self._start(one, {inner: factor, outer: covered(loop.extent, factor)})
+            self._start(one, {inner: factor, outer: covered(whole, factor)})
         return inner, outer
 
     def lay_out(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deepgen.operators.expr.index import Index, Iter
-from deepgen.operators.expr.nodes import Binary, Compare, Expression, Read, Select, Stage, Unary, reads, walk
+from deepgen.operators.expr.nodes import Binary, Compare, Expression, Read, Select, Stage, Unary, Value, reads, walk
 
 _DEAR = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")  # what is not computed twice without need
 
@@ -72,9 +72,12 @@ def fusible_consumer(expression: Expression, stage: Stage) -> Stage | None:
 
 def dear(stage: Stage) -> bool:
     """Whether computing an element again costs more than keeping it."""
-    return any(
-        (isinstance(n, Unary) and n.op in _DEAR) or (isinstance(n, Binary) and n.op == "pow") for n in walk(stage.value)
-    )
+    return any(dear_value(node) for node in walk(stage.value))
+
+
+def dear_value(value: Value) -> bool:
+    """Whether the last operation of a value is dear."""
+    return (isinstance(value, Unary) and value.op in _DEAR) or (isinstance(value, Binary) and value.op == "pow")
 
 
 def guarded(stage: Stage) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from deepgen.generators.rules.intrinsics.tiles import Tile
 from deepgen.generators.rules.rules import facts
@@ -17,6 +18,19 @@ from deepgen.space import Value
 
 # Where a copy is made, or a stage is computed, that a tiled sum reads.
 IN_PLACE, INLINE, ONCE, BLOCK = "in_place", "inline", "once", "block"
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """Of sums: so many rows, each of so many vectors, which have so many lanes.
+
+    `packed`: whether what rows are read from is packed without a search.
+    """
+
+    high: Extent
+    wide: Extent
+    lanes: int
+    packed: bool = False
 
 
 def lies_along(draft: Draft, sums: Stage, tensor: str, axis: str) -> bool:
@@ -36,7 +50,7 @@ def stage_groups(
     consumer: Stage,
     block: str,
     vectors: Vectors,
-    panel: tuple[Extent, int],
+    tile: RegisterTile,
 ) -> None:
     """A copy of a tensor, or a stage that only the sums read, in groups along the axis that the instruction sums over.
 
@@ -44,7 +58,7 @@ def stage_groups(
     each of them has a strip of the panel.
     """
     assert vectors.by is not None
-    by, (read,) = vectors.by, facts.reads_of(sums, tensor)
+    by, (read,), panel = vectors.by, facts.reads_of(sums, tensor), (tile.wide, tile.lanes)
     produced = {stage.name for stage in draft.expression.stages}
     own = tensor in produced and only_for(draft, draft.stage(tensor))
     places = [facts.plain(index) for index in read.indices]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from deepgen.generators.rules.intrinsics.tiles import GROUPS, MOST_ROWS, REGISTERS, Tile
 from deepgen.generators.rules.rules.candidates import divisors, up_to
 from deepgen.generators.rules.rules.draft import Draft
+from deepgen.generators.rules.rules.groups import RegisterTile
 from deepgen.generators.rules.rules.numbers import Extent, covered, plus, times
 from deepgen.generators.rules.rules.operands import stage_operands
 from deepgen.generators.rules.rules.tiling import block_sizes, by_distance, lay_along, places_in, tile_consumer
@@ -44,13 +45,13 @@ def tile_matrices(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) 
 
     usual = {to[along]: usual_across * by.lanes, to[rows]: usual_down * counts[-1]}
     sizes = block_sizes(draft, sums, consumer, vectors, usual)
-    registers = {to[rows]: (down, high), to[along]: (across, by.lanes)}
+    registers: dict[str, tuple[Extent, ...]] = {to[rows]: (down, high), to[along]: (across, by.lanes)}
     loops = tile_consumer(draft, consumer, registers, sizes, vectors=True, whole=True)
     draft.compute_at(sums.name, consumer.name, loops.inner, "register")
     lay_along(draft, sums, along)
     _tile_sums(draft, sums, vectors, high)
     draft.finish(sums.name, consumer.name)
-    stage_operands(draft, sums, consumer, loops.outer, vectors, (across, by.lanes))
+    stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(tall, across, by.lanes))
 
 
 def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors, high: Extent) -> None:

@@ -10,7 +10,16 @@ from collections.abc import Callable
 
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.draft import Draft
-from deepgen.generators.rules.rules.groups import BLOCK, IN_PLACE, INLINE, ONCE, lies_along, only_for, stage_groups
+from deepgen.generators.rules.rules.groups import (
+    BLOCK,
+    IN_PLACE,
+    INLINE,
+    ONCE,
+    RegisterTile,
+    lies_along,
+    only_for,
+    stage_groups,
+)
 from deepgen.generators.rules.rules.loops import copy_loops
 from deepgen.generators.rules.rules.numbers import Extent, times
 from deepgen.generators.rules.rules.vectors import Vectors
@@ -20,18 +29,18 @@ from deepgen.space import Value
 
 
 def stage_operands(
-    draft: Draft, sums: Stage, consumer: Stage, block: str, vectors: Vectors, panel: tuple[Extent, int]
+    draft: Draft, sums: Stage, consumer: Stage, block: str, vectors: Vectors, tile: RegisterTile
 ) -> None:
-    """A choice for each tensor that the sums read. `panel`: how many vectors a tile is wide, and how long these are."""
+    """A choice for each tensor that the sums read."""
     for name in dict.fromkeys(read.tensor for read in reads(sums.value)):
         if name in draft.done:
             continue
         if vectors.by is not None and (name in vectors.packed or not lies_along(draft, sums, name, vectors.by.axis)):
-            stage_groups(draft, name, sums, consumer, block, vectors, panel)
+            stage_groups(draft, name, sums, consumer, block, vectors, tile)
         elif any(stage.name == name for stage in draft.expression.stages):
             _produced(draft, draft.stage(name), consumer, block, inline=vectors.by is None)
         elif vectors.by is None:
-            _given(draft, name, sums, consumer, block, vectors, panel)
+            _given(draft, name, sums, consumer, block, vectors, tile)
 
 
 def _produced(draft: Draft, producer: Stage, consumer: Stage, block: str, *, inline: bool) -> None:
@@ -54,40 +63,45 @@ def _produced(draft: Draft, producer: Stage, consumer: Stage, block: str, *, inl
     draft.finish(producer.name)
 
 
+def fits_panels(sums: Stage, tensor: str, axis: str | None) -> bool:
+    """Whether a copy of what sums read of a tensor can lie in panels along one of their axes."""
+    found = facts.reads_of(sums, tensor)
+    return len(found) == 1 and [facts.plain(index) for index in found[0].indices].count(axis) == 1 and axis is not None
+
+
 def _given(
-    draft: Draft, tensor: str, sums: Stage, consumer: Stage, block: str, vectors: Vectors, panel: tuple[Extent, int]
+    draft: Draft, tensor: str, sums: Stage, consumer: Stage, block: str, vectors: Vectors, tile: RegisterTile
 ) -> None:
-    """A tensor that is given: read where it lies, or packed into panels as wide as a tile."""
-    wide, read = _cast_to(sums, tensor), facts.reads_of(sums, tensor)[0]
-    along = [place for place, index in enumerate(read.indices) if facts.plain(index) == vectors.axis]
-    single = tensor in vectors.single
-    if not single and (len(along) != 1 or len(facts.reads_of(sums, tensor)) > 1):
-        return
-    reused = any(not facts.depends(read, axis.name) for axis in sums.axes if axis.extent > 1)
-    must = tensor in vectors.packed
-    if (single and wide is None) or not (must or reused):
+    """A tensor that is given: read where it lies, or packed into panels as wide, or as high, as a tile."""
+    wide, found = _cast_to(sums, tensor), facts.reads_of(sums, tensor)
+    single, must = tensor in vectors.single, tensor in vectors.packed
+    axis, panel = (vectors.reused_along, (tile.high,)) if single else (vectors.axis, (tile.wide, tile.lanes))
+    along = [place for place, index in enumerate(found[0].indices) if facts.plain(index) == axis]
+    in_panels = fits_panels(sums, tensor, axis)
+    reused = any(not facts.depends(found[0], other.name) for other in sums.axes if other.extent > 1)
+    if (not in_panels and (not single or wide is None)) or not (must or reused):
         return
 
     def copied(way: Draft, at: str | None) -> None:
         name = f"{tensor}_packed"
         way.cache_read(tensor, name, [sums.name], wide)
-        others = [place for place in range(len(read.indices)) if place not in along]
-        if not single:
+        if in_panels:
+            others = [place for place in range(len(found[0].indices)) if place not in along]
             way.lay_out(name, others, (along[0], times(panel)))
         if at is not None:
             way.compute_at(name, consumer.name, at)
         else:
             way.scoped(name, "global")
-        if single:
-            copy_loops(way, way.stage(name), parallel=at is None)
-        else:
+        if in_panels:
             _pack(way, name, along[0], panel, parallel=at is None)
+        else:
+            copy_loops(way, way.stage(name), parallel=at is None)
         way.finish(name)
 
     ways: dict[Value, Callable[[Draft], None]] = {} if must else {IN_PLACE: lambda way: None}
     ways[ONCE] = lambda way: copied(way, None)
     ways[BLOCK] = lambda way: copied(way, block)
-    draft.choose(f"at_{tensor}", ONCE, ways)
+    draft.choose(f"at_{tensor}", IN_PLACE if single and wide is None and not tile.packed else ONCE, ways)
 
 
 def _cast_to(sums: Stage, tensor: str) -> str | None:
@@ -97,15 +111,17 @@ def _cast_to(sums: Stage, tensor: str) -> str | None:
     return kinds[0] if len(kinds) == len(facts.reads_of(sums, tensor)) and len(set(kinds)) == 1 else None
 
 
-def _pack(draft: Draft, name: str, along: int, panel: tuple[Extent, int], *, parallel: bool) -> None:
+def _pack(draft: Draft, name: str, along: int, panel: tuple[Extent, ...], *, parallel: bool) -> None:
     """Panel by panel, and in a panel in the order of the other dimensions."""
     stage = draft.stage(name)
     axes = [axis.name for axis in stage.axes]
     others = [place for place in range(len(axes)) if place != along]
-    panels, wide, lanes = draft.split(name, axes[along], panel)
-    draft.reorder(name, [panels, *(axes[place] for place in others), wide, lanes])
+    panels, *inner = draft.split(name, axes[along], panel)
+    draft.reorder(name, [panels, *(axes[place] for place in others), *inner])
     if parallel:
         draft.annotate(name, PARALLEL, panels)
-    if facts.stride(draft.expression, reads(stage.value)[0], axes[along]) == 1:
-        draft.annotate(name, UNROLL, wide)
-        draft.annotate(name, VECTOR, lanes)
+    if len(panel) == 1:
+        draft.annotate(name, UNROLL, *inner)
+    elif facts.stride(draft.expression, reads(stage.value)[0], axes[along]) == 1:
+        draft.annotate(name, UNROLL, *inner[:-1])
+        draft.annotate(name, VECTOR, inner[-1])

@@ -9,6 +9,7 @@ from deepgen.generators.rules.intrinsics.tiles import TILES, Instruction
 from deepgen.generators.rules.rules.padding import with_padding
 from deepgen.generators.rules.rules.registry import RULES
 from deepgen.generators.rules.rules.rule import Rule, drafts
+from deepgen.generators.rules.rules.sharing import with_kept
 from deepgen.generators.rules.rules.sketch import Sketch, sketch_of
 from deepgen.generators.rules.rules.tensorize import prepared
 from deepgen.operators.expr.nodes import Expression
@@ -29,6 +30,7 @@ def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> l
     Vectors multiply whole numbers so much slower than instructions for small ones that they are not tried beside them.
     """
     rules, found, whole = rules_for(own), [], False
+    expression = with_kept(expression)
     for dot in instructions_of(target):
         ready = prepared(expression, dot)
         made = drafts(ready, target, rules, dot) if ready is not None else []
@@ -41,6 +43,6 @@ def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> l
 
 
 def instructions_of(target: Cpu) -> list[Instruction]:
-    """The instructions of a target that multiply small numbers, the faster ones first; dot products fill its vectors."""
+    """The instructions of a target for small numbers, the faster ones first; dot products that fill its vectors."""
     known: list[Instruction] = [*TILES.values(), *DOTS.values()]
     return [one for one in known if target.has(*one.features) and one.lanes * 4 == target.vector_bytes]

@@ -23,8 +23,8 @@ from deepgen.operators.expr.nodes import (
     Stage,
     Value,
     children,
-    with_children,
 )
+from deepgen.operators.expr.rewrite import replaced
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def with_padding(expression: Expression, narrow: Set[str] = frozenset()) -> Expr
             if found is not None:
                 taken.add(found.stage.name)
                 stages.append(found.stage)
-                value = _replaced(value, guarded, found.read)
+                value = replaced(value, guarded, found.read)
         stages.append(replace(stage, value=value))
     return replace(expression, stages=tuple(stages))
 
@@ -73,12 +73,6 @@ def guard(value: Value) -> Select | None:
     if isinstance(inner, Select) and isinstance(inner.then, Read) and isinstance(inner.otherwise, Const):
         return inner
     return None
-
-
-def _replaced(value: Value, old: Value, new: Value) -> Value:
-    if value == old:
-        return new
-    return with_children(value, [_replaced(child, old, new) for child in children(value)])
 
 
 def _padding(stage: Stage, guarded: Value, taken: set[str]) -> _Padding | None:

@@ -20,13 +20,13 @@ _MOST_ROWS = 8
 
 @dataclass(frozen=True)
 class Partial:
-    """The partial results of a reduction: their stage, and the axes along which they lie and are summed."""
+    """The partial results of a reduction, several vectors of them, and the one vector that these are summed up to."""
 
+    sums: str
+    vector: str
     stage: str
     lanes: int
-    along: str
-    turns: str
-    wide: Extent
+    along: str  # the axis along which partial results lie
 
 
 class ReductionSplit:
@@ -53,15 +53,8 @@ class ReductionSplit:
         tiles: dict[str, tuple[Extent, ...]] = {to[rows.name]: (high,)} if rows else {}
         usual = blocks(way.target, whole, {to[rows.name]: 1} if rows else {}, None, 0)
         tiled = tile_consumer(way, stage, tiles, usual, vectors=False)
-        way.compute_at(sums.name, stage.name, tiled.inner, "register")
-        way.annotate(
-            sums.name,
-            UNROLL,
-            *(loop.name for loop in way.loops[sums.name] if loop.name in (partial.along, rows and rows.name)),
-        )
-        way.compute_at(partial.stage, stage.name, tiled.inner, "register")
-        arrange_partial(way, partial, rows.name if rows else None)
-        way.finish(sums.name, stage.name, partial.stage)
+        place_partial(way, partial, stage.name, tiled.inner, rows.name if rows else None)
+        way.finish(stage.name)
         return [way]
 
 
@@ -76,12 +69,32 @@ def split_reduction(draft: Draft, sums: Stage, rows: Extent = 1) -> Partial:
     draft.derive(draft.free_name(sums.name, "registers"), held)
     draft.require(held <= draft.target.vector_registers, f"partial results of {sums.name} fit in registers")
     name = f"{sums.name}_parts"
-    along, turns = draft.rfactor(sums.name, times([wide, lanes]), usual * lanes, name)
+    along, _ = draft.rfactor(sums.name, times([wide, lanes]), usual * lanes, name)
     draft.lay_out(name, [*range(1, len(sums.axes) + 1), 0])
-    return Partial(name, lanes, along, turns, wide)
+    vector = f"{sums.name}_vector"
+    draft.rfactor(sums.name, lanes, lanes, vector)
+    draft.lay_out(vector, [*range(1, len(sums.axes) + 1), 0])
+    return Partial(sums.name, vector, name, lanes, along)
 
 
-def arrange_partial(draft: Draft, partial: Partial, rows: str | None) -> None:
+def place_partial(draft: Draft, partial: Partial, consumer: str, loop: str, rows: str | None) -> None:
+    """Partial results, one vector of them, and their sum, all where a consumer reads it."""
+    for name in (partial.sums, partial.vector):
+        draft.compute_at(name, consumer, loop, "register")
+        stage = draft.stage(name)
+        (lanes,) = (axis.name for axis in (stage.reduced if name == partial.sums else stage.axes[:1]))
+        around = [axis.name for axis in stage.reduced if axis.name != lanes]
+        kept = [axis.name for axis in stage.axes if axis.name != lanes]
+        draft.reorder(name, [*kept, *around, lanes])
+        draft.annotate(name, UNROLL, *around, *(axis for axis in kept if axis == rows))
+        draft.annotate(name, VECTOR, lanes)
+        draft.finish(name)
+    draft.compute_at(partial.stage, consumer, loop, "register")
+    _arrange(draft, partial, rows)
+    draft.finish(partial.stage)
+
+
+def _arrange(draft: Draft, partial: Partial, rows: str | None) -> None:
     stage = draft.stage(partial.stage)
     outer, vector = draft.split(stage.name, partial.along, (partial.lanes,))
     tile = [*([rows] if rows else []), outer]

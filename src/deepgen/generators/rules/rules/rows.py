@@ -8,10 +8,10 @@ from __future__ import annotations
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.loops import in_vectors
-from deepgen.generators.rules.rules.reduction import Partial, arrange_partial, split_reduction
+from deepgen.generators.rules.rules.reduction import Partial, place_partial, split_reduction
 from deepgen.generators.rules.rules.tiling import summed
 from deepgen.generators.rules.rules.vectors import along_reduction
-from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL
+from deepgen.generators.rules.schedule.steps import PARALLEL
 from deepgen.operators.expr.nodes import Stage, reads
 
 
@@ -52,14 +52,11 @@ def _arrange(draft: Draft, stage: Stage, rows: list[str], *, together: bool) -> 
 
 
 def _place(draft: Draft, name: str, consumer: Stage, row: str, partial: Partial | None) -> None:
-    draft.compute_at(name, consumer.name, row, "register" if partial else "global")
-    if partial is None:
-        in_vectors(draft, draft.stage(name))
-    else:
-        draft.annotate(name, UNROLL, partial.along)
-        draft.compute_at(partial.stage, consumer.name, row, "register")
-        arrange_partial(draft, partial, None)
-        draft.finish(partial.stage)
+    if partial is not None:
+        place_partial(draft, partial, consumer.name, row, None)
+        return
+    draft.compute_at(name, consumer.name, row)
+    in_vectors(draft, draft.stage(name))
     draft.finish(name)
 
 

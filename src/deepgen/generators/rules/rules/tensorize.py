@@ -1,7 +1,7 @@
 """Tensorize: sums of products of small numbers by instructions that add up several of them at once.
 
-An instruction takes whole groups of products. Where an axis that is summed over is no multiple of that, `prepared` makes
-it one, with zeros beyond its end.
+An instruction takes whole groups of products. Where an axis that is summed over is no multiple of that, `prepared`
+makes it one, with zeros beyond its end.
 """
 
 from __future__ import annotations
@@ -61,13 +61,12 @@ class Tensorize:
 
 def prepared(expression: Expression, dot: Instruction) -> Expression | None:
     """An expression with sums that are whole groups of products of an instruction; None where it does no sum."""
-    stages, served = [], set()
+    stages: list[Stage] = []
+    served: set[str] = set()
     for stage in expression.stages:
         axis = _group_axis(stage, dot)
-        if axis is not None:
-            served.add(stage.name)
-            stage = _rounded(stage, axis, dot)
-        stages.append(stage)
+        stages.append(stage if axis is None else _rounded(stage, axis, dot))
+        served |= set() if axis is None else {stage.name}
     return with_padding(replace(expression, stages=tuple(stages)), served) if served else None
 
 
@@ -122,7 +121,7 @@ def _formats(left: Value, right: Value) -> tuple[str, str]:
 
 
 def _group_axis(stage: Stage, dot: Instruction) -> Axis | None:
-    """The summed axis of which an instruction takes several steps at once: both operands are read one by one along it."""
+    """The summed axis of which an instruction takes several steps at once: one along which both operands are read."""
     pairs = _factors(stage, dot)
     if not pairs:
         return None

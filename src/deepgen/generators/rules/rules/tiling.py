@@ -9,8 +9,9 @@ from math import prod
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.candidates import ROWS, VECTORS, blocks, unrolls, up_to
 from deepgen.generators.rules.rules.draft import Draft
+from deepgen.generators.rules.rules.groups import RegisterTile
 from deepgen.generators.rules.rules.numbers import Extent, covered, plus, times
-from deepgen.generators.rules.rules.operands import stage_operands
+from deepgen.generators.rules.rules.operands import fits_panels, stage_operands
 from deepgen.generators.rules.rules.usual import blocks as usual_blocks
 from deepgen.generators.rules.rules.usual import register_tile
 from deepgen.generators.rules.rules.vectors import Vectors, along_results
@@ -18,6 +19,7 @@ from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR, Te
 from deepgen.operators.expr.nodes import Axis, Stage, reads
 from deepgen.vocabulary import dtype
 
+_WORTH_PACKING = 0.95  # of the cycles with rows that are read where they lie
 _SHORT = 4  # turns that are all unrolled, by default
 
 
@@ -66,7 +68,7 @@ def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
     to = places_in(consumer, sums)
     extents = {axis.name: axis.extent for axis in sums.axes}
     along, rows = vectors.axis, vectors.reused_along
-    cycles, usual_rows, usual_vectors = register_tile(draft.target, extents.get(rows or "", 1), extents[along], lanes)
+    cycles, usual_rows, usual_vectors, packed = _usual_tile(draft, sums, vectors)
     widths = up_to(VECTORS, -(-extents[along] // lanes))
     wide = draft.knob(draft.free_name(sums.name, f"{along}_2"), widths, usual_vectors)
     high: Extent = 1
@@ -84,8 +86,19 @@ def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
     lay_along(draft, sums, along)
     _tile_sums(draft, sums, vectors, lanes)
     draft.finish(sums.name, consumer.name)
-    stage_operands(draft, sums, consumer, loops.outer, vectors, (wide, lanes))
+    stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(high, wide, lanes, packed))
     return cycles / (extents.get(rows or "", 1) * extents[along])
+
+
+def _usual_tile(draft: Draft, sums: Stage, vectors: Vectors) -> tuple[float, int, int, bool]:
+    """The cycles, rows and vectors of a tile without a search, and whether what its rows are read from is packed."""
+    extents, rows = {axis.name: axis.extent for axis in sums.axes}, vectors.reused_along
+    sizes = (extents.get(rows or "", 1), extents[vectors.axis], draft.lanes(sums.name))
+    in_place, packed = (register_tile(draft.target, *sizes, packed=packed) for packed in (False, True))
+    given = {tensor.name for tensor in draft.expression.tensors}
+    packable = all(name in given and fits_panels(sums, name, rows) for name in vectors.single)
+    better = vectors.by is None and packable and packed[0] < _WORTH_PACKING * in_place[0]
+    return (*packed, True) if better else (*in_place, False)
 
 
 def places_in(consumer: Stage, sums: Stage) -> dict[str, str]:

@@ -13,15 +13,18 @@ _TASKS = 4  # for each thread: the last of them to finish wait for little
 _WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as computing some of these
 
 
-def register_tile(cpu: Cpu, rows: int, columns: int, lanes: int) -> tuple[float, int, int]:
-    """Rows and vectors of the tile that covers so many rows and columns in the least time, and that time."""
+def register_tile(cpu: Cpu, rows: int, columns: int, lanes: int, *, packed: bool = False) -> tuple[float, int, int]:
+    """Rows and vectors of the tile that covers so many rows and columns in the least time, and that time.
+
+    `packed`: what rows are read from has room for a whole tile beyond the last row.
+    """
     fitting = [
         (r, v)
         for r in up_to(ROWS, rows)
         for v in up_to(VECTORS, -(-columns // lanes))
         if registers(r, v) <= cpu.vector_registers
     ]
-    return min((_cost(rows, columns, r, v, lanes), r, v) for r, v in fitting)
+    return min((_cost(rows, columns, r, v, lanes, packed), r, v) for r, v in fitting)
 
 
 def blocks(
@@ -59,12 +62,13 @@ def registers(rows: int, vectors: int) -> int:
     return rows * vectors + vectors + rows
 
 
-def _cost(rows: int, columns: int, high: int, wide: int, lanes: int) -> float:
+def _cost(rows: int, columns: int, high: int, wide: int, lanes: int, packed: bool) -> float:
     """Cycles of one step of the reduction.
 
-    Whole tiles: two multiply-adds or two loads in a cycle, and sums wait for the step before. The elements at the edges
-    are computed one by one.
+    Tiles: two multiply-adds or two loads in a cycle, and sums wait for the step before. At an edge, elements are
+    computed one by one, but for what is read from a packed copy, as vectors are: that has room for a whole tile.
     """
-    whole = (rows // high) * (columns // (wide * lanes))
-    edges = rows * columns - whole * high * wide * lanes
-    return whole * (max(high * wide / 2, (high + wide) / 2, 4.0) + 0.1 * (high + wide)) + edges
+    down = -(-rows // high) if packed else rows // high
+    tiles = down * -(-columns // (wide * lanes))
+    edges = max(0, rows - down * high) * columns
+    return tiles * (max(high * wide / 2, (high + wide) / 2, 4.0) + 0.1 * (high + wide)) + edges

@@ -1,0 +1,276 @@
+"""Kernels by rules on an x86 processor: many configs verified, then the best of a short search beside torch.
+
+    PYTHONPATH=src python benchmarks/rules_x86_check.py                       f32, bf16 and i8, two threads, 240 s
+    PYTHONPATH=src python benchmarks/rules_x86_check.py --dtype i8 --only gemm --seconds 60
+    PYTHONPATH=src python benchmarks/rules_x86_check.py --summary             what the results say, by group
+
+For each case the default config and up to --trials others (half of them near the default) are built, run and compared
+with the reference; a wrong one, or one that does not build, is named, and the exit status is then 1. The fastest is
+timed beside torch and the best family that is made for the operator, interleaved, with warm and with cold caches.
+Ratios are as in rules_cpu.py: above 1 the rules are faster. `packed` is torch, and the rules, with weights that both
+packed ahead of time; `torch` and `rules` have not. Every case gets an equal part of the time that is left; cases for
+which none is left are named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from common import by_lines, conditions, run_main
+from deepgen import generators, targets
+from deepgen.build import build_once
+from deepgen.generators import Generator
+from deepgen.operators.compare import compare
+from deepgen.runtime.native import Bound, NativeKernel
+from deepgen.space import Space
+from deepgen.targets import Cpu
+from deepgen.vocabulary import DeepgenError, Kernel
+from rules_cases import Case, cases, quantised_call
+from rules_cpu import as_torch, geometric_mean, interleaved
+
+RESULTS = Path(__file__).parent / "results" / "rules_x86.json"
+DTYPES = ("i8", "bf16", "f32")
+WHOLE_NUMBERS = ("conv", "transposed", "depthwise", "gemm", "bmm", "gemv")  # groups that there are in bytes
+SEARCHED = 0.6  # of the time of a case
+ROUNDS = 7
+Config: TypeAlias = "Mapping[str, Any]"
+Run: TypeAlias = "Callable[[], Any]"
+
+
+def main() -> int:
+    asked = _arguments()
+    if asked.summary:
+        _summary(json.loads(asked.output.read_text())["results"])
+        return 0
+    import torch
+
+    torch.set_num_threads(asked.threads)
+    torch.set_grad_enabled(False)
+    cpu = targets.resolve("cpu").limited_to(asked.threads)
+    assert isinstance(cpu, Cpu)
+    end, rows, chosen = time.monotonic() + asked.seconds, [], _chosen(asked)
+    for place, (case, dtype) in enumerate(chosen):
+        left = end - time.monotonic()
+        if left < 2:
+            print(f"no time left for {len(chosen) - place} cases: {', '.join(c.name for c, _ in chosen[place:])}")
+            break
+        row = {"case": case.name, "group": case.group, "dtype": dtype, "threads": asked.threads}
+        row |= _Check(torch, case, dtype, cpu, asked.trials).run(left / (len(chosen) - place))
+        rows.append(row)
+        asked.output.write_text(by_lines({"conditions": conditions(), "results": rows}))
+        print(_line(row), flush=True)
+    _summary(rows)
+    return int(any(row["failed"] for row in rows))
+
+
+def _chosen(asked: argparse.Namespace) -> list[tuple[Case, str]]:
+    """A few cases of every group, in every format in which there are any."""
+    found = []
+    for dtype in asked.dtype or DTYPES:
+        taken: dict[str, int] = {}
+        for case in cases():
+            taken[case.group] = taken.get(case.group, 0) + 1
+            named = any(word in f"{case.group}: {case.name}" for word in asked.only or [""])
+            there = dtype != "i8" or case.group.startswith(WHOLE_NUMBERS)
+            if there and named and taken[case.group] <= asked.each:
+                found.append((case, dtype))
+    return found
+
+
+class _Check:
+    """One case in one format."""
+
+    def __init__(self, torch: Any, case: Case, dtype: str, cpu: Cpu, trials: int) -> None:
+        self.torch, self.case, self.dtype, self.cpu, self.trials = torch, case, dtype, cpu, trials
+        self.operator = case.made(dtype)
+        self.inputs = self.operator.inputs(0)
+        self.want: Any = None
+        self.failed: list[str] = []
+
+    def run(self, seconds: float) -> dict[str, Any]:
+        started = time.monotonic()
+        self.want = self.operator.reference(self.inputs)
+        config, tried = self.searched(started + seconds * SEARCHED)
+        calls = self.calls(config) if config is not None else {}
+        once = sum(_least(call, 1) for call in calls.values())
+        rounds = max(2, min(ROUNDS, int((started + seconds - time.monotonic()) / (3 * once + 1e-9))))
+        row: dict[str, Any] = {"config": dict(config or {}), "verified": tried, "failed": self.failed}
+        for state in ("warm", "cold") if len(calls) > 1 else ():
+            flushed = max(64 << 20, 2 * self.cpu.l3_bytes)
+            times = interleaved(calls, time.perf_counter, cold=state == "cold", rounds=rounds, flushed=flushed)
+            row[f"us_{state}"] = {name: round(statistics.median(of) * 1e6, 1) for name, of in times.items()}
+            row |= {f"{name}_{state}": value for name, value in _ratios(times).items()}
+        if "us_warm" in row:
+            row["gflops"] = round(self.operator.flops() / row["us_warm"]["rules"] / 1e3, 1)
+        return row | {"seconds": round(time.monotonic() - started, 1)}
+
+    def searched(self, end: float) -> tuple[Config | None, int]:
+        """The fastest config of those that were verified by then, and how many these are."""
+        rules = generators.by_name("rules")
+        configs = _candidates(rules.space(self.operator, self.cpu), rules.default(self.operator, self.cpu), self.trials)
+        best: tuple[float, Config] | None = None
+        tried = 0
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            pending: list[tuple[Config, Future[Run]]] = [
+                (config, pool.submit(self.ready, rules, config, verify=False)) for config in configs
+            ]
+            for place, (config, future) in enumerate(pending):
+                if place and time.monotonic() > end:
+                    future.cancel()
+                    continue
+                wait_for([future], timeout=None if place == 0 else max(0.1, end - time.monotonic()))
+                if not future.done():
+                    continue
+                try:
+                    call = future.result()
+                    self.verified(call)
+                except DeepgenError as error:
+                    self.failed.append(f"{dict(config)}: {str(error)[:300]}")
+                    continue
+                tried += 1
+                seconds = _least(call)
+                if best is None or seconds < best[0]:
+                    best = (seconds, config)
+        return (None if best is None else best[1]), tried
+
+    def ready(self, family: Generator, config: Config, *, verify: bool = True) -> Run:
+        """A call of the built kernel on arrays of its own."""
+        kernel: Kernel = family.emit(self.operator, self.cpu, config)
+        native = NativeKernel(kernel, build_once(kernel, self.cpu).binary)
+        arrays = {
+            t.name: self.inputs[t.name] if t.name in self.inputs else np.zeros(t.shape, t.dtype.numpy())
+            for t in self.operator.tensors()
+        }
+        flat = {name: array.reshape(-1).view(np.uint8) for name, array in arrays.items()}
+        bound = native.bind(flat, self.operator.scalars())
+        bound.prepare()
+        call = _Call(bound, arrays)
+        if verify:
+            self.verified(call)
+        return call
+
+    def verified(self, call: Run) -> None:
+        """Raises DeepgenError where what a call gives is wrong."""
+        assert isinstance(call, _Call)
+        call()
+        for t in self.operator.tensors():
+            if t.role == "output":
+                told = compare(call.arrays[t.name], self.want[t.name], t.dtype, self.operator.tolerance(t.name))
+                if not told.ok:
+                    raise DeepgenError("its result is wrong")
+
+    def calls(self, config: Config) -> dict[str, Run]:
+        rules = generators.by_name("rules")
+        calls: dict[str, Run] = {"rules": self.ready(rules, config)}
+        tensors = {name: as_torch(self.torch, array, self.dtype) for name, array in self.inputs.items()}
+        if self.dtype == "i8":
+            own = quantised_call(self.torch, self.case, tensors)
+            packed = quantised_call(self.torch, self.case, tensors, ahead=True)
+        else:
+            own, packed = self.case.torch(self.torch, tensors, self.case.words), None
+        if own is not None:
+            calls["torch"] = own
+        constant = generators.by_name("rules_constant_weights")
+        if constant.refuses(self.operator, self.cpu) is None:
+            calls["rules_packed"] = self.ready(constant, config)
+            if packed is not None:
+                calls["torch_packed"] = packed
+        expert = generators.serving(self.operator, self.cpu)[0]
+        if expert.name != "rules":
+            calls["expert"] = self.ready(expert, expert.default(self.operator, self.cpu))
+        return calls
+
+
+@dataclass(frozen=True)
+class _Call:
+    bound: Bound  # it keeps the kernel's memory alive
+    arrays: Mapping[str, Any]
+
+    def __call__(self) -> None:
+        self.bound.run()
+
+
+def _candidates(space: Space, default: Config, count: int) -> list[Config]:
+    """The default, configs that differ from it in one or two knobs, and configs from anywhere in the space."""
+    mixed, values = random.Random(0), {knob.name: list(knob.values) for knob in space.knobs}
+    found: list[Config] = [default]
+    for _ in range(20 * count):
+        if len(found) > count // 2:
+            break
+        near = dict(default)
+        for name in mixed.sample([n for n in default if n in values and len(values[n]) > 1], mixed.choice((1, 2))):
+            near[name] = mixed.choice(values[name])
+        if near not in found and not space.explain(near):
+            found.append(near)
+    return [*found, *space.sample(max(1, count - len(found)), seed=0)]
+
+
+def _least(call: Run, runs: int = 3) -> float:
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    def ratio(other: str, own: str) -> float:
+        return round(statistics.median(b / a for a, b in zip(times[own], times[other], strict=True)), 3)
+
+    found = {other: ratio(other, "rules") for other in ("torch", "expert") if other in times}
+    if "torch_packed" in times:
+        found["packed"] = ratio("torch_packed", "rules_packed")
+    elif "torch" in times and "rules_packed" in times:
+        found["packed"] = ratio("torch", "rules_packed")  # what torch was given, it had packed as it likes it
+    return found
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    keys = [f"{name}_{state}" for name in ("torch", "packed", "expert") for state in ("warm", "cold")]
+    beside = "  ".join(f"{key} {row[key]:.2f}" for key in keys if key in row)
+    rate = f"{row['us_warm']['rules']:9.1f} us {row['gflops']:7.1f} GF/s" if "us_warm" in row else "not timed"
+    failed = f"  FAILED {len(row['failed'])}: {row['failed'][0]}" if row["failed"] else ""
+    named = f"{row['dtype']:5s} {row['group']:15s} {row['case']:58.58s}"
+    return f"{named} {rate}  {beside}  verified {row['verified']}{failed}"
+
+
+def _summary(rows: Sequence[Mapping[str, Any]]) -> None:
+    for kind in dict.fromkeys((row["dtype"], row["group"]) for row in rows):
+        of = [row for row in rows if (row["dtype"], row["group"]) == kind]
+        keys = [f"{name}_{state}" for name in ("torch", "packed", "expert") for state in ("warm", "cold")]
+        means = {key: geometric_mean([row[key] for row in of if key in row]) for key in keys}
+        told = "  ".join(f"{key} {value:.2f}" for key, value in means.items() if value)
+        print(f"{kind[0]:5s} {kind[1]:16s} {len(of):2d} cases  {told}")
+    verified, failed = sum(row["verified"] for row in rows), sum(len(row["failed"]) for row in rows)
+    print(f"{verified} configs verified, {failed} failed")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtype", choices=DTYPES, action="append", help="may be given several times; all without it")
+    parser.add_argument("--only", action="append", help="a part of a group's or a case's name")
+    parser.add_argument("--each", type=int, default=2, help="cases of a group at most")
+    parser.add_argument("--trials", type=int, default=30, help="configs of a case at most")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=240.0)
+    parser.add_argument("--summary", action="store_true")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    run_main(main)
