@@ -66,5 +66,5 @@ def test_a_study_resumes_and_a_bundle_gives_the_same_counts(
 
 
 def test_a_machine_without_qemu_says_what_is_missing() -> None:
-    with pytest.raises(Missing, match="qemu-riscv64.*cannot be run here.*/nowhere/qemu"):
+    with pytest.raises(Missing, match=r"qemu-riscv64.*cannot be run here.*/nowhere/qemu"):
         open_runner(Task(OPERATOR, targets.resolve(TARGET)), toolchains={"qemu-riscv64": "/nowhere/qemu"})

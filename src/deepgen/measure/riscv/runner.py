@@ -109,7 +109,7 @@ class RiscvRunner:
         cycles = outcome.counts.cycles(TABLES[self._target.costs])
         counted = {"costs": self._target.costs, "instructions": outcome.counts.instructions, "cycles": cycles}
         seconds = cycles / (self._target.mhz * 1e6)
-        counters = dict(outcome.counts.named()) if samples else {}
+        counters = dict(outcome.counts.named())
         return Measurement(
             outcome.verdict, "", (seconds,) * samples, outcome.error, counters, {**conditions, **counted}
         )
