@@ -13,8 +13,8 @@ import deepgen
 
 ROOT = Path(deepgen.__file__).parent
 FAMILIES = (
-    "c_gemm", "mma_gemm", "simt_gemm", "skinny_gemm", "sm90_gemm", "x86_amx_gemm", "x86_common.py", "x86_gemm",
-    "x86_dot",
+    "c_gemm", "mma_gemm", "rvv_gemm", "simt_gemm", "skinny_gemm", "sm90_gemm", "x86_amx_gemm", "x86_common.py",
+    "x86_gemm", "x86_dot",
 )  # fmt: skip
 # Rooms of other operators, which have letters of their own.
 OTHERS = (

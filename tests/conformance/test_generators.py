@@ -20,7 +20,7 @@ FEW_ROWS = [gemm(m, 1024, 1024, dtype=dtype, layout=layout) for m in (1, 4, 5, 6
             for layout in ("nn", "nt")]  # fmt: skip
 TARGETS = [
     "cpu", "x86:avx2", "x86:avx512", "arm:neon", "x86:avx512_bf16", "x86:amx", "cuda:sm_80", "cuda:sm_90a",
-    "hip:gfx906", "sim", "vta",
+    "hip:gfx906", "riscv:rv64gcv_zvl256b", "sim", "vta",
 ]  # fmt: skip
 
 

@@ -109,8 +109,10 @@ class RiscvRunner:
         cycles = outcome.counts.cycles(TABLES[self._target.costs])
         counted = {"costs": self._target.costs, "instructions": outcome.counts.instructions, "cycles": cycles}
         seconds = cycles / (self._target.mhz * 1e6)
-        counters = dict(outcome.counts.named()) if samples else {}
-        return Measurement(outcome.verdict, "", (seconds,) * samples, outcome.error, counters, {**conditions, **counted})
+        counters = dict(outcome.counts.named())
+        return Measurement(
+            outcome.verdict, "", (seconds,) * samples, outcome.error, counters, {**conditions, **counted}
+        )
 
     def _tried(
         self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int, runs: Sequence[Run], *, tight: bool

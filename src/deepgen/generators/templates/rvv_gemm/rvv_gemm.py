@@ -30,7 +30,7 @@ class RvvGemm:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Riscv):
-            return "it serves RISC-V processors with vectors only"
+            return "it serves riscv targets only"
         if not isinstance(operator, Gemm):
             return "it serves gemm only"
         if operator.a != operator.b or (operator.a, operator.c, operator.acc) not in _FORMATS:
