@@ -18,7 +18,7 @@ from deepgen import targets
 from deepgen.build import build_once
 from deepgen.cli.main import main
 from deepgen.libraries import Entry, Library, NotServed
-from deepgen.libraries.check import Checked, check
+from deepgen.libraries.check import Checked, check, time_across
 from deepgen.tuning import Study
 from deepgen.tuning.winner import sha256
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel, Source
@@ -232,6 +232,18 @@ def test_check_finds_a_wrong_and_a_slow_entry(library: Library, capsys: pytest.C
     [told] = json.loads(capsys.readouterr().out)["entries"]
     assert (told["name"], told["verdict"], told["failed"]) == (slow.name, "slower", True)
     assert "times as long as" in told["detail"]
+
+
+def test_kernels_are_timed_at_each_others_shapes(library: Library) -> None:
+    library.prune(tuple(e.name for e in library.list() if e.operator.name != "gemm"))
+    assert time_across(library) == 2
+    assert sorted(len(row.kernels) for row in library.content().times) == [2, 2]
+    choice = library.choose(GEMM, "cpu")
+    assert choice.how in ("exact", "vendor"), "kernels and numpy were timed here"
+    slug = GEMM.slug()
+    [here] = [row for row in library.content().times if row.operator.slug() == slug]
+    expected = min(here.kernels, key=lambda kernel: here.kernels[kernel])
+    assert choice.entry is None or choice.entry.kernel_id == expected
 
 
 def test_check_names_what_is_damaged_and_what_is_elsewhere(library: Library) -> None:

@@ -113,7 +113,7 @@ def time_across(library: Library, *, say: Callable[[str], None] = lambda text: N
             }
             names = baselines.find(operator, entry.target)
             task = Task(operator, entry.target, policy=Policy(cold=entry.cold, threads=entry.threads))
-            contenders = [_contender(library, one) for one in alike.values()] + [Contender(name) for name in names]
+            contenders = [contender_of(library, one) for one in alike.values()] + [Contender(name) for name in names]
             measured = runners.on(task).compare(contenders, _ROUNDS, 0)
             seconds = {c.name: m.seconds for c, m in zip(contenders, measured, strict=True) if m.ok and m.seconds}
             kernels = {one.kernel_id: seconds[one.name] for one in alike.values() if one.name in seconds}
@@ -125,7 +125,7 @@ def time_across(library: Library, *, say: Callable[[str], None] = lambda text: N
 
 def _checked(library: Library, entry: Entry, runners: Runners, tolerance: float) -> Checked:
     try:
-        contender = _contender(library, entry)
+        contender = contender_of(library, entry)
         targets.device_for(entry.target)
     except Elsewhere as error:
         return Checked(entry.name, ELSEWHERE, entry.seconds, detail=error.why)
@@ -185,7 +185,7 @@ def _ratios_kept(ours: Measurement, others: Mapping[str, Measurement], timed: Ti
     }
 
 
-def _contender(library: Library, entry: Entry) -> Contender:
+def contender_of(library: Library, entry: Entry) -> Contender:
     found = library.store.stored(entry, trusted=library.trusted)
     assert found.binary is not None, "where it was changed, `stored` has said so"
     form = found.binary.suffix.removeprefix(".")

@@ -196,6 +196,10 @@ class Operator(ABC):
             out.update(stride_scalars(tensor.name, dense_strides(tensor.shape)))
         return out
 
+    def aliases(self) -> Mapping[str, str]:
+        """Other names that `scalars` has for strides: what each stands for, over sizes and the strides' own names."""
+        return {}
+
     def strided(self, given: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
         """The scalars for arrays with given strides."""
         out = dict(self.scalars())

@@ -14,7 +14,7 @@ from deepgen.operators import gemm_inputs, gemm_reference
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work, plain
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.products import EXACT_SHARE, tiny_floor
-from deepgen.operators.signature import ROWS, Param, Signature, Size, Solved, TensorFacts
+from deepgen.operators.signature import ROWS, Param, Signature, Size, Solved, TensorFacts, number
 from deepgen.operators.words import Word
 from deepgen.vocabulary.dtypes import DTYPES, DType, dtype, our_name
 from deepgen.vocabulary.errors import BadInput
@@ -140,10 +140,23 @@ class Gemm(Operator):
 
     def scalars(self) -> Mapping[str, int | float]:
         """Strides have their BLAS names in addition to the general ones."""
-        return _with_leading({**super().scalars(), "alpha": self.alpha, "beta": self.beta}, self)
+        return self._with_aliases({**super().scalars(), "alpha": self.alpha, "beta": self.beta})
 
     def strided(self, given: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
-        return _with_leading(super().strided(given), self)
+        return self._with_aliases(super().strided(given))
+
+    def aliases(self) -> Mapping[str, str]:
+        """The strides of rows and of batches; a single matrix is a batch of one, with any stride."""
+        batched, out = self.batch > 1, {}
+        for name, whole in (("A", "M * K"), ("B", "K * N"), ("C", "M * N")):
+            letter = name.lower()
+            out[f"ld{letter}"] = f"stride_{name}_{int(batched)}"
+            out[f"stride_{letter}"] = f"stride_{name}_0" if batched else whole
+        return out
+
+    def _with_aliases(self, scalars: Mapping[str, int | float]) -> Mapping[str, int | float]:
+        known: Any = scalars
+        return {**scalars, **{alias: number(meant, known) for alias, meant in self.aliases().items()}}
 
     def solve(self, given: Mapping[str, TensorFacts]) -> Solved:
         """Accepts matrices and batches of them, whichever the kernel was tuned for."""
@@ -290,15 +303,3 @@ def _follows(epilogue: str) -> dict[str, Any]:
         allowed = "bias, one of " + ", ".join(ACTIVATIONS[1:]) + ", or bias and one of them"
         raise BadInput(f"gemm: epilogue {epilogue!r}", allowed=allowed)
     return {"bias": bias, "activation": after[0] if after else "none"}
-
-
-def _with_leading(scalars: Mapping[str, int | float], gemm: Gemm) -> Mapping[str, int | float]:
-    """The strides of rows and of batches by their BLAS names; a single matrix is a batch of one, with any stride."""
-    out = dict(scalars)
-    whole = {"A": gemm.m * gemm.k, "B": gemm.k * gemm.n, "C": gemm.m * gemm.n}
-    batched = gemm.batch > 1
-    for name, size in whole.items():
-        letter = name.lower()
-        out[f"ld{letter}"] = out[f"stride_{name}_{int(batched)}"]
-        out[f"stride_{letter}"] = out[f"stride_{name}_0"] if batched else size
-    return out

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from deepgen.libraries.c.expressions import in_c
 from deepgen.libraries.entry import Entry, is_resized
-from deepgen.operators import Gemm, Operator, Param
+from deepgen.operators import Operator, Param
 from deepgen.operators.signature import DENSE
 from deepgen.space import parse
 from deepgen.vocabulary import digest
@@ -17,7 +17,6 @@ from deepgen.vocabulary.dtypes import dtype
 
 # How C and C++ spell numbers. Formats that neither has are passed as their bits.
 _CTYPES = {"f64": "double", "f32": "float", "tf32": "float", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t"}
-_MATRICES = ("A", "B", "C")
 # Names that C or C++ or the generated functions use themselves.
 _TAKEN = {
     "v",
@@ -85,12 +84,16 @@ class Function:
         """Of each tensor whose rows may lie apart: of all dimensions but the last."""
         out = {}
         for param in self.tensors:
-            names = _stride_names(self.operator, param)
+            scalars = [f"stride_{param.name}_{i}" for i in range(len(param.shape) - 1)]
             out[param.name] = tuple(
-                Stride(name, f"stride_{param.name}_{i}", self.product(param.shape[i + 1 :]))
-                for i, name in enumerate(names[: 0 if param.strides == DENSE else None])
+                Stride(self._stride_name(scalar), scalar, self.product(param.shape[i + 1 :]))
+                for i, scalar in enumerate(scalars if param.strides != DENSE else ())
             )
         return out
+
+    def _stride_name(self, scalar: str) -> str:
+        """The operator's other name for it, such as BLAS's for a matrix, or its own in small letters."""
+        return next((alias for alias, of in self.operator.aliases().items() if of == scalar), scalar.lower())
 
     @cached_property
     def sized(self) -> Mapping[str, str]:
@@ -106,14 +109,7 @@ class Function:
             names |= {f"stride_{param.name}_{i}": self.product(param.shape[i + 1 :]) for i in range(len(param.shape))}
         passed = [stride for strides in self.strides.values() for stride in strides]
         names |= {stride.scalar: f"v[{len(self.sizes) + place}]" for place, stride in enumerate(passed)}
-        if isinstance(self.operator, Gemm):  # whose strides have names of their own too; one matrix is a batch of one
-            batched = self.operator.batch > 1
-            for param in self.tensors:
-                if param.name in _MATRICES:
-                    letter, rows = param.name.lower(), names[f"stride_{param.name}_{int(batched)}"]
-                    apart = names[f"stride_{param.name}_0"] if batched else self.product(param.shape)
-                    names |= {f"ld{letter}": rows, f"stride_{letter}": apart}
-        return names
+        return names | {alias: in_c(meant, names) for alias, meant in self.operator.aliases().items()}
 
     @property
     def numbers(self) -> int:
@@ -164,11 +160,3 @@ def _name(operator: Operator) -> str:
         if not re.fullmatch(r"\d+(x\d+)*", word) and word.partition("=")[0] not in (sizes if "=" in word else ())
     ]
     return re.sub(r"[^a-z0-9]+", "_", " ".join(words).lower()).strip("_")
-
-
-def _stride_names(operator: Operator, param: Param) -> list[str]:
-    """The names of a tensor's strides but the last, outermost first: BLAS's own for matrices."""
-    rank, letter = len(param.shape), param.name.lower()
-    if isinstance(operator, Gemm) and param.name in _MATRICES:
-        return [f"stride_{letter}", f"ld{letter}"][3 - rank :]
-    return [f"stride_{letter}_{i}" for i in range(rank - 1)]
