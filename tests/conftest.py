@@ -17,6 +17,16 @@ TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
 # What is timed, raced or killed here wants the machine for itself; everything else runs several files at a time.
 ALONE = ("conformance/test_runners.py", "faults", "measure", "runtime")
+# Of these, what is judged by verdicts alone, however busy the machine is.
+BESIDE = tuple(
+    f"{room}/test_{name}.py"
+    for room, names in {
+        "faults": ("disk", "other_shapes", "stale_results", "worker_surroundings", "wrong_sums"),
+        "measure": ("cuda_worker", "eight_bit_worker", "gpu_counters", "gpu_probes", "gpu_reference", "gpu_strided",
+                    "gpu_turns", "measure_faults"),
+    }.items()
+    for name in names
+)  # fmt: skip
 # These start Ray and find its processes by their names: one after the other, beside the others.
 ON_RAY = ("cluster", "conformance/test_engines.py", "engines/test_ray")
 # What takes long: begun last, it would be waited for.
@@ -41,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _among(ALONE, item.nodeid):
+        if _among(ALONE, item.nodeid) and not _among(BESIDE, item.nodeid):
             item.add_marker(pytest.mark.alone)
     items.sort(key=lambda item: not _among(FIRST, item.nodeid))
 

@@ -10,9 +10,11 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import preloaded
 import pytest
 
 import needs
@@ -46,12 +48,18 @@ def command(block: Block) -> list[str]:
     ]
 
 
+@pytest.fixture(scope="module")
+def preloaded_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with preloaded.command(tmp_path_factory.mktemp("bin")) as folder:
+        yield folder
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_of_a_page(page: Path, tmp_path: Path) -> None:
+def test_commands_of_a_page(page: Path, tmp_path: Path, preloaded_command: Path) -> None:
     if page.name == "riscv.md":
         needs.qemu()
     # The commands of this very environment come first.
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join(map(str, (preloaded_command, Path(sys.executable).parent, os.environ["PATH"])))
     for block in blocks(page):
         if block.file is not None:
             (tmp_path / block.file).write_text(block.text)

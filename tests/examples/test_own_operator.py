@@ -12,26 +12,15 @@ from pathlib import Path
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_operator.py"
-PROJECT = """
-[build-system]
-requires = ["setuptools>=77"]
-build-backend = "setuptools.build_meta"
+ENTRY_POINTS = """
+[deepgen.operators]
+vadd = own_operator:VectorAdd
+row_softmax = own_operator:RowSoftmax
+lost = broken_plugin:Lost
 
-[project]
-name = "own-operator"
-version = "1.0"
-
-[tool.setuptools]
-py-modules = ["own_operator", "broken_plugin"]
-
-[project.entry-points."deepgen.operators"]
-vadd = "own_operator:VectorAdd"
-row_softmax = "own_operator:RowSoftmax"
-lost = "broken_plugin:Lost"
-
-[project.entry-points."deepgen.generators"]
-c_vadd = "own_operator:VectorAddFamily"
-c_row_softmax = "own_operator:RowSoftmaxFamily"
+[deepgen.generators]
+c_vadd = own_operator:VectorAddFamily
+c_row_softmax = own_operator:RowSoftmaxFamily
 """
 CALL = """
 import sys
@@ -112,14 +101,19 @@ def test_a_stranger_is_asked_for_trust(tuned: Path, tmp_path: Path) -> None:
     assert json.loads(deepgen(*words, "--trust", cwd=tmp_path))["trials"]["correct"] == 12
 
 
+def installed(site: Path) -> Path:
+    """What an installer leaves of a package: its modules and its metadata."""
+    metadata = site / "own_operator-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: own-operator\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+    shutil.copy(EXAMPLE, site / "own_operator.py")
+    (site / "broken_plugin.py").write_text("import no_such_module\n")
+    return site
+
+
 def test_an_installed_package_brings_it_by_entry_points(tmp_path: Path) -> None:
-    project, site = tmp_path / "project", tmp_path / "site"
-    project.mkdir()
-    (project / "pyproject.toml").write_text(PROJECT)
-    shutil.copy(EXAMPLE, project / "own_operator.py")
-    (project / "broken_plugin.py").write_text("import no_such_module\n")
-    pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
-    run(*pip, "--target", str(site), str(project), cwd=tmp_path)
+    site = installed(tmp_path / "site")
     env = {"PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))}
     words = ("tune", "vadd", "n=5000", "--target", "cpu", "--trials", "4", "--json")
     done = json.loads(deepgen(*words, cwd=tmp_path, env=env))

@@ -1,0 +1,108 @@
+"""`deepgen` as a command that starts at once: each is a fork of a process that has imported everything.
+
+Importing takes most of a short command's time, and pages show a hundred of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# What lies in $PATH. Arguments, folder, environment and streams go to the server; the command's number and, at its end,
+# its exit code come back. Signals are passed on.
+_CLIENT = """#!{python} -IS
+import json, os, signal, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+asked = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+socket.send_fds(server, [len(asked).to_bytes(8, "little")], [0, 1, 2])
+server.sendall(asked)
+pid = int.from_bytes(server.recv(8), "little")
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: os.kill(pid, number))
+code = server.recv(1)
+os._exit(code[0] if code else 1)
+"""
+
+
+@contextmanager
+def command(folder: Path) -> Iterator[Path]:
+    """A folder for $PATH in which `deepgen` is such a command."""
+    address = str(folder / "server")
+    script = folder / "deepgen"
+    script.write_text(_CLIENT.format(python=sys.executable, address=address))
+    script.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        listening.listen()
+        server = subprocess.Popen(
+            [sys.executable, __file__, str(listening.fileno())], pass_fds=[listening.fileno()], stdin=subprocess.DEVNULL
+        )
+    try:
+        yield folder
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _serve(listening: socket.socket) -> None:
+    _preload()
+    while True:
+        client, _ = listening.accept()
+        if os.fork() == 0:  # this one waits for the command, so that the server never waits
+            listening.close()
+            _answer(client)
+            os._exit(0)
+        client.close()
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _answer(client: socket.socket) -> None:
+    header, streams, _, _ = socket.recv_fds(client, 8, 3)
+    told = b""
+    while len(told) < int.from_bytes(header, "little"):
+        told += client.recv(1 << 16)
+    argv, cwd, environment = json.loads(told)
+    pid = os.fork()
+    if pid == 0:
+        client.close()
+        for number, (stream, name) in enumerate(zip(streams, ("stdin", "stdout", "stderr"), strict=True)):
+            os.dup2(stream, number)
+            os.close(stream)
+            setattr(sys, name, open(number, "w" if number else "r", buffering=1, closefd=False))  # noqa: SIM115
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv = ["deepgen", *argv]
+        from deepgen.__main__ import run
+
+        run()  # its exit ends this process as it would end its own
+    for stream in streams:
+        os.close(stream)
+    client.send(pid.to_bytes(8, "little"))
+    client.send(bytes([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF]))
+
+
+def _preload() -> None:
+    import pkgutil
+    from importlib import import_module
+
+    import deepgen.cli
+    from deepgen import generators
+
+    for module in pkgutil.iter_modules(deepgen.cli.__path__):
+        import_module(f"deepgen.cli.{module.name}")
+    generators.families()
+    for name in ("deepgen.tuning.tuner", "deepgen.engines.local", "deepgen.space.opening", "deepgen.view"):
+        import_module(name)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
