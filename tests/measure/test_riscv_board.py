@@ -17,6 +17,7 @@ import pytest
 import needs
 from deepgen import targets
 from deepgen.build import build_once
+from deepgen.cli.main import main
 from deepgen.measure import Policy, Task
 from deepgen.measure.riscv import board
 from deepgen.measure.riscv.runner import RiscvRunner
@@ -74,9 +75,8 @@ class Server:
         return found
 
     def runner(self) -> RiscvRunner:
-        return RiscvRunner(
-            Task(OPERATOR, self.target, policy=Policy(min_samples=3, max_samples=3, timeout_seconds=2.0))
-        )
+        policy = Policy(min_samples=3, max_samples=3, timeout_seconds=2.0)
+        return RiscvRunner(Task(OPERATOR, self.target, policy=policy))
 
     def left(self) -> list[str]:
         """What lies on the board."""
@@ -104,28 +104,32 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         file.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'client'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(board, "_PAUSE", 0.0)
+    # A port that is free now may be taken by the time the server binds it.
+    process, port = next(found for _ in range(5) if (found := _serving(tmp_path)))
+    made = Server(tmp_path, port)
+    accept(made, "host")
+    yield made
+    process.terminate()
+    process.wait()
+
+
+def _serving(folder: Path) -> tuple[subprocess.Popen[bytes], int] | None:
+    """A server that answers, and its port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    (tmp_path / "sshd").write_text(CONFIG.format(port=port, folder=tmp_path))
-    with (tmp_path / "sshd.log").open("wb") as log:
-        process = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", str(tmp_path / "sshd")], stdin=subprocess.DEVNULL, stderr=log
-        )
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "sshd.log").read_text()
-                time.sleep(0.05)
-        made = Server(tmp_path, port)
-        accept(made, "host")
-        yield made
-    finally:
-        process.terminate()
-        process.wait()
+    (folder / "sshd").write_text(CONFIG.format(port=port, folder=folder))
+    with (folder / "sshd.log").open("wb") as log:
+        argv = [SSHD, "-D", "-e", "-f", str(folder / "sshd")]
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=log)
+    deadline = time.monotonic() + 60
+    while process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return process, port
+        except OSError:
+            assert time.monotonic() < deadline, (folder / "sshd.log").read_text()
+            time.sleep(0.05)
+    return None
 
 
 def accept(server: Server, key: str) -> None:
@@ -207,3 +211,20 @@ def test_a_machine_of_another_kind_and_a_strange_name_are_refused(server: Server
     strange = targets.resolve(f"{NAME},host=-oProxyCommand=x")
     with pytest.raises(BadInput, match="USER@HOST"):
         RiscvRunner(Task(OPERATOR, strange))
+
+
+def test_a_study_on_a_board_goes_on_after_the_connection_was_lost(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = server.target.host
+    words = ["tune", "gemm", "M=6", "N=5", "K=7", "--target", NAME, "--host", host, "--trials", "1", "--keep-top", "1"]
+    argv = [*words, "--out", str(tmp_path / "studies")]
+    server.before("kill -KILL $(awk '{print $4}' /proc/$(awk '{print $4}' /proc/$PPID/stat)/stat)\n")
+    assert main(argv) == 1
+    assert "what was measured is kept" in " ".join(capsys.readouterr().err.split())
+    (server.folder / "before").unlink()
+    assert main(argv) == 0
+    said = capsys.readouterr().out
+    assert host in said and "not times" not in said
+    assert main(["tune", "gemm", "MNK=8", "--target", "sim", "--host", host]) == 2
+    assert server.left() == []

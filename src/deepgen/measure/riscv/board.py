@@ -35,11 +35,12 @@ _OPEN = f"""
 {_ROOT}
 mkdir -p "$root" && find "$root" -mindepth 1 -maxdepth 1 -mtime +0 -exec rm -rf {{}} + ; uname -m
 """
+# The folder has the shell's number: where a connection was lost, another shell may still be at the same run.
 _RUN = f"""
-set -e; umask 077; {_ROOT}; place="$root/%(session)s/%(run)s"
+set -e; umask 077; {_ROOT}; place="$root/%(session)s/%(run)s-$$"
 trap 'cd /; rm -rf "$place"' EXIT; trap 'exit 1' HUP INT TERM PIPE
 mkdir -p "$place"; cd "$place"; tar xf -
-if [ -d {_INPUTS} ]; then mv {_INPUTS} ../%(inputs)s; fi
+if [ -d {_INPUTS} ]; then rm -rf ../%(inputs)s; mv {_INPUTS} ../%(inputs)s; fi
 [ -d ../%(inputs)s ] || exit {_NO_INPUTS}
 ln -s ../%(inputs)s/* .; chmod 700 {_PROGRAM}; code=0
 timeout -k 1 %(seconds)d ./{_PROGRAM} . >{_LOG} 2>&1 </dev/null || code=$?
