@@ -31,7 +31,7 @@ from deepgen.measure.riscv.counts import Counts
 from deepgen.operators import gemm
 from deepgen.targets import Riscv
 from deepgen.targets.riscv.costs import TABLES
-from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
+from deepgen.vocabulary import Arg, DeepgenError, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 
 RESULTS = Path(__file__).parent / "results" / "riscv_gemm.json"
 SIZE = 256
@@ -97,8 +97,8 @@ def measured(kernel: Kernel, target: Riscv) -> tuple[int, float]:
 
 
 def plain(text: str, extra: tuple[Source, ...] = ()) -> Kernel:
-    args = (TensorArg("A"), TensorArg("B"), TensorArg("C"), *(ScalarArg("i64", size) for size in "MNK"))
-    return Kernel("plain", "c", (Source("plain.c", text), *extra), (), LaunchPlan((Step("plain", args),)))
+    args: list[Arg] = [*map(TensorArg, "ABC"), *(ScalarArg("i64", size) for size in "MNK")]
+    return Kernel("plain", "c", (Source("plain.c", text), *extra), (), LaunchPlan((Step("plain", tuple(args)),)))
 
 
 def by_clang(target: Riscv, loops: str) -> Kernel:

@@ -28,105 +28,104 @@ LOOPS = """
             C[i * N + j] = sum;
         }
 """
+# What a kernel does after a right product, when it is told to; all in one program.
 FAULTS = {
-    "a wrong number": (LOOPS + "C[3] += 1;", Verdict.WRONG, "C"),
-    "a number not written": (LOOPS.replace("C[i * N + j] = sum", "if (i + j) C[i * N + j] = sum"), Verdict.WRONG, "C"),
-    "a write past the end": (LOOPS + "C[M * N] = 1;", Verdict.WRONG, "wrote past the end of C (at byte 120 of 120)"),
-    "a write before the start": (LOOPS + "C[-1] = 1;", Verdict.WRONG, "before the start of C (at byte -1"),
-    "a read far past the end": (LOOPS + "C[0] += B[90000];", Verdict.CRASHED, "SIGSEGV past the end of B"),
-    "a write to an input": (LOOPS + "((float *)A)[2] = 1;", Verdict.CRASHED, "writing to A"),
-    "a null pointer": (LOOPS + "*(volatile int *)8 = 1;", Verdict.CRASHED, "SIGSEGV"),
-    "an unknown instruction": (LOOPS + '__asm__ volatile(".word 0");', Verdict.CRASHED, "SIGILL"),
-    "an end of the process": (LOOPS + "exit(0);", Verdict.CRASHED, "exit code 0 before its runs were over"),
-    "an abort": (LOOPS + "abort();", Verdict.CRASHED, "SIGABRT"),
-    "no end": (LOOPS + 'for (;;) __asm__ volatile("");', Verdict.TIMED_OUT, "did not finish"),
-    "another rounding": (LOOPS + '__asm__ volatile("fsrmi 1");', Verdict.WRONG, "the rounding mode"),
+    "a wrong number": ("C[3] += 1;", Verdict.WRONG, "C"),
+    "a number not written": ("memset(C, 0xFF, 4);", Verdict.WRONG, "C"),
+    "a write past the end": ("C[M * N] = 1;", Verdict.WRONG, "wrote past the end of C (at byte 120 of 120)"),
+    "a write before the start": ("C[-1] = 1;", Verdict.WRONG, "wrote before the start of C (at byte -1"),
+    "a read far past the end": ("C[0] += B[90000];", Verdict.CRASHED, "SIGSEGV past the end of B"),
+    "a write to an input": ("((float *)A)[2] = 1;", Verdict.CRASHED, "writing to A"),
+    "a null pointer": ("*(volatile int *)8 = 1;", Verdict.CRASHED, "SIGSEGV"),
+    "an unknown instruction": ('__asm__ volatile(".word 0");', Verdict.CRASHED, "SIGILL"),
+    "an end of the process": ("exit(0);", Verdict.CRASHED, "exit code 0 before its runs were over"),
+    "an abort": ("abort();", Verdict.CRASHED, "SIGABRT"),
+    "no end": ('for (;;) __asm__ volatile("");', Verdict.TIMED_OUT, "did not finish"),
+    "another rounding": ('__asm__ volatile("fsrmi 1");', Verdict.WRONG, "the rounding mode"),
     "an old result": (
-        "static float kept[64]; static int done;" + LOOPS
-        + "if (done++) memcpy(C, kept, 4 * M * N); else memcpy(kept, C, 4 * M * N);",
+        "static float kept[64]; static int done;"
+        "if (done++) memcpy(C, kept, 4 * M * N); else memcpy(kept, C, 4 * M * N);",
         Verdict.WRONG,
         "right at first but not on call 2",
     ),
-}  # fmt: skip
+}
+VECTORS = """
+    float x[64] = {0};
+    long left = 10, length;
+    __asm__ volatile(
+        "1: vsetvli %1, %3, e32, m4, ta, ma\\n vle32.v v8, (%2)\\n vfmacc.vv v16, v8, v8\\n vle8.v v4, (%2)\\n"
+        "vfwmul.vv v24, v8, v8\\n"
+        "vsetvli %1, %3, e32, mf2, ta, ma\\n vlse32.v v8, (%2), x0\\n vfadd.vv v9, v8, v8\\n"
+        "vs2r.v v8, (%2)\\n vfdiv.vv v9, v8, v8\\n vredsum.vs v9, v8, v8\\n vslide1up.vx v10, v8, x0\\n"
+        "addi %0, %0, -1\\n bnez %0, 1b" : "+r"(left), "=r"(length) : "r"(x), "r"(2L) : "memory");
+"""
+CASES = [body for body, _, _ in FAULTS.values()] + [VECTORS]
 
 
-def kernel(body: str) -> Kernel:
-    head = "void f(const float *A, const float *B, float *C, long M, long N, long K)"
-    text = f"#include <stdlib.h>\n#include <string.h>\n{head} {{ {body} }}"
-    args = (TensorArg("A"), TensorArg("B"), TensorArg("C"), *(ScalarArg("i64", size) for size in "MNK"))
+def kernel(fault: int = -1) -> Kernel:
+    """The number of the fault is an argument, so that one program has them all."""
+    cases = "".join(f"case {number}: {{ {body} }} break;" for number, body in enumerate(CASES))
+    head = "void f(const float *A, const float *B, float *C, long M, long N, long K, long fault)"
+    text = f"#include <stdlib.h>\n#include <string.h>\n{head} {{ {LOOPS} switch (fault) {{ {cases} }} }}"
+    args = (TensorArg("A"), TensorArg("B"), TensorArg("C"), *(ScalarArg("i64", size) for size in (*"MNK", fault)))
     return Kernel("own", "c", (Source("own.c", text),), ("-O1",), LaunchPlan((Step("f", args),)))
 
 
-def built(made: Kernel) -> Artifact:
-    return build_once(made, TARGET)
+def built() -> Artifact:
+    return build_once(kernel(), TARGET)
 
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RiscvRunner]:
     cache = Cache(tmp_path_factory.mktemp("cache"))
-    made = RiscvRunner(Task(OPERATOR, TARGET, policy=Policy(timeout_seconds=0.5)), cache=cache)
+    made = RiscvRunner(Task(OPERATOR, TARGET, policy=Policy(timeout_seconds=1.0)), cache=cache)
     yield made
     made.close()
 
 
-def measured(runner: RiscvRunner, body: str) -> Measurement:
-    made = kernel(body)
-    return runner.measure(made, built(made))
+def measured(runner: RiscvRunner, fault: int = -1) -> Measurement:
+    return runner.measure(kernel(fault), built())
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_wrong_is_told(runner: RiscvRunner, fault: str) -> None:
-    body, verdict, words = FAULTS[fault]
-    found = measured(runner, body)
+    _, verdict, words = FAULTS[fault]
+    found = measured(runner, list(FAULTS).index(fault))
     assert (found.verdict, words in found.detail) == (verdict, True), found
     assert not found.samples
 
 
 def test_a_right_kernel_has_the_same_cost_whenever_it_runs(runner: RiscvRunner) -> None:
-    first, second = measured(runner, LOOPS), measured(runner, LOOPS)
+    first, second = measured(runner), measured(runner)
     assert first.ok and first.samples == second.samples and first.counters == second.counters
     assert "not times" in str(first.conditions["proxy"])
 
 
 def test_counts_are_exact(runner: RiscvRunner) -> None:
     """Instructions that are written out by hand, in a loop of 10, beside a product in scalars."""
-    body = """
-        float x[64] = {0};
-        long left = 10, length;
-        __asm__ volatile(
-            "1: vsetvli %1, %3, e32, m4, ta, ma\\n vle32.v v8, (%2)\\n vfmacc.vv v16, v8, v8\\n vle8.v v4, (%2)\\n"
-            "vfwmul.vv v24, v8, v8\\n"
-            "vsetvli %1, %3, e32, mf2, ta, ma\\n vlse32.v v8, (%2), x0\\n vfadd.vv v9, v8, v8\\n"
-            "vs2r.v v8, (%2)\\n vfdiv.vv v9, v8, v8\\n vredsum.vs v9, v8, v8\\n vslide1up.vx v10, v8, x0\\n"
-            "addi %0, %0, -1\\n bnez %0, 1b" : "+r"(left), "=r"(length) : "r"(x), "r"(2L) : "memory");
-    """
-    found = measured(runner, body + LOOPS).counters
+    found, without = measured(runner, len(FAULTS)).counters, measured(runner).counters
     by_hand = {
         "vset": 20, "vector_load_unit_m4": 10, "vector_arithmetic_m4": 10, "vector_load_unit_m1": 10,
         "vector_widening_m8": 10, "vector_load_strided_mf2": 10, "vector_arithmetic_mf2": 10,
         "vector_store_unit_m2": 10, "vector_divide_mf2": 10, "vector_reduction_mf2": 10, "vector_permutation_mf2": 10,
     }  # fmt: skip
-    without = measured(runner, LOOPS).counters
     assert {name: found.get(name, 0) - without.get(name, 0) for name in by_hand} == by_hand
 
 
-def test_one_binary_serves_longer_vectors(tmp_path: Path) -> None:
-    made = kernel(LOOPS)
-    artifact = built(made)
+def test_one_binary_serves_longer_vectors() -> None:
     for bits in (256, 512):
-        longer = open_runner(Task(OPERATOR, targets.resolve(f"riscv:rv64gcv_zvl{bits}b")), cache=tmp_path)
-        assert longer.measure(made, artifact).ok
+        longer = open_runner(Task(OPERATOR, targets.resolve(f"riscv:rv64gcv_zvl{bits}b")))
+        assert longer.measure(kernel(), built()).ok
         longer.close()
 
 
 def test_a_kernel_finds_no_zeros_in_fresh_memory_and_edges_are_exact(runner: RiscvRunner) -> None:
-    made = kernel(LOOPS)
     for probe in OPERATOR.probes():
-        assert runner.verify(made, built(made), 5, probe).ok, probe
+        assert runner.verify(kernel(), built(), 5, probe).ok, probe
 
 
 def test_the_assembly_lies_beside_the_program() -> None:
-    program = Path(built(kernel(LOOPS)).binary)
+    program = Path(built().binary)
     assert "\nf:" in (program.parent / "kernel.s").read_text()
 
 

@@ -73,6 +73,15 @@ TargetName = Annotated[
         autocompletion=completion.targets,
     ),
 ]
+BoardHost = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="USER@HOST[:PORT]",
+        help="With a riscv target: the board that runs kernels, over SSH. [qemu on this machine]",
+        show_default=False,
+    ),
+]
 Family = Annotated[
     str | None,
     typer.Option(
@@ -82,7 +91,16 @@ Family = Annotated[
         autocompletion=completion.families,
     ),
 ]
-OneFamily = Annotated[
+OneBoardHost = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="USER@HOST[:PORT]",
+        help="With a riscv target: the board that runs kernels, over SSH. [qemu on this machine]",
+        show_default=False,
+    ),
+]
+Family = Annotated[
     str | None,
     typer.Option(
         "--family",

@@ -44,7 +44,7 @@ def from_words(
         raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="give one of them")
     trials = said.get("trials") if extras.trials is None else extras.trials
     chosen = _chosen({**said, "trials": trials}, options)
-    target = _target(options["target"], settings.target)
+    target = _target(options, settings.target)
     also = tuple(words.another_shape(operator, text) for text in options.get("also") or ())
     chosen = {"out": settings.studies, **chosen}
     request = Request(operator=operator, target=target, also=also, policy=policy, **chosen)
@@ -107,7 +107,7 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
         policy = replace(policy, timeout_seconds=config.run_seconds)
     if config.runs is not None:
         policy = replace(policy, min_samples=config.runs, max_samples=config.runs)
-    target = _target(options["target"], config.target or settings.target)
+    target = _target(options, config.target or settings.target)
     said = {name: getattr(config, name) for name in config_file.OF_A_RUN}
     chosen = {"out": settings.studies, **_chosen(said, options)}
     groups = [config.operators] if config.one_kernel else [(operator,) for operator in config.operators]
@@ -137,7 +137,7 @@ def _from_older(
     """The older tool's files say what to tune and over which space; the rest comes from options and settings."""
     strategy = options.get("space_strategy")
     generator = OlderGenerator(data, 1 if strategy is None else strategy, where)
-    target = _target(options["target"], settings.target)
+    target = _target(options, settings.target)
     chosen = {"out": settings.studies, **_chosen({}, options)}
     return Request(operator=generator.operator, target=target, policy=policy, generator=generator, **chosen)
 
@@ -163,10 +163,16 @@ def _by_family(request: Request, name: str) -> list[Request]:
     return [replace(request, generator=family) for family in served]
 
 
-def _target(given: str | None, otherwise: str | None) -> Target:
+def _target(options: Mapping[str, Any], otherwise: str | None) -> Target:
+    given, host = options["target"], options.get("host")
     if given == "":  # a variable of a script that was not set: not to be taken for the best device here
         raise BadInput("--target is empty", allowed="a name such as x86:native, or leave the option out")
-    return targets.resolve(given or otherwise)
+    name = given or otherwise
+    if host is None:
+        return targets.resolve(name)
+    if (name or "").partition(":")[0] != "riscv":
+        raise BadInput(f"--host {host} with target {name}", allowed="--host with a target such as riscv:k1")
+    return targets.resolve(f"{name},host={host}")
 
 
 def _no_space_strategy(options: Mapping[str, Any]) -> None:

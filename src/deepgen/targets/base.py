@@ -18,7 +18,6 @@ class Target:
     languages: ClassVar[tuple[str, ...]] = ()  # that its kernels are written in; our own helpers use the first
     runner: ClassVar[str] = ""  # how its kernels are measured: cpu, gpu, riscv, sim or vta
     computes: ClassVar[bool] = True  # whether its kernels give results, so that they can be called
-    proxy: ClassVar[str] = ""  # what stands where others have times, in words; empty: times are measured
     shares_cores_with_builds: ClassVar[bool] = False  # so that builds are paused while a kernel is timed
 
     name: str  # kind:arch, such as x86:native
@@ -31,6 +30,11 @@ class Target:
     def device_kind(self) -> str:
         """Devices with the same value give the same times, so they may share a study."""
         return self.name
+
+    @property
+    def proxy(self) -> str:
+        """What stands where others have times, in words; empty where times are measured."""
+        return ""
 
     @property
     def shown(self) -> str:

@@ -4,6 +4,10 @@
 //     workspace NAME BYTES ALIGN plain|zeroed|lasting
 //     number VALUE                                         in the order of the calls
 //     run SET plain|counted                                one call, on inputs of that set
+//     time LEAST MOST NANOSECONDS SETS COLD                timed calls on sets in turn, until they took so long; before
+//                                                          each, COLD bytes of other memory are written
+//     vectors BITS                                         the kernel needs vector registers of that length
+//     limit SECONDS                                        after which the program ends itself
 // Every tensor and workspace lies between pages that nobody may touch, with its end at the upper ones; what the
 // alignment leaves free holds a pattern that is looked at after each run. Tensors that are only read are write-protected.
 // Results are written to result-RUN-NAME the first time that a set gives them: equal ones are known by their digest.
@@ -199,12 +203,18 @@ static unsigned rounding(void) {
     __asm__ volatile("frrm %0" : "=r"(mode));
     return mode;
 }
+static int vector_bits(void) {
+    unsigned long bytes;
+    __asm__ volatile("csrr %0, vlenb" : "=r"(bytes));
+    return (int)(8 * bytes);
+}
 // Instructions without effect, between which the counting plugin counts.
 #define MARK_BEGIN __asm__ volatile("slti x0, x0, 0x123" ::: "memory")
 #define MARK_END __asm__ volatile("slti x0, x0, 0x124" ::: "memory")
 #else
 static uint64_t ticks(void) { return 0; }
 static unsigned rounding(void) { return 0; }
+static int vector_bits(void) { return 1 << 16; }
 #define MARK_BEGIN __asm__ volatile("" ::: "memory")
 #define MARK_END __asm__ volatile("" ::: "memory")
 #endif
@@ -215,11 +225,20 @@ static int64_t nanoseconds(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static void call(void **tensors, void **workspaces, int run, int set, int counted) {
+// Fills the caches with other memory.
+static void chill(size_t bytes) {
+    static volatile unsigned char *ballast;
+    if (!ballast && !(ballast = malloc(bytes))) fail("no memory for", "cold caches");
+    for (size_t i = 0; i < bytes; i += 64) ballast[i]++;
+}
+
+// The nanoseconds that it took.
+static int64_t call(void **tensors, void **workspaces, int run, int set, int counted, int timed, size_t cold) {
     static int last = -1;
     ready(set, run, set != last);
     if (set != last) board_prepare(tensors, workspaces, numbers);
     last = set;
+    if (cold) chill(cold);
     unsigned mode = rounding();
     int64_t from = nanoseconds();
     uint64_t tick = ticks();
@@ -237,8 +256,14 @@ static void call(void **tensors, void **workspaces, int run, int set, int counte
     int fresh = !met[set] || known[set] != now;
     if (fresh) save(run);
     met[set] = 1, known[set] = now;
-    answer("{\"run\": %d, \"set\": %d, \"nanoseconds\": %ld, \"ticks\": %lu, \"saved\": %s}", run, set, (long)taken,
-           (unsigned long)tick, fresh ? "true" : "false");
+    answer("{\"run\": %d, \"set\": %d, \"nanoseconds\": %ld, \"ticks\": %lu, \"saved\": %s, \"timed\": %s}", run, set,
+           (long)taken, (unsigned long)tick, fresh ? "true" : "false", timed ? "true" : "false");
+    return taken;
+}
+
+static void bind(void **tensors, void **workspaces) {
+    for (int i = 0; *board_tensors[i]; i++) tensors[i] = named(board_tensors[i])->start;
+    for (int i = 0; *board_workspaces[i]; i++) workspaces[i] = named(board_workspaces[i])->start;
 }
 
 static role role_of(const char *word) {
@@ -266,7 +291,8 @@ int main(int argc, char **argv) {
     }
     FILE *request = opened("request", "r");
     void *tensors[MOST], *workspaces[MOST];
-    int told = 0, runs = 0, set, bound = 0;
+    int told = 0, runs = 0, set, least, most;
+    long left;
     while (fscanf(request, "%63s", word) == 1) {
         size_t bytes, align;
         int poison;
@@ -281,10 +307,19 @@ int main(int argc, char **argv) {
             else numbers[told].d = strtod(name, 0);
             told++;
         } else if (!strcmp(word, "run") && fscanf(request, "%d %63s", &set, kind) == 2 && set >= 0 && set < SETS) {
-            for (int i = 0; !bound && *board_tensors[i]; i++) tensors[i] = named(board_tensors[i])->start;
-            for (int i = 0; !bound && *board_workspaces[i]; i++) workspaces[i] = named(board_workspaces[i])->start;
-            bound = 1;
-            call(tensors, workspaces, runs++, set, !strcmp(kind, "counted"));
+            bind(tensors, workspaces);
+            call(tensors, workspaces, runs++, set, !strcmp(kind, "counted"), 0, 0);
+        } else if (!strcmp(word, "time") && fscanf(request, "%d %d %ld %d %zu", &least, &most, &left, &set, &bytes) == 5) {
+            bind(tensors, workspaces);
+            for (int i = 0; i < most && (i < least || left > 0); i++)
+                left -= call(tensors, workspaces, runs++, i % set, 0, 1, bytes);
+        } else if (!strcmp(word, "vectors") && fscanf(request, "%d", &set) == 1) {
+            if (vector_bits() < set) {
+                answer("{\"refused\": \"vector registers have %d bits here, and the kernel needs %d\"}", vector_bits(), set);
+                return 0;
+            }
+        } else if (!strcmp(word, "limit") && fscanf(request, "%d", &set) == 1) {
+            alarm((unsigned)set);
         } else {
             errno = EINVAL;
             fail("cannot read", word);

@@ -24,13 +24,41 @@ class Run:
     counted: bool = False
 
 
-def text(kernel: Kernel, operator: Operator, runs: Sequence[Run], *, tight: bool) -> str:
-    """The request. A tight one aligns tensors to their element only, as a user's arrays may be."""
+@dataclass(frozen=True)
+class Timed:
+    """Calls that are timed after the others, on sets of inputs in turn, until there are enough of them."""
+
+    least: int
+    most: int
+    seconds: float
+    cold_bytes: int = 0  # of other memory that is written before each; 0: caches stay warm
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a program is to do."""
+
+    runs: tuple[Run, ...]
+    timed: Timed | None = None
+    tight: bool = False  # align tensors to their element only, as a user's arrays may be
+
+    @property
+    def costs(self) -> bool:
+        """Whether more than a verdict is wanted."""
+        return self.timed is not None or any(run.counted for run in self.runs)
+
+    @property
+    def most_runs(self) -> int:
+        return len(self.runs) + (self.timed.most if self.timed else 0)
+
+
+def text(kernel: Kernel, operator: Operator, wanted: Wanted, *, sets: int, vlen: int, seconds: float) -> str:
+    """The request. `sets`: of inputs that there are; `vlen`: bits of the vector registers that the kernel needs."""
     scalars = operator.scalars()
     plans.check_shape(kernel, scalars)
-    lines = []
+    lines = [f"vectors {vlen}", f"limit {max(1, round(seconds))}"]
     for tensor in operator.tensors():
-        align = tensor.dtype.bytes if tight else 64
+        align = tensor.dtype.bytes if wanted.tight else 64
         poison = _IN_TURN if tensor.dtype.integer else _NAN_BYTE
         lines.append(f"tensor {tensor.name} {tensor.role} {tensor.bytes} {align} {poison}")
     prepared = plans.prepared(kernel.plan)
@@ -40,11 +68,15 @@ def text(kernel: Kernel, operator: Operator, runs: Sequence[Run], *, tight: bool
         kind = "lasting" if kept else "zeroed" if arg.zeroed else "plain"
         lines.append(f"workspace {name} {size} {arg.align} {kind}")
     lines += [f"number {_number(arg, scalars)}" for arg in calls.numbers(kernel)]
-    lines += [f"run {run.set} {'counted' if run.counted else 'plain'}" for run in runs]
+    # Where inputs do not take turns, the only set is used again.
+    lines += [f"run {run.set % sets} {'counted' if run.counted else 'plain'}" for run in wanted.runs]
+    if wanted.timed is not None:
+        t = wanted.timed
+        lines.append(f"time {t.least} {t.most} {round(t.seconds * 1e9)} {sets} {t.cold_bytes}")
     return "\n".join((*lines, ""))
 
 
-def answers(text: str) -> list[Mapping[str, Any]]:
+def answers(text: str) -> Sequence[Mapping[str, Any]]:
     """The lines that can be read. A kernel may have written among them: what is torn counts as missing."""
     found: list[Mapping[str, Any]] = []
     for line in text.splitlines():

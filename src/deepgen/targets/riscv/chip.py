@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from deepgen.targets.base import Target
@@ -15,17 +15,17 @@ from deepgen.vocabulary.json import JsonObject
 _BASE = "rv64gcv"
 _LENGTHS = {f"zvl{bits}b": bits for bits in (128, 256, 512, 1024)}
 _OPTIONAL = ("zvfh", "zvfbfwma")
+_HOST = "host"  # the word in a name
 _MHZ = 1000  # of an architecture without a board, so that a cycle of its costs is a nanosecond
 
 
 @dataclass(frozen=True)
 class Riscv(Cpu):
-    """One core of a 64-bit RISC-V processor with vectors. Elsewhere than on such a processor qemu runs its kernels."""
+    """One core of a 64-bit RISC-V processor with vectors: a board that is reached by SSH, or else qemu."""
 
     runner: ClassVar[str] = "riscv"
     computes: ClassVar[bool] = False  # its kernels cannot be called from this machine's processes
     shares_cores_with_builds: ClassVar[bool] = False  # instructions are counted, which nothing disturbs
-    proxy: ClassVar[str] = "weighted instruction counts under qemu, not times"
     own_kind: ClassVar[str] = "riscv"
     machine: ClassVar[str] = "riscv64"
     family: ClassVar[str] = "64-bit RISC-V with vectors"
@@ -35,6 +35,15 @@ class Riscv(Cpu):
     vlen: int = 128  # bits of a vector register; code for it also runs where registers are longer
     mhz: int = _MHZ
     costs: str = "lmul"  # the table that weights counts of instructions
+    host: str = ""  # USER@HOST[:PORT] of a board; empty: qemu on this machine
+
+    @property
+    def proxy(self) -> str:
+        return "" if self.host else "weighted instruction counts under qemu, not times"
+
+    @property
+    def device_kind(self) -> str:
+        return self.name
 
     @property
     def vector_bytes(self) -> int:
@@ -53,17 +62,23 @@ class Riscv(Cpu):
         return isinstance(found, Riscv) and found.vlen >= self.vlen and set(self._optional()) <= set(found.isa)
 
     def build_facts(self) -> JsonObject:
-        return {"name": self.name, "march": self.march}
+        # The same programs run in every place.
+        return {"name": self.name.partition(",")[0], "march": self.march}
 
     def describe(self) -> str:
-        return f"{self.name}: {self.model}, {self.vlen}-bit vectors, costs {self.costs}: {self.proxy}"
+        measured = f"measured on {self.host}" if self.host else f"costs {self.costs}: {self.proxy}"
+        return f"{self.name}: {self.model}, {self.vlen}-bit vectors, {measured}"
 
     def _optional(self) -> tuple[str, ...]:
         return tuple(feature for feature in self.isa if feature in _OPTIONAL)
 
 
 def parse_riscv(arch: str) -> Riscv:
-    """The target of an architecture string or a board's name."""
+    """The target of an architecture string or a board's name; `,host=USER@HOST` names where kernels run."""
+    arch, comma, host = arch.partition(f",{_HOST}=")
+    if comma:
+        target = parse_riscv(arch)
+        return replace(target, name=f"{target.name}{comma}{host}", host=host)
     if board := BOARDS.get(arch):
         return Riscv(
             name=f"riscv:{arch}",

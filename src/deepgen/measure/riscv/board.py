@@ -1,0 +1,187 @@
+"""Programs on a board over SSH. It needs a shell, tar and timeout, and no Python.
+
+Each run is one command: the program, its request and inputs that are not there yet go in as an archive, answers and
+results come back as one. What a run leaves on the board is removed by the shell that ran it, also when the connection
+is lost; a program ends itself when its time is up.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import secrets
+import shlex
+import subprocess
+import tarfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from deepgen.build import programs
+from deepgen.measure.riscv.place import REQUEST, Ran
+from deepgen.targets import Riscv
+from deepgen.vocabulary import BadInput, DeepgenError, Json, Missing
+from deepgen.vocabulary.foreign import read_bytes
+
+_ATTEMPTS = 3  # at a connection
+_PAUSE = 1.0  # seconds before the next one
+_CONNECT_SECONDS = 20
+_TRANSFER_SECONDS = 120.0  # beside the program's own time
+_LOST = 255  # the exit code of ssh where the connection is the problem
+_NO_INPUTS = 90
+_CODE, _LOG, _PROGRAM, _INPUTS = "code", "log", "program", "inputs"
+_ROOT = 'root="${XDG_CACHE_HOME:-$HOME/.cache}/deepgen-board"'
+_OPEN = f"""
+{_ROOT}
+mkdir -p "$root" && find "$root" -mindepth 1 -maxdepth 1 -mtime +0 -exec rm -rf {{}} + ; uname -m
+"""
+# The folder has the shell's number: where a connection was lost, another shell may still be at the same run.
+_RUN = f"""
+set -e; umask 077; {_ROOT}; place="$root/%(session)s/%(run)s-$$"
+trap 'cd /; rm -rf "$place"' EXIT; trap 'exit 1' HUP INT TERM PIPE
+mkdir -p "$place"; cd "$place"; tar xf -
+if [ -d {_INPUTS} ]; then rm -rf ../%(inputs)s; mv {_INPUTS} ../%(inputs)s; fi
+[ -d ../%(inputs)s ] || exit {_NO_INPUTS}
+ln -s ../%(inputs)s/* .; chmod 700 {_PROGRAM}; code=0
+timeout -k 1 %(seconds)d ./{_PROGRAM} . >{_LOG} 2>&1 </dev/null || code=$?
+echo $code >{_CODE}; rm -f {_PROGRAM} set-*; tar cf - .
+"""
+_CLOSE = f'{_ROOT}; rm -rf "$root/%(session)s"'
+_TIMEOUT = 124  # the exit code of timeout
+_HOST = re.compile(r"(?:[\w.-]+@)?[\w][\w.-]*(?::\d{1,5})?")
+
+
+class Board:
+    """A board that the user's ssh reaches, by keys and known hosts as they are set up there."""
+
+    counts = False
+
+    def __init__(self, target: Riscv, scratch: Path) -> None:
+        """Raises Missing without ssh, DeepgenError where the board does not answer."""
+        if not _HOST.fullmatch(target.host):
+            raise BadInput(f"--host {target.host[:60]!r}", allowed="USER@HOST or USER@HOST:PORT")
+        ssh = programs.search("ssh")
+        if ssh is None:
+            remedy = "Install it with `apt-get install openssh-client`."
+            raise Missing("ssh", blocks=f"{target.host} cannot be reached", remedy=remedy)
+        self._ssh = ssh
+        self._host, self._scratch = target.host, scratch
+        self._session = f"session-{secrets.token_hex(6)}"
+        self._there: set[str] = set()  # inputs that the board has
+        self._runs = 0
+        self._waiting: subprocess.Popen[bytes] | None = None
+        machine = self._asked(_OPEN, b"", _TRANSFER_SECONDS).decode(errors="replace").strip()
+        if machine != "riscv64":
+            raise BadInput(f"{target.host} is {machine[:40] or 'unknown'}", allowed="a riscv64 board as --host")
+        self.conditions: Mapping[str, Json] = {"host": target.host}
+
+    def run(self, program: Path, inputs: Path, request: str, seconds: float, *, counted: bool) -> Ran:
+        folder = self._scratch / f"run-{self._runs}"
+        self._runs += 1
+        told = {"session": self._session, "run": folder.name, "inputs": inputs.name, "seconds": max(1, round(seconds))}
+        started = time.monotonic()
+        for _ in range(2):
+            sent = _archive(program, request, None if inputs.name in self._there else inputs)
+            try:
+                came = self._asked(_RUN % told, sent, seconds + _TRANSFER_SECONDS)
+                break
+            except _NoInputs:  # somebody has tidied up
+                self._there.discard(inputs.name)
+        else:
+            raise DeepgenError(f"{self._host}: what is sent there does not stay there")
+        self._there.add(inputs.name)
+        _unpack(came, folder, self._host)
+        code = int(read_bytes(folder / _CODE).decode() or "1")
+        log = read_bytes(folder / _LOG).decode(errors="replace")
+        # A shell adds 128 to the number of a signal.
+        return Ran(128 - code if code > 128 else code, code != _TIMEOUT, time.monotonic() - started, log, folder)
+
+    def close(self) -> None:
+        if self._waiting is not None:
+            self._waiting.kill()
+        try:
+            self._asked(_CLOSE % {"session": self._session}, b"", _TRANSFER_SECONDS, attempts=1)
+        except DeepgenError:
+            return  # the board removes it when somebody connects again, a day later
+
+    def _asked(self, script: str, sent: bytes, seconds: float, attempts: int = _ATTEMPTS) -> bytes:
+        """What a command printed. A connection that is lost is made again, and the command repeated."""
+        address, _, port = self._host.partition(":")
+        options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECONDS}", "-o", "ServerAliveInterval=10")
+        argv = (self._ssh, *options, *(("-p", port) if port else ()), "--", address, f"sh -c {shlex.quote(script)}")
+        said = ""
+        for attempt in range(attempts):
+            if attempt:
+                time.sleep(_PAUSE * attempt)
+            self._waiting = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            )
+            try:
+                came, errors = self._waiting.communicate(sent, timeout=seconds)
+                code, said = self._waiting.returncode, errors.decode(errors="replace").strip()
+            except subprocess.TimeoutExpired:
+                self._waiting.kill()
+                self._waiting.communicate()
+                code, said = _LOST, f"no answer within {seconds:.0f} s"
+            if code == 0:
+                return came
+            if code == _NO_INPUTS:
+                raise _NoInputs
+            if code != _LOST and code > 0:
+                raise DeepgenError(f"{self._host}: {_why(said, code)}")
+            if fault := _lasting(said):
+                raise DeepgenError(f"{self._host}: {fault}")
+        raise DeepgenError(
+            f"{self._host}: the connection was lost ({_last(said)}); what was measured is kept: run the same command "
+            "again to go on"
+        )
+
+
+class _NoInputs(Exception):
+    """The board has no longer the inputs that were sent to it."""
+
+
+def _lasting(said: str) -> str | None:
+    """What another attempt would not change."""
+    if "REMOTE HOST IDENTIFICATION HAS CHANGED" in said:
+        return "its host key is another one than ~/.ssh/known_hosts has: find out why before you connect again"
+    if "Host key verification failed" in said:
+        return "its host key is not among your known hosts: connect once with ssh, look at it, and accept it"
+    if "Permission denied" in said:
+        return "the login was refused: add your key there with ssh-copy-id"
+    return None
+
+
+def _why(said: str, code: int) -> str:
+    if "No space left" in said or "Disk quota" in said:
+        return f"its disk is full ({_last(said)}); free space there and run the same command again"
+    return f"a command failed with exit code {code}: {_last(said)}"
+
+
+def _last(said: str) -> str:
+    return said.splitlines()[-1].strip()[:200] if said.strip() else "no reason was given"
+
+
+def _archive(program: Path, request: str, inputs: Path | None) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        archive.add(program, _PROGRAM)
+        entry = tarfile.TarInfo(REQUEST)
+        entry.size = len(request.encode())
+        archive.addfile(entry, io.BytesIO(request.encode()))
+        if inputs is not None:
+            archive.add(inputs, _INPUTS)
+    return out.getvalue()
+
+
+def _unpack(came: bytes, folder: Path, host: str) -> None:
+    """Plain files alone, by their last names: a board may have been told to send anything."""
+    folder.mkdir()
+    try:
+        with tarfile.open(fileobj=io.BytesIO(came)) as archive:
+            for entry in archive:
+                content = archive.extractfile(entry) if entry.isreg() else None
+                if content is not None:
+                    (folder / Path(entry.name).name).write_bytes(content.read())
+    except (tarfile.TarError, EOFError) as error:
+        raise DeepgenError(f"{host}: what came back cannot be read ({error})") from error
