@@ -246,11 +246,10 @@ class Fixed:
         }"""
         args = (*map(TensorArg, "ABC"), *(ScalarArg("i64", name) for name in "MNK"))
         sizes = operator.sizes() if config["FIXED"] else {}
-        requires = tuple((f"{name} == {size}", f"{name} = {size}") for name, size in sizes.items())
+        fixed = ((f"{name} == {size}", f"{name} = {size}") for name, size in sizes.items())
+        plan = LaunchPlan((Step("entry", args),), requires=(("batch == 1", "a single matrix"), *fixed))
         flags = (f"-DSLOW={0 if config['FIXED'] else 300000}",)
-        return Kernel(
-            self.name, "c", (Source("k.c", text),), flags, LaunchPlan((Step("entry", args),), requires=requires)
-        )
+        return Kernel(self.name, "c", (Source("k.c", text),), flags, plan)
 
 
 def test_a_winner_for_one_shape_gets_company(tmp_path: Path) -> None:
