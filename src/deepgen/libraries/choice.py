@@ -127,7 +127,10 @@ def model_of(entry: Entry, operator: Operator) -> float | None:
     family = generators.by_name(entry.family)
     if not isinstance(family, Modelled):
         return None
-    told = family.modelled_seconds(operator, entry.target, entry.config)
+    try:
+        told = family.modelled_seconds(operator, entry.target, entry.config)
+    except (ArithmeticError, KeyError, TypeError, ValueError):  # a config of somebody's that is none of the family's
+        return None
     return log(told) if told is not None and told > 0 else None
 
 
