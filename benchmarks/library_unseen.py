@@ -61,13 +61,14 @@ def _gemm(options: argparse.Namespace, m: int, n: int, k: int) -> Gemm:
     return dg.gemm(m, n, k, dtype=options.dtype, layout=options.layout)
 
 
-def tuned(operator: Gemm, target: Target, seconds: float, folder: Path) -> Study:
+def tuned(operator: Gemm, target: Target, seconds: float, folder: Path, threads: int | None) -> Study:
     """A study within a time budget. One that has its finals is taken as it is."""
     for path in sorted(folder.glob("*/journal.sqlite")):
         study = Study.open(path.parent)
         if study.operator == operator and study.finals() is not None:
             return study
-    return dg.tune(operator, target=target, trials=100_000, time_budget=seconds, out=folder, transfer=False)
+    words: dict[str, Any] = {"trials": 100_000, "time_budget": seconds, "threads": threads, "transfer": False}
+    return dg.tune(operator, target=target, out=folder, **words)
 
 
 def race(library: Library, operator: Gemm, study: Study, target: Target, runners: Runners) -> dict[str, Any]:
@@ -134,7 +135,7 @@ def main() -> None:
             if any(entry.operator == operator for entry in library.list()):
                 continue
             go_on()
-            study = tuned(operator, target, options.suite_seconds, work / "suite")
+            study = tuned(operator, target, options.suite_seconds, work / "suite", options.threads)
             print(f"tuned {operator.describe()}: {library.add(study)}", flush=True)
         if len(library.content().times) < len(suite(options, target.runner)):
             go_on()
@@ -145,7 +146,7 @@ def main() -> None:
                     continue
                 go_on()
                 runners.close()  # the study measures on the same device
-                study = tuned(operator, target, options.own_seconds, work / "own")
+                study = tuned(operator, target, options.own_seconds, work / "own", options.threads)
                 rows.append(race(library, operator, study, target, runners))
                 print(line(rows[-1]), flush=True)
                 told = {"conditions": conditions(), "summary": summary(rows), "results": rows}
@@ -165,6 +166,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--largest", type=int, default=1024, help="the largest size that is drawn on a processor")
     parser.add_argument("--suite-seconds", type=float, default=20.0, help="of tuning, for each shape of the suite")
     parser.add_argument("--own-seconds", type=float, default=20.0, help="of tuning, for each drawn shape")
+    parser.add_argument("--threads", type=int, help="of kernels and baselines on a processor, at most")
     parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds; then the same command goes on")
     parser.add_argument("--work", type=Path, default=Path("library_unseen"), help="where everything is kept")
     return parser.parse_args()

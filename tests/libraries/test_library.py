@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,13 @@ from deepgen.build import build_once
 from deepgen.cli.main import main
 from deepgen.libraries import Entry, Library, NotServed
 from deepgen.libraries.check import Checked, check, time_across
+from deepgen.libraries.times import Times
+from deepgen.operators import Operator
+from deepgen.space import Space
+from deepgen.targets import Target
 from deepgen.tuning import Study
 from deepgen.tuning.winner import sha256
-from deepgen.vocabulary import BadInput, DeepgenError, Kernel, Source
+from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 
 GEMM = dg.gemm(48, 64, 32)
 
@@ -199,6 +204,66 @@ def test_prune_removes_what_is_damaged(library: Library) -> None:
     assert library.prune()[0].why.startswith("damaged") and len(library.list()) == 2
     with pytest.raises(BadInput, match="no entry 'x'"):
         library.prune(("x",))
+
+
+def test_prune_removes_what_another_kernel_serves_as_fast(library: Library) -> None:
+    one, other = (entry_of(library, operator) for operator in (GEMM, dg.gemm(96, 64, 80)))
+    times = Times(GEMM, *one.conditions, {one.kernel_id: 2e-6, other.kernel_id: 1e-6}, {})
+    with library.store.changing():
+        library.store.write_times(times)
+    library.reload()
+    assert library.choose(GEMM, "cpu").entry == other, "as timed side by side"
+    [pruned] = library.prune()
+    assert (pruned.name, pruned.why) == (one.name, f"{other.name} is as fast at its shape")
+
+
+class Fixed:
+    """GEMM in plain C. The kernels that are fast serve only the shape that they are made for."""
+
+    name = "fixed_sizes"
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        return None
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        space = Space(self.name)
+        space.knob("FIXED", [True, False])
+        return space
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        return {"FIXED": True}
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        text = """#include <stdint.h>
+        void entry(const float *A, const float *B, float *C, int64_t M, int64_t N, int64_t K) {
+            for (volatile int slow = 0; slow < SLOW; slow++) ;
+            for (int64_t i = 0; i < M; i++)
+                for (int64_t j = 0; j < N; j++) {
+                    float sum = 0;
+                    for (int64_t k = 0; k < K; k++) sum += A[i * K + k] * B[k * N + j];
+                    C[i * N + j] = sum;
+                }
+        }"""
+        args = (*map(TensorArg, "ABC"), *(ScalarArg("i64", name) for name in "MNK"))
+        sizes = operator.sizes() if config["FIXED"] else {}
+        fixed = ((f"{name} == {size}", f"{name} = {size}") for name, size in sizes.items())
+        plan = LaunchPlan((Step("entry", args),), requires=(("batch == 1", "a single matrix"), *fixed))
+        flags = (f"-DSLOW={0 if config['FIXED'] else 300000}",)
+        return Kernel(self.name, "c", (Source("k.c", text),), flags, plan)
+
+
+def test_a_winner_for_one_shape_gets_company(tmp_path: Path) -> None:
+    words: dict[str, Any] = {"trials": 2, "strategy": "exhaustive", "keep_top": 2, "baselines": False}
+    study = dg.tune(dg.gemm(64, 64, 16), target="cpu", generator=Fixed(), out=tmp_path / "studies", **words)
+    assert study.best().trial.config == {"FIXED": True}
+    library = dg.library(tmp_path / "library")
+    library.add(study)
+    assert {entry.general: entry.config["FIXED"] for entry in library.list()} == {True: False, False: True}
+    assert library.choose(dg.gemm(64, 64, 16), "cpu").entry == next(e for e in library.list() if not e.general)
+    a, b = arrays(70, 60, 17)
+    choice = library.choose(dg.gemm(70, 60, 17), "cpu")
+    assert choice.entry is not None and choice.entry.general
+    np.testing.assert_allclose(choice.load()(a, b), a @ b, rtol=1e-4, atol=1e-4)
 
 
 def planted(library: Library, change: Callable[[str], str]) -> Entry:

@@ -38,19 +38,28 @@ def add(
     from deepgen import settings
     from deepgen.cli import studies as found
     from deepgen.cli.output import print_json
+    from deepgen.view.text import note
+    from deepgen.vocabulary.errors import DeepgenError
 
     current = settings.load()
     opened = _open(library, trust)
     folders = [inside for word in studies for inside in found.studies_in(Path(word)) or [found.find(word, current)]]
-    became = {}
+    became, refused = {}, {}
     for folder in folders:
-        study = found.open_study(str(folder), current, trust=trust)
-        became[folder.name] = opened.add(study, general=not only_winners)
+        try:
+            study = found.open_study(str(folder), current, trust=trust)
+            became[folder.name] = opened.add(study, general=not only_winners)
+        except DeepgenError as error:  # the others are added all the same
+            refused[folder.name] = str(error)
     if as_json:
-        print_json({"library": str(library), "studies": became})
-        return
-    for name, what in became.items():
-        print(f"{what:<9} {name}")
+        print_json({"library": str(library), "studies": became, "refused": refused})
+    else:
+        for name, what in became.items():
+            print(f"{what:<9} {name}")
+        for name, why in refused.items():
+            note(f"deepgen: {name} is not added: {why}")
+    if refused:
+        raise typer.Exit(1)
 
 
 @app.command("merge")

@@ -14,7 +14,7 @@ from deepgen import __version__
 from deepgen.build import build_once
 from deepgen.build.flags import require_plain
 from deepgen.engines import Engine, LocalEngine
-from deepgen.libraries.entry import Entry, Rival, Timed
+from deepgen.libraries.entry import Entry, Requirements, Rival, Timed
 from deepgen.operators import OPERATORS, Operator
 from deepgen.runtime import plans
 from deepgen.targets import device_for
@@ -50,12 +50,11 @@ def general_of(study: Study, engine: Engine | None = None) -> Added | None:
     It is verified and timed as the winner was. None where the winner does, where no kernel does, and where they do not
     run here.
     """
-    if _is_general(study.kernel(study.best().trial), study.operator):
+    if _is_general(study.kernel(study.best().trial).requirements, study.operator):
         return None
     able = []
     for trial in study.top(_MOST):
-        kernel = study.emitted(trial)
-        if _is_general(kernel, study.operator):
+        if _is_general(study.emitted(trial).requirements, study.operator):
             able.append(trial)
         if len(able) == _RACED:
             break
@@ -79,14 +78,14 @@ def general_of(study: Study, engine: Engine | None = None) -> Added | None:
         return _entry(study, found[0], kernel, session.build(kernel), finals)
 
 
-def _is_general(kernel: Kernel, operator: Operator) -> bool:
-    """Whether it serves a shape somewhat larger, with whole vectors but not whole tiles."""
+def _is_general(requires: Requirements, operator: Operator) -> bool:
+    """Whether shapes somewhat larger are served, with whole vectors but not whole tiles."""
     larger = {name: size + _VECTOR if size >= _LARGE else size for name, size in operator.sizes().items()}
     try:
         scalars = operator.resized(larger, {}, {}).scalars()
     except (BadInput, TypeError, ValueError):
         return True
-    return all(plans.holds(expression, scalars) for expression, _ in kernel.requirements)
+    return all(plans.holds(expression, scalars) for expression, _ in requires)
 
 
 def _entry(study: Study, trial: Trial, kernel: Kernel, artifact: Artifact, finals: Mapping[str, Any]) -> Added:
@@ -99,7 +98,7 @@ def _entry(study: Study, trial: Trial, kernel: Kernel, artifact: Artifact, final
         target=study.target,
         cold=policy.cold,
         threads=policy.threads,
-        general=_is_general(kernel, study.operator),
+        general=_is_general(requires, study.operator),
         family=study.definition["generator"],
         config=dict(trial.config),
         kernel_id=kernel.id,

@@ -5,6 +5,7 @@ After an upgrade of a driver, a compiler or a library. The stored binaries thems
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from deepgen.vocabulary import Artifact, DeepgenError, Measurement
 RIGHT, SLOWER, WRONG, REFUSED, ELSEWHERE = "right", "slower", "wrong", "refused", "elsewhere"
 FAILED = (SLOWER, WRONG, REFUSED)
 TOLERANCE = 0.10  # of the time: noise between two days stays below it
-_ROUNDS = 20
+_FEWEST_ROUNDS, _ROUNDS, _RACE_SECONDS = 3, 20, 4.0
 _RETRIES = 2  # of a comparison that seems slower: a busy machine looks like a slow kernel
 
 
@@ -114,7 +115,7 @@ def time_across(library: Library, *, say: Callable[[str], None] = lambda text: N
             names = baselines.find(operator, entry.target)
             task = Task(operator, entry.target, policy=Policy(cold=entry.cold, threads=entry.threads))
             contenders = [contender_of(library, one) for one in alike.values()] + [Contender(name) for name in names]
-            measured = runners.on(task).compare(contenders, _ROUNDS, 0)
+            measured = _compared(runners.on(task), contenders)
             seconds = {c.name: m.seconds for c, m in zip(contenders, measured, strict=True) if m.ok and m.seconds}
             kernels = {one.kernel_id: seconds[one.name] for one in alike.values() if one.name in seconds}
             rivals = {name: seconds[name] for name in names if name in seconds}
@@ -162,7 +163,7 @@ def _timed(
     runner: Supervisor, contender: Contender, timed: Timed, rivals: Sequence[str], result: Checked, tolerance: float
 ) -> Checked:
     contenders = [contender, *map(Contender, rivals)]
-    ours, *others = runner.compare(contenders, _ROUNDS, 0)
+    ours, *others = _compared(runner, contenders)
     if not ours.ok or ours.seconds is None:
         return replace(result, verdict=WRONG, detail=ours.detail)
     now = replace(result, before=timed.seconds, now=ours.seconds)
@@ -174,6 +175,19 @@ def _timed(
         rival = min(kept, key=lambda name: kept[name])
         return replace(now, detail=f"the machine is slower than it was: beside {rival} nothing has changed")
     return replace(now, verdict=SLOWER, detail=f"{slower:.2f} times as long as {seconds_text(timed.seconds)}")
+
+
+def _compared(runner: Supervisor, contenders: Sequence[Contender]) -> list[Measurement]:
+    """Rounds in which all take part: a few first, then as many as the time allows."""
+    started = time.monotonic()
+    first = runner.compare(contenders, _FEWEST_ROUNDS, 0)
+    each = (time.monotonic() - started) / _FEWEST_ROUNDS
+    more = min(_ROUNDS, int(_RACE_SECONDS / each)) - _FEWEST_ROUNDS
+    if more <= 0 or not all(one.ok for one in first):
+        return first
+    again = runner.compare(contenders, more, 1)
+    both = zip(first, again, strict=True)
+    return [replace(then, samples=(*one.samples, *then.samples)) if then.ok else then for one, then in both]
 
 
 def _ratios_kept(ours: Measurement, others: Mapping[str, Measurement], timed: Timed) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log
 from typing import TypeAlias
@@ -65,50 +65,59 @@ class Choice:
 def choose(content: Content, operator: Operator, target: Target) -> Choice:
     """The fastest, as measured at this shape or predicted from those that were tuned."""
     alike = [entry for entry in content.entries.values() if any(is_resized(t.operator, operator) for t in entry.timed)]
-    here = [entry for entry in alike if entry.target.runs_on(target)]
-    here = _like_conditions(here, target)
-    considered = [Considered(entry.name, None, _foreign(entry, target)) for entry in alike if entry not in here]
-    serving = []
-    for entry in here:
-        words = entry.serves(operator)
-        serving += [entry] if words is None else []
-        considered += [] if words is None else [Considered(entry.name, None, f"it requires: {words}")]
+    here = _like_conditions([entry for entry in alike if entry.target.runs_on(target)], target)
+    refused = {entry.name: f"it requires: {words}" for entry in here if (words := entry.serves(operator)) is not None}
+    refused |= {entry.name: _foreign(entry, target) for entry in alike if entry not in here}
+    serving = [entry for entry in here if entry.name not in refused]
     able = baselines.find(operator, target)
     if not serving:
-        return _without_ours(content, operator, target, alike, considered, able)
+        return _without_ours(content, operator, target, alike, refused, able)
     known = predict.points(here, content.times)
+    times = _times_at(operator, serving, known, able)
+    best = min((entry for entry in serving if entry.name in times.ours), key=lambda entry: times.ours[entry.name])
+    seconds = times.ours[best.name]
+    vendor = min(times.rivals, key=lambda name: times.rivals[name], default=None)
+    considered = (
+        *(Considered(n, s) for n, s in sorted({**times.ours, **times.rivals}.items(), key=lambda row: row[1])),
+        *(Considered(name, None, why) for name, why in refused.items()),
+    )
+    told = "measured at this shape" if times.exact else f"predicted from {counted(len(known), 'tuned shape')}"
+    shapes = [point.operator for point in known if best.kernel_id in point.kernels]
+    nearest = min(shapes, key=lambda shape: predict.distance(shape, operator))
+    away = predict.distance(nearest, operator)
+    if away > predict.FAR and able:
+        name = vendor or able[0]
+        reason = f"no tuned shape is near: {nearest.describe()} is {away:.1f} octaves away; {name} serves instead"
+        return Choice(operator, target, VENDOR, None, name, times.rivals.get(name), reason, considered)
+    if vendor is not None and _is_behind(best, operator, vendor, seconds, times.rivals[vendor]):
+        both = f"{seconds_text(times.rivals[vendor])} beside {seconds_text(seconds)} of ours"
+        reason = f"{vendor} is faster, {told}: {both}"
+        return Choice(operator, target, VENDOR, None, vendor, times.rivals[vendor], reason, considered)
+    reason = f"{seconds_text(seconds)}, {told}"
+    reason += "" if times.exact else f"; its kernel was tuned at {best.operator.describe()}"
+    reason += "" if vendor is None else f"; {vendor} takes {seconds_text(times.rivals[vendor])}"
+    return Choice(operator, target, EXACT if times.exact else NEIGHBOUR, best, None, seconds, reason, considered)
+
+
+@dataclass(frozen=True)
+class _TimesAt:
+    """Seconds at one shape: of entries by their names, and of baselines."""
+
+    exact: bool  # whether entries were timed there
+    ours: Mapping[str, float]
+    rivals: Mapping[str, float]
+
+
+def _times_at(
+    operator: Operator, serving: Sequence[Entry], known: Sequence[predict.Point], able: Sequence[str]
+) -> _TimesAt:
+    """As measured, where that was done; otherwise as predicted."""
     expected = predict.predict(operator, serving, known, model_of)
     measured = next((point for point in known if point.operator == operator), predict.Point(operator, {}, {}))
-    times = {entry.name: measured.kernels.get(entry.kernel_id) for entry in serving}
-    exact = any(value is not None for value in times.values())
-    if not exact:
-        times = {entry.name: expected.kernels[entry.kernel_id] for entry in serving}
-    raced = {name: value for name, value in times.items() if value is not None}
-    best = min((entry for entry in serving if entry.name in raced), key=lambda entry: raced[entry.name])
-    seconds = raced[best.name]
+    timed = {e.name: measured.kernels[e.kernel_id] for e in serving if e.kernel_id in measured.kernels}
     rivals = {name: value for name, value in {**expected.baselines, **measured.baselines}.items() if name in able}
-    vendor = min(rivals, key=lambda name: rivals[name], default=None)
-    considered += [Considered(e.name, raced.get(e.name, expected.kernels[e.kernel_id])) for e in serving]
-    considered += [Considered(name, value) for name, value in rivals.items()]
-    ordered = tuple(sorted(considered, key=lambda one: (one.seconds is None, one.seconds)))
-    told = "measured at this shape" if exact else f"predicted from {counted(len(known), 'tuned shape')}"
-    away = predict.distance(_nearest(best, operator), operator)
-    if away > predict.FAR and able:
-        reason = f"no tuned shape is near: {_nearest(best, operator).describe()} is {away:.1f} octaves away"
-        name = vendor or able[0]
-        return Choice(
-            operator, target, VENDOR, None, name, rivals.get(name), f"{reason}; {name} serves instead", ordered
-        )
-    if vendor is not None and _is_behind(best, operator, vendor, seconds, rivals[vendor]):
-        both = f"{seconds_text(rivals[vendor])} beside {seconds_text(seconds)} of ours"
-        reason = f"{vendor} is faster, {told}: {both}"
-        return Choice(operator, target, VENDOR, None, vendor, rivals[vendor], reason, ordered)
-    reason = f"{seconds_text(seconds)}, {told}"
-    if not exact:
-        reason += f"; its kernel was tuned at {_nearest(best, operator).describe()}"
-    if vendor is not None:
-        reason += f"; {vendor} takes {seconds_text(rivals[vendor])}"
-    return Choice(operator, target, EXACT if exact else NEIGHBOUR, best, None, seconds, reason, ordered)
+    predicted = {entry.name: expected.kernels[entry.kernel_id] for entry in serving}
+    return _TimesAt(bool(timed), timed or predicted, rivals)
 
 
 def model_of(entry: Entry, operator: Operator) -> float | None:
@@ -118,7 +127,10 @@ def model_of(entry: Entry, operator: Operator) -> float | None:
     family = generators.by_name(entry.family)
     if not isinstance(family, Modelled):
         return None
-    told = family.modelled_seconds(operator, entry.target, entry.config)
+    try:
+        told = family.modelled_seconds(operator, entry.target, entry.config)
+    except (ArithmeticError, KeyError, TypeError, ValueError):  # a config of somebody's that is none of the family's
+        return None
     return log(told) if told is not None and told > 0 else None
 
 
@@ -141,10 +153,6 @@ def _is_behind(entry: Entry, operator: Operator, vendor: str, ours: float, their
     return theirs < ours
 
 
-def _nearest(entry: Entry, operator: Operator) -> Operator:
-    return min((timed.operator for timed in entry.timed), key=lambda one: predict.distance(one, operator))
-
-
 def _foreign(entry: Entry, target: Target) -> str:
     if not entry.target.runs_on(target):
         return f"it is for {entry.target.describe()}"
@@ -163,18 +171,20 @@ def _without_ours(
     operator: Operator,
     target: Target,
     alike: Sequence[Entry],
-    considered: Sequence[Considered],
+    refused: Mapping[str, str],
     able: Sequence[str],
 ) -> Choice:
     if not alike:
         why = "the library has no kernel of this operator in any shape"
-    elif all(one.why_not is not None and one.why_not.startswith("it is for") for one in considered):
+    elif not any(entry.target.runs_on(target) for entry in alike):
         places = dict.fromkeys(entry.target.describe() for entry in alike)
         why = f"its kernels are for {', '.join(places)}, and this is {target.describe()}"
     else:
-        why = f"none of its kernels serves this shape; {considered[0].name}: {considered[0].why_not}"
+        name, reason = next(iter(refused.items()))
+        why = f"none of its kernels serves this shape; {name}: {reason}"
     if content.damaged:
         why += f" ({counted(len(content.damaged), 'damaged file')}: see deepgen library check)"
+    considered = tuple(Considered(name, None, reason) for name, reason in refused.items())
     if not able:
-        return Choice(operator, target, NONE, None, None, None, why, tuple(considered))
-    return Choice(operator, target, VENDOR, None, able[0], None, f"{why}; {able[0]} serves instead", tuple(considered))
+        return Choice(operator, target, NONE, None, None, None, why, considered)
+    return Choice(operator, target, VENDOR, None, able[0], None, f"{why}; {able[0]} serves instead", considered)

@@ -109,7 +109,7 @@ class Store:
         folder = self.folder / ENTRIES / name
         fresh = folder.with_name(f"{name}.new")
         shutil.rmtree(fresh, ignore_errors=True)
-        shutil.copytree(other.folder / ENTRIES / name, fresh)
+        shutil.copytree(other.folder / ENTRIES / name, fresh, ignore=_links)
         shutil.rmtree(folder, ignore_errors=True)
         fresh.replace(folder)
 
@@ -139,3 +139,8 @@ class Store:
         if entry.name != folder.name:
             raise BadInput(f"is the entry {entry.name}", where=str(folder), allowed="a folder of that name")
         return entry
+
+
+def _links(folder: str, names: list[str]) -> list[str]:
+    """What is not copied out of somebody's folder: a link may lead anywhere."""
+    return [name for name in names if (Path(folder) / name).is_symlink()]

@@ -91,8 +91,10 @@ class Library:
                     self._store.write(entry, stored.kernel, artifact)
                 else:
                     self._store.copy(name, other._store)
+            known = {times.name for times in self._content.times}
             for times in found.times:
-                self._store.write_times(times)
+                if times.name not in known:
+                    self._store.write_times(times)
         self.reload()
         return out
 
