@@ -1,0 +1,223 @@
+"""Which calls of torch go to which kernels: decided when a kind of call is first met, by times.
+
+A kind is what a kernel depends on: the shapes, strides, formats and devices of a call's tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from threading import Lock, get_ident
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from deepgen import targets
+from deepgen.operators import Operator
+from deepgen.runtime.calling import Loaded
+from deepgen.runtime.firing import Fire
+from deepgen.targets import Target
+from deepgen.torch.calls import KINDS, Asked, Reads
+from deepgen.torch.race import GAIN, race
+from deepgen.vocabulary import DeepgenError
+
+_MOST = 1000  # threads and streams that a route is ready for at a time
+
+
+class Choice(Protocol):
+    """What a library chose for an operator."""
+
+    @property
+    def seconds(self) -> float | None: ...
+
+    @property
+    def rivals(self) -> dict[str, float]: ...
+
+    def load(self) -> Loaded: ...
+
+
+class Library(Protocol):
+    """Where kernels come from."""
+
+    def choose(self, operator: Operator, target: Target) -> Choice | None: ...
+
+
+@dataclass(frozen=True)
+class Met:
+    """A kind of call that was met, for people: what it computes, who serves it, and why."""
+
+    operator: Operator
+    ours: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Won:
+    """A kernel that is faster than torch, by so many seconds a call."""
+
+    kernel: Loaded
+    gain: float
+    why: str
+
+
+class Route:
+    """A kernel for one kind of call. `gain`: the seconds that a call takes less than torch's."""
+
+    __slots__ = ("_align", "_dtype", "_fires", "_loaded", "_places", "_read", "_shape", "gain")
+
+    def __init__(self, asked: Asked, read: Reads, won: Won) -> None:
+        self._shape, self._dtype, self._places, self._read = asked.shape, asked.dtype, asked.places, read
+        self._loaded, self._align, self.gain = won.kernel, won.kernel.align, won.gain
+        self._fires: dict[tuple[int, int], Fire] = {}
+
+    def run(self, args: tuple[Any, ...], out: Any = None) -> Any:
+        """The result of a call, `out` where it is given; None where a tensor is not as the kernel needs it."""
+        first = args[self._places[0]]
+        stream = _stream(first)
+        fire = self._fires.get((get_ident(), stream))
+        if fire is None:
+            return self._meet(args, stream, out)
+        if out is None:
+            out = first.new_empty(self._shape, dtype=self._dtype)
+        elif not self._fits(out):
+            return None
+        at = (*(args[place].data_ptr() for place in self._places), out.data_ptr())
+        for address in at:
+            if address % self._align:
+                return None
+        fire(at, stream)
+        return out
+
+    def run_two(self, a: Any, b: Any, out: Any = None) -> Any:
+        """The same for two tensors of the result's format, without a loop."""
+        stream = _stream(a)
+        fire = self._fires.get((get_ident(), stream))
+        if fire is None:
+            return self._meet((a, b), stream, out)
+        if out is None:
+            out = a.new_empty(self._shape)
+        elif not self._fits(out):
+            return None
+        at = at_a, at_b, at_c = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        if (at_a | at_b | at_c) % self._align:
+            return None
+        fire(at, stream)
+        return out
+
+    def _fits(self, out: Any) -> bool:
+        return type(out) in PLAIN and out.shape == self._shape and out.dtype is self._dtype and out.is_contiguous()
+
+    def _meet(self, args: tuple[Any, ...], stream: int, out: Any) -> Any:
+        asked = self._read(*args)
+        if asked is None or any(tensor.data_ptr() % self._align for tensor in asked.tensors):
+            return None
+        result, fire = self._loaded.meet(*asked.tensors)
+        if fire is not None:
+            if len(self._fires) >= _MOST:
+                self._fires.clear()
+            self._fires[get_ident(), stream] = fire
+        result = result.view(self._shape)
+        return result if out is None else out.copy_(result)
+
+
+Table: TypeAlias = "dict[Any, Route | None]"
+
+
+class Router:
+    """The routes of one library."""
+
+    def __init__(self, library: Library, *, race: bool = True) -> None:
+        self._library, self._race = library, race
+        self._targets: dict[str, Target | None] = {}
+        self._winners: dict[Any, Won | None] = {}
+        self._lock = Lock()
+        self.met: list[Met] = []
+
+    def route(self, kind: str, args: tuple[Any, ...], torchs: Callable[..., Any]) -> Route | None:
+        """The kernel for calls like this one; None: torch is to serve them. `torchs` is torch's own function."""
+        read = KINDS[kind]
+        asked = read(*args)
+        if asked is None:
+            return None
+        with self._lock:
+            key = (asked.operator, str(asked.tensors[0].device), *(tensor.stride() for tensor in asked.tensors))
+            if key not in self._winners:
+                found = self._decide(asked, read, args, torchs)
+                self.met.append(Met(asked.operator, isinstance(found, Won), found if isinstance(found, str) else found.why))
+                self._winners[key] = found if isinstance(found, Won) else None
+            won = self._winners[key]
+        return None if won is None else Route(asked, read, won)
+
+    def _decide(self, asked: Asked, read: Reads, args: tuple[Any, ...], torchs: Callable[..., Any]) -> Won | str:
+        """The kernel, or why torch serves."""
+        device = asked.tensors[0].device
+        target = self._target(device)
+        if target is None or any(tensor.device != device for tensor in asked.tensors):
+            return f"deepgen has no target for {device}"
+        choice = self._library.choose(asked.operator, target)
+        if choice is None:
+            return "the library has no kernel for it"
+        theirs = min((choice.rivals[name] for name in ("torch", "torch-gpu") if name in choice.rivals), default=None)
+        gain = inf if theirs is None or choice.seconds is None else theirs - choice.seconds
+        if gain <= 0.0:
+            return "torch was as fast when it was tuned"
+        try:
+            kernel = choice.load()
+            if not self._race or _capturing(device):
+                return Won(kernel, gain, "by the times that the library has")
+            with _disable_current_modes():
+                real = _made_real(args)
+                route = Route(asked, read, Won(kernel, gain, ""))
+                if route.run(real) is None:
+                    return "its tensors are not aligned as the kernel needs them"
+                mine, other = race(lambda: route.run(real), lambda: torchs(*real), device)
+        except DeepgenError as error:
+            return f"the kernel cannot be called: {error}"
+        why = f"{mine * 1e6:.1f} us, torch {other * 1e6:.1f} us"
+        return Won(kernel, other - mine, why) if mine < GAIN * other else why
+
+    def _target(self, device: Any) -> Target | None:
+        """The target whose kernels run on a device; kernels are loaded on the first GPU only."""
+        name = str(device)
+        if name not in self._targets:
+            kind = {"cpu": "cpu", "cuda:0": "hip:native" if torch.version.hip else "cuda:native"}.get(name)
+            try:
+                self._targets[name] = None if kind is None else targets.resolve(kind)
+            except DeepgenError:
+                self._targets[name] = None
+        return self._targets[name]
+
+
+def _made_real(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Tensors with memory in place of a compiler's, which have none: kinds of calls are tried on them."""
+    return tuple(_real(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
+
+
+def _real(tensor: Any) -> Any:
+    if type(tensor) in PLAIN:
+        return tensor.detach()
+    # A generator of its own: what the caller draws at random stays as it was.
+    chance = torch.Generator(tensor.device).manual_seed(0)
+    wide = torch.randn(tensor.shape, generator=chance, device=tensor.device)
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(wide)
+
+
+def _capturing(device: Any) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _no_stream(tensor: Any) -> int:
+    return 0
+
+
+def _gpu_stream(tensor: Any) -> int:
+    device = tensor.get_device()
+    return 0 if device < 0 else int(torch._C._cuda_getCurrentRawStream(device))
+
+
+# Subclasses have their own meaning of every call.
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+_stream = _gpu_stream if hasattr(torch._C, "_cuda_getCurrentRawStream") else _no_stream
