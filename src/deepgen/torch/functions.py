@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import torch
+from torch import Tensor
 
 
 from deepgen.torch.ops import OPS, TORCHS
@@ -18,35 +20,43 @@ GRADIENT = 50e-6  # seconds that a call with gradients costs more, which torch c
 
 _NEW = object()
 
-_is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
-_is_autocast = torch.is_autocast_enabled
-_tracing = torch._C._get_tracing_state
+_is_autocast = torch._C._is_any_autocast_enabled
 
 LINEAR, SCALED_MM = TORCHS["linear"], TORCHS["scaled_mm"]
 
 
-def _unusual(device: int) -> bool:
-    """Whether a call means more than its tensors say: other formats under autocast, or a graph that is traced."""
-    return _is_autocast("cpu" if device < 0 else "cuda") or _tracing() is not None
+class _Weight:
+    """What is known of a parameter: its routes by what it is multiplied with."""
+
+    __slots__ = ("address", "itself", "routes", "stride")
+
+    def __init__(self, weight: Any, forget: Callable[[Any], None]) -> None:
+        self.itself, self.address, self.stride = ref(weight, forget), weight.data_ptr(), weight.stride()
+        self.routes: Table = {}
 
 
 def linear_of(router: Router) -> Callable[..., Any]:
-    table: Table = {}
+    """Parameters live long, so each is looked at once; `data` may still be given to it, and then it is another."""
+    weights: dict[int, _Weight] = {}
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-        if _is_compiling() or type(input) not in PLAIN or type(weight) not in PLAIN:
-            return LINEAR(input, weight, bias)
-        device = input.get_device()
-        key: Any = (
-            input.shape, input.stride(), input.dtype, device,
-            weight.shape, weight.stride(), weight.dtype, weight.get_device(),
-            None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.get_device(), type(bias)),
-        )  # fmt: skip
-        route = table.get(key, _NEW)
+        known = weights.get(id(weight))
+        if (
+            known is None
+            or known.itself() is not weight
+            or type(input) is not Tensor
+            or weight.data_ptr() != known.address
+            or weight.stride() != known.stride
+        ):
+            known = look(input, weight)
+            if known is None:
+                return LINEAR(input, weight, bias)
+        key = (input.shape, input.dtype, None if bias is None else bias.dtype)
+        route = known.routes.get(key, _NEW)
         if route is _NEW:
-            route = table[key] = _first(router, "linear", (input, weight, bias), LINEAR)
-        if route is None or _unusual(device):
+            route = known.routes[key] = _first(router, "linear", (input, weight, bias), LINEAR)
+        if route is None or _is_autocast() or not input.is_contiguous() or input.get_device() != route.device:
             return LINEAR(input, weight, bias)
         if _is_grad_enabled() and (
             input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
@@ -54,6 +64,14 @@ def linear_of(router: Router) -> Callable[..., Any]:
             return (OPS.linear if route.gain > GRADIENT else LINEAR)(input, weight, bias)
         out = route.run_two(input, weight) if bias is None else route.run((input, weight, bias))
         return LINEAR(input, weight, bias) if out is None else out
+
+    def look(input: Any, weight: Any) -> _Weight | None:
+        """None: not a plain call, or while a compiler traces."""
+        if type(input) is not Tensor or type(weight) not in PLAIN:
+            return None
+        number = id(weight)
+        made = weights[number] = _Weight(weight, lambda gone: weights.pop(number, None))
+        return made
 
     return linear
 
@@ -65,14 +83,13 @@ def product_of(router: Router, kind: str, torchs: Callable[..., Any]) -> Callabl
     own = getattr(OPS, kind)
 
     def product(a: Any, b: Any, *rest: Any, out: Any = None, **named: Any) -> Any:
-        if _is_compiling() or type(a) not in PLAIN or type(b) not in PLAIN or rest or named:
+        if type(a) not in PLAIN or type(b) not in PLAIN or rest or named:
             return torchs(a, b, *rest, out=out, **named)
-        device = a.get_device()
-        key = (a.shape, a.stride(), a.dtype, device, b.shape, b.stride(), b.dtype, b.get_device())
+        key = (a.shape, a.stride(), a.dtype, a.get_device(), b.shape, b.stride(), b.dtype, b.get_device())
         route: Any = table.get(key, _NEW)
         if route is _NEW:
             route = table[key] = _first(router, kind, (a, b), torchs)
-        if route is None or _unusual(device):
+        if route is None or _is_autocast():
             return torchs(a, b, out=out)
         if _is_grad_enabled() and (a.requires_grad or b.requires_grad):
             return own(a, b) if route.gain > GRADIENT and out is None else torchs(a, b, out=out)
@@ -87,7 +104,7 @@ def other_of(router: Router, kind: str, torchs: Callable[..., Any]) -> Callable[
     table: Table = {}
 
     def call(*args: Any, **named: Any) -> Any:
-        if _is_compiling() or (_is_grad_enabled() and _needs_grad(args)):
+        if _is_grad_enabled() and _needs_grad(args):
             return torchs(*args, **named)
         out = named.get("out")
         if len(named) > (out is not None):
@@ -99,7 +116,7 @@ def other_of(router: Router, kind: str, torchs: Callable[..., Any]) -> Callable[
             return torchs(*args, **named)
         if route is _NEW:
             route = table[key] = _first(router, kind, args, torchs)
-        if route is None or _unusual(args[0].get_device()):
+        if route is None or _is_autocast():
             return torchs(*args, **named)
         made = route.run(args, out)
         return torchs(*args, **named) if made is None else made
@@ -113,7 +130,7 @@ def scaled_mm_of(router: Router) -> Callable[..., Any]:
 
     def scaled_mm(a: Any, b: Any, scale_a: Any = None, scale_b: Any = None, *rest: Any, **named: Any) -> Any:
         plain = not rest and named.get("out_dtype") is torch.bfloat16 and {*named} <= {"out_dtype", "use_fast_accum"}
-        if _is_compiling() or not plain or type(a) not in PLAIN or type(b) not in PLAIN:
+        if not plain or type(a) not in PLAIN or type(b) not in PLAIN:
             return SCALED_MM(a, b, scale_a, scale_b, *rest, **named)
         fast = bool(named.get("use_fast_accum", False))
         key = (a.shape, a.stride(), a.dtype, a.get_device(), b.shape, b.stride(), b.dtype, scale_a.shape,

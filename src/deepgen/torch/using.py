@@ -27,7 +27,9 @@ _PLACES: Mapping[str, tuple[tuple[Any, str], ...]] = {
     "rms_norm": ((F, "rms_norm"), (torch, "rms_norm")),
     "scaled_mm": ((torch, "_scaled_mm"),),
 }
+# What makes graphs of Python code. Its tracer of old takes real tensors, and must find torch's own functions.
 _COMPILERS = ((torch, "compile"), (torch.export, "export"))
+_TRACER = (torch.jit, "trace")
 
 
 class Use:
@@ -61,10 +63,9 @@ class Use:
             for owner, name in places:
                 self._before.append((owner, name, vars(owner).get(name)))
                 setattr(owner, name, self._functions[kind])
-        if self._leave is None:
-            for owner, name in _COMPILERS:
-                self._before.append((owner, name, vars(owner)[name]))
-                setattr(owner, name, self._compiling(vars(owner)[name]))
+        for owner, name in (_TRACER, *(_COMPILERS if self._leave is None else ())):
+            self._before.append((owner, name, vars(owner)[name]))
+            setattr(owner, name, self._aside(vars(owner)[name], compiles=owner is not torch.jit))
 
     def _put_back(self) -> None:
         for owner, name, before in reversed(self._before):
@@ -76,20 +77,26 @@ class Use:
 
     def _with_compiler(self) -> None:
         inductor.load()
+        for function in self._functions.values():
+            torch.compiler.allow_in_graph(function)  # traced with tensors that have no memory, it calls torch's own
         self._leave = inductor.enter(self._router)
 
-    def _compiling(self, compiler: Callable[..., Any]) -> Callable[..., Any]:
-        """torch.compile, which imports its compiler when it is first called."""
+    def _aside(self, function: Callable[..., Any], *, compiles: bool) -> Callable[..., Any]:
+        """A function before which ours are put aside: the compiler is imported then, or the tracer runs."""
 
-        @wraps(compiler)
-        def compiling(*args: Any, **named: Any) -> Any:
-            if self._leave is None:
-                self._put_back()
-                self._with_compiler()
+        @wraps(function)
+        def call(*args: Any, **named: Any) -> Any:
+            self._put_back()
+            try:
+                if not compiles:
+                    return function(*args, **named)
+                if self._leave is None:
+                    self._with_compiler()
+            finally:
                 self._put()
-            return compiler(*args, **named)
+            return function(*args, **named)
 
-        return compiling
+        return call
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
