@@ -62,8 +62,11 @@ class Choice:
         return self.loading(self)
 
 
-def choose(content: Content, operator: Operator, target: Target) -> Choice:
-    """The fastest, as measured at this shape or predicted from those that were tuned."""
+def choose(content: Content, operator: Operator, target: Target, among: Sequence[str] | None = None) -> Choice:
+    """The fastest, as measured at this shape or predicted from those that were tuned.
+
+    `among`: the baselines that may serve instead; None: all that can run.
+    """
     alike = [entry for entry in content.entries.values() if any(is_resized(t.operator, operator) for t in entry.timed)]
     here = [entry for entry in alike if entry.target.runs_on(target)]
     here = _like_conditions(here, target)
@@ -73,7 +76,7 @@ def choose(content: Content, operator: Operator, target: Target) -> Choice:
         words = entry.serves(operator)
         serving += [entry] if words is None else []
         considered += [] if words is None else [Considered(entry.name, None, f"it requires: {words}")]
-    able = baselines.find(operator, target)
+    able = [name for name in baselines.find(operator, target) if among is None or name in among]
     if not serving:
         return _without_ours(content, operator, target, alike, considered, able)
     known = predict.points(here, content.times)

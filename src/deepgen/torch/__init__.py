@@ -15,8 +15,9 @@ except ImportError as _error:
     raise Missing("torch", blocks="deepgen.torch cannot be used", remedy=install_extra("torch")) from _error
 
 from deepgen.torch.ops import OPS
+from deepgen.torch.recording import record
 from deepgen.torch.using import Use, patch, use
 
 linear, mm, bmm, matmul, addmm = OPS.linear, OPS.mm, OPS.bmm, OPS.matmul, OPS.addmm
 
-__all__ = ["Use", "addmm", "bmm", "linear", "matmul", "mm", "patch", "use"]
+__all__ = ["Use", "addmm", "bmm", "linear", "matmul", "mm", "patch", "record", "use"]

@@ -12,7 +12,6 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-
 from deepgen.torch.ops import OPS, TORCHS
 from deepgen.torch.routes import PLAIN, Route, Router, Table
 
@@ -31,8 +30,9 @@ class _Weight:
 
     __slots__ = ("address", "itself", "routes", "stride")
 
-    def __init__(self, weight: Any, forget: Callable[[Any], None]) -> None:
-        self.itself, self.address, self.stride = ref(weight, forget), weight.data_ptr(), weight.stride()
+    def __init__(self, weight: Any, forget: Callable[[Any], object]) -> None:
+        self.itself: Any = ref(weight, forget)
+        self.address, self.stride = weight.data_ptr(), weight.stride()
         self.routes: Table = {}
 
 
@@ -53,7 +53,7 @@ def linear_of(router: Router) -> Callable[..., Any]:
             if known is None:
                 return LINEAR(input, weight, bias)
         key = (input.shape, input.dtype, None if bias is None else bias.dtype)
-        route = known.routes.get(key, _NEW)
+        route: Any = known.routes.get(key, _NEW)
         if route is _NEW:
             route = known.routes[key] = _first(router, "linear", (input, weight, bias), LINEAR)
         if route is None or _is_autocast() or not input.is_contiguous() or input.get_device() != route.device:
@@ -154,10 +154,7 @@ def _first(router: Router, kind: str, args: tuple[Any, ...], torchs: Callable[..
     """The route of a kind of call that is met for the first time."""
     if not all(type(arg) in PLAIN for arg in args if isinstance(arg, torch.Tensor)):
         return None
-    try:
-        return router.route(kind, args, torchs)
-    except RuntimeError:  # a tensor without memory of its own, as those that vmap maps over
-        return None
+    return router.route(kind, args, torchs)
 
 
 def _needs_grad(args: tuple[Any, ...]) -> bool:

@@ -83,13 +83,11 @@ def _linear_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
 def _product_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     """Rows by a matrix, or as many matrices by as many others."""
     a, b = ctx.saved_tensors
+    needed = ctx.needs_input_grad
     if b.dim() == 2:
         rows, left = grad.reshape(-1, grad.shape[-1]), a.reshape(-1, a.shape[-1])
-        to_a, to_b = lambda: OPS.mm(rows, b.t()).view(a.shape), lambda: OPS.mm(left.t(), rows)
-    else:
-        to_a, to_b = lambda: OPS.matmul(grad, b.mT), lambda: OPS.matmul(a.mT, grad)
-    needed = ctx.needs_input_grad
-    return to_a() if needed[0] else None, to_b() if needed[1] else None
+        return OPS.mm(rows, b.t()).view(a.shape) if needed[0] else None, OPS.mm(left.t(), rows) if needed[1] else None
+    return OPS.matmul(grad, b.mT) if needed[0] else None, OPS.matmul(a.mT, grad) if needed[1] else None
 
 
 def _addmm_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:

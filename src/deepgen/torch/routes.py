@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from threading import Lock, get_ident
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from deepgen import targets
+from deepgen.libraries import Library
 from deepgen.operators import Operator
 from deepgen.runtime.calling import Loaded
 from deepgen.runtime.firing import Fire
@@ -23,25 +24,8 @@ from deepgen.torch.calls import KINDS, Asked, Reads
 from deepgen.torch.race import GAIN, race
 from deepgen.vocabulary import DeepgenError
 
+TORCH = ("torch", "torch-gpu")  # its names as a baseline
 _MOST = 1000  # threads and streams that a route is ready for at a time
-
-
-class Choice(Protocol):
-    """What a library chose for an operator."""
-
-    @property
-    def seconds(self) -> float | None: ...
-
-    @property
-    def rivals(self) -> dict[str, float]: ...
-
-    def load(self) -> Loaded: ...
-
-
-class Library(Protocol):
-    """Where kernels come from."""
-
-    def choose(self, operator: Operator, target: Target) -> Choice | None: ...
 
 
 @dataclass(frozen=True)
@@ -79,13 +63,16 @@ class Route:
         first = args[self._places[0]]
         stream = _stream(first.get_device()) if self._on_gpu else 0
         fire = self._fires.get((get_ident(), stream))
-        if fire is None:
-            return self._meet(args, stream, out)
-        if out is None:
-            out = first.new_empty(*self._shape, dtype=self._dtype)
-        elif not self._fits(out):
+        try:
+            if fire is None:
+                return self._meet(args, stream, out)
+            if out is None:
+                out = first.new_empty(*self._shape, dtype=self._dtype)
+            elif not self._fits(out):
+                return None
+            at = (*(args[place].data_ptr() for place in self._places), out.data_ptr())
+        except RuntimeError:  # a tensor without memory of its own, as those that vmap maps over
             return None
-        at = (*(args[place].data_ptr() for place in self._places), out.data_ptr())
         for address in at:
             if address % self._align:
                 return None
@@ -96,13 +83,16 @@ class Route:
         """The same for two tensors of the result's format, without a loop."""
         stream = _stream(a.get_device()) if self._on_gpu else 0
         fire = self._fires.get((get_ident(), stream))
-        if fire is None:
-            return self._meet((a, b), stream, out)
-        if out is None:
-            out = a.new_empty(*self._shape)  # sizes one by one: a tuple of them takes two thirds longer
-        elif not self._fits(out):
+        try:
+            if fire is None:
+                return self._meet((a, b), stream, out)
+            if out is None:
+                out = a.new_empty(*self._shape)  # sizes one by one: a tuple of them takes two thirds longer
+            elif not self._fits(out):
+                return None
+            at = at_a, at_b, at_c = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        except RuntimeError:
             return None
-        at = at_a, at_b, at_c = a.data_ptr(), b.data_ptr(), out.data_ptr()
         if (at_a | at_b | at_c) % self._align:
             return None
         fire(at, stream)
@@ -147,8 +137,9 @@ class Router:
             key = (asked.operator, str(asked.tensors[0].device), *(tensor.stride() for tensor in asked.tensors))
             if key not in self._winners:
                 found = self._decide(asked, read, args, torchs)
-                self.met.append(Met(asked.operator, isinstance(found, Won), found if isinstance(found, str) else found.why))
                 self._winners[key] = found if isinstance(found, Won) else None
+                why = found.why if isinstance(found, Won) else found
+                self.met.append(Met(asked.operator, isinstance(found, Won), why))
             won = self._winners[key]
         return None if won is None else Route(asked, read, won)
 
@@ -158,15 +149,15 @@ class Router:
         target = self._target(device)
         if target is None or any(tensor.device != device for tensor in asked.tensors):
             return f"deepgen has no target for {device}"
-        choice = self._library.choose(asked.operator, target)
-        if choice is None:
-            return "the library has no kernel for it"
-        theirs = min((choice.rivals[name] for name in ("torch", "torch-gpu") if name in choice.rivals), default=None)
-        gain = inf if theirs is None or choice.seconds is None else theirs - choice.seconds
-        if gain <= 0.0:
-            return "torch was as fast when it was tuned"
+        choice = self._library.choose(asked.operator, target, TORCH)
+        if choice.entry is None:
+            return choice.reason
+        theirs = [one.seconds for one in choice.considered if one.name in TORCH and one.seconds is not None]
+        gain = min(theirs) - choice.seconds if theirs and choice.seconds is not None else inf
         try:
             kernel = choice.load()
+            if not isinstance(kernel, Loaded):
+                return choice.reason
             if not self._race or _capturing(device):
                 return Won(kernel, gain, "by the times that the library has")
             with _disable_current_modes():
@@ -208,7 +199,7 @@ def _real(tensor: Any) -> Any:
 
 
 def _capturing(device: Any) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
 
 
 # Subclasses have their own meaning of every call.

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from deepgen.libraries import Library
 from deepgen.torch import functions, inductor
 from deepgen.torch.ops import IN_USE, TORCHS
-from deepgen.torch.routes import Library, Met, Router
+from deepgen.torch.routes import Met, Router
 from deepgen.vocabulary import BadInput
 
 # Where each function stands that a model may call.

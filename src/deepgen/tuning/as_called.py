@@ -120,7 +120,7 @@ def _device_clock(call: Callable[[], object], count: int) -> float:
     """Timed by events around the calls, on the stream that torch uses too."""
     import torch
 
-    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     before.record()
     for _ in range(count):
