@@ -31,7 +31,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "mm": (lambda: torch.mm(random(20, 24), random(24, 16)), "gemm f32 nn 20x16x24"),
     "mm of a transposed matrix": (lambda: torch.mm(random(24, 20).t(), random(16, 24).t()), "gemm f32 tt 20x16x24"),
     "the operator @": (lambda: random(3, 5, 24) @ random(24, 16), "gemm f32 nn 15x16x24"),
-    "matmul of batches": (lambda: torch.matmul(random(2, 3, 5, 24), random(2, 3, 24, 8)), "gemm f32 nn batch 6 of 5x8x24"),
+    "matmul of batches": (lambda: random(2, 3, 5, 24) @ random(2, 3, 24, 8), "gemm f32 nn batch 6 of 5x8x24"),
     "bmm": (lambda: torch.bmm(random(4, 5, 24), random(4, 8, 24).mT), "gemm f32 nt batch 4 of 5x8x24"),
     "addmm": (lambda: torch.addmm(random(16), random(20, 24), random(24, 16)), "gemm f32 nn 20x16x24 bias"),
     "softmax": (lambda: F.softmax(random(2, 4, 40), dim=-1), "softmax f32 rows=8 cols=40"),
@@ -53,6 +53,11 @@ def test_a_call_gives_what_torch_gives_and_a_kernel_serves_it(name: str) -> None
     torch.testing.assert_close(again, want)
 
 
+def _autocast() -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        return F.linear(random(4, 8), random(6, 8))
+
+
 UNSERVED: dict[str, Callable[[], Any]] = {
     "rows that are not contiguous": lambda: random(20, 48)[:, ::2] @ random(24, 16),
     "a broadcast batch": lambda: torch.matmul(random(3, 5, 24), random(1, 24, 8)),
@@ -62,14 +67,9 @@ UNSERVED: dict[str, Callable[[], Any]] = {
     "softmax of columns": lambda: torch.softmax(random(4, 5), 0),
     "softmax in another format": lambda: torch.softmax(random(4, 5), 1, dtype=torch.float64),
     "beta": lambda: torch.addmm(random(8), random(4, 5), random(5, 8), beta=2.0),
-    "autocast": lambda: _autocast(),
+    "autocast": _autocast,
     "vmap": lambda: torch.vmap(torch.mm)(random(3, 4, 5), random(3, 5, 6)),
 }  # fmt: skip
-
-
-def _autocast() -> Any:
-    with torch.autocast("cpu", torch.bfloat16):
-        return F.linear(random(4, 8), random(6, 8))
 
 
 @pytest.mark.parametrize("name", UNSERVED)
