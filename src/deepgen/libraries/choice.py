@@ -76,7 +76,8 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
         words = entry.serves(operator)
         serving += [entry] if words is None else []
         considered += [] if words is None else [Considered(entry.name, None, f"it requires: {words}")]
-    able = [name for name in baselines.find(operator, target) if among is None or name in among]
+    able = baselines.find(operator, target)
+    able = baselines.raced(able) if among is None else [name for name in able if name in among]
     if not serving:
         return _without_ours(content, operator, target, alike, considered, able)
     known = predict.points(here, content.times)
