@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -152,3 +153,41 @@ def test_the_compiler_sees_operators_in_traced_tensors() -> None:
         a, b = torch.empty(20, 24), torch.empty(16, 24)
         assert calls.mm(a, b.t()).operator == gemm(20, 16, 24, layout="nt")  # type: ignore[union-attr]
         assert calls.softmax_of(a, 1).operator == softmax(20, 24)  # type: ignore[union-attr]
+
+
+def test_a_kernel_with_memory_of_its_own_has_some_for_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a graph is captured nothing can be allocated, and its stream is new: torch's GPU is stood in for."""
+    from contextlib import nullcontext
+
+    from deepgen.torch.calls import KINDS, mm
+
+    fired: list[tuple[str, int]] = []
+    state = SimpleNamespace(stream=1, capturing=False)
+
+    class Kernel:
+        align, by_stream = 1, True
+        bound = 0
+
+        def meet(self, *tensors: Any) -> Any:
+            assert not state.capturing, "it would allocate"
+            self.bound += 1
+            name = f"binding {self.bound}"
+            return torch.zeros(4, 6), lambda at, stream: fired.append((name, stream))
+
+    monkeypatch.setattr(routes, "_stream", lambda device: state.stream)
+    monkeypatch.setattr(routes, "_capturing", lambda device: state.capturing)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    a, b = random(4, 5), random(5, 6)
+    asked = mm(a, b)
+    assert asked is not None
+    route = routes.Route(asked, KINDS["mm"], routes.Won(Kernel(), 1.0, ""))  # type: ignore[arg-type]
+    route._on_gpu = True
+    state.capturing = True
+    assert route.run_two(a, b) is None, "nothing was kept yet: torch serves"
+    state.capturing = False
+    route.run_two(a, b)
+    route.run_two(a, b)
+    state.capturing, state.stream = True, 7
+    assert route.run_two(a, b) is not None
+    assert fired == [("binding 2", 1), ("binding 1", 7)]

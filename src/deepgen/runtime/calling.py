@@ -78,6 +78,11 @@ class Loaded:
         return self._arguments.result(arrays), ready.fire
 
     @property
+    def by_stream(self) -> bool:
+        """Whether each stream needs memory of its own, which the first call on it takes."""
+        return self._device.by_stream
+
+    @property
     def align(self) -> int:
         """Bytes that every address is a multiple of."""
         return max(self._aligned.values())

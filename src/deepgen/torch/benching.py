@@ -59,7 +59,7 @@ class Bench:
                     "interval": [row.faster.low, row.faster.high],
                     "than": row.than,
                     "difference": row.difference,
-                    "samples": list(row.samples),
+                    "rounds": len(row.samples),
                 }
                 for row in self.rows
             ],

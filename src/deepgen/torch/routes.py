@@ -49,7 +49,19 @@ class Won:
 class Route:
     """A kernel for one kind of call. `gain`: the seconds that a call takes less than torch's."""
 
-    __slots__ = ("_align", "_dtype", "_fires", "_loaded", "_on_gpu", "_places", "_read", "_shape", "device", "gain")
+    __slots__ = (
+        "_align",
+        "_dtype",
+        "_fires",
+        "_for_graphs",
+        "_loaded",
+        "_on_gpu",
+        "_places",
+        "_read",
+        "_shape",
+        "device",
+        "gain",
+    )
 
     def __init__(self, asked: Asked, read: Reads, won: Won) -> None:
         self._shape, self._dtype, self._places, self._read = asked.shape, asked.dtype, asked.places, read
@@ -57,6 +69,7 @@ class Route:
         self.device = asked.tensors[0].get_device()
         self._on_gpu = self.device >= 0
         self._fires: dict[tuple[int, int], Fire] = {}
+        self._for_graphs: Fire | None = None
 
     def run(self, args: tuple[Any, ...], out: Any = None) -> Any:
         """The result of a call, `out` where it is given; None where a tensor is not as the kernel needs it."""
@@ -64,15 +77,16 @@ class Route:
         stream = _stream(first.get_device()) if self._on_gpu else 0
         fire = self._fires.get((get_ident(), stream))
         try:
-            if fire is None:
-                return self._meet(args, stream, out)
-            if out is None:
-                out = first.new_empty(*self._shape, dtype=self._dtype)
-            elif not self._fits(out):
-                return None
-            at = (*(args[place].data_ptr() for place in self._places), out.data_ptr())
+            return self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
         except RuntimeError:  # a tensor without memory of its own, as those that vmap maps over
             return None
+
+    def _fired(self, fire: Fire, args: tuple[Any, ...], stream: int, out: Any) -> Any:
+        if out is None:
+            out = args[self._places[0]].new_empty(*self._shape, dtype=self._dtype)
+        elif not self._fits(out):
+            return None
+        at = (*(args[place].data_ptr() for place in self._places), out.data_ptr())
         for address in at:
             if address % self._align:
                 return None
@@ -102,9 +116,19 @@ class Route:
         return type(out) in PLAIN and out.shape == self._shape and out.dtype is self._dtype and out.is_contiguous()
 
     def _meet(self, args: tuple[Any, ...], stream: int, out: Any) -> Any:
+        """The first call on a thread and stream. No memory can be taken while a graph is captured, and each capture has
+        a stream of its own: a kernel that needs memory keeps some for captures. Graphs share it, so two of them must
+        not be replayed at the same time.
+        """
         asked = self._read(*args)
         if asked is None or any(tensor.data_ptr() % self._align for tensor in asked.tensors):
             return None
+        if self._on_gpu and self._loaded.by_stream:
+            if _capturing(asked.tensors[0].device):
+                return None if self._for_graphs is None else self._fired(self._for_graphs, args, stream, out)
+            if self._for_graphs is None:
+                with torch.cuda.stream(torch.cuda.Stream()):
+                    _, self._for_graphs = self._loaded.meet(*asked.tensors)
         result, fire = self._loaded.meet(*asked.tensors)
         if fire is not None:
             if len(self._fires) >= _MOST:
