@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 
 from stand_in import Everything  # noqa: E402
 
-import deepgen as dg  # noqa: E402
 import deepgen.torch as dt  # noqa: E402
 from deepgen.cli.main import main  # noqa: E402
 from deepgen.torch import benching  # noqa: E402
@@ -51,32 +50,23 @@ def test_a_recording_is_read_after_its_end() -> None:
         work.save("work.json")
 
 
-def test_a_model_from_a_recording_to_its_speed(
+def test_what_cannot_be_timed_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("model.py").write_text(
-        "import torch\n\ndef make():\n    torch.manual_seed(1)\n"
-        "    return torch.nn.Linear(64, 48, bias=False), torch.randn(20, 64)\n"
-    )
-    with torch.no_grad(), dt.record() as work:
-        torch.nn.Linear(64, 48, bias=False)(torch.randn(20, 64))
-    work.save("work.json")
-    assert main(["tune", "work.json", "--trials", "2", "--baseline", "numpy", "--library", "lib"]) == 0
-    with torch.no_grad(), dt.use(dg.library("lib"), race=False) as used:
-        torch.nn.Linear(64, 48, bias=False)(torch.randn(20, 64))
-    assert [met.ours for met in used.met] == [True]
-    capsys.readouterr()
-    assert main(["bench", "model.py:make", "--library", "lib", "--rounds", "2", "--no-compile"]) == 0
-    told = capsys.readouterr().out
-    assert "eager + deepgen" in told and "gemm f32 nt 20x48x64" in told
-    for wrong, words in (("model.py", "FILE:FUNCTION"), ("model.py:other", "no function"), ("no.py:make", "no file")):
-        assert main(["bench", wrong, "--library", "lib"]) == 2
+    Path("model.py").write_text("def make():\n    return print\n")
+    cases = {
+        "model.py": "FILE:FUNCTION",
+        "model.py:other": "no function",
+        "no.py:make": "no file",
+        "model.py:make": "fill it first",
+    }
+    for given, words in cases.items():
+        assert main(["bench", given, "--library", "empty"]) == 2
         assert words in capsys.readouterr().err
-    assert main(["bench", "model.py:make", "--library", "empty"]) == 2
 
 
-def test_a_wrong_kernel_shows_in_the_difference() -> None:
+def test_outputs_are_compared_with_eager_torchs() -> None:
     def make() -> Any:
         weight = torch.ones(8, 8)
         return lambda: torch.nn.functional.linear(torch.ones(4, 8), weight)
