@@ -23,7 +23,7 @@ ORDER = (
     ("view", "analysis", "libraries"),
     ("report",),
     ("api", "cluster", "extend"),
-    ("compat", "triton"),
+    ("compat", "torch", "triton"),
     ("cli",),
     ("__main__",),
 )

@@ -21,7 +21,10 @@ OTHERS = (
     "operators/conv2d.py", "operators/conv2d_answers.py", "generators/templates/c_conv2d",
     "generators/templates/simt_conv2d", "operators/named", "cli/heron_file.py",
 )  # fmt: skip
-LIBRARIES = ("cublaslt.py", "cublaslt_api.py", "numpy_blas.py", "torch_cpu.py", "torch_gpu.py")
+LIBRARIES = (
+    "cblas.py", "cublaslt.py", "cublaslt_api.py", "numpy_blas.py", "onednn.py", "rocm.py", "torch_compile.py",
+    "torch_cpu.py", "torch_gpu.py", "triton_kernel.py", "triton_matmul.py",
+)  # fmt: skip
 ROOMS = (
     "operators/gemm.py",
     "operators/gemm_answers.py",
@@ -34,6 +37,7 @@ ROOMS = (
     "generators/older",  # the older tool's files are about nothing else
     *(f"generators/templates/{name}" for name in FAMILIES),
     *(f"baselines/{name}" for name in LIBRARIES),
+    "torch/calls.py",  # which operator a call of torch's is
     *OTHERS,
 )
 # What else has such a name, and where GEMM is handed to users and registered.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,8 +13,9 @@ import pytest
 
 from deepgen import baselines, targets
 from deepgen.measure import Contender, Task, open_runner
-from deepgen.operators import Array, Gemm, gemm
+from deepgen.operators import Array, Gemm, Operator, conv2d, gemm, softmax
 from deepgen.operators.compare import compare
+from deepgen.tuning.finals import asked_for
 from deepgen.vocabulary import BadInput, Verdict
 
 X86 = targets.resolve("cpu")
@@ -27,8 +31,11 @@ OPERATORS = [
 ]
 
 
+COMPILED = "torch-compile"  # takes seconds for each operator
+
+
 def names(operator: Gemm) -> list[str]:
-    return baselines.find(operator, X86)
+    return [name for name in baselines.find(operator, X86) if name != COMPILED]
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda o: o.describe().replace(" ", "-"))
@@ -45,6 +52,66 @@ def test_each_baseline_gives_the_reference_wherever_it_says_it_can_run(operator:
         assert found.error <= (1.0 if operator.activation == "none" else 3.0), f"{name}: {found}"
         for given, array in inputs.items():
             assert given == "C" or np.array_equal(tensors[given], array), f"{name} changed {given}"
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_what_torch_compiles_gives_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uncompiled: that takes half a minute here."""
+    monkeypatch.setattr("torch.compile", lambda function, **_: function)
+    operator = gemm(16, 32, 24, layout="nt", bias=True, activation="relu")
+    inputs = operator.inputs(seed=3)
+    tensors: dict[str, Array] = {**inputs, "C": np.full((16, 32), 3, np.float32)}
+    assert baselines.by_name(COMPILED).missing(operator, X86) is None
+    baselines.by_name(COMPILED).prepare(operator, tensors, 1)()
+    [output] = [t for t in operator.tensors() if t.name == "C"]
+    found = compare(tensors["C"], operator.reference(inputs)["C"], output.dtype, operator.tolerance("C"))
+    assert found.error <= 3.0
+
+
+def test_softmax_is_compared_with_torch() -> None:
+    operator = softmax(5, 40)
+    assert ("torch" in baselines.find(operator, X86)) is (find_spec("torch") is not None)
+    if find_spec("torch"):
+        inputs = operator.inputs(seed=3)
+        tensors = {**inputs, "y": np.zeros((5, 40), np.float32)}
+        baselines.by_name("torch").prepare(operator, tensors, 1)()
+        np.testing.assert_allclose(tensors["y"], operator.reference(inputs)["y"].values, rtol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90a", "hip:gfx942", "sim"])
+@pytest.mark.parametrize(
+    "operator", [gemm(64, 64, 64), softmax(8, 8), conv2d(1, 8, 8, 8, 8, 3, layout="nchw")], ids=lambda o: o.name
+)
+def test_each_says_why_it_cannot_run_somewhere(operator: Operator, target: str) -> None:
+    """In words, and without importing what it needs."""
+    for name in baselines.BASELINES.own:
+        why = baselines.by_name(name).missing(operator, targets.resolve(target))
+        assert why is None or (isinstance(why, str) and " " in why), name
+
+
+def test_some_take_part_by_name_only() -> None:
+    operator = gemm(64, 64, 64, layout="nt")
+    able = baselines.find(operator, X86)
+    assert not {"openblas", "onednn", COMPILED} & {*baselines.raced(able)}
+    assert asked_for(["openblas", "cublaslt"], able) == (["openblas"] if "openblas" in able else [])
+    assert "numpy" in asked_for(True, able)
+
+
+@pytest.mark.skipif(find_spec("triton") is None or find_spec("torch") is None, reason="needs triton and torch")
+def test_the_product_in_triton_gives_the_reference(tmp_path: Path) -> None:
+    """By Triton's interpreter, which is switched on when Triton is imported."""
+    script = tmp_path / "interpreted.py"
+    script.write_text(
+        "import torch\n"
+        "from deepgen.baselines import triton_kernel as t\n"
+        "a, b, c = torch.randn(40, 70), torch.randn(24, 70).mT, torch.empty(40, 24)\n"
+        "m, k, n = 40, 70, 24\n"
+        "t.product[(6,)](a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0), 16, 16, 32, 2)\n"
+        "torch.testing.assert_close(c, a @ b, rtol=1e-4, atol=1e-4)\n"
+    )
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    ran = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_numpy_is_always_there_for_a_plain_product() -> None:
@@ -67,7 +134,7 @@ def test_why_one_cannot_run_is_said(operator: Gemm, words: str) -> None:
 
 def test_an_unknown_name_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(BadInput, match="numpy, torch"):
-        baselines.by_name("mkl")
+        baselines.by_name("eigen")
 
 
 def test_baselines_race_in_the_worker_on_read_only_inputs(tmp_path: Path) -> None:

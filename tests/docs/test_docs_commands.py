@@ -58,6 +58,8 @@ def preloaded_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 def test_commands_of_a_page(page: Path, tmp_path: Path, preloaded_command: Path) -> None:
     if page.name == "riscv.md":
         needs.qemu()
+    if page.name == "torch.md":
+        pytest.importorskip("torch")
     # The commands of this very environment come first.
     path = os.pathsep.join(map(str, (preloaded_command, Path(sys.executable).parent, os.environ["PATH"])))
     for block in blocks(page):

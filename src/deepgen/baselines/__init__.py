@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from deepgen.baselines.base import Baseline, Choosing
 from deepgen.operators import Operator
@@ -18,6 +18,14 @@ BASELINES: Registry[Callable[[], Baseline]] = Registry(
         "torch": "deepgen.baselines.torch_cpu:TorchCpu",
         "torch-gpu": "deepgen.baselines.torch_gpu:TorchGpu",
         "cublaslt": "deepgen.baselines.cublaslt:CublasLt",
+        "cudnn": "deepgen.baselines.cudnn:Cudnn",
+        "rocblas": "deepgen.baselines.rocm:RocBlas",
+        "hipblaslt": "deepgen.baselines.rocm:HipBlasLt",
+        "mkl": "deepgen.baselines.cblas:Mkl",
+        "openblas": "deepgen.baselines.cblas:OpenBlas",
+        "onednn": "deepgen.baselines.onednn:OneDnn",
+        "torch-compile": "deepgen.baselines.torch_compile:TorchCompile",
+        "triton": "deepgen.baselines.triton_matmul:TritonMatmul",
     },
 )
 
@@ -31,6 +39,12 @@ def find(operator: Operator, target: Target, own: Own | None = None) -> list[str
     return [one.name for one in made if one.missing(operator, target) is None]
 
 
+def raced(names: Sequence[str]) -> list[str]:
+    """Those that take part without being asked for by name: not what takes long to start or repeats another."""
+    known = {name: BASELINES.get(name) for name in names if name in BASELINES}
+    return [name for name in names if not getattr(known.get(name), "on_request", False)]
+
+
 def by_name(name: str, own: Own | None = None) -> Baseline:
     if own and name in own:
         found: Baseline = own[name].load()()
@@ -38,4 +52,4 @@ def by_name(name: str, own: Own | None = None) -> Baseline:
     return BASELINES.get(name)()
 
 
-__all__ = ["BASELINES", "Baseline", "Choosing", "by_name", "find"]
+__all__ = ["BASELINES", "Baseline", "Choosing", "by_name", "find", "raced"]

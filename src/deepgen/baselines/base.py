@@ -12,7 +12,10 @@ Timer: TypeAlias = "Callable[[Callable[[], None]], float]"  # the seconds of one
 
 
 class Baseline(Protocol):
-    """A vendor's or peer's implementation. It is verified and timed like any kernel."""
+    """A vendor's or peer's implementation. It is verified and timed like any kernel.
+
+    One with an attribute `on_request` that is true takes part only where it is asked for by name.
+    """
 
     @property
     def name(self) -> str: ...

@@ -7,7 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from deepgen.operators import Array, Gemm, Operator
+from deepgen.operators import Array, Gemm, Operator, Softmax
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Missing
 
@@ -15,8 +15,23 @@ _DTYPES = ("f64", "f32", "f16", "bf16")
 _INTEGERS = ("i8", "u8")
 
 
+def imported(threads: int | None = None) -> Any:
+    """torch, with that many threads and without gradients."""
+    try:
+        import torch
+    except ImportError as error:
+        raise Missing("torch", blocks="its baseline cannot run", remedy="pip install torch") from error
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    return torch
+
+
 class TorchCpu:
-    """The quickest call that torch has for a product, into the given output."""
+    """The quickest call that torch has for a product or a softmax, into the given output.
+
+    Its normalisations and convolutions have no such form: a copy of their results would be timed with them.
+    """
 
     name = "torch"
 
@@ -28,17 +43,15 @@ class TorchCpu:
         return unfit(operator)
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
+        torch = imported(threads)
+        if isinstance(operator, Softmax):
+            x, y = (shared_array(torch, tensors[name], operator.dtype) for name in ("x", "y"))
+            return partial(torch.softmax, x, 1, out=y)
         if not isinstance(operator, Gemm):
             raise BadInput(f"torch has no {operator.name} here")
-        try:
-            import torch
-        except ImportError as error:
-            raise Missing("torch", blocks="its baseline cannot run", remedy="pip install torch") from error
-        torch.set_num_threads(threads)
-        torch.set_grad_enabled(False)
         if operator.a in _INTEGERS:
             return _integer_product(torch, operator, {name: torch.from_numpy(x) for name, x in tensors.items()})
-        t = {name: _shared(torch, array, operator.a) for name, array in tensors.items()}
+        t = {name: shared_array(torch, array, operator.a) for name, array in tensors.items()}
         if _is_vector(operator):
             return _vector_product(torch, t)
         return bound(torch, operator, t)
@@ -72,7 +85,7 @@ def _unfit_integers(operator: Gemm) -> str | None:
         return "torch._int_mm takes no batch"
     if operator.alpha != 1.0 or operator.beta != 0.0 or operator.bias or operator.activation != "none":
         return "torch._int_mm has no alpha, beta, bias or activation"
-    return None if find_spec("torch") else "torch is not installed (pip install torch)"
+    return _uninstalled()
 
 
 def _integer_product(torch: Any, operator: Gemm, t: Mapping[str, Any]) -> Callable[[], Any]:
@@ -83,6 +96,8 @@ def _integer_product(torch: Any, operator: Gemm, t: Mapping[str, Any]) -> Callab
 
 def unfit(operator: Operator) -> str | None:
     """Why torch cannot compute this, wherever it runs; None when it can."""
+    if isinstance(operator, Softmax):
+        return _uninstalled()
     if not isinstance(operator, Gemm):
         return f"torch has no {operator.name} here"
     if operator.a not in _DTYPES or not operator.a == operator.b == operator.c:
@@ -93,6 +108,10 @@ def unfit(operator: Operator) -> str | None:
         return "torch has no single call for bias together with alpha or beta"
     if (operator.bias or operator.beta != 0.0) and operator.batch > 1:
         return "torch has no single call for a batch with bias or beta"
+    return _uninstalled()
+
+
+def _uninstalled() -> str | None:
     return None if find_spec("torch") else "torch is not installed (pip install torch)"
 
 
@@ -131,7 +150,7 @@ def _with_activation(torch: Any, activation: str, multiply: Callable[[], Any], c
     return run
 
 
-def _shared(torch: Any, array: Array, dtype: str) -> Any:
+def shared_array(torch: Any, array: Array, dtype: str) -> Any:
     """The array as a tensor over the same memory; numpy stores bf16 as integers."""
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if dtype == "bf16" else tensor

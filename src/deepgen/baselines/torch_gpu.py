@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from deepgen.baselines.torch_cpu import bound, unfit
-from deepgen.operators import Gemm, Operator
+from deepgen.baselines.torch_cpu import bound, imported, unfit
+from deepgen.operators import Gemm, Operator, Softmax
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Missing
 
@@ -20,23 +21,26 @@ class TorchGpu:
         return unfit(operator) if target.runner == "gpu" else f"torch on a GPU does not run on {target.name}"
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
+        torch = gpu_torch()
+        t = {name: shared(torch, tensor) for name, tensor in tensors.items()}
+        if isinstance(operator, Softmax):
+            return partial(torch.softmax, t["x"], 1, out=t["y"])
         if not isinstance(operator, Gemm):
             raise BadInput(f"torch has no {operator.name} here")
-        try:
-            import torch
-        except ImportError as error:
-            raise Missing("torch", blocks="its baseline cannot run", remedy="pip install torch") from error
-        if not torch.cuda.is_available():
-            raise Missing("a torch built for GPUs", blocks="its baseline cannot run", remedy="See pytorch.org.")
-        torch.set_grad_enabled(False)
         torch.backends.cuda.matmul.allow_tf32 = operator.a == "tf32"
-        t = {name: _shared(torch, tensor, tensor.dtype.name) for name, tensor in tensors.items()}
         return bound(torch, operator, t)
 
 
-def _shared(torch: Any, tensor: Any, dtype: str) -> Any:
+def gpu_torch() -> Any:
+    torch = imported()
+    if not torch.cuda.is_available():
+        raise Missing("a torch built for GPUs", blocks="its baseline cannot run", remedy="See pytorch.org.")
+    return torch
+
+
+def shared(torch: Any, tensor: Any) -> Any:
     """The same memory as a tensor of torch's; the array interface has no bf16, so it travels as integers."""
-    if dtype != "bf16":
+    if tensor.dtype.name != "bf16":
         return torch.as_tensor(tensor, device="cuda")
     return torch.as_tensor(_Words(tensor.__cuda_array_interface__), device="cuda").view(torch.bfloat16)
 

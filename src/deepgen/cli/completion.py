@@ -26,6 +26,10 @@ def families(incomplete: str) -> list[str]:
     return _starting(incomplete, NAMES["--family"]())
 
 
+def baselines(incomplete: str) -> list[str]:
+    return _starting(incomplete, NAMES["--baseline"]())
+
+
 def targets(incomplete: str) -> list[str]:
     return _starting(incomplete, (f"{kind}:native" for kind in target_kinds()))
 
@@ -54,10 +58,17 @@ def _families() -> Iterable[str]:
     return (*FAMILIES.names(), EVERY_FAMILY)
 
 
+def _baselines() -> Iterable[str]:
+    from deepgen.baselines import BASELINES
+
+    return BASELINES.names()
+
+
 NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "--dtype": _dtypes,
     "--strategy": _strategies,
     "--family": _families,
+    "--baseline": _baselines,
 }
 
 

@@ -21,6 +21,7 @@ import typer
 import deepgen
 from deepgen.cli import (
     analyze,
+    bench,
     build,
     bundle,
     clean,
@@ -55,6 +56,7 @@ _COMMANDS: Mapping[str, Callable[..., None]] = {
     "report": report.report,
     "analyze": analyze.analyze,
     "count": count.count,
+    "bench": bench.bench,
     "export": export.export,
     "import": import_results.import_results,
     "replay": replay.replay,

@@ -205,6 +205,25 @@ Counters = Annotated[
         show_default=False,
     ),
 ]
+Baselines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--baseline",
+        metavar="NAME",
+        help="Compare with this implementation; repeatable. [all that can run]",
+        show_default=False,
+        autocompletion=completion.baselines,
+    ),
+]
+IntoLibrary = Annotated[
+    Path | None,
+    typer.Option(
+        "--library",
+        metavar="DIR",
+        help="Add the winners to this library. [deepgen-library where what is tuned was recorded, else none]",
+        show_default=False,
+    ),
+]
 Trust = Annotated[bool, typer.Option("--trust", help="Run code and binaries that this user's deepgen did not write.")]
 Warm = Annotated[bool, typer.Option("--warm", help="Measure with warm caches instead of cold ones.")]
 

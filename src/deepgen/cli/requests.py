@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import generators, targets
-from deepgen.cli import config_file, words
+from deepgen.cli import config_file, words, work_file
 from deepgen.cli.completion import EVERY_FAMILY
 from deepgen.cli.options import OF_OPERATOR
 from deepgen.generators.older.generator import OlderGenerator
 from deepgen.measure.base import Policy
+from deepgen.operators import Operator
 from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Request, Study
 from deepgen.tuning.request import generator_of, narrow, on_threads
+from deepgen.tuning.work import Work
 from deepgen.view.text import note
 from deepgen.vocabulary.errors import BadInput
 
@@ -46,7 +48,7 @@ def from_words(
     chosen = _chosen({**said, "trials": trials}, options)
     target = _target(options, settings.target)
     also = tuple(words.another_shape(operator, text) for text in options.get("also") or ())
-    chosen = {"out": settings.studies, **chosen}
+    chosen = {"out": settings.studies, **chosen, **_named_baselines(options)}
     request = Request(operator=operator, target=target, also=also, policy=policy, **chosen)
     return _placed([request], options), bool(extras.detach)
 
@@ -98,6 +100,9 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
             option = f"--{name.replace('_', '-')}"
             key = "one_kernel and the shapes" if name == "also" else name
             raise BadInput(f"{option} is given with a tuning config file", allowed=f"write {key} in {given[0]}")
+    work = work_file.read(given)
+    if work is not None:
+        return _from_work(work, given[0], options, settings, policy)
     older = config_file.read_older(Path(given[0]))
     if older is not None:
         return _placed([_from_older(older, given[0], options, settings, policy)], options)
@@ -109,7 +114,7 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
         policy = replace(policy, min_samples=config.runs, max_samples=config.runs)
     target = _target(options, config.target or settings.target)
     said = {name: getattr(config, name) for name in config_file.OF_A_RUN}
-    chosen = {"out": settings.studies, **_chosen(said, options)}
+    chosen = {"out": settings.studies, **_chosen(said, options), **_named_baselines(options)}
     groups = [config.operators] if config.one_kernel else [(operator,) for operator in config.operators]
     wanted = [
         Request(operator=first, also=tuple(others), target=target, policy=policy, domains=config.knobs, **chosen)
@@ -120,6 +125,25 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
     for request in wanted:
         for operator in (request.operator, *request.also):
             _check_knobs(replace(request, operator=operator, also=()), config)
+    return wanted
+
+
+def _from_work(work: Work, where: str, options: Mapping[str, Any], settings: Settings, policy: Policy) -> list[Request]:
+    """One for each operator that was recorded and that some family serves."""
+    _no_space_strategy(options)
+    target = _target(options["target"], work.target)
+    chosen = {"out": settings.studies, **_chosen({}, options), **_named_baselines(options)}
+    wanted = []
+    for part in work.tunable():
+        assert isinstance(part.what, Operator), "the others are not tunable"
+        try:
+            wanted += _placed([Request(operator=part.what, target=target, policy=policy, **chosen)], options)
+            generator_of(wanted[-1])
+        except BadInput as error:
+            wanted = [request for request in wanted if request.operator != part.what]
+            note(f"not tuned: {part.what.describe()}, {work.share(part):.1%} of the time: {error}")
+    if not wanted:
+        raise BadInput("no operator in it can be tuned", where=where, allowed="products, softmax, normalisations")
     return wanted
 
 
@@ -138,7 +162,7 @@ def _from_older(
     strategy = options.get("space_strategy")
     generator = OlderGenerator(data, 1 if strategy is None else strategy, where)
     target = _target(options, settings.target)
-    chosen = {"out": settings.studies, **_chosen({}, options)}
+    chosen = {"out": settings.studies, **_chosen({}, options), **_named_baselines(options)}
     return Request(operator=generator.operator, target=target, policy=policy, generator=generator, **chosen)
 
 
@@ -173,6 +197,10 @@ def _target(options: Mapping[str, Any], otherwise: str | None) -> Target:
     if (name or "").partition(":")[0] != "riscv":
         raise BadInput(f"--host {host} with target {name}", allowed="--host with a target such as riscv:k1")
     return targets.resolve(f"{name},host={host}")
+
+
+def _named_baselines(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"baselines": [*options["baselines"]]} if options.get("baselines") else {}
 
 
 def _no_space_strategy(options: Mapping[str, Any]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
@@ -16,10 +17,12 @@ from deepgen.generators.older.generator import NAME as OLDER
 from deepgen.targets import Elsewhere
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
+from deepgen.tuning.division import divided
 from deepgen.tuning.older_results import write_results
 from deepgen.tuning.request import plan
 from deepgen.view.live import title_of, watching
 from deepgen.view.signals import Stop, Stopped, stop_on_signals
+from deepgen.view.text import note
 from deepgen.vocabulary.errors import Missing
 
 
@@ -29,12 +32,14 @@ class Job:
 
     request: Request
     folder: Path
+    gain: float = 1.0  # what may be gained by it, beside others
 
 
-def jobs_of(requests: Sequence[Request]) -> list[Job]:
-    """Work out where each study lies; says what is wrong with any of them before the first one starts."""
+def jobs_of(requests: Sequence[Request], gain: Callable[[Request], float] = lambda request: 1.0) -> list[Job]:
+    """Work out where each study lies, what may gain most first; says what is wrong before the first one starts."""
     found = {plan(request).folder: request for request in requests}
-    return [Job(request, folder) for folder, request in found.items()]
+    jobs = [Job(request, folder, gain(request)) for folder, request in found.items()]
+    return sorted(jobs, key=lambda job: -job.gain)
 
 
 def carry_out(
@@ -43,19 +48,22 @@ def carry_out(
     *,
     go_on: str,
     as_json: bool,
-    after: Callable[[Study], None] = lambda study: None,
+    after: Sequence[Callable[[Study], None]] = (),
+    least: float = 0.0,
 ) -> None:
     """Tune one study after the other and print what came out.
 
-    `go_on`: options that a resumed run needs again; `after`: what else is done with a study that has ended.
+    `go_on`: options that a resumed run needs again; `after`: what else is done with a study that has ended. A time
+    budget is that of all together; a study that would get less than `least` seconds of it is left out.
     """
     studies = []
     with stop_on_signals() as stop:
-        for job in jobs:
+        for job in divided_among(jobs, least):
             studies.append(_tune(job, on, stop, as_json=as_json))
             if stop.event.is_set():
                 raise Stopped(_how_to_go_on(studies[-1], go_on), stop.signum)
-            after(studies[-1])
+            for do in after:
+                do(studies[-1])
             if not as_json:
                 print_result(studies[-1])
     if not as_json:
@@ -65,6 +73,27 @@ def carry_out(
         print_json(summaries[0] if len(summaries) == 1 else {"studies": summaries})
     if any(study.summary()["winner"] is None for study in studies):
         raise typer.Exit(1)
+
+
+def divided_among(jobs: Sequence[Job], least: float) -> Iterator[Job]:
+    """Each with its part of the time budget, by what may be gained. Time that one leaves over goes to those after it.
+
+    Those that would get less than `least` seconds are left out, and named.
+    """
+    budget = jobs[0].request.time_budget if len(jobs) > 1 else None
+    if budget is None:
+        yield from jobs
+        return
+    started, left = time.monotonic(), [*jobs]
+    while left:
+        parts = divided([job.gain for job in left], max(0.001, budget - (time.monotonic() - started)), least)
+        for job, seconds in zip(left, parts, strict=True):
+            if not seconds:
+                note(f"left out, as too little may be gained by it: {job.request.operator.describe()}")
+        left = [job for job, seconds in zip(left, parts, strict=True) if seconds]
+        if left:
+            job, seconds = left.pop(0), parts[0]  # the first may gain most
+            yield replace(job, request=replace(job.request, time_budget=seconds))
 
 
 @contextmanager

@@ -13,7 +13,8 @@ Words = Annotated[
     typer.Argument(
         metavar="OPERATOR NAME=VALUE... | FILE",
         help="For example: gemm M=1024 N=2048 K=3072, gemm MN=1024 K=2048, or gemm MNK=4096. t=500 sets --trials, O=0 "
-        "detaches. Or a tuning config file: my.toml or my.json, including those of the older tool.",
+        "detaches. Or a tuning config file: my.toml or my.json, including those of the older tool, or what "
+        "deepgen.torch.record wrote.",
         show_default=False,
         autocompletion=completion.operators,
     ),
@@ -48,6 +49,8 @@ def tune(
     space_strategy: options.SpaceStrategy = None,
     keep_top: options.KeepTop = None,
     counters: options.Counters = None,
+    baseline: options.Baselines = None,
+    library: options.IntoLibrary = None,
     out: options.OutFolder = None,
     warm: options.Warm = False,
     detach: options.Detach = False,
@@ -55,9 +58,10 @@ def tune(
 ) -> None:
     """Find the fastest kernel. Run the same command again to resume."""
     from deepgen import settings
-    from deepgen.cli import bundle, case_files, engines, requests, session
+    from deepgen.cli import bundle, case_files, engines, requests, session, work_file
     from deepgen.cli.detach import start
     from deepgen.measure.base import Policy
+    from deepgen.tuning.division import LEAST_SECONDS
 
     on = engines.chosen(engine, address)
     current = settings.load()
@@ -82,10 +86,12 @@ def tune(
         "space_strategy": space_strategy,
         "keep_top": keep_top,
         "counters": counters,
+        "baselines": baseline,
         "out": out,
     }
     wanted, words_detach = requests.from_words(words, given, current, policy)
-    work = session.jobs_of(wanted)
+    recorded = work_file.read(words)
+    work = session.jobs_of(wanted, **({} if recorded is None else {"gain": work_file.gain_of(recorded)}))
     cases = case_files.read(words)
     if cases is not None:
         current = case_files.limited(current, cases)
@@ -94,5 +100,6 @@ def tune(
     else:
         with session.offering(bundle.command(words, given, warm=warm)):
             again = engines.words(engine, address)
-            told = {} if cases is None else {"after": case_files.write}
-            session.carry_out(work, on(current, jobs), go_on=again, as_json=as_json, **told)
+            after = [*([] if cases is None else [case_files.write]), *work_file.filling(library, recorded)]
+            least = 0.0 if recorded is None else LEAST_SECONDS
+            session.carry_out(work, on(current, jobs), go_on=again, as_json=as_json, after=after, least=least)

@@ -112,7 +112,7 @@ def time_across(library: Library, *, say: Callable[[str], None] = lambda text: N
                 and is_resized(one.operator, operator)
                 and one.serves(operator) is None
             }
-            names = baselines.find(operator, entry.target)
+            names = baselines.raced(baselines.find(operator, entry.target))
             task = Task(operator, entry.target, policy=Policy(cold=entry.cold, threads=entry.threads))
             contenders = [contender_of(library, one) for one in alike.values()] + [Contender(name) for name in names]
             measured = _compared(runners.on(task), contenders)

@@ -62,14 +62,18 @@ class Choice:
         return self.loading(self)
 
 
-def choose(content: Content, operator: Operator, target: Target) -> Choice:
-    """The fastest, as measured at this shape or predicted from those that were tuned."""
+def choose(content: Content, operator: Operator, target: Target, among: Sequence[str] | None = None) -> Choice:
+    """The fastest, as measured at this shape or predicted from those that were tuned.
+
+    `among`: the baselines that may serve instead; None: all that can run.
+    """
     alike = [entry for entry in content.entries.values() if any(is_resized(t.operator, operator) for t in entry.timed)]
     here = _like_conditions([entry for entry in alike if entry.target.runs_on(target)], target)
     refused = {entry.name: f"it requires: {words}" for entry in here if (words := entry.serves(operator)) is not None}
     refused |= {entry.name: _foreign(entry, target) for entry in alike if entry not in here}
     serving = [entry for entry in here if entry.name not in refused]
     able = baselines.find(operator, target)
+    able = baselines.raced(able) if among is None else [name for name in able if name in among]
     if not serving:
         return _without_ours(content, operator, target, alike, refused, able)
     known = predict.points(here, content.times)

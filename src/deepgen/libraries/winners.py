@@ -46,7 +46,7 @@ class Library:
         self.served: Counter[str] = Counter()  # choices so far: exact, neighbour, vendor or none
         self._store = Store(self.folder)
         self._content = self._store.read()
-        self._choices: dict[tuple[Operator, str | Target | None], Choice] = {}
+        self._choices: dict[tuple[Operator, str | Target | None, tuple[str, ...] | None], Choice] = {}
         self._loaded: dict[tuple[str, Operator], Loaded] = {}
 
     def add(self, study: Study | str | Path, *, general: bool = True) -> str:
@@ -126,13 +126,18 @@ class Library:
             self.reload()
         return found
 
-    def choose(self, operator: Operator, target: str | Target | None = None) -> Choice:
-        """What serves an operator on a target, by default the best device here. Choices are counted in `served`."""
-        found = self._choices.get((operator, target))
+    def choose(
+        self, operator: Operator, target: str | Target | None = None, among: tuple[str, ...] | None = None
+    ) -> Choice:
+        """What serves an operator on a target, by default the best device here. Choices are counted in `served`.
+
+        `among`: the baselines that may serve instead of a kernel; None: all that can run.
+        """
+        found = self._choices.get((operator, target, among))
         if found is None:
             where = target if isinstance(target, Target) else targets.resolve(target)
-            found = replace(choose(self._content, operator, where), loading=self._load)
-            self._choices[operator, target] = found
+            found = replace(choose(self._content, operator, where, among), loading=self._load)
+            self._choices[operator, target, among] = found
         self.served[found.how] += 1
         return found
 

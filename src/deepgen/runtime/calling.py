@@ -66,6 +66,27 @@ class Loaded:
         self._call(arrays, values, handle)
         return self._arguments.result(arrays)
 
+    def meet(self, *inputs: Any) -> tuple[Any, Fire | None]:
+        """A call with new outputs, and what repeats it on other arrays of the same kind.
+
+        That takes the addresses of what is read and then of what is written, each a multiple of `align`, and a stream.
+        It serves the calling thread and, on a GPU, the current stream. None: there was nothing to run.
+        """
+        arrays, values = self._arguments.sort(inputs, None, {})
+        handle = self._device.stream(next(iter(arrays.values())), None)
+        ready = self._call(arrays, values, handle)
+        return self._arguments.result(arrays), ready.fire
+
+    @property
+    def by_stream(self) -> bool:
+        """Whether each stream needs memory of its own, which the first call on it takes."""
+        return self._device.by_stream
+
+    @property
+    def align(self) -> int:
+        """Bytes that every address is a multiple of."""
+        return max(self._aligned.values())
+
     def workspace_bytes(self, *inputs: Any, out: Any = None, **named: Any) -> int:
         """The memory that a call with these arrays takes beside its outputs."""
         arrays, values = self._arguments.sort(inputs, out, named)

@@ -74,7 +74,7 @@ def _times(study: Study, rounds: int) -> JsonObject:
     shared = _shared(operator, tensors) if on_gpu else tensors
     threads = study.task().policy.threads or host.usable_cores()
     lost: list[Json] = []
-    for name in baselines.find(operator, target, study.task().own_baselines):
+    for name in baselines.raced(baselines.find(operator, target, study.task().own_baselines)):
         try:
             calls[name] = baselines.by_name(name, study.task().own_baselines).prepare(operator, shared, threads)
         except DeepgenError as error:
@@ -120,7 +120,7 @@ def _device_clock(call: Callable[[], object], count: int) -> float:
     """Timed by events around the calls, on the stream that torch uses too."""
     import torch
 
-    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     before.record()
     for _ in range(count):

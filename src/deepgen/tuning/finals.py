@@ -10,7 +10,7 @@ from math import inf
 from statistics import median
 from typing import Any
 
-from deepgen.baselines import by_name
+from deepgen.baselines import by_name, raced
 from deepgen.engines.base import Arena
 from deepgen.measure import handed
 from deepgen.measure.base import STRIDED, Contender, Task
@@ -140,7 +140,7 @@ def run_finals(
 
 def asked_for(baselines: bool | Sequence[str], able: Sequence[str]) -> list[str]:
     """The baselines that take part, of those that can run here."""
-    return list(able) if baselines is True else [name for name in baselines or () if name in able]
+    return raced(able) if baselines is True else [name for name in baselines or () if name in able]
 
 
 def calm_seconds() -> float:

@@ -238,7 +238,7 @@ class _Run:
 
     def _baseline_seconds(self, session: Session) -> float:
         """The fastest baseline's time, measured on a quiet machine before the search."""
-        names = session.baselines()
+        names = asked_for(True, session.baselines())
         if not names:
             raise DeepgenError(
                 "a target speedup needs a baseline, and none is available: install torch, or leave the option out"

@@ -1,0 +1,117 @@
+"""BLAS libraries by the C interface that they share: OpenBLAS, as numpy brings it along or installed, and MKL."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_double, c_float, c_int, c_int64, c_void_p
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from deepgen.operators import Array, Gemm, Operator
+from deepgen.targets import Target
+from deepgen.vocabulary import BadInput, DeepgenError, Missing
+
+_ROWS, _PLAIN, _TURNED = 101, 111, 112  # CblasRowMajor, CblasNoTrans, CblasTrans
+_LETTERS = {"f32": ("s", c_float), "f64": ("d", c_double)}
+_SYSTEM = ("/usr/lib/aarch64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib",
+           "/opt/intel/oneapi/mkl/latest/lib")  # fmt: skip
+
+
+class _Cblas:
+    """C = alpha A B + beta C by cblas_sgemm or cblas_dgemm."""
+
+    name = ""
+    called, remedy = "", ""
+    files: Sequence[str] = ()
+    set_threads: Sequence[str] = ()
+    # How the names of functions begin and end, and the integers of each kind of library.
+    spellings = (("", "", c_int), ("", "64_", c_int64), ("scipy_", "", c_int), ("scipy_", "64_", c_int64))
+
+    def missing(self, operator: Operator, target: Target) -> str | None:
+        if target.runner != "cpu":
+            return f"{self.called} does not run on {target.name}"
+        if not isinstance(operator, Gemm):
+            return f"{self.called} has no {operator.name}"
+        if operator.a not in _LETTERS or not operator.a == operator.b == operator.c:
+            return f"{self.called} is compared in f32 and f64 only"
+        if operator.batch > 1 or operator.bias or operator.activation != "none" or operator.scales != "none":
+            return f"{self.called} is compared on plain products only"
+        return None if self.find() else f"{self.called} is not installed ({self.remedy})"
+
+    def find(self) -> Path | None:
+        """The library's file: of a Python package, else of the system."""
+        folders = [*_packages(), *map(Path, (*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *_SYSTEM))]
+        found = (path for pattern in self.files for folder in folders for path in sorted(folder.glob(pattern)))
+        return next(found, None)
+
+    def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
+        path = self.find()
+        if path is None:
+            raise Missing(self.called, blocks="its baseline cannot run", remedy=self.remedy)
+        if not isinstance(operator, Gemm):
+            raise BadInput(f"{self.called} has no {operator.name}")
+        library = ctypes.CDLL(str(path))
+        letter, number = _LETTERS[operator.a]
+        call, size = self._function(library, f"cblas_{letter}gemm")
+        self._limit(library, threads)
+        m, n, k = operator.m, operator.n, operator.k
+        turned = [layout == "t" for layout in operator.layout]
+        a, b, c = (c_void_p(tensors[name].ctypes.data) for name in "ABC")
+        arguments: list[Any] = [
+            c_int(_ROWS), *(c_int(_TURNED if flag else _PLAIN) for flag in turned), size(m), size(n), size(k),
+            number(operator.alpha), a, size(m if turned[0] else k), b, size(k if turned[1] else n),
+            number(operator.beta), c, size(n),
+        ]  # fmt: skip
+        call.restype = None
+        return partial(call, *arguments)
+
+    def _function(self, library: Any, name: str) -> tuple[Any, Any]:
+        for before, after, size in self.spellings:
+            found = getattr(library, f"{before}{name}{after}", None)
+            if found is not None:
+                return found, size
+        raise DeepgenError(f"{self.called} has no {name}")
+
+    def _limit(self, library: Any, threads: int) -> None:
+        for name in self.set_threads:
+            for before, after, _ in self.spellings:
+                found = getattr(library, f"{before}{name}{after}", None)
+                if found is not None:
+                    found(c_int(threads))
+                    return
+
+
+class OpenBlas(_Cblas):
+    """The library that numpy calls where numpy was built with it, so it takes part by its name only."""
+
+    name = "openblas"
+    on_request = True
+    called, remedy = "OpenBLAS", "apt install libopenblas0, or pip install scipy-openblas32"
+    files = ("libopenblas.so*", "libscipy_openblas*.so*", "libopenblas*.so*")
+    set_threads = ("openblas_set_num_threads",)
+
+
+class Mkl(_Cblas):
+    """Through its single dynamic library, with 32-bit sizes."""
+
+    name = "mkl"
+    called, remedy = "MKL", "pip install mkl"
+    files = ("libmkl_rt.so*",)
+    set_threads = ("MKL_Set_Num_Threads",)
+
+
+def _packages() -> list[Path]:
+    """Where Python packages keep the libraries that they bring along."""
+    prefix = Path(sys.prefix) / "lib"
+    found = [prefix]
+    for name in ("scipy_openblas32", "scipy_openblas64", "numpy"):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None:
+            folder = Path(spec.origin).parent
+            found += [folder / "lib", folder.with_name(f"{name}.libs")]
+    return found

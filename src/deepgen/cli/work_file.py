@@ -1,0 +1,41 @@
+"""What `deepgen.torch.record` wrote, as a file to tune from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from deepgen.cli import config_file
+from deepgen.cli.library import DEFAULT
+from deepgen.settings import read_json
+from deepgen.tuning import Request, Study, work
+from deepgen.tuning.work import Work
+from deepgen.view.text import note
+
+
+def read(words: Sequence[str]) -> Work | None:
+    """The work that a command is given; None where it is given something else."""
+    if not words or not words[0].endswith(".json"):
+        return None
+    data = read_json(Path(words[0]), allowed=config_file.CONTENT)
+    return work.from_json(data, words[0]) if work.is_work(data) else None
+
+
+def gain_of(recorded: Work) -> Callable[[Request], float]:
+    """What a study may gain of the model's time."""
+    return lambda request: recorded.gain(request.operator, request.target)
+
+
+def filling(folder: Path | None, recorded: Work | None) -> list[Callable[[Study], None]]:
+    """What puts winners into a library: the one that is named, or the usual one for a model's."""
+    if folder is None and recorded is None:
+        return []
+    from deepgen.libraries import library
+
+    filled = library(folder or DEFAULT)
+
+    def add(study: Study) -> None:
+        became = filled.add(study)
+        note(f"{became} in {filled.folder}: {study.describe()}")
+
+    return [add]

@@ -1,0 +1,110 @@
+"""Operators of torch's own kind, `torch.ops.deepgen.*`: for autograd, torch.compile and torch.export.
+
+They mean what torch's functions of the same names mean. What runs is decided by the library in use when they are
+called; without one it is torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+_SCHEMAS = {
+    "linear": "(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
+    "mm": "(Tensor a, Tensor b) -> Tensor",
+    "bmm": "(Tensor a, Tensor b) -> Tensor",
+    "matmul": "(Tensor a, Tensor b) -> Tensor",
+    "addmm": "(Tensor bias, Tensor a, Tensor b) -> Tensor",
+}
+# torch's own, whatever stands in their places later.
+TORCHS: Mapping[str, Callable[..., Any]] = {
+    "linear": F.linear,
+    "mm": torch.mm,
+    "bmm": torch.bmm,
+    "matmul": torch.matmul,
+    "addmm": torch.addmm,
+    "softmax": torch.softmax,
+    "layer_norm": F.layer_norm,
+    "rms_norm": F.rms_norm,
+    "scaled_mm": torch._scaled_mm,
+}
+IN_USE: dict[str, Callable[..., Any]] = {}  # the functions of the library in use
+
+_library = torch.library.Library("deepgen", "DEF")
+OPS = torch.ops.deepgen
+
+
+def serving(kind: str) -> Callable[..., Any]:
+    """The function that serves such calls now."""
+    return IN_USE.get(kind) or TORCHS[kind]
+
+
+def _define(kind: str) -> None:
+    _library.define(kind + _SCHEMAS[kind], tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides))
+
+    def run(*args: Any) -> Any:
+        return serving(kind)(*args)
+
+    _library.impl(kind, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"deepgen::{kind}", _FAKES[kind], lib=_library)
+    torch.library.register_autograd(f"deepgen::{kind}", _BACKWARDS[kind], setup_context=_keep, lib=_library)
+
+
+def _fake_linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    return input.new_empty((*input.shape[:-1], weight.shape[0]))
+
+
+def _fake_product(a: Any, b: Any) -> Any:
+    return a.new_empty((*a.shape[:-1], b.shape[-1]))
+
+
+def _fake_addmm(bias: Any, a: Any, b: Any) -> Any:
+    return _fake_product(a, b)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _linear_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    x, weight, bias = ctx.saved_tensors
+    rows = grad.reshape(-1, grad.shape[-1])
+    needed = ctx.needs_input_grad
+    return (
+        OPS.mm(rows, weight).view(x.shape) if needed[0] else None,
+        OPS.mm(rows.t(), x.reshape(-1, x.shape[-1])) if needed[1] else None,
+        rows.sum(0) if bias is not None and needed[2] else None,
+    )
+
+
+def _product_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    """Rows by a matrix, or as many matrices by as many others."""
+    a, b = ctx.saved_tensors
+    needed = ctx.needs_input_grad
+    if b.dim() == 2:
+        rows, left = grad.reshape(-1, grad.shape[-1]), a.reshape(-1, a.shape[-1])
+        return OPS.mm(rows, b.t()).view(a.shape) if needed[0] else None, OPS.mm(left.t(), rows) if needed[1] else None
+    return OPS.matmul(grad, b.mT) if needed[0] else None, OPS.matmul(a.mT, grad) if needed[1] else None
+
+
+def _addmm_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    bias, a, b = ctx.saved_tensors
+    needed = ctx.needs_input_grad
+    return (
+        grad.sum_to_size(bias.shape) if needed[0] else None,
+        OPS.mm(grad, b.t()) if needed[1] else None,
+        OPS.mm(a.t(), grad) if needed[2] else None,
+    )
+
+
+_FAKES = {"linear": _fake_linear, "addmm": _fake_addmm, **dict.fromkeys(("mm", "bmm", "matmul"), _fake_product)}
+_BACKWARDS = {
+    "linear": _linear_backward,
+    "addmm": _addmm_backward,
+    **dict.fromkeys(("mm", "bmm", "matmul"), _product_backward),
+}
+for _kind in _SCHEMAS:
+    _define(_kind)

@@ -1,0 +1,97 @@
+"""`with deepgen.torch.record() as work:` which operators a model runs, how often, and their shares of the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from deepgen.operators import Operator
+from deepgen.torch.calls import ATEN
+from deepgen.tuning.work import Part, Work, ordered
+from deepgen.vocabulary import DeepgenError
+
+_AHEAD = 200_000_000  # cycles that a GPU waits at first, so that launches never wait for the host
+
+
+class Recording:
+    """What was recorded, once the block is left."""
+
+    def __init__(self) -> None:
+        self._work: Work | None = None
+
+    @property
+    def work(self) -> Work:
+        if self._work is None:
+            raise DeepgenError("the recording has not ended: leave the `with` block first")
+        return self._work
+
+    def end(self, work: Work) -> None:
+        self._work = work
+
+    def save(self, path: str | Path) -> None:
+        """The file that `deepgen tune` takes."""
+        self.work.save(path)
+
+    def __str__(self) -> str:
+        return str(self.work)
+
+
+@contextmanager
+def record() -> Iterator[Recording]:
+    """Record what runs in the block, on this thread, forward and backward; what is compiled runs elsewhere.
+
+    Each operator is timed on its own. Run the model once before: what is slow only the first time would be recorded.
+    """
+    recording, found = Recording(), _Recorder()
+    with found:
+        yield recording
+    recording.end(found.work())
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Every operator that torch dispatches, with its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ran: list[tuple[Operator | str, Any]] = []
+        self._device = "cpu"
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        read = ATEN.get(func)
+        asked = read(*args, **(kwargs or {})) if read is not None else None
+        what = func.name().partition(".")[0] if asked is None else asked.operator
+        if self._on_gpu(args):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            out = func(*args, **(kwargs or {}))
+            end.record()
+            self._ran.append((what, (start, end)))
+            return out
+        started = time.perf_counter()
+        out = func(*args, **(kwargs or {}))
+        self._ran.append((what, time.perf_counter() - started))
+        return out
+
+    def work(self) -> Work:
+        totals: dict[Operator | str, tuple[int, float]] = {}
+        if self._device != "cpu":
+            torch.cuda.synchronize()
+        for what, took in self._ran:
+            seconds = took if isinstance(took, float) else took[0].elapsed_time(took[1]) * 1e-3
+            count, total = totals.get(what, (0, 0.0))
+            totals[what] = (count + 1, total + seconds)
+        return ordered(self._device, [Part(what, *row) for what, row in totals.items()])
+
+    def _on_gpu(self, args: Any) -> bool:
+        flat = (one for arg in args for one in (arg if isinstance(arg, (list, tuple)) else (arg,)))
+        on = any(isinstance(one, torch.Tensor) and one.is_cuda for one in flat)
+        if on and self._device == "cpu":
+            self._device = "hip:native" if torch.version.hip else "cuda:native"
+            torch.cuda._sleep(_AHEAD)
+        return on

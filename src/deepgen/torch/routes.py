@@ -1,0 +1,232 @@
+"""Which calls of torch go to which kernels: decided when a kind of call is first met, by times.
+
+A kind is what a kernel depends on: the shapes, strides, formats and devices of a call's tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from threading import Lock, get_ident
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from deepgen import targets
+from deepgen.libraries import Library
+from deepgen.operators import Operator
+from deepgen.runtime.calling import Loaded
+from deepgen.runtime.firing import Fire
+from deepgen.targets import Target
+from deepgen.torch.calls import KINDS, Asked, Reads
+from deepgen.torch.race import GAIN, race
+from deepgen.vocabulary import DeepgenError
+
+TORCH = ("torch", "torch-gpu")  # its names as a baseline
+_MOST = 1000  # threads and streams that a route is ready for at a time
+
+
+@dataclass(frozen=True)
+class Met:
+    """A kind of call that was met, for people: what it computes, who serves it, and why."""
+
+    operator: Operator
+    ours: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Won:
+    """A kernel that is faster than torch, by so many seconds a call."""
+
+    kernel: Loaded
+    gain: float
+    why: str
+
+
+class Route:
+    """A kernel for one kind of call. `gain`: the seconds that a call takes less than torch's."""
+
+    __slots__ = (
+        "_align",
+        "_dtype",
+        "_fires",
+        "_for_graphs",
+        "_loaded",
+        "_on_gpu",
+        "_places",
+        "_read",
+        "_shape",
+        "device",
+        "gain",
+    )
+
+    def __init__(self, asked: Asked, read: Reads, won: Won) -> None:
+        self._shape, self._dtype, self._places, self._read = asked.shape, asked.dtype, asked.places, read
+        self._loaded, self._align, self.gain = won.kernel, won.kernel.align, won.gain
+        self.device = asked.tensors[0].get_device()
+        self._on_gpu = self.device >= 0
+        self._fires: dict[tuple[int, int], Fire] = {}
+        self._for_graphs: Fire | None = None
+
+    def run(self, args: tuple[Any, ...], out: Any = None) -> Any:
+        """The result of a call, `out` where it is given; None where a tensor is not as the kernel needs it."""
+        first = args[self._places[0]]
+        stream = _stream(first.get_device()) if self._on_gpu else 0
+        fire = self._fires.get((get_ident(), stream))
+        try:
+            return self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
+        except RuntimeError:  # a tensor without memory of its own, as those that vmap maps over
+            return None
+
+    def _fired(self, fire: Fire, args: tuple[Any, ...], stream: int, out: Any) -> Any:
+        if out is None:
+            out = args[self._places[0]].new_empty(*self._shape, dtype=self._dtype)
+        elif not self._fits(out):
+            return None
+        at = (*(args[place].data_ptr() for place in self._places), out.data_ptr())
+        for address in at:
+            if address % self._align:
+                return None
+        fire(at, stream)
+        return out
+
+    def run_two(self, a: Any, b: Any, out: Any = None) -> Any:
+        """The same for two tensors of the result's format, without a loop."""
+        stream = _stream(a.get_device()) if self._on_gpu else 0
+        fire = self._fires.get((get_ident(), stream))
+        try:
+            if fire is None:
+                return self._meet((a, b), stream, out)
+            if out is None:
+                out = a.new_empty(*self._shape)  # sizes one by one: a tuple of them takes two thirds longer
+            elif not self._fits(out):
+                return None
+            at = at_a, at_b, at_c = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        except RuntimeError:
+            return None
+        if (at_a | at_b | at_c) % self._align:
+            return None
+        fire(at, stream)
+        return out
+
+    def _fits(self, out: Any) -> bool:
+        return type(out) in PLAIN and out.shape == self._shape and out.dtype is self._dtype and out.is_contiguous()
+
+    def _meet(self, args: tuple[Any, ...], stream: int, out: Any) -> Any:
+        """The first call on a thread and stream. No memory can be taken while a graph is captured, and each capture has
+        a stream of its own: a kernel that needs memory keeps some for captures. Graphs share it, so two of them must
+        not be replayed at the same time.
+        """
+        asked = self._read(*args)
+        if asked is None or any(tensor.data_ptr() % self._align for tensor in asked.tensors):
+            return None
+        if self._on_gpu and self._loaded.by_stream:
+            if _capturing(asked.tensors[0].device):
+                return None if self._for_graphs is None else self._fired(self._for_graphs, args, stream, out)
+            if self._for_graphs is None:
+                with torch.cuda.stream(torch.cuda.Stream()):
+                    _, self._for_graphs = self._loaded.meet(*asked.tensors)
+        result, fire = self._loaded.meet(*asked.tensors)
+        if fire is not None:
+            if len(self._fires) >= _MOST:
+                self._fires.clear()
+            self._fires[get_ident(), stream] = fire
+        result = result.view(self._shape)
+        return result if out is None else out.copy_(result)
+
+
+Table: TypeAlias = "dict[Any, Route | None]"
+
+
+class Router:
+    """The routes of one library."""
+
+    def __init__(self, library: Library, *, race: bool = True) -> None:
+        self._library, self._race = library, race
+        self._targets: dict[str, Target | None] = {}
+        self._winners: dict[Any, Won | None] = {}
+        self._lock = Lock()
+        self.met: list[Met] = []
+
+    def route(self, kind: str, args: tuple[Any, ...], torchs: Callable[..., Any]) -> Route | None:
+        """The kernel for calls like this one; None: torch is to serve them. `torchs` is torch's own function."""
+        read = KINDS[kind]
+        asked = read(*args)
+        if asked is None:
+            return None
+        with self._lock:
+            key = (asked.operator, str(asked.tensors[0].device), *(tensor.stride() for tensor in asked.tensors))
+            if key not in self._winners:
+                found = self._decide(asked, read, args, torchs)
+                self._winners[key] = found if isinstance(found, Won) else None
+                why = found.why if isinstance(found, Won) else found
+                self.met.append(Met(asked.operator, isinstance(found, Won), why))
+            won = self._winners[key]
+        return None if won is None else Route(asked, read, won)
+
+    def _decide(self, asked: Asked, read: Reads, args: tuple[Any, ...], torchs: Callable[..., Any]) -> Won | str:
+        """The kernel, or why torch serves."""
+        device = asked.tensors[0].device
+        target = self._target(device)
+        if target is None or any(tensor.device != device for tensor in asked.tensors):
+            return f"deepgen has no target for {device}"
+        choice = self._library.choose(asked.operator, target, TORCH)
+        if choice.entry is None:
+            return choice.reason
+        theirs = [one.seconds for one in choice.considered if one.name in TORCH and one.seconds is not None]
+        gain = min(theirs) - choice.seconds if theirs and choice.seconds is not None else inf
+        try:
+            kernel = choice.load()
+            if not isinstance(kernel, Loaded):
+                return choice.reason
+            if not self._race or _capturing(device):
+                return Won(kernel, gain, "by the times that the library has")
+            with _disable_current_modes():
+                real = _made_real(args)
+                route = Route(asked, read, Won(kernel, gain, ""))
+                if route.run(real) is None:
+                    return "its tensors are not aligned as the kernel needs them"
+                mine, other = race(lambda: route.run(real), lambda: torchs(*real), device)
+        except DeepgenError as error:
+            return f"the kernel cannot be called: {error}"
+        why = f"{mine * 1e6:.1f} us, torch {other * 1e6:.1f} us"
+        return Won(kernel, other - mine, why) if mine < GAIN * other else why
+
+    def _target(self, device: Any) -> Target | None:
+        """The target whose kernels run on a device; kernels are loaded on the first GPU only."""
+        name = str(device)
+        if name not in self._targets:
+            kind = {"cpu": "cpu", "cuda:0": "hip:native" if torch.version.hip else "cuda:native"}.get(name)
+            try:
+                self._targets[name] = None if kind is None else targets.resolve(kind)
+            except DeepgenError:
+                self._targets[name] = None
+        return self._targets[name]
+
+
+def _made_real(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Tensors with memory in place of a compiler's, which have none: kinds of calls are tried on them."""
+    return tuple(_real(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
+
+
+def _real(tensor: Any) -> Any:
+    if type(tensor) in PLAIN:
+        return tensor.detach()
+    # A generator of its own: what the caller draws at random stays as it was.
+    chance = torch.Generator(tensor.device).manual_seed(0)
+    wide = torch.randn(tensor.shape, generator=chance, device=tensor.device)
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(wide)
+
+
+def _capturing(device: Any) -> bool:
+    return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
+
+
+# Subclasses have their own meaning of every call.
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+# Twenty times quicker than the public way. A torch without GPUs lacks it.
+_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)

@@ -1,0 +1,143 @@
+"""`with deepgen.torch.use(library):` torch's functions, by kernels of a library where these are faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from deepgen.libraries import Library
+from deepgen.torch import functions, inductor
+from deepgen.torch.ops import IN_USE, TORCHS
+from deepgen.torch.routes import Met, Router
+from deepgen.vocabulary import BadInput
+
+# Where each function stands that a model may call.
+_PLACES: Mapping[str, tuple[tuple[Any, str], ...]] = {
+    "linear": ((F, "linear"),),
+    "mm": ((torch, "mm"), (torch.Tensor, "mm")),
+    "bmm": ((torch, "bmm"), (torch.Tensor, "bmm")),
+    "matmul": ((torch, "matmul"), (torch.Tensor, "matmul"), (torch.Tensor, "__matmul__")),
+    "addmm": ((torch, "addmm"),),
+    "softmax": ((torch, "softmax"), (torch.Tensor, "softmax")),
+    "layer_norm": ((F, "layer_norm"),),
+    "rms_norm": ((F, "rms_norm"), (torch, "rms_norm")),
+    "scaled_mm": ((torch, "_scaled_mm"),),
+}
+# What makes graphs of Python code. Its tracer of old takes real tensors, and must find torch's own functions.
+_COMPILERS = ((torch, "compile"), (torch.export, "export"))
+_TRACER = (torch.jit, "trace")
+
+
+class Use:
+    """A library in use, in the whole process, until it is left."""
+
+    def __init__(self, library: Library, *, race: bool = True) -> None:
+        if not callable(getattr(library, "choose", None)):
+            raise BadInput(f"{library!r} is not a library", allowed="what deepgen.library(path) gives")
+        self._router = Router(library, race=race)
+        self._functions = _functions(self._router)
+        self._before: list[tuple[Any, str, Any]] = []  # what stood where our functions stand
+        self._leave: Callable[[], None] | None = None  # the compiler, once it is imported
+
+    @property
+    def met(self) -> tuple[Met, ...]:
+        """What was called, whether a kernel of the library serves it, and why."""
+        return tuple(self._router.met)
+
+    def __enter__(self) -> Use:
+        if IN_USE:
+            raise BadInput("a library is in use already", allowed="one at a time: leave it first, or merge the two")
+        if inductor.loaded():
+            self._with_compiler()
+        self._put()
+        IN_USE.update(self._functions)
+        return self
+
+    def _put(self) -> None:
+        """Our functions in the places of torch's."""
+        for kind, places in _PLACES.items():
+            for owner, name in places:
+                self._before.append((owner, name, vars(owner).get(name)))
+                setattr(owner, name, self._functions[kind])
+        for owner, name in (_TRACER, *(_COMPILERS if self._leave is None else ())):
+            self._before.append((owner, name, vars(owner)[name]))
+            setattr(owner, name, self._aside(vars(owner)[name], compiles=owner is not torch.jit))
+
+    def _put_back(self) -> None:
+        for owner, name, before in reversed(self._before):
+            if before is None:
+                delattr(owner, name)  # inherited
+            else:
+                setattr(owner, name, before)
+        self._before.clear()
+
+    def _with_compiler(self) -> None:
+        inductor.load()
+        for function in self._functions.values():
+            torch.compiler.allow_in_graph(function)  # traced with tensors that have no memory, it calls torch's own
+        self._leave = inductor.enter(self._router)
+
+    def _aside(self, function: Callable[..., Any], *, compiles: bool) -> Callable[..., Any]:
+        """A function before which ours are put aside: the compiler is imported then, or the tracer runs."""
+
+        @wraps(function)
+        def call(*args: Any, **named: Any) -> Any:
+            self._put_back()
+            try:
+                if not compiles:
+                    return function(*args, **named)
+                if self._leave is None:
+                    self._with_compiler()
+            finally:
+                self._put()
+            return function(*args, **named)
+
+        return call
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave it: torch's functions are as they were before."""
+        if not self._before:
+            return
+        IN_USE.clear()
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
+        self._put_back()
+
+    def __str__(self) -> str:
+        """A table of what was met."""
+        rows = [f"{'deepgen' if met.ours else 'torch':8} {met.operator.describe():48} {met.why}" for met in self.met]
+        return "\n".join(rows) if rows else "nothing was called yet"
+
+
+def use(library: Library, *, race: bool = True) -> Use:
+    """Torch's functions by kernels of a library, as a context manager.
+
+    A kind of call, by its shapes, strides and formats, goes to a kernel where the library has one that was faster than
+    torch when it was tuned. With `race`, both are also timed when a kind is first met, on the call's own tensors, and
+    torch keeps what is not slower.
+    """
+    return Use(library, race=race)
+
+
+def patch(library: Library, *, race: bool = True) -> Use:
+    """The same from now on, until `close` of what is returned is called."""
+    return Use(library, race=race).__enter__()
+
+
+def _functions(router: Router) -> Mapping[str, Callable[..., Any]]:
+    made = {kind: functions.product_of(router, kind, TORCHS[kind]) for kind in ("mm", "bmm", "matmul")}
+    made |= {
+        kind: functions.other_of(router, kind, TORCHS[kind]) for kind in ("addmm", "softmax", "layer_norm", "rms_norm")
+    }
+    return {**made, "linear": functions.linear_of(router), "scaled_mm": functions.scaled_mm_of(router)}

@@ -1,0 +1,127 @@
+"""What a model computes: its operators with their counts and times, as `deepgen.torch.record` found them. Pure data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from deepgen import operators
+from deepgen.operators import Operator
+from deepgen.targets import Target
+from deepgen.tuning.speed import bound
+from deepgen.tuning.text import seconds_text
+from deepgen.vocabulary import BadInput, JsonObject, foreign
+
+FORMAT = "deepgen work 1"
+_REACHED = 0.8  # of the device's bound: what good kernels reach
+_UNKNOWN = 1.5  # the speed-up that is hoped for where the bound is not known
+_MOST = 4.0  # a call that takes longer still spends its time elsewhere
+_LITTLE = 0.02  # of an operator's time is hoped for wherever the bound seems to be reached
+
+
+@dataclass(frozen=True)
+class Part:
+    """An operator that was run, how often, and the seconds of all its runs. Others have a name only."""
+
+    what: Operator | str
+    count: int
+    seconds: float
+
+    def describe(self) -> str:
+        return self.what if isinstance(self.what, str) else self.what.describe()
+
+
+@dataclass(frozen=True)
+class Work:
+    """All that was recorded, what took longest first."""
+
+    target: str  # the name of where it ran, such as cpu
+    parts: tuple[Part, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(part.seconds for part in self.parts)
+
+    def share(self, part: Part) -> float:
+        return part.seconds / self.seconds if self.seconds else 0.0
+
+    def tunable(self) -> tuple[Part, ...]:
+        return tuple(part for part in self.parts if isinstance(part.what, Operator))
+
+    def gain(self, operator: Operator, target: Target) -> float:
+        """The share of all time that tuning an operator may save: its own share, and what a good kernel leaves of it.
+
+        A good kernel takes little longer than the device's arithmetic or memory does.
+        """
+        part = next(part for part in self.parts if part.what == operator)
+        least = bound(operator, target.peak(_arithmetic(operator)), target.bandwidth).seconds
+        call = part.seconds / part.count
+        faster = _UNKNOWN if least is None else min(_MOST, call * _REACHED / least)
+        return self.share(part) * max(_LITTLE, 1.0 - 1.0 / faster)
+
+    def to_json(self) -> JsonObject:
+        return {
+            "format": FORMAT,
+            "target": self.target,
+            "seconds": self.seconds,
+            "operators": [
+                {
+                    **({"name": part.what} if isinstance(part.what, str) else {"operator": part.what.to_json()}),
+                    "describe": part.describe(),
+                    "count": part.count,
+                    "seconds": part.seconds,
+                    "share": self.share(part),
+                }
+                for part in self.parts
+            ],
+        }
+
+    def save(self, path: str | Path) -> None:
+        """The file that `deepgen tune` takes."""
+        try:
+            Path(path).write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise BadInput(f"{path} cannot be written: {error.strerror}", allowed="a file in a folder") from error
+
+    def __str__(self) -> str:
+        """A table."""
+        rows = [("operator", "count", "time", "share")]
+        rows += [(p.describe(), str(p.count), seconds_text(p.seconds), f"{self.share(p):.1%}") for p in self.parts]
+        wide = [max(len(row[i]) for row in rows) for i in range(4)]
+        return "\n".join(
+            f"{what:<{wide[0]}}  {count:>{wide[1]}}  {time:>{wide[2]}}  {share:>{wide[3]}}"
+            for what, count, time, share in rows
+        )
+
+
+def ordered(target: str, parts: Sequence[Part]) -> Work:
+    return Work(target, tuple(sorted(parts, key=lambda part: (-part.seconds, part.describe()))))
+
+
+def is_work(data: Mapping[str, Any]) -> bool:
+    return str(data.get("format", "")).startswith("deepgen work")
+
+
+def from_json(data: Mapping[str, Any], where: str) -> Work:
+    if data.get("format") != FORMAT:
+        raise BadInput(f"its format is {data.get('format')!r:.60}", where=where, allowed=FORMAT)
+    with foreign.shaped(where, "is not what deepgen.torch.record writes"):
+        return ordered(str(data["target"]), [_part(row) for row in data["operators"]])
+
+
+def _part(row: Mapping[str, Any]) -> Part:
+    what: Operator | str = operators.from_json(row["operator"]) if "operator" in row else str(row["name"])
+    count, seconds = row["count"], row["seconds"]
+    if type(count) is not int or count < 1 or type(seconds) not in (int, float) or not isfinite(seconds) or seconds < 0:
+        raise ValueError(f"count is {count!r:.40} and seconds is {seconds!r:.40}")
+    return Part(what, count, float(seconds))
+
+
+def _arithmetic(operator: Operator) -> str:
+    """The number format of most operations."""
+    counted = operator.work().operations
+    return max(counted, key=lambda name: counted[name])

@@ -1,0 +1,85 @@
+"""A whole model: recorded, run by a library's kernels, and timed in several ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stand_in import Everything  # noqa: E402
+
+import deepgen.torch as dt  # noqa: E402
+from deepgen.cli.main import main  # noqa: E402
+from deepgen.torch import benching  # noqa: E402
+from deepgen.vocabulary import BadInput, DeepgenError  # noqa: E402
+
+
+def model() -> Any:
+    return torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.ReLU(), torch.nn.Linear(48, 64), torch.nn.Softmax(-1))
+
+
+def test_a_recording_lists_what_ran_forward_and_backward() -> None:
+    made, x = model(), torch.randn(2, 10, 64)
+    with dt.record() as work:
+        for _ in range(3):
+            made(x).sin().sum().backward()
+    counts = {part.describe(): part.count for part in work.work.parts}
+    assert counts["gemm f32 nt 20x48x64 bias"] == counts["gemm f32 nt 20x64x48 bias"] == 3
+    assert counts["softmax f32 rows=20 cols=64"] == 3 and counts["aten::sin"] == 3
+    assert counts["gemm f32 nn 20x48x64"] == 3, "the gradient of the hidden layer"
+    assert sum(work.work.share(part) for part in work.work.parts) == pytest.approx(1.0)
+    assert work.work.target == "cpu"
+
+
+def test_without_autograd_the_same_operators_are_seen() -> None:
+    made, x = model(), torch.randn(20, 64)
+    with torch.inference_mode(), dt.record() as work:
+        made(x)
+    assert {part.describe() for part in work.work.tunable()} == {
+        "gemm f32 nt 20x48x64 bias",
+        "gemm f32 nt 20x64x48 bias",
+        "softmax f32 rows=20 cols=64",
+    }
+
+
+def test_a_recording_is_read_after_its_end() -> None:
+    with dt.record() as work, pytest.raises(DeepgenError, match="leave the `with` block"):
+        work.save("work.json")
+
+
+def test_what_cannot_be_timed_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text("def make():\n    return print\n")
+    cases = {
+        "model.py": "FILE:FUNCTION",
+        "model.py:other": "no function",
+        "no.py:make": "no file",
+        "model.py:make": "fill it first",
+    }
+    for given, words in cases.items():
+        assert main(["bench", given, "--library", "empty"]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_outputs_are_compared_with_eager_torchs() -> None:
+    def make() -> Any:
+        weight = torch.ones(8, 8)
+        return lambda: torch.nn.functional.linear(torch.ones(4, 8), weight)
+
+    result = benching.bench(make, Everything(), rounds=2, compiled=False)
+    assert [row.name for row in result.rows] == ["eager", "eager + deepgen"]
+    assert all(row.difference == 0.0 and len(row.samples) == 2 for row in result.rows)
+    assert benching._difference([torch.tensor([1.0, 3.0])], [torch.tensor([1.0, 2.0])]) == 0.5
+
+
+def test_what_a_file_makes_is_run_however_it_is_given() -> None:
+    x = torch.ones(2)
+    for made in ((torch.neg, x), (torch.neg, (x,)), lambda: -x):
+        assert benching.runnable(made)().tolist() == [-1.0, -1.0]
+    with pytest.raises(BadInput, match="it gave str"):
+        benching.runnable("model")

@@ -1,0 +1,193 @@
+"""`with deepgen.torch.use(library):` a model gives the same, and its products are computed by the library's kernels."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stand_in import Everything  # noqa: E402
+
+import deepgen.torch as dt  # noqa: E402
+from deepgen.operators import gemm, softmax  # noqa: E402
+from deepgen.torch import race, routes  # noqa: E402
+from deepgen.vocabulary import BadInput  # noqa: E402
+
+F = torch.nn.functional
+
+
+def random(*shape: int, dtype: Any = torch.float32) -> Any:
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+CALLS: dict[str, tuple[Callable[[], Any], str]] = {
+    "linear": (lambda: F.linear(random(20, 24), random(16, 24)), "gemm f32 nt 20x16x24"),
+    "linear with bias": (lambda: F.linear(random(2, 10, 24), random(16, 24), random(16)), "gemm f32 nt 20x16x24 bias"),
+    "nn.Linear": (lambda: torch.nn.Linear(24, 16)(random(20, 24)).detach() * 0, "gemm f32 nt 20x16x24 bias"),
+    "mm": (lambda: torch.mm(random(20, 24), random(24, 16)), "gemm f32 nn 20x16x24"),
+    "mm of a transposed matrix": (lambda: torch.mm(random(24, 20).t(), random(16, 24).t()), "gemm f32 tt 20x16x24"),
+    "the operator @": (lambda: random(3, 5, 24) @ random(24, 16), "gemm f32 nn 15x16x24"),
+    "matmul of batches": (lambda: random(2, 3, 5, 24) @ random(2, 3, 24, 8), "gemm f32 nn batch 6 of 5x8x24"),
+    "bmm": (lambda: torch.bmm(random(4, 5, 24), random(4, 8, 24).mT), "gemm f32 nt batch 4 of 5x8x24"),
+    "addmm": (lambda: torch.addmm(random(16), random(20, 24), random(24, 16)), "gemm f32 nn 20x16x24 bias"),
+    "softmax": (lambda: F.softmax(random(2, 4, 40), dim=-1), "softmax f32 rows=8 cols=40"),
+    "layer_norm": (lambda: F.layer_norm(random(6, 40), (40,), random(40), random(40)), "layer_norm f32 rows=6 cols=40"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_gives_what_torch_gives_and_a_kernel_serves_it(name: str) -> None:
+    call, operator = CALLS[name]
+    with torch.no_grad():
+        want = call()
+        with dt.use(Everything(), race=False) as used:
+            first, again = call(), call()
+    assert [met.operator.describe() for met in used.met] == [operator]
+    assert used.met[0].ours, used.met[0].why
+    assert first.shape == want.shape and first.is_contiguous()
+    torch.testing.assert_close(first, want)
+    torch.testing.assert_close(again, want)
+
+
+def _autocast() -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        return F.linear(random(4, 8), random(6, 8))
+
+
+UNSERVED: dict[str, Callable[[], Any]] = {
+    "rows that are not contiguous": lambda: random(20, 48)[:, ::2] @ random(24, 16),
+    "a broadcast batch": lambda: torch.matmul(random(3, 5, 24), random(1, 24, 8)),
+    "a vector": lambda: torch.matmul(random(24), random(24, 8)),
+    "integers": lambda: torch.mm(torch.ones(4, 4, dtype=torch.int64), torch.ones(4, 4, dtype=torch.int64)),
+    "nothing": lambda: torch.mm(random(0, 4), random(4, 4)),
+    "softmax of columns": lambda: torch.softmax(random(4, 5), 0),
+    "softmax in another format": lambda: torch.softmax(random(4, 5), 1, dtype=torch.float64),
+    "beta": lambda: torch.addmm(random(8), random(4, 5), random(5, 8), beta=2.0),
+    "autocast": _autocast,
+    "vmap": lambda: torch.vmap(torch.mm)(random(3, 4, 5), random(3, 5, 6)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNSERVED)
+def test_what_kernels_do_not_serve_stays_with_torch(name: str) -> None:
+    want = UNSERVED[name]()
+    with dt.use(Everything(), race=False):
+        torch.testing.assert_close(UNSERVED[name](), want)
+        torch.testing.assert_close(UNSERVED[name](), want)
+
+
+def test_a_mistake_is_torchs_own_error() -> None:
+    with dt.use(Everything(), race=False):
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+                torch.mm(random(4, 5), random(4, 5))
+            with pytest.raises(RuntimeError, match="dtype"):
+                F.linear(random(4, 5), random(3, 5, dtype=torch.float64))
+
+
+def test_a_parameter_that_gets_other_data_is_looked_at_again() -> None:
+    """Square, so that only the strides tell that it was transposed."""
+    weight, x = torch.nn.Parameter(random(24, 24), requires_grad=False), random(10, 24)
+    with dt.use(Everything(), race=False):
+        F.linear(x, weight)
+        weight.data = weight.data.t()
+        torch.testing.assert_close(F.linear(x, weight), x @ weight.t())
+
+
+def test_another_thread_gets_its_own_binding() -> None:
+    a, b = random(20, 24), random(24, 16)
+    found = []
+    with dt.use(Everything(), race=False):
+        want = torch.mm(a, b)
+        thread = threading.Thread(target=lambda: found.append(torch.mm(a, b)))
+        thread.start()
+        thread.join()
+    torch.testing.assert_close(found, [want])
+
+
+def test_torch_is_as_before_once_the_library_is_left() -> None:
+    places = ((F, "linear"), (torch, "mm"), (torch.Tensor, "__matmul__"), (torch, "compile"), (torch.jit, "trace"))
+    before = [getattr(owner, name) for owner, name in places]
+    with pytest.raises(ZeroDivisionError), dt.use(Everything()):
+        assert F.linear is not before[0]
+        raise ZeroDivisionError
+    assert [getattr(owner, name) for owner, name in places] == before
+    used = dt.patch(Everything())
+    with pytest.raises(BadInput, match="in use already"):
+        dt.patch(Everything())
+    used.close()
+    assert F.linear is before[0]
+    with pytest.raises(BadInput, match="not a library"):
+        dt.use("deepgen-library")
+
+
+def test_torch_keeps_what_it_does_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The race is decided by times that are given: a busy machine would decide otherwise now and then."""
+    a, b = random(20, 24), random(24, 16)
+    for mine, theirs, ours in ((2.0, 1.0, False), (1.0, 1.01, False), (1.0, 2.0, True)):
+        monkeypatch.setattr(routes, "race", lambda *_, times=(mine, theirs): times)
+        with torch.no_grad(), dt.use(Everything()) as used:
+            torch.mm(a, b)
+        assert [met.ours for met in used.met] == [ours]
+        assert "us, torch" in str(used)
+
+
+def test_a_race_times_both_in_turns() -> None:
+    order: list[str] = []
+    times = race.race(lambda: order.append("ours"), lambda: order.append("torch"), torch.device("cpu"))
+    assert order[:4] == ["ours", "torch"] * 2 and all(seconds >= 0 for seconds in times)
+
+
+def test_the_compiler_sees_operators_in_traced_tensors() -> None:
+    """Shapes that are not numbers are nobody's; those that are, are the same as a real tensor's."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from deepgen.torch import calls
+
+    with FakeTensorMode():
+        a, b = torch.empty(20, 24), torch.empty(16, 24)
+        assert calls.mm(a, b.t()).operator == gemm(20, 16, 24, layout="nt")  # type: ignore[union-attr]
+        assert calls.softmax_of(a, 1).operator == softmax(20, 24)  # type: ignore[union-attr]
+
+
+def test_a_kernel_with_memory_of_its_own_has_some_for_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a graph is captured nothing can be allocated, and its stream is new: torch's GPU is stood in for."""
+    from contextlib import nullcontext
+
+    from deepgen.torch.calls import KINDS, mm
+
+    fired: list[tuple[str, int]] = []
+    state = SimpleNamespace(stream=1, capturing=False)
+
+    class Kernel:
+        align, by_stream = 1, True
+        bound = 0
+
+        def meet(self, *tensors: Any) -> Any:
+            assert not state.capturing, "it would allocate"
+            self.bound += 1
+            name = f"binding {self.bound}"
+            return torch.zeros(4, 6), lambda at, stream: fired.append((name, stream))
+
+    monkeypatch.setattr(routes, "_stream", lambda device: state.stream)
+    monkeypatch.setattr(routes, "_capturing", lambda device: state.capturing)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    a, b = random(4, 5), random(5, 6)
+    asked = mm(a, b)
+    assert asked is not None
+    route = routes.Route(asked, KINDS["mm"], routes.Won(Kernel(), 1.0, ""))  # type: ignore[arg-type]
+    route._on_gpu = True
+    state.capturing = True
+    assert route.run_two(a, b) is None, "nothing was kept yet: torch serves"
+    state.capturing = False
+    route.run_two(a, b)
+    route.run_two(a, b)
+    state.capturing, state.stream = True, 7
+    assert route.run_two(a, b) is not None
+    assert fired == [("binding 2", 1), ("binding 1", 7)]
