@@ -1,0 +1,158 @@
+"""From Triton's IR of a kernel to C: a function for one program, and one that runs all programs of a grid in threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from deepgen.generators.triton_c import gathering, memory
+from deepgen.generators.triton_c.c_types import NARROW, computed, literal, rounded
+from deepgen.generators.triton_c.control import Control
+from deepgen.generators.triton_c.elementwise import TABLE
+from deepgen.generators.triton_c.induction import carry_offsets
+from deepgen.generators.triton_c.ir import Op
+from deepgen.generators.triton_c.parse import parse
+from deepgen.generators.triton_c.uses import VIEWS, SOURCES
+from deepgen.generators.triton_c.writer import Writer
+from deepgen.vocabulary import BadInput, Source
+
+ENTRY = "deepgen_triton"
+FLAGS = (
+    "-std=gnu11", "-pthread", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing", "-w",
+)  # fmt: skip
+_HEADERS = ("tile.h", "tile_math.h", "tile_atomics.h", "tile_dot.h")
+_NOTHING = frozenset({"tt.return", "ttg.barrier", "gpu.barrier", "tt.debug_barrier", "llvm.intr.assume", "tt.assert"})
+_HANDLERS = memory.HANDLERS | gathering.HANDLERS
+_INDENT = "    "
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel in C. Its entry takes the kernel's own parameters, then the grid, scratch memory and threads."""
+
+    text: str
+    parameters: tuple[str, ...]  # the types of the kernel's own
+    scratch: int  # bytes for each thread
+
+
+def lower(text: str) -> Lowered:
+    """The C of a kernel in Triton's IR, as its generic form prints it.
+
+    Raises BadInput for an operation that is not served, with its place in the source.
+    """
+    function = parse(text)
+    carry_offsets(function)
+    writer = Writer(function)
+    control: Control
+
+    def write_op(op: Op) -> None:
+        _write_op(writer, control, op)
+
+    control = Control(writer, write_op)
+    names = [f"a{place}" for place in range(len(function.args))]
+    for name, value in zip(names, function.args, strict=True):
+        element = value.type.element
+        writer.name(value, rounded(element, name) if element in NARROW else name)
+    control.function(function.body)
+    types = [value.type.element for value in function.args]
+    return Lowered(_program(function.name, types, names, writer), tuple(types), writer.most_scratch)
+
+
+def sources(lowered: Lowered, name: str) -> tuple[Source, ...]:
+    """All files of the kernel, the one to compile first."""
+    return (Source(f"{name}.c", lowered.text), *_headers())
+
+
+@cache
+def _headers() -> tuple[Source, ...]:
+    here, pool = resources.files(__package__), resources.files("deepgen.generators.templates")
+    own = [Source(name, here.joinpath(name).read_text()) for name in _HEADERS]
+    return (*own, *(Source(name, pool.joinpath(name).read_text()) for name in ("cpu_pool.h", "x86_pool.h")))
+
+
+def _write_op(writer: Writer, control: Control, op: Op) -> None:
+    if op in writer.uses.inlined or op.name in _NOTHING:
+        return
+    if op.name in ("tt.get_program_id", "tt.get_num_programs"):
+        kind = "program" if op.name == "tt.get_program_id" else "programs"
+        writer.name(op.result, f"{kind}[{op.integer('axis')}]")
+    elif op.name in ("scf.for", "scf.while", "scf.if"):
+        room = writer.scratch
+        {"scf.for": control.loop, "scf.while": control.repeat, "scf.if": control.branch}[op.name](op)
+        del room
+    elif op.name in _HANDLERS:
+        if op.name == "tt.load" or writes_or_used(writer, op):
+            _HANDLERS[op.name](writer, op)
+    elif op.results and op.result.type.tensor and (op.name in TABLE or op.name in VIEWS or op.name in SOURCES):
+        writer.materialise(op.result, op)
+    elif not (op.results and not op.result.type.tensor and writer.scalar_op(op)):
+        raise BadInput(f"{op.name} is not served on processors", where=op.location, allowed="see docs/triton-cpu.md")
+
+
+def writes_or_used(writer: Writer, op: Op) -> bool:
+    return op.name in memory.HANDLERS or any(writer.uses.used(result) for result in op.results)
+
+
+def _program(name: str, types: list[str], names: list[str], writer: Writer) -> str:
+    """The whole file."""
+    kinds = [computed(element) if element not in NARROW else "float" for element in types]
+    fields = [f"{kind} {one};" for kind, one in zip(kinds, names, strict=True)]
+    taken = [f"const {kind} {one} = given->{one};" for kind, one in zip(kinds, names, strict=True)]
+    passed = "".join(f"{kind} {one}, " for kind, one in zip(kinds, names, strict=True))
+    given = "".join(f".{one} = {one}, " for one in names)
+    lines = [
+        f"// {name}, from Triton's IR of it.",
+        '#include "tile.h"',
+        "",
+        "typedef struct {",
+        *(_INDENT + line for line in fields),
+        f"{_INDENT}int32_t programs[3];",
+        f"{_INDENT}char *scratch;",
+        f"{_INDENT}long all, each;     // programs, and how many are drawn at once",
+        f"{_INDENT}_Atomic long next;  // to draw",
+        "} job;",
+        "",
+        "static void run(const job *given, const int32_t *program, char *scratch) {",
+        *_indented([*taken, "const int32_t *programs = given->programs;", *writer.lines]),
+        "}",
+        "",
+        f"enum {{ SCRATCH = {writer.most_scratch} }};",
+        "",
+        "static void draw(void *arg, int thread) {",
+        *_indented(
+            [
+                "job *given = arg;",
+                "for (long start; (start = atomic_fetch_add(&given->next, given->each)) < given->all;)",
+                "for (long n = start; n < start + given->each && n < given->all; n++) {",
+                "long x = given->programs[0], y = given->programs[1];",
+                "int32_t program[3] = {(int32_t)(n % x), (int32_t)(n / x % y), (int32_t)(n / x / y)};",
+                "run(given, program, given->scratch + thread * (long)SCRATCH);",
+                "}",
+            ]
+        ),
+        "}",
+        "",
+        f"void {ENTRY}({passed}int32_t x, int32_t y, int32_t z, void *scratch, int32_t threads) {{",
+        *_indented(
+            [
+                f"job given = {{{given}.programs = {{x, y, z}}, .scratch = scratch, .all = (long)x * y * z}};",
+                "given.each = chunk(given.all, threads);",
+                "pool_run(given.all < threads ? (int)given.all : threads, draw, &given);",
+            ]
+        ),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _indented(lines: list[str]) -> list[str]:
+    out, depth = [], 1
+    for line in lines:
+        depth -= line.startswith("}")
+        out.append(line if line.startswith("#") else _INDENT * depth + line)
+        depth += line.endswith("{")
+    return out
+
+
+__all__ = ["ENTRY", "FLAGS", "Lowered", "literal", "lower", "sources"]
