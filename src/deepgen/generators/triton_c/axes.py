@@ -57,7 +57,7 @@ class Axes:
         if not value.type.tensor or value.type.shape[dimension] == 1:
             return 0
         op = value.op
-        if op is None or not self._uses.is_inlined(value):
+        if op is None or not self._open(value):
             return None
         if op.name in ("tt.splat", "arith.constant"):
             return 0
@@ -69,6 +69,9 @@ class Axes:
         if op.name in ("tt.join", "tt.split", "tt.load", "tt.reshape", "tt.unsplat"):
             return None
         return self._combined(op, dimension, guards)
+
+    def _open(self, value: Value) -> bool:
+        return self._uses.is_inlined(value) or self._uses.is_index(value)
 
     def _combined(self, op: Op, dimension: int, guards: list[Guard] | None) -> int | None:
         steps = [self.step(value, dimension, guards) for value in op.operands]
@@ -106,7 +109,7 @@ class Axes:
             found.conditions.append(seen)
             return True
         op = mask.op
-        if op is None or not self._uses.is_inlined(mask):
+        if op is None or not self._open(mask):
             return False
         if op.name == "arith.andi":
             return all(self._add(Seen(part, seen.views), dimension, found) for part in op.operands)

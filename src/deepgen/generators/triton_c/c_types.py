@@ -35,6 +35,11 @@ def stored_bytes(element: str) -> int:
     return 8 if element.startswith("*") else _BYTES.get(element) or Type(element).bits // 8
 
 
+def constant_of(of: str) -> str:
+    """A C type whose values are not assigned to."""
+    return f"{of}const" if of.endswith("*") else f"const {of}"
+
+
 def unsigned(element: str) -> str:
     return "_Bool" if element == "i1" else f"u{computed(element)}"
 

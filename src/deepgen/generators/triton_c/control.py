@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from deepgen.generators.triton_c.c_types import computed
+from deepgen.generators.triton_c.c_types import computed, constant_of
 from deepgen.generators.triton_c.ir import Block, Op, Region, Value
 from deepgen.generators.triton_c.writer import Buffer, Writer
 from deepgen.vocabulary import BadInput
@@ -17,7 +17,7 @@ Slot: TypeAlias = "str | Buffer"
 class Control:
     """Writes regions, and hands single operations to `write_op`."""
 
-    def __init__(self, writer: Writer, write_op: WriteOp) -> None:
+    def __init__(self, writer: Writer, write_op: Callable[[Op], None]) -> None:
         self._writer, self._write_op = writer, write_op
 
     def function(self, body: Region) -> None:
@@ -33,7 +33,7 @@ class Control:
             writer.write(f"{_label(block.label)}: {{")
             for op in block.ops[:-1]:
                 self._write_op(op)
-            self._jump(block.ops[-1], body, slots)
+            self._jump(block.ops[-1], slots)
             writer.write("}")
         writer.lines[start:start] = writer.hoisted
         writer.hoisted = None
@@ -46,10 +46,12 @@ class Control:
         counter = writer.fresh("k")
         writer.name(body.args[0], counter)
         of = computed(body.args[0].type.element)
+        room = writer.scratch
         writer.write(f"for ({of} {counter} = {low}; {counter} < {high}; {counter} += {step}) {{")
         self._inside(body)
-        self._assign(body.ops[-1], body.ops[-1].operands, slots, body.args[1:])
+        self._assign(body.ops[-1].operands, slots)
         writer.write("}")
+        writer.scratch = room
         self._left(op.results, slots)
 
     def repeat(self, op: Op) -> None:
@@ -59,14 +61,16 @@ class Control:
             self._entered(op, value, first) for value, first in zip(before.block.args, op.operands, strict=True)
         ]
         found = [self._slot(value) for value in after.block.args]
+        room = writer.scratch
         writer.write("for (;;) {")
         self._inside(before.block)
         condition, *passed = before.block.ops[-1].operands
-        self._assign(before.block.ops[-1], passed, found, ())
+        self._assign(passed, found)
         writer.write(f"if (!{writer.scalar(condition)}) break;")
         self._inside(after.block)
-        self._assign(after.block.ops[-1], after.block.ops[-1].operands, slots, before.block.args)
+        self._assign(after.block.ops[-1].operands, slots)
         writer.write("}")
+        writer.scratch = room
         self._left(op.results, found)
 
     def branch(self, op: Op) -> None:
@@ -79,8 +83,10 @@ class Control:
                 continue
             if place:
                 writer.write("} else {")
+            room = writer.scratch
             self._inside(region.block)
-            self._assign(region.block.ops[-1], region.block.ops[-1].operands, slots, ())
+            self._assign(region.block.ops[-1].operands, slots)
+            writer.scratch = room
         writer.write("}")
 
     def _block(self, block: Block) -> None:
@@ -123,7 +129,7 @@ class Control:
             else:
                 self._writer.name(result, slot)
 
-    def _assign(self, root: Op, values: Sequence[Value], slots: Sequence[Slot], carried: Sequence[Value]) -> None:
+    def _assign(self, values: Sequence[Value], slots: Sequence[Slot]) -> None:
         """All slots get their values at once: none may be overwritten while another is computed from it."""
         writer = self._writer
         own = {id(slot) for slot in slots if isinstance(slot, Buffer)}
@@ -134,7 +140,7 @@ class Control:
                 now = writer.scalar(value)
                 if now != slot:
                     kept = writer.fresh("n")
-                    writer.write(f"const {computed(value.type.element)} {kept} = {now};".replace("const f", "const f"))
+                    writer.write(f"{constant_of(computed(value.type.element))} {kept} = {now};")
                     late.append((slot, kept))
                 continue
             held = writer.buffers.get(value)
@@ -157,25 +163,25 @@ class Control:
             else:
                 writer.write(f"{to} = {source};")
 
-    def _jump(self, op: Op, body: Region, slots: dict[str, list[Slot]]) -> None:
+    def _jump(self, op: Op, slots: dict[str, list[Slot]]) -> None:
         writer = self._writer
         if op.name == "cf.br":
-            self._go(op, op.successors[0], op.operands, slots)
+            self._go(op.successors[0], op.operands, slots)
         elif op.name == "cf.cond_br":
             counts = op.integers("operandSegmentSizes")
             condition, *passed = op.operands
             writer.write(f"if ({writer.scalar(condition)}) {{")
-            self._go(op, op.successors[0], passed[: counts[1]], slots)
+            self._go(op.successors[0], passed[: counts[1]], slots)
             writer.write("} else {")
-            self._go(op, op.successors[1], passed[counts[1] :], slots)
+            self._go(op.successors[1], passed[counts[1] :], slots)
             writer.write("}")
         elif op.name == "tt.return":
             writer.write("return;")
         else:
             raise BadInput(f"{op.name} at the end of a block", where=op.location, allowed="branches and returns")
 
-    def _go(self, op: Op, label: str, values: Sequence[Value], slots: dict[str, list[Slot]]) -> None:
-        self._assign(op, values, slots[label], ())
+    def _go(self, label: str, values: Sequence[Value], slots: dict[str, list[Slot]]) -> None:
+        self._assign(values, slots[label])
         self._writer.write(f"goto {_label(label)};")
 
 
@@ -189,8 +195,3 @@ def _count(buffer: Buffer) -> int:
         count *= size
     return count
 
-
-class WriteOp:
-    """What writes a single operation."""
-
-    def __call__(self, op: Op) -> None: ...

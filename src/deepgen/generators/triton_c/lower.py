@@ -7,13 +7,13 @@ from functools import cache
 from importlib import resources
 
 from deepgen.generators.triton_c import gathering, memory
-from deepgen.generators.triton_c.c_types import NARROW, computed, literal, rounded
+from deepgen.generators.triton_c.c_types import NARROW, computed, constant_of, rounded
 from deepgen.generators.triton_c.control import Control
 from deepgen.generators.triton_c.elementwise import TABLE
 from deepgen.generators.triton_c.induction import carry_offsets
 from deepgen.generators.triton_c.ir import Op
 from deepgen.generators.triton_c.parse import parse
-from deepgen.generators.triton_c.uses import VIEWS, SOURCES
+from deepgen.generators.triton_c.uses import SOURCES, VIEWS
 from deepgen.generators.triton_c.writer import Writer
 from deepgen.vocabulary import BadInput, Source
 
@@ -78,9 +78,7 @@ def _write_op(writer: Writer, control: Control, op: Op) -> None:
         kind = "program" if op.name == "tt.get_program_id" else "programs"
         writer.name(op.result, f"{kind}[{op.integer('axis')}]")
     elif op.name in ("scf.for", "scf.while", "scf.if"):
-        room = writer.scratch
         {"scf.for": control.loop, "scf.while": control.repeat, "scf.if": control.branch}[op.name](op)
-        del room
     elif op.name in _HANDLERS:
         if op.name == "tt.load" or writes_or_used(writer, op):
             _HANDLERS[op.name](writer, op)
@@ -98,7 +96,7 @@ def _program(name: str, types: list[str], names: list[str], writer: Writer) -> s
     """The whole file."""
     kinds = [computed(element) if element not in NARROW else "float" for element in types]
     fields = [f"{kind} {one};" for kind, one in zip(kinds, names, strict=True)]
-    taken = [f"const {kind} {one} = given->{one};" for kind, one in zip(kinds, names, strict=True)]
+    taken = [f"{constant_of(kind)} {one} = given->{one};" for kind, one in zip(kinds, names, strict=True)]
     passed = "".join(f"{kind} {one}, " for kind, one in zip(kinds, names, strict=True))
     given = "".join(f".{one} = {one}, " for one in names)
     lines = [
@@ -154,5 +152,3 @@ def _indented(lines: list[str]) -> list[str]:
         depth += line.endswith("{")
     return out
 
-
-__all__ = ["ENTRY", "FLAGS", "Lowered", "literal", "lower", "sources"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from deepgen.generators.triton_c.axes import Bounds, Seen
-from deepgen.generators.triton_c.c_types import computed, literal, widened
+from deepgen.generators.triton_c.c_types import computed, constant_of, literal, widened
 from deepgen.generators.triton_c.elementwise import expression
 from deepgen.generators.triton_c.ir import Block, Op, Value
 from deepgen.generators.triton_c.shapes import ZERO, Index, linear, reshaped
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from deepgen.generators.triton_c.writer import Writer
 
 SIMD = "#pragma omp simd"
-
-
-def constant_of(of: str) -> str:
-    """A C type whose values are not assigned to."""
-    return f"{of}const" if of.endswith("*") else f"const {of}"
 
 
 def source_indices(op: Op, indices: Sequence[Index]) -> list[Index]:

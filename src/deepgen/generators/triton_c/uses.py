@@ -31,12 +31,20 @@ class Uses:
         self._costs: dict[Value, int] = {}
         self._roots: dict[Value, frozenset[Op]] = {}
         self.inlined: set[Op] = set()
+        self._indices: set[Value] = set()
         for op in ops:
             if self._computed_anew(op):
                 self.inlined.add(op)
+            pure = op.name in TABLE or op.name in VIEWS or op.name in SOURCES
+            if pure and all(not value.type.tensor or value in self._indices for value in op.operands):
+                self._indices.update(op.results)
 
     def is_inlined(self, value: Value) -> bool:
         return value.op is not None and value.op in self.inlined
+
+    def is_index(self, value: Value) -> bool:
+        """Whether it is made of ranges and scalars alone: it can be looked into even where it is stored."""
+        return value in self._indices
 
     def used(self, value: Value) -> bool:
         return bool(self.users.get(value))

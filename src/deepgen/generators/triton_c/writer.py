@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from deepgen.generators.triton_c.axes import Axes
-from deepgen.generators.triton_c.c_types import computed, literal, narrowed, stored, stored_bytes
+from deepgen.generators.triton_c.c_types import computed, constant_of, literal, narrowed, stored, stored_bytes
 from deepgen.generators.triton_c.elementwise import TABLE, expression
 from deepgen.generators.triton_c.ir import Function, Op, Value
-from deepgen.generators.triton_c.nest import Nest, constant_of
+from deepgen.generators.triton_c.nest import Nest
 from deepgen.generators.triton_c.shapes import linear
 from deepgen.generators.triton_c.uses import VIEWS, Uses
 
