@@ -18,7 +18,7 @@ from deepgen.generators.triton_c.writer import Writer
 from deepgen.vocabulary import BadInput, Source
 
 ENTRY = "deepgen_triton"
-FLAGS = (
+_FLAGS = (
     "-std=gnu11", "-pthread", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing", "-w",
 )  # fmt: skip
 _HEADERS = ("tile.h", "tile_math.h", "tile_atomics.h", "tile_dot.h")
@@ -31,6 +31,7 @@ _INDENT = "    "
 class Lowered:
     """A kernel in C. Its entry takes the kernel's own parameters, then the grid, scratch memory and threads."""
 
+    name: str  # of the function
     text: str
     parameters: tuple[str, ...]  # the types of the kernel's own
     scratch: int  # bytes for each thread
@@ -56,12 +57,18 @@ def lower(text: str) -> Lowered:
         writer.name(value, rounded(element, name) if element in NARROW else name)
     control.function(function.body)
     types = [value.type.element for value in function.args]
-    return Lowered(_program(function.name, types, names, writer), tuple(types), writer.most_scratch)
+    text = _program(function.name, types, names, writer)
+    return Lowered(function.name, text, tuple(types), writer.most_scratch)
 
 
-def sources(lowered: Lowered, name: str) -> tuple[Source, ...]:
-    """All files of the kernel, the one to compile first."""
-    return (Source(f"{name}.c", lowered.text), *_headers())
+def sources(text: str, name: str) -> tuple[Source, ...]:
+    """All files of a kernel in C, the one to compile first."""
+    return (Source(f"{name}.c", text), *_headers())
+
+
+def flags(fused: bool = True) -> tuple[str, ...]:
+    """What the C compiler is told; `fused`: a product and a sum may be one operation with one rounding."""
+    return (*_FLAGS, f"-ffp-contract={'fast' if fused else 'off'}")
 
 
 @cache
