@@ -37,8 +37,8 @@ class Lowered:
     scratch: int  # bytes for each thread
 
 
-def lower(text: str) -> Lowered:
-    """The C of a kernel in Triton's IR, as its generic form prints it.
+def lower(text: str, entry: str = ENTRY) -> Lowered:
+    """The C of a kernel in Triton's IR, as its generic form prints it; `entry` is what the function is called there.
 
     Raises BadInput for an operation that is not served, with its place in the source.
     """
@@ -57,7 +57,7 @@ def lower(text: str) -> Lowered:
         writer.name(value, rounded(element, name) if element in NARROW else name)
     control.function(function.body)
     types = [value.type.element for value in function.args]
-    text = _program(function.name, types, names, writer)
+    text = _program(function.name, entry, types, names, writer)
     return Lowered(function.name, text, tuple(types), writer.most_scratch)
 
 
@@ -99,7 +99,7 @@ def writes_or_used(writer: Writer, op: Op) -> bool:
     return op.name in memory.HANDLERS or any(writer.uses.used(result) for result in op.results)
 
 
-def _program(name: str, types: list[str], names: list[str], writer: Writer) -> str:
+def _program(name: str, entry: str, types: list[str], names: list[str], writer: Writer) -> str:
     """The whole file."""
     kinds = [computed(element) if element not in NARROW else "float" for element in types]
     fields = [f"{kind} {one};" for kind, one in zip(kinds, names, strict=True)]
@@ -116,34 +116,32 @@ def _program(name: str, types: list[str], names: list[str], writer: Writer) -> s
         f"{_INDENT}char *scratch;",
         f"{_INDENT}long all, each;     // programs, and how many are drawn at once",
         f"{_INDENT}_Atomic long next;  // to draw",
-        "} job;",
+        f"}} {entry}_job;",
         "",
-        "static void run(const job *given, const int32_t *program, char *scratch) {",
+        f"static void {entry}_program(const {entry}_job *given, const int32_t *program, char *scratch) {{",
         *_indented([*taken, "const int32_t *programs = given->programs;", *writer.lines]),
         "}",
         "",
-        f"enum {{ SCRATCH = {writer.most_scratch} }};",
-        "",
-        "static void draw(void *arg, int thread) {",
+        f"static void {entry}_draw(void *arg, int thread) {{",
         *_indented(
             [
-                "job *given = arg;",
+                f"{entry}_job *given = arg;",
                 "for (long start; (start = atomic_fetch_add(&given->next, given->each)) < given->all;)",
                 "for (long n = start; n < start + given->each && n < given->all; n++) {",
                 "long x = given->programs[0], y = given->programs[1];",
                 "int32_t program[3] = {(int32_t)(n % x), (int32_t)(n / x % y), (int32_t)(n / x / y)};",
-                "run(given, program, given->scratch + thread * (long)SCRATCH);",
+                f"{entry}_program(given, program, given->scratch + thread * {writer.most_scratch}L);",
                 "}",
             ]
         ),
         "}",
         "",
-        f"void {ENTRY}({passed}int32_t x, int32_t y, int32_t z, void *scratch, int32_t threads) {{",
+        f"void {entry}({passed}int32_t x, int32_t y, int32_t z, void *scratch, int32_t threads) {{",
         *_indented(
             [
-                f"job given = {{{given}.programs = {{x, y, z}}, .scratch = scratch, .all = (long)x * y * z}};",
+                f"{entry}_job given = {{{given}.programs = {{x, y, z}}, .scratch = scratch, .all = (long)x * y * z}};",
                 "given.each = chunk(given.all, threads);",
-                "pool_run(given.all < threads ? (int)given.all : threads, draw, &given);",
+                f"pool_run(given.all < threads ? (int)given.all : threads, {entry}_draw, &given);",
             ]
         ),
         "}",
