@@ -182,7 +182,10 @@ def _uniform(word: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _randoms(y: Any, whole: Any, seed: int) -> dict[str, Any]:
     words = philox(seed, np.arange(y.shape[1]))
     u, v = np.maximum(_uniform(words[0]), F32(1e-7)), _uniform(words[1])
-    return {"y": np.stack([_uniform(words[0]), np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * v)]), "whole": np.stack(words)}
+    return {
+        "y": np.stack([_uniform(words[0]), np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * v)]),
+        "whole": np.stack(words),
+    }
 
 
 def _programs(y: Any) -> dict[str, Any]:

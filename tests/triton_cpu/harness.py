@@ -102,7 +102,7 @@ class Compiled:
         address = -(-scratch.ctypes.data // 64) * 64
         grid = (ctypes.c_int32(size) for size in (*case.grid, 1, 1)[:3])
         entry = self._library[f"kernel{self._numbers[id(case)]}"]
-        entry(*passed, *grid, ctypes.c_void_p(address), ctypes.c_int32(THREADS))
+        entry(*passed, *grid, ctypes.c_int32(THREADS), ctypes.c_void_p(address))
         for name, whole in held.items():
             around = np.concatenate([whole[:GUARD], whole[-GUARD:]]).view(np.uint8)
             assert (around == 0xA5).all(), f"{case.name} wrote beside {name}"

@@ -1,6 +1,5 @@
 """Small Triton kernels, one for each thing that the language has."""
 
-# ruff: noqa: B018
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
@@ -139,7 +138,7 @@ def scans(x, y, B: tl.constexpr, C: tl.constexpr):
     tl.store(place, tl.cumsum(v, axis=1))
     tl.store(place + B * C, tl.cumsum(v, axis=0))
     tl.store(place + 2 * B * C, tl.cumprod(v * 0.5, axis=1, reverse=True))
-    last, some = tl.associative_scan((v, (v > 0.5).to(tl.int32)), 1, _later)
+    last, _ = tl.associative_scan((v, (v > 0.5).to(tl.int32)), 1, _later)
     tl.store(place + 3 * B * C, last)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -27,7 +25,9 @@ class CpuBackend(BaseBackend):  # type: ignore[misc]
         return bool(target.backend == BACKEND)
 
     def hash(self) -> str:
-        return f"{BACKEND}-{self.target.arch}-{_digest()}"
+        from deepgen.generators.triton_c import digest
+
+        return f"{BACKEND}-{self.target.arch}-{digest()}"
 
     def parse_options(self, options: dict[str, Any]) -> Options:
         from deepgen.generators.triton_c.ttir import Options
@@ -81,13 +81,3 @@ def _to_library(text: str, metadata: dict[str, Any], options: Options) -> bytes:
     name = metadata["name"]
     kernel = Kernel(name, "c", sources(text, name), flags(options.enable_fp_fusion), LaunchPlan(()))
     return Path(build_once(kernel, targets.resolve("cpu")).binary).read_bytes()
-
-
-@cache
-def _digest() -> str:
-    """Of all that makes C of Triton's IR: Triton keeps what was compiled, and must not take an older version's."""
-    from deepgen.generators import triton_c
-
-    folder = Path(triton_c.__file__).parent
-    files = sorted(p for p in folder.iterdir() if p.suffix in (".py", ".h"))
-    return hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()

@@ -117,7 +117,7 @@ class Launcher:
         if min(x, y, z) > 0:
             passed = list(_passed(self._types, arguments))
             sizes = (ctypes.c_int32(size) for size in (x, y, z))
-            function(*passed, *sizes, self._scratch(), ctypes.c_int32(self._threads))
+            function(*passed, *sizes, ctypes.c_int32(self._threads), self._scratch())
         if leave is not None:
             leave(described)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from deepgen.generators.triton_c.ir import Op, Value
 from deepgen.generators.triton_c.c_types import literal
+from deepgen.generators.triton_c.ir import Op, Value
 from deepgen.generators.triton_c.shapes import reshaped_dimension
 from deepgen.generators.triton_c.uses import Uses
 

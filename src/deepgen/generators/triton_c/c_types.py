@@ -77,8 +77,10 @@ def number(element: str, text: str) -> str:
         if text in ("true", "false"):
             return "1" if text == "true" else "0"
         value = int(text)
-        return f"INT64_C({value})" if element == "i64" and abs(value) < 1 << 63 and value != -(1 << 63) else (
-            "INT64_MIN" if value == -(1 << 63) else f"({value})" if value < 0 else str(value)
+        return (
+            f"INT64_C({value})"
+            if element == "i64" and abs(value) < 1 << 63 and value != -(1 << 63)
+            else ("INT64_MIN" if value == -(1 << 63) else f"({value})" if value < 0 else str(value))
         )
     value = _decoded(element, int(text, 16)) if text.startswith("0x") else float(text)
     if math.isnan(value):

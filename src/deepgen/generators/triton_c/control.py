@@ -57,9 +57,7 @@ class Control:
     def repeat(self, op: Op) -> None:
         """scf.while: a block that ends with the condition, and one that ends with what the next turn begins with."""
         writer, (before, after) = self._writer, op.regions
-        slots = [
-            self._entered(op, value, first) for value, first in zip(before.block.args, op.operands, strict=True)
-        ]
+        slots = [self._entered(op, value, first) for value, first in zip(before.block.args, op.operands, strict=True)]
         found = [self._slot(value) for value in after.block.args]
         room = writer.scratch
         writer.write("for (;;) {")
@@ -194,4 +192,3 @@ def _count(buffer: Buffer) -> int:
     for size in buffer.shape:
         count *= size
     return count
-

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from deepgen.generators.triton_c.ir import Op, Type
 from deepgen.generators.triton_c.c_types import NARROW, computed, rounded, stored, unsigned
+from deepgen.generators.triton_c.ir import Op, Type
 from deepgen.vocabulary import BadInput
 
 # From an operation and its operands in C to the result in C.
@@ -186,10 +186,7 @@ TABLE: dict[str, Made] = {
     "arith.remf": lambda op, given: rounded(
         op.result.type.element, f"{'fmod' if op.result.type.element == 'f64' else 'fmodf'}({given[0]}, {given[1]})"
     ),
-    **{
-        f"arith.{name}f": _call(name)
-        for name in ("maximum", "minimum", "maxnum", "minnum")
-    },
+    **{f"arith.{name}f": _call(name) for name in ("maximum", "minimum", "maxnum", "minnum")},
     **{f"arith.{name}si": _call(name) for name in ("max", "min", "div", "rem", "ceildiv", "floordiv")},
     **{f"arith.{name}ui": _call(name, as_unsigned=True) for name in ("max", "min", "div", "rem", "ceildiv")},
     "arith.cmpi": _compare_integers,

@@ -1,4 +1,4 @@
-"""From Triton's IR of a kernel to C: a function for one program, and one that runs all programs of a grid in threads."""
+"""From Triton's IR of a kernel to C: a function for one program, and one that runs a grid of them in threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INDENT = "    "
 
 @dataclass(frozen=True)
 class Lowered:
-    """A kernel in C. Its entry takes the kernel's own parameters, then the grid, scratch memory and threads."""
+    """A kernel in C. Its entry takes the kernel's own parameters, then the grid, threads and scratch memory."""
 
     name: str  # of the function
     text: str
@@ -136,7 +136,7 @@ def _program(name: str, entry: str, types: list[str], names: list[str], writer: 
         ),
         "}",
         "",
-        f"void {entry}({passed}int32_t x, int32_t y, int32_t z, void *scratch, int32_t threads) {{",
+        f"void {entry}({passed}int32_t x, int32_t y, int32_t z, int32_t threads, void *scratch) {{",
         *_indented(
             [
                 f"{entry}_job given = {{{given}.programs = {{x, y, z}}, .scratch = scratch, .all = (long)x * y * z}};",
@@ -156,4 +156,3 @@ def _indented(lines: list[str]) -> list[str]:
         out.append(line if line.startswith("#") else _INDENT * depth + line)
         depth += line.endswith("{")
     return out
-

@@ -43,9 +43,7 @@ class Nest:
         self._writer, self.shape = writer, tuple(shape)
         self.dims = [d for d in (order if order is not None else range(len(shape))) if shape[d] > 1]
         names = {d: writer.fresh("i") for d in self.dims}
-        self.indices = [
-            Index(names[d], self.dims.index(d) + 1) if d in names else ZERO for d in range(len(self.shape))
-        ]
+        self.indices = [Index(names[d], self.dims.index(d) + 1) if d in names else ZERO for d in range(len(self.shape))]
         self.depth = len(self.dims)
         self.inmost = max(self.depth, 1)  # the level of what is computed inside the innermost loop
         self.outer: list[list[str]] = [[] for _ in range(self.inmost)]
@@ -206,4 +204,3 @@ _MAKERS: dict[str, Maker] = {
     "tt.load": lambda nest, op, value, indices: nest.load(op, indices),
     **dict.fromkeys(("tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape"), _view),
 }
-

@@ -1,4 +1,4 @@
-"""Triton's own IR of a kernel, in MLIR's generic form: made by Triton's front end, without a GPU and without a driver."""
+"""Triton's own IR of a kernel, in MLIR's generic form: made by Triton's front end, without a GPU or a driver."""
 
 from __future__ import annotations
 
@@ -99,13 +99,12 @@ def generic(module: Any) -> str:
 
 
 def ttir_of(
-    function: Any,
+    fn: Any,
     signature: Mapping[str, str],
-    constants: Mapping[str, Any],
-    attributes: Mapping[tuple[int, ...], Sequence[Any]],
-    options: Options | None = None,
+    constexprs: Mapping[str, Any],
+    attrs: Mapping[tuple[int, ...], Sequence[Any]],
 ) -> str:
-    """The IR of a `@triton.jit` function for these types of parameters."""
+    """The IR of a `@triton.jit` function for these types of parameters. The words are Triton's own."""
     import triton
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
@@ -114,9 +113,9 @@ def ttir_of(
     require_release(triton.__version__)
     context = ir.context()
     ir.load_dialects(context)
-    source = ASTSource(fn=function, signature=dict(signature), constexprs=dict(constants), attrs=dict(attributes))
+    source = ASTSource(fn=fn, signature=dict(signature), constexprs=dict(constexprs), attrs=dict(attrs))
     functions, modules = front_end()
     target = GPUTarget("deepgen_cpu", "", 1)
-    module = source.make_ir(target, options or Options(), functions, modules, context)
+    module = source.make_ir(target, Options(), functions, modules, context)
     module.context = context
     return generic(simplify(module))

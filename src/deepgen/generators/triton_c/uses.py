@@ -95,7 +95,7 @@ class Uses:
         return len(users) == 1 and users[0].block is op.block and users[0].name not in VIEWS
 
     def _load_inlined(self, op: Op) -> bool:
-        """Whether nothing is written between the load and the one loop that reads it, and it reads where that writes."""
+        """Whether one loop reads it, nothing is written before that, and its mask holds wherever the loop goes."""
         if not self._read_once(op) or not self.users.get(op.result) or _volatile(op):
             return False
         root, value, follows = self.users[op.result][0], op.result, True
@@ -139,4 +139,3 @@ def writes(op: Op) -> bool:
 
 def _volatile(op: Op) -> bool:
     return op.flag("isVolatile")
-

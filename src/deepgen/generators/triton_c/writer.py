@@ -160,4 +160,3 @@ class Writer:
             return False
         self.define(op.result, expression(op, [self.scalar(value) for value in op.operands]))
         return True
-
