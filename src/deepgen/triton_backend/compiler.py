@@ -68,7 +68,8 @@ def _to_c(module: Any, metadata: dict[str, Any]) -> str:
     from deepgen.generators.triton_c.ttir import generic
 
     lowered = lower(generic(module))
-    metadata |= {"name": lowered.name, "scratch": lowered.scratch, "shared": 0, "parameters": lowered.parameters}
+    # One byte of shared memory, of which there is no end: programs divide by what a kernel uses.
+    metadata |= {"name": lowered.name, "scratch": lowered.scratch, "shared": 1, "parameters": lowered.parameters}
     return lowered.text
 
 

@@ -18,6 +18,7 @@ from deepgen.triton_backend.compiler import BACKEND
 DEVICE = "cpu"
 _ALIGN = 64
 _SHARED = 1 << 40  # bytes for a program: there is no such limit here
+_REGISTERS = 65536
 _FLUSHED = 64 << 20  # bytes that a benchmark writes to empty the caches
 _SCALARS: Mapping[str, Any] = {
     "i1": ctypes.c_bool, "u1": ctypes.c_bool,
@@ -176,7 +177,7 @@ class _Utilities:
             library = ctypes.CDLL(file.name)
         function = library[ENTRY]
         function.restype = None
-        return library, function, 0, 0, _SHARED
+        return library, function, 1, 0, _SHARED  # programs divide by the registers that a kernel uses
 
     def unload_module(self, library: object) -> None:
         """It stays loaded: its threads outlive a call."""
@@ -184,7 +185,7 @@ class _Utilities:
     def get_device_properties(self, device: object) -> dict[str, int]:
         cores = len(os.sched_getaffinity(0))
         return {
-            "max_shared_mem": _SHARED, "multiprocessor_count": cores, "max_num_regs": _SHARED, "warpSize": 1,
+            "max_shared_mem": _SHARED, "multiprocessor_count": cores, "max_num_regs": _REGISTERS, "warpSize": 1,
             "sm_clock_rate": 0, "mem_clock_rate": 0, "mem_bus_width": 0,
         }  # fmt: skip
 
