@@ -216,6 +216,11 @@ def _kept(x: Any, y: Any) -> dict[str, Any]:
     return {"x": u * 2, "y": u + x + w}
 
 
+def _calling(x: Any, y: Any, z: Any) -> dict[str, Any]:
+    one, other = x * 2 + 3 * y, x - y
+    return {"z": np.concatenate([one, other * 2 + 3 * one])}
+
+
 def _products(of: Any, m: int, n: int, kk: int, into: Any = F32, tolerance: float = 1e-5) -> Case:
     a = whole(m, kk, low=-9, high=9).astype(of) if of is np.int8 else draw(m, kk, of=of)
     b = whole(kk, n, low=-9, high=9).astype(of) if of is np.int8 else draw(kk, n, of=of)
@@ -306,4 +311,6 @@ CASES = [
     Case(k.wrapped, (2, 2), {"x": draw(20, 24), "y": zeros(32, 32), "M": 20, "N": 24}, _wrapped, {"B": 16}),
     Case(k.kept, (1,), {"x": draw(4, 32), "y": zeros(4, 32)}, _kept, {"B": 4, "C": 32}, 1e-6),
     Case(k.overwritten, (1,), {"x": whole(16).astype(F32)}, lambda x: {"x": x[::-1] * 10 + x}, {"B": 16}),
+    Case(k.calling, (1,), {"x": whole(1).astype(F32), "y": whole(1).astype(F32), "z": zeros(2)}, _calling),
+    Case(k.speaking, (2,), {"x": whole(4).astype(F32), "y": zeros(4)}, lambda x, y: {"y": x + 1}, {"B": 4}),
 ]  # fmt: skip

@@ -488,3 +488,35 @@ def overwritten(x, B: tl.constexpr):
     tl.store(x + (B - 1 - i), a)
     b = tl.load(x + i)
     tl.store(x + i, b * 10 + a)
+
+
+@triton.jit(noinline=True)
+def _apart(x, y):
+    total = x * 2
+    for _ in range(3):
+        total += y
+    return total, x - y
+
+
+@triton.jit
+def calling(x, y, z):
+    one, other = _apart(tl.load(x), tl.load(y))
+    tl.store(z, one)
+    again, _ = _apart(other, one)
+    tl.store(z + 1, again)
+
+
+@triton.jit
+def speaking(x, y, B: tl.constexpr):
+    i = tl.arange(0, B)
+    v = tl.load(x + i)
+    tl.device_print("value", v)
+    tl.store(y + i, v + 1)
+
+
+@triton.jit
+def assembled(x, y, B: tl.constexpr):
+    i = tl.arange(0, B)
+    v = tl.load(x + i)
+    w = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [v], dtype=tl.float32, is_pure=True, pack=1)
+    tl.store(y + i, w)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from deepgen.generators.triton_c.c_types import NARROW, computed, rounded, stored, unsigned
+from deepgen.generators.triton_c.c_types import NARROW, computed, rounded, unsigned
 from deepgen.generators.triton_c.ir import Op, Type
 from deepgen.vocabulary import BadInput
 
@@ -25,8 +25,6 @@ _MATH = (
     "round", "roundeven", "log1p", "expm1", "log10", "atan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh",
     "cbrt",
 )  # fmt: skip
-# Functions of NVIDIA's library whose names C does not have, and those that take integers or two numbers.
-_LIBDEVICE = {"rsqrt": "rsqrt", "rcbrt": "rcbrt", "rint": "rint", "nearbyint": "rint", "fast_sinf": "sin"}
 _NEAREST = (1,)  # rounding of tt.fp_to_fp
 
 
@@ -238,6 +236,3 @@ def expression(op: Op, given: Sequence[str]) -> str:
     """The operation's result in C."""
     return TABLE[op.name](op, given)
 
-
-def pointee(of: Type) -> str:
-    return stored(of.pointee)

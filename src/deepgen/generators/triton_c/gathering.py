@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 from deepgen.generators.triton_c.c_types import NARROW, narrowed, rounded
 from deepgen.generators.triton_c.ir import Block, Op
@@ -202,18 +203,13 @@ def dot(writer: Writer, op: Op) -> None:
     *batch, m, k = a.type.shape
     n = b.type.shape[-1]
     room = writer.scratch
-    packed = writer.allocate(wide, (m, k))
-    widened = writer.allocate(wide, (k, n)) if element != wide else None
-    count = 1
-    for size in batch:
-        count *= size
-    name = NARROW.get(element, element)
-    other = widened.name if widened else "0"
-    writer.write(f"for (int64_t n = 0; n < {count}; n++)")
-    writer.write(
-        f"dot_{name}({left.name} + n * {m * k}, {right.name} + n * {k * n}, {into.name} + n * {m * n}, "
-        f"{packed.name}, {other}, {m}, {n}, {k});"
-    )
+    widened = writer.allocate(wide, (m * k + k * n,)).name if element != wide else "0"
+    count = prod(batch)
+    if count > 1:
+        writer.write(f"for (int64_t n = 0; n < {count}; n++)")
+    steps = [f" + n * {size}" if count > 1 else "" for size in (m * k, k * n, m * n)]
+    passed = ", ".join(f"{one.name}{step}" for one, step in zip((left, right, into), steps, strict=True))
+    writer.write(f"dot_{NARROW.get(element, element)}({passed}, {widened}, {m}, {n}, {k});")
     writer.scratch = room
     if op.result.type.element != wide:
         nest = Nest(writer, into.shape)

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from deepgen.generators.triton_c import gathering, memory
+from deepgen.generators.triton_c import gathering, memory, messages
 from deepgen.generators.triton_c.c_types import NARROW, computed, constant_of, rounded
 from deepgen.generators.triton_c.control import Control
 from deepgen.generators.triton_c.elementwise import TABLE
 from deepgen.generators.triton_c.induction import carry_offsets
+from deepgen.generators.triton_c.inlining import inline_calls
 from deepgen.generators.triton_c.ir import Op
 from deepgen.generators.triton_c.parse import parse
 from deepgen.generators.triton_c.uses import SOURCES, VIEWS
@@ -22,8 +23,8 @@ _FLAGS = (
     "-std=gnu11", "-pthread", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing", "-w",
 )  # fmt: skip
 _HEADERS = ("tile.h", "tile_math.h", "tile_atomics.h", "tile_dot.h")
-_NOTHING = frozenset({"tt.return", "ttg.barrier", "gpu.barrier", "tt.debug_barrier", "llvm.intr.assume", "tt.assert"})
-_HANDLERS = memory.HANDLERS | gathering.HANDLERS
+_NOTHING = frozenset({"tt.return", "ttg.barrier", "gpu.barrier", "tt.debug_barrier", "llvm.intr.assume"})
+_HANDLERS = memory.HANDLERS | gathering.HANDLERS | messages.HANDLERS
 _INDENT = "    "
 
 
@@ -42,7 +43,8 @@ def lower(text: str, entry: str = ENTRY) -> Lowered:
 
     Raises BadInput for an operation that is not served, with its place in the source.
     """
-    function = parse(text)
+    function, others = parse(text)
+    inline_calls(function, others)
     carry_offsets(function)
     writer = Writer(function)
     control: Control
@@ -87,16 +89,12 @@ def _write_op(writer: Writer, control: Control, op: Op) -> None:
     elif op.name in ("scf.for", "scf.while", "scf.if"):
         {"scf.for": control.loop, "scf.while": control.repeat, "scf.if": control.branch}[op.name](op)
     elif op.name in _HANDLERS:
-        if op.name == "tt.load" or writes_or_used(writer, op):
+        if op.name not in gathering.HANDLERS or any(writer.uses.used(result) for result in op.results):
             _HANDLERS[op.name](writer, op)
     elif op.results and op.result.type.tensor and (op.name in TABLE or op.name in VIEWS or op.name in SOURCES):
         writer.materialise(op.result, op)
     elif not (op.results and not op.result.type.tensor and writer.scalar_op(op)):
         raise BadInput(f"{op.name} is not served on processors", where=op.location, allowed="see docs/triton-cpu.md")
-
-
-def writes_or_used(writer: Writer, op: Op) -> bool:
-    return op.name in memory.HANDLERS or any(writer.uses.used(result) for result in op.results)
 
 
 def _program(name: str, entry: str, types: list[str], names: list[str], writer: Writer) -> str:

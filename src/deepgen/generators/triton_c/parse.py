@@ -20,12 +20,19 @@ _POINTER = re.compile(r"!tt\.ptr<(.*?)(?:, \d+)?>$")
 _OPEN, _CLOSE = "([{<", ")]}>"
 
 
-def parse(text: str) -> Function:
-    """The one function of a module."""
-    functions = [op for op in _Parser(text).module() if op.name == "tt.func"]
-    if len(functions) != 1:
-        raise DeepgenError(f"Triton's IR has {len(functions)} functions where one was expected")
-    return Function(functions[0].attributes["sym_name"].strip('"'), functions[0].regions[0])
+def parse(text: str) -> tuple[Function, dict[str, Function]]:
+    """The kernel of a module, and the functions that it calls, by name."""
+    others: dict[str, Function] = {}
+    kernels: list[Function] = []
+    for op in _Parser(text).module():
+        made = Function(op.attributes["sym_name"].strip('"'), op.regions[0])
+        if op.attributes.get("sym_visibility") == '"public"':
+            kernels.append(made)
+        else:
+            others[made.name] = made
+    if len(kernels) != 1:
+        raise DeepgenError(f"Triton's IR has {len(kernels)} kernels where one was expected")
+    return kernels[0], others
 
 
 def type_of(text: str) -> Type:

@@ -1,6 +1,8 @@
 // What kernels that come from Triton's IR have in common: numbers, reductions, atomic operations, threads.
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cpu_pool.h"
