@@ -1,6 +1,8 @@
 """Random Triton programs of elementwise operations, reductions, scans, loops and branches, drawn from a seed.
 
-Run as a program, it computes them in Triton's interpreter: `TRITON_INTERPRET=1 python random_programs.py FILE SEED COUNT`.
+Run as a program, it computes them in Triton's interpreter:
+
+    TRITON_INTERPRET=1 python random_programs.py FILE SEED COUNT
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ _REDUCED = (
     "tl.min({a}, axis={axis}, keep_dims=True)",
 )
 _CONDITIONS = ("{x} > {y}", "{x} <= {y}", "{m} < {n}", "{m} == {n}", "({m} & 3) != 0", "({x} > 0) & ({m} < {n})")
+_TURNS = ("{f}, {g} = {g}, {f} * 0.5", "{f} = {f} * 0.5 + {g}")
 
 
 class Program:
@@ -120,7 +123,7 @@ class Program:
             f"{indent}{name} = {self._float()} + tl.zeros((R, C), tl.float32)",
             f"{indent}{other} = {self._float()} + tl.zeros((R, C), tl.float32)",
             f"{indent}for k{step} in range(0, limit, 9):",
-            f"{indent}    {self._chance.choice([f'{name}, {other} = {other}, {name} * 0.5', f'{name} = {name} * 0.5 + {other}'])}",
+            f"{indent}    {self._chance.choice(_TURNS).format(f=name, g=other)}",
             f"{indent}    {other} = {other} * 0.5 + k{step}",
         ]
         self._floats += [name, other]

@@ -230,11 +230,12 @@ class LayerNorm(torch.autograd.Function):
 
 
 @triton.jit
-def _inner(acc, l_i, m_i, q, K, V, low, high, N, scale, row, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
+def _inner(
+    acc, l_i, m_i, q, K, V, low, high, N, scale, row, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
+):
     depth = tl.arange(0, D)
     for start in tl.range(low, high, BLOCK):
-        start = tl.multiple_of(start, BLOCK)
-        column = start + tl.arange(0, BLOCK)
+        column = tl.multiple_of(start, BLOCK) + tl.arange(0, BLOCK)
         k = tl.load(K + column[None, :] * D + depth[:, None], mask=column[None, :] < N, other=0.0)
         qk = tl.dot(q, k) * scale
         inside = column[None, :] < N
@@ -253,7 +254,9 @@ def _inner(acc, l_i, m_i, q, K, V, low, high, N, scale, row, CAUSAL: tl.constexp
 
 
 @triton.jit
-def _attention(Q, K, V, Out, N, scale, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def _attention(
+    Q, K, V, Out, N, scale, CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
     head = tl.program_id(1) * N * D
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     depth = tl.arange(0, D)

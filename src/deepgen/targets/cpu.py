@@ -16,7 +16,7 @@ C = TypeVar("C", bound="Cpu")
 
 @dataclass(frozen=True)
 class Cpu(Target):
-    """A processor that runs kernels in C on its cores, and in Triton, which become C. Caches are as one core sees them."""
+    """A processor that runs kernels in C, and in Triton, which become C. Caches are as one core sees them."""
 
     languages: ClassVar[tuple[str, ...]] = ("c", "triton")
     runner: ClassVar[str] = "cpu"

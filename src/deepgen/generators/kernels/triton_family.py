@@ -72,13 +72,15 @@ class TritonFamily(KernelFamily):
             told["triton"], told["key"], described.launches[0].entry, parameters, constants | ones, options
         )
         step = self._step(described.launches[0], knobs)
+        flags = unit.flags()
         if isinstance(target, Cpu):
-            made, lowering = _called(step, described, ones, options, target), (f"--lowering={lowering_digest()}",)
+            made = _called(step, described, ones, options, target)
+            flags = (*flags, f"--lowering={lowering_digest()}")
         else:
-            made, lowering = _launched(step, described, ones, options, target), ()
+            made = _launched(step, described, ones, options, target)
         required = KernelFamily(described)._required(knobs)
         plan = LaunchPlan((made,), requires=(*self._compiled_for(operator), *required, *requires.items()))
-        return Kernel(described.name, "triton", described.sources, (*unit.flags(), *lowering), plan)
+        return Kernel(described.name, "triton", described.sources, flags, plan)
 
 
 def _options(target: Target) -> tuple[str, ...]:

@@ -73,15 +73,21 @@ def literal(op: Op) -> str:
 
 
 def number(element: str, text: str) -> str:
-    if not Type(element).floating:
-        if text in ("true", "false"):
-            return "1" if text == "true" else "0"
-        value = int(text)
-        return (
-            f"INT64_C({value})"
-            if element == "i64" and abs(value) < 1 << 63 and value != -(1 << 63)
-            else ("INT64_MIN" if value == -(1 << 63) else f"({value})" if value < 0 else str(value))
-        )
+    return _floating(element, text) if Type(element).floating else _whole(element, text)
+
+
+def _whole(element: str, text: str) -> str:
+    if text in ("true", "false"):
+        return str(int(text == "true"))
+    value = int(text)
+    if value == -(1 << 63):
+        return "INT64_MIN"
+    if element == "i64":
+        return f"INT64_C({value})"
+    return f"({value})" if value < 0 else str(value)
+
+
+def _floating(element: str, text: str) -> str:
     value = _decoded(element, int(text, 16)) if text.startswith("0x") else float(text)
     if math.isnan(value):
         return "NAN"

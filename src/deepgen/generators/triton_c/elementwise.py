@@ -235,4 +235,3 @@ COSTS = {
 def expression(op: Op, given: Sequence[str]) -> str:
     """The operation's result in C."""
     return TABLE[op.name](op, given)
-

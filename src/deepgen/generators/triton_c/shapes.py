@@ -72,7 +72,8 @@ def _groups(source: Sequence[int], shape: Sequence[int]) -> list[tuple[list[int]
     groups: list[tuple[list[int], list[int]]] = []
     one = other = 0
     while one < len(source) or other < len(shape):
-        theirs, ours = [], []
+        theirs: list[int] = []
+        ours: list[int] = []
         left = right = 1
         while True:
             if left <= right and one < len(source) and not (left == right and theirs and ours and source[one] > 1):
