@@ -70,7 +70,7 @@ def toolchains_for(target: Target, paths: Mapping[str, str] | None = None) -> Ca
     return lru_cache(maxsize=None)(lambda language: toolchain_for(target, language, paths))
 
 
-def _c_compiler(target: Target, given: Mapping[str, str]) -> CCompiler:
+def _c_compiler(target: Target, given: Mapping[str, str]) -> Toolchain:
     """A compiler that builds for another kind of machine, such as gcc for its own, is passed over."""
     assert isinstance(target, Cpu), "only processors have kernels in C"
     if isinstance(target, Riscv):

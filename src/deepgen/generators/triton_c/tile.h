@@ -175,6 +175,8 @@ static inline uint64_t mulhi_u64(uint64_t a, uint64_t b) { return (uint64_t)((un
 #define VECTOR_BYTES 64
 #elif defined(__AVX__)
 #define VECTOR_BYTES 32
+#elif defined(__riscv_v_min_vlen)
+#define VECTOR_BYTES (__riscv_v_min_vlen / 8)
 #else
 #define VECTOR_BYTES 16
 #endif
