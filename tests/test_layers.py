@@ -23,7 +23,8 @@ ORDER = (
     ("view", "analysis", "libraries"),
     ("report",),
     ("api", "cluster", "extend"),
-    ("compat", "torch", "triton"),
+    ("compat", "torch", "triton", "triton_backend"),
+    ("triton_cpu",),
     ("cli",),
     ("__main__",),
 )

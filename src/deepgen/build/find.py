@@ -15,6 +15,7 @@ from deepgen.build.programs import Tool
 from deepgen.build.toolchains import disassembly, mix
 from deepgen.build.toolchains.c import CCompiler, gcc_or_clang, zig
 from deepgen.build.toolchains.sim import SimToolchain
+from deepgen.build.toolchains.triton_cpu import TritonCpu
 from deepgen.build.toolchains.vta import VtaToolchain
 from deepgen.folders import default_cache_folder
 from deepgen.targets import PROCESSORS, Cpu, Riscv, Target, host
@@ -91,12 +92,18 @@ def _c_compiler(target: Target, given: Mapping[str, str]) -> Toolchain:
     )
 
 
+def _triton(target: Target, given: Mapping[str, str]) -> Toolchain:
+    """For a processor, Triton with the compiler of the C that its kernels become."""
+    found = find_gpu.triton_for(target, given)
+    return TritonCpu(found, _c_compiler(target, given)) if isinstance(target, Cpu) else found
+
+
 # Language -> what chooses its toolchain, from a target that has the language and the paths that the user set.
 _TOOLCHAINS: Mapping[str, Callable[[Target, Mapping[str, str]], Toolchain]] = {
     "c": _c_compiler,
     "cuda": find_gpu.nvrtc_for,
     "hip": find_gpu.hip_for,
-    "triton": find_gpu.triton_for,
+    "triton": _triton,
     "sim": lambda target, given: SimToolchain(),
     "vta": lambda target, given: VtaToolchain(),
 }

@@ -131,7 +131,7 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
 def _from_work(work: Work, where: str, options: Mapping[str, Any], settings: Settings, policy: Policy) -> list[Request]:
     """One for each operator that was recorded and that some family serves."""
     _no_space_strategy(options)
-    target = _target(options["target"], work.target)
+    target = _target(options, work.target)
     chosen = {"out": settings.studies, **_chosen({}, options), **_named_baselines(options)}
     wanted = []
     for part in work.tunable():

@@ -16,9 +16,9 @@ C = TypeVar("C", bound="Cpu")
 
 @dataclass(frozen=True)
 class Cpu(Target):
-    """A processor that runs kernels in C on its cores. Caches are as one core sees them."""
+    """A processor that runs kernels in C, and in Triton, which become C. Caches are as one core sees them."""
 
-    languages: ClassVar[tuple[str, ...]] = ("c",)
+    languages: ClassVar[tuple[str, ...]] = ("c", "triton")
     runner: ClassVar[str] = "cpu"
     shares_cores_with_builds: ClassVar[bool] = True
     own_kind: ClassVar[str]  # the part of a name before the colon

@@ -85,14 +85,20 @@ class Triton:
         return self.path, kernel.sources[0].name, *chip, str(target.warp)
 
     def _compile(self, kernel: Kernel, target: Gpu, folder: Path, limits: BuildLimits, group: Group) -> str:
-        unit = units.from_flags(kernel.flags)
-        if unit.version != self.version:
-            what = f"kernel {kernel.name} is for Triton {unit.version}, and Triton {self.version} is installed here"
-            raise BadInput(what, allowed=f"that release: pip install triton=={unit.version}")
+        unit = checked_unit(kernel, self.version)
         write_sources(kernel, folder)
         (folder / triton_program.UNIT).write_text(json.dumps(unit.to_json()))
         argv = (sys.executable, "-I", "-S", triton_program.__file__, *self._words(kernel, target))
         return run_judged(self.name, argv, folder, limits, group).log
+
+
+def checked_unit(kernel: Kernel, version: str) -> units.TritonUnit:
+    """What a kernel is compiled with. Raises BadInput where that is another release than the one that is here."""
+    unit = units.from_flags(kernel.flags)
+    if unit.version != version:
+        what = f"kernel {kernel.name} is for Triton {unit.version}, and Triton {version} is installed here"
+        raise BadInput(what, allowed=f"that release: pip install triton=={unit.version}")
+    return unit
 
 
 def described(folder: str, disassembler: str | None = None) -> Triton:

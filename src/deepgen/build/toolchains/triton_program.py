@@ -1,4 +1,5 @@
-"""Compiles one Triton kernel in a process of its own, without a GPU. Run by triton.py.
+"""Compiles one Triton kernel in a process of its own, without a GPU. Run by triton.py; for processors, which get C, by
+triton_cpu.py.
 
 It executes the kernel's text, as importing the user's file would. It is started without site-packages and is told where
 Triton lies.
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 STEM, UNIT, REPORT = "kernel", "unit.json", "report.json"
+PROCESSOR = "cpu"
 _KNOWN = {"divisible": ["tt.divisibility", 16], "near": ["tt.pointer_range", 32]}
 _BINARIES, _TEXTS = ("cubin", "hsaco"), ("ttgir", "ptx", "amdgcn")
 _REPORTED = ("name", "shared", "num_warps", "global_scratch_size", "profile_scratch_size")
@@ -25,14 +27,7 @@ def build(source: str, backend: str, arch: str, warp: int) -> None:
     from triton.compiler import ASTSource
 
     unit = json.loads(Path(UNIT).read_text())
-    function = _function(source, unit["entry"])
-    told, names = unit["parameters"], function.arg_names
-    made = ASTSource(
-        fn=function,
-        signature={name: told[name][0] if name in told else "constexpr" for name in names},
-        constexprs={name: _constant(value) for name, value in unit["constants"].items()},
-        attrs={(names.index(name),): [_KNOWN[word] for word in words] for name, (_, *words) in told.items() if words},
-    )
+    made = ASTSource(**_described(source, unit))
     chip = GPUTarget(backend, int(arch) if arch.isdigit() else arch, warp)
     compiled = triton.compile(made, target=chip, options=unit["options"])
     for form, content in compiled.asm.items():
@@ -41,6 +36,31 @@ def build(source: str, backend: str, arch: str, warp: int) -> None:
         elif form in _TEXTS:
             Path(f"{STEM}.{form}").write_text(content)
     Path(REPORT).write_text(json.dumps({name: getattr(compiled.metadata, name, 0) for name in _REPORTED}))
+
+
+def lower(source: str) -> None:
+    """The kernel in C, with all that it includes."""
+    from deepgen.generators.triton_c import lower, ttir_of
+    from deepgen.generators.triton_c.lower import sources
+
+    unit = json.loads(Path(UNIT).read_text())
+    made = lower(ttir_of(**_described(source, unit)))
+    files = {file.name: file.text for file in sources(made.text, STEM)}
+    Path(REPORT).write_text(json.dumps({"scratch": made.scratch, "files": files}))
+
+
+def _described(source: str, unit: Any) -> dict[str, Any]:
+    """The function and what it is compiled for, as Triton takes it."""
+    function = _function(source, unit["entry"])
+    told, names = unit["parameters"], function.arg_names
+    return {
+        "fn": function,
+        "signature": {name: told[name][0] if name in told else "constexpr" for name in names},
+        "constexprs": {name: _constant(value) for name, value in unit["constants"].items()},
+        "attrs": {
+            (names.index(name),): [_KNOWN[word] for word in words] for name, (_, *words) in told.items() if words
+        },
+    }
 
 
 def _function(source: str, entry: str) -> Any:
@@ -69,7 +89,11 @@ def main() -> int:
     os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # the default of 3.9 and of older releases; said, it prints no warning
     sys.path.append(place)
     try:
-        build(source, backend, arch, int(warp))
+        if backend == PROCESSOR:
+            sys.path.append(arch)  # where deepgen lies
+            lower(source)
+        else:
+            build(source, backend, arch, int(warp))
     except Exception as error:
         # The reason may stand in what the error came from, where Triton shows only the place in the source.
         chain: list[BaseException] = [error]

@@ -2,7 +2,8 @@
 
 Triton compiles other code where it knows that a number is 1 or a multiple of 16. So does deepgen, for sizes and strides
 as they are when tuning; the launch plan then requires it of every shape. Numbers of their own, which are keywords of a
-call, may be any. Addresses are multiples of 16 bytes: calls on a GPU see to that.
+call, may be any. Addresses are multiples of 16 bytes: calls on a GPU see to that. On processors only numbers that are 1
+are known.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import Any
 from deepgen.generators.kernels.arguments import Argument, ScalarArgument, TensorArgument
 from deepgen.generators.kernels.description import Description
 from deepgen.generators.kernels.family import KernelFamily, defined
+from deepgen.generators.triton_c import ENTRY, RELEASE
+from deepgen.generators.triton_c import digest as lowering_digest
 from deepgen.operators import Operator
-from deepgen.space import parse
-from deepgen.targets import Gpu, Hip, Target
-from deepgen.vocabulary import Kernel, LaunchPlan, Step
+from deepgen.space import Space, parse
+from deepgen.targets import Cpu, Gpu, Hip, Target
+from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Step
 from deepgen.vocabulary import dtype as dtype_of
 from deepgen.vocabulary.triton import DIVISIBLE, NEAR, TritonUnit
 
@@ -27,6 +30,7 @@ OPTIONS = {
     "": ("num_warps", "num_stages", "num_ctas", "enable_fp_fusion"),
     "cuda": ("maxnreg",),
     "hip": ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "allow_flush_denorm", "schedule_hint"),
+    "cpu": ("num_threads",),
 }
 ALL_OPTIONS = frozenset(name for names in OPTIONS.values() for name in names)
 _WARPS = 4  # unless given
@@ -41,14 +45,22 @@ class TritonFamily(KernelFamily):
     """One description in Triton."""
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
+        if isinstance(target, Cpu) and not self.description.options["triton"].startswith(f"{RELEASE}."):
+            return f"it is for Triton {self.description.options['triton']}, and processors are served with {RELEASE}"
         foreign = [n for n in self.description.knobs if n in ALL_OPTIONS and n not in _options(target)]
         if foreign and isinstance(target, Gpu):
             return f"knob {foreign[0]} is no option of Triton's for {target.kind} targets"
         return super().refuses(operator, target)
 
+    def space(self, operator: Operator, target: Target) -> Space:
+        return KernelFamily(_described_for(self.description, target)).space(operator, target)
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        return KernelFamily(_described_for(self.description, target)).default(operator, target)
+
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        described = self.description
-        assert isinstance(target, Gpu), "only GPUs have kernels in Triton"
+        described = _described_for(self.description, target)
+        assert isinstance(target, (Gpu, Cpu)), "ask refuses() first"
         knobs = {name: value for name, value in config.items() if name in described.knobs}
         numbers = {**operator.sizes(), **knobs}
         given = {**knobs, **{name: defined(value, numbers) for name, value in described.defines.items()}}
@@ -60,13 +72,45 @@ class TritonFamily(KernelFamily):
             told["triton"], told["key"], described.launches[0].entry, parameters, constants | ones, options
         )
         step = self._step(described.launches[0], knobs)
-        plan = LaunchPlan((_launched(step, described, ones, options, target),))
-        plan = replace(plan, requires=(*self._compiled_for(operator), *self._required(knobs), *requires.items()))
-        return Kernel(described.name, "triton", described.sources, unit.flags(), plan)
+        flags = unit.flags()
+        if isinstance(target, Cpu):
+            made = _called(step, described, ones, options, target)
+            flags = (*flags, f"--lowering={lowering_digest()}")
+        else:
+            made = _launched(step, described, ones, options, target)
+        required = KernelFamily(described)._required(knobs)
+        plan = LaunchPlan((made,), requires=(*self._compiled_for(operator), *required, *requires.items()))
+        return Kernel(described.name, "triton", described.sources, flags, plan)
 
 
 def _options(target: Target) -> tuple[str, ...]:
-    return OPTIONS[""] + OPTIONS.get(target.kind, ())
+    return OPTIONS["cpu"] if isinstance(target, Cpu) else OPTIONS[""] + OPTIONS.get(target.kind, ())
+
+
+def _described_for(described: Description, target: Target) -> Description:
+    """On a processor without the options that shape code for GPUs, nor requirements that name them."""
+    if not isinstance(target, Cpu):
+        return described
+    dropped = ALL_OPTIONS - set(OPTIONS["cpu"]) - {"enable_fp_fusion"}
+    kept = tuple(text for text in described.requires if not parse(text).knobs() & dropped)
+    default = described.default
+    return replace(
+        described,
+        knobs={name: values for name, values in described.knobs.items() if name not in dropped},
+        requires=kept,
+        default=None if default is None else {name: v for name, v in default.items() if name not in dropped},
+    )
+
+
+def _called(
+    step: Step, described: Description, ones: Mapping[str, int], options: Mapping[str, Any], target: Cpu
+) -> Step:
+    """One call for the whole grid; the build adds scratch memory for each thread."""
+    names = described.options["parameters"]
+    args = tuple(arg for name, arg in zip(names, step.args, strict=True) if name not in ones)
+    grid = (*step.grid, 1, 1)[:3]
+    threads = int(options.get("num_threads") or target.cores)
+    return Step(ENTRY, (*args, *(ScalarArg("i32", size) for size in grid), ScalarArg("i32", threads)))
 
 
 def _launched(
@@ -91,6 +135,7 @@ def _known(
 ) -> tuple[dict[str, list[str]], dict[str, int], dict[str, str]]:
     """The parameters with what is known of their values, those that are 1, and what of it a shape must satisfy."""
     numbers = operator.scalars()
+    divisible = isinstance(target, Gpu)  # on a processor it changes no code
     parameters: dict[str, list[str]] = {}
     ones: dict[str, int] = {}
     requires: dict[str, str] = {}
@@ -98,14 +143,14 @@ def _known(
     for name, argument in zip(described.options["parameters"], described.arguments, strict=True):
         parameters[name] = [_type(argument)]
         if isinstance(argument, TensorArgument):
-            parameters[name] += [] if name in fixed else [DIVISIBLE]
+            parameters[name] += [DIVISIBLE] if divisible and name not in fixed else []
             if isinstance(target, Hip) and _near(argument, operator):
                 parameters[name].append(NEAR)
                 size = " * ".join([str(dtype_of(argument.dtype).bytes), *(f"({size})" for size in argument.shape)])
                 requires.setdefault(f"{size} <= {_NEAR_BYTES}", f"{argument.name} must be smaller than 2 GB")
             continue
         if not isinstance(argument, ScalarArgument):
-            parameters[name].append(DIVISIBLE)
+            parameters[name] += [DIVISIBLE] if divisible else []
             continue
         if name in fixed or isinstance(argument.value, (int, float)) or argument.ctype.startswith("f"):
             continue
@@ -115,7 +160,7 @@ def _known(
             ones[name] = 1
             del parameters[name]
             requires[f"({text}) == 1"] = f"it is compiled for {text} = 1"
-        elif isinstance(value, int) and value % _GRANULE == 0:
+        elif divisible and isinstance(value, int) and value % _GRANULE == 0:
             parameters[name].append(DIVISIBLE)
             requires[f"({text}) % {_GRANULE} == 0"] = f"{text} must be a multiple of {_GRANULE}"
     return parameters, ones, requires

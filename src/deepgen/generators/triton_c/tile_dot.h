@@ -1,0 +1,81 @@
+// c += a b for row-major tiles whose sizes are powers of two, in register tiles.
+#if defined(__AVX512F__) || defined(__aarch64__) || defined(__riscv)
+#define DOT_ROWS 8
+#else
+#define DOT_ROWS 4
+#endif
+#define DOT_VECTORS 2
+#if defined(__aarch64__)  // multiplies by one lane of a vector, and so reads several numbers of a row at once
+#define DOT_BY_LANES 1
+#else
+#define DOT_BY_LANES 0
+#endif
+#define ALL _Pragma("GCC unroll 16")
+
+// One register tile of `rows` rows and `vectors` vectors, and all tiles of that size that c has.
+#define DOT_TILES(name, T, kind, rows, vectors)                                                                        \
+    static inline void tile_##kind##_##name(const T *a, const T *b, T *c, int64_t n, int64_t k) {                      \
+        enum { LANES = VECTOR_BYTES / sizeof(T) };                                                                     \
+        v_##name acc[rows][vectors];                                                                                   \
+        ALL for (int i = 0; i < rows; i++)                                                                             \
+            ALL for (int j = 0; j < vectors; j++) acc[i][j] = *(const v_##name *)(c + i * n + j * LANES);              \
+        int64_t s = 0;                                                                                                 \
+        for (; DOT_BY_LANES && s + LANES <= k; s += LANES) {                                                           \
+            v_##name x[rows];                                                                                          \
+            ALL for (int i = 0; i < rows; i++) x[i] = *(const v_##name *)(a + i * k + s);                              \
+            ALL for (int lane = 0; lane < LANES; lane++) {                                                             \
+                v_##name y[vectors];                                                                                   \
+                ALL for (int j = 0; j < vectors; j++) y[j] = *(const v_##name *)(b + (s + lane) * n + j * LANES);      \
+                ALL for (int i = 0; i < rows; i++)                                                                     \
+                    ALL for (int j = 0; j < vectors; j++) acc[i][j] += x[i][lane] * y[j];                              \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (; s < k; s++) {                                                                                           \
+            v_##name y[vectors];                                                                                       \
+            ALL for (int j = 0; j < vectors; j++) y[j] = *(const v_##name *)(b + s * n + j * LANES);                   \
+            ALL for (int i = 0; i < rows; i++)                                                                         \
+                ALL for (int j = 0; j < vectors; j++) acc[i][j] += a[i * k + s] * y[j];                                \
+        }                                                                                                              \
+        ALL for (int i = 0; i < rows; i++)                                                                             \
+            ALL for (int j = 0; j < vectors; j++) *(v_##name *)(c + i * n + j * LANES) = acc[i][j];                    \
+    }                                                                                                                  \
+    static inline void tiles_##kind##_##name(const T *a, const T *b, T *c, int64_t m, int64_t n, int64_t k) {          \
+        for (int64_t j = 0; j < n; j += vectors * (VECTOR_BYTES / (int64_t)sizeof(T)))                                 \
+            for (int64_t i = 0; i < m; i += rows) tile_##kind##_##name(a + i * k, b + j, c + i * n + j, n, k);         \
+    }
+
+#define DOT(name, T)                                                                                                   \
+    DOT_TILES(name, T, whole, DOT_ROWS, DOT_VECTORS)                                                                   \
+    DOT_TILES(name, T, narrow, DOT_ROWS, 1)                                                                            \
+    DOT_TILES(name, T, flat, 1, DOT_VECTORS)                                                                           \
+    DOT_TILES(name, T, least, 1, 1)                                                                                    \
+    static inline void wide_dot_##name(const T *a, const T *b, T *c, int64_t m, int64_t n, int64_t k) {                \
+        const int64_t lanes = VECTOR_BYTES / (int64_t)sizeof(T);                                                       \
+        if (n % lanes) { /* fewer columns than a vector has */                                                         \
+            for (int64_t i = 0; i < m; i++)                                                                            \
+                for (int64_t s = 0; s < k; s++)                                                                        \
+                    for (int64_t j = 0; j < n; j++) c[i * n + j] += a[i * k + s] * b[s * n + j];                       \
+        } else if (n % (DOT_VECTORS * lanes)) {                                                                        \
+            m % DOT_ROWS ? tiles_least_##name(a, b, c, m, n, k) : tiles_narrow_##name(a, b, c, m, n, k);               \
+        } else {                                                                                                       \
+            m % DOT_ROWS ? tiles_flat_##name(a, b, c, m, n, k) : tiles_whole_##name(a, b, c, m, n, k);                 \
+        }                                                                                                              \
+    }
+DOT(f32, float)
+DOT(f64, double)
+DOT(i32, int32_t)
+#define dot_f32(a, b, c, room, m, n, k) wide_dot_f32(a, b, c, m, n, k)
+#define dot_f64(a, b, c, room, m, n, k) wide_dot_f64(a, b, c, m, n, k)
+
+// Of narrow numbers: they are widened first, into `room` for both tiles.
+#define NARROW_DOT(name, S, wide, T, widen)                                                                            \
+    static inline void dot_##name(const S *a, const S *b, T *c, T *room, int64_t m, int64_t n, int64_t k) {            \
+        for (int64_t i = 0; i < m * k; i++) room[i] = widen(a[i]);                                                     \
+        for (int64_t i = 0; i < k * n; i++) room[m * k + i] = widen(b[i]);                                             \
+        wide_dot_##wide(room, room + m * k, c, m, n, k);                                                               \
+    }
+NARROW_DOT(f16, f16_t, f32, float, widen_f16)
+NARROW_DOT(bf16, bf16_t, f32, float, widen_bf16)
+NARROW_DOT(e4m3, e4m3_t, f32, float, widen_e4m3)
+NARROW_DOT(e5m2, e5m2_t, f32, float, widen_e5m2)
+NARROW_DOT(i8, int8_t, i32, int32_t, (int32_t))

@@ -1,0 +1,141 @@
+"""Which tensors are stored in buffers, and which are computed anew wherever an element is needed.
+
+An element of a chain of operations is computed in the loop that needs it. A tensor is stored where that would compute
+much of it twice, and where an operation needs all of it at once.
+"""
+
+from __future__ import annotations
+
+from deepgen.generators.triton_c.elementwise import COSTS, TABLE
+from deepgen.generators.triton_c.ir import Function, Op, Value, walk
+
+SOURCES = frozenset({"tt.splat", "arith.constant", "tt.make_range"})
+VIEWS = frozenset({"tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape", "tt.split", "tt.join", "tt.unsplat"})
+_WRITES = frozenset({"tt.store", "tt.atomic_rmw", "tt.atomic_cas"})
+_INDEX_COST, _VALUE_COST = 16, 2  # up to which an integer, and a float, is rather computed twice than stored
+_LOAD_COST = 30
+_BY_ELEMENTS = frozenset({"tt.store", "tt.reduce"})  # that read a tensor once, in a loop of their own
+
+
+class Uses:
+    """What is known of a function's values before any C is written."""
+
+    def __init__(self, function: Function) -> None:
+        self.users: dict[Value, list[Op]] = {}
+        self.order: dict[Op, int] = {}
+        ops = list(walk(function.body))
+        for number, op in enumerate(ops):
+            self.order[op] = number
+            for value in dict.fromkeys(op.operands):
+                self.users.setdefault(value, []).append(op)
+        self._costs: dict[Value, int] = {}
+        self._roots: dict[Value, frozenset[Op]] = {}
+        self.inlined: set[Op] = set()
+        self._indices: set[Value] = set()
+        for op in ops:
+            if self._computed_anew(op):
+                self.inlined.add(op)
+            pure = op.name in TABLE or op.name in VIEWS or op.name in SOURCES
+            if pure and all(not value.type.tensor or value in self._indices for value in op.operands):
+                self._indices.update(op.results)
+
+    def is_inlined(self, value: Value) -> bool:
+        return value.op is not None and value.op in self.inlined
+
+    def is_index(self, value: Value) -> bool:
+        """Whether it is made of ranges and scalars alone: it can be looked into even where it is stored."""
+        return value in self._indices
+
+    def used(self, value: Value) -> bool:
+        return bool(self.users.get(value))
+
+    def roots(self, value: Value) -> frozenset[Op]:
+        """The operations in whose loops the value is read."""
+        if value not in self._roots:
+            found: set[Op] = set()
+            for user in self.users.get(value, ()):
+                if user in self.inlined:
+                    for result in user.results:
+                        found |= self.roots(result)
+                else:
+                    found.add(user)
+            self._roots[value] = frozenset(found)
+        return self._roots[value]
+
+    def ends_at(self, value: Value, root: Op) -> bool:
+        """Whether nothing reads the value after `root`, so that its buffer may be written there."""
+        before = all(other is root or self.order[other] < self.order[root] for other in self.roots(value))
+        return before and root.block is value.block
+
+    def _computed_anew(self, op: Op) -> bool:
+        if not op.results or not op.results[0].type.tensor:
+            return False
+        if op.name in SOURCES:
+            self._costs[op.result] = 0
+            return True
+        if op.name == "tt.load":
+            return self._load_inlined(op)
+        if op.name not in TABLE and op.name not in VIEWS:
+            return False
+        inner = sum(self._costs.get(value, 0) for value in dict.fromkeys(op.operands))
+        if op.name in VIEWS:
+            for result in op.results:
+                self._costs[result] = inner
+            return True
+        cost = inner + COSTS.get(op.name, 1)
+        if cost > (_VALUE_COST if op.result.type.floating else _INDEX_COST) and not self._read_once(op):
+            return False
+        self._costs[op.result] = cost
+        return True
+
+    def _read_once(self, op: Op) -> bool:
+        users = self.users.get(op.result, [])
+        if not users:
+            return True
+        return len(users) == 1 and users[0].block is op.block and users[0].name not in VIEWS
+
+    def _load_inlined(self, op: Op) -> bool:
+        """Whether one loop reads it, nothing is written before that, and its mask holds wherever the loop goes."""
+        if not self._read_once(op) or not self.users.get(op.result) or _volatile(op):
+            return False
+        root, value, follows = self.users[op.result][0], op.result, True
+        while root.name in TABLE:
+            follows = follows and value.type.shape == root.result.type.shape
+            users = self.users.get(root.result, [])
+            if len(users) != 1 or users[0].block is not op.block or users[0].name in VIEWS:
+                return False
+            value, root = root.result, users[0]
+        if root.name not in _BY_ELEMENTS or root.block is not op.block or not follows:
+            return False
+        if root.name == "tt.store" and root.operands[1] is not value:
+            return False
+        if len(op.operands) > 1 and not (
+            root.name == "tt.store"
+            and len(root.operands) > 2
+            and conjuncts(op.operands[1]) <= conjuncts(root.operands[2])
+        ):
+            return False
+        if root.name == "tt.reduce" and len(root.operands) > 1:
+            return False
+        block = op.block
+        assert block is not None
+        between = block.ops[block.ops.index(op) + 1 : block.ops.index(root)]
+        if any(writes(other) for other in between):
+            return False
+        self._costs[op.result] = _LOAD_COST
+        return True
+
+
+def conjuncts(mask: Value) -> frozenset[Value]:
+    """The masks that must all hold."""
+    if mask.op is not None and mask.op.name == "arith.andi":
+        return conjuncts(mask.op.operands[0]) | conjuncts(mask.op.operands[1])
+    return frozenset({mask})
+
+
+def writes(op: Op) -> bool:
+    return op.name in _WRITES or any(writes(inner) for region in op.regions for inner in walk(region))
+
+
+def _volatile(op: Op) -> bool:
+    return op.flag("isVolatile")
