@@ -19,12 +19,14 @@ from compiled import in_child, library, run
 from expressions import expressions
 from test_lowered import agrees, random_inputs
 
+import deepgen as dg
 from deepgen import targets
 from deepgen.generators.rules.intrinsics.dots import EMULATED
-from deepgen.generators.rules.lower.ir import Alloc, Function, walk
+from deepgen.generators.rules.lower.ir import Alloc, Function, Store, walk
 from deepgen.generators.rules.rules.order import sketches
 from deepgen.generators.rules.rules.sketch import SKETCH, Sketch, space_of
-from deepgen.operators.expr.nodes import Expression
+from deepgen.operators.expr.nodes import Expression, HasExpression
+from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.targets import Cpu
 from deepgen.vocabulary.dtypes import dtype
 
@@ -105,3 +107,12 @@ def test_buffers_are_as_large_as_the_space_says() -> None:
             sizes = {f"bytes_{b.name}": b.elements * dtype(b.dtype).bytes for b in made}
             told = {name: value.evaluate(config) for name, value in sketch.derived if name.startswith("bytes_")}
             assert {name: size for name, size in sizes.items() if name in told} == {n: s for n, s in told.items() if s}
+
+
+def test_what_is_dear_is_computed_once_for_a_sum_and_what_reads_it_again() -> None:
+    softmax = dg.operator("softmax", rows=8, cols=64)
+    assert isinstance(softmax, HasExpression)
+    for sketch, config in configs(softmax.expression(), ARM, 1):
+        stores = [s for s in walk(lowered(sketch, config, ARM).body) if isinstance(s, Store)]
+        dear = {s.buffer for s in stores for value in walk_value(s.value) if getattr(value, "op", None) == "exp"}
+        assert dear == {"kept"}

@@ -36,8 +36,16 @@ Case = tuple[Operator, dict[str, Any], Function]
 # `DEEPGEN_SAMPLES=50 pytest tests/generators/rules/test_tensorized.py` takes minutes.
 SAMPLES = int(os.environ.get("DEEPGEN_SAMPLES", "1"))
 INTEGER = ("amx_i8", "x86_dpbssd_512", "x86_dpbssd_256", "arm_sdot")
-AMX, VNNI, BF16 = (targets.resolve(f"x86:{arch}") for arch in ("amx", "avx512_vnni", "avx512_bf16"))
-OLDER, ARM = targets.resolve("x86:avx2_vnni"), targets.resolve("arm:neon_dot")
+
+
+def processor(name: str) -> Cpu:
+    found = targets.resolve(name)
+    assert isinstance(found, Cpu)
+    return found
+
+
+AMX, VNNI, BF16, OLDER = (processor(f"x86:{arch}") for arch in ("amx", "avx512_vnni", "avx512_bf16", "avx2_vnni"))
+ARM = processor("arm:neon_dot")
 
 
 def gemm(dtype: str, m: int, n: int, k: int, layout: str = "nn", **words: Any) -> Operator:
@@ -119,8 +127,7 @@ def test_every_config_computes_the_expression(cpu: Any, instruction: str, operat
 
 @pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
 def test_by_the_instructions_of_this_machine(tmp_path: Path) -> None:
-    here = targets.resolve("cpu")
-    assert isinstance(here, Cpu)
+    here = processor("cpu")
     found = list(cases(some("gemm with edges everywhere", "conv"), here, *INTEGER))
     if not found:
         pytest.skip("this machine has none of them")

@@ -1,0 +1,60 @@
+"""Weights that are constant: what is made of them is made once, and runs do not read them again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from compiled import COMPILERS, NO_COMPILER
+
+import deepgen as dg
+from deepgen import generators, targets
+from deepgen.build import build_once
+from deepgen.generators.rules.family import Rules
+from deepgen.operators import Operator
+from deepgen.operators.compare import compare
+from deepgen.runtime.native import NativeKernel
+
+FAMILY = "rules_constant_weights"
+PRODUCT = dg.operator("gemm", M=9, N=21, K=18, dtype="f32", layout="nt")
+CONV = dg.operator("dil", N=1, H=5, W=6, CI=6, CO=9, k=3, pad=1, dilation=1, dtype="i8")
+
+
+@pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
+@pytest.mark.parametrize(("operator", "weight"), [(PRODUCT, "B"), (CONV, "weight")], ids=["gemm", "conv"])
+def test_weights_are_read_ahead_of_time_only(operator: Operator, weight: str) -> None:
+    cpu, family = targets.resolve("cpu"), generators.by_name(FAMILY)
+    kernel = family.emit(operator, cpu, family.default(operator, cpu))
+    inputs = operator.inputs(0)
+    arrays: dict[str, Any] = {
+        t.name: inputs[t.name].copy() if t.name in inputs else np.zeros(t.shape, t.dtype.numpy())
+        for t in operator.tensors()
+    }
+    flat = {name: array.reshape(-1).view(np.uint8) for name, array in arrays.items()}
+    bound = NativeKernel(kernel, build_once(kernel, cpu).binary).bind(flat, operator.scalars())
+    bound.prepare()
+    arrays[weight][...] = 99
+    (out,) = (t for t in operator.tensors() if t.role == "output")
+    for turn in range(2):
+        arrays[out.name][...] = turn
+        bound.run()
+        want = operator.reference(inputs)[out.name]
+        assert compare(arrays[out.name], want, out.dtype, operator.tolerance(out.name)).ok
+
+
+def test_a_kernel_without_copies_of_weights_prepares_nothing() -> None:
+    cpu, family = targets.resolve("arm:neon"), generators.by_name(FAMILY)
+    assert isinstance(family, Rules)
+    along = next(sketch for sketch in family.sketches(PRODUCT, cpu) if sketch.name == "vectors_r0")
+    assert not family.emit(PRODUCT, cpu, {"sketch": along.name, **along.usual()}).plan.prepare
+
+
+def test_it_is_not_taken_unless_it_is_named() -> None:
+    assert generators.find(CONV, targets.resolve("cpu")).name == "rules"
+    assert generators.by_name(FAMILY).refuses(dg.operator("mean", rows=4, cols=4), targets.resolve("cpu")) is not None
