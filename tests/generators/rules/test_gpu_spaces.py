@@ -33,6 +33,7 @@ from deepgen.operators.compare import compare
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named import convolutions
+from deepgen.operators.named.rows import Scan
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary import Missing
 
@@ -63,6 +64,8 @@ PLAIN = {
     "softmax of columns": cases.softmax(5, 30, 0),
     "layer norm": cases.layer_norm(6, 200),
     "scan": cases.scan((4, 30, 16), 1),
+    "scan of rows": cases.scan((3, 5, 24), 2),
+    "scan of rows in f16": Scan.make({"M": 3, "N": 7, "K": 40, "dtype": "f16"}).expression(),
     "total": cases.total(500),
 }
 MATRICES = {
