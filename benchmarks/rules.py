@@ -239,7 +239,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "rules.json")
     options = parser.parse_args()
     wanted = options.only.split(",")
-    cases = [case for case in _cases.values() if any(w == case.group or case.name.startswith(w) for w in wanted)]
+    chosen = [case for w in wanted for case in _cases.values() if w == case.group or case.name.startswith(w)]
+    cases = list(dict.fromkeys(chosen))
     known = {row["case"]: row.get("best", []) for row in _rows(options.known)} if options.known else {}
     begin, rows = time.monotonic(), list[dict[str, Any]]()
     native = targets.resolve("cuda:native")

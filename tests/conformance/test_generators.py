@@ -103,13 +103,13 @@ def test_a_config_outside_the_space_is_explained(family: Generator, operator: Op
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_order_of_those_that_serve_is_by_what_they_say_alone(target: str) -> None:
-    """The list's order, but those that yield come later, and those that serve every kind of operator last."""
+    """The list's order, but those that serve every kind of operator come later, and those that yield last."""
     chip = targets.resolve(target)
     for operator in (*PROBLEMS, *FEW_ROWS):
         serving = [f for f in generators.families() if f.refuses(operator, chip) is None]
         yielding = [f.name for f in serving if isinstance(f, Yielding) and f.yields(operator, chip)]
         general = [f.name for f in serving if isinstance(f, General) and f.general]
-        wanted = [f.name for f in serving if f.name not in (*yielding, *general)] + yielding + general
+        wanted = [f.name for f in serving if f.name not in (*yielding, *general)] + general + yielding
         for _ in range(2 if serving else 0):
             assert [f.name for f in generators.serving(operator, chip)] == wanted
             assert generators.find(operator, chip).name == wanted[0]

@@ -36,8 +36,17 @@ def test_a_family_is_found_everywhere_and_its_default_is_in_its_space(name: str)
                 conv2d(1, 1, 1, 1, 1, 1, dtype=dtype, layout=layout),
                 conv2d(2, 9, 200, 3, 33, 7, stride=2, pad=3, dtype=dtype, layout=layout),
             ):
-                assert generators.find(operator, chip).name == family.name
+                yields = isinstance(family, SimtConv2d) and family.yields(operator, chip)
+                assert generators.find(operator, chip).name == ("rules" if yields else family.name)
                 assert family.space(operator, chip).explain(dict(family.default(operator, chip))) == []
+
+
+def test_matrix_units_come_before_plain_arithmetic_where_they_serve() -> None:
+    chip, old = targets.resolve("cuda:sm_90a"), targets.resolve("cuda:sm_70")
+    half, bytes_ = (conv2d(1, 8, 8, 32, 8, 3, dtype=dtype) for dtype in ("f16", "i8"))
+    assert generators.find(half, chip).name == generators.find(bytes_, chip).name == "rules"
+    assert generators.find(conv2d(1, 8, 8, 3, 8, 3, dtype="f16"), chip).name == "simt_conv2d"
+    assert generators.find(half, old).name == "simt_conv2d"
 
 
 def test_what_they_cannot_do_they_refuse_in_words() -> None:

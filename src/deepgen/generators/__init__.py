@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _TEMPLATES = "deepgen.generators.templates"
 # Of the families that serve, the better choice is an earlier one, unless it yields. Plug-ins come after all of these,
-# but before a family that serves every kind of operator.
+# but before a family that serves every kind of operator. Those that yield are last.
 FAMILIES: Registry[Callable[[], Generator]] = Registry(
     "deepgen.generators",
     "generator",
@@ -91,7 +91,7 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
 
     def later(family: Generator) -> tuple[bool, bool]:
         yields = isinstance(family, Yielding) and family.yields(operator, target)
-        return isinstance(family, General) and family.general, yields
+        return yields, isinstance(family, General) and family.general
 
     return sorted(found, key=later)
 

@@ -65,7 +65,8 @@ class Scheduled(Protocol):
 
 @runtime_checkable
 class General(Protocol):
-    """What a family has beside, if it serves every kind of operator: those made for one kind come before it."""
+    """What a family has beside, if it serves every kind of operator: those made for one kind come before it, unless
+    they yield."""
 
     @property
     def general(self) -> bool: ...

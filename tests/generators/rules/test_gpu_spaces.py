@@ -33,6 +33,7 @@ from deepgen.operators.compare import compare
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named import convolutions
+from deepgen.operators.named.rows import Scan
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary import Missing
 
@@ -63,6 +64,8 @@ PLAIN = {
     "softmax of columns": cases.softmax(5, 30, 0),
     "layer norm": cases.layer_norm(6, 200),
     "scan": cases.scan((4, 30, 16), 1),
+    "scan of rows": cases.scan((3, 5, 24), 2),
+    "scan of rows in f16": Scan.make({"M": 3, "N": 7, "K": 40, "dtype": "f16"}).expression(),
     "total": cases.total(500),
 }
 MATRICES = {
@@ -179,7 +182,7 @@ def test_a_default_on_matrix_units_keeps_its_sums_in_registers(tmp_path: Path) -
     except Missing as missing:
         pytest.skip(str(missing))
     config = family.default(operator, H200)
-    assert str(config[SKETCH]).startswith("matrix")
+    assert str(config[SKETCH]).startswith(("matrix", "wide"))
     with Group() as group:
         built = toolchain.build(family.emit(operator, H200, config), H200, tmp_path, BuildLimits(), group)
     assert built.facts["spill_bytes"] == 0

@@ -12,8 +12,9 @@ from deepgen.generators.templates.simt_conv2d.space import simt_conv2d_space
 from deepgen.operators import Conv2d, Operator
 from deepgen.operators.conv2d import OUT_H, OUT_W
 from deepgen.space import Space
-from deepgen.targets import Gpu, Hip, Target
+from deepgen.targets import Cuda, Gpu, Hip, Target
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
+from deepgen.vocabulary.dtypes import dtype
 
 _PIXELS = f"N * ({OUT_H}) * ({OUT_W})"
 _MOST = 2**31 - 2**10  # numbers of pixels and of steps are passed as i32, and tiles reach beyond them
@@ -21,6 +22,7 @@ _REQUIRES = (
     (f"{_PIXELS} <= {_MOST}", f"at most {_MOST} output pixels"),
     (f"CI * k * k <= {_MOST}", f"at most {_MOST} products for one output"),
 )
+_MATRIX_BYTES = 32  # of channels in one product of matrix units
 _TILES = ((128, 128, 8, 8), (128, 64, 8, 4), (64, 64, 4, 4), (64, 32, 4, 2), (32, 32, 2, 2), (16, 32, 2, 2),
           (16, 16, 2, 2), (16, 16, 1, 2))  # fmt: skip
 
@@ -38,6 +40,12 @@ class SimtConv2d:
         if max(operator.n * operator.out_h * operator.out_w, operator.reduced) > _MOST:
             return f"it has 32-bit indices: at most {_MOST} output pixels, and products for one output"
         return None
+
+    def yields(self, operator: Operator, target: Target) -> bool:
+        """To kernels made by rules, where these use matrix units."""
+        conv, _ = _served(operator, target)
+        matrices = isinstance(target, Cuda) and target.sm >= 80 and conv.dtype in ("f16", "bf16", "i8")
+        return matrices and conv.ci * dtype(conv.dtype).bytes % _MATRIX_BYTES == 0
 
     def space(self, operator: Operator, target: Target) -> Space:
         return simt_conv2d_space(self.name, *_served(operator, target))

@@ -278,7 +278,7 @@ class _GpuBuilder(Builder):
         count = prod(loop.extent for loop in others)
         body = self.nest(planned, loops, started=True)
         mixed = any(planned.stage.scan in loop.axes and len(loop.axes) > 1 for loop in loops)
-        if mixed or count > _MOST_CARRIED or any(self.inner(planned, loop) for loop in loops):
+        if mixed or count > _MOST_CARRIED:
             return body
         carry, at = Buffer(f"{planned.stage.name}.carry", planned.stage.dtype, (count,), (1,), "register"), Index()
         for loop in others:
@@ -313,6 +313,8 @@ def _with_carry(statement: Stmt, name: str, carry: Buffer, at: Index) -> Stmt:
     """What a scan reads of itself is what it carries along."""
     if not isinstance(statement, Store):
         return with_children(statement, lambda s: _with_carry(s, name, carry, at))
+    if statement.buffer != name:
+        return statement
     kept = Read(carry.name, (at,), carry.dtype)
     value = with_reads(statement.value, lambda read: kept if read.tensor == name else read)
     return Seq((Store(carry.name, (at,), value), replace(statement, value=kept)))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from deepgen.generators.rules.lower.gpu.tensorize import PRODUCTS_WAIT
 from deepgen.generators.rules.lower.ir import (
     Barrier,
     Buffer,
     Call,
     For,
     If,
+    Seq,
     Stmt,
     Store,
     sequence,
@@ -44,7 +46,12 @@ def filled_ahead(loop: Loop, depth: int, copies: Mapping[str, Stmt], body: Stmt,
     for name in copies:
         body = _in_ring(body, name, now % depth)
     ready: list[Stmt] = [Call(f"{WAIT}<{depth - 2}>"), *([Call(READY)] if told else []), Barrier()]
-    turns = sequence(*ready, _asked(loop, copies, now + (depth - 1), depth), body)
+    asked, waits = _asked(loop, copies, now + (depth - 1), depth), Call(PRODUCTS_WAIT)
+    if isinstance(body, Seq) and body.body[-1] == waits:
+        # Products run on their own by now: copies are asked for meanwhile.
+        turns = sequence(*ready, *body.body[:-1], asked, waits)
+    else:
+        turns = sequence(*ready, asked, body)
     # Whoever comes first to the copies must not overwrite what others still read.
     return sequence(Barrier(), before, For(loop.variable, loop.extent, SERIAL, turns), Call(f"{WAIT}<0>"))
 

@@ -1,4 +1,7 @@
-"""Scans of rows: a block copies some rows to shared memory, a thread scans each, and all store what came of it."""
+"""Scans of rows: a block copies some rows to shared memory, a thread scans each, and all store what came of it.
+
+A thread loads runs of 16 bytes of its row at once: one by one, it would wait for each element.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,14 @@ from deepgen.vocabulary.dtypes import dtype
 
 
 def copies(scan: Stage, reader: str) -> tuple[s.Step, ...]:
-    return tuple(s.CacheRead(r.tensor, _copy(r), "shared", (reader,)) for r in reads(scan.value))
+    found = reads(scan.value)
+    shared = tuple(s.CacheRead(r.tensor, _copy(r), "shared", (reader,)) for r in found)
+    runs = tuple(s.CacheRead(_copy(r), _run(r), "register", (reader,)) for r in found if in_runs(scan, r))
+    return (*shared, *runs)
+
+
+def in_runs(scan: Stage, read: Read) -> bool:
+    return scan.axes[-1].extent % (WIDEST // dtype(read.dtype).bytes) == 0
 
 
 def by_rows_of_scans(plan: Plan, group: Group, scan: Stage, operands: tuple[Read, ...]) -> None:
@@ -25,7 +35,8 @@ def by_rows_of_scans(plan: Plan, group: Group, scan: Stage, operands: tuple[Read
     plan.require(rows <= threads, "a thread for each row")
     loops = [axis.name for axis in out.axes]
     block, row = plan.split(out.name, plan.fuse(out.name, loops[:-1]), rows)
-    width = WIDEST // dtype(out.dtype).bytes
+    # Few neighbours each: lanes then read words that lie on different banks.
+    width = plan.knob("each", powers(WIDEST // dtype(out.dtype).bytes), 2)
     _, by_thread, run = plan.split(out.name, plan.fuse(out.name, [row, loops[-1]]), threads, width)
     plan.bind(out.name, "block.x", block)
     plan.bind(out.name, "thread.x", by_thread)
@@ -33,8 +44,16 @@ def by_rows_of_scans(plan: Plan, group: Group, scan: Stage, operands: tuple[Read
     plan.step(s.SetScope(scan.name, "shared"), s.ComputeAt(scan.name, out.name, block))
     own = [axis.name for axis in scan.axes]
     plan.bind(scan.name, "thread.x", plan.fuse(scan.name, own[:-1]))
-    bytes_ = [product_of(rows, _padded(scan.dtype, length), dtype(scan.dtype).bytes)]
-    _aligned(plan, scan.name, len(own), scan.dtype)
+    runs = [read for read in operands if in_runs(scan, read)]
+    if runs:
+        narrowest = max(WIDEST // dtype(read.dtype).bytes for read in runs)
+        turn, each = plan.split(scan.name, own[-1], narrowest)
+        plan.bind(scan.name, "unroll", each)
+    for read in runs:
+        plan.step(s.ComputeAt(_run(read), scan.name, turn))
+        plan.bind(_run(read), "vector", f"a{len(own) - 1}")
+    bytes_ = [product_of(rows, _padded(scan.dtype, length, 4), dtype(scan.dtype).bytes)]
+    _aligned(plan, scan.name, len(own), scan.dtype, 4)
     for read in operands:
         name, size = _copy(read), dtype(read.dtype).bytes
         plan.step(s.ComputeAt(name, out.name, block))
@@ -42,8 +61,9 @@ def by_rows_of_scans(plan: Plan, group: Group, scan: Stage, operands: tuple[Read
         _, by_thread, run = plan.split(name, axes, threads, WIDEST // size)
         plan.bind(name, "thread.x", by_thread)
         plan.bind(name, "vector", run)
-        _aligned(plan, name, len(own), read.dtype)
-        bytes_.append(product_of(rows, _padded(read.dtype, length), size))
+        unit = WIDEST if in_runs(scan, read) else 4
+        _aligned(plan, name, len(own), read.dtype, unit)
+        bytes_.append(product_of(rows, _padded(read.dtype, length, unit), size))
     plan.require(total_of(*bytes_) <= plan.gpu.shared_per_block - 1024, "rows fit in shared memory")
     plan.derive("shared_bytes", total_of(*bytes_))
 
@@ -52,12 +72,16 @@ def _copy(read: Read) -> str:
     return f"{read.tensor}.shared"
 
 
-def _aligned(plan: Plan, name: str, dimensions: int, kind: str) -> None:
-    """Rows begin an odd number of words apart, so that threads of a warp meet different banks."""
-    words = max(1, 4 // dtype(kind).bytes)
+def _run(read: Read) -> str:
+    return f"{read.tensor}.run"
+
+
+def _aligned(plan: Plan, name: str, dimensions: int, kind: str, unit: int) -> None:
+    """Rows begin an odd number of units apart, in bytes, so that threads of a warp meet different banks."""
+    words = max(1, unit // dtype(kind).bytes)
     plan.step(s.StorageAlign(name, dimensions - 2, 2 * words, words))
 
 
-def _padded(kind: str, length: int) -> int:
-    words = max(1, 4 // dtype(kind).bytes)
+def _padded(kind: str, length: int, unit: int) -> int:
+    words = max(1, unit // dtype(kind).bytes)
     return length + (words - length) % (2 * words)
