@@ -55,8 +55,15 @@ exec {ssh} -F none -i {folder}/user -o UserKnownHostsFile={folder}/known -o Glob
 """
 # What a board has, and this machine has not: its name, and a processor that runs its programs.
 UNAME = "#!/bin/sh\necho riscv64\n"
+# As perf would, of a kernel whose calls take 50 cycles each.
+PERF = """#!/bin/sh
+calls=$(awk '/^time/{print $2}' request)
+echo "$((1000 + 50 * calls));;cycles:u;100;100.00;;" >perf.csv
+echo "<not supported>;;cache-misses:u;0;100.00;;" >>perf.csv
+"""
 TIMEOUT = """#!/bin/sh
 [ -e {folder}/before ] && sh {folder}/before
+[ "$4" = perf ] && shift 3 && exec "$@"
 exec /usr/bin/timeout "$1" "$2" "$3" {qemu} -cpu rv64,v=true,vlen=128,elen=64,vext_spec=v1.0 "$4" "$5"
 """
 
@@ -81,6 +88,12 @@ class Server:
     def left(self) -> list[str]:
         """What lies on the board."""
         return [str(path) for path in self.folder.glob("cache/deepgen-board/*")]
+
+    def script(self, name: str, text: str) -> None:
+        file = self.folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
 
     def before(self, script: str) -> None:
         """What happens on the board before the next programs run."""
@@ -152,9 +165,20 @@ def test_kernels_are_verified_and_timed_there_and_nothing_stays(server: Server) 
     assert measured.conditions["host"] == server.target.host and "proxy" not in measured.conditions
     wrong = runner.measure(*built(LOOPS + "C[M * N] = 1;"))
     assert "wrote past the end of C" in wrong.detail
-    assert "not read" in str(runner.count(*built(LOOPS), ["cycles"]).missing)
+    assert runner.count(*built(LOOPS), ["cycles"]).missing == {"cycles": "the board has no perf that works"}
+    server.script("bin/perf", PERF)
+    counted = runner.count(*built(LOOPS), ["cycles", "cache-misses"])
+    assert counted.values == {"cycles": 50.0} and "no such event" in counted.missing["cache-misses"]
     runner.close()
     assert server.left() == []
+
+
+def test_a_machine_that_is_a_board_needs_no_ssh(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{server.folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    local = targets.resolve(f"{NAME},host=local")
+    runner = RiscvRunner(Task(OPERATOR, local, policy=Policy(min_samples=3, max_samples=3, timeout_seconds=2.0)))
+    assert len(runner.measure(*built(LOOPS)).samples) == 3
+    runner.close()
 
 
 def test_a_killed_program_is_started_again(server: Server) -> None:

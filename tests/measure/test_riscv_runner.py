@@ -10,7 +10,7 @@ import pytest
 
 import needs
 from deepgen import targets
-from deepgen.build import Cache, build_once
+from deepgen.build import Cache, build_once, instruction_mix
 from deepgen.measure import Policy, Task, open_runner
 from deepgen.measure.riscv.counts import Counts
 from deepgen.measure.riscv.runner import RiscvRunner
@@ -127,6 +127,8 @@ def test_a_kernel_finds_no_zeros_in_fresh_memory_and_edges_are_exact(runner: Ris
 def test_the_assembly_lies_beside_the_program() -> None:
     program = Path(built().binary)
     assert "\nf:" in (program.parent / "kernel.s").read_text()
+    mix = instruction_mix(program, TARGET)
+    assert mix["vector"] > 0.0 and mix["branches"] > 0.0 and mix["instructions"] < 1000
 
 
 def test_costs_are_weighted_by_registers() -> None:

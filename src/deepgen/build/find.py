@@ -12,7 +12,7 @@ from deepgen.build import find_gpu, find_riscv, programs
 from deepgen.build.base import BuildError, BuildLimits, Toolchain
 from deepgen.build.group import Group
 from deepgen.build.programs import Tool
-from deepgen.build.toolchains import disassembly, mix
+from deepgen.build.toolchains import disassembly, mix, riscv
 from deepgen.build.toolchains.c import CCompiler, gcc_or_clang, zig
 from deepgen.build.toolchains.sim import SimToolchain
 from deepgen.build.toolchains.triton_cpu import TritonCpu
@@ -111,6 +111,8 @@ _TOOLCHAINS: Mapping[str, Callable[[Target, Mapping[str, str]], Toolchain]] = {
 
 def disassembled(binary: Path, paths: Mapping[str, str] | None = None) -> str:
     """A binary's instructions as text. It is read by a disassembler and never run."""
+    if binary.suffix == riscv.SUFFIX:
+        return riscv.assembly_beside(binary)
     name, disassemble = _DISASSEMBLERS.get(binary.suffix, ("objdump", disassembly.objdump))
     return disassemble(required(name, f"{binary} cannot be shown", paths), binary)
 
@@ -138,7 +140,7 @@ _DISASSEMBLERS: Mapping[str, tuple[str, Callable[[str, Path], str]]] = {
     ".cubin": ("nvdisasm", disassembly.sass),
     ".hsaco": ("llvm-objdump", disassembly.objdump),
 }
-_MACHINES = {".cubin": "sass", ".hsaco": "amdgcn"}
+_MACHINES = {".cubin": "sass", ".hsaco": "amdgcn", riscv.SUFFIX: "riscv64 source"}
 
 
 def survey(paths: Mapping[str, str] | None = None) -> list[ToolStatus]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CLASSES = ("vector", "matrix", "loads", "stores", "branches", "other")
 
@@ -75,6 +75,7 @@ _RISCV = Dialect(
     ),
     r"(?:c\.)?nop|unimp",
 )
+_RISCV_SOURCE = replace(_RISCV, line=r"\t([a-z][\w.]*)\t?([^#]*)")  # as compilers write it
 _SASS = Dialect(
     r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)(.*)",
     (
@@ -102,6 +103,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "x86_64": _X86,
     "aarch64": _ARM,
     "riscv64": _RISCV,
+    "riscv64 source": _RISCV_SOURCE,
     "sass": _SASS,
     "amdgcn": _AMDGCN,
 }

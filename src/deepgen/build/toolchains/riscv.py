@@ -17,10 +17,11 @@ from deepgen.build.toolchains import names
 from deepgen.build.toolchains.judge import failed, run_judged
 from deepgen.build.toolchains.sources import write_sources
 from deepgen.targets import Riscv, Target
-from deepgen.vocabulary import BadInput, Json, Kernel, digest
+from deepgen.vocabulary import BadInput, DeepgenError, Json, Kernel, digest
 
 ASSEMBLY = "kernel.s"  # beside the program
-_BINARY = "kernel.riscv"
+SUFFIX = ".riscv"
+_BINARY = f"kernel{SUFFIX}"
 _OBJECT = "kernel.o"
 _RUNNER = ("board.c", "board.h")
 _CALLS = "board_calls.c"
@@ -98,6 +99,14 @@ class RiscvCompiler:
             (*self.command, *machine, "-c", "-o", _OBJECT, ASSEMBLY),
             (*self.command, *linked),
         )
+
+
+def assembly_beside(program: Path) -> str:
+    """The kernel's part of a program, as its compiler wrote it: the rest is the runner and the C library."""
+    try:
+        return (program.parent / ASSEMBLY).read_text(errors="replace")
+    except OSError as error:
+        raise DeepgenError(f"the assembly of {program.name} is not beside it") from error
 
 
 def clang(name: str, path: str, version: str, identity: str) -> RiscvCompiler:

@@ -1,4 +1,4 @@
-"""Programs on a board over SSH. It needs a shell, tar and timeout, and no Python.
+"""Programs on a board, over SSH or on this machine where it is one. It needs a shell, tar and timeout, no Python.
 
 Each run is one command: the program, its request and inputs that are not there yet go in as an archive, answers and
 results come back as one. What a run leaves on the board is removed by the shell that ran it, also when the connection
@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deepgen.build import programs
@@ -23,6 +23,8 @@ from deepgen.targets import Riscv
 from deepgen.vocabulary import BadInput, DeepgenError, Json, Missing
 from deepgen.vocabulary.foreign import read_bytes
 
+LOCAL = "local"  # in place of a host: this machine
+_HERE = ("sh", "-c")
 _ATTEMPTS = 3  # at a connection
 _PAUSE = 1.0  # seconds before the next one
 _CONNECT_SECONDS = 20
@@ -43,7 +45,7 @@ mkdir -p "$place"; cd "$place"; tar xf -
 if [ -d {_INPUTS} ]; then rm -rf ../%(inputs)s; mv {_INPUTS} ../%(inputs)s; fi
 [ -d ../%(inputs)s ] || exit {_NO_INPUTS}
 ln -s ../%(inputs)s/* .; chmod 700 {_PROGRAM}; code=0
-timeout -k 1 %(seconds)d ./{_PROGRAM} . >{_LOG} 2>&1 </dev/null || code=$?
+timeout -k 1 %(seconds)d %(before)s./{_PROGRAM} . >{_LOG} 2>&1 </dev/null || code=$?
 echo $code >{_CODE}; rm -f {_PROGRAM} set-*; tar cf - .
 """
 _CLOSE = f'{_ROOT}; rm -rf "$root/%(session)s"'
@@ -59,12 +61,8 @@ class Board:
     def __init__(self, target: Riscv, scratch: Path) -> None:
         """Raises Missing without ssh, DeepgenError where the board does not answer."""
         if not _HOST.fullmatch(target.host):
-            raise BadInput(f"--host {target.host[:60]!r}", allowed="USER@HOST or USER@HOST:PORT")
-        ssh = programs.search("ssh")
-        if ssh is None:
-            remedy = "Install it with `apt-get install openssh-client`."
-            raise Missing("ssh", blocks=f"{target.host} cannot be reached", remedy=remedy)
-        self._ssh = ssh
+            raise BadInput(f"--host {target.host[:60]!r}", allowed=f"USER@HOST, USER@HOST:PORT or {LOCAL}")
+        self._command = _HERE if target.host == LOCAL else _over_ssh(target.host)
         self._host, self._scratch = target.host, scratch
         self._session = f"session-{secrets.token_hex(6)}"
         self._there: set[str] = set()  # inputs that the board has
@@ -75,10 +73,19 @@ class Board:
             raise BadInput(f"{target.host} is {machine[:40] or 'unknown'}", allowed="a riscv64 board as --host")
         self.conditions: Mapping[str, Json] = {"host": target.host}
 
-    def run(self, program: Path, inputs: Path, request: str, seconds: float, *, counted: bool) -> Ran:
+    def run(
+        self, program: Path, inputs: Path, request: str, seconds: float, *, counted: bool, before: Sequence[str] = ()
+    ) -> Ran:
+        """`before`: the words of a command that starts the program."""
         folder = self._scratch / f"run-{self._runs}"
         self._runs += 1
-        told = {"session": self._session, "run": folder.name, "inputs": inputs.name, "seconds": max(1, round(seconds))}
+        told = {
+            "session": self._session,
+            "run": folder.name,
+            "inputs": inputs.name,
+            "seconds": max(1, round(seconds)),
+            "before": "".join(f"{shlex.quote(word)} " for word in before),
+        }
         started = time.monotonic()
         for _ in range(2):
             sent = _archive(program, request, None if inputs.name in self._there else inputs)
@@ -106,9 +113,7 @@ class Board:
 
     def _asked(self, script: str, sent: bytes, seconds: float, attempts: int = _ATTEMPTS) -> bytes:
         """What a command printed. A connection that is lost is made again, and the command repeated."""
-        address, _, port = self._host.partition(":")
-        options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECONDS}", "-o", "ServerAliveInterval=10")
-        argv = (self._ssh, *options, *(("-p", port) if port else ()), "--", address, f"sh -c {shlex.quote(script)}")
+        argv = (*self._command, script if self._host == LOCAL else f"sh -c {shlex.quote(script)}")
         said = ""
         for attempt in range(attempts):
             if attempt:
@@ -135,6 +140,16 @@ class Board:
             f"{self._host}: the connection was lost ({_last(said)}); what was measured is kept: run the same command "
             "again to go on"
         )
+
+
+def _over_ssh(host: str) -> tuple[str, ...]:
+    ssh = programs.search("ssh")
+    if ssh is None:
+        remedy = "Install it with `apt-get install openssh-client`."
+        raise Missing("ssh", blocks=f"{host} cannot be reached", remedy=remedy)
+    address, _, port = host.partition(":")
+    options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECONDS}", "-o", "ServerAliveInterval=10")
+    return (ssh, *options, *(("-p", port) if port else ()), "--", address)
 
 
 class _NoInputs(Exception):

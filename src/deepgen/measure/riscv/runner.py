@@ -17,7 +17,7 @@ from deepgen.measure import handed, limits
 from deepgen.measure.base import STRIDED, Contender, Task
 from deepgen.measure.bench import Rejected, on_call
 from deepgen.measure.counters.counted import Counted
-from deepgen.measure.riscv import faults, request
+from deepgen.measure.riscv import faults, perf, request
 from deepgen.measure.riscv.board import Board
 from deepgen.measure.riscv.counts import Counts
 from deepgen.measure.riscv.place import ANSWERS, COUNTS, Place, Ran
@@ -35,6 +35,7 @@ _STARTING = 5.0  # seconds
 _ATTEMPTS = 3  # at a run that something outside killed
 _COLD = 2  # times the caches: memory that is written to have them cold
 _LEAST_COLD = 4 << 20
+_FEW_CALLS, _MORE_CALLS = 2, 8  # whose difference is what calls count, without the program around them
 # The second run finds other inputs, and tables as calls leave them.
 _COUNTED = Wanted((Run(0), Run(1, counted=True)))
 _VERIFIED = Wanted((Run(0), Run(1), Run(0)), tight=True)
@@ -88,8 +89,17 @@ class RiscvRunner:
         return out
 
     def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
-        where = "under qemu instructions are counted" if self._place.counts else "counters of boards are not read"
-        return Counted.nothing(events, f"{where}, and no events of a processor")
+        if not isinstance(self._place, Board):
+            return Counted.nothing(events, "under qemu instructions are counted, and no events of a processor")
+        tables = []
+        for calls in (_FEW_CALLS, _FEW_CALLS + _MORE_CALLS):
+            wanted = Wanted((Run(0), Run(1)), Timed(calls, calls, 0.0))
+            text, drawn, seconds = self._requested(kernel, artifact, self.task.seed, "normal", shape, wanted)
+            ran = self._place.run(
+                Path(artifact.binary), drawn.folder, text, seconds, counted=False, before=perf.command(events)
+            )
+            tables.append(ran.read(perf.TABLE))
+        return perf.per_call(tables[0], tables[1], _MORE_CALLS, events)
 
     def close(self) -> None:
         self._place.close()
@@ -109,28 +119,33 @@ class RiscvRunner:
     def _tried(
         self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int, wanted: Wanted, samples: int
     ) -> Measurement:
-        operator = self.task.shapes[shape]
-        if handed.needed(operator):
-            handed.hand_over(operator, seed, probe, self._arrays)
-        drawn = self._drawn(seed, probe, shape)
-        seconds = self._seconds(wanted, shape)
         try:
-            text = request.text(
-                completed(kernel, artifact.plan), operator, wanted,
-                sets=len(drawn.answers), vlen=self._target.vlen, seconds=seconds,
-            )  # fmt: skip
+            text, drawn, seconds = self._requested(kernel, artifact, seed, probe, shape, wanted)
         except BadInput as error:
             return Measurement(Verdict.REFUSED, str(error))
         try:
             ran = self._ran(Path(artifact.binary), drawn.folder, text, seconds, counted=wanted.costs)
             told = request.answers(ran.read(ANSWERS))
             faults.check(told, ran)
-            worst = _judged(told, ran.folder, drawn, operator, probe)
+            worst = _judged(told, ran.folder, drawn, self.task.shapes[shape], probe)
         except Rejected as why:
             return Measurement(why.verdict, why.detail, error=why.error, conditions=self._place.conditions)
         if not wanted.costs:
             return Measurement(Verdict.CORRECT, error=worst, conditions=self._place.conditions)
         return self._costed(told, ran, worst, samples)
+
+    def _requested(
+        self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int, wanted: Wanted
+    ) -> tuple[str, _Drawn, float]:
+        """A request, the inputs that it is for, and how long it may take. Raises BadInput for a shape not served."""
+        operator = self.task.shapes[shape]
+        if handed.needed(operator):
+            handed.hand_over(operator, seed, probe, self._arrays)
+        drawn = self._drawn(seed, probe, shape)
+        seconds = self._seconds(wanted, shape)
+        whole = completed(kernel, artifact.plan)
+        sets, vlen = len(drawn.answers), self._target.vlen
+        return request.text(whole, operator, wanted, sets=sets, vlen=vlen, seconds=seconds), drawn, seconds
 
     def _costed(self, told: Sequence[Mapping[str, Any]], ran: Ran, error: float, samples: int) -> Measurement:
         """With times, or with cycles in their place, at the target's clock."""
