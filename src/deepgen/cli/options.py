@@ -91,16 +91,7 @@ Family = Annotated[
         autocompletion=completion.families,
     ),
 ]
-OneBoardHost = Annotated[
-    str | None,
-    typer.Option(
-        "--host",
-        metavar="USER@HOST[:PORT]",
-        help="With a riscv target: the board that runs kernels, over SSH. [qemu on this machine]",
-        show_default=False,
-    ),
-]
-Family = Annotated[
+OneFamily = Annotated[
     str | None,
     typer.Option(
         "--family",
