@@ -34,7 +34,7 @@ def tables_of(function: Function, kernels: Mapping[str, KernelText], content: Co
     for entry in function.entries:
         if entry.name in kernels:
             by.setdefault(entry.conditions, []).append(entry)
-    ordered = sorted(by.values(), key=lambda rows: (-len(getattr(rows[0].target, "isa", ())), -len(rows)))
+    ordered = sorted(by.values(), key=lambda rows: (-len(rows[0].target.instruction_sets), -len(rows)))
     return [_table(function, rows, kernels, content) for rows in ordered]
 
 
