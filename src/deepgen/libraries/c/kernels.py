@@ -41,6 +41,8 @@ def kernel_text(function: Function, entry: Entry, kernel: Kernel, place: int, im
     plan = kernel.plan
     if plan.constants:
         raise NotInC("it copies tensors to global variables")
+    if not function.on_gpu and kernel.language != "c":
+        raise NotInC(f"it is in {kernel.language}, whose functions C does not call")
     entries = list(dict.fromkeys(step.entry for step in plans.steps_of(plan)))
     if len(entries) > _MOST_ENTRIES:
         raise NotInC(f"it has {len(entries)} entries, and at most {_MOST_ENTRIES} are possible")
