@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
 
 from deepgen.libraries import predict
 from deepgen.libraries.c.functions import Function
@@ -76,4 +75,4 @@ def _array(declared: str, values: Iterable[str]) -> str:
 
 
 def _lost(seconds: float | None, point: Point) -> str:
-    return "NAN" if seconds is None else repr(log(seconds / point.best))
+    return "NAN" if seconds is None else repr(point.lost(seconds))
