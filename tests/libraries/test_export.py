@@ -24,10 +24,11 @@ from fake_gpu import build_driver, image, kernel
 import deepgen as dg
 from deepgen import targets
 from deepgen.cli.main import main
-from deepgen.libraries import Entry, Library, Timed
+from deepgen.libraries import Entry, Library, Timed, choice
 from deepgen.libraries.c.export import export
 from deepgen.libraries.c.expressions import in_c
 from deepgen.libraries.c.functions import functions_of
+from deepgen.libraries.times import Times
 from deepgen.space import parse
 from deepgen.targets import host
 from deepgen.tuning import Study
@@ -259,6 +260,47 @@ for _ in range(2):
 assert call(16, 8) == 3 and call(15, size.value) == 1
 """
     run([sys.executable, "-c", program], tmp_path, LD_LIBRARY_PATH=str(tmp_path))
+
+
+CHOICES = """
+#include "deepgen_kernels_cpu.c"
+int main(void) {
+    long m, n, k;
+    while (scanf("%ld %ld %ld", &m, &n, &k) == 3) {
+        const int64_t v[] = {m, n, k, k, n, n};
+        const char *why;
+        kernel *chosen = choose(deepgen_gemm_f32_nn_groups, 1, v, v, &why);
+        puts(chosen ? chosen->name : "none");
+    }
+}
+"""
+
+
+def test_c_chooses_as_python_does(library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed("gcc")
+    monkeypatch.setattr(choice, "model_of", lambda entry, operator: None)
+    gemms = {entry.operator: entry for entry in library.list() if entry.operator.name == "gemm"}
+    [small, large] = sorted(gemms.values(), key=lambda entry: entry.operator.flops())
+    with library.store.changing():  # each is the faster one at its own shape, and numpy at a third
+        for operator, ours, theirs, numpy in (
+            (small.operator, 1.0, 1.7, 1.5),
+            (large.operator, 1.4, 1.0, 1.2),
+            (dg.gemm(192, 200, 300), 1.3, 1.0, 0.6),
+        ):
+            kernels = {small.kernel_id: ours, large.kernel_id: theirs}
+            library.store.write_times(Times(operator, *small.conditions, kernels, {"numpy": numpy}))
+    library.reload()
+    made = export(library, tmp_path / "out")
+    (tmp_path / "choices.c").write_text(CHOICES)
+    places = [f"-I{made.folder / part}" for part in ("src", "include")]
+    run(["gcc", "-w", *places, "choices.c", "-o", "out/lib/choices", "-ldl", "-lm", "-lpthread"], tmp_path)
+    rng = np.random.default_rng(0)
+    shapes = [(48, 64, 32), (96, 64, 80), *rng.integers(16, 600, (60, 3)).tolist()]
+    lines = "\n".join(" ".join(map(str, shape)) for shape in shapes)
+    done = subprocess.run(["out/lib/choices"], cwd=tmp_path, input=lines, capture_output=True, text=True, check=True)
+    chosen = [library.choose(dg.gemm(*shape), "cpu", ("numpy",)).entry for shape in shapes]
+    expected = ["none" if entry is None else entry.name for entry in chosen]
+    assert done.stdout.split() == expected and len(set(expected)) == 3
 
 
 def test_what_cannot_be_exported_is_told(library: Library, tmp_path: Path) -> None:
