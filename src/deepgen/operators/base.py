@@ -108,6 +108,7 @@ class Operator(ABC):
     """
 
     name: ClassVar[str]
+    weights: ClassVar[tuple[str, ...]] = ()  # tensors that are constant where a trained model is run
     words: ClassVar[tuple[Word, ...]] = ()  # parameters on the command line and in config files; empty: the fields
 
     @abstractmethod

@@ -39,6 +39,7 @@ class Conv2d(Operator):
     """The fields of a convolution, listed once."""
 
     name: ClassVar[str] = "c2d"
+    weights: ClassVar[tuple[str, ...]] = ("weight",)
     words: ClassVar[tuple[Word, ...]] = (
         Word("N", "batch size (images)", needed=True),
         Word("H", "image height", needed=True),

@@ -38,6 +38,7 @@ class Gemm(Operator):
     """The fields of a GEMM, listed once."""
 
     name: ClassVar[str] = "gemm"
+    weights: ClassVar[tuple[str, ...]] = ("B",)
     words: ClassVar[tuple[Word, ...]] = (
         Word("M", "rows of A and C", needed=True),
         Word("N", "columns of B and C", needed=True),

@@ -115,9 +115,9 @@ def layer_norm(rows: int, cols: int) -> Expression:
     )
 
 
-def scan(shape: tuple[int, ...], axis: int) -> Expression:
-    x = dg.tensor("x", shape)
-    return dg.expression(dg.scan("y", shape, lambda *at: x[at], axis=axis))
+def scan(shape: tuple[int, ...], axis: int, dtype: str = "f32", op: str = "sum") -> Expression:
+    x = dg.tensor("x", shape, dtype)
+    return dg.expression(dg.scan("y", shape, lambda *at: x[at], axis=axis, op=op))
 
 
 def elementwise(rows: int, cols: int) -> Expression:
@@ -150,6 +150,8 @@ CASES = {
     "layer_norm": layer_norm(5, 33),
     "scan": scan((4, 5, 18), 2),
     "scan of rows": scan((4, 5, 18), 1),
+    "scan of maxima": scan((3, 21), 1, "i32", "max"),
+    "scan in bf16": scan((2, 19), 1, "bf16"),
     "elementwise": elementwise(5, 21),
     "one total": total(50),
 }

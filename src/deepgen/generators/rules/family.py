@@ -31,7 +31,6 @@ from deepgen.targets.gpu import Gpu
 from deepgen.targets.hip import Hip
 from deepgen.vocabulary import BadInput, Kernel
 
-WEIGHTS = ("weight", "B")  # of convolutions, of products of matrices
 _Lowered: TypeAlias = "Function | Program"
 
 
@@ -69,11 +68,11 @@ class Rules:
             made = gpu_kernel(last, "hip" if isinstance(target, Hip) else "cuda", target.warp, self.name)
         else:
             assert isinstance(unplaced, Function)
-            made = self._kernel(unplaced, config[THREADS])
+            made = self._kernel(unplaced, config[THREADS], operator)
         fixed = tuple((f"{size} == {value}", f"{size} is {value}") for size, value in operator.sizes().items())
         return replace(made, implied=fixed)
 
-    def _kernel(self, function: Function, threads: int) -> Kernel:
+    def _kernel(self, function: Function, threads: int, operator: Operator) -> Kernel:
         return kernel(storage(function), threads, self.name)
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
@@ -118,13 +117,12 @@ class RulesConstantWeights(Rules):
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Cpu):
             return "it serves CPUs only"
-        told = super().refuses(operator, target)
-        if told is None and not any(tensor.name in WEIGHTS for tensor in operator.tensors()):
-            return f"it serves operators with weights: a tensor called {' or '.join(WEIGHTS)}"
-        return told
+        if not operator.weights:
+            return "it serves operators with weights, such as convolutions"
+        return super().refuses(operator, target)
 
-    def _kernel(self, function: Function, threads: int) -> Kernel:
-        ahead, rest = split_ahead(function, frozenset(WEIGHTS))
+    def _kernel(self, function: Function, threads: int, operator: Operator) -> Kernel:
+        ahead, rest = split_ahead(function, frozenset(operator.weights))
         return kernel(storage(rest), threads, self.name, None if ahead is None else storage(ahead))
 
 

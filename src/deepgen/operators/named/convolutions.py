@@ -46,6 +46,7 @@ class _Convolution(Named):
     """What convolutions share. Depthwise ones have as many groups as channels, and no channels to add up over."""
 
     dimensions: ClassVar[int] = 2
+    weights: ClassVar[tuple[str, ...]] = ("weight",)
 
     @property
     def space(self) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ class Bmm(Named):
     """C[b] = A[b] B[b]: A is B x M x K. In layout `nt` the second is B x N x K, in `nn` B x K x N."""
 
     name: ClassVar[str] = "bmm"
+    weights: ClassVar[tuple[str, ...]] = ("B",)
     words: ClassVar[tuple[Word, ...]] = (
         Word("B", "how many products", needed=True),
         Word("M", "rows of A and C", needed=True),

@@ -8,6 +8,8 @@ from importlib import resources
 
 from deepgen.generators.rules.emit.c_values import Scope, arithmetic, narrowed
 from deepgen.generators.rules.emit.names import Names
+from deepgen.generators.rules.emit.scans import function as scan_function
+from deepgen.generators.rules.emit.scans import joined, nothing
 from deepgen.generators.rules.intrinsics.dots import DOTS, include
 from deepgen.generators.rules.intrinsics.dots import function as dot_function
 from deepgen.generators.rules.intrinsics.tiles import HEADERS as TILE_HEADERS
@@ -29,8 +31,9 @@ from deepgen.generators.rules.lower.ir import (
     walk,
 )
 from deepgen.generators.rules.lower.tensorize import operands, tile_operands
+from deepgen.generators.rules.lower.vectorize import Scan, scan_of
 from deepgen.generators.rules.schedule.steps import PARALLEL, SERIAL, VECTOR
-from deepgen.operators.expr.nodes import Read
+from deepgen.operators.expr.nodes import Read, Select, substituted
 from deepgen.vocabulary import Arg, BadInput, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 
@@ -99,7 +102,8 @@ def file_text(parts: Sequence[Definitions], parallel: bool) -> str:
     lines = [*dict.fromkeys(include(dot) for dot in dots), '#include "numbers.h"']
     lines += [include_tiles(tile) for tile in dict.fromkeys(block.tile for block in blocks)]
     lines += ['#include "cpu_pool.h"'] if parallel else []
-    called = [*map(dot_function, dots), *(block.functions() for block in blocks)]
+    scans = sorted(frozenset().union(*(part.scans for part in parts)))
+    called = [*map(dot_function, dots), *(block.functions() for block in blocks), *(scan_function(*s) for s in scans)]
     return "\n".join([*lines, "", *vector_types(vectors), *called, *(part.text for part in parts)])
 
 
@@ -108,7 +112,8 @@ class Definitions:
     text: str
     vectors: frozenset[tuple[str, int]]
     dots: frozenset[str]  # products that instructions do
-    blocks: frozenset[Block] = frozenset()  # of tiles
+    blocks: frozenset[Block]  # of tiles
+    scans: frozenset[tuple[str, str, int]]  # of vectors: the operation, the format, how many lanes
 
 
 def definitions(function: Function, entry: str) -> Definitions:
@@ -167,6 +172,7 @@ class _Emitter:
     vectors: set[tuple[str, int]] = field(default_factory=set)
     dots: set[str] = field(default_factory=set)
     blocks: set[Block] = field(default_factory=set)
+    scans: set[tuple[str, str, int]] = field(default_factory=set)
 
     def definitions(self) -> Definitions:
         parameters = {buffer.name: buffer for buffer in self.function.parameters}
@@ -178,7 +184,8 @@ class _Emitter:
         head = f"void {self.entry}({', '.join([*declared, 'void *workspace', 'i32 threads'])}) {{"
         unused = "    (void)workspace, (void)threads;"
         text = "\n".join([*self.parts, head, unused, *body, "}", ""])
-        return Definitions(text, frozenset(self.vectors), frozenset(self.dots), frozenset(self.blocks))
+        found = (frozenset(self.vectors), frozenset(self.dots), frozenset(self.blocks), frozenset(self.scans))
+        return Definitions(text, *found)
 
     def pointer(self, buffer: Buffer) -> str:
         const = "const " if buffer in self.function.inputs else ""
@@ -261,6 +268,10 @@ class _Emitter:
         along = scope.along(offset)
         if along == 0:
             return self.horizontal(store, scope)
+        assert scope.vector is not None
+        scan = scan_of(scope.vector.variable, store)
+        if scan is not None:
+            return [self.scanned(scan, store, scope)]
         value = store.value
         if store.reduce:
             value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
@@ -272,6 +283,18 @@ class _Emitter:
         elements = [scope.element(buffer, scope.lane(offset, n)) for n in range(made.lanes)]
         each = [f"{to} = {narrowed(buffer.dtype, f'lanes[{n}]')};" for n, to in enumerate(elements)]
         return ["{", f"    {made.name} lanes = {made.text};", *(f"    {line}" for line in each), "}"]
+
+    def scanned(self, scan: Scan, store: Store, scope: Scope) -> str:
+        """A vector of results: each lane with all before it, and with the element before the first."""
+        buffer, (offset,) = scope.buffers[store.buffer], store.indices
+        assert scope.vector is not None
+        made = scope.whole(scan.value)
+        self.scans.add((scan.op, made.type, made.lanes))
+        start = {scope.vector.variable: 0}
+        first, before = substituted(scan.first, start), substituted(scan.before, start)
+        carried = scope.whole(Select(first, nothing(scan.op, scan.value.dtype), before))
+        text = joined(scan.op, carried, replace(made, text=f"scan_{scan.op}_{made.name}({made.text})"))
+        return f"put_{scope.vector_at(buffer, offset)}, {narrowed(buffer.dtype, text, made.lanes)});"
 
     def horizontal(self, store: Store, scope: Scope) -> list[str]:
         """A reduction of all lanes."""

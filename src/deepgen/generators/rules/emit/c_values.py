@@ -129,7 +129,7 @@ class Scope:
 
     def _value(self, value: Value) -> Text:
         if isinstance(value, Const):
-            return Text(_constant(value), arithmetic(value.dtype))
+            return Text(constant(value), arithmetic(value.dtype))
         if isinstance(value, Place):
             return self._place(value)
         if isinstance(value, Read):
@@ -254,7 +254,8 @@ def _by(lanes: int) -> str:
     return f"x{lanes}" if lanes > 1 else ""
 
 
-def _constant(const: Const) -> str:
+def constant(const: Const) -> str:
+    """A number as C has it."""
     kind, value = arithmetic(const.dtype), const.value
     if kind == BOOL:
         return str(int(value))

@@ -28,12 +28,12 @@ from deepgen.generators.rules.lower.ir import (
 )
 from deepgen.generators.rules.lower.simplify import simplified
 from deepgen.generators.rules.schedule.regions import low_and_span
-from deepgen.generators.rules.schedule.steps import SERIAL, UNROLL, VECTOR
+from deepgen.generators.rules.schedule.steps import SCAN, SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Select, reads
 from deepgen.operators.expr.nodes import walk as walk_value
 
-AT_ONCE = (UNROLL, VECTOR, *DOTS, *TILES)
+AT_ONCE = (UNROLL, VECTOR, SCAN, *DOTS, *TILES)
 _MOST_CHOICES = 4  # each of which doubles the text
 
 

@@ -20,7 +20,7 @@ from deepgen.generators.rules.lower.ir import (
     with_children,
     with_indices_in,
 )
-from deepgen.generators.rules.schedule.steps import SERIAL, VECTOR
+from deepgen.generators.rules.schedule.steps import SCAN, SERIAL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import BOOL, Binary, Const, Place, Read, Select, Value, children, reads, walk
 from deepgen.vocabulary.dtypes import dtype
@@ -54,6 +54,8 @@ class _Vectors:
 
     def of(self, statement: Stmt) -> Stmt:
         statement = with_children(statement, self.inside(statement).of)
+        if isinstance(statement, For) and statement.kind == SCAN:
+            return self.scanned(statement)
         if not isinstance(statement, For) or statement.kind != VECTOR:
             return statement
         return self.pushed(statement, statement.body) or replace(statement, kind=SERIAL)
@@ -79,6 +81,15 @@ class _Vectors:
         if then is None or (otherwise is None) != (body.otherwise is None):
             return None
         return If(body.conditions, then, otherwise)
+
+    def scanned(self, loop: For) -> Stmt:
+        """A loop along which a stage is scanned, in vectors where it is as long as these."""
+        store = loop.body
+        if isinstance(store, Store) and not loop.limits and scan_of(loop.variable, store) is not None:
+            lanes = self.bytes // max(_bytes(store, loop.variable))
+            if lanes > 1 and loop.extent == lanes:
+                return replace(loop, kind=VECTOR)
+        return replace(loop, kind=SERIAL)
 
     def pieces(self, loop: For, store: Store) -> Stmt:
         lanes = self.bytes // max(_bytes(store, loop.variable))
@@ -115,6 +126,29 @@ class _Vectors:
         offsets = [(read.indices[0], self.elements[read.tensor]) for read in reads(value)]
         inside = all(self.known.always(i) and self.known.always(size - 1 - i) for i, size in offsets)
         return inside and not any(_divides(v) for v in walk(value))
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A store that adds its value to the element before: how, what, where it is the first, and that element."""
+
+    op: str
+    value: Value
+    first: Value
+    before: Read
+
+
+def scan_of(variable: str, store: Store) -> Scan | None:
+    """What a store along a scanned loop is, where elements lie side by side; None for any other store."""
+    chosen, (offset,) = store.value, store.indices
+    if not isinstance(chosen, Select) or not isinstance(chosen.otherwise, Binary) or store.reduce is not None:
+        return None
+    before, value = chosen.otherwise.left, chosen.otherwise.right
+    if not isinstance(before, Read) or before.tensor != store.buffer or before.indices[0] != offset - 1:
+        return None
+    if value != chosen.then or dict(offset.terms).get(Iter(variable)) != 1:
+        return None
+    return Scan(chosen.otherwise.op, value, chosen.condition, before)
 
 
 def _piece(loop: For, store: Store, start: Index, lanes: int) -> Stmt:

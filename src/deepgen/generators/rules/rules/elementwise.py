@@ -10,8 +10,9 @@ from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.loops import UNROLLED, in_vectors
 from deepgen.generators.rules.rules.reduction import ReductionSplit
 from deepgen.generators.rules.rules.tiling import MultiLevelTiling, summed
-from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL
+from deepgen.generators.rules.schedule.steps import PARALLEL, SCAN, UNROLL
 from deepgen.operators.expr.nodes import Stage
+from deepgen.vocabulary import dtype
 
 
 class PlaceByPlace:
@@ -63,11 +64,16 @@ def _scan(draft: Draft, stage: Stage) -> None:
 
 
 def _together(draft: Draft, stage: Stage, others: list[str], scan: str) -> list[str]:
-    """Several scans turn by turn: each of them waits for its own last sum only."""
+    """Several scans turn by turn, each of which waits for its own last sum only; in vectors where elements lie so."""
     extent = draft.extents[stage.name][others[-1]]
     values = up_to(UNROLLED, extent if isinstance(extent, int) else 1)
     together = draft.knob(draft.free_name(stage.name, f"{others[-1]}_1"), values, values[-1])
     outer, inner = draft.split(stage.name, others[-1], (together,))
-    draft.reorder(stage.name, [*others[:-1], outer, scan, inner])
+    turns, of = [scan], dtype(draft.expression.dtype_of(stage.name))
+    lanes = draft.target.vector_bytes // (of.bytes if of.integer else max(of.bytes, 4))  # small floats are widened
+    if scan == stage.axes[-1].name and lanes > 1 and stage.axes[-1].extent >= 2 * lanes:
+        turns = draft.split(stage.name, scan, (lanes,))
+        draft.annotate(stage.name, SCAN, turns[-1])
+    draft.reorder(stage.name, [*others[:-1], outer, turns[0], inner, *turns[1:]])
     draft.annotate(stage.name, UNROLL, inner)
     return [*others[:-1], outer]

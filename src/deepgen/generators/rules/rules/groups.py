@@ -9,13 +9,13 @@ from deepgen.generators.rules.intrinsics.tiles import Tile
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.inline import inlinable
-from deepgen.generators.rules.rules.loops import copy_loops
 from deepgen.generators.rules.rules.numbers import Extent, times
 from deepgen.generators.rules.rules.vectors import Vectors
 from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL
 from deepgen.operators.expr.nodes import Stage
 from deepgen.space import Value
 
+_TURNED = 8  # steps along the innermost dimension of what is turned that are written out
 # Where a copy is made, or a stage is computed, that a tiled sum reads.
 IN_PLACE, INLINE, ONCE, BLOCK = "in_place", "inline", "once", "block"
 
@@ -81,7 +81,7 @@ def stage_groups(
         else:
             way.compute_at(name, consumer.name, at)
         if along is None:
-            copy_loops(way, way.stage(name), parallel=at is None)
+            _turn(way, name, over, by.dot.depth, parallel=at is None)
         else:
             _pack(way, name, (along, strip or (times(panel),)), (over, by.dot.depth), parallel=at is None)
         way.finish(name)
@@ -91,6 +91,19 @@ def stage_groups(
         BLOCK: lambda way: copied(way, block),
     }
     draft.choose(f"at_{tensor}", ONCE, ways)
+
+
+def _turn(draft: Draft, name: str, over: int, group: int, *, parallel: bool) -> None:
+    """A copy whose innermost dimension is another one: small blocks are written out, as transposes of numbers."""
+    axes = [axis.name for axis in draft.stage(name).axes]
+    others = [axis for place, axis in enumerate(axes) if place != over]
+    groups, within = draft.split(name, axes[over], (group,))
+    *outer, last = others
+    steps, step = draft.split(name, last, (_TURNED,))
+    draft.reorder(name, [*outer, groups, steps, step, within])
+    draft.annotate(name, UNROLL, step, within)
+    if parallel:
+        draft.annotate(name, PARALLEL, draft.fuse(name, [*outer, groups]))
 
 
 def _pack(

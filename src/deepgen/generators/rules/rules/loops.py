@@ -9,7 +9,7 @@ from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Stage
 
 UNROLLED = (1, 2, 4, 8)
-_USUAL = 2
+_USUAL, _USUAL_SCANS = 2, 8  # vectors: of a scan, each waits for its own last sum
 
 
 def in_vectors(draft: Draft, stage: Stage, *, knob: bool = True) -> list[str]:
@@ -25,7 +25,7 @@ def in_vectors(draft: Draft, stage: Stage, *, knob: bool = True) -> list[str]:
     if (isinstance(there, int) and there < lanes) or not contiguous(draft.expression, stage, last.name):
         return []
     values = up_to(UNROLLED, last.extent // lanes)
-    usual = max(v for v in values if v <= _USUAL)
+    usual = max(v for v in values if v <= (_USUAL if stage.scan is None else _USUAL_SCANS))
     name = draft.free_name(stage.name, f"{last.name}_1")
     wide = draft.knob(name, values, usual) if knob else usual
     outer, inner, vector = draft.split(stage.name, last.name, (wide, lanes))

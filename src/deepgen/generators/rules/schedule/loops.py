@@ -11,6 +11,7 @@ from deepgen.generators.rules.schedule.steps import (
     BOUND,
     LANES,
     PARALLEL,
+    SCAN,
     SERIAL,
     UNROLL,
     VECTOR,
@@ -24,7 +25,7 @@ from deepgen.generators.rules.schedule.steps import (
 from deepgen.generators.rules.schedule.text import refused
 from deepgen.operators.expr.index import Index, index, iterator
 
-KINDS = (SERIAL, PARALLEL, UNROLL, VECTOR, *BOUND)
+KINDS = (SERIAL, PARALLEL, UNROLL, VECTOR, SCAN, *BOUND)
 
 
 def find(step: Step, planned: Planned, name: str) -> Loop:
@@ -98,6 +99,8 @@ def annotate(step: Annotate, planned: Planned) -> Planned:
     together = step.kind in (PARALLEL, VECTOR, *BOUND)
     if together and planned.stage.scan in loop.axes:
         raise refused(step, f"loop {loop.name} is scanned: its turns follow each other")
+    if step.kind == SCAN and [one for one in planned.loops if planned.stage.scan in one.axes][-1:] != [loop]:
+        raise refused(step, f"loop {loop.name} is not the innermost of those that are scanned")
     if loop.reduced and step.kind in (PARALLEL, *BOUND) and step.kind != LANES:
         raise refused(
             step,

@@ -15,6 +15,7 @@ Number: TypeAlias = "int | str"
 # Shared memory is a block's; what is in `warp` lies in the registers of a warp's 32 threads, as an intrinsic has it.
 SCOPES = ("global", "shared", "warp", "register")
 SERIAL, PARALLEL, UNROLL, VECTOR = "serial", "parallel", "unroll", "vector"
+SCAN = "scan"  # a loop along which a stage is scanned, done in vectors
 BLOCKS, THREADS = ("block.x", "block.y", "block.z"), ("thread.x", "thread.y", "thread.z")
 BOUND = (*BLOCKS, *THREADS)
 LANES = "thread.x"  # along which threads can join what they reduced
@@ -47,7 +48,7 @@ class Fuse:
 
 @dataclass(frozen=True)
 class Annotate:
-    """What a loop is: serial, parallel (our thread pool), unroll, vector, or bound to an index of a GPU's grid."""
+    """What a loop is: serial, parallel (our thread pool), unroll, vector, scan, or bound to a GPU's index."""
 
     stage: str
     loop: str
