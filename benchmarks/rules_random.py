@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -35,7 +36,7 @@ from deepgen.vocabulary import DeepgenError, Kernel  # noqa: E402
 from deepgen.vocabulary.dtypes import dtype, narrow, widen  # noqa: E402
 from gpu_bench import Loaded, conditions, gpu_torch, open_device  # noqa: E402
 
-MOST_STATEMENTS = 3000
+MOST_STATEMENTS, MOST_THREADS = 3000, 1024
 LARGEST = 1e6  # beyond, f32 does not hold products of what is drawn
 
 
@@ -61,7 +62,10 @@ def draw(count: int, file: Path) -> None:
         if any(np.abs(values).max() > LARGEST or not np.isfinite(values).all() for values in meant.values()):
             return
         schedule, program = random_program(expression, Random(f"{seed} {len(found)}"))
-        if sum(_written_out(launch.body) for launch in program.launches) > MOST_STATEMENTS:
+        launches = program.launches
+        if sum(_written_out(launch.body) for launch in launches) > MOST_STATEMENTS:
+            return
+        if any(prod(launch.threads) > MOST_THREADS for launch in launches):
             return
         found.append(
             {

@@ -5,7 +5,7 @@ Loops that are bound to blocks and threads are no loops any more: their variable
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -142,7 +142,7 @@ def _check(state: State, planned: Planned, root: Planned) -> None:
 def _guarded_by_threads(state: State, planned: Planned, extents: Mapping[str, int]) -> Planned:
     """The stage with guards for threads that have nothing to do, and without those that nobody needs."""
     own = list(planned.loops)
-    inherited = [] if planned.scope in _OWN else list(state.around(planned))
+    inherited = [] if planned.scope in _OWN else list(_taking_part(state, planned))
     guards = list(_needed_guards(state, planned))
     guards += [
         loop.extent - 1 - iterator(loop.variable)
@@ -154,6 +154,16 @@ def _guarded_by_threads(state: State, planned: Planned, extents: Mapping[str, in
         guards += [-iterator(tag) for tag in THREADS if extents[tag] > 1 and tag not in bound]
     filled = _filled_with_zeros(state, planned)
     return replace(planned, stage=filled or planned.stage, guards=tuple(guards))
+
+
+def _taking_part(state: State, planned: Planned) -> Iterator[Loop]:
+    """The loops around a stage in registers that say which threads need it: what is shared is computed by all."""
+    if planned.at is None:
+        return
+    host = state.stages[planned.at[0]]
+    if host.scope not in _OWN:
+        yield from _taking_part(state, host)
+    yield from host.loops[: host.depth(planned.at[1])]
 
 
 def _needed_guards(state: State, planned: Planned) -> tuple[Index, ...]:
