@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 from dataclasses import replace
+from importlib import import_module
 from math import prod
 from pathlib import Path
 from random import Random
@@ -41,8 +42,9 @@ LARGEST = 1e6  # beyond, f32 does not hold products of what is drawn
 
 
 def draw(count: int, file: Path) -> None:
-    from expressions import expressions, naive
-    from gpu_schedules import random_program
+    """By the tests' own generators."""
+    expressions, naive = (getattr(import_module("expressions"), name) for name in ("expressions", "naive"))
+    random_program = import_module("gpu_schedules").random_program
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import strategies as st
 
