@@ -175,7 +175,7 @@ def test_a_kernel_with_memory_of_its_own_has_some_for_graphs(monkeypatch: pytest
             return torch.zeros(4, 6), lambda at, stream: fired.append((name, stream))
 
     monkeypatch.setattr(routes, "_stream", lambda device: state.stream)
-    monkeypatch.setattr(routes, "_capturing", lambda device: state.capturing)
+    monkeypatch.setattr(routes, "capturing", lambda device: state.capturing)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     a, b = random(4, 5), random(5, 6)
@@ -191,3 +191,22 @@ def test_a_kernel_with_memory_of_its_own_has_some_for_graphs(monkeypatch: pytest
     state.capturing, state.stream = True, 7
     assert route.run_two(a, b) is not None
     assert fired == [("binding 2", 1), ("binding 1", 7)]
+
+
+def test_scales_are_multiplied_once_while_they_stay() -> None:
+    from deepgen.torch.functions import _Factors
+
+    factors, a, b = _Factors(), torch.tensor(2.0), torch.tensor(3.0)
+    first = factors.product(a, b)
+    assert first is factors.product(a, b) and first.item() == 6.0
+    a.mul_(2.0)
+    assert factors.product(a, b).item() == 12.0
+    assert factors.product(a, torch.tensor(5.0)).item() == 20.0
+
+
+def test_shapes_that_never_repeat_stay_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "KINDS_DECIDED", 2)
+    with torch.no_grad(), dt.use(Everything(kinds=("gemm",)), race=False) as used:
+        for rows in range(1, 6):
+            torch.testing.assert_close(torch.mm(torch.ones(rows, 4), torch.ones(4, 4)), torch.full((rows, 4), 4.0))
+    assert len(used.met) == 2
