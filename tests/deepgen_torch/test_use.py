@@ -193,6 +193,19 @@ def test_a_kernel_with_memory_of_its_own_has_some_for_graphs(monkeypatch: pytest
     assert fired == [("binding 2", 1), ("binding 1", 7)]
 
 
+def test_products_of_8_bit_floats_are_seen_with_their_scale() -> None:
+    from deepgen.torch import calls
+
+    a, b = (random(16, 32).to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.tensor(1.0)
+    want = gemm(16, 16, 32, dtype="f8e4m3", layout="nt", scales="tensor")
+    asked = calls.scaled_mm(a, b.t(), one)
+    assert asked is not None and asked.operator == want and asked.shape == (16, 16)
+    assert [tensor.shape for tensor in asked.tensors] == [(16, 32), (16, 32), (1,)]
+    seen = calls.ATEN[torch.ops.aten._scaled_mm.default](a, b.t(), one, one, None, None, torch.bfloat16)
+    assert seen is not None and seen.operator == want
+
+
 def test_scales_are_multiplied_once_while_they_stay() -> None:
     from deepgen.torch.functions import _Factors
 
