@@ -90,13 +90,22 @@ def test_a_mistake_is_torchs_own_error() -> None:
                 F.linear(random(4, 5), random(3, 5, dtype=torch.float64))
 
 
-def test_a_parameter_that_gets_other_data_is_looked_at_again() -> None:
-    """Square, so that only the strides tell that it was transposed."""
+@pytest.mark.parametrize("change", [lambda w: w.t(), lambda w: w[:5], lambda w: w.double(), lambda w: w * 2.0])
+def test_a_parameter_that_gets_other_data_is_looked_at_again(change: Callable[[Any], Any]) -> None:
+    """Square, so that its shape does not tell that it was transposed."""
     weight, x = torch.nn.Parameter(random(24, 24), requires_grad=False), random(10, 24)
     with dt.use(Everything(), race=False):
         F.linear(x, weight)
-        weight.data = weight.data.t()
-        torch.testing.assert_close(F.linear(x, weight), x @ weight.t())
+        weight.data = change(weight.data)
+        like = x.to(weight.dtype)
+        torch.testing.assert_close(F.linear(like, weight), like @ weight.t())
+
+
+def test_what_is_added_is_looked_at_by_its_shape() -> None:
+    weight, x = torch.nn.Parameter(random(16, 24), requires_grad=False), random(10, 24)
+    with dt.use(Everything(), race=False):
+        for bias in (random(16), random(1), random(32)[::2], random(10, 16)):
+            torch.testing.assert_close(F.linear(x, weight, bias), x @ weight.t() + bias)
 
 
 def test_another_thread_gets_its_own_binding() -> None:

@@ -27,18 +27,21 @@ LINEAR, SCALED_MM = TORCHS["linear"], TORCHS["scaled_mm"]
 
 
 class _Weight:
-    """What is known of a parameter: its routes by what it is multiplied with."""
+    """What is known of a parameter: its routes by what it is multiplied with and what is added."""
 
-    __slots__ = ("address", "itself", "routes", "stride")
+    __slots__ = ("address", "elements", "itself", "routes")
 
     def __init__(self, weight: Any, forget: Callable[[Any], object]) -> None:
         self.itself: Any = ref(weight, forget)
-        self.address, self.stride = weight.data_ptr(), weight.stride()
+        self.address, self.elements = weight.data_ptr(), weight.numel()
         self.routes: Table = {}
 
 
 def linear_of(router: Router) -> Callable[..., Any]:
-    """Parameters live long, so each is looked at once; `data` may still be given to it, and then it is another."""
+    """Parameters live long, so each is looked at once; `data` may still be given to it, and then it is another.
+
+    Its rows must be contiguous. They are as long as those of the input, so that their number follows from all elements.
+    """
     weights: dict[int, _Weight] = {}
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -48,15 +51,20 @@ def linear_of(router: Router) -> Callable[..., Any]:
             or known.itself() is not weight
             or type(input) is not Tensor
             or weight.data_ptr() != known.address
-            or weight.stride() != known.stride
+            or weight.numel() != known.elements
+            or not weight.is_contiguous()
         ):
             known = look(input, weight)
             if known is None:
                 return LINEAR(input, weight, bias)
-        key = (input.shape, input.dtype, None if bias is None else bias.dtype)
+        key: Any = (input.shape, input.dtype)
+        if bias is not None:
+            if type(bias) not in PLAIN:
+                return LINEAR(input, weight, bias)
+            key = (*key, bias.shape, bias.stride(), bias.dtype, bias.get_device())
         route: Any = known.routes.get(key, _NEW)
         if route is _NEW:
-            route = known.routes[key] = _first(router, "linear", (input, weight, bias), LINEAR)
+            route = known.routes[key] = router.route("linear", (input, weight, bias), LINEAR)
         if route is None or _is_autocast() or not input.is_contiguous() or input.get_device() != route.device:
             return LINEAR(input, weight, bias)
         if _is_grad_enabled() and (
@@ -68,7 +76,7 @@ def linear_of(router: Router) -> Callable[..., Any]:
 
     def look(input: Any, weight: Any) -> _Weight | None:
         """None: not a plain call, or while a compiler traces."""
-        if type(input) is not Tensor or type(weight) not in PLAIN:
+        if type(input) is not Tensor or type(weight) not in PLAIN or not weight.is_contiguous():
             return None
         number = id(weight)
         made = weights[number] = _Weight(weight, lambda gone: weights.pop(number, None))
