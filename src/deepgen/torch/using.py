@@ -79,8 +79,8 @@ class Use:
 
     def _with_compiler(self) -> None:
         inductor.load()
-        while self._unknown:
-            torch.compiler.allow_in_graph(self._unknown.pop())  # traced with tensors without memory, it calls torch's own
+        while self._unknown:  # traced with tensors that have no memory, they call torch's own
+            torch.compiler.allow_in_graph(self._unknown.pop())
         self._leave = inductor.enter(self._router)
 
     def _aside(self, function: Callable[..., Any], *, compiles: bool) -> Callable[..., Any]:
