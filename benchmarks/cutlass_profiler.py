@@ -62,9 +62,7 @@ def fastest(text: str, operator: Gemm) -> Fastest | None:
 
 def profiled(profiler: Path, operator: Gemm) -> Fastest | None:
     if not profiler.is_file():
-        raise Missing(
-            f"{profiler}", blocks="CUTLASS cannot be profiled", remedy="Build cutlass_profiler, give its path."
-        )
+        raise Missing(str(profiler), blocks="CUTLASS cannot be profiled", remedy="Build it, and give its path.")
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             command(profiler, operator, Path(folder) / "found"), capture_output=True, text=True, check=False
