@@ -40,7 +40,7 @@ class _Weight:
 def linear_of(router: Router) -> Callable[..., Any]:
     """Parameters live long, so each is looked at once; `data` may still be given to it, and then it is another.
 
-    Its rows must be contiguous. They are as long as those of the input, so that their number follows from all elements.
+    It and the input must be contiguous. Rows of both are equally long, so that all elements tell how many rows it has.
     """
     weights: dict[int, _Weight] = {}
 
@@ -57,6 +57,8 @@ def linear_of(router: Router) -> Callable[..., Any]:
             known = look(input, weight)
             if known is None:
                 return LINEAR(input, weight, bias)
+        if not input.is_contiguous():
+            return LINEAR(input, weight, bias)
         key: Any = (input.shape, input.dtype)
         if bias is not None:
             if type(bias) not in PLAIN:
@@ -65,7 +67,7 @@ def linear_of(router: Router) -> Callable[..., Any]:
         route: Any = known.routes.get(key, _NEW)
         if route is _NEW:
             route = known.routes[key] = router.route("linear", (input, weight, bias), LINEAR)
-        if route is None or _is_autocast() or not input.is_contiguous() or input.get_device() != route.device:
+        if route is None or _is_autocast() or input.get_device() != route.device:
             return LINEAR(input, weight, bias)
         if _is_grad_enabled() and (
             input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)

@@ -22,7 +22,7 @@ from deepgen.runtime.firing import Fire
 from deepgen.targets import Target
 from deepgen.torch.calls import KINDS, Asked, Reads
 from deepgen.torch.race import GAIN, race
-from deepgen.vocabulary import DeepgenError
+from deepgen.vocabulary import BadInput, DeepgenError
 
 TORCH = ("torch", "torch-gpu")  # its names as a baseline
 KINDS_DECIDED = 500  # kinds of calls: where shapes never repeat, deciding would cost more than kernels gain
@@ -79,7 +79,7 @@ class Route:
         fire = self._fires.get((get_ident(), stream))
         try:
             return self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
-        except RuntimeError:  # a tensor without memory of its own, as those that vmap maps over
+        except (RuntimeError, BadInput):  # a tensor without memory of its own, as those that vmap maps over, or a slice
             return None
 
     def _fired(self, fire: Fire, args: tuple[Any, ...], stream: int, out: Any) -> Any:
@@ -106,7 +106,7 @@ class Route:
             elif not self._fits(out):
                 return None
             at = at_a, at_b, at_c = a.data_ptr(), b.data_ptr(), out.data_ptr()
-        except RuntimeError:
+        except (RuntimeError, BadInput):
             return None
         if (at_a | at_b | at_c) % self._align:
             return None
@@ -189,13 +189,16 @@ class Router:
             kernel = choice.load()
             if not isinstance(kernel, Loaded):
                 return choice.reason
-            if not self._race or capturing(device):
-                return Won(kernel, gain, "by the times that the library has")
+            library = Won(kernel, gain, "by the times that the library has")
+            if capturing(device):
+                return library
             with _disable_current_modes():
                 real = _made_real(args)
-                route = Route(asked, read, Won(kernel, gain, ""))
+                route = Route(asked, read, library)
                 if route.run(real) is None:
-                    return "its tensors are not aligned as the kernel needs them"
+                    return "the kernel needs tensors that are dense or better aligned"
+                if not self._race:
+                    return library
                 mine, other = race(lambda: route.run(real), lambda: torchs(*real), device)
         except DeepgenError as error:
             return f"the kernel cannot be called: {error}"
