@@ -39,6 +39,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "addmm": (lambda: torch.addmm(random(16), random(20, 24), random(24, 16)), "gemm f32 nn 20x16x24 bias"),
     "softmax": (lambda: F.softmax(random(2, 4, 40), dim=-1), "softmax f32 rows=8 cols=40"),
     "layer_norm": (lambda: F.layer_norm(random(6, 40), (40,), random(40), random(40)), "layer_norm f32 rows=6 cols=40"),
+    "rms_norm": (lambda: F.rms_norm(random(6, 40), (40,), random(40), 1e-5), "rms_norm f32 rows=6 cols=40"),
 }  # fmt: skip
 
 
@@ -54,6 +55,17 @@ def test_a_call_gives_what_torch_gives_and_a_kernel_serves_it(name: str) -> None
     assert first.shape == want.shape and first.is_contiguous()
     torch.testing.assert_close(first, want)
     torch.testing.assert_close(again, want)
+
+
+def test_where_a_library_has_no_kernel_torch_serves() -> None:
+    """torch's own functions call each other where ours stand: F.rms_norm once called ours for ever."""
+    calls = [call for call, _ in CALLS.values()]
+    calls += [lambda: F.rms_norm(random(6, 40), (40,), random(40)), lambda: torch.rms_norm(random(6, 40), (40,))]
+    with torch.no_grad():
+        for call in calls:
+            want = call()
+            with dt.use(Everything(kinds=()), race=False):
+                torch.testing.assert_close(call(), want)
 
 
 def _autocast() -> Any:
