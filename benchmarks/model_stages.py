@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -39,7 +40,8 @@ def tune(work: Path, library: Path, seconds: float, target: str) -> None:
     """As a user would: by the command line."""
     words = ["tune", str(work), "--time-budget", str(seconds), "--library", str(library), "--target", target,
              "--out", str(library.parent / "studies"), "--trials", "100000"]  # fmt: skip
-    subprocess.run([sys.executable, "-m", "deepgen", *words], check=True)
+    source = Path(dg.__file__).parents[1]  # this very deepgen, installed or not
+    subprocess.run([sys.executable, "-m", "deepgen", *words], check=True, env={**os.environ, "PYTHONPATH": str(source)})
 
 
 def bench(

@@ -26,8 +26,9 @@ from common import run_main, save
 from deepgen import targets
 from deepgen.build import build_once, required
 from deepgen.measure import Task, open_runner
-from deepgen.measure.riscv import qemu
 from deepgen.measure.riscv.counts import Counts
+from deepgen.measure.riscv.place import COUNTS
+from deepgen.measure.riscv.qemu import Qemu, processor
 from deepgen.operators import gemm
 from deepgen.targets import Riscv
 from deepgen.targets.riscv.costs import TABLES
@@ -126,11 +127,11 @@ def by_gcc(root: Path) -> Callable[[Riscv, str], Kernel]:
 
 def by_openblas(root: Path, target: Riscv) -> Counts:
     """OpenBLAS as it is installed, told which kernels to use: it does not find them under qemu by itself."""
-    found = qemu.find()
     library = next(root.glob("usr/lib/riscv64-linux-gnu/openblas-pthread/libopenblas.so.0"))
     clang = required("clang", "OpenBLAS cannot be called")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
+        emulator = Qemu(target, place)
         (place / "call.c").write_text(OPENBLAS % {"size": SIZE})
         linked = ("-fuse-ld=lld", str(library), "-Wl,--allow-shlib-undefined", "-o", "call")
         subprocess.run(
@@ -140,9 +141,9 @@ def by_openblas(root: Path, target: Riscv) -> Counts:
         options = ("-E", core, "-E", "OPENBLAS_NUM_THREADS=1")
         loader = (str(next(root.glob("usr/lib/ld-linux-riscv64*.so.*"))), "--library-path")
         loaded = (*loader, f"{library.parent}:{root}/usr/lib/riscv64-linux-gnu", "./call")
-        plugin = ("-plugin", f"{found.plugin},out={qemu.COUNTS}")
-        subprocess.run((found.path, *qemu.processor(target), *options, *plugin, *loaded), cwd=place, check=True)
-        return Counts.from_text((place / qemu.COUNTS).read_text())
+        plugin = ("-plugin", f"{emulator.plugin},out={COUNTS}")
+        subprocess.run((emulator.path, *processor(target), *options, *plugin, *loaded), cwd=place, check=True)
+        return Counts.from_text((place / COUNTS).read_text())
 
 
 def ours(target: Riscv, trials: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:

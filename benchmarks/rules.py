@@ -280,8 +280,9 @@ def main() -> int:
                 options.out.write_text(json.dumps(told, indent=1) + "\n")
         for future in waiting.values():
             future.cancel()
-    for group, told in summary(rows).items():
-        print(f"{group:18}", "; ".join(f"{name} {r['mean']:.3f} (least {r['least']:.3f})" for name, r in told.items()))
+    for group, others in summary(rows).items():
+        means = (f"{name} {r['mean']:.3f} (least {r['least']:.3f})" for name, r in others.items())
+        print(f"{group:18}", "; ".join(means))
     return int(any(row["wrong"] or "us" not in row for row in rows))
 
 

@@ -13,6 +13,8 @@ import argparse
 import json
 import sys
 from dataclasses import replace
+from importlib import import_module
+from math import prod
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -35,13 +37,14 @@ from deepgen.vocabulary import DeepgenError, Kernel  # noqa: E402
 from deepgen.vocabulary.dtypes import dtype, narrow, widen  # noqa: E402
 from gpu_bench import Loaded, conditions, gpu_torch, open_device  # noqa: E402
 
-MOST_STATEMENTS = 3000
+MOST_STATEMENTS, MOST_THREADS = 3000, 1024
 LARGEST = 1e6  # beyond, f32 does not hold products of what is drawn
 
 
 def draw(count: int, file: Path) -> None:
-    from expressions import expressions, naive
-    from gpu_schedules import random_program
+    """By the tests' own generators."""
+    expressions, naive = (getattr(import_module("expressions"), name) for name in ("expressions", "naive"))
+    random_program = import_module("gpu_schedules").random_program
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import strategies as st
 
@@ -61,7 +64,10 @@ def draw(count: int, file: Path) -> None:
         if any(np.abs(values).max() > LARGEST or not np.isfinite(values).all() for values in meant.values()):
             return
         schedule, program = random_program(expression, Random(f"{seed} {len(found)}"))
-        if sum(_written_out(launch.body) for launch in program.launches) > MOST_STATEMENTS:
+        launches = program.launches
+        if sum(_written_out(launch.body) for launch in launches) > MOST_STATEMENTS:
+            return
+        if any(prod(launch.threads) > MOST_THREADS for launch in launches):
             return
         found.append(
             {

@@ -49,9 +49,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew instead of comparing")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where only what runs alone is asked for, no other file is imported."""
+    place = str(collection_path.relative_to(TESTS)) if collection_path.is_relative_to(TESTS) else ""
+    asked = config.option.markexpr == "alone" and place.endswith(".py") and "test_" in place
+    return True if asked and not _alone(place) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _among(ALONE, item.nodeid) and not _among(BESIDE, item.nodeid):
+        if _alone(item.nodeid):
             item.add_marker(pytest.mark.alone)
     items.sort(key=lambda item: not _among(FIRST, item.nodeid))
 
@@ -82,6 +89,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     config.option.loadscopereorder = False
     return ByPlace(config, log)
+
+
+def _alone(nodeid: str) -> bool:
+    return _among(ALONE, nodeid) and not _among(BESIDE, nodeid)
 
 
 def _among(places: tuple[str, ...], nodeid: str) -> bool:

@@ -19,7 +19,7 @@ FAMILIES = (
 # Rooms of other operators, which have letters of their own.
 OTHERS = (
     "operators/conv2d.py", "operators/conv2d_answers.py", "generators/templates/c_conv2d",
-    "generators/templates/simt_conv2d", "operators/named", "cli/heron_file.py",
+    "generators/templates/simt_conv2d", "operators/named", "cli/heron_file.py", "baselines/cudnn.py",
 )  # fmt: skip
 LIBRARIES = (
     "cblas.py", "cublaslt.py", "cublaslt_api.py", "numpy_blas.py", "onednn.py", "rocm.py", "torch_compile.py",

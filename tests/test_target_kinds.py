@@ -26,6 +26,7 @@ OF_ONE_KIND = {
     "measure/counters/counting.py",  # occupancy is a matter of GPUs
     "measure/gpu_worker.py",
     "measure/peak.py",
+    "measure/riscv/board.py",
     "measure/riscv/qemu.py",
     "measure/riscv/runner.py",
     "measure/sim.py",

@@ -174,7 +174,7 @@ def _graph(call: Loaded, name: str) -> None:
 
     a, b = torch.randn(256, 128, device="cuda"), torch.randn(192, 128, device="cuda")
     out = torch.empty(256, 192, device="cuda")
-    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side: Any = torch.cuda.Stream()
     with torch.cuda.stream(side):
         call(a, b, out=out)
     side.synchronize()

@@ -22,6 +22,7 @@ TARGETS = [
     "cpu", "x86:avx2", "x86:avx512", "arm:neon", "x86:avx512_bf16", "x86:amx", "cuda:sm_80", "cuda:sm_90a",
     "hip:gfx906", "riscv:rv64gcv_zvl256b", "sim", "vta",
 ]  # fmt: skip
+CHIPS = {name: targets.resolve(name) for name in TARGETS}
 
 
 def tried(family: Generator, place: int, target: str) -> bool:
@@ -35,11 +36,11 @@ def tried(family: Generator, place: int, target: str) -> bool:
 
 
 CASES = [
-    pytest.param(family, operator, targets.resolve(target), id=f"{family.name}-{operator.slug()}-{target}")
+    pytest.param(family, operator, CHIPS[target], id=f"{family.name}-{operator.slug()}-{target}")
     for family in generators.families()
     for place, operator in enumerate(PROBLEMS)
     for target in TARGETS
-    if tried(family, place, target) and family.refuses(operator, targets.resolve(target)) is None
+    if tried(family, place, target) and family.refuses(operator, CHIPS[target]) is None
 ]
 case = pytest.mark.parametrize(("family", "operator", "target"), CASES)
 SPACES: dict[tuple[str, str, str], Space] = {}
@@ -104,7 +105,7 @@ def test_a_config_outside_the_space_is_explained(family: Generator, operator: Op
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_order_of_those_that_serve_is_by_what_they_say_alone(target: str) -> None:
     """The list's order, but those that serve every kind of operator come later, and those that yield last."""
-    chip = targets.resolve(target)
+    chip = CHIPS[target]
     for operator in (*PROBLEMS, *FEW_ROWS):
         serving = [f for f in generators.families() if f.refuses(operator, chip) is None]
         yielding = [f.name for f in serving if isinstance(f, Yielding) and f.yields(operator, chip)]
@@ -118,7 +119,7 @@ def test_the_order_of_those_that_serve_is_by_what_they_say_alone(target: str) ->
 def test_who_yields_does_so_on_some_of_what_it_serves() -> None:
     """Everywhere would be a place in the list; to nobody would be nothing."""
     said: dict[str, set[bool]] = {}
-    for family, target in itertools.product(generators.families(), map(targets.resolve, TARGETS)):
+    for family, target in itertools.product(generators.families(), CHIPS.values()):
         for operator in (*PROBLEMS, *FEW_ROWS):
             if isinstance(family, Yielding) and family.refuses(operator, target) is None:
                 said.setdefault(family.name, set()).add(family.yields(operator, target))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from deepgen import generators
-from deepgen.operators import Operator
+from deepgen.operators import Gemm, Operator
 from deepgen.runtime.loaded import Loaded, load
 from deepgen.targets import Target
 
@@ -34,3 +35,17 @@ class Everything:
     def _load(self, operator: Operator, target: Target) -> Loaded:
         family = generators.find(operator, target)
         return load(family.emit(operator, target, family.default(operator, target)), operator, target)
+
+
+class OneForAll(Everything):
+    """A kernel for each layout serves all sizes, as a library's do: nothing is built for a new shape."""
+
+    def __init__(self) -> None:
+        super().__init__(kinds=("gemm",))
+        self._loaded: dict[Operator, Loaded] = {}
+
+    def _load(self, operator: Operator, target: Target) -> Loaded:
+        usual = replace(operator, m=16, n=16, k=16, batch=1) if isinstance(operator, Gemm) else operator
+        if usual not in self._loaded:
+            self._loaded[usual] = super()._load(usual, target)
+        return self._loaded[usual]

@@ -45,6 +45,17 @@ def test_without_autograd_the_same_operators_are_seen() -> None:
     }
 
 
+def test_a_function_that_torch_takes_apart_is_one_operator() -> None:
+    norm, x = torch.nn.RMSNorm(64), torch.randn(20, 64)
+    with torch.no_grad(), dt.record() as work:
+        norm(x)
+        norm(x)
+        x + x
+    eps = torch.finfo(torch.float32).eps
+    counts = {part.describe(): part.count for part in work.work.parts}
+    assert counts == {f"rms_norm f32 rows=20 cols=64 eps={eps}": 2, "aten::add": 1}
+
+
 def test_a_recording_is_read_after_its_end() -> None:
     with dt.record() as work, pytest.raises(DeepgenError, match="leave the `with` block"):
         work.save("work.json")

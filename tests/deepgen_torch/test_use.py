@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from stand_in import Everything  # noqa: E402
+from stand_in import Everything, OneForAll  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
 from deepgen.operators import gemm, softmax  # noqa: E402
@@ -81,6 +83,41 @@ def test_what_kernels_do_not_serve_stays_with_torch(name: str) -> None:
         torch.testing.assert_close(UNSERVED[name](), want)
 
 
+@st.composite
+def matrices(draw: st.DrawFn, rows: int, columns: int) -> Any:
+    """A matrix of whole numbers, as its own memory, transposed, a slice, or at an odd offset."""
+    kind = draw(st.sampled_from(("dense", "transposed", "slice", "offset")))
+    if kind == "transposed":
+        return torch.arange(rows * columns).remainder(7).float().view(columns, rows).t()
+    wide = columns + 3 if kind == "slice" else columns
+    first = 1 if kind == "offset" else 0
+    numbers = torch.arange(rows * wide + first).remainder(5).float()
+    return numbers[first:].view(rows, wide)[:, :columns]
+
+
+def test_views_of_any_kind_give_what_torch_gives() -> None:
+    """Whole numbers: sums are exact. One library for all, so that what is kept of a call meets the next ones."""
+    used = dt.use(OneForAll(), race=False)
+
+    @settings(max_examples=80)
+    @given(data=st.data(), sizes=st.tuples(*[st.integers(1, 9)] * 3), rows=st.sampled_from(("mm", "linear", "matmul")))
+    def same(data: st.DataObject, sizes: tuple[int, int, int], rows: str) -> None:
+        m, n, k = sizes
+        a, b = data.draw(matrices(m, k)), data.draw(matrices(k, n))
+        call = {
+            "mm": lambda: torch.mm(a, b),
+            "linear": lambda: F.linear(a, b.t()),
+            "matmul": lambda: torch.matmul(a.unsqueeze(0), b),
+        }[rows]
+        want = call()
+        with used:
+            for _ in range(2):
+                assert torch.equal(call(), want)
+
+    same()
+    assert any(met.ours for met in used.met) and not all(met.ours for met in used.met)
+
+
 def test_a_mistake_is_torchs_own_error() -> None:
     with dt.use(Everything(), race=False):
         for _ in range(2):
@@ -90,13 +127,30 @@ def test_a_mistake_is_torchs_own_error() -> None:
                 F.linear(random(4, 5), random(3, 5, dtype=torch.float64))
 
 
-def test_a_parameter_that_gets_other_data_is_looked_at_again() -> None:
-    """Square, so that only the strides tell that it was transposed."""
+@pytest.mark.parametrize("change", [lambda w: w.t(), lambda w: w[:5], lambda w: w.double(), lambda w: w * 2.0])
+def test_a_parameter_that_gets_other_data_is_looked_at_again(change: Callable[[Any], Any]) -> None:
+    """Square, so that its shape does not tell that it was transposed."""
     weight, x = torch.nn.Parameter(random(24, 24), requires_grad=False), random(10, 24)
     with dt.use(Everything(), race=False):
         F.linear(x, weight)
-        weight.data = weight.data.t()
+        weight.data = change(weight.data)
+        like = x.to(weight.dtype)
+        torch.testing.assert_close(F.linear(like, weight), like @ weight.t())
+
+
+def test_a_slice_that_comes_first_does_not_decide_for_whole_tensors() -> None:
+    weight, x = torch.nn.Parameter(random(16, 24), requires_grad=False), random(10, 48)[:, :24]
+    with dt.use(Everything(), race=False) as used:
         torch.testing.assert_close(F.linear(x, weight), x @ weight.t())
+        torch.testing.assert_close(F.linear(x.contiguous(), weight), x @ weight.t())
+    assert [met.ours for met in used.met if met.operator.describe() == "gemm f32 nt 10x16x24"] == [False, True]
+
+
+def test_what_is_added_is_looked_at_by_its_shape() -> None:
+    weight, x = torch.nn.Parameter(random(16, 24), requires_grad=False), random(10, 24)
+    with dt.use(Everything(), race=False):
+        for bias in (random(16), random(1), random(32)[::2], random(10, 16)):
+            torch.testing.assert_close(F.linear(x, weight, bias), x @ weight.t() + bias)
 
 
 def test_another_thread_gets_its_own_binding() -> None:
@@ -175,7 +229,7 @@ def test_a_kernel_with_memory_of_its_own_has_some_for_graphs(monkeypatch: pytest
             return torch.zeros(4, 6), lambda at, stream: fired.append((name, stream))
 
     monkeypatch.setattr(routes, "_stream", lambda device: state.stream)
-    monkeypatch.setattr(routes, "_capturing", lambda device: state.capturing)
+    monkeypatch.setattr(routes, "capturing", lambda device: state.capturing)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     a, b = random(4, 5), random(5, 6)
@@ -191,3 +245,35 @@ def test_a_kernel_with_memory_of_its_own_has_some_for_graphs(monkeypatch: pytest
     state.capturing, state.stream = True, 7
     assert route.run_two(a, b) is not None
     assert fired == [("binding 2", 1), ("binding 1", 7)]
+
+
+def test_products_of_8_bit_floats_are_seen_with_their_scale() -> None:
+    from deepgen.torch import calls
+
+    a, b = (random(16, 32).to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.tensor(1.0)
+    want = gemm(16, 16, 32, dtype="f8e4m3", layout="nt", scales="tensor")
+    asked = calls.scaled_mm(a, b.t(), one)
+    assert asked is not None and asked.operator == want and asked.shape == (16, 16)
+    assert [tensor.shape for tensor in asked.tensors] == [(16, 32), (16, 32), (1,)]
+    seen = calls.ATEN[torch.ops.aten._scaled_mm.default](a, b.t(), one, one, None, None, torch.bfloat16)
+    assert seen is not None and seen.operator == want
+
+
+def test_scales_are_multiplied_once_while_they_stay() -> None:
+    from deepgen.torch.functions import _Factors
+
+    factors, a, b = _Factors(), torch.tensor(2.0), torch.tensor(3.0)
+    first = factors.product(a, b)
+    assert first is factors.product(a, b) and first.item() == 6.0
+    a.mul_(2.0)
+    assert factors.product(a, b).item() == 12.0
+    assert factors.product(a, torch.tensor(5.0)).item() == 20.0
+
+
+def test_shapes_that_never_repeat_stay_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "KINDS_DECIDED", 2)
+    with torch.no_grad(), dt.use(OneForAll(), race=False) as used:
+        for rows in range(1, 6):
+            torch.testing.assert_close(torch.mm(torch.ones(rows, 4), torch.ones(4, 4)), torch.full((rows, 4), 4.0))
+    assert len(used.met) == 2

@@ -49,6 +49,7 @@ EXECUTED = {
     "x86": "executed and measured",
     "arm": "executed and measured on a Neoverse N1",
     "cuda:sm_90a": "executed and measured on an NVIDIA H200",
+    "riscv": "executed and counted under qemu, never on a board",
 }
 NEVER_EXECUTED = "compiled and emulated, never executed here"
 

@@ -87,6 +87,9 @@ def labelled(label: str, text: str, indent: int = 9, width: int | None = None) -
     parts = [plain := printable(text)]
     if len(plain) > width or not plain.isprintable():
         parts = textwrap.wrap(plain, width, break_long_words=False, break_on_hyphens=False) or [""]
+    if len(label) >= indent > 0:  # it would touch what follows
+        print(label)
+        label = ""
     for i, part in enumerate(parts):
         print(f"{label if i == 0 else '':<{indent}}{part}".rstrip())
 

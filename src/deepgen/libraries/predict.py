@@ -20,6 +20,7 @@ from deepgen.tuning.speed import bound
 
 LOST_PER_OCTAVE = 0.03  # of the time, for each doubling of a size between a kernel's shapes and the one asked for
 FAR = 3.0  # octaves from every shape that a kernel was timed at: beyond this its time is anybody's guess
+MOST_LOST = log(2.0)  # that counts: a disturbed measurement must not outweigh all others
 _NEAR = 0.05  # octaves: a shape this near counts as much as any nearer one
 
 # The logarithm of a kernel's time by its family's model, up to a constant; None where there is no model.
@@ -37,6 +38,10 @@ class Point:
     @property
     def best(self) -> float:
         return min(self.kernels.values())
+
+    def lost(self, seconds: float) -> float:
+        """What somebody loses to the best kernel here: the logarithm of the times' ratio."""
+        return min(log(seconds / self.best), MOST_LOST)
 
 
 @dataclass(frozen=True)
@@ -85,12 +90,12 @@ def predict(operator: Operator, entries: Sequence[Entry], known: Sequence[Point]
     for entry in entries:
         timed = [point for point in known if entry.kernel_id in point.kernels]
         there = modelled.get(entry.kernel_id, {})
-        lost = average({id(p): log(p.kernels[entry.kernel_id] / p.best) - there.get(id(p), 0.0) for p in timed})
+        lost = average({id(p): p.lost(p.kernels[entry.kernel_id]) - there.get(id(p), 0.0) for p in timed})
         away = min(distance(operator, point.operator) for point in timed)
         kernels[entry.kernel_id] = exp(base + lost + there.get(id(operator), 0.0) + LOST_PER_OCTAVE * away)
     names = dict.fromkeys(name for point in known for name in point.baselines)
     baselines = {
-        name: exp(base + average({id(p): log(p.baselines[name] / p.best) for p in known if name in p.baselines}))
+        name: exp(base + average({id(p): p.lost(p.baselines[name]) for p in known if name in p.baselines}))
         for name in names
     }
     return Predicted(kernels, baselines)

@@ -11,7 +11,7 @@ from deepgen.runtime.calling import Loaded
 from deepgen.runtime.devices import CpuDevice, Device, GpuDevice
 from deepgen.runtime.gpu_driver import APIS
 from deepgen.runtime.quick import QuickNumpy, QuickTorch, is_two_to_one
-from deepgen.targets import Cpu, Target
+from deepgen.targets import Target
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, completed
 
 __all__ = ["Loaded", "load"]
@@ -28,7 +28,7 @@ def load(
     """Load a kernel into this process, building it when there is no binary; `plan`: as the build completed it;
     `requires`: what a shape must satisfy beyond the plan's own requirements."""
     api = APIS.get(target.languages[0])
-    if api is None and not isinstance(target, Cpu):
+    if api is None and "c" not in target.languages:
         raise DeepgenError(f"kernels in {kernel.language} for {target.name} cannot be called from this process")
     if binary is None:
         built = build_once(kernel, target)

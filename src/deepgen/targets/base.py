@@ -50,6 +50,16 @@ class Target:
         """Memory bandwidth in GB/s, if a datasheet gives it."""
         return None
 
+    @property
+    def built_for(self) -> str:
+        """The architecture of its binaries, as compilers name it."""
+        return self.name
+
+    @property
+    def instruction_sets(self) -> tuple[str, ...]:
+        """What a processor must have to run its binaries, by the Linux kernel's names; GPUs name an architecture."""
+        return ()
+
     def peak(self, dtype: str) -> float | None:
         """GFLOP/s in a number format from the datasheet; None if it has to be measured or does not exist."""
         return None

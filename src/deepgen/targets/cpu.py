@@ -42,6 +42,14 @@ class Cpu(Target):
         return isinstance(found, type(self)) and found.has(*self.isa)
 
     @property
+    def built_for(self) -> str:
+        return self.machine
+
+    @property
+    def instruction_sets(self) -> tuple[str, ...]:
+        return self.isa
+
+    @property
     def device_kind(self) -> str:
         return f"{self.model}, {self.cores} cores"
 

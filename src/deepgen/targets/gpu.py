@@ -45,6 +45,10 @@ class Gpu(Target):
         return set(features) <= set(self.features)
 
     @property
+    def built_for(self) -> str:
+        return self.arch
+
+    @property
     def device_kind(self) -> str:
         return self.model
 

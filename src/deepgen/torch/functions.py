@@ -13,31 +13,35 @@ import torch
 from torch import Tensor
 
 from deepgen.torch.ops import OPS, TORCHS
-from deepgen.torch.routes import PLAIN, Route, Router, Table
+from deepgen.torch.routes import PLAIN, Route, Router, Table, capturing
 
 GRADIENT = 50e-6  # seconds that a call with gradients costs more, which torch computes in C++
 
 _NEW = object()
+_MOST_FACTORS = 256
 
 _is_grad_enabled = torch.is_grad_enabled
-_is_autocast = torch._C._is_any_autocast_enabled
+_is_autocast = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
 
 LINEAR, SCALED_MM = TORCHS["linear"], TORCHS["scaled_mm"]
 
 
 class _Weight:
-    """What is known of a parameter: its routes by what it is multiplied with."""
+    """What is known of a parameter: its routes by what it is multiplied with and what is added."""
 
-    __slots__ = ("address", "itself", "routes", "stride")
+    __slots__ = ("address", "elements", "itself", "routes")
 
     def __init__(self, weight: Any, forget: Callable[[Any], object]) -> None:
         self.itself: Any = ref(weight, forget)
-        self.address, self.stride = weight.data_ptr(), weight.stride()
+        self.address, self.elements = weight.data_ptr(), weight.numel()
         self.routes: Table = {}
 
 
 def linear_of(router: Router) -> Callable[..., Any]:
-    """Parameters live long, so each is looked at once; `data` may still be given to it, and then it is another."""
+    """Parameters live long, so each is looked at once; `data` may still be given to it, and then it is another.
+
+    It and the input must be contiguous. Rows of both are equally long, so that all elements tell how many rows it has.
+    """
     weights: dict[int, _Weight] = {}
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -47,16 +51,23 @@ def linear_of(router: Router) -> Callable[..., Any]:
             or known.itself() is not weight
             or type(input) is not Tensor
             or weight.data_ptr() != known.address
-            or weight.stride() != known.stride
+            or weight.numel() != known.elements
+            or not weight.is_contiguous()
         ):
             known = look(input, weight)
             if known is None:
                 return LINEAR(input, weight, bias)
-        key = (input.shape, input.dtype, None if bias is None else bias.dtype)
+        if not input.is_contiguous():
+            return LINEAR(input, weight, bias)
+        key: Any = (input.shape, input.dtype)
+        if bias is not None:
+            if type(bias) not in PLAIN:
+                return LINEAR(input, weight, bias)
+            key = (*key, bias.shape, bias.stride(), bias.dtype, bias.get_device())
         route: Any = known.routes.get(key, _NEW)
         if route is _NEW:
-            route = known.routes[key] = _first(router, "linear", (input, weight, bias), LINEAR)
-        if route is None or _is_autocast() or not input.is_contiguous() or input.get_device() != route.device:
+            route = known.routes[key] = router.route("linear", (input, weight, bias), LINEAR)
+        if route is None or _is_autocast() or input.get_device() != route.device:
             return LINEAR(input, weight, bias)
         if _is_grad_enabled() and (
             input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
@@ -67,7 +78,7 @@ def linear_of(router: Router) -> Callable[..., Any]:
 
     def look(input: Any, weight: Any) -> _Weight | None:
         """None: not a plain call, or while a compiler traces."""
-        if type(input) is not Tensor or type(weight) not in PLAIN:
+        if type(input) is not Tensor or type(weight) not in PLAIN or not weight.is_contiguous():
             return None
         number = id(weight)
         made = weights[number] = _Weight(weight, lambda gone: weights.pop(number, None))
@@ -124,30 +135,56 @@ def other_of(router: Router, kind: str, torchs: Callable[..., Any]) -> Callable[
     return call
 
 
+class _Factors:
+    """Products of two scales, kept while both are as they were: a launch for each would take as long as short kernels.
+
+    Not in a graph: its replays must read scales as they are then.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[Any, Any, int, int, Any]] = {}
+
+    def product(self, a: Any, b: Any) -> Any:
+        if capturing(a.device) or a.is_inference() or b.is_inference():
+            return a * b
+        known = self._known.get((id(a), id(b)))
+        if known is None or known[2] != a._version or known[3] != b._version:
+            if len(self._known) >= _MOST_FACTORS:
+                self._known.clear()
+            # With the tensors themselves: their ids are not given to others meanwhile.
+            known = self._known[id(a), id(b)] = (a, b, a._version, b._version, a * b)
+        return known[4]
+
+
 def scaled_mm_of(router: Router) -> Callable[..., Any]:
-    """torch._scaled_mm with one factor for each of its matrices, which are multiplied first."""
+    """torch._scaled_mm with one factor for each of its matrices."""
     table: Table = {}
+    factors = _Factors()
 
     def scaled_mm(a: Any, b: Any, scale_a: Any = None, scale_b: Any = None, *rest: Any, **named: Any) -> Any:
         plain = not rest and named.get("out_dtype") is torch.bfloat16 and {*named} <= {"out_dtype", "use_fast_accum"}
-        if not plain or type(a) not in PLAIN or type(b) not in PLAIN:
+        if not plain or any(type(tensor) not in PLAIN for tensor in (a, b, scale_a, scale_b)):
             return SCALED_MM(a, b, scale_a, scale_b, *rest, **named)
         fast = bool(named.get("use_fast_accum", False))
-        key = (a.shape, a.stride(), a.dtype, a.get_device(), b.shape, b.stride(), b.dtype, scale_a.shape,
-               scale_a.dtype, scale_b.shape, fast)  # fmt: skip
+        key = (_key(a), _key(b), _key(scale_a), _key(scale_b), fast)
         route: Any = table.get(key, _NEW)
         if route is _NEW:
-            single = scale_a.numel() == scale_b.numel() == 1
-
-            def torchs(left: Any, right: Any, scale: Any, fast_sums: bool) -> Any:
-                return SCALED_MM(left, right, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast_sums)
-
-            route = _first(router, "scaled_mm", (a, b, scale_a, fast), torchs) if single else None
-            table[key] = route
-        out = None if route is None else route.run((a, b, scale_a * scale_b, fast))
-        return SCALED_MM(a, b, scale_a, scale_b, **named) if out is None else out
+            route = table[key] = _scaled(router, (a, b, scale_a, scale_b), fast)
+        made = None if route is None else route.run((a, b, factors.product(scale_a, scale_b), fast))
+        return SCALED_MM(a, b, scale_a, scale_b, **named) if made is None else made
 
     return scaled_mm
+
+
+def _scaled(router: Router, given: tuple[Any, Any, Any, Any], fast: bool) -> Route | None:
+    a, b, scale_a, scale_b = given
+    if scale_a.numel() != 1 or scale_b.numel() != 1 or scale_b.dtype != torch.float32:
+        return None
+
+    def torchs(left: Any, right: Any, scale: Any, fast_sums: bool) -> Any:
+        return SCALED_MM(left, right, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast_sums)
+
+    return router.route("scaled_mm", (a, b, scale_a * scale_b, fast), torchs)
 
 
 def _first(router: Router, kind: str, args: tuple[Any, ...], torchs: Callable[..., Any]) -> Route | None:

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deepgen.operators import Operator
-from deepgen.torch.calls import ATEN
+from deepgen.torch.calls import ATEN, rms_norm
 from deepgen.tuning.work import Part, Work, ordered
 from deepgen.vocabulary import DeepgenError
 
+_TAKEN_APART = (torch.rms_norm, torch.nn.functional.rms_norm)
 _AHEAD = 200_000_000  # cycles that a GPU waits at first, so that launches never wait for the host
 
 
@@ -49,9 +51,27 @@ def record() -> Iterator[Recording]:
     Each operator is timed on its own. Run the model once before: what is slow only the first time would be recorded.
     """
     recording, found = Recording(), _Recorder()
-    with found:
+    with _Whole(found), found:
         yield recording
     recording.end(found.work())
+
+
+class _Whole(TorchFunctionMode):  # type: ignore[misc]
+    """Functions that torch takes apart before it dispatches them: their parts are counted as one operator."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        asked = rms_norm(*args, **(kwargs or {})) if func in _TAKEN_APART else None
+        if asked is None:
+            return func(*args, **(kwargs or {}))
+        self._recorder.begin(asked.operator)
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self._recorder.begin(None)
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -59,33 +79,41 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._ran: list[tuple[Operator | str, Any]] = []
+        self._ran: list[tuple[Operator | str, int, Any]] = []  # with how many calls and the time
         self._device = "cpu"
+        self.within: Operator | None = None  # which these are parts of
+        self._parts = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         read = ATEN.get(func)
         asked = read(*args, **(kwargs or {})) if read is not None else None
-        what = func.name().partition(".")[0] if asked is None else asked.operator
+        what = self.within or (func.name().partition(".")[0] if asked is None else asked.operator)
+        count = 1 if self.within is None or not self._parts else 0
+        self._parts = 0 if self.within is None else self._parts + 1
         if self._on_gpu(args):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             out = func(*args, **(kwargs or {}))
             end.record()
-            self._ran.append((what, (start, end)))
+            self._ran.append((what, count, (start, end)))
             return out
         started = time.perf_counter()
         out = func(*args, **(kwargs or {}))
-        self._ran.append((what, time.perf_counter() - started))
+        self._ran.append((what, count, time.perf_counter() - started))
         return out
+
+    def begin(self, whole: Operator | None) -> None:
+        """What runs from now on is a part of this operator; None: of none."""
+        self.within, self._parts = whole, 0
 
     def work(self) -> Work:
         totals: dict[Operator | str, tuple[int, float]] = {}
         if self._device != "cpu":
             torch.cuda.synchronize()
-        for what, took in self._ran:
+        for what, calls, took in self._ran:
             seconds = took if isinstance(took, float) else took[0].elapsed_time(took[1]) * 1e-3
             count, total = totals.get(what, (0, 0.0))
-            totals[what] = (count + 1, total + seconds)
+            totals[what] = (count + calls, total + seconds)
         return ordered(self._device, [Part(what, *row) for what, row in totals.items()])
 
     def _on_gpu(self, args: Any) -> bool:

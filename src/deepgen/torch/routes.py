@@ -22,9 +22,10 @@ from deepgen.runtime.firing import Fire
 from deepgen.targets import Target
 from deepgen.torch.calls import KINDS, Asked, Reads
 from deepgen.torch.race import GAIN, race
-from deepgen.vocabulary import DeepgenError
+from deepgen.vocabulary import BadInput, DeepgenError
 
 TORCH = ("torch", "torch-gpu")  # its names as a baseline
+KINDS_DECIDED = 500  # kinds of calls: where shapes never repeat, deciding would cost more than kernels gain
 _MOST = 1000  # threads and streams that a route is ready for at a time
 
 
@@ -78,7 +79,7 @@ class Route:
         fire = self._fires.get((get_ident(), stream))
         try:
             return self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
-        except RuntimeError:  # a tensor without memory of its own, as those that vmap maps over
+        except (RuntimeError, BadInput):  # a tensor without memory of its own, as those that vmap maps over, or a slice
             return None
 
     def _fired(self, fire: Fire, args: tuple[Any, ...], stream: int, out: Any) -> Any:
@@ -105,7 +106,7 @@ class Route:
             elif not self._fits(out):
                 return None
             at = at_a, at_b, at_c = a.data_ptr(), b.data_ptr(), out.data_ptr()
-        except RuntimeError:
+        except (RuntimeError, BadInput):
             return None
         if (at_a | at_b | at_c) % self._align:
             return None
@@ -124,7 +125,7 @@ class Route:
         if asked is None or any(tensor.data_ptr() % self._align for tensor in asked.tensors):
             return None
         if self._on_gpu and self._loaded.by_stream:
-            if _capturing(asked.tensors[0].device):
+            if capturing(asked.tensors[0].device):
                 return None if self._for_graphs is None else self._fired(self._for_graphs, args, stream, out)
             if self._for_graphs is None:
                 with torch.cuda.stream(torch.cuda.Stream()):
@@ -148,6 +149,7 @@ class Router:
         self._library, self._race = library, race
         self._targets: dict[str, Target | None] = {}
         self._winners: dict[Any, Won | None] = {}
+        self._routes: Table = {}
         self._lock = Lock()
         self.met: list[Met] = []
 
@@ -157,15 +159,20 @@ class Router:
         asked = read(*args)
         if asked is None:
             return None
+        key = (asked.operator, str(asked.tensors[0].device), *(tensor.stride() for tensor in asked.tensors))
+        whole = (kind, asked.shape, *key)
         with self._lock:
-            key = (asked.operator, str(asked.tensors[0].device), *(tensor.stride() for tensor in asked.tensors))
-            if key not in self._winners:
-                found = self._decide(asked, read, args, torchs)
-                self._winners[key] = found if isinstance(found, Won) else None
-                why = found.why if isinstance(found, Won) else found
-                self.met.append(Met(asked.operator, isinstance(found, Won), why))
-            won = self._winners[key]
-        return None if won is None else Route(asked, read, won)
+            if whole not in self._routes:
+                if len(self._routes) >= KINDS_DECIDED:
+                    return None
+                if key not in self._winners:
+                    found = self._decide(asked, read, args, torchs)
+                    self._winners[key] = found if isinstance(found, Won) else None
+                    why = found.why if isinstance(found, Won) else found
+                    self.met.append(Met(asked.operator, isinstance(found, Won), why))
+                won = self._winners[key]
+                self._routes[whole] = None if won is None else Route(asked, read, won)
+            return self._routes[whole]
 
     def _decide(self, asked: Asked, read: Reads, args: tuple[Any, ...], torchs: Callable[..., Any]) -> Won | str:
         """The kernel, or why torch serves."""
@@ -182,13 +189,16 @@ class Router:
             kernel = choice.load()
             if not isinstance(kernel, Loaded):
                 return choice.reason
-            if not self._race or _capturing(device):
-                return Won(kernel, gain, "by the times that the library has")
+            library = Won(kernel, gain, "by the times that the library has")
+            if capturing(device):
+                return library
             with _disable_current_modes():
                 real = _made_real(args)
-                route = Route(asked, read, Won(kernel, gain, ""))
+                route = Route(asked, read, library)
                 if route.run(real) is None:
-                    return "its tensors are not aligned as the kernel needs them"
+                    return "the kernel needs tensors that are dense or better aligned"
+                if not self._race:
+                    return library
                 mine, other = race(lambda: route.run(real), lambda: torchs(*real), device)
         except DeepgenError as error:
             return f"the kernel cannot be called: {error}"
@@ -222,8 +232,10 @@ def _real(tensor: Any) -> Any:
     return made.copy_(wide)
 
 
-def _capturing(device: Any) -> bool:
-    return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
+def capturing(device: Any) -> bool:
+    """Whether a graph of the GPU's is being captured."""
+
+    return device.type == "cuda" and bool(torch.cuda.is_current_streamcapturing())
 
 
 # Subclasses have their own meaning of every call.

@@ -42,6 +42,7 @@ class Use:
         self._router = Router(library, race=race)
         self._functions = _functions(self._router)
         self._before: list[tuple[Any, str, Any]] = []  # what stood where our functions stand
+        self._unknown = [*self._functions.values()]  # to the compiler
         self._leave: Callable[[], None] | None = None  # the compiler, once it is imported
 
     @property
@@ -78,8 +79,8 @@ class Use:
 
     def _with_compiler(self) -> None:
         inductor.load()
-        for function in self._functions.values():
-            torch.compiler.allow_in_graph(function)  # traced with tensors that have no memory, it calls torch's own
+        while self._unknown:  # traced with tensors that have no memory, they call torch's own
+            torch.compiler.allow_in_graph(self._unknown.pop())
         self._leave = inductor.enter(self._router)
 
     def _aside(self, function: Callable[..., Any], *, compiles: bool) -> Callable[..., Any]:

@@ -82,6 +82,7 @@ WIDE = {
     "nt": cases.gemm(128, 64, 128, "f16", transposed=True),
     "nn, bias": cases.gemm(70, 128, 96, "bf16", epilogue=True),
     "nhwc": conv(N=2, H=8, W=16, CI=64, CO=64, dilation=1),
+    "nchw": conv(N=1, H=8, W=16, CI=64, CO=64, dilation=1, layout="nchw"),
 }
 emulated = pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
 

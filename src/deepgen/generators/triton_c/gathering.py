@@ -203,13 +203,13 @@ def dot(writer: Writer, op: Op) -> None:
     *batch, m, k = a.type.shape
     n = b.type.shape[-1]
     room = writer.scratch
-    widened = writer.allocate(wide, (m * k + k * n,)).name if element != wide else "0"
+    copies = writer.allocate(wide, (k * n if element == wide else m * k + 2 * k * n,))
     count = prod(batch)
     if count > 1:
         writer.write(f"for (int64_t n = 0; n < {count}; n++)")
     steps = [f" + n * {size}" if count > 1 else "" for size in (m * k, k * n, m * n)]
     passed = ", ".join(f"{one.name}{step}" for one, step in zip((left, right, into), steps, strict=True))
-    writer.write(f"dot_{NARROW.get(element, element)}({passed}, {widened}, {m}, {n}, {k});")
+    writer.write(f"dot_{NARROW.get(element, element)}({passed}, {copies.name}, {m}, {n}, {k});")
     writer.scratch = room
     if op.result.type.element != wide:
         nest = Nest(writer, into.shape)

@@ -46,7 +46,7 @@ def lower(text: str, entry: str = ENTRY) -> Lowered:
     function, others = parse(text)
     inline_calls(function, others)
     carry_offsets(function)
-    writer = Writer(function)
+    writer = Writer(function, memory.load)
     control: Control
 
     def write_op(op: Op) -> None:

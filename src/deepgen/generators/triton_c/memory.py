@@ -138,6 +138,7 @@ def _masked(writer: Writer, nest: Nest, mask: Value | None) -> tuple[list[str], 
     """What limits the innermost loop: conditions, first, end; otherwise elements are skipped one by one."""
     if mask is None:
         return [], "0", None, True
+    nest.holding(mask)
     bounds = writer.axes.bounds(mask, nest.dims[-1]) if nest.dims else None
     if bounds is not None:
         return *nest.stretch(bounds, nest.dims[-1]), True

@@ -13,6 +13,7 @@ from deepgen.generators.triton_c.c_types import computed, constant_of, literal, 
 from deepgen.generators.triton_c.elementwise import expression
 from deepgen.generators.triton_c.ir import Block, Op, Value
 from deepgen.generators.triton_c.shapes import ZERO, Index, linear, reshaped
+from deepgen.generators.triton_c.uses import conjuncts
 
 if TYPE_CHECKING:
     from deepgen.generators.triton_c.writer import Writer
@@ -51,6 +52,17 @@ class Nest:
         self.before: list[str] = []  # the innermost loop
         self.after: list[str] = []
         self._known: dict[tuple[Value, tuple[Index, ...]], Index] = {}
+        self._holding: frozenset[Value] = frozenset()  # masks that hold, or fail, wherever the innermost loop goes
+        self._failing: Value | None = None
+
+    def holding(self, mask: Value) -> None:
+        """Loads in the innermost loop need not ask for this mask."""
+        self._holding = conjuncts(mask)
+
+    def assume(self, mask: Value, holds: bool) -> None:
+        """The mask holds, or fails, wherever the innermost loop goes."""
+        self._holding, self._failing = (conjuncts(mask), None) if holds else (frozenset(), mask)
+        self._known[(mask, self._own(mask))] = Index(str(int(holds)))
 
     def put(self, level: int, line: str) -> None:
         (self.inner if level >= self.inmost else self.outer[level]).append(line)
@@ -65,14 +77,16 @@ class Nest:
         """An element of a value: its name, and the level at which it is known."""
         if not value.type.tensor:
             return Index(self._writer.scalar(value))
-        given = tuple(
-            ZERO if size == 1 else index
-            for size, index in zip(value.type.shape, self.indices if indices is None else indices, strict=True)
-        )
+        given = self._own(value, indices)
         key = (value, given)
         if key not in self._known:
             self._known[key] = self._computed(value, given)
         return self._known[key]
+
+    def _own(self, value: Value, indices: Sequence[Index] | None = None) -> tuple[Index, ...]:
+        """Indices into a value, some of whose dimensions may be 1."""
+        given = self.indices if indices is None else indices
+        return tuple(ZERO if size == 1 else index for size, index in zip(value.type.shape, given, strict=True))
 
     def seen(self, seen: Seen, indices: Sequence[Index]) -> Index:
         """An element of a value behind views."""
@@ -118,11 +132,17 @@ class Nest:
         return self.keep(value.type.element, expression(op, [f.text for f in found]), level)
 
     def load(self, op: Op, indices: Sequence[Index]) -> Index:
-        """An element that is read where it is used: in the innermost loop, under whatever condition that is."""
-        pointer = op.operands[0]
-        element = pointer.type.pointee
-        text = self.address(pointer, indices)
-        return self.keep(op.result.type.element, widened(element, text), self.inmost)
+        """An element that is read where it is used, in the innermost loop."""
+        pointer, mask, other = (*op.operands, None, None)[:3]
+        assert pointer is not None
+        element = op.result.type.element
+        if mask is not None and mask is self._failing:
+            return Index("0") if other is None else self.at(other, indices)
+        text = widened(pointer.type.pointee, self.address(pointer, indices))
+        if mask is None or conjuncts(mask) <= self._holding:
+            return self.keep(element, text, self.inmost)
+        otherwise = "0" if other is None else self.at(other, indices).text
+        return self.keep(element, f"{self.at(mask, indices).text} ? {text} : {otherwise}", self.inmost)
 
     def address(self, pointer: Value, indices: Sequence[Index]) -> str:
         """The element that a tensor of pointers points at, seen to be one of a row of them where it is."""

@@ -14,7 +14,7 @@
 
 // One register tile of `rows` rows and `vectors` vectors, and all tiles of that size that c has.
 #define DOT_TILES(name, T, kind, rows, vectors)                                                                        \
-    static inline void tile_##kind##_##name(const T *a, const T *b, T *c, int64_t n, int64_t k) {                      \
+    static inline void tile_##kind##_##name(const T *a, const T *b, int64_t step, T *c, int64_t n, int64_t k) {        \
         enum { LANES = VECTOR_BYTES / sizeof(T) };                                                                     \
         v_##name acc[rows][vectors];                                                                                   \
         ALL for (int i = 0; i < rows; i++)                                                                             \
@@ -25,54 +25,70 @@
             ALL for (int i = 0; i < rows; i++) x[i] = *(const v_##name *)(a + i * k + s);                              \
             ALL for (int lane = 0; lane < LANES; lane++) {                                                             \
                 v_##name y[vectors];                                                                                   \
-                ALL for (int j = 0; j < vectors; j++) y[j] = *(const v_##name *)(b + (s + lane) * n + j * LANES);      \
+                ALL for (int j = 0; j < vectors; j++) y[j] = *(const v_##name *)(b + (s + lane) * step + j * LANES);   \
                 ALL for (int i = 0; i < rows; i++)                                                                     \
                     ALL for (int j = 0; j < vectors; j++) acc[i][j] += x[i][lane] * y[j];                              \
+                __asm__ volatile("" ::: "memory"); /* what is loaded ahead of its turn would not fit */                \
             }                                                                                                          \
         }                                                                                                              \
         for (; s < k; s++) {                                                                                           \
             v_##name y[vectors];                                                                                       \
-            ALL for (int j = 0; j < vectors; j++) y[j] = *(const v_##name *)(b + s * n + j * LANES);                   \
+            ALL for (int j = 0; j < vectors; j++) y[j] = *(const v_##name *)(b + s * step + j * LANES);                \
             ALL for (int i = 0; i < rows; i++)                                                                         \
                 ALL for (int j = 0; j < vectors; j++) acc[i][j] += a[i * k + s] * y[j];                                \
         }                                                                                                              \
         ALL for (int i = 0; i < rows; i++)                                                                             \
             ALL for (int j = 0; j < vectors; j++) *(v_##name *)(c + i * n + j * LANES) = acc[i][j];                    \
     }                                                                                                                  \
-    static inline void tiles_##kind##_##name(const T *a, const T *b, T *c, int64_t m, int64_t n, int64_t k) {          \
-        for (int64_t j = 0; j < n; j += vectors * (VECTOR_BYTES / (int64_t)sizeof(T)))                                 \
-            for (int64_t i = 0; i < m; i += rows) tile_##kind##_##name(a + i * k, b + j, c + i * n + j, n, k);         \
+    static inline void tiles_##kind##_##name(const T *a, const T *b, int64_t panel, int64_t step, T *c, int64_t m,     \
+                                             int64_t n, int64_t k) {                                                   \
+        enum { COLUMNS = vectors * (VECTOR_BYTES / sizeof(T)) };                                                       \
+        for (int64_t i = 0; i < m; i += rows)                                                                          \
+            for (int64_t j = 0; j < n; j += COLUMNS)                                                                   \
+                tile_##kind##_##name(a + i * k, b + j / COLUMNS * panel, step, c + i * n + j, n, k);                   \
     }
 
+// With enough rows b is copied first, its columns in panels as wide as a register tile: they are read row after row.
 #define DOT(name, T)                                                                                                   \
     DOT_TILES(name, T, whole, DOT_ROWS, DOT_VECTORS)                                                                   \
     DOT_TILES(name, T, narrow, DOT_ROWS, 1)                                                                            \
     DOT_TILES(name, T, flat, 1, DOT_VECTORS)                                                                           \
     DOT_TILES(name, T, least, 1, 1)                                                                                    \
-    static inline void wide_dot_##name(const T *a, const T *b, T *c, int64_t m, int64_t n, int64_t k) {                \
-        const int64_t lanes = VECTOR_BYTES / (int64_t)sizeof(T);                                                       \
-        if (n % lanes) { /* fewer columns than a vector has */                                                         \
+    static inline void wide_dot_##name(const T *a, const T *b, T *c, T *room, int64_t m, int64_t n, int64_t k) {       \
+        enum { LANES = VECTOR_BYTES / sizeof(T), COLUMNS = DOT_VECTORS * LANES };                                      \
+        if (n % LANES) { /* fewer columns than a vector has */                                                         \
             for (int64_t i = 0; i < m; i++)                                                                            \
                 for (int64_t s = 0; s < k; s++)                                                                        \
                     for (int64_t j = 0; j < n; j++) c[i * n + j] += a[i * k + s] * b[s * n + j];                       \
-        } else if (n % (DOT_VECTORS * lanes)) {                                                                        \
-            m % DOT_ROWS ? tiles_least_##name(a, b, c, m, n, k) : tiles_narrow_##name(a, b, c, m, n, k);               \
+        } else if (n % COLUMNS) {                                                                                      \
+            if (m % DOT_ROWS)                                                                                          \
+                tiles_least_##name(a, b, LANES, n, c, m, n, k);                                                        \
+            else                                                                                                       \
+                tiles_narrow_##name(a, b, LANES, n, c, m, n, k);                                                       \
+        } else if (m % DOT_ROWS) {                                                                                     \
+            tiles_flat_##name(a, b, COLUMNS, n, c, m, n, k);                                                           \
+        } else if (m <= 2 * DOT_ROWS) {                                                                                \
+            tiles_whole_##name(a, b, COLUMNS, n, c, m, n, k);                                                          \
         } else {                                                                                                       \
-            m % DOT_ROWS ? tiles_flat_##name(a, b, c, m, n, k) : tiles_whole_##name(a, b, c, m, n, k);                 \
+            for (int64_t s = 0; s < k; s++)                                                                            \
+                for (int64_t j = 0; j < n; j += COLUMNS)                                                               \
+                    memcpy(room + j * k + s * COLUMNS, b + s * n + j, COLUMNS * sizeof(T));                            \
+            tiles_whole_##name(a, room, COLUMNS * k, COLUMNS, c, m, n, k);                                             \
         }                                                                                                              \
     }
 DOT(f32, float)
 DOT(f64, double)
 DOT(i32, int32_t)
-#define dot_f32(a, b, c, room, m, n, k) wide_dot_f32(a, b, c, m, n, k)
-#define dot_f64(a, b, c, room, m, n, k) wide_dot_f64(a, b, c, m, n, k)
+#define dot_f32 wide_dot_f32
+#define dot_f64 wide_dot_f64
 
-// Of narrow numbers: they are widened first, into `room` for both tiles.
+// Of narrow numbers: both tiles are widened first. `room` holds them, and once more b.
 #define NARROW_DOT(name, S, wide, T, widen)                                                                            \
     static inline void dot_##name(const S *a, const S *b, T *c, T *room, int64_t m, int64_t n, int64_t k) {            \
-        for (int64_t i = 0; i < m * k; i++) room[i] = widen(a[i]);                                                     \
-        for (int64_t i = 0; i < k * n; i++) room[m * k + i] = widen(b[i]);                                             \
-        wide_dot_##wide(room, room + m * k, c, m, n, k);                                                               \
+        T *wide_b = room + k * n, *wide_a = wide_b + k * n;                                                            \
+        for (int64_t i = 0; i < m * k; i++) wide_a[i] = widen(a[i]);                                                   \
+        for (int64_t i = 0; i < k * n; i++) wide_b[i] = widen(b[i]);                                                   \
+        wide_dot_##wide(wide_a, wide_b, c, room, m, n, k);                                                             \
     }
 NARROW_DOT(f16, f16_t, f32, float, widen_f16)
 NARROW_DOT(bf16, bf16_t, f32, float, widen_bf16)

@@ -1,9 +1,10 @@
 // Functions of single numbers without branches, so that a compiler makes vectors of them. Those of f32 are off by at most
-// two units in the last place; sin and cos up to 2^30. Those of f64 are the C library's.
+// two units in the last place, sin and cos up to 2^30; results that are no normal numbers may be zero. Those of f64 are
+// the C library's.
 
-static inline float scaled_by_power(float x, int32_t n) {  // in two steps, so that large and tiny results come out
-    int32_t half = n >> 1;
-    return x * bits_i32_f32((half + 127) << 23) * bits_i32_f32((n - half + 127) << 23);
+// x 2^n for a normal result, n being what the sum of it and 1.5 2^23 has in its lowest bits.
+static inline float times_power(float x, float shifted) {
+    return bits_i32_f32((int32_t)((uint32_t)bits_f32_i32(x) + ((uint32_t)bits_f32_i32(shifted) << 23)));
 }
 
 // e^r for |r| up to ln 2 / 2.
@@ -13,18 +14,20 @@ static inline float exp_small(float r) {
 }
 
 static inline float exp_f32(float x) {
-    const float rounder = 0x1.8p23f;  // added, it leaves n in the lowest bits
-    x = x > 89 ? 89 : x < -104 ? -104 : x;
-    float shifted = x * 0x1.715476p0f + rounder, n = shifted - rounder;
+    float shifted = x * 0x1.715476p0f + 0x1.8p23f, n = shifted - 0x1.8p23f;
     float r = x - n * 0x1.62e4p-1f - n * 0x1.7f7d1cp-20f;  // ln 2: of its first part few enough digits to be exact
-    return scaled_by_power(exp_small(r), (int32_t)((uint32_t)bits_f32_i32(shifted) - 0x4b400000u));
+    float y = times_power(exp_small(r), shifted);
+    y = x < -0x1.5d589ep6f ? 0 : y;
+    y = x > 0x1.62e42ep6f ? INFINITY : y;
+    return x != x ? x : y;
 }
 
 static inline float exp2_f32(float x) {
-    const float rounder = 0x1.8p23f;
-    x = x > 129 ? 129 : x < -151 ? -151 : x;
-    float shifted = x + rounder, n = shifted - rounder;
-    return scaled_by_power(exp_small((x - n) * 0x1.62e43p-1f), (int32_t)((uint32_t)bits_f32_i32(shifted) - 0x4b400000u));
+    float shifted = x + 0x1.8p23f, n = shifted - 0x1.8p23f;
+    float y = times_power(exp_small((x - n) * 0x1.62e43p-1f), shifted);
+    y = x < -126 ? 0 : y;
+    y = x >= 128 ? INFINITY : y;
+    return x != x ? x : y;
 }
 
 // x = (1 + f) 2^n with 1 + f between the roots of 1/2 and 2; what log(1 + f) is beside f.

@@ -14,7 +14,6 @@ VIEWS = frozenset({"tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape", "
 _WRITES = frozenset({"tt.store", "tt.atomic_rmw", "tt.atomic_cas"})
 _INDEX_COST, _VALUE_COST = 16, 2  # up to which an integer, and a float, is rather computed twice than stored
 _LOAD_COST = 30
-_BY_ELEMENTS = frozenset({"tt.store", "tt.reduce"})  # that read a tensor once, in a loop of their own
 
 
 class Uses:
@@ -95,35 +94,42 @@ class Uses:
         return len(users) == 1 and users[0].block is op.block and users[0].name not in VIEWS
 
     def _load_inlined(self, op: Op) -> bool:
-        """Whether one loop reads it, nothing is written before that, and its mask holds wherever the loop goes."""
-        if not self._read_once(op) or not self.users.get(op.result) or _volatile(op):
+        """Whether it is read in one loop only, at the place of each element, and nothing is written before that."""
+        if not self.users.get(op.result) or not self._read_once(op) or op.flag("isVolatile") or _wraps(op.operands[0]):
             return False
-        root, value, follows = self.users[op.result][0], op.result, True
+        root, value = self.users[op.result][0], op.result
         while root.name in TABLE:
-            follows = follows and value.type.shape == root.result.type.shape
             users = self.users.get(root.result, [])
             if len(users) != 1 or users[0].block is not op.block or users[0].name in VIEWS:
-                return False
+                break  # it will be stored, in a loop of its own
             value, root = root.result, users[0]
-        if root.name not in _BY_ELEMENTS or root.block is not op.block or not follows:
-            return False
-        if root.name == "tt.store" and root.operands[1] is not value:
-            return False
-        if len(op.operands) > 1 and not (
-            root.name == "tt.store"
-            and len(root.operands) > 2
-            and conjuncts(op.operands[1]) <= conjuncts(root.operands[2])
-        ):
-            return False
-        if root.name == "tt.reduce" and len(root.operands) > 1:
+        stored = root.name in TABLE or root.name == "scf.yield"
+        written = root.name == "tt.store" and root.operands[1] is value
+        # What is reduced is read row by row: a mask would have to be asked for each element.
+        reduced = root.name == "tt.reduce" and len(root.operands) == 1 and len(op.operands) == 1
+        if not (stored or reduced or (written and _implied(op, root))):
             return False
         block = op.block
         assert block is not None
-        between = block.ops[block.ops.index(op) + 1 : block.ops.index(root)]
-        if any(writes(other) for other in between):
+        if root.block is not block or any(map(writes, block.ops[block.ops.index(op) + 1 : block.ops.index(root)])):
             return False
         self._costs[op.result] = _LOAD_COST
         return True
+
+
+def _implied(load: Op, store: Op) -> bool:
+    """Whether the load's mask holds wherever the store's does."""
+    if len(load.operands) == 1:
+        return True
+    return len(store.operands) > 2 and conjuncts(load.operands[1]) <= conjuncts(store.operands[2])
+
+
+def _wraps(value: Value) -> bool:
+    """Whether there is a remainder on the way to it: neighbours are then known only when the kernel runs."""
+    op = value.op
+    if op is None or not (op.name in TABLE or op.name in VIEWS):
+        return False
+    return value.type.tensor and (op.name == "arith.remsi" or any(map(_wraps, op.operands)))
 
 
 def conjuncts(mask: Value) -> frozenset[Value]:
@@ -135,7 +141,3 @@ def conjuncts(mask: Value) -> frozenset[Value]:
 
 def writes(op: Op) -> bool:
     return op.name in _WRITES or any(writes(inner) for region in op.regions for inner in walk(region))
-
-
-def _volatile(op: Op) -> bool:
-    return op.flag("isVolatile")

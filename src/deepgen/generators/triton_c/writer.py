@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -28,7 +28,10 @@ class Buffer:
 
 
 class Writer:
-    def __init__(self, function: Function) -> None:
+    """`load` stores what a load reads."""
+
+    def __init__(self, function: Function, load: Callable[[Writer, Op], None]) -> None:
+        self.load = load
         self.uses = Uses(function)
         self.axes = Axes(self.uses)
         self.buffers: dict[Value, Buffer] = {}
@@ -114,12 +117,62 @@ class Writer:
         return into
 
     def fill(self, into: Buffer, value: Value) -> None:
-        """The elements of a tensor, one after the other."""
+        """The elements of a tensor, one after the other.
+
+        Where it is computed from masked loads, elements that the mask leaves out have a loop of their own.
+        """
+        mask = self._load_mask(value)
+        last = max((d for d, size in enumerate(value.type.shape) if size > 1), default=None)
+        bounds = None if mask is None or last is None else self.axes.bounds(mask, last)
+        if mask is None or bounds is None or last is None:
+            self._fill(Nest(self, value.type.shape), into, value)
+            return
         nest = Nest(self, value.type.shape)
+        conditions, low, high = nest.stretch(bounds, last)
+        nest.assume(mask, True)
+        self._fill(nest, into, value, conditions, low, high)
+        for above in (False, True) if bounds.lows else (True,):
+            nest = Nest(self, value.type.shape)
+            conditions, low, high = nest.stretch(bounds, last)
+            if conditions:
+                held = nest.keep("i1", " && ".join(conditions), nest.inmost - 1).text
+                low, high = f"({held} ? {low} : 0)", f"({held} ? {high} : 0)"
+            nest.assume(mask, False)
+            self._fill(nest, into, value, (), *((high, None) if above else ("0", low)))
+
+    def _fill(
+        self,
+        nest: Nest,
+        into: Buffer,
+        value: Value,
+        conditions: Sequence[str] = (),
+        low: str = "0",
+        high: str | None = None,
+    ) -> None:
         found = nest.at(value)
         place = linear(into.shape, nest.indices)
         nest.put(nest.inmost, f"{into.name}[{place.text}] = {narrowed(into.element, found.text)};")
-        nest.emit()
+        nest.emit(conditions, low, high)
+
+    def _load_mask(self, value: Value) -> Value | None:
+        """The mask of the loads that the elements are computed from. Loads with another mask are stored first."""
+        masks: dict[Value, list[Op]] = {}
+        for op in self._loads(value):
+            if len(op.operands) > 1:
+                masks.setdefault(op.operands[1], []).append(op)
+        for ops in list(masks.values())[1:]:
+            for op in ops:
+                self.load(self, op)
+        return next(iter(masks), None)
+
+    def _loads(self, value: Value) -> list[Op]:
+        """Those that are read where they are used."""
+        op = value.op
+        if value in self.buffers or op is None or op not in self.uses.inlined or not value.type.tensor:
+            return []
+        if op.name == "tt.load":
+            return [op]
+        return [found for operand in dict.fromkeys(op.operands) for found in self._loads(operand)]
 
     def replaceable(self, value: Value, result: Value, root: Op) -> Value | None:
         """A stored tensor that only `value` is still computed from, each element from the one in its place.

@@ -11,7 +11,6 @@ from deepgen.libraries.c.functions import Function
 from deepgen.libraries.entry import Entry
 from deepgen.operators import Param
 from deepgen.runtime import plans, tensor_map
-from deepgen.targets import Cpu, Gpu
 from deepgen.vocabulary import DescriptorArg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 
@@ -42,15 +41,16 @@ def kernel_text(function: Function, entry: Entry, kernel: Kernel, place: int, im
     plan = kernel.plan
     if plan.constants:
         raise NotInC("it copies tensors to global variables")
+    if not function.on_gpu and kernel.language != "c":
+        raise NotInC(f"it is in {kernel.language}, whose functions C does not call")
     entries = list(dict.fromkeys(step.entry for step in plans.steps_of(plan)))
     if len(entries) > _MOST_ENTRIES:
         raise NotInC(f"it has {len(entries)} entries, and at most {_MOST_ENTRIES} are possible")
     spaces = _workspaces(plan, function.scalars)
     name = f"kernel_{place}"
     target = entry.target
-    machine = target.machine if isinstance(target, Cpu) else target.arch if isinstance(target, Gpu) else ""
     file = "0" if function.on_gpu else quoted(f"{entry.name}.so")
-    features = _strings(target.isa if isinstance(target, Cpu) else ())
+    features = _strings(target.instruction_sets)
     parts = [
         f"// {entry.name}: {kernel.name}, {kernel.id[:16]}",
         _serves(function, kernel, name),
@@ -58,7 +58,7 @@ def kernel_text(function: Function, entry: Entry, kernel: Kernel, place: int, im
         "" if image is None else _image(image, name),
         _run(function, plan, spaces, entries, name),
         f"""static kernel {name} = {{
-    .name = {quoted(entry.name)}, .file = {file}, .machine = {quoted(machine)},
+    .name = {quoted(entry.name)}, .file = {file}, .machine = {quoted(target.built_for)},
     .image = {f"(const unsigned char *){name}_image" if image is not None else "0"},
     .features = {features}, .entries = {_strings(entries)},
     .serves = {name}_serves, .bytes = {name}_bytes, .run = {name}_run,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
 
 from deepgen.libraries import predict
 from deepgen.libraries.c.functions import Function
@@ -34,7 +33,7 @@ def tables_of(function: Function, kernels: Mapping[str, KernelText], content: Co
     for entry in function.entries:
         if entry.name in kernels:
             by.setdefault(entry.conditions, []).append(entry)
-    ordered = sorted(by.values(), key=lambda rows: (-len(getattr(rows[0].target, "isa", ())), -len(rows)))
+    ordered = sorted(by.values(), key=lambda rows: (-len(rows[0].target.instruction_sets), -len(rows)))
     return [_table(function, rows, kernels, content) for rows in ordered]
 
 
@@ -76,4 +75,4 @@ def _array(declared: str, values: Iterable[str]) -> str:
 
 
 def _lost(seconds: float | None, point: Point) -> str:
-    return "NAN" if seconds is None else repr(log(seconds / point.best))
+    return "NAN" if seconds is None else repr(point.lost(seconds))

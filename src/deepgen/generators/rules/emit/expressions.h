@@ -153,6 +153,27 @@ DG_DEVICE u8 max_u8(u8 a, u8 b) { return a > b ? a : b; }
 DG_DEVICE u8 min_u8(u8 a, u8 b) { return a < b ? a : b; }
 DG_DEVICE u8 div_u8(u8 a, u8 b) { return b == 0 ? 0 : (u8)(a / b); }
 
+#if !defined(DG_EMULATE) && !defined(__HIP__)
+// Numbers of 8 bytes as they are: moved as pairs of words, NVRTC takes what a loop stores for unchanged in its next turn.
+#define DG_WIDE_NUMBERS(T)                                                                                           \
+    template <> DG_DEVICE T load_shared<T>(u32 at) { return *static_cast<const T*>(__cvta_shared_to_generic(at)); } \
+    template <> DG_DEVICE void store_shared<T>(u32 at, const T& value) {                                             \
+        *static_cast<T*>(__cvta_shared_to_generic(at)) = value;                                                      \
+    }
+DG_WIDE_NUMBERS(f64)
+DG_WIDE_NUMBERS(i64)
+#endif
+
+// What a thread holds in registers. The emulation fills it with what is no number: whoever reads it before it is
+// written computes something else.
+#if defined(DG_EMULATE)
+#define DG_HELD(T, name, count) \
+    T name[count];              \
+    std::memset(static_cast<void*>(name), 0xFF, sizeof(name))
+#else
+#define DG_HELD(T, name, count) T name[count]
+#endif
+
 // Loads that the compiler may move and merge.
 template <typename V>
 DG_DEVICE V load_plain(const void* from) {
@@ -162,6 +183,10 @@ DG_DEVICE V load_plain(const void* from) {
     return bit_cast<V>(*reinterpret_cast<const typename Raw<sizeof(V)>::type*>(from));
 #endif
 }
+#if !defined(DG_EMULATE) && !defined(__HIP__)
+template <> DG_DEVICE f64 load_plain<f64>(const void* from) { return *static_cast<const f64*>(from); }
+template <> DG_DEVICE i64 load_plain<i64>(const void* from) { return *static_cast<const i64*>(from); }
+#endif
 
 // Runs of N elements, WIDTH at a time; zeros where they are not real, and nothing is read.
 template <int WIDTH, typename T, int N>

@@ -185,9 +185,9 @@ class _Emitter:
     def alloc(self, alloc: Alloc, place: _Place, depth: int) -> list[str]:
         buffer, indent, name = alloc.buffer, "    " * depth, self.scope(place).name(alloc.buffer.name)
         if buffer.scope == "fragment":
-            declared = f"u32 {name}[{buffer.elements}];"
+            declared = f"DG_HELD(u32, {name}, {buffer.elements});"
         elif buffer.scope in HELD:
-            declared = f"{arithmetic(buffer.dtype)} {name}[{buffer.elements}];"
+            declared = f"DG_HELD({arithmetic(buffer.dtype)}, {name}, {buffer.elements});"
         else:
             declared = f"const u32 {name} = shared + {buffer.offset};"
         inner = replace(place, buffers={**place.buffers, buffer.name: buffer})

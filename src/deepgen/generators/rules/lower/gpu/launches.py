@@ -5,7 +5,7 @@ Loops that are bound to blocks and threads are no loops any more: their variable
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -36,7 +36,7 @@ from deepgen.generators.rules.lower.ir import (
 from deepgen.generators.rules.lower.simplify import all_of
 from deepgen.generators.rules.schedule.stages import identity
 from deepgen.generators.rules.schedule.state import Loop, Planned, State
-from deepgen.generators.rules.schedule.steps import BLOCKS, BOUND, LANES, THREADS
+from deepgen.generators.rules.schedule.steps import BLOCKS, BOUND, LANES, THREADS, UNROLL
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Const, Read, Select, Stage, Value, reads, substituted
 from deepgen.operators.expr.rewrite import with_reads
@@ -142,7 +142,7 @@ def _check(state: State, planned: Planned, root: Planned) -> None:
 def _guarded_by_threads(state: State, planned: Planned, extents: Mapping[str, int]) -> Planned:
     """The stage with guards for threads that have nothing to do, and without those that nobody needs."""
     own = list(planned.loops)
-    inherited = [] if planned.scope in _OWN else list(state.around(planned))
+    inherited = [] if planned.scope in _OWN else list(_taking_part(state, planned))
     guards = list(_needed_guards(state, planned))
     guards += [
         loop.extent - 1 - iterator(loop.variable)
@@ -154,6 +154,16 @@ def _guarded_by_threads(state: State, planned: Planned, extents: Mapping[str, in
         guards += [-iterator(tag) for tag in THREADS if extents[tag] > 1 and tag not in bound]
     filled = _filled_with_zeros(state, planned)
     return replace(planned, stage=filled or planned.stage, guards=tuple(guards))
+
+
+def _taking_part(state: State, planned: Planned) -> Iterator[Loop]:
+    """The loops around a stage in registers that say which threads need it: what is shared is computed by all."""
+    if planned.at is None:
+        return
+    host = state.stages[planned.at[0]]
+    if host.scope not in _OWN:
+        yield from _taking_part(state, host)
+    yield from host.loops[: host.depth(planned.at[1])]
 
 
 def _needed_guards(state: State, planned: Planned) -> tuple[Index, ...]:
@@ -220,8 +230,9 @@ class _GpuBuilder(Builder):
         if loops and (ahead := [p for p in self.inner(planned, loops[0]) if p.depth_of_pipeline > 1]):
             return self.pipelined(planned, loops, started, ahead)
         made = super().nest(planned, loops, started)
-        steps = len(loops) > 1 and loops[0].reduced and started and is_wide(planned)
-        return sequence(made, Call(PRODUCTS_WAIT)) if steps and is_tile(self.state, planned, loops[1:]) else made
+        if not (len(loops) > 1 and loops[0].reduced and started and is_wide(planned)):
+            return made
+        return _waited_for(made, is_tile(self.state, planned, loops[1:]))
 
     def inner(self, planned: Planned, loop: Loop) -> list[Planned]:
         return self.state.computed_at(planned.stage.name, loop.name)
@@ -307,6 +318,17 @@ class _GpuBuilder(Builder):
         for p in reversed(ahead):
             made = Alloc(several(place_of(p), p.depth_of_pipeline), made)
         return made
+
+
+def _waited_for(made: Stmt, products: bool) -> Stmt:
+    """A loop around products of four warps, which are waited for after the outermost one that is written out: until
+    then no register of theirs is used again."""
+    waits = Call(PRODUCTS_WAIT)
+    if products:
+        return sequence(made, waits)
+    if isinstance(made, For) and made.kind == UNROLL and isinstance(made.body, Seq) and made.body.body[-1] == waits:
+        return sequence(replace(made, body=sequence(*made.body.body[:-1])), waits)
+    return made
 
 
 def _with_carry(statement: Stmt, name: str, carry: Buffer, at: Index) -> Stmt:

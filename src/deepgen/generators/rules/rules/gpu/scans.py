@@ -9,9 +9,12 @@ from math import prod
 
 from deepgen.generators.rules.rules.gpu.groups import Group
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, powers, product_of, total_of
+from deepgen.generators.rules.rules.numbers import Extent
 from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Read, Stage, reads
 from deepgen.vocabulary.dtypes import dtype
+
+_MANY = 64  # rows: fewer are all of a tensor in any case
 
 
 def copies(scan: Stage, reader: str) -> tuple[s.Step, ...]:
@@ -37,6 +40,13 @@ def by_rows_of_scans(plan: Plan, group: Group, scan: Stage, operands: tuple[Read
     block, row = plan.split(out.name, plan.fuse(out.name, loops[:-1]), rows)
     # Few neighbours each: lanes then read words that lie on different banks.
     width = plan.knob("each", powers(WIDEST // dtype(out.dtype).bytes), 2)
+    held: Extent = rows
+    if count >= _MANY:
+        # Turns that reach beyond the rows of a block would count some of all rows as its own.
+        whole, turn = product_of(rows, length), product_of(threads, width)
+        plan.require(whole % turn == 0, "threads divide the rows of a block evenly")
+    else:
+        held = count
     _, by_thread, run = plan.split(out.name, plan.fuse(out.name, [row, loops[-1]]), threads, width)
     plan.bind(out.name, "block.x", block)
     plan.bind(out.name, "thread.x", by_thread)
@@ -47,12 +57,12 @@ def by_rows_of_scans(plan: Plan, group: Group, scan: Stage, operands: tuple[Read
     runs = [read for read in operands if in_runs(scan, read)]
     if runs:
         narrowest = max(WIDEST // dtype(read.dtype).bytes for read in runs)
-        turn, each = plan.split(scan.name, own[-1], narrowest)
+        step, each = plan.split(scan.name, own[-1], narrowest)
         plan.bind(scan.name, "unroll", each)
     for read in runs:
-        plan.step(s.ComputeAt(_run(read), scan.name, turn))
+        plan.step(s.ComputeAt(_run(read), scan.name, step))
         plan.bind(_run(read), "vector", f"a{len(own) - 1}")
-    bytes_ = [product_of(rows, _padded(scan.dtype, length, 4), dtype(scan.dtype).bytes)]
+    bytes_ = [product_of(held, _padded(scan.dtype, length, 4), dtype(scan.dtype).bytes)]
     _aligned(plan, scan.name, len(own), scan.dtype, 4)
     for read in operands:
         name, size = _copy(read), dtype(read.dtype).bytes
@@ -63,7 +73,7 @@ def by_rows_of_scans(plan: Plan, group: Group, scan: Stage, operands: tuple[Read
         plan.bind(name, "vector", run)
         unit = WIDEST if in_runs(scan, read) else 4
         _aligned(plan, name, len(own), read.dtype, unit)
-        bytes_.append(product_of(rows, _padded(read.dtype, length, unit), size))
+        bytes_.append(product_of(held, _padded(read.dtype, length, unit), size))
     plan.require(total_of(*bytes_) <= plan.gpu.shared_per_block - 1024, "rows fit in shared memory")
     plan.derive("shared_bytes", total_of(*bytes_))
 

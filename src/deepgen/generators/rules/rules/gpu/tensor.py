@@ -95,6 +95,9 @@ def by_four_warps(c: Contraction, gpu: Gpu) -> Contraction | None:
         p for p in PRODUCTS.values()
         if isinstance(gpu, Cuda) and p.on(gpu.arch, gpu.sm) and p.warps > 1 and p.operand == c.intrinsic.operand
     ]  # fmt: skip
+    if len(c.columns) > 1:
+        # Places of an image have no line to lie along: they are rows then, and channels columns.
+        c = replace(c, left=c.right, right=c.left, rows=c.columns, columns=c.rows)
     if not fitting or len(c.columns) > 1 or c.columns[0].name not in map(facts.plain, c.right.indices):
         return None
     return replace(c, intrinsic=fitting[0])
@@ -356,7 +359,7 @@ def _counts(
         turns=turns,
         copied=copied,
         depth=depth,
-        stored=product_of(2, *block.values(), covered(_SECTOR // 2, inner[c.columns[-1].name])),
+        stored=product_of(2, *block.values(), covered(_SECTOR // 2, inner.get(c.stage.axes[-1].name, 1))),
         rate=(gpu.peak(mma.operand) or 1.0) * 1e9 * mma.share_of_peak(gpu.arch),
     )
 
@@ -374,10 +377,12 @@ def order(read: Read, c: Contraction) -> tuple[int, ...] | None:
     places = list(range(len(read.indices)))
     along = along_of(read, c)
     last = max(n for n in places if read.indices[n].iterators)
-    in_rows = facts.plain(read.indices[last]) in {a.name for a in (*c.rows, *c.columns)}
-    if along == last or (in_rows and dtype(read.dtype).bytes == 2):
+    chosen = {a.name for a in (*c.rows, *c.columns)}
+    if along == last or (facts.plain(read.indices[last]) in chosen and dtype(read.dtype).bytes == 2):
         return None
-    return (*(n for n in places if n != along), along)
+    own = [n for n in places if read.indices[n].iterators & chosen]
+    inner = [*(own if len(own) == 1 else []), along]  # of a filter, what each tap has lies together
+    return (*(n for n in places if n not in inner), *inner)
 
 
 def along_of(read: Read, c: Contraction) -> int:
