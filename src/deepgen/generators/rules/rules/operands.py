@@ -38,13 +38,16 @@ def stage_operands(
         if vectors.by is not None and (name in vectors.packed or not lies_along(draft, sums, name, vectors.by.axis)):
             stage_groups(draft, name, sums, consumer, block, vectors, tile)
         elif any(stage.name == name for stage in draft.expression.stages):
-            _produced(draft, draft.stage(name), consumer, block, inline=vectors.by is None)
+            _produced(draft, draft.stage(name), sums, consumer, block, inline=vectors.by is None)
         elif vectors.by is None:
             _given(draft, name, sums, consumer, block, vectors, tile)
 
 
-def _produced(draft: Draft, producer: Stage, consumer: Stage, block: str, *, inline: bool) -> None:
-    """A stage before the sums, such as padding: computed where it is read, for each block, or once."""
+def _produced(draft: Draft, producer: Stage, sums: Stage, consumer: Stage, block: str, *, inline: bool) -> None:
+    """A stage before the sums, such as padding: computed where it is read, for each block, or once.
+
+    Without a search it is computed for each block where no two blocks read the same of it, but for their borders.
+    """
     if not only_for(draft, producer):
         return  # it is scheduled as a stage of its own
 
@@ -59,7 +62,9 @@ def _produced(draft: Draft, producer: Stage, consumer: Stage, block: str, *, inl
     ways: dict[Value, Callable[[Draft], None]] = {ONCE: once, BLOCK: in_block}
     if inline:
         ways[INLINE] = lambda way: way.inline(producer.name)
-    draft.choose(f"at_{producer.name}", ONCE, ways)
+    found = facts.reads_of(sums, producer.name)
+    own = all(facts.depends(read, axis.name) for read in found for axis in sums.axes if axis.extent > 1)
+    draft.choose(f"at_{producer.name}", BLOCK if own else ONCE, ways)
     draft.finish(producer.name)
 
 

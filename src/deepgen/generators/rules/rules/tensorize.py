@@ -97,9 +97,8 @@ def _factors(stage: Stage, dot: Instruction) -> list[tuple[Value, Value]]:
     left, right = _narrow(value.left, dot), _narrow(value.right, dot)
     if value.dtype != dot.result or left is None or right is None:
         return []
-    pairs = [
-        (one, other) for one, other in ((left, right), (right, left)) if _formats(one, other) == (dot.left, dot.right)
-    ]
+    both = ((left, right), (right, left))
+    pairs = [(one, other) for one, other in both if (one.dtype, other.dtype) == (dot.left, dot.right)]
     return pairs if _read(left).tensor != _read(right).tensor else []
 
 
@@ -114,10 +113,6 @@ def _read(value: Value) -> Read:
     read = value.then if isinstance(value, Select) else value
     assert isinstance(read, Read)
     return read
-
-
-def _formats(left: Value, right: Value) -> tuple[str, str]:
-    return left.dtype, right.dtype
 
 
 def _group_axis(stage: Stage, dot: Instruction) -> Axis | None:
