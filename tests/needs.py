@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deepgen import targets
-from deepgen.build import build_once, required, toolchain_for
+from deepgen.build import build_once, toolchain_for
+from deepgen.measure.riscv.qemu import find as find_qemu
 from deepgen.targets import X86, Riscv, Target
 from deepgen.vocabulary import Artifact, Kernel, Missing
 
@@ -26,7 +27,7 @@ def qemu(name: str = "riscv:rv64gcv_zvl128b") -> Riscv:
     assert isinstance(target, Riscv)
     try:
         toolchain_for(target, "c")
-        required("qemu-riscv64", "kernels cannot be run")
+        find_qemu()
     except Missing as missing:
         pytest.skip(f"{name} is neither built for nor run here: {missing.what} is missing", allow_module_level=True)
     return target

@@ -68,7 +68,13 @@ def test_the_default_needs_fewer_instructions_than_plain_loops(tmp_path: Path) -
 def test_half_precision_needs_an_extension() -> None:
     operator = gemm(32, 64, 48, dtype="f16", bias=True)
     assert "zvfh" in str(FAMILY.refuses(operator, SHORT))
-    needs.built_here(FAMILY.emit(operator, HALVES, FAMILY.default(operator, HALVES)), HALVES)
+    kernel = FAMILY.emit(operator, HALVES, FAMILY.default(operator, HALVES))
+    artifact = needs.built_here(kernel, HALVES)
+    needs.qemu()
+    runner = open_runner(Task(operator, HALVES))
+    measured = runner.measure(kernel, artifact)
+    runner.close()
+    assert measured.ok or "no vectors of f16" in measured.detail
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -51,7 +51,8 @@ PermitRootLogin yes
 SetEnv PATH={folder}/bin:/usr/bin:/bin XDG_CACHE_HOME={folder}/cache
 """
 SSH = """#!/bin/sh
-exec {ssh} -F none -i {folder}/user -o UserKnownHostsFile={folder}/known -o GlobalKnownHostsFile=/dev/null "$@"
+exec {ssh} -F none -i {folder}/user -o UserKnownHostsFile={folder}/known -o GlobalKnownHostsFile=/dev/null \
+    -o KexAlgorithms=curve25519-sha256 "$@"
 """
 # What a board has, and this machine has not: its name, and a processor that runs its programs.
 UNAME = "#!/bin/sh\necho riscv64\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import subprocess
 import sys
 import tarfile
@@ -52,6 +54,10 @@ def test_a_bundle_counts_as_this_machine_does_and_its_study_goes_on_here(
     assert runner.measure(kernel, build_once(kernel, study.target)).samples == away[0].measurement.samples
     runner.close()
     assert study.summary()["proxy"] == LABEL and LABEL in repr(study.best())
+    capsys.readouterr()
+    assert main(["export", str(folder), "--as-perf-stats"]) == 0
+    stats = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert stats["Kernel Time (s)"] == "N/A" and 0 < int(stats["vector_load_inst"]) < int(stats["vector_inst"])
     for command in ("show", "status", "top"):
         assert main([command, str(folder)]) == 0
         assert LABEL in " ".join(capsys.readouterr().out.split()), command

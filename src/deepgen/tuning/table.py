@@ -17,6 +17,7 @@ from deepgen.vocabulary.errors import install_extra
 
 Row = dict[str, Any]
 KNOB, FACT, EVENT = "knob.", "fact.", "event."
+PROXY = f"{FACT}proxy"  # what `seconds` are where they are not times
 # `seconds` is the time that counts, of correct trials alone; `finals_seconds` that of finals; `ended_at` is Unix time.
 FIXED = (
     "trial",
@@ -43,6 +44,7 @@ def trial_row(trial: Trial, ended_at: float | None, finals_seconds: float | None
         **dict(zip(FIXED, (*fixed, *times), strict=True)),
         **{KNOB + name: _knob(value) for name, value in trial.config.items()},
         **dict(_flat(FACT, trial.build_facts)),
+        **({PROXY: str(measured.conditions["proxy"])} if "proxy" in measured.conditions else {}),
         **{EVENT + name: count for name, count in measured.counters.items() if type(count) in (int, float)},
     }
 

@@ -57,6 +57,7 @@ class Board:
     """A board that the user's ssh reaches, by keys and known hosts as they are set up there."""
 
     counts = False
+    lacks = ""
 
     def __init__(self, target: Riscv, scratch: Path) -> None:
         """Raises Missing without ssh, DeepgenError where the board does not answer."""

@@ -42,6 +42,11 @@ class Place(Protocol):
         ...
 
     @property
+    def lacks(self) -> str:
+        """What its processor lacks of the target's, in words: why an instruction may be unknown there."""
+        ...
+
+    @property
     def counts(self) -> bool:
         """Whether instructions are counted there in place of times."""
         ...

@@ -13,9 +13,11 @@ from deepgen.build import BuildLimits, Cache, Group, build_once, default_cache_f
 from deepgen.build.process import End, run
 from deepgen.measure.riscv.place import COUNTS, REQUEST, Ran
 from deepgen.targets import Riscv, host
-from deepgen.vocabulary import Json, Kernel, LaunchPlan, Source
+from deepgen.vocabulary import Json, Kernel, LaunchPlan, Missing, Source
 
 _PLUGIN, _PROGRAM = "count.so", "program"
+_NO_PLUGINS_FROM = 9  # the release from which on qemu takes plugins of newer interfaces alone
+_HALVES_FROM = 8  # the first release with zvfh
 _MOST_MEMORY = 8 << 30  # of address space: qemu's own and its guest's
 _MOST_FILE = 4 << 30
 
@@ -33,9 +35,10 @@ class Qemu:
         cache: Cache | Path | None = None,
     ) -> None:
         """Raises Missing."""
-        self.path = required("qemu-riscv64", "kernels for riscv targets cannot be run here", paths)
+        self.path, version, major = find(paths)
         self.plugin = _plugin(paths, cache)
-        self.conditions: Mapping[str, Json] = {"proxy": target.proxy, "qemu": programs.version(self.path)}
+        self.conditions: Mapping[str, Json] = {"proxy": target.proxy, "qemu": version}
+        self.lacks = f"qemu {version} has no vectors of f16" if target.has("zvfh") and major < _HALVES_FROM else ""
         self._target, self._scratch = target, scratch
         self._group = Group()
         self._numbers = itertools.count()
@@ -61,6 +64,20 @@ class Qemu:
 
     def close(self) -> None:
         self._group.kill()
+
+
+def find(paths: Mapping[str, str] | None = None) -> tuple[str, str, int]:
+    """The emulator of this machine, its version and the first number of that. Raises Missing."""
+    path = required("qemu-riscv64", "kernels for riscv targets cannot be run here", paths)
+    version = programs.version(path)
+    major = int(version.partition(".")[0]) if version[:1].isdigit() else 0
+    if major >= _NO_PLUGINS_FROM:
+        raise Missing(
+            f"a qemu-riscv64 before {_NO_PLUGINS_FROM}",
+            blocks=f"{path} is version {version}, which takes no plugins of this kind: nothing can be counted",
+            remedy="Debian 12 has version 7.2, as qemu-user; or name a board with --host.",
+        )
+    return path, version, major
 
 
 def processor(target: Riscv) -> tuple[str, str]:

@@ -129,7 +129,9 @@ class RiscvRunner:
             faults.check(told, ran)
             worst = _judged(told, ran.folder, drawn, self.task.shapes[shape], probe)
         except Rejected as why:
-            return Measurement(why.verdict, why.detail, error=why.error, conditions=self._place.conditions)
+            unknown = self._place.lacks if why.detail.startswith("SIGILL") else ""
+            detail = f"{why.detail}: {unknown}" if unknown else why.detail
+            return Measurement(why.verdict, detail, error=why.error, conditions=self._place.conditions)
         if not wanted.costs:
             return Measurement(Verdict.CORRECT, error=worst, conditions=self._place.conditions)
         return self._costed(told, ran, worst, samples)
