@@ -16,8 +16,8 @@ from deepgen.targets import Riscv, host
 from deepgen.vocabulary import Json, Kernel, LaunchPlan, Missing, Source
 
 _PLUGIN, _PROGRAM = "count.so", "program"
-_NO_PLUGINS_FROM = 9  # the release from which on qemu takes plugins of newer interfaces alone
-_HALVES_FROM = 8  # the first release with zvfh
+_NO_PLUGINS_FROM = 10  # Debian 13's takes none; what is between that and 7.2 was not tried
+_NO_HALVES_UP_TO = 7  # 7.2 has no zvfh, 10 has
 _MOST_MEMORY = 8 << 30  # of address space: qemu's own and its guest's
 _MOST_FILE = 4 << 30
 
@@ -38,7 +38,7 @@ class Qemu:
         self.path, version, major = find(paths)
         self.plugin = _plugin(paths, cache)
         self.conditions: Mapping[str, Json] = {"proxy": target.proxy, "qemu": version}
-        self.lacks = f"qemu {version} has no vectors of f16" if target.has("zvfh") and major < _HALVES_FROM else ""
+        self.lacks = f"qemu {version} has no vectors of f16" if target.has("zvfh") and major <= _NO_HALVES_UP_TO else ""
         self._target, self._scratch = target, scratch
         self._group = Group()
         self._numbers = itertools.count()

@@ -54,8 +54,8 @@ BOARDS: Mapping[str, Board] = {
     "p670": Board(
         model="SiFive P670",
         vlen=128,
-        cores=16,
-        mhz=3400,
+        cores=1,
+        mhz=1000,
         l1d_bytes=32 << 10,
         l2_bytes=0,
         l3_bytes=0,
@@ -63,8 +63,7 @@ BOARDS: Mapping[str, Board] = {
         costs="p600",
         sources=(
             "vector length: LLVM 19's scheduling model of the P600 series, RISCVSchedSiFiveP600.td",
-            "cores of a cluster and clock: SiFive's announcement of the P670, November 2022",
-            "its caches are chosen by who builds a chip with it: the first-level cache is assumed",
+            "cores, clock and caches are chosen by who builds a chip with it: a plain number each, assumed",
         ),
     ),
 }
