@@ -1,4 +1,4 @@
-"""The C that kernels become, kept as files: loads of neighbours are plain loops, and nothing is stored for no reason."""
+"""The C that kernels become, kept as files: loads of neighbours are plain loops, and little is stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import triton_calls
-
 from deepgen.generators.triton_c import lower, ttir_of
 
 CONSTANTS = {
