@@ -60,6 +60,8 @@ def test_commands_of_a_page(page: Path, tmp_path: Path, preloaded_command: Path)
         needs.qemu()
     if page.name == "torch.md":
         pytest.importorskip("torch")
+    if page.name == "triton-cpu.md":
+        pytest.importorskip("triton")
     # The commands of this very environment come first.
     path = os.pathsep.join(map(str, (preloaded_command, Path(sys.executable).parent, os.environ["PATH"])))
     for block in blocks(page):

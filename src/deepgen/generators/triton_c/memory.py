@@ -100,7 +100,8 @@ def _load_rows(
     conditions, low, high = nest.stretch(bounds, last)
     if conditions:
         held = nest.keep("i1", " && ".join(conditions), nest.inmost - 1).text
-        low = nest.keep("i64", f"{held} ? {low} : 0", nest.inmost - 1).text
+        if low != "0":
+            low = nest.keep("i64", f"{held} ? {low} : 0", nest.inmost - 1).text
         high = nest.keep("i64", f"{held} ? {high} : 0", nest.inmost - 1).text
     name = nest.indices[last].text
     kept = f"{into.name}[{place.text}] = {narrowed(element, value.text)};"

@@ -94,9 +94,6 @@ class Nest:
             indices = source_indices(view, indices)
         return self.at(seen.value, indices)
 
-    def set(self, value: Value, indices: Sequence[Index], known: Index) -> None:
-        self._known[(value, tuple(indices))] = known
-
     def region(self, block: Block, given: Sequence[Index]) -> list[Index]:
         """What a block of operations on single elements returns for these arguments."""
         for value, known in zip(block.args, given, strict=True):
@@ -107,12 +104,6 @@ class Nest:
             level = max((f.level for f in found), default=0)
             self._known[(op.result, ())] = self.keep(op.result.type.element, made, level)
         return [self._single(value) for value in block.ops[-1].operands]
-
-    def forget(self, block: Block) -> None:
-        """The next call of the block has other arguments."""
-        for op in block.ops:
-            for result in op.results:
-                self._known.pop((result, ()), None)
 
     def _single(self, value: Value) -> Index:
         return self._known.get((value, ())) or Index(self._writer.scalar(value))
