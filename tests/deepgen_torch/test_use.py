@@ -192,6 +192,18 @@ def test_torch_is_as_before_once_the_library_is_left() -> None:
         dt.use("deepgen-library")
 
 
+def test_functions_that_no_kernel_serves_stay_in_their_places() -> None:
+    library = Everything()
+    library.list = lambda: [SimpleNamespace(operator=softmax(8, 8))]  # type: ignore[attr-defined]
+    before = (F.linear, torch.mm, torch._scaled_mm)
+    with dt.use(library):
+        assert (F.linear, torch.mm, torch._scaled_mm) == before
+        assert "other_of" in torch.softmax.__qualname__
+    library.list = lambda: [SimpleNamespace(operator=gemm(8, 8, 8))]  # type: ignore[attr-defined]
+    with dt.use(library):
+        assert F.linear is not before[0] and torch._scaled_mm is before[2]
+
+
 def test_torch_keeps_what_it_does_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """The race is decided by times that are given: a busy machine would decide otherwise now and then."""
     a, b = random(20, 24), random(24, 16)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from deepgen.operators import Operator, gemm, softmax
+from deepgen.operators import Gemm, Operator, gemm, softmax
 from deepgen.operators.named.base import operator as named
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import our_name
@@ -138,6 +138,14 @@ KINDS: Mapping[str, Reads] = {
     "rms_norm": rms_norm,
     "scaled_mm": scaled_mm,
 }
+
+
+def kinds_of(operator: Operator) -> tuple[str, ...]:
+    """The functions that an operator may serve."""
+    if isinstance(operator, Gemm):
+        return ("linear", "mm", "bmm", "matmul", "addmm") if operator.scales == "none" else ("scaled_mm",)
+    return (operator.name,) if operator.name in KINDS else ()
+
 
 # The same as torch's dispatcher names them, which is what runs below autograd and what compilers see.
 _ATEN = torch.ops.aten

@@ -45,19 +45,8 @@ def linear_of(router: Router) -> Callable[..., Any]:
     weights: dict[int, _Weight] = {}
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-        known = weights.get(id(weight))
-        if (
-            known is None
-            or known.itself() is not weight
-            or type(input) is not Tensor
-            or weight.data_ptr() != known.address
-            or weight.numel() != known.elements
-            or not weight.is_contiguous()
-        ):
-            known = look(input, weight)
-            if known is None:
-                return LINEAR(input, weight, bias)
-        if not input.is_contiguous():
+        known = weights.get(id(weight)) or look(input, weight)
+        if known is None:
             return LINEAR(input, weight, bias)
         key: Any = (input.shape, input.dtype)
         if bias is not None:
@@ -65,6 +54,17 @@ def linear_of(router: Router) -> Callable[..., Any]:
                 return LINEAR(input, weight, bias)
             key = (*key, bias.shape, bias.stride(), bias.dtype, bias.get_device())
         route: Any = known.routes.get(key, _NEW)
+        if route is None or type(input) is not Tensor or not input.is_contiguous():
+            return LINEAR(input, weight, bias)
+        if (
+            known.itself() is not weight
+            or weight.data_ptr() != known.address
+            or weight.numel() != known.elements
+            or not weight.is_contiguous()
+        ):
+            known, route = look(input, weight), _NEW
+            if known is None:
+                return LINEAR(input, weight, bias)
         if route is _NEW:
             route = known.routes[key] = router.route("linear", (input, weight, bias), LINEAR)
         if route is None or _is_autocast() or input.get_device() != route.device:
@@ -73,7 +73,10 @@ def linear_of(router: Router) -> Callable[..., Any]:
             input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
         ):
             return (OPS.linear if route.gain > GRADIENT else LINEAR)(input, weight, bias)
-        out = route.run_two(input, weight) if bias is None else route.run((input, weight, bias))
+        if bias is None:
+            out = route.run_two(input, weight, None, known.address)
+        else:
+            out = route.run_biased(input, weight, bias, known.address)
         return LINEAR(input, weight, bias) if out is None else out
 
     def look(input: Any, weight: Any) -> _Weight | None:

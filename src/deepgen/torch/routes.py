@@ -74,8 +74,7 @@ class Route:
 
     def run(self, args: tuple[Any, ...], out: Any = None) -> Any:
         """The result of a call, `out` where it is given; None where a tensor is not as the kernel needs it."""
-        first = args[self._places[0]]
-        stream = _stream(first.get_device()) if self._on_gpu else 0
+        stream = _stream(self.device) if self._on_gpu else 0
         fire = self._fires.get((get_ident(), stream))
         try:
             return self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
@@ -94,9 +93,9 @@ class Route:
         fire(at, stream)
         return out
 
-    def run_two(self, a: Any, b: Any, out: Any = None) -> Any:
-        """The same for two tensors of the result's format, without a loop."""
-        stream = _stream(a.get_device()) if self._on_gpu else 0
+    def run_two(self, a: Any, b: Any, out: Any = None, at_b: int = 0) -> Any:
+        """The same for two tensors of the result's format, without a loop; `at_b`: where b lies, if that is known."""
+        stream = _stream(self.device) if self._on_gpu else 0
         fire = self._fires.get((get_ident(), stream))
         try:
             if fire is None:
@@ -105,10 +104,26 @@ class Route:
                 out = a.new_empty(*self._shape)  # sizes one by one: a tuple of them takes two thirds longer
             elif not self._fits(out):
                 return None
-            at = at_a, at_b, at_c = a.data_ptr(), b.data_ptr(), out.data_ptr()
+            at = at_a, at_b, at_c = a.data_ptr(), at_b or b.data_ptr(), out.data_ptr()
         except (RuntimeError, BadInput):
             return None
         if (at_a | at_b | at_c) % self._align:
+            return None
+        fire(at, stream)
+        return out
+
+    def run_biased(self, a: Any, b: Any, bias: Any, at_b: int) -> Any:
+        """The same for a product to which a vector is added."""
+        stream = _stream(self.device) if self._on_gpu else 0
+        fire = self._fires.get((get_ident(), stream))
+        try:
+            if fire is None:
+                return self._meet((a, b, bias), stream, None)
+            out = a.new_empty(*self._shape)
+            at = at_a, _, at_bias, at_c = a.data_ptr(), at_b, bias.data_ptr(), out.data_ptr()
+        except (RuntimeError, BadInput):
+            return None
+        if (at_a | at_b | at_bias | at_c) % self._align:
             return None
         fire(at, stream)
         return out

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from deepgen.libraries import Library
 from deepgen.torch import functions, inductor
+from deepgen.torch.calls import kinds_of
 from deepgen.torch.ops import IN_USE, TORCHS
 from deepgen.torch.routes import Met, Router
 from deepgen.vocabulary import BadInput
@@ -40,7 +41,8 @@ class Use:
         if not callable(getattr(library, "choose", None)):
             raise BadInput(f"{library!r} is not a library", allowed="what deepgen.library(path) gives")
         self._router = Router(library, race=race)
-        self._functions = _functions(self._router)
+        functions = _functions(self._router)
+        self._functions = {kind: functions[kind] for kind in _kinds(library)}
         self._before: list[tuple[Any, str, Any]] = []  # what stood where our functions stand
         self._unknown = [*self._functions.values()]  # to the compiler
         self._leave: Callable[[], None] | None = None  # the compiler, once it is imported
@@ -61,8 +63,8 @@ class Use:
 
     def _put(self) -> None:
         """Our functions in the places of torch's."""
-        for kind, places in _PLACES.items():
-            for owner, name in places:
+        for kind in self._functions:
+            for owner, name in _PLACES[kind]:
                 self._before.append((owner, name, vars(owner).get(name)))
                 setattr(owner, name, self._functions[kind])
         for owner, name in (_TRACER, *(_COMPILERS if self._leave is None else ())):
@@ -134,6 +136,12 @@ def use(library: Library, *, race: bool = True) -> Use:
 def patch(library: Library, *, race: bool = True) -> Use:
     """The same from now on, until `close` of what is returned is called."""
     return Use(library, race=race).__enter__()
+
+
+def _kinds(library: Library) -> set[str]:
+    """The functions that some kernel of a library might serve. The others stay where they are, and cost nothing."""
+    listed = getattr(library, "list", None)
+    return {*_PLACES} if listed is None else {kind for entry in listed() for kind in kinds_of(entry.operator)}
 
 
 def _functions(router: Router) -> Mapping[str, Callable[..., Any]]:
