@@ -240,7 +240,7 @@ def main() -> int:
     options = parser.parse_args()
     wanted = options.only.split(",")
     chosen = [case for w in wanted for case in _cases.values() if w == case.group or case.name.startswith(w)]
-    cases = list(dict.fromkeys(chosen))
+    cases = list({case.name: case for case in chosen}.values())
     known = {row["case"]: row.get("best", []) for row in _rows(options.known)} if options.known else {}
     begin, rows = time.monotonic(), list[dict[str, Any]]()
     native = targets.resolve("cuda:native")

@@ -23,7 +23,7 @@ BESIDE = tuple(
     for room, names in {
         "faults": ("disk", "other_shapes", "stale_results", "worker_surroundings", "wrong_sums"),
         "measure": ("cuda_worker", "eight_bit_worker", "gpu_counters", "gpu_probes", "gpu_reference", "gpu_strided",
-                    "gpu_turns", "measure_faults"),
+                    "gpu_turns", "measure_faults", "riscv_board", "riscv_runner"),
     }.items()
     for name in names
 )  # fmt: skip

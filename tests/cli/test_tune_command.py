@@ -252,7 +252,8 @@ def test_json_stays_pure_on_a_terminal(project: Path) -> None:
 
 
 def test_a_family_and_a_number_of_threads_are_part_of_the_study(deepgen: Callable, project: Path) -> None:
-    words = ("tune", "gemm", "MNK=64", "--target", "cpu", "--family", "c_gemm", "--threads", "1", "--trials", "2")
+    words = ("tune", "gemm", "MNK=64", "--target", "cpu", "--family", "c_gemm", "--threads", "1", "--trials", "2",
+             "--baseline", "numpy")  # fmt: skip
     said = deepgen(*words, "--json")
     assert said.code == 0, said.err
     study = _only_study(project)

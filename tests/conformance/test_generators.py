@@ -9,7 +9,7 @@ from problems import PROBLEMS
 
 from deepgen import generators, targets
 from deepgen.generators import Generator
-from deepgen.generators.base import General, Yielding
+from deepgen.generators.base import General, Surpassed, Yielding
 from deepgen.operators import Operator, gemm
 from deepgen.space import Space
 from deepgen.targets import Target
@@ -104,13 +104,15 @@ def test_a_config_outside_the_space_is_explained(family: Generator, operator: Op
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_order_of_those_that_serve_is_by_what_they_say_alone(target: str) -> None:
-    """The list's order, but those that serve every kind of operator come later, and those that yield last."""
+    """The list's order, but those that yield come later, then those that serve every kind of operator, and last those
+    that these surpass."""
     chip = CHIPS[target]
     for operator in (*PROBLEMS, *FEW_ROWS):
         serving = [f for f in generators.families() if f.refuses(operator, chip) is None]
         yielding = [f.name for f in serving if isinstance(f, Yielding) and f.yields(operator, chip)]
         general = [f.name for f in serving if isinstance(f, General) and f.general]
-        wanted = [f.name for f in serving if f.name not in (*yielding, *general)] + general + yielding
+        last = [f.name for f in serving if isinstance(f, Surpassed) and f.surpassed(operator, chip)]
+        wanted = [f.name for f in serving if f.name not in (*yielding, *general, *last)] + yielding + general + last
         for _ in range(2 if serving else 0):
             assert [f.name for f in generators.serving(operator, chip)] == wanted
             assert generators.find(operator, chip).name == wanted[0]

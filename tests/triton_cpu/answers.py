@@ -204,3 +204,11 @@ def kept(x: Any, y: Any) -> dict[str, Any]:
 def calling(x: Any, y: Any, z: Any) -> dict[str, Any]:
     one, other = x * 2 + 3 * y, x - y
     return {"z": np.concatenate([one, other * 2 + 3 * one])}
+
+
+def squared(x: Any, y: Any) -> dict[str, Any]:
+    return {"y": np.stack([x @ x + x, x.T @ x + x * F32(0.5)])}
+
+
+def small_offsets(x: Any, y: Any) -> dict[str, Any]:
+    return {"y": x[256 + np.arange(256).astype(np.int8).astype(np.int64)]}

@@ -299,4 +299,7 @@ CASES = [
     Case(k.overwritten, (1,), {"x": whole(16).astype(F32)}, lambda x: {"x": x[::-1] * 10 + x}, {"B": 16}),
     Case(k.calling, (1,), {"x": whole(1).astype(F32), "y": whole(1).astype(F32), "z": zeros(2)}, want.calling),
     Case(k.speaking, (2,), {"x": whole(4).astype(F32), "y": zeros(4)}, lambda x, y: {"y": x + 1}, {"B": 4}),
+    Case(k.squared, (1,), {"x": draw(16, 16), "y": zeros(2, 16, 16)}, want.squared, {"B": 16}, 1e-4),
+    Case(k.small_offsets, (1,), {"x": draw(512), "y": zeros(256)}, want.small_offsets, {"B": 256}),
+    Case(k.shifted, (1,), {"x": draw(17)}, lambda x: {"x": np.append(x[:1], x[:-1] * 2)}, {"B": 16}),
 ]

@@ -520,3 +520,24 @@ def assembled(x, y, B: tl.constexpr):
     v = tl.load(x + i)
     w = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [v], dtype=tl.float32, is_pure=True, pack=1)
     tl.store(y + i, w)
+
+
+@triton.jit
+def squared(x, y, B: tl.constexpr):
+    place = tl.arange(0, B)[:, None] * B + tl.arange(0, B)[None, :]
+    v = tl.load(x + place)
+    tl.store(y + place, tl.dot(v, v, v, input_precision="ieee"))
+    w = tl.load(x + place)
+    tl.store(y + B * B + place, tl.dot(tl.trans(w), w, w * 0.5, input_precision="ieee"))
+
+
+@triton.jit
+def small_offsets(x, y, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(y + i, tl.load(x + B + i.to(tl.int8)))
+
+
+@triton.jit
+def shifted(x, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(x + 1 + i, tl.load(x + i) * 2)

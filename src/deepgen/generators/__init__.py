@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from deepgen.generators import refusals
-from deepgen.generators.base import BringsFamily, General, Generator, Yielding
+from deepgen.generators.base import BringsFamily, General, Generator, Surpassed, Yielding
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary.errors import BadInput
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _TEMPLATES = "deepgen.generators.templates"
 # Of the families that serve, the better choice is an earlier one, unless it yields. Plug-ins come after all of these,
-# but before a family that serves every kind of operator. Those that yield are last.
+# but before a family that serves every kind of operator, unless that surpasses them.
 FAMILIES: Registry[Callable[[], Generator]] = Registry(
     "deepgen.generators",
     "generator",
@@ -89,9 +89,10 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
         instead = refusals.served_instead(operator, target, known)
         raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed=instead)
 
-    def later(family: Generator) -> tuple[bool, bool]:
+    def later(family: Generator) -> tuple[bool, bool, bool]:
+        surpassed = isinstance(family, Surpassed) and family.surpassed(operator, target)
         yields = isinstance(family, Yielding) and family.yields(operator, target)
-        return yields, isinstance(family, General) and family.general
+        return surpassed, isinstance(family, General) and family.general, yields
 
     return sorted(found, key=later)
 

@@ -65,11 +65,19 @@ class Scheduled(Protocol):
 
 @runtime_checkable
 class General(Protocol):
-    """What a family has beside, if it serves every kind of operator: those made for one kind come before it, unless
-    they yield."""
+    """What a family has beside, if it serves every kind of operator: those made for one kind come before it."""
 
     @property
     def general(self) -> bool: ...
+
+
+@runtime_checkable
+class Surpassed(Protocol):
+    """What a family has beside, if some of what it serves is served faster by one for every kind of operator."""
+
+    def surpassed(self, operator: Operator, target: Target) -> bool:
+        """Whether it comes after all others. Asked only of what it serves; always the same answer."""
+        ...
 
 
 @runtime_checkable

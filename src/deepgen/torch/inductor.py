@@ -1,7 +1,7 @@
 """torch.compile: products of a compiled graph become deepgen's where a kernel is faster, without a break in the graph.
 
 Traced functions call torch's own, so that every graph is the usual one. When Inductor gets it, with the shapes known,
-single products are exchanged. Its generated code then calls them as it calls torch's: by a function with `out=`.
+single products are exchanged. Its generated code calls them as it calls torch's: by a function with `out=`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from deepgen.torch.ops import OPS, TORCHS, serving
-from deepgen.torch.routes import Router
+from deepgen.torch.ops import OPS, TORCHS
+from deepgen.torch.routes import Route, Router
 
 _ATEN = torch.ops.aten
 _EXCHANGED = {
@@ -21,6 +21,8 @@ _EXCHANGED = {
     _ATEN.bmm.default: ("bmm", OPS.bmm.default),
     _ATEN.addmm.default: ("addmm", OPS.addmm.default),
 }
+_routers: list[Router] = []  # the one in use
+_externs: dict[Route, Any] = {}
 
 
 def loaded() -> bool:
@@ -42,9 +44,12 @@ def enter(router: Router) -> Callable[[], None]:
 
     before = config.post_grad_custom_pre_pass
     config.post_grad_custom_pre_pass = _pass(router, before)
+    _register()
+    _routers.append(router)
 
     def leave() -> None:
         config.post_grad_custom_pre_pass = before
+        _routers.remove(router)
 
     return leave
 
@@ -56,8 +61,7 @@ def _pass(router: Router, before: Any) -> Any:
         def __call__(self, graph: Any) -> None:
             if before is not None:
                 before(graph)
-            if exchange(graph, router):
-                _register()
+            exchange(graph, router)
 
         def uuid(self) -> None:
             """Compiled graphs are not kept for other processes: what is faster is decided in each."""
@@ -65,50 +69,62 @@ def _pass(router: Router, before: Any) -> Any:
     return Exchange()
 
 
-def exchange(graph: Any, router: Router) -> int:
-    """How many products of a graph were exchanged."""
-    count = 0
+def exchange(graph: Any, router: Router) -> None:
+    """Ours in place of torch's products, where a kernel is faster."""
     for node in graph.nodes:
-        if node.op != "call_function" or node.target not in _EXCHANGED or node.kwargs:
-            continue
-        kind, ours = _EXCHANGED[node.target]
-        given = tuple(arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args)
-        if router.route(kind, given, TORCHS[kind]) is not None:
-            node.target = ours
-            count += 1
-    return count
+        if node.op == "call_function" and node.target in _EXCHANGED and not node.kwargs:
+            kind, ours = _EXCHANGED[node.target]
+            if _route(router, kind, node) is not None:
+                node.target = ours
+
+
+def _route(router: Router, kind: str, node: Any) -> Route | None:
+    """The kernel for a product of a graph, by its tensors as they were traced."""
+    return router.route(kind, tuple(arg.meta["val"] for arg in node.args), TORCHS[kind])
 
 
 def _register() -> None:
     """Tell Inductor, once, how deepgen's operators are called."""
     from torch._inductor import ir
-    from torch._inductor.lowering import lowerings, register_lowering
-    from torch._inductor.select_algorithm import ExternKernelChoice
+    from torch._inductor.lowering import fallback_handler, lowerings, register_lowering
     from torch._inductor.virtualized import V
 
     if OPS.mm.default in lowerings:
         return
     for kind, op in _EXCHANGED.values():
-        choice = ExternKernelChoice(_into(kind), name=f"deepgen_{kind}", op_overload=op)
 
-        def lower(*tensors: Any, choice: Any = choice) -> Any:
+        def lower(*tensors: Any, kind: str = kind, op: Any = op) -> Any:
             node = V.graph.current_node
-            steps = [arg.meta["val"].stride() for arg in node.args]
+            route = _route(_routers[-1], kind, node) if _routers else None
+            if route is None:
+                return fallback_handler(op, add_to_fallback_set=False)(*tensors)
             given = [
-                ir.ExternKernel.require_exact_strides(ir.ExternKernel.realize_input(tensor), step)
-                for tensor, step in zip(tensors, steps, strict=True)
+                ir.ExternKernel.require_exact_strides(ir.ExternKernel.realize_input(tensor), arg.meta["val"].stride())
+                for tensor, arg in zip(tensors, node.args, strict=True)
             ]
             made = node.meta["val"]
             layout = ir.FixedLayout(made.device, made.dtype, [*made.shape], [*made.stride()])
-            found = choice.bind(given, layout).output_node()
+            found = _extern(kind, route).bind(given, layout).output_node()
             return found[0] if isinstance(found, tuple) else found
 
         register_lowering(op, type_promotion_kind=None)(lower)
 
 
-def _into(kind: str) -> Any:
-    def run(*args: Any, out: Any) -> Any:
-        return serving(kind)(*args, out=out)
+def _extern(kind: str, route: Route) -> Any:
+    """A function of Inductor's for one route: its code calls that without looking anything up."""
+    from torch._inductor.select_algorithm import ExternKernelChoice
 
-    run.__name__ = f"deepgen_{kind}"
-    return run
+    if route not in _externs:
+        torchs = TORCHS[kind]
+
+        def run(*args: Any, out: Any) -> None:
+            if route.run(args, out) is None:
+                torchs(*args, out=out)
+
+        def run_two(a: Any, b: Any, *, out: Any) -> None:
+            if route.run_two(a, b, out) is None:
+                torchs(a, b, out=out)
+
+        made = run if kind == "addmm" else run_two
+        _externs[route] = ExternKernelChoice(made, name=f"deepgen_{kind}_{len(_externs)}")
+    return _externs[route]

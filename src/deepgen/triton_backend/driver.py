@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from triton.backends.compiler import GPUTarget
-from triton.backends.driver import DriverBase, decompose_descriptor
+from triton.backends.driver import DriverBase
 
 from deepgen.triton_backend.compiler import BACKEND
 
@@ -46,7 +46,7 @@ class CpuDriver(DriverBase):  # type: ignore[misc]
         """Where there is no GPU. A GPU's driver comes first, unless this one is asked for by `deepgen.triton_cpu`."""
         from triton.backends import backends
 
-        if os.environ.get("TRITON_DEFAULT_BACKEND") in (BACKEND, "deepgen"):
+        if os.environ.get("TRITON_DEFAULT_BACKEND") == BACKEND:
             return True
         return not any(b.driver.is_active() for b in backends.values() if b.driver is not CpuDriver)
 
@@ -145,6 +145,8 @@ def _passed(types: Iterable[Any], arguments: Iterable[Any]) -> Iterable[Any]:
 
 
 def _descriptor(argument: Any) -> Iterable[Any]:
+    from triton.backends.driver import decompose_descriptor
+
     base, *numbers = decompose_descriptor(argument)
     rank = len(argument.shape)
     kinds = [ctypes.c_int64] * (2 * rank) + [ctypes.c_bool] * 2 + [ctypes.c_int32] * rank + [ctypes.c_int64] * rank

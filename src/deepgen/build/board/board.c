@@ -7,7 +7,7 @@
 //     time LEAST MOST NANOSECONDS SETS COLD                timed calls on sets in turn, until they took so long; before
 //                                                          each, COLD bytes of other memory are written
 //     vectors BITS                                         the kernel needs vector registers of that length
-//     limit SECONDS                                        after which the program ends itself
+//     limit SECONDS                                        of one call, after which the program ends itself
 // Every tensor and workspace lies between pages that nobody may touch, with its end at the upper ones; what the
 // alignment leaves free holds a pattern that is looked at after each run. Tensors that are only read are write-protected.
 // Results are written to result-RUN-NAME the first time that a set gives them: equal ones are known by their digest.
@@ -41,6 +41,7 @@ static buffer buffers[2 * MOST];
 static int count, answers = -1;
 static const char *folder;
 static board_number numbers[4 * MOST];
+static unsigned limit;
 static uint64_t known[SETS];
 static int met[SETS];
 
@@ -236,6 +237,7 @@ static void chill(size_t bytes) {
 static int64_t call(void **tensors, void **workspaces, int run, int set, int counted, int timed, size_t cold) {
     static int last = -1;
     ready(set, run, set != last);
+    alarm(limit);
     if (set != last) board_prepare(tensors, workspaces, numbers);
     last = set;
     if (cold) chill(cold);
@@ -247,6 +249,7 @@ static int64_t call(void **tensors, void **workspaces, int run, int set, int cou
     if (counted) MARK_END;
     tick = ticks() - tick;
     int64_t taken = nanoseconds() - from;
+    alarm(0);
     damage();
     if (rounding() != mode) {
         answer("{\"changed\": \"the rounding mode\"}");
@@ -319,7 +322,7 @@ int main(int argc, char **argv) {
                 return 0;
             }
         } else if (!strcmp(word, "limit") && fscanf(request, "%d", &set) == 1) {
-            alarm((unsigned)set);
+            limit = (unsigned)set;
         } else {
             errno = EINVAL;
             fail("cannot read", word);

@@ -5,6 +5,9 @@ The kernel's assembly is kept beside the program.
 
 from __future__ import annotations
 
+import contextlib
+import secrets
+import shutil
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -16,6 +19,7 @@ from deepgen.build.group import Group
 from deepgen.build.toolchains import names
 from deepgen.build.toolchains.judge import failed, run_judged
 from deepgen.build.toolchains.sources import write_sources
+from deepgen.folders import default_cache_folder
 from deepgen.targets import Riscv, Target
 from deepgen.vocabulary import BadInput, DeepgenError, Json, Kernel, digest
 
@@ -23,8 +27,10 @@ ASSEMBLY = "kernel.s"  # beside the program
 SUFFIX = ".riscv"
 _BINARY = f"kernel{SUFFIX}"
 _OBJECT = "kernel.o"
-_RUNNER = ("board.c", "board.h")
-_CALLS = "board_calls.c"
+_OURS = "deepgen-runner"  # a folder of its own: a user's kernel may have files of any names
+_RUNNER = (f"{_OURS}/board.c", f"{_OURS}/board.h")
+_RUNNER_OBJECT = f"{_OURS}/board.o"
+_CALLS = f"{_OURS}/calls.c"
 
 
 @dataclass(frozen=True)
@@ -48,13 +54,13 @@ class RiscvCompiler:
         if strange := names.expressions(kernel):
             raise failed(self.name, f'cannot call {strange[0]} from C: name it in extern "C"', "")
         write_sources(kernel, folder)
-        for name, text in {**_runner(), _CALLS: calls.source(kernel)}.items():
-            (folder / name).write_text(text)
+        _write_runner(kernel, folder)
         env = {key: value.replace("{folder}", str(folder)) for key, value in self.env}
         log, seconds = "", 0.0
         for argv in self._commands(kernel, target):
             finished = run_judged(self.name, argv, folder, limits, group, env)
             log, seconds = log + finished.log, seconds + finished.cpu_seconds
+        self._keep_runner(folder, target)
         try:
             facts: dict[str, Json] = {
                 "code_bytes": elf.code_bytes((folder / _OBJECT).read_bytes()),
@@ -80,25 +86,32 @@ class RiscvCompiler:
             raise BadInput(f"{self.path} builds no kernels for {target.name}", allowed="riscv targets")
         machine = _machine(self.name, target)
         compiled = ("-O3", *machine, "-S", "-o", ASSEMBLY, kernel.sources[0].name, *_compiled(kernel))
-        linked = (
-            "-O1",
-            "-s",
-            *machine,
-            "-static",
-            *self.link,
-            "-o",
-            _BINARY,
-            _RUNNER[0],
-            _CALLS,
-            _OBJECT,
-            "-pthread",
-            "-lm",
-        )
+        kept = self._kept_runner(target)
+        runner = (*self.command, "-O1", *machine, "-c", "-o", _RUNNER_OBJECT, _RUNNER[0])
+        parts = (str(kept) if kept.is_file() else _RUNNER_OBJECT, _CALLS, _OBJECT)
+        linked = ("-O1", "-s", *machine, "-static", *self.link, "-o", _BINARY, *parts, "-pthread", "-lm")
         return (
             (*self.command, *compiled),
             (*self.command, *machine, "-c", "-o", _OBJECT, ASSEMBLY),
+            *(() if kept.is_file() else (runner,)),
             (*self.command, *linked),
         )
+
+    def _kept_runner(self, target: Riscv) -> Path:
+        """Where the runner is kept once it is compiled: that takes as long as many a kernel."""
+        name = digest([self.id, *_machine(self.name, target)], 16)
+        return default_cache_folder() / "riscv-runner" / f"{name}.o"
+
+    def _keep_runner(self, folder: Path, target: Target) -> None:
+        made = folder / _RUNNER_OBJECT
+        if not made.is_file() or not isinstance(target, Riscv):
+            return
+        kept = self._kept_runner(target)
+        with contextlib.suppress(OSError):  # where it cannot be kept, each build compiles it
+            kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh = kept.with_suffix(f".{secrets.token_hex(4)}")
+            shutil.copyfile(made, fresh)
+            fresh.replace(kept)  # whole or not at all, whoever else writes it
 
 
 def assembly_beside(program: Path) -> str:
@@ -139,4 +152,10 @@ def _compiled(kernel: Kernel) -> tuple[str, ...]:
 
 def _runner() -> dict[str, str]:
     folder = resources.files("deepgen.build.board")
-    return {name: (folder / name).read_text() for name in _RUNNER}
+    return {name: (folder / Path(name).name).read_text() for name in _RUNNER}
+
+
+def _write_runner(kernel: Kernel, folder: Path) -> None:
+    (folder / _OURS).mkdir()
+    for name, text in {**_runner(), _CALLS: calls.source(kernel)}.items():
+        (folder / name).write_text(text)

@@ -84,6 +84,7 @@ def main() -> int:
     place, source, backend, arch, warp = sys.argv[1:]
     for name in [name for name in os.environ if name.startswith("TRITON_")]:
         del os.environ[name]  # it would change the code, and no id would say so
+    os.environ["TRITON_BACKENDS_IN_TREE"] = "1"  # those of other packages may need what is not to be found here
     os.environ["TRITON_CACHE_DIR"] = str(Path("cache").absolute())
     os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
     os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # the default of 3.9 and of older releases; said, it prints no warning

@@ -12,7 +12,7 @@ from deepgen.generators.triton_c.ir import Op, Value
 from deepgen.generators.triton_c.shapes import reshaped_dimension
 from deepgen.generators.triton_c.uses import Uses
 
-_SAME = frozenset({"arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast"})
+_SAME = frozenset({"arith.extsi", "arith.index_cast"})  # narrower integers may wrap around where wider ones do not
 _LT, _LE, _GT, _GE, _EQ = 2, 3, 4, 5, 0
 _MIRRORED = {_LT: _GT, _LE: _GE, _GT: _LT, _GE: _LE, _EQ: _EQ}
 

@@ -195,6 +195,8 @@ def dot(writer: Writer, op: Op) -> None:
         raise BadInput(what, where=op.location, allowed="f16, bf16, f8 and f32 into f32, f64 into f64, i8 into i32")
     left, right = writer.ensure(a), writer.ensure(b)
     replaced = writer.replaceable(c, op.result, op) if op.result.type.element == wide else None
+    if replaced and writer.buffers[replaced] in (left, right):  # it is read while the result is written
+        replaced = None
     into = writer.buffers[replaced] if replaced else writer.allocate(wide, op.result.type.shape)
     if replaced is not c:
         writer.fill(into, c)

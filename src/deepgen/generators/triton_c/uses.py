@@ -107,7 +107,7 @@ class Uses:
         written = root.name == "tt.store" and root.operands[1] is value
         # What is reduced is read row by row: a mask would have to be asked for each element.
         reduced = root.name == "tt.reduce" and len(root.operands) == 1 and len(op.operands) == 1
-        if not (stored or reduced or (written and _implied(op, root))):
+        if not (stored or reduced or (written and _implied(op, root) and _apart(op.operands[0], root.operands[0]))):
             return False
         block = op.block
         assert block is not None
@@ -122,6 +122,25 @@ def _implied(load: Op, store: Op) -> bool:
     if len(load.operands) == 1:
         return True
     return len(store.operands) > 2 and conjuncts(load.operands[1]) <= conjuncts(store.operands[2])
+
+
+def _apart(one: Value, other: Value) -> bool:
+    """Whether no element is written before another that lies there is read: they are of different arguments, or the
+    same elements."""
+    bases = [_base(value) for value in (one, other)]
+    return one is other or (bases[0] is not bases[1] and all(map(_is_argument, bases)))
+
+
+def _base(pointer: Value) -> Value:
+    while pointer.op is not None and (pointer.op.name in ("tt.addptr", "tt.splat") or pointer.op.name in VIEWS):
+        pointer = pointer.op.operands[0]
+    return pointer
+
+
+def _is_argument(value: Value) -> bool:
+    """Whether it is a parameter of the kernel."""
+    region = value.block.region if value.op is None and value.block is not None else None
+    return region is not None and region.op is not None and region.op.name == "tt.func"
 
 
 def _wraps(value: Value) -> bool:

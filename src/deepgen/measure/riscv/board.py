@@ -15,13 +15,13 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from deepgen.build import programs
 from deepgen.measure.riscv.place import REQUEST, Ran
 from deepgen.targets import Riscv
 from deepgen.vocabulary import BadInput, DeepgenError, Json, Missing
-from deepgen.vocabulary.foreign import read_bytes
 
 LOCAL = "local"  # in place of a host: this machine
 _HERE = ("sh", "-c")
@@ -98,10 +98,12 @@ class Board:
             raise DeepgenError(f"{self._host}: what is sent there does not stay there")
         self._there.add(inputs.name)
         _unpack(came, folder, self._host)
-        code = int(read_bytes(folder / _CODE).decode() or "1")
-        log = read_bytes(folder / _LOG).decode(errors="replace")
+        ran = Ran(0, True, time.monotonic() - started, "", folder)
+        said = ran.read(_CODE).strip()
+        code = int(said) if said.isdecimal() else 1
         # A shell adds 128 to the number of a signal.
-        return Ran(128 - code if code > 128 else code, code != _TIMEOUT, time.monotonic() - started, log, folder)
+        signalled = 128 - code if code > 128 else code
+        return replace(ran, code=signalled, in_time=code != _TIMEOUT, log=ran.read(_LOG))
 
     def close(self) -> None:
         if self._waiting is not None:
@@ -196,7 +198,8 @@ def _unpack(came: bytes, folder: Path, host: str) -> None:
         with tarfile.open(fileobj=io.BytesIO(came)) as archive:
             for entry in archive:
                 content = archive.extractfile(entry) if entry.isreg() else None
-                if content is not None:
-                    (folder / Path(entry.name).name).write_bytes(content.read())
+                name = Path(entry.name).name
+                if content is not None and name not in ("", ".."):
+                    (folder / name).write_bytes(content.read())
     except (tarfile.TarError, EOFError) as error:
         raise DeepgenError(f"{host}: what came back cannot be read ({error})") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from deepgen.build.board import calls
@@ -53,10 +54,11 @@ class Wanted:
 
 
 def text(kernel: Kernel, operator: Operator, wanted: Wanted, *, sets: int, vlen: int, seconds: float) -> str:
-    """The request. `sets`: of inputs that there are; `vlen`: bits of the vector registers that the kernel needs."""
+    """The request. `sets`: of inputs that there are; `vlen`: bits of the vector registers that the kernel needs;
+    `seconds`: that one call may take."""
     scalars = operator.scalars()
     plans.check_shape(kernel, scalars)
-    lines = [f"vectors {vlen}", f"limit {max(1, round(seconds))}"]
+    lines = [f"vectors {vlen}", f"limit {ceil(seconds)}"]
     for tensor in operator.tensors():
         align = tensor.dtype.bytes if wanted.tight else 64
         poison = _IN_TURN if tensor.dtype.integer else _NAN_BYTE

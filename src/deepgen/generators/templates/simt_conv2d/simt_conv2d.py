@@ -41,8 +41,8 @@ class SimtConv2d:
             return f"it has 32-bit indices: at most {_MOST} output pixels, and products for one output"
         return None
 
-    def yields(self, operator: Operator, target: Target) -> bool:
-        """To kernels made by rules, where these use matrix units."""
+    def surpassed(self, operator: Operator, target: Target) -> bool:
+        """By kernels made by rules, where these use matrix units."""
         conv, _ = _served(operator, target)
         matrices = isinstance(target, Cuda) and target.sm >= 80 and conv.dtype in ("f16", "bf16", "i8")
         return matrices and conv.ci * dtype(conv.dtype).bytes % _MATRIX_BYTES == 0

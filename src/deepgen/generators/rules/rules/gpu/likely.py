@@ -12,8 +12,8 @@ from deepgen.generators.rules.rules.sketch import Sketch, space_of
 from deepgen.space import Space, Value
 from deepgen.targets.gpu import Gpu
 
-_LOOKED_AT = 300  # configs that are drawn
-_KEPT = 12  # from which to go on, one knob at a time
+_LOOKED_AT = 150  # configs that are drawn
+_KEPT = 6  # from which to go on, one knob at a time
 _TURNS = 6
 
 

@@ -7,6 +7,7 @@ from itertools import islice, product
 from typing import TypeAlias
 
 from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads, turned
+from deepgen.generators.rules.rules.gpu.contraction import along_of, by_four_warps, contraction, order, packed_name
 from deepgen.generators.rules.rules.gpu.groups import Group, cast_when_read, changed, groups, inlined, scans_rows
 from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
 from deepgen.generators.rules.rules.padding import with_padding
@@ -28,7 +29,7 @@ def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
     # Operands that are kept: those of matrix units; those with a border of zeros, in shared memory; none.
     for kept, matrices in ((_operands(base, gpu), True), (_shared(base, lifted), False), (frozenset[str](), False)):
         first, plain = inlined(base, kept)
-        if matrices and not any(tensor.contraction(stage, gpu) for stage in plain.stages):
+        if matrices and not any(contraction(stage, gpu) for stage in plain.stages):
             continue
         parts = [group for group in groups(plain) if group.last.name not in kept]
         choices = product(*(_ways(plain, group, gpu, matrices, kept) for group in parts))
@@ -54,7 +55,7 @@ def _possible(sketch: Sketch) -> bool:
 def _operands(expression: Expression, gpu: Gpu) -> frozenset[str]:
     """The stages that products of matrices read."""
     _, plain = inlined(expression, frozenset(stage.name for stage in expression.stages))
-    found = [c for stage in plain.stages if (c := tensor.contraction(stage, gpu))]
+    found = [c for stage in plain.stages if (c := contraction(stage, gpu))]
     names = {read.tensor for c in found for read in (c.left, c.right)}
     return frozenset(names & {stage.name for stage in expression.stages})
 
@@ -81,9 +82,9 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool, kept: 
     sums = group.sums[0] if group.sums and not group.rows else None
     if sums is None and group.last.reduce is not None and not group.last.scan:
         sums = group.last
-    if matrices and sums is not None and (c := tensor.contraction(sums, gpu)):
+    if matrices and sums is not None and (c := contraction(sums, gpu)):
         taps = (True, False) if any(tap.extent > 1 for tap in c.taps) else (True,)
-        wide = (False, True) if tensor.by_four_warps(c, gpu) else (False,)
+        wide = (False, True) if by_four_warps(c, gpu) else (False,)
         return [_by_matrices(expression, group, sums, gpu, all_taps, four) for four in wide for all_taps in taps]
     if sums is not None and kept & {read.tensor for read in reads(sums.value)}:
         return [_by_threads(group, sums, shared=True, kept=kept)]
@@ -106,22 +107,22 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool, kept: 
 
 def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, all_taps: bool, four: bool) -> Way:
     written, name = _written(group, sums, "warp")
-    c = tensor.contraction(sums, gpu)
+    c = contraction(sums, gpu)
     assert c is not None
 
     def arrange(plan: Plan, whole: Expression) -> None:
-        made = tensor.contraction(_with_operands(whole.stage(name), sums), gpu)
-        made = tensor.by_four_warps(made, gpu) if made and four else made
+        made = contraction(_with_operands(whole.stage(name), sums), gpu)
+        made = by_four_warps(made, gpu) if made and four else made
         assert made is not None
         tensor.by_matrices(plan, Group(whole.stage(group.last.name)), made, all_taps=all_taps)
         stages = {stage.name for stage in plan.expression.stages}
         for read in (made.left, made.right):
-            if tensor.order(read, made) is None:
+            if order(read, made) is None:
                 continue
-            packed = whole.stage(tensor.packed_name(read.tensor, stages))
+            packed = whole.stage(packed_name(read.tensor, stages))
             copy = turned.tile_name(packed.name)
             if copy in {stage.name for stage in whole.stages}:
-                turned.by_tiles(plan, packed, tensor.along_of(read, made), whole.stage(copy))
+                turned.by_tiles(plan, packed, along_of(read, made), whole.stage(copy))
             else:
                 threads.by_threads(plan, Group(packed), shared=False)
                 plan.names[-1] = "packed"

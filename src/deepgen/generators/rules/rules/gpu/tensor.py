@@ -7,20 +7,19 @@ of an image serves all taps of a filter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
-from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, MatrixProduct
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.gpu import turned
+from deepgen.generators.rules.rules.gpu.contraction import Contraction, along_columns, along_of, order, packed_name
 from deepgen.generators.rules.rules.gpu.counts import Counts
 from deepgen.generators.rules.rules.gpu.groups import Group
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
 from deepgen.generators.rules.rules.numbers import Extent, covered, text
 from deepgen.generators.rules.schedule import steps as s
-from deepgen.operators.expr.nodes import Axis, Binary, Cast, Expression, Read, Stage
+from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage
 from deepgen.space import divides
-from deepgen.targets.cuda import Cuda
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
 
@@ -33,86 +32,6 @@ _WIDE_TILES = (8, 16, 32)  # along the columns of four warps: whole lines of swi
 _WIDE_CHUNKS = (2, 4)
 _LINE = 64  # elements of two bytes
 _RESERVED = 48  # registers for addresses and the like
-
-
-@dataclass(frozen=True)
-class Contraction:
-    """A sum of products, its axes by what they choose: rows, columns, both, or what is summed over."""
-
-    stage: Stage
-    intrinsic: MatrixProduct
-    left: Read
-    right: Read
-    rows: tuple[Axis, ...]
-    columns: tuple[Axis, ...]
-    both: tuple[Axis, ...]
-    along: Axis  # whose steps the products take
-    taps: tuple[Axis, ...]
-
-
-def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
-    value = stage.value
-    if stage.reduce != "sum" or stage.scan or not isinstance(value, Binary) or value.op != "mul":
-        return None
-    found = [side.value if isinstance(side, Cast) else side for side in (value.left, value.right)]
-    one, other = found
-    if not isinstance(one, Read) or not isinstance(other, Read) or one.tensor == other.tensor:
-        return None
-    one, other = _settled(one, stage), _settled(other, stage)
-    fitting = [
-        p for p in PRODUCTS.values()
-        if isinstance(gpu, Cuda) and p.on(gpu.arch, gpu.sm) and one.dtype == other.dtype == p.operand
-        and stage.dtype == p.sum and p.warps == 1
-    ]  # fmt: skip
-    if not fitting:
-        return None
-    own = [tuple(a for a in stage.axes if facts.depends(r, a.name) and not facts.depends(q, a.name))
-           for r, q in ((one, other), (other, one))]  # fmt: skip
-    both = tuple(a for a in stage.axes if facts.depends(one, a.name) and facts.depends(other, a.name))
-    if not own[0] or not own[1] or len(own[0]) + len(own[1]) + len(both) < len(stage.axes):
-        return None
-    # What neighbours of the result differ in are columns: a lane has two of these.
-    if stage.axes[-1] in own[0]:
-        one, other, own = other, one, own[::-1]
-    inner = [a for a in stage.reduced if facts.depends(one, a.name) and facts.depends(other, a.name)]
-    along = max(inner, key=lambda a: a.extent, default=None)
-    several = [a for a in stage.reduced if a.extent > 1]
-    if along is None or len(inner) < len(several) or along.extent % fitting[0].k:
-        return None
-    taps = tuple(a for a in stage.reduced if a != along)
-    for read in (one, other):
-        # What is summed over is a dimension of its own, so that it can be the innermost one.
-        if sum(along.name in i.iterators for i in read.indices) != 1 or along.name not in map(
-            facts.plain, read.indices
-        ):
-            return None
-    return Contraction(stage, fitting[0], one, other, own[0], own[1], both, along, taps)
-
-
-def by_four_warps(c: Contraction, gpu: Gpu) -> Contraction | None:
-    """The same with products of four warps, where the chip has them; columns are one axis, as their lines need it."""
-    fitting = [
-        p for p in PRODUCTS.values()
-        if isinstance(gpu, Cuda) and p.on(gpu.arch, gpu.sm) and p.warps > 1 and p.operand == c.intrinsic.operand
-    ]  # fmt: skip
-    if len(c.columns) > 1:
-        # Places of an image have no line to lie along: they are rows then, and channels columns.
-        c = replace(c, left=c.right, right=c.left, rows=c.columns, columns=c.rows)
-    if not fitting or len(c.columns) > 1 or c.columns[0].name not in map(facts.plain, c.right.indices):
-        return None
-    return replace(c, intrinsic=fitting[0])
-
-
-def _along_columns(c: Contraction) -> bool:
-    """Whether columns are neighbours in the second operand, not what is summed over."""
-    last = max(n for n, i in enumerate(c.right.indices) if i.iterators)
-    return order(c.right, c) is None and along_of(c.right, c) != last
-
-
-def _settled(read: Read, stage: Stage) -> Read:
-    """A read without the taps of a filter of 1 x 1: they do not move it."""
-    single = {axis.name: 0 for axis in stage.reduced if axis.extent == 1}
-    return replace(read, indices=tuple(i.substitute(single) for i in read.indices))
 
 
 def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> None:
@@ -142,7 +61,7 @@ def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> 
     if wide:
         team = product_of(*(warps[a.name] for a in c.rows))
         plan.require(divides(4, team) if not isinstance(team, int) else team % 4 == 0, "four warps along rows")
-    chunks = _CHUNKS if not wide else _WIDE_CHUNKS if _along_columns(c) else (_LINE // mma.k,)
+    chunks = _CHUNKS if not wide else _WIDE_CHUNKS if along_columns(c) else (_LINE // mma.k,)
     chunk = plan.knob("chunk", [n for n in chunks if c.along.extent % (n * mma.k) == 0], 2)
     depth = plan.knob("depth", _DEPTHS[1:] if wide else _DEPTHS, 3)
     warp = {name: product_of(tiles[name], inner[name]) for name in inner}
@@ -298,7 +217,7 @@ def _copied(
     plan.bind(name, "thread.x", by_x)
     plan.bind(name, "vector", run)
     lines = c.intrinsic.warps > 1 and read == c.right
-    if lines and _along_columns(c):
+    if lines and along_columns(c):
         along = along_of(read, c)
         column = next(n for n, i in enumerate(read.indices) if facts.plain(i) == c.columns[0].name)
         rest = [str(n) for n in range(len(shape)) if n not in (along, column)]
@@ -369,27 +288,6 @@ def _registers(rows: Extent, columns: Extent) -> Extent:
     return total_of(product_of(rows, columns, 4), product_of(rows, 4), product_of(columns, 2), _RESERVED)
 
 
-def order(read: Read, c: Contraction) -> tuple[int, ...] | None:
-    """The dimensions of an operand in an order in which matrices can be loaded from it; None where they have one.
-
-    Along what is summed over elements are neighbours, or, if they have two bytes, along an axis of rows or columns.
-    """
-    places = list(range(len(read.indices)))
-    along = along_of(read, c)
-    last = max(n for n in places if read.indices[n].iterators)
-    chosen = {a.name for a in (*c.rows, *c.columns)}
-    if along == last or (facts.plain(read.indices[last]) in chosen and dtype(read.dtype).bytes == 2):
-        return None
-    own = [n for n in places if read.indices[n].iterators & chosen]
-    inner = [*(own if len(own) == 1 else []), along]  # of a filter, what each tap has lies together
-    return (*(n for n in places if n not in inner), *inner)
-
-
-def along_of(read: Read, c: Contraction) -> int:
-    """The dimension of an operand that is summed over."""
-    return next(n for n, i in enumerate(read.indices) if c.along.name in i.iterators)
-
-
 def copies(expression: Expression, c: Contraction, reader: str) -> tuple[s.Step, ...]:
     """Steps that make stages: operands in shared memory, and before that in another order where it is needed."""
     names = {stage.name for stage in expression.stages}
@@ -404,11 +302,3 @@ def copies(expression: Expression, c: Contraction, reader: str) -> tuple[s.Step,
         if order(read, c) is not None or source not in names:
             found.append(s.CacheRead(source, f"{read.tensor}.shared", "shared", (reader,)))
     return tuple(found)
-
-
-def packed_name(tensor: str, stages: set[str]) -> str:
-    """The stage that has an operand in another order."""
-    return tensor if tensor in stages else f"{tensor}.packed"
-
-
-__all__ = ["Contraction", "along_of", "by_four_warps", "by_matrices", "contraction", "copies", "order", "packed_name"]

@@ -1,0 +1,118 @@
+"""Sums of products that matrix units can do: which axes are rows and which columns, and how operands must lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, MatrixProduct
+from deepgen.generators.rules.rules import facts
+from deepgen.operators.expr.nodes import Axis, Binary, Cast, Read, Stage
+from deepgen.targets.cuda import Cuda
+from deepgen.targets.gpu import Gpu
+from deepgen.vocabulary.dtypes import dtype
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum of products, its axes by what they choose: rows, columns, both, or what is summed over."""
+
+    stage: Stage
+    intrinsic: MatrixProduct
+    left: Read
+    right: Read
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    both: tuple[Axis, ...]
+    along: Axis  # whose steps the products take
+    taps: tuple[Axis, ...]
+
+
+def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
+    value = stage.value
+    if stage.reduce != "sum" or stage.scan or not isinstance(value, Binary) or value.op != "mul":
+        return None
+    found = [side.value if isinstance(side, Cast) else side for side in (value.left, value.right)]
+    one, other = found
+    if not isinstance(one, Read) or not isinstance(other, Read) or one.tensor == other.tensor:
+        return None
+    one, other = _settled(one, stage), _settled(other, stage)
+    fitting = [
+        p for p in PRODUCTS.values()
+        if isinstance(gpu, Cuda) and p.on(gpu.arch, gpu.sm) and one.dtype == other.dtype == p.operand
+        and stage.dtype == p.sum and p.warps == 1
+    ]  # fmt: skip
+    if not fitting:
+        return None
+    own = [tuple(a for a in stage.axes if facts.depends(r, a.name) and not facts.depends(q, a.name))
+           for r, q in ((one, other), (other, one))]  # fmt: skip
+    both = tuple(a for a in stage.axes if facts.depends(one, a.name) and facts.depends(other, a.name))
+    if not own[0] or not own[1] or len(own[0]) + len(own[1]) + len(both) < len(stage.axes):
+        return None
+    # What neighbours of the result differ in are columns: a lane has two of these.
+    if stage.axes[-1] in own[0]:
+        one, other, own = other, one, own[::-1]
+    inner = [a for a in stage.reduced if facts.depends(one, a.name) and facts.depends(other, a.name)]
+    along = max(inner, key=lambda a: a.extent, default=None)
+    several = [a for a in stage.reduced if a.extent > 1]
+    if along is None or len(inner) < len(several) or along.extent % fitting[0].k:
+        return None
+    taps = tuple(a for a in stage.reduced if a != along)
+    for read in (one, other):
+        # What is summed over is a dimension of its own, so that it can be the innermost one.
+        if sum(along.name in i.iterators for i in read.indices) != 1 or along.name not in map(
+            facts.plain, read.indices
+        ):
+            return None
+    return Contraction(stage, fitting[0], one, other, own[0], own[1], both, along, taps)
+
+
+def by_four_warps(c: Contraction, gpu: Gpu) -> Contraction | None:
+    """The same with products of four warps, where the chip has them; columns are one axis, as their lines need it."""
+    fitting = [
+        p for p in PRODUCTS.values()
+        if isinstance(gpu, Cuda) and p.on(gpu.arch, gpu.sm) and p.warps > 1 and p.operand == c.intrinsic.operand
+    ]  # fmt: skip
+    if len(c.columns) > 1:
+        # Places of an image have no line to lie along: they are rows then, and channels columns.
+        c = replace(c, left=c.right, right=c.left, rows=c.columns, columns=c.rows)
+    if not fitting or len(c.columns) > 1 or c.columns[0].name not in map(facts.plain, c.right.indices):
+        return None
+    return replace(c, intrinsic=fitting[0])
+
+
+def along_columns(c: Contraction) -> bool:
+    """Whether columns are neighbours in the second operand, not what is summed over."""
+    last = max(n for n, i in enumerate(c.right.indices) if i.iterators)
+    return order(c.right, c) is None and along_of(c.right, c) != last
+
+
+def _settled(read: Read, stage: Stage) -> Read:
+    """A read without the taps of a filter of 1 x 1: they do not move it."""
+    single = {axis.name: 0 for axis in stage.reduced if axis.extent == 1}
+    return replace(read, indices=tuple(i.substitute(single) for i in read.indices))
+
+
+def order(read: Read, c: Contraction) -> tuple[int, ...] | None:
+    """The dimensions of an operand in an order in which matrices can be loaded from it; None where they have one.
+
+    Along what is summed over elements are neighbours, or, if they have two bytes, along an axis of rows or columns.
+    """
+    places = list(range(len(read.indices)))
+    along = along_of(read, c)
+    last = max(n for n in places if read.indices[n].iterators)
+    chosen = {a.name for a in (*c.rows, *c.columns)}
+    if along == last or (facts.plain(read.indices[last]) in chosen and dtype(read.dtype).bytes == 2):
+        return None
+    own = [n for n in places if read.indices[n].iterators & chosen]
+    inner = [*(own if len(own) == 1 else []), along]  # of a filter, what each tap has lies together
+    return (*(n for n in places if n not in inner), *inner)
+
+
+def along_of(read: Read, c: Contraction) -> int:
+    """The dimension of an operand that is summed over."""
+    return next(n for n, i in enumerate(read.indices) if c.along.name in i.iterators)
+
+
+def packed_name(tensor: str, stages: set[str]) -> str:
+    """The stage that has an operand in another order."""
+    return tensor if tensor in stages else f"{tensor}.packed"
