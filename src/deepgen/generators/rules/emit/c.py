@@ -259,8 +259,9 @@ class _Emitter:
         value = store.value
         if store.reduce:
             value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
-        text = scope.value(value).text
-        stored = text if buffer.lanes else narrowed(buffer.dtype, text)
+        copied = scope.copied(value, buffer)
+        text = copied or scope.value(value).text
+        stored = text if buffer.lanes or copied else narrowed(buffer.dtype, text)
         return [f"{scope.element(buffer, offset)} = {stored};"]
 
     def vector_store(self, store: Store, scope: Scope) -> list[str]:
@@ -275,6 +276,9 @@ class _Emitter:
         value = store.value
         if store.reduce:
             value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
+        copied = scope.copied(value, buffer) if along == 1 else None
+        if copied is not None:
+            return [f"put_{scope.vector_at(buffer, offset)}, {copied});"]
         made = scope.whole(value)
         if along == 1:
             stored = made.text if buffer.lanes else narrowed(buffer.dtype, made.text, made.lanes)

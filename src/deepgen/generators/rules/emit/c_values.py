@@ -107,6 +107,22 @@ class Scope:
         if lanes > 1:
             self.used.add((kind, lanes))
 
+    def copied(self, value: Value, of: Buffer) -> str | None:
+        """A value as it is stored, where a 16-bit float is only copied: None where it is computed."""
+        if of.dtype not in STORED or of.lanes or value.dtype != of.dtype:
+            return None
+        if isinstance(value, Const) and value.value == 0:
+            return "0" if self.vector is None else f"(u16x{self.vector.extent}){{0}}"
+        if isinstance(value, Select) and not (self.vector and self.value(value.condition).lanes > 1):
+            then, otherwise = self.copied(value.then, of), self.copied(value.otherwise, of)
+            return f"({self.value(value.condition).text} ? {then} : {otherwise})" if then and otherwise else None
+        if not isinstance(value, Read) or self.buffers[value.tensor].lanes:
+            return None
+        buffer, (offset,) = self.buffers[value.tensor], value.indices
+        if self.vector is None:
+            return self.element(buffer, offset)
+        return f"(u16x{self.vector.extent})at_{self.vector_at(buffer, offset)})" if self.along(offset) == 1 else None
+
     # Values
 
     def value(self, value: Value) -> Text:
@@ -202,6 +218,8 @@ class Scope:
             raise BadInput("a condition cannot be a number", allowed="choose between two numbers instead")
         if made.lanes == 1:
             return Text(f"(({kind}){made.text})", kind)
+        if dtype(made.type).bytes == 1 and dtype(kind).bytes == 4 and kind in TYPES:
+            made = self._cast(made, "i16")  # in two steps: gcc makes numbers four times as large one by one
         self.need(kind, made.lanes)
         return Text(f"__builtin_convertvector({made.text}, {kind}x{made.lanes})", kind, made.lanes)
 
