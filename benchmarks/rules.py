@@ -52,6 +52,7 @@ DTYPE, MOST_ERROR = "f16", 2e-3  # of the norm
 AHEAD = 3  # cases whose kernels are built before they are measured
 BEST = 4  # configs that a search goes on from
 Call = Callable[[], Any]
+Emitted = tuple[Config, Kernel | str]  # a kernel, or why there is none
 
 # Emitting kernels, by processes that have no GPU.
 
@@ -59,7 +60,7 @@ _family: Rules = Rules()
 _cases: dict[str, GpuCase] = {case.name: case for case in gpu_cases()}
 
 
-def starts(name: str, target: Cuda, count: int, known: Sequence[Config]) -> list[tuple[Config, Kernel]]:
+def starts(name: str, target: Cuda, count: int, known: Sequence[Config]) -> list[Emitted]:
     """What earlier runs found best, the default, and what the estimate or chance offers."""
     operator = _cases[name].case.made(DTYPE)
     space, sketches = _family.space(operator, target), _family.sketches(operator, target)
@@ -81,12 +82,17 @@ def _spread(configs: list[Config], count: int) -> list[Config]:
     return first + rest[: count - len(first)]
 
 
-def emitted(name: str, target: Cuda, configs: Sequence[Config]) -> list[tuple[Config, Kernel]]:
-    operator = _cases[name].case.made(DTYPE)
-    return [(config, _family.emit(operator, target, config)) for config in configs]
+def emitted(name: str, target: Cuda, configs: Sequence[Config]) -> list[Emitted]:
+    operator, made = _cases[name].case.made(DTYPE), list[Emitted]()
+    for config in configs:
+        try:
+            made.append((config, _family.emit(operator, target, config)))
+        except DeepgenError as error:
+            made.append((config, str(error)))
+    return made
 
 
-def changed(name: str, target: Cuda, best: Sequence[Config], count: int, seed: int) -> list[tuple[Config, Kernel]]:
+def changed(name: str, target: Cuda, best: Sequence[Config], count: int, seed: int) -> list[Emitted]:
     """Good configs with one or two knobs changed."""
     space, dice = _family.space(_cases[name].case.made(DTYPE), target), random.Random(seed)
     found: dict[str, Config] = {}
@@ -144,14 +150,20 @@ class Search:
         return [config for _, config in sorted(self.tried, key=lambda one: one[0])[:BEST]]
 
 
-def measure(
-    search: Search, bench: Any, kernels: Sequence[tuple[Config, Kernel]], builder: Builder, driver: Driver
-) -> None:
-    done = {key_of(config) for _, config in search.tried}
+def start(kernels: Sequence[Emitted], builder: Builder) -> None:
     for _, kernel in kernels:
-        builder.start(kernel)
+        if isinstance(kernel, Kernel):
+            builder.start(kernel)
+
+
+def measure(search: Search, bench: Any, kernels: Sequence[Emitted], builder: Builder, driver: Driver) -> None:
+    done = {key_of(config) for _, config in search.tried}
+    start(kernels, builder)
     for config, kernel in kernels:
         if key_of(config) in done:
+            continue
+        if isinstance(kernel, str):
+            search.wrong.append({"config": config, "error": kernel[:300]})
             continue
         try:
             loaded = Loaded(bench, kernel, builder.image(kernel), driver)
@@ -194,7 +206,7 @@ def row_of(case: GpuCase, search: Search, first: Config, bench: Any, tools: Any,
     config = search.best()[0]
     calls: dict[str, Call] = {}
     for name, one in (("rules", config), ("default", first)):
-        ((_, kernel),) = emitted(case.name, target, [one])
+        kernel = _family.emit(bench.problem, target, one)
         calls[name] = Loaded(bench, kernel, builder.image(kernel), driver)
     for name, call in rivals(case, bench, tools, compiled):
         try:
@@ -246,7 +258,7 @@ def main() -> int:
     native = targets.resolve("cuda:native")
     assert isinstance(native, Cuda)
     with ProcessPoolExecutor(options.cores, multiprocessing.get_context("forkserver")) as emitters:
-        waiting: dict[str, Future[list[tuple[Config, Kernel]]]] = {
+        waiting: dict[str, Future[list[Emitted]]] = {
             case.name: emitters.submit(starts, case.name, native, options.starts, known.get(case.name, []))
             for case in cases
         }
@@ -259,8 +271,7 @@ def main() -> int:
                 kernels = waiting[case.name].result()
                 for later in cases[n : n + AHEAD]:
                     if waiting[later.name].done():
-                        for _, kernel in waiting[later.name].result():
-                            builder.start(kernel)
+                        start(waiting[later.name].result(), builder)
                 bench: Any = CaseBench(case, flush)  # as far as it is asked for, one of gpu_bench.py
                 search, seen = Search(), time.monotonic()
                 measure(search, bench, kernels, builder, driver)

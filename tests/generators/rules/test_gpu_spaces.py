@@ -148,6 +148,15 @@ def test_configs_on_matrix_units_of_four_warps_compute_their_expressions(tmp_pat
     right(programs, tmp_path / "all")
 
 
+def test_filters_of_one_tap_with_channels_first_are_lowered_whatever_the_config() -> None:
+    one = conv(N=2, H=16, W=16, CI=64, CO=64, k=1, pad=0, dilation=1, layout="nchw")
+    found = gpu_sketches(one, H200)
+    assert {sketch.name.partition("_")[0] for sketch in found} == {"matrix", "wide"}
+    for sketch in found:
+        for config in space_of(sketch.name, [sketch]).sample(SAMPLES or 4, seed=1):
+            assert len(lower(sketch.expression, sketch.schedule(config), H200.warp).launches) == 1
+
+
 @emulated
 def test_wavefronts_of_64_lanes_reduce_rows_too(tmp_path: Path) -> None:
     few = {name: PLAIN[name] for name in ("gemv", "layer norm")}

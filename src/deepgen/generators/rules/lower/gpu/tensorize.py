@@ -131,7 +131,8 @@ def _leading(state: State, second: Read, columns: str, summed: str, across: Sequ
     allowed = "a copy in shared memory of lines of 128 bytes, swizzled by 3 bits, along columns or what is summed over"
     if source is None or source.scope != "shared" or source.swizzle != _SWIZZLE or len(across) > 1:
         raise BadInput(what, allowed=allowed)
-    flat = _flat(buffer_of(source), second.indices)
+    # Without loops of one turn, as those over the taps of a filter of 1 x 1.
+    flat = Known(_ranges(state)).simple(_flat(buffer_of(source), second.indices))
     place: dict[str, Index | int] = dict.fromkeys(flat.iterators, 0)
 
     def at(column: int, k: int) -> int:
@@ -239,7 +240,7 @@ class _Side:
 
     @property
     def _ranges(self) -> dict[str, tuple[int, int]]:
-        return {loop.variable: (0, loop.extent - 1) for p in self.state.stages.values() for loop in p.loops}
+        return _ranges(self.state)
 
     def _in_runs(self, flat: Index, variable: str, run: int) -> bool:
         ranges = self._ranges
@@ -250,6 +251,10 @@ class _Side:
         rest = moved - iterator(inside)
         steps = gcd(rest.constant, *(times for _, times in rest.terms))
         return dict(moved.terms).get(Iter(inside)) == 1 and inside not in rest.iterators and steps % run == 0
+
+
+def _ranges(state: State) -> dict[str, tuple[int, int]]:
+    return {loop.variable: (0, loop.extent - 1) for p in state.stages.values() for loop in p.loops}
 
 
 def _operands(planned: Planned, intrinsic: MatrixProduct, rows: str, columns: str) -> tuple[Read, Read]:

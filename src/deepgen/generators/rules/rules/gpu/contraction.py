@@ -108,6 +108,12 @@ def order(read: Read, c: Contraction) -> tuple[int, ...] | None:
     return (*(n for n in places if n not in inner), *inner)
 
 
+def turned_along(read: Read, c: Contraction) -> str | None:
+    """The axis of rows or columns that neighbours in an operand differ in, where it is not what is summed over."""
+    last = max(n for n, i in enumerate(read.indices) if i.iterators)
+    return facts.plain(read.indices[last]) if order(read, c) is None and along_of(read, c) != last else None
+
+
 def along_of(read: Read, c: Contraction) -> int:
     """The dimension of an operand that is summed over."""
     return next(n for n, i in enumerate(read.indices) if c.along.name in i.iterators)

@@ -12,7 +12,14 @@ from math import prod
 
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.gpu import turned
-from deepgen.generators.rules.rules.gpu.contraction import Contraction, along_columns, along_of, order, packed_name
+from deepgen.generators.rules.rules.gpu.contraction import (
+    Contraction,
+    along_columns,
+    along_of,
+    order,
+    packed_name,
+    turned_along,
+)
 from deepgen.generators.rules.rules.gpu.counts import Counts
 from deepgen.generators.rules.rules.gpu.groups import Group
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
@@ -31,6 +38,7 @@ _SECTOR = 32  # bytes of memory that are written together
 _WIDE_TILES = (8, 16, 32)  # along the columns of four warps: whole lines of swizzled memory
 _WIDE_CHUNKS = (2, 4)
 _LINE = 64  # elements of two bytes
+_TURNED = 8  # elements of two bytes in a row of a matrix
 _RESERVED = 48  # registers for addresses and the like
 
 
@@ -58,6 +66,11 @@ def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> 
             fits = (own < axis.extent) | (product_of(own, warps[axis.name]) <= axis.extent)
             plan.require(fits, f"a warp's part of {axis.name} is not larger than all of it")
         plan.require(product_of(*(inner[a.name] for a in side)) == size, f"{size} {words} of a product")
+    for read in (c.left, c.right):
+        if (axis_of_runs := turned_along(read, c)) is not None:
+            run = inner[axis_of_runs]
+            whole = divides(_TURNED, run) if not isinstance(run, int) else run % _TURNED == 0
+            plan.require(whole, f"rows of matrices of {read.tensor} are {WIDEST} bytes of it")
     if wide:
         team = product_of(*(warps[a.name] for a in c.rows))
         plan.require(divides(4, team) if not isinstance(team, int) else team % 4 == 0, "four warps along rows")
