@@ -35,7 +35,7 @@ class Naming(CCompiler):
 
 @pytest.fixture
 def kernel() -> Kernel:
-    return replace(c_kernel(TEXT), plan=LaunchPlan((Step("not known yet", ARGS),)))
+    return replace(c_kernel(TEXT), plan=LaunchPlan((Step("not_known_yet", ARGS),)))
 
 
 @pytest.fixture

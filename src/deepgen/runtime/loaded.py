@@ -28,7 +28,7 @@ def load(
     """Load a kernel into this process, building it when there is no binary; `plan`: as the build completed it;
     `requires`: what a shape must satisfy beyond the plan's own requirements."""
     api = APIS.get(target.languages[0])
-    if api is None and "c" not in target.languages:
+    if api is None and (target.runner != "cpu" or kernel.language not in target.languages):
         raise DeepgenError(f"kernels in {kernel.language} for {target.name} cannot be called from this process")
     if binary is None:
         built = build_once(kernel, target)
