@@ -298,6 +298,8 @@ def test_what_travels_is_small_and_needs_only_the_standard_library_and_numpy() -
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else [module] if module else []
             for word in names:
                 first = word.split(".")[0]
+                if first == "triton" and name == "deepgen/baselines/triton_kernel.py":
+                    continue  # a kernel in Triton, imported where Triton was found
                 assert first in ("deepgen", "numpy") or first in sys.stdlib_module_names, f"{name} imports {word}"
 
 

@@ -15,7 +15,6 @@ from deepgen.build.toolchains import triton_program
 from deepgen.build.toolchains.judge import run_judged
 from deepgen.build.toolchains.sources import write_sources
 from deepgen.build.toolchains.triton import Triton, checked_unit
-from deepgen.generators.triton_c.lower import flags
 from deepgen.targets import Target
 from deepgen.vocabulary import Kernel, ScalarArg, Source, WorkspaceArg
 
@@ -75,6 +74,6 @@ class TritonCpu:
             kernel.name,
             "c",
             tuple(Source(name, text) for name, text in report["files"].items()),
-            flags(bool(unit.options.get("enable_fp_fusion", True))),
+            tuple(report["flags"]),
             replace(kernel.plan, steps=(replace(step, args=(*step.args, room)),)),
         )

@@ -7,6 +7,7 @@ Triton lies.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any
 
 STEM, UNIT, REPORT = "kernel", "unit.json", "report.json"
 PROCESSOR = "cpu"
+_LOWERING = ("triton_c", "triton_c.lower")
 _KNOWN = {"divisible": ["tt.divisibility", 16], "near": ["tt.pointer_range", 32]}
 _BINARIES, _TEXTS = ("cubin", "hsaco"), ("ttgir", "ptx", "amdgcn")
 _REPORTED = ("name", "shared", "num_warps", "global_scratch_size", "profile_scratch_size")
@@ -39,14 +41,14 @@ def build(source: str, backend: str, arch: str, warp: int) -> None:
 
 
 def lower(source: str) -> None:
-    """The kernel in C, with all that it includes."""
-    from deepgen.generators.triton_c import lower, ttir_of
-    from deepgen.generators.triton_c.lower import sources
-
+    """The kernel in C, with all that it includes, and the flags it is compiled with."""
+    # Named rather than imported: bundles hold what the build imports, and need no generators.
+    triton_c, lowering = (importlib.import_module(f"deepgen.generators.{name}") for name in _LOWERING)
     unit = json.loads(Path(UNIT).read_text())
-    made = lower(ttir_of(**_described(source, unit)))
-    files = {file.name: file.text for file in sources(made.text, STEM)}
-    Path(REPORT).write_text(json.dumps({"scratch": made.scratch, "files": files}))
+    made = lowering.lower(triton_c.ttir_of(**_described(source, unit)))
+    files = {file.name: file.text for file in lowering.sources(made.text, STEM)}
+    flags = lowering.flags(bool(unit["options"].get("enable_fp_fusion", True)))
+    Path(REPORT).write_text(json.dumps({"scratch": made.scratch, "files": files, "flags": flags}))
 
 
 def _described(source: str, unit: Any) -> dict[str, Any]:
