@@ -150,6 +150,20 @@ def test_a_device_that_answers_no_more_is_killed(unavailable: bool, monkeypatch:
     assert set(killed) == {PID}
 
 
+def test_a_device_that_stays_unavailable_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call to a suspended process may fail at once, when its connection is lost: that is no sign of life."""
+    killed: list[int] = []
+    monkeypatch.setattr(lease, "_kill", killed.append)
+    actor = Actor()
+    renewals = Renewals(RAY, seconds=0.01)
+    renewals.add(actor)
+    assert until(lambda: actor in renewals._known)
+    actor.answer = RayError()
+    assert until(lambda: len(killed) > 1)
+    renewals.close()
+    assert set(killed) == {PID}
+
+
 def test_actors_are_renewed_as_long_as_there_is_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "imported", lambda: RAY)
     monkeypatch.setattr(connection, "_held", held := connection._Held())

@@ -77,7 +77,7 @@ class _Asked:
     """An actor's last call."""
 
     ref: Any
-    rounds: int = 0  # of renewals in which it was not answered
+    rounds: int = 0  # of renewals in which neither it nor those before it were answered
 
 
 class Renewals:
@@ -116,12 +116,14 @@ class Renewals:
 
     def _renew(self, actor: Any) -> None:
         asked = self._asked.get(actor)
-        if asked is not None and not self._answered(actor, asked.ref):
-            asked.rounds += 1
-            if asked.rounds % HANGS_ROUNDS == 0 and actor in self._known:
+        ended = asked is None or bool(self._ray.wait([asked.ref], timeout=0)[0])
+        silent = 0
+        if asked is not None and not (ended and self._answered(actor, asked.ref)):
+            silent = asked.rounds = asked.rounds + 1
+            if silent % HANGS_ROUNDS == 0 and actor in self._known:
                 self._kill(*self._known[actor])
-        elif actor in self._actors:
-            self._asked[actor] = _Asked(actor.renew.options(concurrency_group=CONTROL).remote())
+        if ended and actor in self._actors:
+            self._asked[actor] = _Asked(actor.renew.options(concurrency_group=CONTROL).remote(), silent)
 
     def _kill(self, pid: int, node: str) -> None:
         """End its process; Ray starts another. Ray's own way asks the process first, which may be suspended."""
@@ -133,16 +135,15 @@ class Renewals:
         self._ray.remote(_kill).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(pid)
 
     def _answered(self, actor: Any, ref: Any) -> bool:
-        if not self._ray.wait([ref], timeout=0)[0]:
-            return False
+        """Whether the actor itself has answered, or is known to have ended."""
         try:
             self._known[actor] = self._ray.get(ref)
         except self._ray.exceptions.ActorDiedError:
             self._forget(actor)
         except self._ray.exceptions.RayError:
-            # It is being started again, or only its connection is lost, as that of a suspended process may be. So it
-            # stays known: to kill a process that has ended does no harm.
-            pass
+            # It is being started again, or only its connection is lost, as that of a suspended process may be: each
+            # call may then fail at once. So it stays known: to kill a process that has ended does no harm.
+            return False
         return True
 
     def _forget(self, actor: Any) -> None:
