@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
-from cases import CASES
+from kernel_calls import CASES
 from harness import Compiled, check
 
 

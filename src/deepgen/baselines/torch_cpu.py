@@ -16,14 +16,13 @@ _INTEGERS = ("i8", "u8")
 
 
 def imported(threads: int | None = None) -> Any:
-    """torch, with that many threads and without gradients."""
+    """torch, with that many threads. Tensors made of arrays need no gradients: the process keeps its own setting."""
     try:
         import torch
     except ImportError as error:
         raise Missing("torch", blocks="its baseline cannot run", remedy="pip install torch") from error
     if threads is not None:
         torch.set_num_threads(threads)
-    torch.set_grad_enabled(False)
     return torch
 
 
