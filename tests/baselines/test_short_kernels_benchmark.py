@@ -32,10 +32,11 @@ def test_all_states_are_timed_and_disagreements_told(
             raise DeepgenError("no kernel of this family")
         said = {"ours": 6.8, "torch": 36.0, "cublaslt": CALL_MS * 1e3}
         row = {"said": said, "empty_launch_us": 2.8, "late_samples": 0}
-        return lambda a, b, out: library.answers.get(out.data_ptr(), int)(), row
+        return lambda a, b, out: library.answer(out.data_ptr()), row
 
     monkeypatch.setattr(short_kernels, "searched", searched)
     monkeypatch.setattr(short_kernels, "FLUSH_BYTES", 4096)
+    monkeypatch.setattr(short_kernels, "at_places", lambda *_: {"ours": [6.5, 6.7]})  # the chip knows one place
     library.idle = tuple(f"take{size}" for size in short_kernels.BYTES)
     out = tmp_path / "out.json"
     assert short_kernels.main(["--rounds", "3", "--out", str(out)]) == 1, "one problem was not measured"
@@ -43,9 +44,8 @@ def test_all_states_are_timed_and_disagreements_told(
     (row,) = record["problems"]
     assert not row["absent"] and row["called"].keys() == {"ours", "torch", "cublaslt"}
     assert all(called.keys() == short_kernels.STATES.keys() for called in row["called"].values())
-    assert {name: len(medians) for name, medians in row["places"].items()} == {"ours": 12, "torch": 12}
     assert record["arguments"].keys() == {f"{size} bytes" for size in short_kernels.BYTES}
     told = [line for line in record["disagreements"] if "torch" in line]
     assert told == ["gemm bf16 nt 768x768x768: finals say 36.00 us of torch, events around its call 7.00 us"]
     shown = capsys.readouterr().out
-    assert told[0] in shown and "no kernel of this family" in shown and "2048 bytes" in shown
+    assert told[0] in shown and "no kernel of this family" in shown and "2048 bytes" in shown and "6.50 to 6.70 us" in shown
