@@ -48,4 +48,9 @@ def test_all_states_are_timed_and_disagreements_told(
     told = [line for line in record["disagreements"] if "torch" in line]
     assert told == ["gemm bf16 nt 768x768x768: finals say 36.00 us of torch, events around its call 7.00 us"]
     shown = capsys.readouterr().out
-    assert told[0] in shown and "no kernel of this family" in shown and "2048 bytes" in shown and "6.50 to 6.70 us" in shown
+    assert (
+        told[0] in shown
+        and "no kernel of this family" in shown
+        and "2048 bytes" in shown
+        and "6.50 to 6.70 us" in shown
+    )

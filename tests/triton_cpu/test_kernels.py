@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
-from kernel_calls import CASES
 from harness import Compiled, check
+from kernel_calls import CASES
 
 
 @pytest.fixture(scope="module")
