@@ -77,8 +77,8 @@ def test_each_config_is_one_kernel(family: Generator, operator: Operator, target
     configs = [space.at(r) for r in sorted(set(space.sample_ranks(4 if family.name == "rules" else 25, seed=1)))]
     kernels = [family.emit(operator, target, c) for c in configs]
     assert len({k.id for k in kernels}) == len(configs), "two configs gave the same kernel"
-    again = [family.emit(operator, target, c) for c in configs[::4]]
-    assert [k.id for k in kernels[::4]] == [k.id for k in again]
+    again = [family.emit(operator, target, c) for c in configs]
+    assert [k.id for k in kernels] == [k.id for k in again]
 
 
 @case
