@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from deepgen.build import programs
+from deepgen.measure.riscv import perf
 from deepgen.measure.riscv.place import REQUEST, Ran
 from deepgen.targets import Riscv
 from deepgen.vocabulary import BadInput, DeepgenError, Json, Missing
@@ -35,7 +36,7 @@ _CODE, _LOG, _PROGRAM, _INPUTS = "code", "log", "program", "inputs"
 _ROOT = 'root="${XDG_CACHE_HOME:-$HOME/.cache}/deepgen-board"'
 _OPEN = f"""
 {_ROOT}
-mkdir -p "$root" && find "$root" -mindepth 1 -maxdepth 1 -mtime +0 -exec rm -rf {{}} + ; uname -m
+mkdir -p "$root" && find "$root" -mindepth 1 -maxdepth 1 -mmin +60 -exec rm -rf {{}} + ; uname -m
 """
 # The folder has the shell's number: where a connection was lost, another shell may still be at the same run.
 _RUN = f"""
@@ -46,7 +47,7 @@ if [ -d {_INPUTS} ]; then rm -rf ../%(inputs)s; mv {_INPUTS} ../%(inputs)s; fi
 [ -d ../%(inputs)s ] || exit {_NO_INPUTS}
 ln -s ../%(inputs)s/* .; chmod 700 {_PROGRAM}; code=0
 timeout -k 1 %(seconds)d %(before)s./{_PROGRAM} . >{_LOG} 2>&1 </dev/null || code=$?
-echo $code >{_CODE}; rm -f {_PROGRAM} set-*; tar cf - .
+echo $code >{_CODE}; %(after)s; rm -f {_PROGRAM} set-*; tar cf - .
 """
 _CLOSE = f'{_ROOT}; rm -rf "$root/%(session)s"'
 _TIMEOUT = 124  # the exit code of timeout
@@ -67,6 +68,7 @@ class Board:
         self._host, self._scratch = target.host, scratch
         self._session = f"session-{secrets.token_hex(6)}"
         self._there: set[str] = set()  # inputs that the board has
+        self._perf: dict[str, str] = {}  # why an event cannot be counted there; empty where it can be
         self._runs = 0
         self._waiting: subprocess.Popen[bytes] | None = None
         machine = self._asked(_OPEN, b"", _TRANSFER_SECONDS).decode(errors="replace").strip()
@@ -75,9 +77,15 @@ class Board:
         self.conditions: Mapping[str, Json] = {"host": target.host}
 
     def run(
-        self, program: Path, inputs: Path, request: str, seconds: float, *, counted: bool, before: Sequence[str] = ()
+        self,
+        program: Path,
+        inputs: Path,
+        request: str,
+        seconds: float,
+        *,
+        counted: bool,
+        profile: perf.Profile = perf.Profile(),  # noqa: B008 (frozen)
     ) -> Ran:
-        """`before`: the words of a command that starts the program."""
         folder = self._scratch / f"run-{self._runs}"
         self._runs += 1
         told = {
@@ -85,7 +93,8 @@ class Board:
             "run": folder.name,
             "inputs": inputs.name,
             "seconds": max(1, round(seconds)),
-            "before": "".join(f"{shlex.quote(word)} " for word in before),
+            "before": "".join(f"{shlex.quote(word)} " for word in profile.before),
+            "after": profile.after,
         }
         started = time.monotonic()
         for _ in range(2):
@@ -106,13 +115,21 @@ class Board:
         signalled = 128 - code if code > 128 else code
         return replace(ran, code=signalled, in_time=code != _TIMEOUT, log=ran.read(_LOG))
 
+    def uncountable(self, events: Sequence[str]) -> Mapping[str, str]:
+        """The events that the board's perf cannot count, each with the reason. It is asked once about each."""
+        new = [event for event in events if event not in self._perf]
+        if new:
+            said = self._asked(perf.question(new), b"", _TRANSFER_SECONDS).decode(errors="replace")
+            self._perf.update({event: perf.answer(said, new).get(event, "") for event in new})
+        return {event: self._perf[event] for event in events if self._perf[event]}
+
     def close(self) -> None:
         if self._waiting is not None:
             self._waiting.kill()
         try:
             self._asked(_CLOSE % {"session": self._session}, b"", _TRANSFER_SECONDS, attempts=1)
         except DeepgenError:
-            return  # the board removes it when somebody connects again, a day later
+            return  # the board removes it when somebody connects an hour later or more
 
     def _asked(self, script: str, sent: bytes, seconds: float, attempts: int = _ATTEMPTS) -> bytes:
         """What a command printed. A connection that is lost is made again, and the command repeated."""
