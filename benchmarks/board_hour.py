@@ -216,6 +216,7 @@ def main() -> int:
     given = arguments.parse_args()
     target = targets.resolve(TARGET)
     assert isinstance(target, Riscv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the board goes with us
     with tempfile.TemporaryDirectory() as folder, loopback(target) as board:
         rounds = session(board, given.minutes, given.seed, given.trials, Path(folder))
     told = summary(rounds)

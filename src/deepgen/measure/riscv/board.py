@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import tarfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +41,8 @@ mkdir -p "$root" && find "$root" -mindepth 1 -maxdepth 1 -mmin +60 -exec rm -rf 
 # The folder has the shell's number: where a connection was lost, another shell may still be at the same run.
 _RUN = f"""
 set -e; umask 077; {_ROOT}; place="$root/%(session)s/%(run)s-$$"
-trap 'cd /; rm -rf "$place"' EXIT; trap 'exit 1' HUP INT TERM PIPE
+trap 'was=$?; [ $was = 0 ] || echo >"$place/room" || echo No space left >&2; cd /; rm -rf "$place"; exit $was' EXIT
+trap 'exit 1' HUP INT TERM PIPE
 mkdir -p "$place"; cd "$place"; tar xf -
 if [ -d {_INPUTS} ]; then rm -rf ../%(inputs)s; mv {_INPUTS} ../%(inputs)s; fi
 [ -d ../%(inputs)s ] || exit {_NO_INPUTS}
@@ -70,7 +71,8 @@ class Board:
         self._there: set[str] = set()  # inputs that the board has
         self._perf: dict[str, str] = {}  # why an event cannot be counted there; empty where it can be
         self._runs = 0
-        self._waiting: subprocess.Popen[bytes] | None = None
+        self._waiting: subprocess.Popen[bytes] | None = None  # for a program
+        self._closed = False
         machine = self._asked(_OPEN, b"", _TRANSFER_SECONDS).decode(errors="replace").strip()
         if machine != "riscv64":
             raise BadInput(f"{target.host} is {machine[:40] or 'unknown'}", allowed="a riscv64 board as --host")
@@ -124,42 +126,60 @@ class Board:
         return {event: self._perf[event] for event in events if self._perf[event]}
 
     def close(self) -> None:
+        """May be called while a program runs, from another thread."""
+        self._closed = True
         if self._waiting is not None:
             self._waiting.kill()
         try:
-            self._asked(_CLOSE % {"session": self._session}, b"", _TRANSFER_SECONDS, attempts=1)
+            self._said(_CLOSE % {"session": self._session}, b"", _TRANSFER_SECONDS, lambda process: None)
         except DeepgenError:
             return  # the board removes it when somebody connects an hour later or more
 
-    def _asked(self, script: str, sent: bytes, seconds: float, attempts: int = _ATTEMPTS) -> bytes:
+    def _asked(self, script: str, sent: bytes, seconds: float) -> bytes:
         """What a command printed. A connection that is lost is made again, and the command repeated."""
-        argv = (*self._command, script if self._host == LOCAL else f"sh -c {shlex.quote(script)}")
-        said = ""
-        for attempt in range(attempts):
+
+        def begun(process: subprocess.Popen[bytes]) -> None:
+            self._waiting = process
+
+        lost = ""
+        for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_PAUSE * attempt)
-            self._waiting = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-            )
+            if self._closed:
+                break
             try:
-                came, errors = self._waiting.communicate(sent, timeout=seconds)
-                code, said = self._waiting.returncode, errors.decode(errors="replace").strip()
-            except subprocess.TimeoutExpired:
-                self._waiting.kill()
-                self._waiting.communicate()
-                code, said = _LOST, f"no answer within {seconds:.0f} s"
-            if code == 0:
-                return came
-            if code == _NO_INPUTS:
-                raise _NoInputs
-            if code != _LOST and code > 0:
-                raise DeepgenError(f"{self._host}: {_why(said, code)}")
-            if fault := _lasting(said):
-                raise DeepgenError(f"{self._host}: {fault}")
+                return self._said(script, sent, seconds, begun)
+            except _Lost as error:
+                lost = str(error)
         raise DeepgenError(
-            f"{self._host}: the connection was lost ({_last(said)}); what was measured is kept: run the same command "
-            "again to go on"
+            f"{self._host}: the connection was lost ({lost}); what was measured is kept: run the same command again "
+            "to go on"
         )
+
+    def _said(
+        self, script: str, sent: bytes, seconds: float, begun: Callable[[subprocess.Popen[bytes]], None]
+    ) -> bytes:
+        """The same, tried once. `begun` is told of the process. Raises _Lost where another try may help."""
+        argv = (*self._command, script if self._host == LOCAL else f"sh -c {shlex.quote(script)}")
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        begun(process)
+        try:
+            came, errors = process.communicate(sent, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise _Lost(f"no answer within {seconds:.0f} s") from None
+        code, said = process.returncode, errors.decode(errors="replace").strip()
+        if code == 0:
+            return came
+        if code == _NO_INPUTS:
+            raise _NoInputs
+        if code != _LOST and code > 0:
+            raise DeepgenError(f"{self._host}: {_why(said, code)}")
+        if fault := _lasting(said):
+            raise DeepgenError(f"{self._host}: {fault}")
+        raise _Lost(_last(said))
 
 
 def _over_ssh(host: str) -> tuple[str, ...]:
@@ -170,6 +190,10 @@ def _over_ssh(host: str) -> tuple[str, ...]:
     address, _, port = host.partition(":")
     options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECONDS}", "-o", "ServerAliveInterval=10")
     return (ssh, *options, *(("-p", port) if port else ()), "--", address)
+
+
+class _Lost(DeepgenError):
+    """The connection was lost."""
 
 
 class _NoInputs(Exception):
