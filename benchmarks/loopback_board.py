@@ -25,7 +25,7 @@ from deepgen.vocabulary import Missing
 
 ROOT = os.getuid() == 0
 DISK_BYTES = 16 << 20
-_TOOLS = ("awk", "cat", "chmod", "find", "ln", "mkdir", "mv", "rm", "sh", "tar")
+_TOOLS = ("awk", "cat", "chmod", "find", "ln", "mkdir", "mv", "rm", "sh", "sleep", "tar")
 _CONFIG = """
 Port {port}
 ListenAddress 127.0.0.1

@@ -5,9 +5,12 @@ Where tests do not run as root, the board's user is the one who runs them, and i
 
 from __future__ import annotations
 
+import csv
 import os
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ import pytest
 import needs
 from deepgen import targets
 from deepgen.build import build_once
+from deepgen.cli.main import main
 from deepgen.measure import Policy, Task
 from deepgen.measure.riscv import board, perf
 from deepgen.measure.riscv.runner import RiscvRunner
@@ -46,6 +50,31 @@ LOOPS = """
             for (long k = 0; k < K; k++) sum += A[i * K + k] * B[k * N + j];
             C[i * N + j] = sum;
         }
+"""
+MATMUL = """
+import deepgen as dg
+
+kernel = dg.kernel(
+    "matmul.c",
+    entry="matmul",
+    arguments=[dg.input("a", ("n", "n"), "f32"), dg.input("b", ("n", "n"), "f32"), dg.output("c", ("n", "n"), "f32"),
+               dg.scalar("n", "i64")],
+    sizes={"n": 6},
+    knobs={"STEP": [1, 2]},
+    reference=lambda a, b: a @ b,
+    flops="2 * n ** 3",
+)
+"""
+MATMUL_C = """
+void matmul(const float *a, const float *b, float *c, long n) {
+    for (long i = 0; i < n; i++)
+        for (long start = 0; start < n; start += STEP)
+            for (long j = start; j < start + STEP && j < n; j++) {
+                float sum = 0;
+                for (long k = 0; k < n; k++) sum += a[i * n + k] * b[k * n + j];
+                c[i * n + j] = sum;
+            }
+}
 """
 # As perf would, of a kernel whose calls take 50 cycles each, on a core that shares its counters among events.
 PERF = """#!/bin/sh
@@ -219,3 +248,44 @@ def test_a_board_has_a_user_of_its_own(server: LoopbackBoard) -> None:
     runner.close()
     assert server.files() == ["not-root"]
     (server.disk / "not-root").unlink()
+
+
+def test_a_runner_is_closed_while_a_program_runs(server: LoopbackBoard) -> None:
+    runner, kernel = runner_on(server), built(LOOPS)
+    begun = server.disk / "begun"
+    server.before(f": >{begun}; while [ -e {begun} ]; do sleep 0.05; done")
+    with ThreadPoolExecutor() as pool:
+        measuring = pool.submit(runner.measure, *kernel)
+        while not begun.exists():
+            time.sleep(0.02)
+        runner.close()
+        with pytest.raises(DeepgenError):
+            measuring.result()
+    begun.unlink()
+    assert board_hour.settled(server) == [] and server.files() == []
+
+
+def test_one_command_ends_with_the_winner_the_table_and_the_analysis(
+    server: LoopbackBoard, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("matmul.py").write_text(MATMUL)
+    Path("matmul.c").write_text(MATMUL_C)
+    server.script("bin/perf", PERF)
+    on_board = ["tune", "matmul.py", "--target", NAME, "--host", server.host, "--counters", "default"]
+    short = ["--trials", "2", "--keep-top", "1", "--out", "studies"]
+    server.before(DROP)
+    assert main([*on_board, *short]) == 1
+    assert "what was measured is kept" in " ".join(capsys.readouterr().err.split())
+    server.calm()
+    assert main([*on_board, *short]) == 0
+    said = capsys.readouterr().out
+    assert server.host in said and "not times" not in said and "simulated" not in said
+    assert "analysis  none: 2 correct trials are too few" in " ".join(said.split("\n")).replace("\n", " ")
+    [table] = Path("studies").glob("*/perf_stats.csv")
+    for row in csv.DictReader(table.open()):
+        assert row["Valid Output"] == "YES" and float(row["Kernel Time (s)"]) > 0.0
+        assert row["u_mode_cycle"] == "50" and row["l2_miss(perf record)"] == "N/A", "cycles; no samples"
+    assert server.files() == []
+    assert main(["tune", "gemm", "MNK=8", "--target", "sim", "--host", server.host]) == 2
+    assert "such as riscv:k1" in capsys.readouterr().err

@@ -177,7 +177,7 @@ class RiscvRunner:
             "instructions": counts.instructions,
             "cycles": cycles,
         }
-        seconds = cycles / (self._target.mhz * 1e6)
+        seconds = cycles / self._target.counts_a_second
         return Measurement(Verdict.CORRECT, "", (seconds,) * samples, error, dict(counts.named()), found)
 
     def _ran(self, program: Path, inputs: Path, text: str, seconds: float, *, counted: bool) -> Ran:
