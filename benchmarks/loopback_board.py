@@ -175,7 +175,8 @@ def _install(folder: Path, target: Riscv, paths: dict[str, str | None]) -> None:
     (folder / "bin").mkdir()
     for tool in _TOOLS:
         (folder / "bin" / tool).symlink_to(shutil.which(tool) or f"/bin/{tool}")
-    qemu = " ".join((find()[0], *processor(target)))
+    path, _, version = find()
+    qemu = " ".join((path, *processor(target, version)))
     words = {**paths, "qemu": qemu, "folder": str(folder), "perf": shutil.which("perf")}
     for name, text in {"bin/uname": _UNAME, "bin/timeout": _TIMEOUT, "client/ssh": _SSH, "perf": _PERF}.items():
         _script(folder / name, re.sub(r"\{(\w+)\}", lambda word: f"{words[word[1]]}", text))

@@ -28,7 +28,7 @@ def show(study: Study) -> None:
         told = summary(analysis.analyze(rows_of(study.read())))
     except DeepgenError as error:  # too few trials to say anything
         told = f"none: {error}"
-    labelled("analysis", told, indent=10)
+    labelled("analysis", told)
 
 
 def _asked(study: Study) -> bool:
