@@ -66,6 +66,9 @@ PLAIN = {
     "scan": cases.scan((4, 30, 16), 1),
     "scan of rows": cases.scan((3, 5, 24), 2),
     "scan of rows in f16": Scan.make({"M": 3, "N": 7, "K": 40, "dtype": "f16"}).expression(),
+    "scan of rows that lanes have several parts of": Scan.make({"M": 3, "N": 2, "K": 300, "dtype": "f16"}).expression(),
+    "scan of rows of an odd length": cases.scan((4, 6, 17), 2),
+    "scan of rows too long for registers": Scan.make({"M": 2, "N": 3, "K": 2056, "dtype": "f16"}).expression(),
     "total": cases.total(500),
 }
 MATRICES = {

@@ -136,13 +136,15 @@ def _scan_of(group: Group) -> Stage | None:
 
 
 def _by_scans(group: Group, scan: Stage) -> Way:
-    written, name = _written(group, scan, "shared")
+    lanes = scans.fits_lanes(scan)
+    written, name = _written(group, scan, "warp" if lanes else "shared")
     operands = reads(scan.value)
+    scanned, copies = (scans.by_lanes, scans.runs) if lanes else (scans.by_rows_of_scans, scans.copies)
 
     def arrange(plan: Plan, whole: Expression) -> None:
-        scans.by_rows_of_scans(plan, Group(whole.stage(group.last.name)), whole.stage(name), operands)
+        scanned(plan, Group(whole.stage(group.last.name)), whole.stage(name), operands)
 
-    return (*written, *scans.copies(scan, name)), arrange
+    return (*written, *copies(scan, name)), arrange
 
 
 def _with_operands(stage: Stage, like: Stage) -> Stage:
