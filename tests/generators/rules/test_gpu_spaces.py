@@ -60,6 +60,8 @@ PLAIN = {
     "gemv": cases.gemv(7, 300),
     "convolution": cases.conv(9, 4, 8, 3),
     "depthwise": cases.depthwise(10, 8),
+    "depthwise, nchw": conv(convolutions.DepthwiseConv2d, N=2, H=9, W=16, C=4, layout="nchw"),
+    "depthwise, strided": conv(convolutions.DepthwiseConv2d, N=1, H=9, W=24, C=4, stride=2, layout="nchw"),
     "softmax": cases.softmax(5, 300),
     "softmax of columns": cases.softmax(5, 30, 0),
     "layer norm": cases.layer_norm(6, 200),

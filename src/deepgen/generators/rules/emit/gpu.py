@@ -247,7 +247,10 @@ class _Emitter:
             variable = f"part{n}"
             if sum(read == other for other, _ in dict.fromkeys(_reads_if(store.value, ()))) > 1:
                 continue  # under several conditions: where it is used
-            real = " && ".join(f"{'' if wanted else '!'}({scope.value(c).text})" for c, wanted in asked) or "true"
+            if all(wanted for _, wanted in asked):
+                real = self.all_hold(tuple(c for c, _ in asked), scope)
+            else:
+                real = " && ".join(f"{'' if wanted else '!'}({scope.value(c).text})" for c, wanted in asked)
             along = read.indices[0] - iterator(loop.variable)
             if loop.variable not in read.indices[0].iterators:
                 one = scope.element(buffer, read.indices[0])
@@ -266,6 +269,8 @@ class _Emitter:
                 loaded[read] = f"{variable}.v[{counter}]"
         to, start = place.buffers[store.buffer], store.indices[0] - iterator(loop.variable)
         value = store.value
+        if (moved := _moved(value)) and moved[0] in loaded:
+            value = moved[0]  # zeros stand there already where it is not real
         if store.reduce:
             value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
         text = self.scope(place, loaded).value(value).text

@@ -98,7 +98,9 @@ def _launch(state: State, root: Planned, warp: int) -> Launch:
     extents = {
         tag: max((loop.extent for p in members for loop in p.loops if loop.kind == tag), default=1) for tag in BOUND
     }
-    if any(loop.reduced and loop.kind in THREADS for p in members for loop in p.loops) or any(map(is_by_lanes, members)):
+    if any(loop.reduced and loop.kind in THREADS for p in members for loop in p.loops) or any(
+        map(is_by_lanes, members)
+    ):
         extents |= _whole_warps(extents, warp)
     inside = {p.stage.name: _guarded_by_threads(state, p, extents) for p in members}
     builder = _GpuBuilder(replace(state, stages={**state.stages, **inside}))
