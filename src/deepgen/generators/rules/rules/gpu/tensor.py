@@ -34,6 +34,7 @@ _TILES = (1, 2, 4, 8)  # products along a side of a warp's tile
 _WARPS = (1, 2, 4, 8)
 _CHUNKS = (1, 2, 4, 8)  # products along what is summed over, between two barriers
 _DEPTHS = (1, 2, 3, 4)
+_WIDE_DEPTHS = (2, 3, 4, 5, 6)
 _SECTOR = 32  # bytes of memory that are written together
 _WIDE_TILES = (8, 16, 32)  # along the columns of four warps: whole lines of swizzled memory
 _WIDE_CHUNKS = (2, 4)
@@ -76,7 +77,7 @@ def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> 
         plan.require(divides(4, team) if not isinstance(team, int) else team % 4 == 0, "four warps along rows")
     chunks = _CHUNKS if not wide else _WIDE_CHUNKS if along_columns(c) else (_LINE // mma.k,)
     chunk = plan.knob("chunk", [n for n in chunks if c.along.extent % (n * mma.k) == 0], 2)
-    depth = plan.knob("depth", _DEPTHS[1:] if wide else _DEPTHS, 3)
+    depth = plan.knob("depth", _WIDE_DEPTHS if wide else _DEPTHS, 4 if wide else 3)
     warp = {name: product_of(tiles[name], inner[name]) for name in inner}
     block = {name: product_of(warps[name], warp[name]) for name in inner}
 
