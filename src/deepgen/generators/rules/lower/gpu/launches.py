@@ -178,9 +178,16 @@ def _needed_guards(state: State, planned: Planned) -> tuple[Index, ...]:
         if any(g.iterators & kept for g in planned.guards[region:]):
             raise BadInput(f"the tiles of stage {planned.stage.name} do not cover what is read of it exactly")
         return ()
-    if _filled_with_zeros(state, planned) or (planned.scope == "register" and _reads_inside(state, planned)):
+    inside = _reads_inside(state, planned) if planned.scope == "register" else _reads_sums(state, planned)
+    if _filled_with_zeros(state, planned) or inside:
         return planned.guards[region:]
     return planned.guards
+
+
+def _reads_sums(state: State, planned: Planned) -> bool:
+    """Whether it is in shared memory, and reads nothing but sums of the same block."""
+    found = [state.stages.get(read.tensor) for read in reads(planned.stage.value)]
+    return planned.scope == "shared" and bool(found) and all(p is not None and p.scope == "warp" for p in found)
 
 
 def _reads_inside(state: State, planned: Planned) -> bool:

@@ -132,12 +132,16 @@ def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, al
     written, name = _written(group, sums, "warp")
     c = contraction(sums, gpu)
     assert c is not None
+    staged = f"{group.last.name}.staged"
+    if four:
+        written = (*written, s.CacheWrite(group.last.name, staged, "shared"))
 
     def arrange(plan: Plan, whole: Expression) -> None:
         made = contraction(_with_operands(whole.stage(name), sums), gpu)
         made = by_four_warps(made, gpu) if made and four else made
         assert made is not None
-        tensor.by_matrices(plan, Group(whole.stage(group.last.name)), made, all_taps=all_taps)
+        out, through = whole.stage(group.last.name), whole.stage(staged) if four else None
+        tensor.by_matrices(plan, out, made, all_taps=all_taps, staged=through)
         stages = {stage.name for stage in plan.expression.stages}
         for read in (made.left, made.right):
             if order(read, made) is None:
