@@ -28,7 +28,8 @@ static void deepgen_gemm_part0(void *given, int thread) {
     for (int nth = 0; nth < j->threads; nth++) {
         loop_part *part = &j->parts[(thread + nth) % j->threads];
         for (i64 from; (from = atomic_fetch_add(&part->next, j->together)) < part->end;) {
-            for (i64 C_i0_0 = from; C_i0_0 < least(part->end, from + j->together); C_i0_0++) {
+            const i64 to = least(part->end, from + j->together);
+            for (i64 C_i0_0 = from; C_i0_0 < to; C_i0_0++) {
                 {
                     f32 *restrict strip = (f32 *)(own + 0);
                     for (i64 strip_a0 = 0; strip_a0 < least(2, 7 - C_i0_0 * 2); strip_a0++) {

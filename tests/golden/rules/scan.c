@@ -21,7 +21,8 @@ static void deepgen_scan_part0(void *given, int thread) {
     for (int nth = 0; nth < j->threads; nth++) {
         loop_part *part = &j->parts[(thread + nth) % j->threads];
         for (i64 from; (from = atomic_fetch_add(&part->next, j->together)) < part->end;) {
-            for (i64 y_i1_0 = from; y_i1_0 < least(part->end, from + j->together); y_i1_0++) {
+            const i64 to = least(part->end, from + j->together);
+            for (i64 y_i1_0 = from; y_i1_0 < to; y_i1_0++) {
                 for (i64 y_i0 = 0; y_i0 < 6; y_i0++) {
                     if (2 - y_i1_0 * 8 >= 0) {
                         if (-y_i0 >= 0) {

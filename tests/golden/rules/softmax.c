@@ -25,7 +25,8 @@ static void deepgen_softmax_part0(void *given, int thread) {
     for (int nth = 0; nth < j->threads; nth++) {
         loop_part *part = &j->parts[(thread + nth) % j->threads];
         for (i64 from; (from = atomic_fetch_add(&part->next, j->together)) < part->end;) {
-            for (i64 y_i0 = from; y_i0 < least(part->end, from + j->together); y_i0++) {
+            const i64 to = least(part->end, from + j->together);
+            for (i64 y_i0 = from; y_i0 < to; y_i0++) {
                 {
                     f32 *restrict most = (f32 *)(own + 0);
                     most[0] = ((f32)-INFINITY);
