@@ -21,11 +21,11 @@ from deepgen.generators.rules.rules.gpu.contraction import (
     turned_along,
 )
 from deepgen.generators.rules.rules.gpu.counts import Counts
-from deepgen.generators.rules.rules.gpu.groups import Group
+from deepgen.generators.rules.rules.gpu.groups import place_in
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
 from deepgen.generators.rules.rules.numbers import Extent, covered, text
 from deepgen.generators.rules.schedule import steps as s
-from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage
+from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage, reads
 from deepgen.space import divides
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
@@ -102,8 +102,8 @@ def by_matrices(plan: Plan, out: Stage, c: Contraction, *, all_taps: bool, stage
     turns = covered(c.along.extent, product_of(chunk, mma.k))
     if not all_taps:
         turns = product_of(turns, *(tap.extent for tap in c.taps))
-    run = (block if staged else inner).get(c.stage.axes[-1].name, 1)
-    plan.counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), run)
+    stored = product_of(2, *block.values(), _beside(out, c, (block if staged else inner)))
+    plan.counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), stored)
 
 
 def _inner(axis: Axis, side: tuple[Axis, ...], size: int) -> list[int]:
@@ -156,26 +156,41 @@ def _axes_of(out: Stage, c: Contraction) -> dict[str, str]:
 def _stored_in_runs(
     plan: Plan, c: Contraction, out: Stage, staged: Stage, block: dict[str, Extent], threads_y: Extent
 ) -> None:
-    """The loops of what is stored from shared memory, and its place there."""
+    """The loops of what is stored from shared memory, and its place there.
+
+    Strides may lie between the places of what is stored: a block stores what is between them too, or, where residues
+    are axes of their own, one of these.
+    """
     axis_of, name = _axes_of(staged, c), out.name
-    own = {axis_of[a]: part for a, part in block.items()}
-    axes, last = [a.name for a in out.axes], out.axes[-1]
+    placed = place_in(out, reads(out.value)[0])
+    assert placed is not None, "it stores what it reads"
+    at = dict(zip((a.name for a in staged.axes), placed, strict=True))
+    part_of = {at[axis_of[a]][0]: part for a, part in block.items()}
+    stride_of = {axis: by for axis, by, _ in placed}
+    apart = {axis for axis, _, residue in placed if residue}
+    last = out.axes[-1]
     width = min(WIDEST // dtype(out.dtype).bytes, last.extent & -last.extent)
-    run = own.get(last.name, 1)
+    run = product_of(part_of.get(last.name, 1), stride_of[last.name])
     plan.require(divides(width, run) if not isinstance(run, int) else run % width == 0,
                  f"rows of {name} in shared memory are whole runs")  # fmt: skip
-    level = {a: plan.split(name, a, own[a]) for a in axes if a in own}
-    blocks = [axis_of[a.name] for a in c.both] + [level[axis_of[a.name]][0] for a in (*c.rows, *c.columns)]
-    plan.step(s.Reorder(name, (*blocks, *(level[a][1] for a in axes if a in own))))
+    level: dict[str, list[str]] = {}
+    for a in out.axes:
+        if a.name in part_of:
+            by = stride_of[a.name]
+            level[a.name] = plan.split(name, a.name, part_of[a.name], *([by] if by > 1 else []))
+    blocks = [level[axis][2] if residue else axis for axis, _, residue in (at[axis_of[a.name]] for a in c.both)]
+    blocks += [level[at[axis_of[a.name]][0]][0] for a in (*c.rows, *c.columns)]
+    inner = [loop for a in out.axes if a.name in level for loop in level[a.name][1 : 2 if a.name in apart else 3]]
+    plan.step(s.Reorder(name, (*blocks, *inner)))
     block_loop = plan.fuse(name, blocks)
-    inside = plan.fuse(name, [level[a][1] for a in axes if a in own])
-    _, by_y, by_x, by_run = plan.split(name, inside, threads_y, 32, width)
+    _, by_y, by_x, by_run = plan.split(name, plan.fuse(name, inner), threads_y, 32, width)
     plan.bind(name, "block.x", block_loop)
     plan.bind(name, "thread.y", by_y)
     plan.bind(name, "thread.x", by_x)
     plan.bind(name, "vector", by_run)
     plan.step(s.ComputeAt(staged.name, name, block_loop))
     # Lanes hold eight rows and four pairs of columns: these lie on different banks.
+    axes = [a.name for a in staged.axes]
     columns = [axes.index(axis_of[a.name]) for a in c.columns]
     if len(axes) - 1 in columns:
         plan.step(s.StorageAlign(staged.name, len(axes) - 2, _LINE, _TURNED))
@@ -308,6 +323,12 @@ def _limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent,
     plan.derive("registers", registers)
 
 
+def _beside(out: Stage, c: Contraction, runs: dict[str, Extent]) -> Extent:
+    """How many elements are written for each result: those between results, and those of the same sectors."""
+    between = covered(prod(out.shape), prod(c.stage.shape))
+    return product_of(between, covered(_SECTOR // 2, runs.get(c.stage.axes[-1].name, 1)))
+
+
 def _counts(
     gpu: Gpu,
     c: Contraction,
@@ -318,9 +339,9 @@ def _counts(
     depth: Extent,
     turns: Extent,
     copied: Extent,
-    run: Extent,
+    stored: Extent,
 ) -> Counts:
-    """What a block does, for an estimate of its time. `run` is how many results are stored in a row."""
+    """What a block does, for an estimate of its time."""
     mma, places = c.intrinsic, (*c.rows, *c.columns)
     rows, columns = (product_of(*(tiles[a.name] for a in side)) for side in (c.rows, c.columns))
     steps = prod((c.along.extent // mma.k, *(tap.extent for tap in c.taps)))
@@ -341,7 +362,7 @@ def _counts(
         turns=turns,
         copied=copied,
         depth=depth,
-        stored=product_of(2, *block.values(), covered(_SECTOR // 2, run)),
+        stored=stored,
         rate=(gpu.peak(mma.operand) or 1.0) * 1e9 * mma.share_of_peak(gpu.arch),
     )
 
