@@ -3,7 +3,8 @@
     PYTHONPATH=src python benchmarks/rule_parts.py c2d N=1 H=56 W=56 CI=64 CO=64 k=3 pad=1 dtype=i8 --threads 2
     PYTHONPATH=src python benchmarks/rule_parts.py gemm M=512 N=512 K=512 dtype=bf16 --set at_B=block
 
-Copies that are made before a sum are parallel loops of their own. Times are medians over --runs calls, with warm caches.
+Copies that are made before a sum are parallel loops of their own. Times are medians over --runs calls, with warm
+caches.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ AGAIN = 4  # configs that are timed once more, in turns
 ROUNDS = 15
 Config: TypeAlias = "Mapping[str, Any]"
 Run: TypeAlias = "Callable[[], Any]"
-Built: TypeAlias = "tuple[Config, Kernel, Path]"  # with the path of its library
+Built: TypeAlias = "tuple[Config, Kernel, str]"  # with the path of its library
 
 
 def main() -> int:
@@ -221,7 +221,7 @@ class _Check:
         fastest = min(best, key=lambda one: statistics.median(times[str(one[1])]))
         return fastest[2], len(found)
 
-    def bound(self, kernel: Kernel, binary: Path) -> _Call:
+    def bound(self, kernel: Kernel, binary: str) -> _Call:
         """A call of a built kernel on arrays of its own."""
         native = NativeKernel(kernel, binary)
         arrays = {
