@@ -12,6 +12,7 @@ from deepgen.generators.base import Modelled
 from deepgen.libraries import predict
 from deepgen.libraries.entry import Entry, is_resized
 from deepgen.libraries.store import Content
+from deepgen.libraries.times import Times
 from deepgen.libraries.vendor import VendorKernel
 from deepgen.operators import Operator
 from deepgen.runtime.loaded import Loaded
@@ -74,6 +75,9 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
     serving = [entry for entry in here if entry.name not in refused]
     able = baselines.find(operator, target)
     able = baselines.raced(able) if among is None else [name for name in able if name in among]
+    if serving and any(_all_failed(row, operator, serving[0]) for row in content.times):
+        refused = {entry.name: "it failed when it was timed at this shape" for entry in serving} | refused
+        serving = []
     if not serving:
         return _without_ours(content, operator, target, alike, refused, able)
     known = predict.points(here, content.times)
@@ -155,6 +159,10 @@ def _is_behind(entry: Entry, operator: Operator, vendor: str, ours: float, their
     if rival is not None and rival.interval is not None:
         return rival.interval[1] < 1.0
     return theirs < ours
+
+
+def _all_failed(times: Times, operator: Operator, entry: Entry) -> bool:
+    return times.operator == operator and times.conditions == entry.conditions and not times.kernels
 
 
 def _foreign(entry: Entry, target: Target) -> str:
