@@ -36,11 +36,10 @@ def record(runs: Mapping[str, tuple[Make, int]], path: Path) -> None:
     print(work)
 
 
-def tune(work: Path, library: Path, seconds: float, target: str, threads: int | None = None) -> None:
+def tune(work: Path, library: Path, seconds: float, target: str, *more: str) -> None:
     """As a user would: by the command line."""
     words = ["tune", str(work), "--time-budget", str(seconds), "--library", str(library), "--target", target,
-             "--out", str(library.parent / "studies"), "--trials", "100000"]  # fmt: skip
-    words += [] if threads is None else ["--threads", str(threads)]
+             "--out", str(library.parent / "studies"), "--trials", "100000", *more]  # fmt: skip
     source = Path(dg.__file__).parents[1]  # this very deepgen, installed or not
     subprocess.run([sys.executable, "-m", "deepgen", *words], check=True, env={**os.environ, "PYTHONPATH": str(source)})
 
