@@ -250,7 +250,7 @@ def _real(tensor: Any) -> Any:
 def capturing(device: Any) -> bool:
     """Whether a graph of the GPU's is being captured."""
 
-    return device.type == "cuda" and bool(torch.cuda.is_current_streamcapturing())
+    return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
 
 
 # Subclasses have their own meaning of every call.
