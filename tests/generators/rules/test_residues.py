@@ -24,6 +24,7 @@ def products(expression: Expression) -> int:
 def means_the_same(expression: Expression, other: Expression) -> None:
     before, after = ExpressionOperator(expression), ExpressionOperator(other)
     inputs = before.inputs(3)
+    inputs["x"].flat[:2] = np.inf, np.nan  # no zero is multiplied with these that was not before
     for name, answer in before.reference(inputs).items():
         np.testing.assert_allclose(after.reference(inputs)[name].values, answer.values, rtol=1e-9, atol=1e-9)
 

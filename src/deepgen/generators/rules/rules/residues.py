@@ -102,7 +102,8 @@ def with_residues(expression: Expression) -> Expression:
 
 
 def _gaps(stage: Stage) -> list[_Gap]:
-    """Those of a sum of products, one factor of which is read behind a guard; none where two share an axis."""
+    """Those of a sum of products, one factor of which is read behind a guard; none where two share an axis, or where
+    residues have more products than others."""
     value = stage.value
     if stage.reduce != "sum" or stage.scan is not None or not isinstance(value, Binary) or value.op != "mul":
         return []
@@ -111,7 +112,9 @@ def _gaps(stage: Stage) -> list[_Gap]:
         return []
     found = dict.fromkeys(gap for c in _conjuncts(guards[0].condition) if (gap := _gap(stage, c)) is not None)
     axes, over = {gap.axis for gap in found}, {gap.over for gap in found}
-    return list(found) if len(axes) == len(over) == len(found) else []
+    # A turn too many would multiply by zero what may be infinite.
+    whole = all(gap.single or gap.over.extent % gap.stride == 0 for gap in found)
+    return list(found) if len(axes) == len(over) == len(found) and whole else []
 
 
 def _gap(stage: Stage, condition: Value) -> _Gap | None:
