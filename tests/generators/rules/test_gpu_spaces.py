@@ -82,12 +82,14 @@ MATRICES = {
     "dilated": conv(N=16, H=7, W=7, CI=16, CO=32, pad=2, dilation=2, dtype="bf16"),
     "nchw": conv(N=2, H=8, W=16, CI=16, CO=16, dilation=1, layout="nchw"),
     "transposed": conv(convolutions.TransposedConv2d, N=2, H=8, W=8, CI=32, CO=32, k=4, stride=2),
+    "transposed, one tap": conv(convolutions.TransposedConv2d, N=2, H=5, W=7, CI=32, CO=32, k=1, stride=2, pad=0),
 }
 WIDE = {
     "nt": cases.gemm(128, 64, 128, "f16", transposed=True),
     "nn, bias": cases.gemm(70, 128, 96, "bf16", epilogue=True),
     "nhwc": conv(N=2, H=8, W=16, CI=64, CO=64, dilation=1),
     "nchw": conv(N=1, H=8, W=16, CI=64, CO=64, dilation=1, layout="nchw"),
+    "transposed, one tap": conv(convolutions.TransposedConv2d, N=2, H=8, W=8, CI=64, CO=64, k=1, stride=2, pad=0),
 }
 FLAT = {
     "nhwc": conv(N=3, H=5, W=7, CI=64, CO=64, dilation=1),

@@ -10,9 +10,18 @@ from typing import TypeAlias
 from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads, turned, windows
 from deepgen.generators.rules.rules.gpu.contraction import along_of, by_four_warps, contraction, order, packed_name
 from deepgen.generators.rules.rules.gpu.flat import flattened
-from deepgen.generators.rules.rules.gpu.groups import Group, cast_when_read, changed, groups, inlined, scans_rows
+from deepgen.generators.rules.rules.gpu.groups import (
+    Group,
+    cast_when_read,
+    changed,
+    groups,
+    inlined,
+    scans_rows,
+    spread_parts,
+)
 from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
 from deepgen.generators.rules.rules.padding import with_padding
+from deepgen.generators.rules.rules.residues import with_residues
 from deepgen.generators.rules.rules.sketch import Sketch, space_of
 from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Stage, reads
@@ -36,10 +45,12 @@ class _Variant:
 def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
     """The better ones first."""
     base = cast_when_read(with_padding(expression))
+    apart = cast_when_read(with_padding(with_residues(expression)))
     lifted = {stage.name for stage in base.stages} - {stage.name for stage in expression.stages}
-    found: dict[str, Sketch] = _by_flat_rows(base, gpu)
-    for variant in _variants(base, lifted, gpu):
-        first, plain = inlined(variant.expression, variant.kept)
+    found: dict[str, Sketch] = _by_flat_rows(base, gpu) if apart == base else {}
+    for variant in (_Variant(apart, _operands(apart, gpu), _MATRICES), *_variants(base, lifted, gpu)):
+        parts_of = spread_parts(variant.expression) if variant.by == _MATRICES else frozenset[str]()
+        first, plain = inlined(variant.expression, variant.kept | parts_of)
         if variant.by == _MATRICES and not any(contraction(stage, gpu) for stage in plain.stages):
             continue
         if variant.by == _WINDOWS and not any(windows.serves(stage) for stage in plain.stages):
@@ -133,16 +144,19 @@ def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, al
     written, name = _written(group, sums, "warp")
     c = contraction(sums, gpu)
     assert c is not None
-    staged = f"{group.last.name}.staged"
-    if four:
+    out, staged = group.spread or group.last, group.last.name
+    if four and not group.spread:
+        staged = f"{staged}.staged"
         written = (*written, s.CacheWrite(group.last.name, staged, "shared"))
 
     def arrange(plan: Plan, whole: Expression) -> None:
         made = contraction(_with_operands(whole.stage(name), sums), gpu)
         made = by_four_warps(made, gpu) if made and four else made
         assert made is not None
-        out, through = whole.stage(group.last.name), whole.stage(staged) if four else None
-        tensor.by_matrices(plan, out, made, all_taps=all_taps, staged=through)
+        if group.spread:
+            plan.step(s.SetScope(staged, "shared"))
+        through = whole.stage(staged) if four or group.spread else None
+        tensor.by_matrices(plan, whole.stage(out.name), made, all_taps=all_taps, staged=through)
         stages = {stage.name for stage in plan.expression.stages}
         for read in (made.left, made.right):
             if order(read, made) is not None:

@@ -24,7 +24,7 @@ from deepgen.generators.rules.rules.gpu.counts import Counts
 from deepgen.generators.rules.rules.gpu.flat import LINE as _LINE
 from deepgen.generators.rules.rules.gpu.flat import Flat
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
-from deepgen.generators.rules.rules.gpu.stored import SPARE, axes_of, in_runs
+from deepgen.generators.rules.rules.gpu.stored import SPARE, axes_of, flat_in_runs, in_runs
 from deepgen.generators.rules.rules.numbers import Extent, covered, text
 from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage
@@ -63,8 +63,10 @@ def by_matrices(
     depth = plan.knob("depth", _WIDE_DEPTHS if wide else _DEPTHS, 4 if wide else 3)
     block = {name: product_of(warps[name], tiles[name], inner[name]) for name in inner}
     threads_y = product_of(*warps.values())
-    if staged:
-        in_runs(plan, c, out, staged, block, threads_y, flat)
+    if staged and flat:
+        flat_in_runs(plan, c, out, staged, block, threads_y, flat)
+    elif staged:
+        in_runs(plan, c, out, staged, block, threads_y)
     host = staged or out
     _result(plan, c, host, {n: (warps[n], tiles[n], inner[n]) for n in inner}, inside=staged is not None)
     plan.step(s.SetScope(sums, "warp"), s.ComputeAt(sums, host.name, plan.lanes))
@@ -79,9 +81,9 @@ def by_matrices(
     turns = covered(c.along.extent, product_of(chunk, mma.k))
     if not all_taps:
         turns = product_of(turns, *(tap.extent for tap in c.taps))
-    run = _SECTOR if flat else (block if staged else inner).get(c.stage.axes[-1].name, 1)
-    late = _late(c, tiles, chunk, all_taps)
-    plan.counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), run, late)
+    beside = 1 if flat else _beside(out, c, (block if staged else inner))
+    stored, late = product_of(2, *block.values(), beside), _late(c, tiles, chunk, all_taps)
+    plan.counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), stored, late)
 
 
 @dataclass(frozen=True)
@@ -296,6 +298,12 @@ def _limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent,
     plan.derive("registers", registers)
 
 
+def _beside(out: Stage, c: Contraction, runs: dict[str, Extent]) -> Extent:
+    """How many elements are written for each result: those between results, and those of the same sectors."""
+    between = covered(prod(out.shape), prod(c.stage.shape))
+    return product_of(between, covered(_SECTOR // 2, runs.get(c.stage.axes[-1].name, 1)))
+
+
 def _counts(
     gpu: Gpu,
     c: Contraction,
@@ -306,10 +314,10 @@ def _counts(
     depth: Extent,
     turns: Extent,
     copied: Extent,
-    run: Extent,
+    stored: Extent,
     late: Extent,
 ) -> Counts:
-    """What a block does, for an estimate of its time. `run` is how many results are stored in a row."""
+    """What a block does, for an estimate of its time."""
     mma, places = c.intrinsic, (*c.rows, *c.columns)
     rows, columns = (product_of(*(tiles[a.name] for a in side)) for side in (c.rows, c.columns))
     steps = prod((c.along.extent // mma.k, *(tap.extent for tap in c.taps)))
@@ -331,7 +339,7 @@ def _counts(
         copied=copied,
         depth=depth,
         late=late,
-        stored=product_of(2, *block.values(), covered(_SECTOR // 2, run)),
+        stored=stored,
         rate=(gpu.peak(mma.operand) or 1.0) * 1e9 * mma.share_of_peak(gpu.arch),
     )
 
