@@ -257,3 +257,4 @@ WHOLE_ORDERS(i64, int64_t, INT64_MIN, INT64_MAX)
 
 #include "tile_atomics.h"
 #include "tile_dot.h"
+#include "tile_dot_narrow.h"
