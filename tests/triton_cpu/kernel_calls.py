@@ -301,6 +301,14 @@ CASES = [
     Case(k.speaking, (2,), {"x": whole(4).astype(F32), "y": zeros(4)}, lambda x, y: {"y": x + 1}, {"B": 4}),
     Case(k.squared, (1,), {"x": draw(16, 16), "y": zeros(2, 16, 16)}, want.squared, {"B": 16}, 1e-4),
     Case(k.small_offsets, (1,), {"x": draw(512), "y": zeros(256)}, want.small_offsets, {"B": 256}),
+    Case(
+        k.device_functions,
+        (1,),
+        {"x": draw(16) * 3, "y": zeros(5, 16), "z": zeros(3, 16, of=np.int32)},
+        want.device_functions,
+        {"B": 16},
+        2e-6,
+    ),
     Case(k.shifted, (1,), {"x": draw(17)}, lambda x: {"x": np.append(x[:1], x[:-1] * 2)}, {"B": 16}),
 ]
 

@@ -26,7 +26,12 @@ _HEADERS = ("tile.h", "tile_math.h", "tile_atomics.h", "tile_dot.h", "tile_dot_n
 _SHARED_HEADERS = {"deepgen.generators.templates": ("cpu_pool.h", "x86_pool.h")} | {
     "deepgen.generators.templates.x86_amx_gemm": ("tiles.h", "emulate.h")
 }
-_NOTHING = frozenset({"tt.return", "ttg.barrier", "gpu.barrier", "tt.debug_barrier", "llvm.intr.assume"})
+_NOTHING = frozenset(
+    {
+        "tt.return", "ttg.barrier", "gpu.barrier", "tt.debug_barrier", "llvm.intr.assume", "tt.grid_dependency_wait",
+        "tt.grid_dependency_launch_dependents",
+    }
+)  # fmt: skip
 _HANDLERS = memory.HANDLERS | gathering.HANDLERS | messages.HANDLERS
 _INDENT = "    "
 
