@@ -156,7 +156,7 @@ def _program(name: str, entry: str, types: list[str], names: list[str], writer: 
             [
                 f"{entry}_job given = {{{given}.programs = {{x, y, z}}, .scratch = scratch, .all = (long)x * y * z}};",
                 "given.each = chunk(given.all, threads);",
-                f"pool_run(given.all < threads ? (int)given.all : threads, {entry}_draw, &given);",
+                f"deepgen_pool_run(given.all < threads ? (int)given.all : threads, {entry}_draw, &given);",
             ]
         ),
         "}",
