@@ -19,7 +19,8 @@ from deepgen import targets
 from deepgen.build import build_once
 from deepgen.cli.main import main
 from deepgen.libraries import Entry, Library, NotServed
-from deepgen.libraries.check import Checked, check, time_across
+from deepgen.libraries.check import Checked, check
+from deepgen.libraries.racing import time_across
 from deepgen.libraries.times import Times
 from deepgen.operators import Operator
 from deepgen.space import Space

@@ -60,12 +60,17 @@ PLAIN = {
     "gemv": cases.gemv(7, 300),
     "convolution": cases.conv(9, 4, 8, 3),
     "depthwise": cases.depthwise(10, 8),
+    "depthwise, nchw": conv(convolutions.DepthwiseConv2d, N=2, H=9, W=16, C=4, layout="nchw"),
+    "depthwise, strided": conv(convolutions.DepthwiseConv2d, N=1, H=9, W=24, C=4, stride=2, layout="nchw"),
     "softmax": cases.softmax(5, 300),
     "softmax of columns": cases.softmax(5, 30, 0),
     "layer norm": cases.layer_norm(6, 200),
     "scan": cases.scan((4, 30, 16), 1),
     "scan of rows": cases.scan((3, 5, 24), 2),
     "scan of rows in f16": Scan.make({"M": 3, "N": 7, "K": 40, "dtype": "f16"}).expression(),
+    "scan of rows that lanes have several parts of": Scan.make({"M": 3, "N": 2, "K": 300, "dtype": "f16"}).expression(),
+    "scan of rows of an odd length": cases.scan((4, 6, 17), 2),
+    "scan of rows too long for registers": Scan.make({"M": 2, "N": 3, "K": 2056, "dtype": "f16"}).expression(),
     "total": cases.total(500),
 }
 MATRICES = {

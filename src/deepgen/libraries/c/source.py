@@ -47,7 +47,8 @@ def _definition(function: Function, tables: Sequence[Table]) -> str:
     count = f"(int)(sizeof {function.name}_groups / sizeof(group))"
     negative = [_unless(f"{name} < 0", f"{name} is negative") for name in sizes]
     dense = [f"v[{len(sizes) + place}] = {stride.dense};" for place, stride in enumerate(strides)]
-    every = [f"if ({k}_bytes(v) > needed_) needed_ = {k}_bytes(v);" for table in tables for k in table.kernels]
+    objects = [text.object for table in tables for text in table.kernels]
+    every = [f"if ({k}_bytes(v) > needed_) needed_ = {k}_bytes(v);" for k in objects]
     return f"""
 DEEPGEN_API deepgen_status {function.name}({", ".join(arguments(function))}) {{
     const int64_t v[] = {{{values}}};

@@ -84,6 +84,7 @@ def headers(function: Function) -> tuple[Source, ...]:
     templates = resources.files(_TEMPLATES)
     if _parallel(function):
         found += [Source(name, templates.joinpath(name).read_text()) for name in ("cpu_pool.h", "x86_pool.h")]
+        found.append(Source("parts.h", own.joinpath("parts.h").read_text()))
     if any(isinstance(s, For) and s.kind in TILES for s in walk(function.body)):
         found += [Source(name, templates.joinpath(_TILES).joinpath(name).read_text()) for name in TILE_HEADERS]
     return tuple(found)
@@ -101,7 +102,7 @@ def file_text(parts: Sequence[Definitions], parallel: bool) -> str:
     blocks = sorted(frozenset().union(*(part.blocks for part in parts)), key=lambda block: block.name)
     lines = [*dict.fromkeys(include(dot) for dot in dots), '#include "numbers.h"']
     lines += [include_tiles(tile) for tile in dict.fromkeys(block.tile for block in blocks)]
-    lines += ['#include "cpu_pool.h"'] if parallel else []
+    lines += ['#include "cpu_pool.h"', '#include "parts.h"'] if parallel else []
     scans = sorted(frozenset().union(*(part.scans for part in parts)))
     called = [*map(dot_function, dots), *(block.functions() for block in blocks), *(scan_function(*s) for s in scans)]
     return "\n".join([*lines, "", *vector_types(vectors), *called, *(part.text for part in parts)])
@@ -359,11 +360,15 @@ class _Emitter:
         fields = [f"    {self.plain_pointer(b)};" for b in place.buffers.values()]
         fields += [f"    i64 {name};" for name in kept.values()]
         inner = replace(place.inside(loop.variable, loop.extent), in_thread=True)
-        body = self.statement(loop.body, inner, 3)
+        body = self.statement(loop.body, inner, 4)
         turns = [
-            "    for (i64 from; (from = atomic_fetch_add(&j->next, j->together)) < j->end;) {",
-            f"        for (i64 {counter} = from; {counter} < least(j->end, from + j->together); {counter}++) {{",
+            "    for (int nth = 0; nth < j->threads; nth++) {",
+            "        loop_part *part = &j->parts[(thread + nth) % j->threads];",
+            "        for (i64 from; (from = atomic_fetch_add(&part->next, j->together)) < part->end;) {",
+            "            const i64 to = least(part->end, from + j->together);",
+            f"            for (i64 {counter} = from; {counter} < to; {counter}++) {{",
             *body,
+            "            }",
             "        }",
             "    }",
         ]
@@ -374,8 +379,8 @@ class _Emitter:
                 "typedef struct {",
                 *fields,
                 "    char *own;",
-                "    i64 end, together;",
-                "    _Atomic i64 next;",
+                "    loop_part *parts;",
+                "    i64 threads, together;",
                 f"}} {name}_job;",
                 "",
                 f"static void {name}(void *given, int thread) {{",
@@ -389,12 +394,19 @@ class _Emitter:
             ]
         )
         given = ", ".join(
-            [*(f".{name} = {name}" for name in captured), f".own = (char *)workspace + {self.function.shared_bytes}"]
+            [
+                *(f".{name} = {name}" for name in captured),
+                f".own = (char *)workspace + {self.function.shared_bytes}",
+                ".parts = parts, .threads = threads",
+                ".together = turns / (threads * 8) + (turns < threads * 8)",
+            ]
         )
         return [
             f"{indent}{{",
-            f"{indent}    {name}_job job = {{{given}, .end = {self.end(loop, place)}}};",
-            f"{indent}    job.together = job.end / (threads * 8) + (job.end < threads * 8);",
+            f"{indent}    const i64 turns = {self.end(loop, place)};",
+            f"{indent}    loop_part parts[threads];",
+            f"{indent}    loop_parts(parts, threads, turns);",
+            f"{indent}    {name}_job job = {{{given}}};",
             f"{indent}    pool_run(threads, {name}, &job);",
             f"{indent}}}",
         ]

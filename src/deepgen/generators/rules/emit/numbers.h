@@ -89,6 +89,30 @@ WHOLES(i16, u32)
 WHOLES(i32, u32)
 WHOLES(i64, u64)
 
+// All lanes of a vector as one number: its halves are joined until one lane is left. A chain of additions, lane by lane,
+// would take as long as a row of a thousand numbers.
+#define HALVED(T, JOIN, x, half, lanes)                                             \
+    typedef T half##_type __attribute__((vector_size((lanes) / 2 * sizeof(T))));    \
+    half##_type half##_both[2];                                                     \
+    memcpy(half##_both, &x, sizeof half##_both);                                    \
+    half##_type half = JOIN(half##_both[0], half##_both[1]);
+#define FOLD_2(T, JOIN) HALVED(T, JOIN, x2, x1, 2)
+#define FOLD_4(T, JOIN) HALVED(T, JOIN, x4, x2, 4) FOLD_2(T, JOIN)
+#define FOLD_8(T, JOIN) HALVED(T, JOIN, x8, x4, 8) FOLD_4(T, JOIN)
+#define FOLD_16(T, JOIN) HALVED(T, JOIN, x16, x8, 16) FOLD_8(T, JOIN)
+#define FOLD_32(T, JOIN) HALVED(T, JOIN, x32, x16, 32) FOLD_16(T, JOIN)
+#define FOLD_64(T, JOIN) HALVED(T, JOIN, x64, x32, 64) FOLD_32(T, JOIN)
+#define FOLD_128(T, JOIN) HALVED(T, JOIN, x128, x64, 128) FOLD_64(T, JOIN)
+#define JOIN_SUM(a, b) (a + b)
+#define JOIN_PROD(a, b) (a * b)
+#define JOIN_MOST(a, b) PICKED((a > b) | (a != a), a, b)
+#define JOIN_LEAST(a, b) PICKED((a < b) | (a != a), a, b)
+#define PICKED(mask, a, b)                                                                       \
+    ({                                                                                           \
+        __typeof__(mask) chosen = mask;                                                          \
+        (__typeof__(a))((chosen & (__typeof__(mask))a) | (~chosen & (__typeof__(mask))b));       \
+    })
+
 // A vector of `lanes` numbers T, whose masks are whole numbers M of the same size; `_at` is one anywhere in memory.
 #define VECTOR(T, M, lanes)                                                                                      \
     typedef T T##x##lanes __attribute__((vector_size(lanes * sizeof(T))));                                       \
@@ -100,25 +124,17 @@ WHOLES(i64, u64)
     static inline T##x##lanes pick_##T##x##lanes(T##x##lanes##_mask m, T##x##lanes yes, T##x##lanes no) {        \
         return (T##x##lanes)((m & (T##x##lanes##_mask)yes) | (~m & (T##x##lanes##_mask)no));                     \
     }                                                                                                            \
-    static inline T sum_##T##x##lanes(T##x##lanes x) {                                                           \
-        T all = x[0];                                                                                            \
-        for (int n = 1; n < lanes; n++) all = (T)(all + x[n]);                                                   \
-        return all;                                                                                              \
+    static inline T sum_##T##x##lanes(T##x##lanes x##lanes) {                                                    \
+        FOLD_##lanes(T, JOIN_SUM) return x1[0];                                                                  \
     }                                                                                                            \
-    static inline T prod_##T##x##lanes(T##x##lanes x) {                                                          \
-        T all = x[0];                                                                                            \
-        for (int n = 1; n < lanes; n++) all = (T)(all * x[n]);                                                   \
-        return all;                                                                                              \
+    static inline T prod_##T##x##lanes(T##x##lanes x##lanes) {                                                   \
+        FOLD_##lanes(T, JOIN_PROD) return x1[0];                                                                 \
     }                                                                                                            \
-    static inline T most_##T##x##lanes(T##x##lanes x) {                                                          \
-        T all = x[0];                                                                                            \
-        for (int n = 1; n < lanes; n++) all = max_##T(all, x[n]);                                                \
-        return all;                                                                                              \
+    static inline T most_##T##x##lanes(T##x##lanes x##lanes) {                                                   \
+        FOLD_##lanes(T, JOIN_MOST) return x1[0];                                                                 \
     }                                                                                                            \
-    static inline T least_##T##x##lanes(T##x##lanes x) {                                                         \
-        T all = x[0];                                                                                            \
-        for (int n = 1; n < lanes; n++) all = min_##T(all, x[n]);                                                \
-        return all;                                                                                              \
+    static inline T least_##T##x##lanes(T##x##lanes x##lanes) {                                                  \
+        FOLD_##lanes(T, JOIN_LEAST) return x1[0];                                                                \
     }
 
 #define EACH_LANE(V, lanes, name, scalar)                                  \

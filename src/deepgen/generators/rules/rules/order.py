@@ -8,6 +8,7 @@ from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.intrinsics.tiles import TILES, Instruction
 from deepgen.generators.rules.rules.padding import with_padding
 from deepgen.generators.rules.rules.registry import RULES
+from deepgen.generators.rules.rules.residues import with_residues
 from deepgen.generators.rules.rules.rule import Rule, drafts
 from deepgen.generators.rules.rules.sharing import with_kept
 from deepgen.generators.rules.rules.sketch import Sketch, sketch_of
@@ -30,7 +31,7 @@ def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> l
     Vectors multiply whole numbers so much slower than instructions for small ones that they are not tried beside them.
     """
     rules, found, whole = rules_for(own), [], False
-    expression = with_kept(expression)
+    expression = with_kept(with_residues(expression))
     for dot in instructions_of(target):
         ready = prepared(expression, dot)
         made = drafts(ready, target, rules, dot) if ready is not None else []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice, product
 from typing import TypeAlias
 
-from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads, turned
+from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads, turned, windows
 from deepgen.generators.rules.rules.gpu.contraction import along_of, by_four_warps, contraction, order, packed_name
 from deepgen.generators.rules.rules.gpu.groups import Group, cast_when_read, changed, groups, inlined, scans_rows
 from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
@@ -18,7 +19,17 @@ from deepgen.targets.gpu import Gpu
 
 _MOST = 6  # sketches of an expression
 _FEW = 256  # results: below that, threads had better share a reduction
+_MATRICES, _WINDOWS = "matrices", "windows"
 Way: TypeAlias = "tuple[tuple[s.Step, ...], Callable[[Plan, Expression], None]]"  # stages it makes, then its loops
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """An expression, and the operands that are kept as stages: those of matrix units, or with a border of zeros."""
+
+    expression: Expression
+    kept: frozenset[str] = frozenset()
+    by: str = ""
 
 
 def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
@@ -26,24 +37,33 @@ def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
     base = cast_when_read(with_padding(expression))
     lifted = {stage.name for stage in base.stages} - {stage.name for stage in expression.stages}
     found: dict[str, Sketch] = {}
-    # Operands that are kept: those of matrix units; those with a border of zeros, in shared memory; none.
-    for kept, matrices in ((_operands(base, gpu), True), (_shared(base, lifted), False), (frozenset[str](), False)):
-        first, plain = inlined(base, kept)
-        if matrices and not any(contraction(stage, gpu) for stage in plain.stages):
+    for variant in _variants(base, lifted, gpu):
+        first, plain = inlined(variant.expression, variant.kept)
+        if variant.by == _MATRICES and not any(contraction(stage, gpu) for stage in plain.stages):
             continue
-        parts = [group for group in groups(plain) if group.last.name not in kept]
-        choices = product(*(_ways(plain, group, gpu, matrices, kept) for group in parts))
+        if variant.by == _WINDOWS and not any(windows.serves(stage) for stage in plain.stages):
+            continue
+        parts = [group for group in groups(plain) if group.last.name not in variant.kept]
+        choices = product(*(_ways(plain, group, gpu, variant) for group in parts))
         for ways in islice(choices, _MOST - len(found)):
-            plan = Plan(base, gpu)
+            plan = Plan(variant.expression, gpu)
             try:
                 made = _made(plan, first, plain, ways)
             except Useless:
                 continue
             if made.name not in found and _possible(made):
                 found[made.name] = made
-        if matrices and found:
+        if variant.by == _MATRICES and found:
             break  # plain arithmetic is never faster where matrix units serve
     return list(found.values())
+
+
+def _variants(base: Expression, lifted: set[str], gpu: Gpu) -> Iterator[_Variant]:
+    shared = _shared(base, lifted)
+    yield _Variant(base, _operands(base, gpu), _MATRICES)
+    yield _Variant(windows.in_runs(base, shared), shared, _WINDOWS)
+    yield _Variant(base, shared)
+    yield _Variant(base)
 
 
 def _possible(sketch: Sketch) -> bool:
@@ -76,16 +96,19 @@ def _made(plan: Plan, first: tuple[s.Step, ...], plain: Expression, ways: tuple[
     return plan.sketch()
 
 
-def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool, kept: frozenset[str]) -> list[Way]:
+def _ways(expression: Expression, group: Group, gpu: Gpu, variant: _Variant) -> list[Way]:
     """How the loops of a part may be arranged."""
     found: list[Way] = []
+    kept = variant.kept
     sums = group.sums[0] if group.sums and not group.rows else None
     if sums is None and group.last.reduce is not None and not group.last.scan:
         sums = group.last
-    if matrices and sums is not None and (c := contraction(sums, gpu)):
+    if variant.by == _MATRICES and sums is not None and (c := contraction(sums, gpu)):
         taps = (True, False) if any(tap.extent > 1 for tap in c.taps) else (True,)
         wide = (False, True) if by_four_warps(c, gpu) else (False,)
         return [_by_matrices(expression, group, sums, gpu, all_taps, four) for four in wide for all_taps in taps]
+    if variant.by == _WINDOWS and sums is not None and windows.serves(sums):
+        return [_by_window(group, sums, kept)]
     if sums is not None and kept & {read.tensor for read in reads(sums.value)}:
         return [_by_threads(group, sums, shared=True, kept=kept)]
     scan = _scan_of(group)
@@ -109,12 +132,16 @@ def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, al
     written, name = _written(group, sums, "warp")
     c = contraction(sums, gpu)
     assert c is not None
+    staged = f"{group.last.name}.staged"
+    if four:
+        written = (*written, s.CacheWrite(group.last.name, staged, "shared"))
 
     def arrange(plan: Plan, whole: Expression) -> None:
         made = contraction(_with_operands(whole.stage(name), sums), gpu)
         made = by_four_warps(made, gpu) if made and four else made
         assert made is not None
-        tensor.by_matrices(plan, Group(whole.stage(group.last.name)), made, all_taps=all_taps)
+        out, through = whole.stage(group.last.name), whole.stage(staged) if four else None
+        tensor.by_matrices(plan, out, made, all_taps=all_taps, staged=through)
         stages = {stage.name for stage in plan.expression.stages}
         for read in (made.left, made.right):
             if order(read, made) is None:
@@ -136,18 +163,30 @@ def _scan_of(group: Group) -> Stage | None:
 
 
 def _by_scans(group: Group, scan: Stage) -> Way:
-    written, name = _written(group, scan, "shared")
+    lanes = scans.fits_lanes(scan)
+    written, name = _written(group, scan, "warp" if lanes else "shared")
     operands = reads(scan.value)
+    scanned, copies = (scans.by_lanes, scans.runs) if lanes else (scans.by_rows_of_scans, scans.copies)
 
     def arrange(plan: Plan, whole: Expression) -> None:
-        scans.by_rows_of_scans(plan, Group(whole.stage(group.last.name)), whole.stage(name), operands)
+        scanned(plan, Group(whole.stage(group.last.name)), whole.stage(name), operands)
 
-    return (*written, *scans.copies(scan, name)), arrange
+    return (*written, *copies(scan, name)), arrange
 
 
 def _with_operands(stage: Stage, like: Stage) -> Stage:
     """A stage with the operands that it had before they were copied."""
     return Stage(stage.name, stage.axes, like.value, stage.reduce, stage.reduced, stage.scan)
+
+
+def _by_window(group: Group, sums: Stage, kept: frozenset[str]) -> Way:
+    written, name = _written(group, sums, "register")
+
+    def arrange(plan: Plan, whole: Expression) -> None:
+        made = _with_operands(whole.stage(name), sums)
+        windows.by_window(plan, Group(whole.stage(group.last.name), (made,)), kept)
+
+    return (*written, *windows.copies(sums, name, kept)), arrange
 
 
 def _by_threads(group: Group, sums: Stage | None, *, shared: bool, kept: frozenset[str] = frozenset()) -> Way:

@@ -34,17 +34,22 @@ _TILES = (1, 2, 4, 8)  # products along a side of a warp's tile
 _WARPS = (1, 2, 4, 8)
 _CHUNKS = (1, 2, 4, 8)  # products along what is summed over, between two barriers
 _DEPTHS = (1, 2, 3, 4)
+_WIDE_DEPTHS = (2, 3, 4, 5, 6)
 _SECTOR = 32  # bytes of memory that are written together
 _WIDE_TILES = (8, 16, 32)  # along the columns of four warps: whole lines of swizzled memory
 _WIDE_CHUNKS = (2, 4)
 _LINE = 64  # elements of two bytes
 _TURNED = 8  # elements of two bytes in a row of a matrix
+_SPARE = 4096  # bytes of shared memory for alignment
 _RESERVED = 48  # registers for addresses and the like
 
 
-def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> None:
-    """The steps of a launch. With `all_taps`, a copy of an operand serves all taps of a filter."""
-    out, sums, mma = group.last, c.stage.name, c.intrinsic
+def by_matrices(plan: Plan, out: Stage, c: Contraction, *, all_taps: bool, staged: Stage | None = None) -> None:
+    """The steps of a launch. With `all_taps`, a copy of an operand serves all taps of a filter.
+
+    `staged` is what is stored, in shared memory: from there it is stored in runs of 16 bytes.
+    """
+    sums, mma = c.stage.name, c.intrinsic
     wide = mma.warps > 1
     plan.names.append(f"{'wide' if wide else 'matrix'}{'_taps' if all_taps and c.taps else ''}")
     inner: dict[str, Extent] = {}
@@ -76,15 +81,17 @@ def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> 
         plan.require(divides(4, team) if not isinstance(team, int) else team % 4 == 0, "four warps along rows")
     chunks = _CHUNKS if not wide else _WIDE_CHUNKS if along_columns(c) else (_LINE // mma.k,)
     chunk = plan.knob("chunk", [n for n in chunks if c.along.extent % (n * mma.k) == 0], 2)
-    depth = plan.knob("depth", _DEPTHS[1:] if wide else _DEPTHS, 3)
+    depth = plan.knob("depth", _WIDE_DEPTHS if wide else _DEPTHS, 4 if wide else 3)
     warp = {name: product_of(tiles[name], inner[name]) for name in inner}
     block = {name: product_of(warps[name], warp[name]) for name in inner}
 
-    _result(plan, c, out, {n: (warps[n], tiles[n], inner[n]) for n in inner})
-    lanes = plan.lanes
-    plan.step(s.SetScope(sums, "warp"), s.ComputeAt(sums, out.name, lanes))
-    step_loop = _sums(plan, c, inner, chunk, all_taps)
     threads_y = product_of(*warps.values())
+    if staged:
+        _stored_in_runs(plan, c, out, staged, block, threads_y)
+    host = staged or out
+    _result(plan, c, host, {n: (warps[n], tiles[n], inner[n]) for n in inner}, inside=staged is not None)
+    plan.step(s.SetScope(sums, "warp"), s.ComputeAt(sums, host.name, plan.lanes))
+    step_loop = _sums(plan, c, inner, chunk, all_taps)
     shared: list[Extent] = []
     extents: dict[str, Extent] = {**block, c.along.name: product_of(chunk, mma.k)}
     if all_taps:
@@ -95,7 +102,8 @@ def by_matrices(plan: Plan, group: Group, c: Contraction, *, all_taps: bool) -> 
     turns = covered(c.along.extent, product_of(chunk, mma.k))
     if not all_taps:
         turns = product_of(turns, *(tap.extent for tap in c.taps))
-    plan.counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared))
+    run = (block if staged else inner).get(c.stage.axes[-1].name, 1)
+    plan.counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), run)
 
 
 def _inner(axis: Axis, side: tuple[Axis, ...], size: int) -> list[int]:
@@ -138,12 +146,51 @@ def _power(number: int) -> int:
     return 1 << (max(number, 1).bit_length() - 1)
 
 
-def _result(plan: Plan, c: Contraction, out: Stage, parts: dict[str, tuple[Extent, Extent, Extent]]) -> None:
-    """The loops of what is stored: blocks, warps, lanes, and what a lane has."""
-    name = out.name
+def _axes_of(out: Stage, c: Contraction) -> dict[str, str]:
+    """The axes of what is stored, by those of the sums."""
     same = facts.same_places(out, c.stage)
     assert same is not None, "what is stored has the places of the sums"
-    axis_of = dict(zip((a.name for a in c.stage.axes), same, strict=True))
+    return dict(zip((a.name for a in c.stage.axes), same, strict=True))
+
+
+def _stored_in_runs(
+    plan: Plan, c: Contraction, out: Stage, staged: Stage, block: dict[str, Extent], threads_y: Extent
+) -> None:
+    """The loops of what is stored from shared memory, and its place there."""
+    axis_of, name = _axes_of(staged, c), out.name
+    own = {axis_of[a]: part for a, part in block.items()}
+    axes, last = [a.name for a in out.axes], out.axes[-1]
+    width = min(WIDEST // dtype(out.dtype).bytes, last.extent & -last.extent)
+    run = own.get(last.name, 1)
+    plan.require(divides(width, run) if not isinstance(run, int) else run % width == 0,
+                 f"rows of {name} in shared memory are whole runs")  # fmt: skip
+    level = {a: plan.split(name, a, own[a]) for a in axes if a in own}
+    blocks = [axis_of[a.name] for a in c.both] + [level[axis_of[a.name]][0] for a in (*c.rows, *c.columns)]
+    plan.step(s.Reorder(name, (*blocks, *(level[a][1] for a in axes if a in own))))
+    block_loop = plan.fuse(name, blocks)
+    inside = plan.fuse(name, [level[a][1] for a in axes if a in own])
+    _, by_y, by_x, by_run = plan.split(name, inside, threads_y, 32, width)
+    plan.bind(name, "block.x", block_loop)
+    plan.bind(name, "thread.y", by_y)
+    plan.bind(name, "thread.x", by_x)
+    plan.bind(name, "vector", by_run)
+    plan.step(s.ComputeAt(staged.name, name, block_loop))
+    # Lanes hold eight rows and four pairs of columns: these lie on different banks.
+    columns = [axes.index(axis_of[a.name]) for a in c.columns]
+    if len(axes) - 1 in columns:
+        plan.step(s.StorageAlign(staged.name, len(axes) - 2, _LINE, _TURNED))
+    else:
+        plan.step(s.StorageAlign(staged.name, columns[-1], _LINE // 2, _TURNED))
+    # With what the alignment adds, at most an eighth of a line or half of a short one.
+    bytes_ = product_of(dtype(out.dtype).bytes, *block.values(), 3)
+    plan.require(bytes_ <= 2 * (plan.gpu.shared_per_block - _SPARE), f"{name} fits in shared memory")
+
+
+def _result(
+    plan: Plan, c: Contraction, out: Stage, parts: dict[str, tuple[Extent, Extent, Extent]], *, inside: bool
+) -> None:
+    """The loops of the results: blocks, warps, lanes, and what a lane has. `inside` of a block there are no others."""
+    name, axis_of = out.name, _axes_of(out, c)
     level: dict[str, list[str]] = {}
     for axis in (*c.rows, *c.columns):
         level[axis.name] = plan.split(name, axis_of[axis.name], *parts[axis.name])
@@ -157,7 +204,9 @@ def _result(plan: Plan, c: Contraction, out: Stage, parts: dict[str, tuple[Exten
     half, row = plan.split(name, plan.fuse(name, inner_rows), 8)
     quad, pair = plan.split(name, plan.fuse(name, inner_columns), 2)
     plan.step(s.Reorder(name, (row, quad, *tiles, half, pair)))
-    plan.bind(name, "block.x", plan.fuse(name, blocks))
+    whole = plan.fuse(name, blocks)
+    if not inside:
+        plan.bind(name, "block.x", whole)
     plan.bind(name, "thread.y", plan.fuse(name, warps))
     plan.lanes = plan.fuse(name, [row, quad])
     plan.bind(name, "thread.x", plan.lanes)
@@ -252,7 +301,7 @@ def _limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent,
     plan.require(threads <= gpu.threads_per_block, "threads of a block")
     plan.require(product_of(threads, registers) <= gpu.registers_per_sm, "a block's registers fit in a multiprocessor")
     plan.require(
-        shared <= gpu.shared_per_block - (4096 if c.intrinsic.warps > 1 else 1024), "copies fit in shared memory"
+        shared <= gpu.shared_per_block - (_SPARE if c.intrinsic.warps > 1 else 1024), "copies fit in shared memory"
     )
     plan.derive("shared_bytes", shared)
     plan.derive("threads", threads)
@@ -269,8 +318,9 @@ def _counts(
     depth: Extent,
     turns: Extent,
     copied: Extent,
+    run: Extent,
 ) -> Counts:
-    """What a block does, for an estimate of its time."""
+    """What a block does, for an estimate of its time. `run` is how many results are stored in a row."""
     mma, places = c.intrinsic, (*c.rows, *c.columns)
     rows, columns = (product_of(*(tiles[a.name] for a in side)) for side in (c.rows, c.columns))
     steps = prod((c.along.extent // mma.k, *(tap.extent for tap in c.taps)))
@@ -291,7 +341,7 @@ def _counts(
         turns=turns,
         copied=copied,
         depth=depth,
-        stored=product_of(2, *block.values(), covered(_SECTOR // 2, inner.get(c.stage.axes[-1].name, 1))),
+        stored=product_of(2, *block.values(), covered(_SECTOR // 2, run)),
         rate=(gpu.peak(mma.operand) or 1.0) * 1e9 * mma.share_of_peak(gpu.arch),
     )
 
