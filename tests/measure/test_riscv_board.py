@@ -184,6 +184,12 @@ def test_samples_are_summed_by_their_periods_and_none_is_no_zero() -> None:
     assert "no sample" in counted.missing["record.l2_access"] and "differ by more" in counted.missing["record.cycles"]
 
 
+def test_clocks_are_in_nanoseconds() -> None:
+    [(way, events)] = perf.profiles(["task-clock"])
+    few, many = ("# started\n\n%s;msec;task-clock:u;1;100.00;0.9;CPUs utilized\n" % said for said in ("1.50", "5.50"))
+    assert perf.per_call(way, few, many, 8, events).values == {"task-clock": 0.5e6}
+
+
 def test_a_machine_that_is_a_board_needs_no_ssh(server: LoopbackBoard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{server.folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
     local = targets.resolve(f"{NAME},host=local")

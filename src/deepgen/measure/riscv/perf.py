@@ -22,6 +22,7 @@ _NOT_COUNTED = "perf on the board did not count it"
 _NO_SAMPLE = "perf on the board took no sample of it"
 _BURIED = "two runs of the program differ by more than the kernel's calls count"
 _WHOLE = 100.0  # percent of the time that an event was counted
+_NANOSECONDS = {"msec": 1e6}  # as clocks are counted elsewhere, too
 _SAMPLE = re.compile(r"\s*(\d+)\s+(\S+?):?\s*")
 
 
@@ -115,11 +116,12 @@ def _table(text: str) -> Mapping[str, tuple[float, bool]]:
     """The value of each event that has one, and whether it was counted all the time."""
     found = {}
     for line in text.splitlines():
-        value, _, name, _, share, *_ = [*line.split(";"), "", "", "", "", ""]
+        value, unit, name, _, share, *_ = [*line.split(";"), "", "", "", "", ""]
         counted, of_the_time = number(value), number(share)
         if counted is not None and name:
             # perf writes the name as it was asked for, or with its mode after it.
-            found[name.removesuffix(":u")] = counted, of_the_time is None or of_the_time >= _WHOLE
+            scale = _NANOSECONDS.get(unit, 1.0)
+            found[name.removesuffix(":u")] = scale * counted, of_the_time is None or of_the_time >= _WHOLE
     return found
 
 
