@@ -50,7 +50,7 @@ class Qemu:
         narrow = [name for name in _NARROW_FLOATS if target.has(name)]
         old = narrow and numbers[0] < _NARROW_FLOATS_SINCE
         self.lacks = f"qemu {version} has no {' and '.join(narrow)}" if old else ""
-        self._target, self._scratch = target, scratch
+        self._scratch = scratch
         self._group = Group()
         self._numbers = itertools.count()
 
