@@ -81,6 +81,8 @@ MATRICES = {
     "strided": conv(N=4, H=9, W=17, CI=16, CO=32, stride=2, dilation=1),
     "dilated": conv(N=16, H=7, W=7, CI=16, CO=32, pad=2, dilation=2, dtype="bf16"),
     "nchw": conv(N=2, H=8, W=16, CI=16, CO=16, dilation=1, layout="nchw"),
+    "three channels": conv(N=2, H=8, W=16, CI=3, CO=32, dilation=1),
+    "i8, no whole steps": cases.gemm(48, 64, 40, "i8", transposed=True),
     "transposed": conv(convolutions.TransposedConv2d, N=2, H=8, W=8, CI=32, CO=32, k=4, stride=2),
     "transposed, one tap": conv(convolutions.TransposedConv2d, N=2, H=5, W=7, CI=32, CO=32, k=1, stride=2, pad=0),
 }
