@@ -182,10 +182,10 @@ def test_filters_of_one_tap_with_channels_first_are_lowered_whatever_the_config(
 
 
 @emulated
-def test_wavefronts_of_64_lanes_reduce_rows_too(tmp_path: Path) -> None:
-    few = {name: PLAIN[name] for name in ("gemv", "layer norm")}
+def test_wavefronts_of_64_lanes_reduce_and_scan_rows_too(tmp_path: Path) -> None:
+    few = {name: PLAIN[name] for name in ("gemv", "layer norm", "scan of rows in f16")}
     (tmp_path / "all").mkdir()
-    right(lowered(few, MI210, lambda sketch: sketch.name == "rows"), tmp_path / "all", warp=64)
+    right(lowered(few, MI210, lambda sketch: sketch.name in ("rows", "scan_lanes")), tmp_path / "all", warp=64)
 
 
 @pytest.mark.parametrize("name", ARCHES if SAMPLES else ARCHES[1:3])

@@ -75,7 +75,9 @@ def _variants(base: Expression, lifted: set[str], gpu: Gpu) -> Iterator[_Variant
     yield _Variant(base, _operands(base, gpu), _MATRICES)
     yield _Variant(windows.in_runs(base, shared), shared, _WINDOWS)
     yield _Variant(base, shared)
-    yield _Variant(base)
+    _, plain = inlined(base, shared)
+    if not shared or not any(windows.serves(stage) for stage in plain.stages):
+        yield _Variant(base)
 
 
 def _possible(sketch: Sketch) -> bool:
