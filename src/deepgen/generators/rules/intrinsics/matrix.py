@@ -38,7 +38,9 @@ class MatrixProduct:
     def share_of_peak(self, arch: str, late: bool) -> float:
         """What it comes to of the matrix units' rate: Hopper's are only full with products of four warps, and where
         these are `late` to be waited for."""
-        return 0.62 if arch.startswith("sm_90") and not (late and self.warps > 1) else 1.0
+        if not arch.startswith("sm_90"):
+            return 1.0
+        return 0.45 if self.warps == 1 else 1.0 if late else 0.62
 
     def on(self, arch: str, sm: int) -> bool:
         """Whether a chip has it. Products of four warps are Hopper's own: other chips dropped them."""
