@@ -27,9 +27,11 @@ NAMES = "targets.json"
 def groups() -> dict[str, tuple[list[Any], str]]:
     """Cases by name, and lines of C before them: which numbers are multiplied in tiles."""
     from kernel_calls import CASES, NARROW_PRODUCTS
+    from user_calls import CASES as USERS
 
     return {
         "kernels": (CASES, ""),
+        "users": (USERS, ""),
         "products_bf16": (NARROW_PRODUCTS["bf16"], "#define TILES_OF_BF16\n"),
         "products_i8": (NARROW_PRODUCTS["i8"], "#define TILES_OF_I8\n"),
     }
