@@ -1,12 +1,15 @@
 """Shapes that nobody tuned: a library of the suite's GEMMs against studies of their own and the vendor's library.
 
-The shapes are drawn by a seed. For each, the kernel that the library chooses, the winner of a short study of that shape
-and all baselines are timed side by side. Wanted: within 1.08 of the own study in the geometric mean, at least 80% of
-the shapes served by a kernel of ours, and never behind the vendor's library by more than 3%.
+The shapes are drawn by a seed. For each, what the library chooses by prediction, what it chooses after it has measured
+(`dispatch="measure"`), the winner of a short study of that shape and the baselines are timed side by side. What is
+measured at one drawn shape is not used for the next. Wanted: within 1.08 of the own study in the geometric mean, at
+least 80% of the shapes served by a kernel of ours, and never behind the vendor's library by more than 3%.
 
     python benchmarks/library_unseen.py [--target cuda:native --dtype bf16 --layout nt] [--work DIR] [--time-limit 540]
 
-Studies, the library and results stay in the work folder: the same command goes on where a time limit ended it.
+Studies, the library and results stay in the work folder: the same command goes on where a time limit ended it. First
+comes the library, then all shapes without studies of their own, then these. `--known FILE` takes the suite's winners
+from the results of an earlier benchmark in place of studies.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import exp, log
 from pathlib import Path
@@ -24,14 +27,16 @@ import numpy as np
 
 import deepgen as dg
 from common import conditions, run_main
-from deepgen import baselines, targets
-from deepgen.libraries import Library
+from deepgen import baselines, generators, targets
+from deepgen.libraries import Choice, Library
 from deepgen.libraries.adding import entry_of
-from deepgen.libraries.check import Runners, contender_of, opened, time_across
+from deepgen.libraries.choice import choose
+from deepgen.libraries.racing import Runners, contender_of, opened, time_across, time_chosen
 from deepgen.measure.base import Contender, Policy, Task
 from deepgen.operators import Gemm
 from deepgen.targets import Target
 from deepgen.tuning import Study
+from library_known import fill
 
 HERE = Path(__file__).resolve().parent
 SUITES = HERE.parent / "data" / "suites.json"
@@ -54,67 +59,101 @@ def shapes(options: argparse.Namespace, runner: str) -> list[Gemm]:
 
 def suite(options: argparse.Namespace, runner: str) -> list[Gemm]:
     rows = json.loads(SUITES.read_text())[runner]["gemm"]
-    return [_gemm(options, *row) for row in rows if runner == "gpu" or max(row) <= 4 * options.largest]
+    found = [_gemm(options, *row) for row in rows if runner == "gpu" or max(row) <= 4 * options.largest]
+    return [operator for operator in found if operator.flops() <= options.most_flops]
 
 
 def _gemm(options: argparse.Namespace, m: int, n: int, k: int) -> Gemm:
     return dg.gemm(m, n, k, dtype=options.dtype, layout=options.layout)
 
 
-def tuned(operator: Gemm, target: Target, seconds: float, folder: Path, threads: int | None) -> Study:
+def tuned(operator: Gemm, target: Target, seconds: float, folder: Path, **words: Any) -> Study:
     """A study within a time budget. One that has its finals is taken as it is."""
     for path in sorted(folder.glob("*/journal.sqlite")):
         study = Study.open(path.parent)
         if study.operator == operator and study.finals() is not None:
             return study
-    words: dict[str, Any] = {"trials": 100_000, "time_budget": seconds, "threads": threads, "transfer": False}
-    return dg.tune(operator, target=target, out=folder, **words)
+    return dg.tune(operator, target=target, out=folder, trials=100_000, time_budget=seconds, transfer=False, **words)
 
 
-def race(library: Library, operator: Gemm, study: Study, target: Target, runners: Runners) -> dict[str, Any]:
-    """The chosen kernel, the study's winner and the baselines, side by side."""
-    choice = library.choose(operator, target)
-    entry, kernel, artifact = entry_of(study)
-    contenders = [Contender("own study", kernel, artifact)]
-    if choice.entry is not None:
-        contenders.append(replace(contender_of(library, choice.entry), name="library"))
-    names = baselines.find(operator, target)
-    task = Task(operator, target, policy=Policy(cold=entry.cold, threads=entry.threads))
-    measured = runners.on(task).compare([*contenders, *map(Contender, names)], ROUNDS, 0)
-    found = zip([*(c.name for c in contenders), *names], measured, strict=True)
-    seconds = {name: m.seconds for name, m in found if m.ok and m.seconds}
+def general_knobs(operator: Gemm, target: Target) -> dict[str, list[Any]] | None:
+    """Values with which a kernel serves other shapes, too. Without them its company would take a race of its own."""
+    names = {knob.name for knob in generators.find(operator, target).space(operator, target).knobs}
+    return {"FIXED": [False]} if "FIXED" in names else None
+
+
+def chosen(library: Library, operator: Gemm, target: Target, runners: Runners) -> dict[str, Choice]:
+    """What the library chooses by prediction, and after it has measured. Nothing of that stays in the library."""
+    content = library.content()
+    predicted = library.choose(operator, target)
+    times = time_chosen(library, predicted, runners)
+    after = content if times is None else replace(content, times=(*content.times, times))
+    return {"predict": predicted, "measure": choose(after, operator, target)}
+
+
+def race(
+    library: Library, choices: Mapping[str, Choice], study: Study | None, runners: Runners, threads: int | None
+) -> dict[str, Any]:
+    """What was chosen, the winner of the shape's own study, if there is one, and the baselines, side by side."""
+    operator, target = choices["predict"].operator, choices["predict"].target
+    assert isinstance(operator, Gemm), "only these are drawn"
+    entries = {choice.entry.name: choice.entry for choice in choices.values() if choice.entry is not None}
+    names = baselines.raced(baselines.find(operator, target))
+    contenders = [*(contender_of(library, entry) for entry in entries.values()), *map(Contender, names)]
+    if study is not None:
+        _, kernel, artifact = entry_of(study)
+        contenders.append(Contender("own study", kernel, artifact))
+    task = Task(operator, target, policy=Policy(threads=threads))
+    measured = runners.on(task).compare(contenders, ROUNDS, 0)
+    seconds = {c.name: m.seconds for c, m in zip(contenders, measured, strict=True) if m.ok and m.seconds}
     vendor = min((seconds[name] for name in names if name in seconds), default=None)
-    served = seconds.get("library" if choice.entry is not None else choice.vendor or "", vendor)
+    told = {how: _served(choice, seconds, vendor) for how, choice in choices.items()}
+    return {"shape": [operator.m, operator.n, operator.k], "seconds": seconds, **told}
+
+
+def _served(choice: Choice, seconds: Mapping[str, float], vendor: float | None) -> dict[str, Any]:
+    name = choice.vendor if choice.entry is None else choice.entry.name
+    served = seconds.get(name or "")
     return {
-        "shape": [operator.m, operator.n, operator.k],
         "how": choice.how,
-        "entry": None if choice.entry is None else choice.entry.name,
-        "predicted": choice.seconds,
-        "seconds": seconds,
-        "to_own_study": None if served is None else served / seconds["own study"],
+        "name": name,
+        "ours": choice.entry is not None,
+        "expected": choice.seconds,
+        "to_own_study": None if served is None or "own study" not in seconds else served / seconds["own study"],
         "to_vendor": None if served is None or vendor is None else served / vendor,
     }
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"wanted": {"to_own_study": NEAR, "served_by_ours": SERVED, "worst_to_vendor": BEHIND}} | {
+        how: _summed([row[how] for row in rows]) for how in ("predict", "measure")
+    }
+
+
+def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     ratios = [row["to_own_study"] for row in rows if row["to_own_study"]]
     vendors = [row["to_vendor"] for row in rows if row["to_vendor"]]
-    ours = [row for row in rows if row["entry"] is not None]
     return {
         "shapes": len(rows),
         "to_own_study": exp(sum(map(log, ratios)) / len(ratios)) if ratios else None,
-        "served_by_ours": len(ours) / len(rows) if rows else None,
+        "served_by_ours": sum(row["ours"] for row in rows) / len(rows) if rows else None,
         "worst_to_vendor": max(vendors, default=None),
-        "wanted": {"to_own_study": NEAR, "served_by_ours": SERVED, "worst_to_vendor": BEHIND},
+        "own_studies": len(ratios),
     }
 
 
 def line(row: Mapping[str, Any]) -> str:
     shape = "x".join(map(str, row["shape"]))
+    parts = []
+    for how in ("predict", "measure"):
+        own, vendor = (_ratio(row[how][name]) for name in ("to_own_study", "to_vendor"))
+        parts.append(f"{how}: {row[how]['how']:<9} own {own} vendor {vendor}")
     times = " ".join(f"{name} {value * 1e6:.1f}" for name, value in row["seconds"].items())
-    own = "-" if row["to_own_study"] is None else f"{row['to_own_study']:.3f}"
-    vendor = "-" if row["to_vendor"] is None else f"{row['to_vendor']:.3f}"
-    return f"{shape:>16} {row['how']:<9} to own study {own}, to vendor {vendor}; us: {times}"
+    return f"{shape:>16} {'; '.join(parts)}; us: {times}"
+
+
+def _ratio(value: float | None) -> str:
+    return "    -" if value is None else f"{value:.3f}"
 
 
 def main() -> None:
@@ -130,30 +169,57 @@ def main() -> None:
         if time.monotonic() > ends:
             raise Over
 
+    def keep(row: dict[str, Any]) -> None:
+        rows[:] = [other for other in rows if other["shape"] != row["shape"]] + [row]
+        print(line(row), flush=True)
+        told = {"conditions": conditions(), "summary": summary(rows), "results": rows}
+        for path in (results, options.json):
+            if path is not None:
+                path.write_text(json.dumps(told, indent=1) + "\n")
+
+    drawn = shapes(options, target.runner)
+    choices: dict[Gemm, dict[str, Choice]] = {}
     try:
-        for operator in suite(options, target.runner):
-            if any(entry.operator == operator for entry in library.list()):
-                continue
-            go_on()
-            study = tuned(operator, target, options.suite_seconds, work / "suite", options.threads)
-            print(f"tuned {operator.describe()}: {library.add(study)}", flush=True)
-        if len(library.content().times) < len(suite(options, target.runner)):
-            go_on()
-            print(f"timed all kernels at {time_across(library)} shapes", flush=True)
         with opened() as runners:
-            for operator in shapes(options, target.runner):
-                if any(row["shape"] == [operator.m, operator.n, operator.k] for row in rows):
-                    continue
+            _fill(library, options, target, runners, go_on)
+            done = [row["shape"] for row in rows]
+            for operator in [one for one in drawn if _sizes(one) not in done]:
                 go_on()
-                runners.close()  # the study measures on the same device
-                study = tuned(operator, target, options.own_seconds, work / "own", options.threads)
-                rows.append(race(library, operator, study, target, runners))
-                print(line(rows[-1]), flush=True)
-                told = {"conditions": conditions(), "summary": summary(rows), "results": rows}
-                results.write_text(json.dumps(told, indent=1) + "\n")
+                choices[operator] = chosen(library, operator, target, runners)
+                keep(race(library, choices[operator], None, runners, options.threads))
+            whole = [row["shape"] for row in rows if "own study" in row["seconds"]]
+            for operator in [one for one in drawn if _sizes(one) not in whole]:
+                go_on()
+                words = {"threads": options.threads, "baselines": False}
+                study = tuned(operator, target, options.own_seconds, work / "own", **words)
+                made = choices.get(operator) or chosen(library, operator, target, runners)
+                keep(race(library, made, study, runners, options.threads))
     except Over:
         print("the time limit is reached: run the same command again")
     print(json.dumps(summary(rows), indent=1))
+
+
+def _fill(
+    library: Library, options: argparse.Namespace, target: Target, runners: Runners, go_on: Callable[[], None]
+) -> None:
+    """The library of the suite's shapes."""
+    wanted = suite(options, target.runner)
+    missing = [one for one in wanted if all(entry.operator != one for entry in library.list())]
+    if options.known is not None:
+        fill(library, options.known, missing, target, runners, options.threads, go_on)
+        return
+    for operator in missing:
+        go_on()
+        words = {"threads": options.threads, "knobs": general_knobs(operator, target)}
+        study = tuned(operator, target, options.suite_seconds, options.work / "suite", **words)
+        print(f"tuned {operator.describe()}: {library.add(study)}", flush=True)
+    if len(library.content().times) < len(wanted):
+        go_on()
+        print(f"timed all kernels at {time_across(library)} shapes", flush=True)
+
+
+def _sizes(operator: Gemm) -> list[int]:
+    return [operator.m, operator.n, operator.k]
 
 
 def _options() -> argparse.Namespace:
@@ -164,10 +230,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=COUNT, help="of shapes that are drawn")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--largest", type=int, default=1024, help="the largest size that is drawn on a processor")
+    parser.add_argument("--known", type=Path, metavar="FILE", help="results of gpu_gemm.py with the suite's winners")
+    parser.add_argument("--most-flops", type=float, default=float("inf"), help="of the suite's shapes")
     parser.add_argument("--suite-seconds", type=float, default=20.0, help="of tuning, for each shape of the suite")
     parser.add_argument("--own-seconds", type=float, default=20.0, help="of tuning, for each drawn shape")
     parser.add_argument("--threads", type=int, help="of kernels and baselines on a processor, at most")
     parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds; then the same command goes on")
+    parser.add_argument("--json", type=Path, help="where results are written as well, after each shape")
     parser.add_argument("--work", type=Path, default=Path("library_unseen"), help="where everything is kept")
     return parser.parse_args()
 

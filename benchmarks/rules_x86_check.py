@@ -1,6 +1,6 @@
 """Kernels by rules on an x86 processor: many configs verified, then the best of a short search beside torch.
 
-    PYTHONPATH=src python benchmarks/rules_x86_check.py                       f32, bf16 and i8, two threads, 240 s
+    PYTHONPATH=src python benchmarks/rules_x86_check.py                       f32, bf16 and i8, two threads, 300 s
     PYTHONPATH=src python benchmarks/rules_x86_check.py --dtype i8 --only gemm --seconds 60
     PYTHONPATH=src python benchmarks/rules_x86_check.py --summary             what the results say, by group
 
@@ -8,20 +8,25 @@ For each case the default config and up to --trials others (half of them near th
 with the reference; a wrong one, or one that does not build, is named, and the exit status is then 1. The fastest is
 timed beside torch and the best family that is made for the operator, interleaved, with warm and with cold caches.
 Ratios are as in rules_cpu.py: above 1 the rules are faster. `packed` is torch, and the rules, with weights that both
-packed ahead of time; `torch` and `rules` have not. Every case gets an equal part of the time that is left; cases for
+packed ahead of time; `torch` and `rules` have not. `floor` is how long it takes to read the operator's tensors: where
+its ratio is near 1, nothing faster can be had. Every case gets an equal part of the time that is left; cases for
 which none is left are named.
+
+Four cores measure: two for the threads at work, and two on which threads of the other side may still wait busily.
+All other cores build, ahead of what is measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,22 +38,27 @@ from common import by_lines, conditions, run_main
 from deepgen import generators, targets
 from deepgen.build import build_once
 from deepgen.generators import Generator
+from deepgen.operators import OPERATORS
 from deepgen.operators.compare import compare
 from deepgen.runtime.native import Bound, NativeKernel
-from deepgen.space import Space
 from deepgen.targets import Cpu
 from deepgen.vocabulary import DeepgenError, Kernel
+from read_floor import reading
 from rules_cases import Case, cases, quantised_call
 from rules_cpu import as_torch, geometric_mean, interleaved
 
 RESULTS = Path(__file__).parent / "results" / "rules_x86.json"
 DTYPES = ("i8", "bf16", "f32")
 WHOLE_NUMBERS = ("conv", "transposed", "depthwise", "gemm", "bmm", "gemv")  # groups that there are in bytes
-FIRST = ("gemm", "conv nhwc", "scan", "gemv")  # groups that are run before the others
-SEARCHED = 0.75  # of the time of a case
-ROUNDS = 7
+FIRST = ("gemm", "conv nhwc", "gemv", "transposed")  # groups that are run before the others
+READING = ("gemv", "reductions")  # groups that do little else than read
+MEASURING = 4  # cores
+SEARCHED = 0.6  # of the time of a case
+AGAIN = 4  # configs that are timed once more, in turns
+ROUNDS = 15
 Config: TypeAlias = "Mapping[str, Any]"
 Run: TypeAlias = "Callable[[], Any]"
+Built: TypeAlias = "tuple[Config, Kernel, str]"  # with the path of its library
 
 
 def main() -> int:
@@ -56,13 +66,25 @@ def main() -> int:
     if asked.summary:
         _summary(json.loads(asked.output.read_text())["results"])
         return 0
+    cores = sorted(os.sched_getaffinity(0))
+    building = cores[MEASURING:] or cores
+    with ProcessPoolExecutor(
+        len(building), multiprocessing.get_context("spawn"), os.sched_setaffinity, (0, building)
+    ) as pool:
+        os.sched_setaffinity(0, cores[:MEASURING])
+        status = _all(asked, pool)
+        pool.shutdown(wait=False, cancel_futures=True)
+    return status
+
+
+def _all(asked: argparse.Namespace, pool: ProcessPoolExecutor) -> int:
+    chosen = _chosen(asked)
+    builds = [_Builds(pool, case, dtype, asked) for case, dtype in chosen]
     import torch
 
     torch.set_num_threads(asked.threads)
     torch.set_grad_enabled(False)
-    cpu = targets.resolve("cpu").limited_to(asked.threads)
-    assert isinstance(cpu, Cpu)
-    end, rows, chosen = time.monotonic() + asked.seconds, [], _chosen(asked)
+    end, rows = time.monotonic() + asked.seconds, []
     for place, (case, dtype) in enumerate(chosen):
         left = end - time.monotonic()
         if left < 2:
@@ -70,7 +92,7 @@ def main() -> int:
             break
         row = {"case": case.name, "group": case.group, "dtype": dtype, "threads": asked.threads}
         try:
-            row |= _Check(torch, case, dtype, cpu, asked.trials).run(left / (len(chosen) - place))
+            row |= _Check(torch, case, dtype, asked.threads).run(builds[place], left / (len(chosen) - place))
         except (DeepgenError, RuntimeError, ValueError) as error:  # one case must not end the others
             row |= {"verified": 0, "failed": [f"{type(error).__name__}: {str(error)[:300]}"]}
         rows.append(row)
@@ -94,20 +116,79 @@ def _chosen(asked: argparse.Namespace) -> list[tuple[Case, str]]:
     return found
 
 
+class _Builds:
+    """The kernels of a case, built by other processes."""
+
+    def __init__(self, pool: ProcessPoolExecutor, case: Case, dtype: str, asked: argparse.Namespace) -> None:
+        self._pool, self._of = pool, (case.operator, case.words, dtype, asked.threads)
+        self._made: list[Future[Built]] = []
+        self._planned = pool.submit(_configs, *self._of, asked.trials)
+        self._planned.add_done_callback(self._start)
+
+    def _start(self, planned: Future[list[Config]]) -> None:
+        if not planned.cancelled() and planned.exception() is None:
+            self._made = [self._pool.submit(_built, *self._of, config) for config in planned.result()]
+
+    def ready(self, end: float) -> Iterator[Future[Built]]:
+        """Those that are built by then, the default for certain."""
+        self._planned.result()
+        while not self._made:
+            time.sleep(0.01)
+        for place, future in enumerate(self._made):
+            wait_for([future], timeout=None if place == 0 else max(0.0, end - time.monotonic()))
+            if future.done():
+                yield future
+        for future in self._made:
+            future.cancel()
+
+
+def _processor(threads: int) -> Cpu:
+    cpu = targets.resolve("cpu").limited_to(threads)
+    assert isinstance(cpu, Cpu)
+    return cpu
+
+
+def _configs(operator: str, words: dict[str, Any], dtype: str, threads: int, count: int) -> list[Config]:
+    """The default, configs that differ from it in one or two knobs, and configs from anywhere in the space."""
+    of, cpu, rules = OPERATORS.get(operator).make({**words, "dtype": dtype}), _processor(threads), _rules()
+    space, default = rules.space(of, cpu), rules.default(of, cpu)
+    mixed, values = random.Random(0), {knob.name: list(knob.values) for knob in space.knobs}
+    found: list[Config] = [default]
+    for _ in range(20 * count):
+        if len(found) > count // 2:
+            break
+        near, free = dict(default), [n for n in default if n in values and len(values[n]) > 1]
+        for name in mixed.sample(free, min(len(free), mixed.choice((1, 2)))):
+            near[name] = mixed.choice(values[name])
+        if near not in found and not space.explain(near):
+            found.append(near)
+    return [*found, *space.sample(max(1, count - len(found)), seed=0)]
+
+
+def _built(operator: str, words: dict[str, Any], dtype: str, threads: int, config: Config) -> Built:
+    of, cpu = OPERATORS.get(operator).make({**words, "dtype": dtype}), _processor(threads)
+    kernel = _rules().emit(of, cpu, config)
+    return config, kernel, build_once(kernel, cpu).binary
+
+
+def _rules(name: str = "rules") -> Generator:
+    return generators.by_name(name)
+
+
 class _Check:
     """One case in one format."""
 
-    def __init__(self, torch: Any, case: Case, dtype: str, cpu: Cpu, trials: int) -> None:
-        self.torch, self.case, self.dtype, self.cpu, self.trials = torch, case, dtype, cpu, trials
-        self.operator = case.made(dtype)
+    def __init__(self, torch: Any, case: Case, dtype: str, threads: int) -> None:
+        self.torch, self.case, self.dtype, self.threads = torch, case, dtype, threads
+        self.cpu, self.operator = _processor(threads), case.made(dtype)
         self.inputs = self.operator.inputs(0)
         self.want: Any = None
         self.failed: list[str] = []
 
-    def run(self, seconds: float) -> dict[str, Any]:
+    def run(self, builds: _Builds, seconds: float) -> dict[str, Any]:
         started = time.monotonic()
         self.want = self.operator.reference(self.inputs)
-        config, tried = self.searched(started + seconds * SEARCHED)
+        config, tried = self.searched(builds, started + seconds * SEARCHED)
         calls = self.calls(config) if config is not None else {}
         once = sum(_least(call, 1) for call in calls.values())
         rounds = max(2, min(ROUNDS, int((started + seconds - time.monotonic()) / (3 * once + 1e-9))))
@@ -121,39 +202,28 @@ class _Check:
             row["gflops"] = round(self.operator.flops() / row["us_warm"]["rules"] / 1e3, 1)
         return row | {"seconds": round(time.monotonic() - started, 1)}
 
-    def searched(self, end: float) -> tuple[Config | None, int]:
+    def searched(self, builds: _Builds, end: float) -> tuple[Config | None, int]:
         """The fastest config of those that were verified by then, and how many these are."""
-        rules = generators.by_name("rules")
-        configs = _candidates(rules.space(self.operator, self.cpu), rules.default(self.operator, self.cpu), self.trials)
-        best: tuple[float, Config] | None = None
-        tried = 0
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            pending: list[tuple[Config, Future[Run]]] = [
-                (config, pool.submit(self.ready, rules, config, verify=False)) for config in configs
-            ]
-            for place, (config, future) in enumerate(pending):
-                if place and time.monotonic() > end:
-                    future.cancel()
-                    continue
-                wait_for([future], timeout=None if place == 0 else max(0.1, end - time.monotonic()))
-                if not future.done():
-                    continue
-                try:
-                    call = future.result()
-                    self.verified(call)
-                except DeepgenError as error:
-                    self.failed.append(f"{dict(config)}: {str(error)[:300]}")
-                    continue
-                tried += 1
-                seconds = _least(call)
-                if best is None or seconds < best[0]:
-                    best = (seconds, config)
-        return (None if best is None else best[1]), tried
+        found: list[tuple[float, int, Config, Run]] = []
+        for future in builds.ready(end):
+            try:
+                config, kernel, binary = future.result()
+                call = self.bound(kernel, binary)
+                self.verified(call)
+            except DeepgenError as error:
+                self.failed.append(str(error)[:300])
+                continue
+            found.append((_least(call), len(found), config, call))
+        best = sorted(found)[:AGAIN]
+        if not best:
+            return None, 0
+        times = interleaved({str(n): call for _, n, _, call in best}, time.perf_counter, cold=False)
+        fastest = min(best, key=lambda one: statistics.median(times[str(one[1])]))
+        return fastest[2], len(found)
 
-    def ready(self, family: Generator, config: Config, *, verify: bool = True) -> Run:
-        """A call of the built kernel on arrays of its own."""
-        kernel: Kernel = family.emit(self.operator, self.cpu, config)
-        native = NativeKernel(kernel, build_once(kernel, self.cpu).binary)
+    def bound(self, kernel: Kernel, binary: str) -> _Call:
+        """A call of a built kernel on arrays of its own."""
+        native = NativeKernel(kernel, binary)
         arrays = {
             t.name: self.inputs[t.name] if t.name in self.inputs else np.zeros(t.shape, t.dtype.numpy())
             for t in self.operator.tensors()
@@ -161,14 +231,10 @@ class _Check:
         flat = {name: array.reshape(-1).view(np.uint8) for name, array in arrays.items()}
         bound = native.bind(flat, self.operator.scalars())
         bound.prepare()
-        call = _Call(bound, arrays)
-        if verify:
-            self.verified(call)
-        return call
+        return _Call(bound, arrays)
 
-    def verified(self, call: Run) -> None:
+    def verified(self, call: _Call) -> None:
         """Raises DeepgenError where what a call gives is wrong."""
-        assert isinstance(call, _Call)
         call()
         for t in self.operator.tensors():
             if t.role == "output":
@@ -176,9 +242,14 @@ class _Check:
                 if not told.ok:
                     raise DeepgenError("its result is wrong")
 
+    def ready(self, family: Generator, config: Config) -> Run:
+        kernel = family.emit(self.operator, self.cpu, config)
+        call = self.bound(kernel, build_once(kernel, self.cpu).binary)
+        self.verified(call)
+        return call
+
     def calls(self, config: Config) -> dict[str, Run]:
-        rules = generators.by_name("rules")
-        calls: dict[str, Run] = {"rules": self.ready(rules, config)}
+        calls: dict[str, Run] = {"rules": self.ready(_rules(), config)}
         tensors = {name: as_torch(self.torch, array, self.dtype) for name, array in self.inputs.items()}
         if self.dtype == "i8":
             own = quantised_call(self.torch, self.case, tensors)
@@ -187,7 +258,7 @@ class _Check:
             own, packed = self.case.torch(self.torch, tensors, self.case.words), None
         if own is not None:
             calls["torch"] = own
-        constant = generators.by_name("rules_constant_weights")
+        constant = _rules("rules_constant_weights")
         if constant.refuses(self.operator, self.cpu) is None:
             calls["rules_packed"] = self.ready(constant, config)
             if packed is not None:
@@ -195,6 +266,8 @@ class _Check:
         expert = generators.serving(self.operator, self.cpu)[0]
         if expert.name != "rules":
             calls["expert"] = self.ready(expert, expert.default(self.operator, self.cpu))
+        if self.case.group in READING:
+            calls["floor"] = reading(sum(array.nbytes for array in self.inputs.values()), self.cpu, self.threads)
         return calls
 
 
@@ -205,21 +278,6 @@ class _Call:
 
     def __call__(self) -> None:
         self.bound.run()
-
-
-def _candidates(space: Space, default: Config, count: int) -> list[Config]:
-    """The default, configs that differ from it in one or two knobs, and configs from anywhere in the space."""
-    mixed, values = random.Random(0), {knob.name: list(knob.values) for knob in space.knobs}
-    found: list[Config] = [default]
-    for _ in range(20 * count):
-        if len(found) > count // 2:
-            break
-        near, free = dict(default), [n for n in default if n in values and len(values[n]) > 1]
-        for name in mixed.sample(free, min(len(free), mixed.choice((1, 2)))):
-            near[name] = mixed.choice(values[name])
-        if near not in found and not space.explain(near):
-            found.append(near)
-    return [*found, *space.sample(max(1, count - len(found)), seed=0)]
 
 
 def _least(call: Run, runs: int = 3) -> float:
@@ -235,7 +293,7 @@ def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
     def ratio(other: str, own: str) -> float:
         return round(statistics.median(b / a for a, b in zip(times[own], times[other], strict=True)), 3)
 
-    found = {other: ratio(other, "rules") for other in ("torch", "expert") if other in times}
+    found = {other: ratio(other, "rules") for other in ("torch", "expert", "floor") if other in times}
     if "torch_packed" in times:
         found["packed"] = ratio("torch_packed", "rules_packed")
     elif "torch" in times and "rules_packed" in times:
@@ -244,7 +302,7 @@ def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    keys = [f"{name}_{state}" for name in ("torch", "packed", "expert") for state in ("warm", "cold")]
+    keys = [f"{name}_{state}" for name in ("torch", "packed", "expert", "floor") for state in ("warm", "cold")]
     beside = "  ".join(f"{key} {row[key]:.2f}" for key in keys if key in row)
     rate = f"{row['us_warm']['rules']:9.1f} us {row['gflops']:7.1f} GF/s" if "us_warm" in row else "not timed"
     failed = f"  FAILED {len(row['failed'])}: {row['failed'][0]}" if row["failed"] else ""
@@ -255,7 +313,7 @@ def _line(row: Mapping[str, Any]) -> str:
 def _summary(rows: Sequence[Mapping[str, Any]]) -> None:
     for kind in dict.fromkeys((row["dtype"], row["group"]) for row in rows):
         of = [row for row in rows if (row["dtype"], row["group"]) == kind]
-        keys = [f"{name}_{state}" for name in ("torch", "packed", "expert") for state in ("warm", "cold")]
+        keys = [f"{name}_{state}" for name in ("torch", "packed", "expert", "floor") for state in ("warm", "cold")]
         means = {key: geometric_mean([row[key] for row in of if key in row]) for key in keys}
         told = "  ".join(f"{key} {value:.2f}" for key, value in means.items() if value)
         print(f"{kind[0]:5s} {kind[1]:16s} {len(of):2d} cases  {told}")
@@ -268,9 +326,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=DTYPES, action="append", help="may be given several times; all without it")
     parser.add_argument("--only", action="append", help="a part of a group's or a case's name")
     parser.add_argument("--each", type=int, default=1, help="cases of a group at most")
-    parser.add_argument("--trials", type=int, default=30, help="configs of a case at most")
+    parser.add_argument("--trials", type=int, default=24, help="configs of a case at most")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=240.0)
+    parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--summary", action="store_true")
     parser.add_argument("--output", type=Path, default=RESULTS)
     return parser.parse_args()

@@ -32,7 +32,7 @@ from deepgen.measure.base import Contender, Task  # noqa: E402
 from deepgen.measure.gpu_bench import GpuBench  # noqa: E402
 from deepgen.measure.gpu_checks import Checks  # noqa: E402
 from deepgen.measure.gpu_reference import DeviceReference  # noqa: E402
-from deepgen.measure.supervisor import build_helpers  # noqa: E402
+from deepgen.measure.helpers import build_helpers  # noqa: E402
 from deepgen.operators import Gemm, gemm  # noqa: E402
 from deepgen.runtime.gpu_driver import CUDA, Driver  # noqa: E402
 from deepgen.targets import Cuda, Target  # noqa: E402

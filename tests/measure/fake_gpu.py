@@ -13,7 +13,8 @@ import pytest
 
 from deepgen.build import Cache, build_once
 from deepgen.measure.base import Helper, Policy, Task
-from deepgen.measure.supervisor import Supervisor, build_helpers
+from deepgen.measure.helpers import build_helpers
+from deepgen.measure.supervisor import Supervisor
 from deepgen.operators import Gemm
 from deepgen.targets import resolve
 from deepgen.vocabulary import Arg, Artifact, Kernel, LaunchPlan, Missing, ScalarArg, Source, Step, TensorArg, finding

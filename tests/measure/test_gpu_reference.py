@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deepgen.measure.base import Task
 from deepgen.measure.gpu_reference import SAMPLES, sampled
-from deepgen.measure.supervisor import build_helpers
+from deepgen.measure.helpers import build_helpers
 from deepgen.operators import gemm
 from deepgen.targets import resolve
 from deepgen.vocabulary import DeepgenError, Kernel, Verdict

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from faulty_kernels import TARGET, build, kernel
 
-from deepgen.measure import supervisor
+from deepgen.measure import floor
 from deepgen.measure.base import Policy, Task
 from deepgen.measure.supervisor import Supervisor
 from deepgen.operators import gemm
@@ -37,7 +37,7 @@ def test_a_family_of_impossible_times_costs_one_measured_peak(tmp_path: Path) ->
 
 
 def test_a_calmer_phase_later_still_shows_the_higher_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "PEAK_HOLDS", 0.0)
+    monkeypatch.setattr(floor, "PEAK_HOLDS", 0.0)
     peaks = [IMPOSSIBLE, POSSIBLE]
     assert verdicts(tmp_path, peaks, 2) == [Verdict.UNSTABLE, Verdict.CORRECT]
     assert not peaks

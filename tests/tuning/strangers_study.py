@@ -13,8 +13,7 @@ from deepgen.build import build_once
 from deepgen.tuning import Study
 from deepgen.tuning.journal import Journal, Proposal
 from deepgen.tuning.request import Request, plan
-from deepgen.tuning.study import WINNER
-from deepgen.tuning.winner import write_winner
+from deepgen.tuning.winner import WINNER, write_winner
 from deepgen.vocabulary import JsonObject, Kernel, Measurement, Trial, Verdict
 
 

@@ -141,7 +141,7 @@ def check(
     """Verify and time every entry again, as after an upgrade. Exit code 1 if one is wrong, slower or damaged."""
     from deepgen.cli.output import print_json, table
     from deepgen.libraries.check import check as run_check
-    from deepgen.libraries.check import time_across
+    from deepgen.libraries.racing import time_across
     from deepgen.tuning.text import seconds_text
     from deepgen.view.text import note
 
@@ -168,6 +168,10 @@ def why(
     epilogue: options.Epilogue = None,
     fast_sums: options.FastSums = False,
     target: options.TargetName = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Time the likeliest kernels at this shape first, and keep the times.")
+    ] = False,
+    trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Say which kernel serves an operator, and why: a tuned shape, a neighbour, or a vendor's library."""
@@ -177,7 +181,11 @@ def why(
     from deepgen.tuning.text import seconds_text
 
     operator, _ = said.parse(words, **options.of_operator(dtype, layout, epilogue, fast_sums))
-    choice = _there(library).choose(operator, target or settings.load().target)
+    opened = _there(library, trust)
+    where = target or settings.load().target
+    if measure:
+        opened.measure(operator, where)
+    choice = opened.choose(operator, where)
     if as_json:
         print_json({"library": str(library), **_choice_told(choice)})
         return

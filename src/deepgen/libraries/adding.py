@@ -21,8 +21,7 @@ from deepgen.targets import device_for
 from deepgen.tuning import Study
 from deepgen.tuning.finals import run_finals
 from deepgen.tuning.statistics import median_interval
-from deepgen.tuning.study import WINNER
-from deepgen.tuning.winner import ABOUT, sha256
+from deepgen.tuning.winner import ABOUT, WINNER, sha256
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, Missing, Trial, completed, foreign
 
 Added = tuple[Entry, Kernel, Artifact]

@@ -5,28 +5,24 @@ After an upgrade of a driver, a compiler or a library. The stored binaries thems
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deepgen import baselines, targets
-from deepgen.libraries.entry import Entry, Timed, is_resized
-from deepgen.libraries.times import Times
+from deepgen.libraries.entry import Entry, Timed
+from deepgen.libraries.racing import Runners, compared, contender_of, opened
 from deepgen.libraries.winners import Library
-from deepgen.measure import open_runner
 from deepgen.measure.base import Contender, Policy, Task
 from deepgen.measure.supervisor import Supervisor
 from deepgen.targets import Elsewhere
 from deepgen.tuning.finals import finals_inputs
 from deepgen.tuning.statistics import paired_ratio
 from deepgen.tuning.text import seconds_text
-from deepgen.vocabulary import Artifact, DeepgenError, Measurement
+from deepgen.vocabulary import DeepgenError, Measurement
 
 RIGHT, SLOWER, WRONG, REFUSED, ELSEWHERE = "right", "slower", "wrong", "refused", "elsewhere"
 FAILED = (SLOWER, WRONG, REFUSED)
 TOLERANCE = 0.10  # of the time: noise between two days stays below it
-_FEWEST_ROUNDS, _ROUNDS, _RACE_SECONDS = 3, 20, 4.0
 _RETRIES = 2  # of a comparison that seems slower: a busy machine looks like a slow kernel
 
 
@@ -45,41 +41,6 @@ class Checked:
         return self.verdict in FAILED
 
 
-class Runners:
-    """One runner at a time, which goes from operator to operator: starting one takes longer than a check."""
-
-    def __init__(self) -> None:
-        self._runner: Supervisor | None = None
-
-    def on(self, task: Task) -> Supervisor:
-        same = self._runner is not None and (self._runner.task.target, self._runner.task.policy.threads) == (
-            task.target,
-            task.policy.threads,
-        )
-        if self._runner is not None and same:
-            self._runner.switch_to(task)
-            return self._runner
-        self.close()
-        made = open_runner(task)
-        assert isinstance(made, Supervisor), "an entry is for a processor or a GPU"
-        self._runner = made
-        return made
-
-    def close(self) -> None:
-        if self._runner is not None:
-            self._runner.close()
-        self._runner = None
-
-
-@contextmanager
-def opened() -> Iterator[Runners]:
-    runners = Runners()
-    try:
-        yield runners
-    finally:
-        runners.close()
-
-
 def check(
     library: Library, *, tolerance: float = TOLERANCE, say: Callable[[str], None] = lambda text: None
 ) -> list[Checked]:
@@ -90,38 +51,6 @@ def check(
             say(f"checking {entry.name}")
             out.append(_checked(library, entry, runners, tolerance))
     return out
-
-
-def time_across(library: Library, *, say: Callable[[str], None] = lambda text: None) -> int:
-    """Time all kernels of an operator at each other's shapes, and keep the times; gives the number of shapes.
-
-    The choice for shapes that nobody tuned is made from them.
-    """
-    here = [entry for entry in library.list() if _loadable(library, entry)]
-    shapes = {}
-    for entry in here:
-        for timed in entry.timed:
-            shapes[timed.operator, entry.conditions] = entry
-    with opened() as runners, library.store.changing():
-        for (operator, conditions), entry in shapes.items():
-            say(f"timing all kernels at {operator.describe()}")
-            alike = {
-                one.kernel_id: one
-                for one in here
-                if (one.target, one.conditions) == (entry.target, conditions)
-                and is_resized(one.operator, operator)
-                and one.serves(operator) is None
-            }
-            names = baselines.raced(baselines.find(operator, entry.target))
-            task = Task(operator, entry.target, policy=Policy(cold=entry.cold, threads=entry.threads))
-            contenders = [contender_of(library, one) for one in alike.values()] + [Contender(name) for name in names]
-            measured = _compared(runners.on(task), contenders)
-            seconds = {c.name: m.seconds for c, m in zip(contenders, measured, strict=True) if m.ok and m.seconds}
-            kernels = {one.kernel_id: seconds[one.name] for one in alike.values() if one.name in seconds}
-            rivals = {name: seconds[name] for name in names if name in seconds}
-            library.store.write_times(Times(operator, *conditions, kernels, rivals))
-    library.reload()
-    return len(shapes)
 
 
 def _checked(library: Library, entry: Entry, runners: Runners, tolerance: float) -> Checked:
@@ -163,7 +92,7 @@ def _timed(
     runner: Supervisor, contender: Contender, timed: Timed, rivals: Sequence[str], result: Checked, tolerance: float
 ) -> Checked:
     contenders = [contender, *map(Contender, rivals)]
-    ours, *others = _compared(runner, contenders)
+    ours, *others = compared(runner, contenders)
     if not ours.ok or ours.seconds is None:
         return replace(result, verdict=WRONG, detail=ours.detail)
     now = replace(result, before=timed.seconds, now=ours.seconds)
@@ -177,19 +106,6 @@ def _timed(
     return replace(now, verdict=SLOWER, detail=f"{slower:.2f} times as long as {seconds_text(timed.seconds)}")
 
 
-def _compared(runner: Supervisor, contenders: Sequence[Contender]) -> list[Measurement]:
-    """Rounds in which all take part: a few first, then as many as the time allows."""
-    started = time.monotonic()
-    first = runner.compare(contenders, _FEWEST_ROUNDS, 0)
-    each = (time.monotonic() - started) / _FEWEST_ROUNDS
-    more = min(_ROUNDS, int(_RACE_SECONDS / each)) - _FEWEST_ROUNDS
-    if more <= 0 or not all(one.ok for one in first):
-        return first
-    again = runner.compare(contenders, more, 1)
-    both = zip(first, again, strict=True)
-    return [replace(then, samples=(*one.samples, *then.samples)) if then.ok else then for one, then in both]
-
-
 def _ratios_kept(ours: Measurement, others: Mapping[str, Measurement], timed: Timed) -> dict[str, float]:
     """How much of our lead over each baseline is left."""
     return {
@@ -197,20 +113,3 @@ def _ratios_kept(ours: Measurement, others: Mapping[str, Measurement], timed: Ti
         for name, measured in others.items()
         if measured.ok and measured.samples and (before := timed.baselines[name].ratio)
     }
-
-
-def contender_of(library: Library, entry: Entry) -> Contender:
-    found = library.store.stored(entry, trusted=library.trusted)
-    assert found.binary is not None, "where it was changed, `stored` has said so"
-    form = found.binary.suffix.removeprefix(".")
-    artifact = Artifact(found.kernel.id, str(found.binary.absolute()), form, "", {}, 0.0, plan=found.plan)
-    return Contender(entry.name, found.kernel, artifact)
-
-
-def _loadable(library: Library, entry: Entry) -> bool:
-    try:
-        targets.device_for(entry.target)
-        library.store.stored(entry, trusted=library.trusted)
-    except DeepgenError:
-        return False
-    return True

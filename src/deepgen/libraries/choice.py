@@ -12,6 +12,7 @@ from deepgen.generators.base import Modelled
 from deepgen.libraries import predict
 from deepgen.libraries.entry import Entry, is_resized
 from deepgen.libraries.store import Content
+from deepgen.libraries.times import Times
 from deepgen.libraries.vendor import VendorKernel
 from deepgen.operators import Operator
 from deepgen.runtime.loaded import Loaded
@@ -74,11 +75,17 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
     serving = [entry for entry in here if entry.name not in refused]
     able = baselines.find(operator, target)
     able = baselines.raced(able) if among is None else [name for name in able if name in among]
+    if serving and any(_all_failed(row, operator, serving[0]) for row in content.times):
+        refused = {entry.name: "it failed when it was timed at this shape" for entry in serving} | refused
+        serving = []
     if not serving:
         return _without_ours(content, operator, target, alike, refused, able)
     known = predict.points(here, content.times)
     times = _times_at(operator, serving, known, able)
-    best = min((entry for entry in serving if entry.name in times.ours), key=lambda entry: times.ours[entry.name])
+    timed = [entry for entry in serving if entry.name in times.ours]
+    octaves = {e.name: predict.distance(predict.nearest(operator, e, known), operator) for e in timed}
+    near = [entry for entry in timed if octaves[entry.name] <= predict.FAR]
+    best = min(near or timed, key=lambda entry: times.ours[entry.name])
     seconds = times.ours[best.name]
     vendor = min(times.rivals, key=lambda name: times.rivals[name], default=None)
     considered = (
@@ -86,12 +93,11 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
         *(Considered(name, None, why) for name, why in refused.items()),
     )
     told = "measured at this shape" if times.exact else f"predicted from {counted(len(known), 'tuned shape')}"
-    shapes = [point.operator for point in known if best.kernel_id in point.kernels]
-    nearest = min(shapes, key=lambda shape: predict.distance(shape, operator))
-    away = predict.distance(nearest, operator)
-    if away > predict.FAR and able:
+    if not near and able:
         name = vendor or able[0]
-        reason = f"no tuned shape is near: {nearest.describe()} is {away:.1f} octaves away; {name} serves instead"
+        closest = predict.nearest(operator, best, known).describe()
+        away = f"{closest} is {octaves[best.name]:.1f} octaves away"
+        reason = f"no tuned shape is near: {away}; {name} serves instead"
         return Choice(operator, target, VENDOR, None, name, times.rivals.get(name), reason, considered)
     if vendor is not None and _is_behind(best, operator, vendor, seconds, times.rivals[vendor]):
         both = f"{seconds_text(times.rivals[vendor])} beside {seconds_text(seconds)} of ours"
@@ -155,6 +161,10 @@ def _is_behind(entry: Entry, operator: Operator, vendor: str, ours: float, their
     if rival is not None and rival.interval is not None:
         return rival.interval[1] < 1.0
     return theirs < ours
+
+
+def _all_failed(times: Times, operator: Operator, entry: Entry) -> bool:
+    return times.operator == operator and times.conditions == entry.conditions and not times.kernels
 
 
 def _foreign(entry: Entry, target: Target) -> str:

@@ -91,14 +91,20 @@ def predict(operator: Operator, entries: Sequence[Entry], known: Sequence[Point]
         timed = [point for point in known if entry.kernel_id in point.kernels]
         there = modelled.get(entry.kernel_id, {})
         lost = average({id(p): p.lost(p.kernels[entry.kernel_id]) - there.get(id(p), 0.0) for p in timed})
-        away = min(distance(operator, point.operator) for point in timed)
-        kernels[entry.kernel_id] = exp(base + lost + there.get(id(operator), 0.0) + LOST_PER_OCTAVE * away)
+        worse = LOST_PER_OCTAVE * distance(operator, nearest(operator, entry, timed))
+        kernels[entry.kernel_id] = exp(base + lost + there.get(id(operator), 0.0) + worse)
     names = dict.fromkeys(name for point in known for name in point.baselines)
     baselines = {
         name: exp(base + average({id(p): p.lost(p.baselines[name]) for p in known if name in p.baselines}))
         for name in names
     }
     return Predicted(kernels, baselines)
+
+
+def nearest(operator: Operator, entry: Entry, known: Sequence[Point]) -> Operator:
+    """Of the shapes that a kernel was timed at, the one that is nearest to this one."""
+    shapes = (point.operator for point in known if entry.kernel_id in point.kernels)
+    return min(shapes, key=lambda shape: distance(shape, operator))
 
 
 def distance(one: Operator, other: Operator) -> float:

@@ -13,6 +13,7 @@ from deepgen.libraries.adding import entry_of, general_of
 from deepgen.libraries.choice import Called, Choice, choose
 from deepgen.libraries.entry import Entry
 from deepgen.libraries.store import ENTRIES, Content, Store
+from deepgen.libraries.times import Times
 from deepgen.libraries.vendor import VendorKernel
 from deepgen.operators import Operator
 from deepgen.runtime.loaded import Loaded, load
@@ -21,6 +22,7 @@ from deepgen.tuning import Study
 from deepgen.tuning.text import counted
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError
 
+PREDICT, MEASURE = "predict", "measure"  # how a kernel is chosen for a shape that was never tuned
 ADDED, REPLACED, KEPT = "added", "replaced", "kept"  # what became of an entry: it is new, faster, or slower
 _AS_FAST = 1.02  # a kernel that takes at most this many times as long as another is as fast
 
@@ -40,12 +42,15 @@ class Pruned:
 class Library:
     """The winners of many studies in one folder."""
 
-    def __init__(self, folder: str | Path, *, trust: bool = False) -> None:
-        """`trust` lets binaries run that somebody else's deepgen put there."""
-        self.folder, self.trusted = Path(folder), trust
+    def __init__(self, folder: str | Path, *, trust: bool = False, dispatch: str = PREDICT) -> None:
+        """`trust` lets binaries run that somebody else's deepgen put there; `dispatch` as `library` tells."""
+        if dispatch not in (PREDICT, MEASURE):
+            raise BadInput(f"dispatch is {dispatch!r}", allowed=f"{PREDICT!r} or {MEASURE!r}")
+        self.folder, self.trusted, self.dispatch = Path(folder), trust, dispatch
         self.served: Counter[str] = Counter()  # choices so far: exact, neighbour, vendor or none
         self._store = Store(self.folder)
         self._content = self._store.read()
+        self._measured: dict[str, Times] = {}  # by this process, where the folder may not be changed, too
         self._choices: dict[tuple[Operator, str | Target | None, tuple[str, ...] | None], Choice] = {}
         self._loaded: dict[tuple[str, Operator], Loaded] = {}
 
@@ -136,10 +141,33 @@ class Library:
         found = self._choices.get((operator, target, among))
         if found is None:
             where = target if isinstance(target, Target) else targets.resolve(target)
-            found = replace(choose(self._content, operator, where, among), loading=self._load)
+            found = choose(self._content, operator, where, among)
+            if self.dispatch == MEASURE and not found.exact and self.measure(operator, where):
+                found = choose(self._content, operator, where, among)
+            found = replace(found, loading=self._load)
             self._choices[operator, target, among] = found
         self.served[found.how] += 1
         return found
+
+    def measure(self, operator: Operator, target: str | Target | None = None) -> bool:
+        """Time the kernels that are expected to be the fastest at a shape beside the baselines, and keep the times.
+
+        False where no kernel serves it here. Kernels that fail or are wrong there will not serve it.
+        """
+        from deepgen.libraries.racing import time_chosen
+
+        where = target if isinstance(target, Target) else targets.resolve(target)
+        times = time_chosen(self, choose(self._content, operator, where))
+        if times is None:
+            return False
+        self._measured[times.name] = times
+        try:
+            with self._store.changing(wait=0.0):
+                self._store.write_times(times)
+        except (OSError, DeepgenError):  # it is read-only, or another process changes it: this one knows the times
+            pass
+        self.reload()
+        return True
 
     def why(self, operator: Operator, target: str | Target | None = None) -> str:
         """The choice in words."""
@@ -162,7 +190,10 @@ class Library:
 
     def reload(self) -> None:
         """Read the folder again."""
-        self._content = self._store.read()
+        found = self._store.read()
+        known = {times.name for times in found.times}
+        more = (times for name, times in self._measured.items() if name not in known)
+        self._content = replace(found, times=(*found.times, *more))
         self._choices.clear()
 
     def __repr__(self) -> str:
@@ -217,9 +248,10 @@ class Library:
         return tuple(gone.values())
 
 
-def library(folder: str | Path, *, trust: bool = False) -> Library:
+def library(folder: str | Path, *, trust: bool = False, dispatch: str = PREDICT) -> Library:
     """The library in a folder, which is made when the first winner is added.
 
-    `trust` lets binaries run that somebody else's deepgen put there.
+    `trust` lets binaries run that somebody else's deepgen put there. `dispatch` says how a kernel is chosen for a shape
+    that was never tuned: "predict" from the tuned shapes, or "measure" when it is chosen for the first time.
     """
-    return Library(folder, trust=trust)
+    return Library(folder, trust=trust, dispatch=dispatch)

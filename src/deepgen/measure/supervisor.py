@@ -11,14 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deepgen.build import Cache, build_once, default_cache_folder
-from deepgen.measure import conditions, handed, harness, limits
+from deepgen.build import Cache
+from deepgen.measure import conditions, handed, limits
 from deepgen.measure.base import Contender, Helper, Task
 from deepgen.measure.counters.counted import Counted
 from deepgen.measure.counters.profiler import Profiler
+from deepgen.measure.floor import Floor
+from deepgen.measure.helpers import built_here
 from deepgen.measure.process import Lost, WorkerProcess
 from deepgen.measure.timing import is_beaten, unsettled
-from deepgen.operators import is_built_in
 from deepgen.scratch import Scratch, sweep
 from deepgen.targets import host
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict, completed
@@ -31,8 +32,6 @@ RECYCLE_THREADS = 128
 RETAKES = 2  # of a contaminated measurement
 ALWAYS_BUSY = 3  # measurements in a row that stayed contaminated: from then on each is taken once
 TOO_FAST = 0.5  # of the time to beat: a result below this is confirmed in a fresh worker
-PEAK_HOLDS = 60.0  # seconds: measuring a peak takes some, and a calmer phase of the machine is not missed for long
-FLOOR = 0.8  # of the time that the machine's peak allows: below this no measurement is believed
 
 
 class DeviceSetAside(DeepgenError):
@@ -64,13 +63,12 @@ class Supervisor:
         self.task = task
         self.starts = 0  # of workers, so far
         self._builds_running = builds_running
-        self._least, self._least_again = least_seconds, least_again
-        self._peak_from: float | None = None  # when the peak was measured again
+        self._floor = Floor(task, least_seconds, least_again)
         self._retakes = retakes
         sweep()
         self._scratch = Scratch("measure")
         self._arrays = arrays or self._scratch.path
-        self._build = partial(_built_here, cache=cache, toolchains=toolchains)
+        self._build = partial(built_here, cache=cache, toolchains=toolchains)
         self._opening = self._prepare_opening(helpers if helpers and "harness" in helpers else self._build(task))
         self._worker: WorkerProcess | None = None
         self._profiler = Profiler(task, self._scratch.path, toolchains or {}) if task.target.runner == "gpu" else None
@@ -167,7 +165,7 @@ class Supervisor:
             raise DeepgenError("a runner stays on its target and number of threads: open another one")
         with self._device:
             # What was right and what is possible belong to the operator before.
-            self.task, self._least, self._least_again, self._peak_from, self._good = task, None, None, None, None
+            self.task, self._floor, self._good = task, Floor(task), None
             self._opening = {**self._opening, "task": task.to_json()}
             if task.target.runner == "gpu":  # a context is opened once in a process
                 helpers = {**self._opening["helpers"]}
@@ -223,16 +221,7 @@ class Supervisor:
 
     def _suspicious(self, measured: Measurement, beat: float | None, shape: int) -> bool:
         seconds = measured.seconds or 0.0
-        return (beat is not None and seconds < TOO_FAST * beat) or self._impossible(measured, shape)
-
-    def _impossible(self, measured: Measurement, shape: int) -> bool:
-        least = self._least_at(shape)
-        return least is not None and (measured.seconds or 0.0) < FLOOR * least
-
-    def _least_at(self, shape: int) -> float | None:
-        if self._least is None:
-            return None
-        return self._least * self.task.shapes[shape].flops() / max(1, self.task.operator.flops())
+        return (beat is not None and seconds < TOO_FAST * beat) or self._floor.above(seconds, shape)
 
     def _confirmed(self, measured: Measurement, request: Mapping[str, Any], key: str) -> Measurement:
         """Suspiciously fast: measured again in a fresh worker, and the slower result counts."""
@@ -242,21 +231,14 @@ class Supervisor:
         if not again.ok:
             return again
         slower = max(measured, again, key=lambda m: m.seconds or 0.0)
-        shape = request["shape"]
-        if self._impossible(slower, shape):
-            self._renew_peak()
-        if self._impossible(slower, shape):
-            least = self._least_at(shape)
-            detail = f"{slower.seconds:.3g} seconds a run is less than the {least:.3g} that the machine's peak allows"
+        seconds, shape = slower.seconds or 0.0, request["shape"]
+        if self._floor.above(seconds, shape):
+            self._floor.renew()
+        if self._floor.above(seconds, shape):
+            least = self._floor.at(shape)
+            detail = f"{seconds:.3g} seconds a run is less than the {least:.3g} that the machine's peak allows"
             return replace(slower, verdict=Verdict.UNSTABLE, detail=detail)
         return _noted(slower, confirmed=True)
-
-    def _renew_peak(self) -> None:
-        """Perhaps the peak is what is wrong: a neighbour may have had most of the machine when it was measured."""
-        held = self._peak_from is not None and time.monotonic() - self._peak_from < PEAK_HOLDS
-        if self._least_again is not None and not held:
-            self._least = self._least_again()
-            self._peak_from = time.monotonic()
 
     def _take(self, request: Mapping[str, Any], keys: Sequence[str]) -> tuple[list[Measurement], str | None]:
         """One request: its measurements with the conditions, and what disturbed them, if anything. Raises Lost."""
@@ -382,45 +364,6 @@ class Supervisor:
             "scratch": str(self._arrays),
             "helpers": {name: helper.to_json() for name, helper in helpers.items()},
         }
-
-
-def _built_here(task: Task, cache: Cache | Path | None, toolchains: Mapping[str, str] | None) -> dict[str, Helper]:
-    try:
-        # The caller's own cache where there is one: it may already have reported that its folder cannot be written.
-        used = cache if isinstance(cache, Cache) else Cache(cache or default_cache_folder())
-    except DeepgenError:
-        return {}
-    return build_helpers(task, lambda kernel: build_once(kernel, task.target, paths=toolchains, cache=used))
-
-
-def build_helpers(task: Task, build: Callable[[Kernel], Artifact], needed: Sequence[str] = ()) -> dict[str, Helper]:
-    """What of our own code can be built. Without the harness a processor's worker streams memory and tells less of a
-    crash; without the reference the host computes it."""
-    built = {}
-    for name, kernel in helpers_for(task).items():
-        try:
-            artifact = build(kernel)
-            built[name] = Helper(completed(kernel, artifact.plan), Path(artifact.binary))
-        except DeepgenError:
-            if name in needed:
-                raise
-    return built
-
-
-def helpers_for(task: Task) -> dict[str, Kernel]:
-    """Our own code that runs beside kernels on the target, to be built like any of them."""
-    target, operator = task.target, task.operator
-    if not target.computes:
-        return {}
-    judge = operator.judge_kernel(target)
-    beside = {} if judge is None else {"judge": judge}
-    if target.runner != "gpu":
-        return {"harness": harness.source(), **beside}
-    from deepgen.measure.gpu_checks import source
-
-    # What a user's operator computes is handed over as arrays, with the answers.
-    reference = operator.reference_kernel(target.languages[0]) if is_built_in(operator) else None
-    return {"harness": source(target.languages[0]), **({"reference": reference} if reference else {}), **beside}
 
 
 def _entry(kernel: Kernel, artifact: Artifact) -> JsonObject:

@@ -12,10 +12,10 @@ from deepgen.space.kinds import join_kinds, kind_of_value
 from deepgen.vocabulary import BadInput
 
 if TYPE_CHECKING:
-    from deepgen.space.space import Space
+    from deepgen.space.declared import Declared
 
 
-def unite(into: Space, spaces: Mapping[str, Space], by: str) -> None:
+def unite(into: Declared, spaces: Mapping[str, Declared], by: str) -> None:
     """Declare the knob `by` and all that the spaces declare in `into`, which is new.
 
     A knob that several of them have is one knob with the values of all. So configs of different spaces can be compared,
@@ -40,7 +40,7 @@ def unite(into: Space, spaces: Mapping[str, Space], by: str) -> None:
             into.require(condition, f"{requirement.name} ({label})")
 
 
-def _knob(into: Space, name: str, spaces: Mapping[str, Space], sketch: Expr) -> None:
+def _knob(into: Declared, name: str, spaces: Mapping[str, Declared], sketch: Expr) -> None:
     own = {label: k for label, space in spaces.items() for k in space.knobs if k.name == name}
     if any(knob.optional for knob in own.values()):
         raise BadInput(f"knob {name!r} comes from a list of points", allowed="spaces of knobs and requirements")

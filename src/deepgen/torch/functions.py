@@ -1,139 +1,157 @@
 """Functions in place of torch's: the same arguments and results, by a kernel of a library where that is faster.
 
-What costs nothing extra: they are called once for each layer of a model, and torch's own take a few microseconds.
+They are called once for each layer of a model, and torch's own take a few microseconds. So who serves a kind of call
+is decided once and found again by one check of its tensors, at the place where such a call was met.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-from weakref import ref
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch.autograd import forward_ad
 
+from deepgen.torch.guards import Check, check_of, modes, watched
 from deepgen.torch.ops import OPS, TORCHS
 from deepgen.torch.routes import PLAIN, Route, Router, Table, capturing
 
 GRADIENT = 50e-6  # seconds that a call with gradients costs more, which torch computes in C++
+LAUNCH = 2e-6  # seconds that one more launch costs, in a graph of the GPU's
 
 _NEW = object()
+_NOWHERE = object()
 _MOST_FACTORS = 256
+_MOST_PLACES = 4096
+_ALIKE = 8  # kinds of calls that are remembered at a place
 
 _is_grad_enabled = torch.is_grad_enabled
 _is_autocast = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
 
 LINEAR, SCALED_MM = TORCHS["linear"], TORCHS["scaled_mm"]
 
+Run: TypeAlias = "Callable[..., Any]"
+# Where a call was met, and there: what its tensors must be like, and what then serves it. The place is the number of a
+# parameter, mostly: it is only a hint, as another tensor may have that number later.
+Places: TypeAlias = "dict[Any, tuple[tuple[Check, Run], ...]]"
 
-class _Weight:
-    """What is known of a parameter: its routes by what it is multiplied with and what is added."""
-
-    __slots__ = ("address", "elements", "itself", "routes")
-
-    def __init__(self, weight: Any, forget: Callable[[Any], object]) -> None:
-        self.itself: Any = ref(weight, forget)
-        self.address, self.elements = weight.data_ptr(), weight.numel()
-        self.routes: Table = {}
+# Functions with other arguments than tensors: how many they have, which of them are tensors, and the others.
+_ARGUMENTS: Mapping[str, tuple[int, Run, Run]] = {
+    "addmm": (3, itemgetter(0, 1, 2), lambda args: id(args[2])),
+    "softmax": (2, itemgetter(slice(0, 1)), itemgetter(1)),
+    "layer_norm": (5, itemgetter(0, 2, 3), lambda args: (tuple(args[1]), args[4])),
+    "rms_norm": (4, itemgetter(0, 2), lambda args: (tuple(args[1]), args[3])),
+}
 
 
-def linear_of(router: Router) -> Callable[..., Any]:
-    """Parameters live long, so each is looked at once; `data` may still be given to it, and then it is another.
+class _Calls:
+    """Who serves the calls of one function."""
 
-    It and the input must be contiguous. Rows of both are equally long, so that all elements tell how many rows it has.
-    """
-    weights: dict[int, _Weight] = {}
+    def __init__(self, router: Router, kind: str, torchs: Run) -> None:
+        self._router, self._kind, self._torchs = router, kind, torchs
+        self._own: Run = getattr(OPS, kind) if hasattr(OPS, kind) else torchs  # where gradients are needed
+        self._table: Table = {}
+        self.places: tuple[Places, Places] = ({}, {})  # while gradients are not enabled, and while they are
+
+    def slowly(self, args: tuple[Any, ...], place: Any, named: Mapping[str, Any] = {}) -> Any:
+        """A call that is decided from Python. One like it is found at its place the next time."""
+        out = named.get("out")
+        if len(named) > (out is not None) or watched():
+            return self._torchs(*args, **named)
+        try:
+            key = tuple(map(_key, args))
+            route: Any = self._table.get(key, _NEW)
+        except (TypeError, RuntimeError):  # what cannot be looked up: tensors of other kinds
+            return self._torchs(*args, **named)
+        if route is _NEW:
+            route = self._table[key] = self._router.route(self._kind, args, self._torchs)
+        if _is_autocast():
+            return self._torchs(*args, **named)
+        tensors = [arg for arg in args if type(arg) in PLAIN]
+        if route is not None and _is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            return (self._own if route.gain > GRADIENT and out is None else self._torchs)(*args, **named)
+        made = None if route is None else route.run(args, out)
+        if route is None or made is not None:
+            remember(self.places, place, tensors, self._torchs if route is None else route.quick())
+        return self._torchs(*args, **named) if made is None else made
+
+
+def remember(places: tuple[Places, Places], place: Any, tensors: Sequence[Any], run: Run) -> None:
+    """What serves calls at a place with tensors like these; the latest comes first."""
+    check = None if place is _NOWHERE else check_of(tensors)
+    if check is None:
+        return
+    known = places[_is_grad_enabled()]
+    if len(known) >= _MOST_PLACES:
+        known.clear()
+    known[place] = ((check, run), *known.get(place, ())[: _ALIKE - 1])
+
+
+def linear_of(router: Router) -> Run:
+    calls = _Calls(router, "linear", LINEAR)
+    places = calls.places
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-        known = weights.get(id(weight)) or look(input, weight)
-        if known is None:
-            return LINEAR(input, weight, bias)
-        key: Any = (input.shape, input.dtype)
         if bias is not None:
-            if type(bias) not in PLAIN:
-                return LINEAR(input, weight, bias)
-            key = (*key, bias.shape, bias.stride(), bias.dtype, bias.get_device())
-        route: Any = known.routes.get(key, _NEW)
-        if route is None or type(input) is not Tensor or not input.is_contiguous():
-            return LINEAR(input, weight, bias)
-        if (
-            known.itself() is not weight
-            or weight.data_ptr() != known.address
-            or weight.numel() != known.elements
-            or not weight.is_contiguous()
-        ):
-            known, route = look(input, weight), _NEW
-            if known is None:
-                return LINEAR(input, weight, bias)
-        if route is _NEW:
-            route = known.routes[key] = router.route("linear", (input, weight, bias), LINEAR)
-        if route is None or _is_autocast() or input.get_device() != route.device:
-            return LINEAR(input, weight, bias)
-        if _is_grad_enabled() and (
-            input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-        ):
-            return (OPS.linear if route.gain > GRADIENT else LINEAR)(input, weight, bias)
-        if bias is None:
-            out = route.run_two(input, weight, None, known.address)
-        else:
-            out = route.run_biased(input, weight, bias, known.address)
-        return LINEAR(input, weight, bias) if out is None else out
+            return biased(input, weight, bias)
+        if not modes() and forward_ad._current_level < 0:
+            for check, run in places[_is_grad_enabled()].get(id(weight), ()):
+                if check(input, weight):
+                    made = run(input, weight)
+                    return LINEAR(input, weight) if made is None else made
+        return calls.slowly((input, weight), id(weight))
 
-    def look(input: Any, weight: Any) -> _Weight | None:
-        """None: not a plain call, or while a compiler traces."""
-        if type(input) is not Tensor or type(weight) not in PLAIN or not weight.is_contiguous():
-            return None
-        number = id(weight)
-        made = weights[number] = _Weight(weight, lambda gone: weights.pop(number, None))
-        return made
+    def biased(input: Any, weight: Any, bias: Any) -> Any:
+        if not modes() and forward_ad._current_level < 0:
+            for check, run in places[_is_grad_enabled()].get(-id(weight), ()):
+                if check(input, weight, bias):
+                    made = run(input, weight, bias)
+                    return LINEAR(input, weight, bias) if made is None else made
+        return calls.slowly((input, weight, bias), -id(weight))
 
     return linear
 
 
-def product_of(router: Router, kind: str, torchs: Callable[..., Any]) -> Callable[..., Any]:
+def product_of(router: Router, kind: str, torchs: Run) -> Run:
     """mm, bmm and matmul."""
-    table: Table = {}
+    calls = _Calls(router, kind, torchs)
+    places = calls.places
 
-    own = getattr(OPS, kind)
-
-    def product(a: Any, b: Any, *rest: Any, out: Any = None, **named: Any) -> Any:
-        if type(a) not in PLAIN or type(b) not in PLAIN or rest or named:
-            return torchs(a, b, *rest, out=out, **named)
-        key = (a.shape, a.stride(), a.dtype, a.get_device(), b.shape, b.stride(), b.dtype, b.get_device())
-        route: Any = table.get(key, _NEW)
-        if route is _NEW:
-            route = table[key] = _first(router, kind, (a, b), torchs)
-        if route is None or _is_autocast():
-            return torchs(a, b, out=out)
-        if _is_grad_enabled() and (a.requires_grad or b.requires_grad):
-            return own(a, b) if route.gain > GRADIENT and out is None else torchs(a, b, out=out)
-        made = route.run_two(a, b, out)
-        return torchs(a, b, out=out) if made is None else made
+    def product(*args: Any, **named: Any) -> Any:
+        if len(args) != 2:
+            return torchs(*args, **named)
+        a, b = args
+        if not modes() and forward_ad._current_level < 0 and (not named or [*named] == ["out"]):
+            for check, run in places[_is_grad_enabled()].get(id(b), ()):
+                if check(a, b):
+                    made = run(a, b, **named) if named else run(a, b)
+                    return torchs(a, b, **named) if made is None else made
+        return calls.slowly(args, id(b), named)
 
     return product
 
 
-def other_of(router: Router, kind: str, torchs: Callable[..., Any]) -> Callable[..., Any]:
-    """Any other function, by the tensors among its arguments; with gradients torch serves it."""
-    table: Table = {}
+def other_of(router: Router, kind: str, torchs: Run) -> Run:
+    """Functions with other arguments than tensors; with gradients torch serves them."""
+    calls = _Calls(router, kind, torchs)
+    places = calls.places
+    count, tensors, place_of = _ARGUMENTS[kind]
 
     def call(*args: Any, **named: Any) -> Any:
-        if _is_grad_enabled() and _needs_grad(args):
-            return torchs(*args, **named)
-        out = named.get("out")
-        if len(named) > (out is not None):
-            return torchs(*args, **named)
+        if len(args) != count or named:
+            return calls.slowly(args, _NOWHERE, named)
         try:
-            key = tuple(map(_key, args))
-            route: Any = table.get(key, _NEW)
-        except (TypeError, RuntimeError):  # what cannot be looked up: tensors of other kinds
-            return torchs(*args, **named)
-        if route is _NEW:
-            route = table[key] = _first(router, kind, args, torchs)
-        if route is None or _is_autocast():
-            return torchs(*args, **named)
-        made = route.run(args, out)
-        return torchs(*args, **named) if made is None else made
+            place = place_of(args)
+            found = places[_is_grad_enabled()].get(place, ())
+        except TypeError:  # not what such a function takes
+            return torchs(*args)
+        if not modes() and forward_ad._current_level < 0:
+            for check, run in found:
+                if check(*tensors(args)):
+                    made = run(*args)
+                    return torchs(*args) if made is None else made
+        return calls.slowly(args, place)
 
     return call
 
@@ -159,22 +177,40 @@ class _Factors:
         return known[4]
 
 
-def scaled_mm_of(router: Router) -> Callable[..., Any]:
+def scaled_mm_of(router: Router) -> Run:
     """torch._scaled_mm with one factor for each of its matrices."""
-    table: Table = {}
+    places: tuple[Places, Places] = ({}, {})
     factors = _Factors()
 
     def scaled_mm(a: Any, b: Any, scale_a: Any = None, scale_b: Any = None, *rest: Any, **named: Any) -> Any:
-        plain = not rest and named.get("out_dtype") is torch.bfloat16 and {*named} <= {"out_dtype", "use_fast_accum"}
+        fast = named.get("use_fast_accum", False)
+        plain = not rest and named.get("out_dtype") is torch.bfloat16 and len(named) == 1 + ("use_fast_accum" in named)
         if not plain or any(type(tensor) not in PLAIN for tensor in (a, b, scale_a, scale_b)):
             return SCALED_MM(a, b, scale_a, scale_b, *rest, **named)
-        fast = bool(named.get("use_fast_accum", False))
-        key = (_key(a), _key(b), _key(scale_a), _key(scale_b), fast)
-        route: Any = table.get(key, _NEW)
-        if route is _NEW:
-            route = table[key] = _scaled(router, (a, b, scale_a, scale_b), fast)
-        made = None if route is None else route.run((a, b, factors.product(scale_a, scale_b), fast))
+        place = (id(b), fast)
+        if not modes() and forward_ad._current_level < 0:
+            for check, run in places[_is_grad_enabled()].get(place, ()):
+                if check(a, b, scale_a, scale_b):
+                    made = run(a, b, scale_a, scale_b)
+                    return SCALED_MM(a, b, scale_a, scale_b, **named) if made is None else made
+        if watched():
+            return SCALED_MM(a, b, scale_a, scale_b, **named)
+        run = serving(_scaled(router, (a, b, scale_a, scale_b), bool(fast)), bool(fast))
+        remember(places, place, (a, b, scale_a, scale_b), run)
+        made = run(a, b, scale_a, scale_b)
         return SCALED_MM(a, b, scale_a, scale_b, **named) if made is None else made
+
+    def serving(route: Route | None, fast: bool) -> Run:
+        """What serves calls by a route; None where torch is to serve them."""
+        if route is None:
+            return lambda *_: None
+
+        def run(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+            if route.gain < LAUNCH and capturing(a.device):
+                return None
+            return route.run((a, b, factors.product(scale_a, scale_b), fast))
+
+        return run
 
     return scaled_mm
 
@@ -188,17 +224,6 @@ def _scaled(router: Router, given: tuple[Any, Any, Any, Any], fast: bool) -> Rou
         return SCALED_MM(left, right, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast_sums)
 
     return router.route("scaled_mm", (a, b, scale_a * scale_b, fast), torchs)
-
-
-def _first(router: Router, kind: str, args: tuple[Any, ...], torchs: Callable[..., Any]) -> Route | None:
-    """The route of a kind of call that is met for the first time."""
-    if not all(type(arg) in PLAIN for arg in args if isinstance(arg, torch.Tensor)):
-        return None
-    return router.route(kind, args, torchs)
-
-
-def _needs_grad(args: tuple[Any, ...]) -> bool:
-    return any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args)
 
 
 def _key(arg: Any) -> Any:

@@ -115,14 +115,14 @@ def _extern(kind: str, route: Route) -> Any:
     from torch._inductor.select_algorithm import ExternKernelChoice
 
     if route not in _externs:
-        torchs = TORCHS[kind]
+        torchs, quick = TORCHS[kind], route.quick()
 
         def run(*args: Any, out: Any) -> None:
             if route.run(args, out) is None:
                 torchs(*args, out=out)
 
         def run_two(a: Any, b: Any, *, out: Any) -> None:
-            if route.run_two(a, b, out) is None:
+            if quick(a, b, out) is None:
                 torchs(a, b, out=out)
 
         made = run if kind == "addmm" else run_two

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from deepgen.vocabulary import DeepgenError
 
 _TAKEN_APART = (torch.rms_norm, torch.nn.functional.rms_norm)
 _AHEAD = 200_000_000  # cycles that a GPU waits at first, so that launches never wait for the host
+_EMPTY = 9  # pairs of events with nothing between them
 
 
 class Recording:
@@ -83,6 +85,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._device = "cpu"
         self.within: Operator | None = None  # which these are parts of
         self._parts = 0
+        self._empty: list[tuple[Any, Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         read = ATEN.get(func)
@@ -91,7 +94,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         count = 1 if self.within is None or not self._parts else 0
         self._parts = 0 if self.within is None else self._parts + 1
         if self._on_gpu(args):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, end = _event(), _event()
             start.record()
             out = func(*args, **(kwargs or {}))
             end.record()
@@ -110,8 +113,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         totals: dict[Operator | str, tuple[int, float]] = {}
         if self._device != "cpu":
             torch.cuda.synchronize()
+        # Events take time themselves: views, for which a GPU does nothing, would count as much as small kernels.
+        nothing = median(_apart(*pair) for pair in self._empty) if self._empty else 0.0
         for what, calls, took in self._ran:
-            seconds = took if isinstance(took, float) else took[0].elapsed_time(took[1]) * 1e-3
+            seconds = took if isinstance(took, float) else max(0.0, _apart(*took) - nothing)
             count, total = totals.get(what, (0, 0.0))
             totals[what] = (count + calls, total + seconds)
         return ordered(self._device, [Part(what, *row) for what, row in totals.items()])
@@ -122,4 +127,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         if on and self._device == "cpu":
             self._device = "hip:native" if torch.version.hip else "cuda:native"
             torch.cuda._sleep(_AHEAD)
+            self._empty = [(_event(), _event()) for _ in range(_EMPTY)]
+            for start, end in self._empty:
+                start.record()
+                end.record()
         return on
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)
+
+
+def _apart(start: Any, end: Any) -> float:
+    """Seconds between two events."""
+    return float(start.elapsed_time(end)) * 1e-3

@@ -21,7 +21,9 @@ from deepgen.runtime.calling import Loaded
 from deepgen.runtime.firing import Fire
 from deepgen.targets import Target
 from deepgen.torch.calls import KINDS, Asked, Reads
-from deepgen.torch.race import GAIN, race
+from deepgen.torch.cores import ShortWaits, several
+from deepgen.torch.guards import maker
+from deepgen.torch.race import GAIN, race, race_for_cores
 from deepgen.vocabulary import BadInput, DeepgenError
 
 TORCH = ("torch", "torch-gpu")  # its names as a baseline
@@ -52,84 +54,104 @@ class Route:
 
     __slots__ = (
         "_align",
+        "_device",
         "_dtype",
         "_fires",
         "_for_graphs",
         "_loaded",
+        "_make",
         "_on_gpu",
         "_places",
         "_read",
         "_shape",
-        "device",
         "gain",
     )
 
     def __init__(self, asked: Asked, read: Reads, won: Won) -> None:
         self._shape, self._dtype, self._places, self._read = asked.shape, asked.dtype, asked.places, read
         self._loaded, self._align, self.gain = won.kernel, won.kernel.align, won.gain
-        self.device = asked.tensors[0].get_device()
-        self._on_gpu = self.device >= 0
-        self._fires: dict[tuple[int, int], Fire] = {}
+        self._device = asked.tensors[0].get_device()
+        self._on_gpu = self._device >= 0
+        self._make = maker(asked.shape, asked.dtype, asked.tensors[0].device)
+        self._fires: dict[Any, Fire] = {}
         self._for_graphs: Fire | None = None
 
     def run(self, args: tuple[Any, ...], out: Any = None) -> Any:
         """The result of a call, `out` where it is given; None where a tensor is not as the kernel needs it."""
-        stream = _stream(self.device) if self._on_gpu else 0
-        fire = self._fires.get((get_ident(), stream))
+        stream = _stream(self._device) if self._on_gpu else 0
+        fire = self._fires.get(self._place(stream))
         try:
             return self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
         except (RuntimeError, BadInput):  # a tensor without memory of its own, as those that vmap maps over, or a slice
             return None
 
+    def quick(self) -> Callable[..., Any]:
+        """The same for tensors like those of a call that was run: nothing of them is looked at but where they lie."""
+        two = self._places == (0, 1)
+        device, on_gpu, fires, align, make = self._device, self._on_gpu, self._fires, self._align, self._make
+        by_stream, places, fits = self._by_stream, self._places, self._fits
+
+        def run_two(a: Any, b: Any, out: Any = None) -> Any:
+            """Without a loop: products of two tensors are called most."""
+            stream = _stream(device) if on_gpu else 0
+            fire = fires.get((get_ident(), stream) if by_stream else get_ident())
+            if fire is None:
+                return self.run((a, b), out)
+            if out is None:
+                out = make()
+            elif not fits(out):
+                return None
+            at = at_a, at_b, at_c = a.data_ptr(), b.data_ptr(), out.data_ptr()
+            if (at_a | at_b | at_c) % align:
+                return None
+            fire(at, stream)
+            return out
+
+        def run(*args: Any) -> Any:
+            stream = _stream(device) if on_gpu else 0
+            fire = fires.get((get_ident(), stream) if by_stream else get_ident())
+            if fire is None:
+                return self.run(args)
+            out = make()
+            at = [args[place].data_ptr() for place in places]
+            at.append(out.data_ptr())
+            for address in at:
+                if address % align:
+                    return None
+            fire(at, stream)
+            return out
+
+        return run_two if two else run
+
+    @property
+    def _by_stream(self) -> bool:
+        return self._on_gpu and self._loaded.by_stream
+
+    def _place(self, stream: int) -> Any:
+        """Where a binding is kept: threads have their own, as addresses are set in it, and streams where they must."""
+        return (get_ident(), stream) if self._by_stream else get_ident()
+
     def _fired(self, fire: Fire, args: tuple[Any, ...], stream: int, out: Any) -> Any:
         if out is None:
-            out = args[self._places[0]].new_empty(*self._shape, dtype=self._dtype)
+            out = self._make()
         elif not self._fits(out):
             return None
-        at = (*(args[place].data_ptr() for place in self._places), out.data_ptr())
+        at = (*[args[place].data_ptr() for place in self._places], out.data_ptr())
         for address in at:
             if address % self._align:
                 return None
         fire(at, stream)
         return out
 
-    def run_two(self, a: Any, b: Any, out: Any = None, at_b: int = 0) -> Any:
-        """The same for two tensors of the result's format, without a loop; `at_b`: where b lies, if that is known."""
-        stream = _stream(self.device) if self._on_gpu else 0
-        fire = self._fires.get((get_ident(), stream))
-        try:
-            if fire is None:
-                return self._meet((a, b), stream, out)
-            if out is None:
-                out = a.new_empty(*self._shape)  # sizes one by one: a tuple of them takes two thirds longer
-            elif not self._fits(out):
-                return None
-            at = at_a, at_b, at_c = a.data_ptr(), at_b or b.data_ptr(), out.data_ptr()
-        except (RuntimeError, BadInput):
-            return None
-        if (at_a | at_b | at_c) % self._align:
-            return None
-        fire(at, stream)
-        return out
-
-    def run_biased(self, a: Any, b: Any, bias: Any, at_b: int) -> Any:
-        """The same for a product to which a vector is added."""
-        stream = _stream(self.device) if self._on_gpu else 0
-        fire = self._fires.get((get_ident(), stream))
-        try:
-            if fire is None:
-                return self._meet((a, b, bias), stream, None)
-            out = a.new_empty(*self._shape)
-            at = at_a, _, at_bias, at_c = a.data_ptr(), at_b, bias.data_ptr(), out.data_ptr()
-        except (RuntimeError, BadInput):
-            return None
-        if (at_a | at_b | at_bias | at_c) % self._align:
-            return None
-        fire(at, stream)
-        return out
-
     def _fits(self, out: Any) -> bool:
-        return type(out) in PLAIN and out.shape == self._shape and out.dtype is self._dtype and out.is_contiguous()
+        return (
+            type(out) in PLAIN
+            and out.shape == self._shape
+            and out.dtype is self._dtype
+            and out.get_device() == self._device
+            and not out.requires_grad
+            and out.is_contiguous()
+        )
 
     def _meet(self, args: tuple[Any, ...], stream: int, out: Any) -> Any:
         """The first call on a thread and stream. No memory can be taken while a graph is captured, and each capture has
@@ -139,7 +161,9 @@ class Route:
         asked = self._read(*args)
         if asked is None or any(tensor.data_ptr() % self._align for tensor in asked.tensors):
             return None
-        if self._on_gpu and self._loaded.by_stream:
+        if out is not None and not self._fits(out):
+            return None
+        if self._by_stream:
             if capturing(asked.tensors[0].device):
                 return None if self._for_graphs is None else self._fired(self._for_graphs, args, stream, out)
             if self._for_graphs is None:
@@ -149,7 +173,7 @@ class Route:
         if fire is not None:
             if len(self._fires) >= _MOST:
                 self._fires.clear()
-            self._fires[get_ident(), stream] = fire
+            self._fires[self._place(stream)] = fire
         result = result.view(self._shape)
         return result if out is None else out.copy_(result)
 
@@ -166,7 +190,16 @@ class Router:
         self._winners: dict[Any, Won | None] = {}
         self._routes: Table = {}
         self._lock = Lock()
+        self._waits, self._crowded = ShortWaits(), False
         self.met: list[Met] = []
+
+    def enter(self) -> None:
+        """Calls may come from now on."""
+        if self._crowded:
+            self._waits.open()
+
+    def leave(self) -> None:
+        self._waits.close()
 
     def route(self, kind: str, args: tuple[Any, ...], torchs: Callable[..., Any]) -> Route | None:
         """The kernel for calls like this one; None: torch is to serve them. `torchs` is torch's own function."""
@@ -214,11 +247,23 @@ class Router:
                     return "the kernel needs tensors that are dense or better aligned"
                 if not self._race:
                     return library
-                mine, other = race(lambda: route.run(real), lambda: torchs(*real), device)
+                mine, other = self._raced(lambda: route.run(real), lambda: torchs(*real), choice.entry, device)
         except DeepgenError as error:
             return f"the kernel cannot be called: {error}"
         why = f"{mine * 1e6:.1f} us, torch {other * 1e6:.1f} us"
         return Won(kernel, other - mine, why) if mine < GAIN * other else why
+
+    def _raced(
+        self, ours: Callable[[], Any], theirs: Callable[[], Any], entry: Any, device: Any
+    ) -> tuple[float, float]:
+        """The seconds of both. Where the kernel has several threads, and torch too, the latter shall wait shortly."""
+        if device.type != "cpu" or not several() or _threads(entry) == 1:
+            return race(ours, theirs, device)
+        self._waits.close()
+        mine, other = race_for_cores(ours, theirs)
+        self._crowded |= mine < GAIN * other
+        self.enter()
+        return mine, other
 
     def _target(self, device: Any) -> Target | None:
         """The target whose kernels run on a device; kernels are loaded on the first GPU only."""
@@ -230,6 +275,11 @@ class Router:
             except DeepgenError:
                 self._targets[name] = None
         return self._targets[name]
+
+
+def _threads(entry: Any) -> Any:
+    """The threads of a library's kernel, where its config tells."""
+    return getattr(entry, "config", {}).get("THREADS")
 
 
 def _made_real(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -250,7 +300,7 @@ def _real(tensor: Any) -> Any:
 def capturing(device: Any) -> bool:
     """Whether a graph of the GPU's is being captured."""
 
-    return device.type == "cuda" and bool(torch.cuda.is_current_streamcapturing())
+    return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
 
 
 # Subclasses have their own meaning of every call.

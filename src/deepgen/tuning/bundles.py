@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from deepgen.engines import LocalEngine, bundle_archive, bundle_results
 from deepgen.engines.bundle_results import Results, TrialResult
 from deepgen.measure import handed
 from deepgen.measure.base import Task
+from deepgen.measure.helpers import build_helpers
 from deepgen.measure.peak import peak_gflops
-from deepgen.measure.supervisor import build_helpers
 from deepgen.targets import device_for, host
 from deepgen.tuning import arrivals, bundle_pack
 from deepgen.tuning.bundle_runner import UNMEASURED
@@ -27,8 +26,8 @@ from deepgen.tuning.request import Plan, Request, own_baselines, plan, task_of
 from deepgen.tuning.rows import Proposal
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import floor
-from deepgen.tuning.study import WINNER, Study
-from deepgen.tuning.winner import write_winner
+from deepgen.tuning.study import Study
+from deepgen.tuning.winner import keep_winner
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Trial, digest
 
 
@@ -276,7 +275,7 @@ def _keep_finals(
         trial = ended[finals["winner"]]
         kernel = study.emit(trial.config)
         artifact = _built(kernel, study.target, engine, Cache(engine.cache or default_cache_folder()))
-        about = {"operator": study.definition["operator"], "config": dict(trial.config), "target": study.target.name}
-        write_winner(study.folder / WINNER, kernel, artifact, json.dumps(about, indent=2))
+        operator = study.definition["operator"]
+        keep_winner(study.folder, operator, study.target.name, trial.config, kernel, artifact)
     journal.add_finals({**finals, "trials": told})
     return True

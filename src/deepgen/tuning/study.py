@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -26,24 +25,22 @@ from deepgen.tuning.definition import (
 )
 from deepgen.tuning.glance import described, known_shapes
 from deepgen.tuning.journal import Journal
+from deepgen.tuning.serving import serves_only
 from deepgen.tuning.speed import speed
 from deepgen.tuning.table import Row, as_frame
 from deepgen.tuning.text import bound_text, dropped_reasons, rate_text, seconds_text
-from deepgen.tuning.winner import Stored, read_winner, write_winner
+from deepgen.tuning.winner import WINNER, Stored, read_winner
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign, html
 
 # What tuning, emitting and loading need is imported where it is used: reading a study does not wait for it.
 if TYPE_CHECKING:
-    from deepgen.engines import Session
     from deepgen.generators import Generator
     from deepgen.measure.base import Task
     from deepgen.search import Kind
     from deepgen.space import Space
     from deepgen.tuning.best import Best
     from deepgen.tuning.reading import Reading
-    from deepgen.tuning.request import Plan, Request
 
-WINNER = "winner"
 _WHAT = ("operator", "target")
 
 
@@ -333,22 +330,7 @@ class Study:
         `finals`, if the caller has them, are those that the kernel won.
         """
         known = (self.finals() if finals is None else finals) or {}
-        serves = known.get("serves") or {}
-        dense = self._dense_only(serves["dense"]) if serves.get("dense") else ()
-        if not serves.get("only"):
-            return dense
-        shapes = [" and ".join(f"{name} == {size}" for name, size in sizes.items()) for sizes in serves["only"]]
-        words = "it serves only " + " or ".join(shapes).replace(" == ", "=").replace(" and ", " ")
-        return ((" or ".join(f"({shape})" for shape in shapes), f"{words}: it was {serves['why']}"), *dense)
-
-    def _dense_only(self, why: str) -> tuple[tuple[str, str], ...]:
-        words = f"it serves dense arrays only: with room between rows it was {why}"
-        strides = [
-            f"stride_{param.name}_{i} == " + " * ".join(f"({size})" for size in param.shape[i + 1 :])
-            for param in self.about.signature().params
-            for i in range(len(param.shape) - 1)
-        ]
-        return tuple((stride, words) for stride in strides)
+        return serves_only(known.get("serves") or {}, self.about.signature())
 
     def finals(self) -> dict[str, Any] | None:
         with self._journal() as journal:
@@ -407,22 +389,3 @@ class Study:
     def _winner_id(self, journal: Journal) -> int | None:
         finals = self._finals(journal)
         return None if finals is None else finals["winner"]
-
-
-def keep_winner(planned: Plan, request: Request, session: Session, finals: JsonObject) -> None:
-    """Copy the winner's source and binary into the study: it outlives the cache and the generator's next version."""
-    winner = finals["winner"]
-    rows = finals["finalists"]
-    if winner is None or not isinstance(rows, list):
-        return
-    for row in rows:
-        if isinstance(row, dict) and row["trial"] == winner and isinstance(row["config"], dict):
-            kernel = planned.emit(request, row["config"])
-            artifact = session.build(kernel)
-            about = {
-                "operator": request.operator.to_json(),
-                "config": row["config"],
-                "target": request.target.name,
-                "toolchain": artifact.toolchain,
-            }
-            write_winner(planned.folder / WINNER, kernel, artifact, json.dumps(about, indent=2))

@@ -23,8 +23,9 @@ from deepgen.tuning.request import Plan, Request, check_memory, plan, task_of
 from deepgen.tuning.rows import Proposal
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import ARITHMETIC, rates, speed
-from deepgen.tuning.study import Study, keep_winner
+from deepgen.tuning.study import Study
 from deepgen.tuning.text import dropped_reasons, lost_baselines
+from deepgen.tuning.winner import keep_winner
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 
 Watch = Callable[[Progress], None]
@@ -181,10 +182,18 @@ class _Run:
             self.journal.note(f"dropped from the finals: {reason}")
         for reason in lost_baselines(result):
             self.journal.note(reason)
-        keep_winner(self.plan, self.request, session, result)
+        if isinstance(winner := result["winner"], int):
+            self._keep_winner(winner, session)
         self.journal.add_finals({**result, "trials": self.state.ended, **rates(session, self.task.timed, result)})
         if result["winner"] is None:
             raise DeepgenError(f"every finalist failed the final checks; the fastest one: {dropped_reasons(result)[0]}")
+
+    def _keep_winner(self, number: int, session: Session) -> None:
+        trial = self.journal.trial(number)
+        assert trial is not None, "finalists have finished"
+        kernel = self.plan.emit(self.request, trial.config)
+        operator, target = self.request.operator.to_json(), self.request.target.name
+        keep_winner(self.plan.folder, operator, target, trial.config, kernel, session.build(kernel))
 
     def say(self, **changes: object) -> None:
         """Report progress to the display."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deepgen.tuning import trust
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, LaunchPlan, foreign
 from deepgen.vocabulary.kernel import plan_from_json, plan_to_json
 
+WINNER = "winner"  # the folder in a study
 ABOUT = "about.json"
 _KERNEL, _PLAN, _HASH, _SIGNATURE = "kernel.json", "plan.json", "binary.sha256", "signature"
 _MOST_LINE = 4096  # bytes of the small files
@@ -27,6 +30,14 @@ class Stored:
     plan: LaunchPlan | None  # as the build completed it
     own: bool  # whether this user's deepgen wrote both
     sha256: str  # that the binary must have
+
+
+def keep_winner(
+    study: Path, operator: JsonObject, target: str, config: Mapping[str, Any], kernel: Kernel, artifact: Artifact
+) -> None:
+    """Copy the winner's source and binary into its study: it outlives the cache and the generator's next version."""
+    about = {"operator": operator, "config": dict(config), "target": target, "toolchain": artifact.toolchain}
+    write_winner(study / WINNER, kernel, artifact, json.dumps(about, indent=2))
 
 
 def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -> None:

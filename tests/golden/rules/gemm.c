@@ -1,5 +1,6 @@
 #include "numbers.h"
 #include "cpu_pool.h"
+#include "parts.h"
 
 FLOAT_VECTOR(f32, i32, 4)
 #define LANES 4
@@ -12,8 +13,8 @@ typedef struct {
     f32 *C;
     f32 *panels;
     char *own;
-    i64 end, together;
-    _Atomic i64 next;
+    loop_part *parts;
+    i64 threads, together;
 } deepgen_gemm_part0_job;
 
 static void deepgen_gemm_part0(void *given, int thread) {
@@ -24,44 +25,48 @@ static void deepgen_gemm_part0(void *given, int thread) {
     f32 *restrict panels = j->panels;
     char *own = j->own + thread * (i64)64;
     (void)own;
-    for (i64 from; (from = atomic_fetch_add(&j->next, j->together)) < j->end;) {
-        for (i64 C_i0_0 = from; C_i0_0 < least(j->end, from + j->together); C_i0_0++) {
-            {
-                f32 *restrict strip = (f32 *)(own + 0);
-                for (i64 strip_a0 = 0; strip_a0 < least(2, 7 - C_i0_0 * 2); strip_a0++) {
-                    for (i64 strip_a1 = 0; strip_a1 < 5; strip_a1++) {
-                        strip[strip_a0 * 5 + strip_a1] = A[C_i0_0 * 10 + strip_a0 * 5 + strip_a1];
-                    }
-                }
-                for (i64 C_i1_0 = 0; C_i1_0 < 3; C_i1_0++) {
-                    {
-                        f32x4 sums_0, sums_1;
-                        sums_0 = all_f32x4(0.0f);
-                        sums_1 = all_f32x4(0.0f);
-                        for (i64 sums_r0 = 0; sums_r0 < 5; sums_r0++) {
-                            sums_0 = (sums_0 + (all_f32x4(strip[sums_r0]) * at_f32x4(&panels[C_i1_0 * 20 + sums_r0 * 4])));
-                            sums_1 = (sums_1 + (all_f32x4(strip[sums_r0 + 5]) * at_f32x4(&panels[C_i1_0 * 20 + sums_r0 * 4])));
+    for (int nth = 0; nth < j->threads; nth++) {
+        loop_part *part = &j->parts[(thread + nth) % j->threads];
+        for (i64 from; (from = atomic_fetch_add(&part->next, j->together)) < part->end;) {
+            const i64 to = least(part->end, from + j->together);
+            for (i64 C_i0_0 = from; C_i0_0 < to; C_i0_0++) {
+                {
+                    f32 *restrict strip = (f32 *)(own + 0);
+                    for (i64 strip_a0 = 0; strip_a0 < least(2, 7 - C_i0_0 * 2); strip_a0++) {
+                        for (i64 strip_a1 = 0; strip_a1 < 5; strip_a1++) {
+                            strip[strip_a0 * 5 + strip_a1] = A[C_i0_0 * 10 + strip_a0 * 5 + strip_a1];
                         }
-                        if (5 - C_i0_0 * 2 >= 0 && 6 - C_i1_0 * 4 >= 0) {
-                            put_f32x4(&C[C_i0_0 * 20 + C_i1_0 * 4], sums_0);
-                            put_f32x4(&C[C_i0_0 * 20 + C_i1_0 * 4 + 10], sums_1);
-                        } else {
-                            C[C_i0_0 * 20 + C_i1_0 * 4] = sums_0[0];
-                            C[C_i0_0 * 20 + C_i1_0 * 4 + 1] = sums_0[1];
-                            if (7 - C_i1_0 * 4 >= 0) {
-                                C[C_i0_0 * 20 + C_i1_0 * 4 + 2] = sums_0[2];
+                    }
+                    for (i64 C_i1_0 = 0; C_i1_0 < 3; C_i1_0++) {
+                        {
+                            f32x4 sums_0, sums_1;
+                            sums_0 = all_f32x4(0.0f);
+                            sums_1 = all_f32x4(0.0f);
+                            for (i64 sums_r0 = 0; sums_r0 < 5; sums_r0++) {
+                                sums_0 = (sums_0 + (all_f32x4(strip[sums_r0]) * at_f32x4(&panels[C_i1_0 * 20 + sums_r0 * 4])));
+                                sums_1 = (sums_1 + (all_f32x4(strip[sums_r0 + 5]) * at_f32x4(&panels[C_i1_0 * 20 + sums_r0 * 4])));
                             }
-                            if (6 - C_i1_0 * 4 >= 0) {
-                                C[C_i0_0 * 20 + C_i1_0 * 4 + 3] = sums_0[3];
-                            }
-                            if (5 - C_i0_0 * 2 >= 0) {
-                                C[C_i0_0 * 20 + C_i1_0 * 4 + 10] = sums_1[0];
-                                C[C_i0_0 * 20 + C_i1_0 * 4 + 11] = sums_1[1];
+                            if (5 - C_i0_0 * 2 >= 0 && 6 - C_i1_0 * 4 >= 0) {
+                                put_f32x4(&C[C_i0_0 * 20 + C_i1_0 * 4], sums_0);
+                                put_f32x4(&C[C_i0_0 * 20 + C_i1_0 * 4 + 10], sums_1);
+                            } else {
+                                C[C_i0_0 * 20 + C_i1_0 * 4] = sums_0[0];
+                                C[C_i0_0 * 20 + C_i1_0 * 4 + 1] = sums_0[1];
                                 if (7 - C_i1_0 * 4 >= 0) {
-                                    C[C_i0_0 * 20 + C_i1_0 * 4 + 12] = sums_1[2];
+                                    C[C_i0_0 * 20 + C_i1_0 * 4 + 2] = sums_0[2];
                                 }
                                 if (6 - C_i1_0 * 4 >= 0) {
-                                    C[C_i0_0 * 20 + C_i1_0 * 4 + 13] = sums_1[3];
+                                    C[C_i0_0 * 20 + C_i1_0 * 4 + 3] = sums_0[3];
+                                }
+                                if (5 - C_i0_0 * 2 >= 0) {
+                                    C[C_i0_0 * 20 + C_i1_0 * 4 + 10] = sums_1[0];
+                                    C[C_i0_0 * 20 + C_i1_0 * 4 + 11] = sums_1[1];
+                                    if (7 - C_i1_0 * 4 >= 0) {
+                                        C[C_i0_0 * 20 + C_i1_0 * 4 + 12] = sums_1[2];
+                                    }
+                                    if (6 - C_i1_0 * 4 >= 0) {
+                                        C[C_i0_0 * 20 + C_i1_0 * 4 + 13] = sums_1[3];
+                                    }
                                 }
                             }
                         }
@@ -82,8 +87,10 @@ void deepgen_gemm(const f32 *restrict A, const f32 *restrict B, f32 *restrict C,
             }
         }
         {
-            deepgen_gemm_part0_job job = {.A = A, .B = B, .C = C, .panels = panels, .own = (char *)workspace + 256, .end = 4};
-            job.together = job.end / (threads * 8) + (job.end < threads * 8);
+            const i64 turns = 4;
+            loop_part parts[threads];
+            loop_parts(parts, threads, turns);
+            deepgen_gemm_part0_job job = {.A = A, .B = B, .C = C, .panels = panels, .own = (char *)workspace + 256, .parts = parts, .threads = threads, .together = turns / (threads * 8) + (turns < threads * 8)};
             pool_run(threads, deepgen_gemm_part0, &job);
         }
     }

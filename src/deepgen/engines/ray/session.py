@@ -19,7 +19,7 @@ from deepgen.engines.ray.flow import TICK_SECONDS, Flow, lost_object, placed
 from deepgen.engines.ray.shop import TRIES, Shop
 from deepgen.measure import handed
 from deepgen.measure.base import Contender, Task
-from deepgen.measure.supervisor import helpers_for
+from deepgen.measure.helpers import helpers_for
 from deepgen.operators import Operator
 from deepgen.scratch import Scratch
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, completed

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from deepgen.libraries.c.expressions import NotInC, in_c
 from deepgen.libraries.c.functions import Function
+from deepgen.libraries.c.models import model_text
 from deepgen.libraries.entry import Entry
 from deepgen.operators import Param
 from deepgen.runtime import plans, tensor_map
@@ -34,6 +35,7 @@ class KernelText:
 
     object: str
     text: str
+    modelled: bool  # whether its family's model is part of it
 
 
 def kernel_text(function: Function, entry: Entry, kernel: Kernel, place: int, image: bytes | None) -> KernelText:
@@ -51,10 +53,12 @@ def kernel_text(function: Function, entry: Entry, kernel: Kernel, place: int, im
     target = entry.target
     file = "0" if function.on_gpu else quoted(f"{entry.name}.so")
     features = _strings(target.instruction_sets)
+    model = model_text(entry, function.sizes, f"{name}_model")
     parts = [
         f"// {entry.name}: {kernel.name}, {kernel.id[:16]}",
         _serves(function, kernel, name),
         _bytes(spaces, name),
+        model or "",
         "" if image is None else _image(image, name),
         _run(function, plan, spaces, entries, name),
         f"""static kernel {name} = {{
@@ -62,10 +66,11 @@ def kernel_text(function: Function, entry: Entry, kernel: Kernel, place: int, im
     .image = {f"(const unsigned char *){name}_image" if image is not None else "0"},
     .features = {features}, .entries = {_strings(entries)},
     .serves = {name}_serves, .bytes = {name}_bytes, .run = {name}_run,
+    .model = {f"{name}_model" if model is not None else "0"},
 }};
 """,
     ]
-    return KernelText(name, "\n".join(part for part in parts if part))
+    return KernelText(name, "\n".join(part for part in parts if part), model is not None)
 
 
 def _serves(function: Function, kernel: Kernel, name: str) -> str:

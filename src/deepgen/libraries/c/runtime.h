@@ -24,6 +24,7 @@ struct kernel {
     const char *const *entries;          // up to a null
     int (*serves)(const int64_t *v);     // whether sizes and strides meet all requirements
     size_t (*bytes)(const int64_t *v);   // of workspace
+    double (*model)(const int64_t *v);   // seconds by its family's model; null or NAN: there is none
     deepgen_status (*run)(kernel *, const int64_t *v, void *const *tensors, char *workspace, void *stream);
     _Atomic int state;                   // 0 not looked at, 1 loaded, 2 cannot be used here
     void *symbols[MOST_ENTRIES];
@@ -36,7 +37,8 @@ typedef struct {
     int kernel_count, point_count, size_count, rival_count;
     const int64_t *sizes;     // of each point
     const double *lost;       // kernel by point: the logarithm of its time over the best one's; NAN: it was not timed
-    const double *rivals;     // baseline by point: the same
+    const double *modelled;   // kernel by point: the logarithm of its time by its family's model, or NAN
+    const double *rivals;     // baseline by point: the logarithm of its time over the best kernel's, or NAN
     const int *chosen;        // at each point: the kernel, or -1 for a vendor's library
     double lost_per_octave, far;
 } group;
@@ -169,6 +171,15 @@ static int usable(kernel *k) {
     return state == 1;
 }
 
+// The logarithm of a kernel's time by its family's model.
+static double modelled_now(const kernel *k, const int64_t *v) {
+    double seconds = k->model ? k->model(v) : NAN;
+    return seconds > 0 ? log(seconds) : NAN;
+}
+
+// How much longer a kernel takes than the best of them, by their models. Without a model nothing is told.
+static double above(double modelled, double best) { return isnan(modelled) ? 0 : modelled - best; }
+
 // The average over points near a shape. Values that are not known do not count.
 static double averaged(const double *values, const double *weights, int count) {
     double sum = 0, whole = 0;
@@ -194,17 +205,28 @@ static kernel *choose_in(const group *g, const int64_t *sizes, const int64_t *v,
             if (k->serves(v) && usable(k)) return k;
         }
     }
+    int count = g->kernel_count, points = g->point_count;
+    double now[count], best_now = INFINITY, best_there[points], lost[points];
+    int able[count];
+    for (int p = 0; p < points; p++) best_there[p] = INFINITY;
+    for (int i = 0; i < count; i++) {
+        able[i] = g->kernels[i]->serves(v) && usable(g->kernels[i]);
+        now[i] = able[i] ? modelled_now(g->kernels[i], v) : NAN;
+        if (now[i] < best_now) best_now = now[i];
+        for (int p = 0; p < points; p++)
+            if (able[i] && g->modelled[i * points + p] < best_there[p]) best_there[p] = g->modelled[i * points + p];
+    }
     kernel *best = 0;
     double time = 0;
-    for (int i = 0; i < g->kernel_count; i++) {
-        kernel *k = g->kernels[i];
-        const double *lost = g->lost + i * g->point_count;
+    for (int i = 0; i < count; i++) {
         double away = INFINITY;
-        for (int p = 0; p < g->point_count; p++)
+        for (int p = 0; p < points; p++) {
+            lost[p] = g->lost[i * points + p] - above(g->modelled[i * points + p], best_there[p]);
             if (!isnan(lost[p]) && distances[p] < away) away = distances[p];
-        double expected = averaged(lost, weights, g->point_count) + g->lost_per_octave * away;
-        if ((best && expected >= time) || away > g->far || !k->serves(v) || !usable(k)) continue;
-        best = k, time = expected;
+        }
+        if (!able[i] || away > g->far) continue;
+        double expected = averaged(lost, weights, points) + above(now[i], best_now) + g->lost_per_octave * away;
+        if (!best || expected < time) best = g->kernels[i], time = expected;
     }
     if (!best) return *why = "no kernel of a shape near this one serves it here", (kernel *)0;
     for (int r = 0; r < g->rival_count; r++)

@@ -1,7 +1,4 @@
-"""What an exported library chooses by, as predict.py does: times at the tuned shapes, relative to the best there.
-
-The models of families are not part of it.
-"""
+"""What an exported library chooses by, as predict.py does: times at the tuned shapes, relative to the best there."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from dataclasses import dataclass
 from deepgen.libraries import predict
 from deepgen.libraries.c.functions import Function
 from deepgen.libraries.c.kernels import KernelText
-from deepgen.libraries.choice import choose
+from deepgen.libraries.choice import choose, model_of
 from deepgen.libraries.entry import Entry
 from deepgen.libraries.predict import Point
 from deepgen.libraries.store import Content
@@ -22,7 +19,7 @@ class Table:
     """The kernels of a function that were timed under like conditions, and the shapes that they were timed at."""
 
     entries: tuple[Entry, ...]
-    kernels: tuple[str, ...]  # their objects in C
+    kernels: tuple[KernelText, ...]
     points: tuple[Point, ...]
     chosen: tuple[int, ...]  # at each point: the place of the kernel, or -1 for a vendor's library
 
@@ -43,18 +40,21 @@ def tables_text(function: Function, tables: Sequence[Table]) -> str:
     for place, table in enumerate(tables):
         rivals = list(dict.fromkeys(name for point in table.points for name in point.baselines))
         lost = [_lost(p.kernels.get(entry.kernel_id), p) for entry in table.entries for p in table.points]
+        both = list(zip(table.entries, table.kernels, strict=True))
+        modelled = [_modelled(entry, p) if text.modelled else "NAN" for entry, text in both for p in table.points]
         theirs = [_lost(p.baselines.get(name), p) for name in rivals for p in table.points]
         sizes = [str(point.operator.sizes()[name]) for point in table.points for name in function.sizes]
         name = f"{function.name}_{place}"
         parts += [
-            _array(f"kernel *const {name}_kernels", (f"&{kernel}" for kernel in table.kernels)),
+            _array(f"kernel *const {name}_kernels", (f"&{text.object}" for text in table.kernels)),
             _array(f"const int64_t {name}_sizes", sizes),
             _array(f"const double {name}_lost", lost),
+            _array(f"const double {name}_modelled", modelled),
             _array(f"const double {name}_rivals", theirs or ["NAN"]),
             _array(f"const int {name}_chosen", map(str, table.chosen)),
         ]
         counts = f"{len(table.kernels)}, {len(table.points)}, {len(function.sizes)}, {len(rivals)}"
-        arrays = ", ".join(f"{name}_{part}" for part in ("sizes", "lost", "rivals", "chosen"))
+        arrays = ", ".join(f"{name}_{part}" for part in ("sizes", "lost", "modelled", "rivals", "chosen"))
         rows.append(f"{{{name}_kernels, {counts}, {arrays}, {predict.LOST_PER_OCTAVE}, {predict.FAR}}}")
     return "\n".join([*parts, _array(f"const group {function.name}_groups", rows)])
 
@@ -67,7 +67,7 @@ def _table(function: Function, entries: Sequence[Entry], kernels: Mapping[str, K
     names = [entry.name for entry in entries]
     found = [choose(content, point.operator, entries[0].target).entry for point in points]
     chosen = tuple(names.index(entry.name) if entry is not None and entry.name in names else -1 for entry in found)
-    return Table(tuple(entries), tuple(kernels[name].object for name in names), points, chosen)
+    return Table(tuple(entries), tuple(kernels[name] for name in names), points, chosen)
 
 
 def _array(declared: str, values: Iterable[str]) -> str:
@@ -76,3 +76,8 @@ def _array(declared: str, values: Iterable[str]) -> str:
 
 def _lost(seconds: float | None, point: Point) -> str:
     return "NAN" if seconds is None else repr(point.lost(seconds))
+
+
+def _modelled(entry: Entry, point: Point) -> str:
+    told = model_of(entry, point.operator)
+    return "NAN" if told is None else repr(told)

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 
-from deepgen.generators.rules.emit.c_values import Scope, arithmetic, narrowed
+from deepgen.generators.rules.emit.c_values import PRODUCTS, Scope, arithmetic, narrowed
+from deepgen.generators.rules.emit.conversions import formats
+from deepgen.generators.rules.emit.conversions import function as convert
 from deepgen.generators.rules.emit.names import Names
 from deepgen.generators.rules.emit.scans import function as scan_function
 from deepgen.generators.rules.emit.scans import joined, nothing
@@ -84,6 +86,7 @@ def headers(function: Function) -> tuple[Source, ...]:
     templates = resources.files(_TEMPLATES)
     if _parallel(function):
         found += [Source(name, templates.joinpath(name).read_text()) for name in ("cpu_pool.h", "x86_pool.h")]
+        found.append(Source("parts.h", own.joinpath("parts.h").read_text()))
     if any(isinstance(s, For) and s.kind in TILES for s in walk(function.body)):
         found += [Source(name, templates.joinpath(_TILES).joinpath(name).read_text()) for name in TILE_HEADERS]
     return tuple(found)
@@ -101,7 +104,7 @@ def file_text(parts: Sequence[Definitions], parallel: bool) -> str:
     blocks = sorted(frozenset().union(*(part.blocks for part in parts)), key=lambda block: block.name)
     lines = [*dict.fromkeys(include(dot) for dot in dots), '#include "numbers.h"']
     lines += [include_tiles(tile) for tile in dict.fromkeys(block.tile for block in blocks)]
-    lines += ['#include "cpu_pool.h"'] if parallel else []
+    lines += ['#include "cpu_pool.h"', '#include "parts.h"'] if parallel else []
     scans = sorted(frozenset().union(*(part.scans for part in parts)))
     called = [*map(dot_function, dots), *(block.functions() for block in blocks), *(scan_function(*s) for s in scans)]
     return "\n".join([*lines, "", *vector_types(vectors), *called, *(part.text for part in parts)])
@@ -122,16 +125,29 @@ def definitions(function: Function, entry: str) -> Definitions:
 
 
 def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
-    """The lines that define the vector types which a text uses."""
-    wanted = set(used) | {("f32", lanes) for kind, lanes in used if kind == "u16"}
+    """The lines that define the vector types which a text uses, and functions of them."""
+    stored = sorted(lanes for kind, lanes in used if kind == "u16")
+    products = sorted(lanes for kind, lanes in used if kind == PRODUCTS)
+    called = {(kind, lanes) for lanes in stored for kind in ("i32_of_u16", "u16_of_i32")}
+    called |= {("i32_of_i16", lanes) for lanes in products} | {one for one in used if formats(one[0]) is not None}
+    conversions = sorted(called)
+    wanted = {(kind, lanes) for kind, lanes in used if kind not in ("u16", PRODUCTS) and formats(kind) is None}
+    wanted |= {("f32", lanes) for lanes in stored}
+    for function, lanes in conversions:
+        of, to = formats(function) or ("", "")
+        wanted |= {(of, lanes), (to, lanes), ("i16", lanes)}
     lines = []
     for kind, lanes in sorted(wanted):
         if kind in ("f32", "f64"):
             lines.append(f"FLOAT_VECTOR({kind}, {_MASKS[kind]}, {lanes})")
             lines += [f"LANE_MATH(f64, {lanes})"] if kind == "f64" else _MATH.format(lanes=lanes).splitlines()
-        elif kind != "u16":
+        elif kind == "u16":
+            lines.append(f"U16_VECTOR({lanes})")
+        else:
             lines.append(f"WHOLE_VECTOR({kind}, {_MASKS.get(kind, kind)}, {_WRAPS[kind]}, {lanes})")
-    lines += [f"STORED_VECTOR({lanes})" for kind, lanes in sorted(wanted) if kind == "u16"]
+    lines += [convert(kind, lanes) for kind, lanes in conversions]
+    lines += [f"STORED_VECTOR({lanes})" for lanes in stored]
+    lines += [f"ADD_PRODUCTS({lanes})" for lanes in products]
     return [*lines, ""] if lines else []
 
 
@@ -359,11 +375,15 @@ class _Emitter:
         fields = [f"    {self.plain_pointer(b)};" for b in place.buffers.values()]
         fields += [f"    i64 {name};" for name in kept.values()]
         inner = replace(place.inside(loop.variable, loop.extent), in_thread=True)
-        body = self.statement(loop.body, inner, 3)
+        body = self.statement(loop.body, inner, 4)
         turns = [
-            "    for (i64 from; (from = atomic_fetch_add(&j->next, j->together)) < j->end;) {",
-            f"        for (i64 {counter} = from; {counter} < least(j->end, from + j->together); {counter}++) {{",
+            "    for (int nth = 0; nth < j->threads; nth++) {",
+            "        loop_part *part = &j->parts[(thread + nth) % j->threads];",
+            "        for (i64 from; (from = atomic_fetch_add(&part->next, j->together)) < part->end;) {",
+            "            const i64 to = least(part->end, from + j->together);",
+            f"            for (i64 {counter} = from; {counter} < to; {counter}++) {{",
             *body,
+            "            }",
             "        }",
             "    }",
         ]
@@ -374,8 +394,8 @@ class _Emitter:
                 "typedef struct {",
                 *fields,
                 "    char *own;",
-                "    i64 end, together;",
-                "    _Atomic i64 next;",
+                "    loop_part *parts;",
+                "    i64 threads, together;",
                 f"}} {name}_job;",
                 "",
                 f"static void {name}(void *given, int thread) {{",
@@ -389,12 +409,19 @@ class _Emitter:
             ]
         )
         given = ", ".join(
-            [*(f".{name} = {name}" for name in captured), f".own = (char *)workspace + {self.function.shared_bytes}"]
+            [
+                *(f".{name} = {name}" for name in captured),
+                f".own = (char *)workspace + {self.function.shared_bytes}",
+                ".parts = parts, .threads = threads",
+                ".together = turns / (threads * 8) + (turns < threads * 8)",
+            ]
         )
         return [
             f"{indent}{{",
-            f"{indent}    {name}_job job = {{{given}, .end = {self.end(loop, place)}}};",
-            f"{indent}    job.together = job.end / (threads * 8) + (job.end < threads * 8);",
+            f"{indent}    const i64 turns = {self.end(loop, place)};",
+            f"{indent}    loop_part parts[threads];",
+            f"{indent}    loop_parts(parts, threads, turns);",
+            f"{indent}    {name}_job job = {{{given}}};",
             f"{indent}    pool_run(threads, {name}, &job);",
             f"{indent}}}",
         ]

@@ -14,6 +14,7 @@ from deepgen.generators.rules.emit.names import Names
 from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, wide_product
 from deepgen.generators.rules.lower import bounds
 from deepgen.generators.rules.lower.build import combined
+from deepgen.generators.rules.lower.gpu.lane_scans import SCAN
 from deepgen.generators.rules.lower.gpu.launches import Launch, Program
 from deepgen.generators.rules.lower.gpu.unrolled import HELD
 from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, Call, For, If, Seq, Stmt, Store, walk
@@ -26,6 +27,7 @@ from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, Work
 from deepgen.vocabulary.dtypes import dtype
 
 _OWN = ("expressions.h", "matrices.h", "warpgroup.h", "emulate_lanes.h")
+_SCANS = "lane_scans.h"
 _Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
 _LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
 _BLOCKS = 1  # of a multiprocessor: as many as there is room for
@@ -33,7 +35,7 @@ _BLOCKS = 1  # of a multiprocessor: as many as there is room for
 
 def kernel(program: Program, language: str, warp: int, name: str | None = None) -> Kernel:
     """The kernel of a program in CUDA or HIP."""
-    own = (Source(file, _file(file)) for file in _OWN)
+    own = (Source(file, _file(file)) for file in (*_OWN, *([_SCANS] if _scans_lanes(program) else [])))
     return Kernel(
         name=name or program.name,
         language=language,
@@ -53,12 +55,18 @@ def emit(program: Program) -> str:
     products = [PRODUCTS[name] for name in sorted(called & set(PRODUCTS))]
     wide = [product for name in sorted(called) if (product := wide_product(name))]
     header = "warpgroup.h" if wide else "matrices.h" if products else ""
-    lines = ['#include "expressions.h"', *([f'#include "{header}"'] if header else []), ""]
+    headers = ["expressions.h", *([header] if header else []), *([_SCANS] if _scans_lanes(program) else [])]
+    lines = [*(f'#include "{one}"' for one in headers), ""]
     lines += [line for product in wide for line in warpgroup.function(product)]
     lines += [f'DG_PRODUCT({p.name}, {p.sum}, {p.operand}, {p.k}, "{p.instruction}")' for p in products]
     for n in range(len(program.launches)):
         lines += ["", *_Emitter(program, n).lines()]
     return "\n".join(lines) + "\n"
+
+
+def _scans_lanes(program: Program) -> bool:
+    calls = (s for launch in program.launches for s in walk(launch.body) if isinstance(s, Call))
+    return any(call.name.startswith(SCAN) for call in calls)
 
 
 def entry(program: Program, n: int) -> str:
@@ -114,14 +122,17 @@ class _Emitter:
     def launch(self) -> Launch:
         return self.program.launches[self.number]
 
+    @property
+    def written(self) -> set[str]:
+        return {s.buffer for s in walk(self.launch.body) if isinstance(s, Store)}
+
     def lines(self) -> list[str]:
         launch = self.launch
-        written = {s.buffer for s in walk(launch.body) if isinstance(s, Store)}
         place = _Place(self.program.buffers, launch.ranges)
         scope = self.scope(place)
         threads = launch.threads[0] * launch.threads[1] * launch.threads[2]
         parameters = ", ".join(
-            f"{'' if b.name in written else 'const '}{b.dtype}* __restrict__ {scope.name(b.name)}"
+            f"{'' if b.name in self.written else 'const '}{b.dtype}* __restrict__ {scope.name(b.name)}"
             for b in _used(self.program, launch)
         )
         lines = [f"DG_KERNEL({threads}, {_BLOCKS})", f"{entry(self.program, self.number)}({parameters}) {{"]
@@ -231,6 +242,7 @@ class _Emitter:
             return lines
         scope = self.scope(place)
         lines, loaded = [], {}
+        runs: dict[Value, str] = {}
         counter = scope.name(loop.variable)
         for n, (read, asked) in enumerate(dict.fromkeys(_reads_if(store.value, ()))):
             buffer = place.buffers[read.tensor]
@@ -239,7 +251,10 @@ class _Emitter:
             variable = f"part{n}"
             if sum(read == other for other, _ in dict.fromkeys(_reads_if(store.value, ()))) > 1:
                 continue  # under several conditions: where it is used
-            real = " && ".join(f"{'' if wanted else '!'}({scope.value(c).text})" for c, wanted in asked) or "true"
+            if all(wanted for _, wanted in asked):
+                real = self.all_hold(tuple(c for c, _ in asked), scope)
+            else:
+                real = " && ".join(f"{'' if wanted else '!'}({scope.value(c).text})" for c, wanted in asked)
             along = read.indices[0] - iterator(loop.variable)
             if loop.variable not in read.indices[0].iterators:
                 one = scope.element(buffer, read.indices[0])
@@ -252,17 +267,24 @@ class _Emitter:
                 if buffer.swizzle and width < loop.extent:
                     continue  # its parts do not lie side by side
                 shared = buffer.scope == "shared"
-                call = f"read_{'shared' if shared else 'plain'}<{width}, {buffer.dtype}, {loop.extent}>"
+                kind = "shared" if shared else "input" if asked and buffer.name not in self.written else "plain"
+                call = f"read_{kind}<{width}, {buffer.dtype}, {loop.extent}>"
                 first = scope.place(buffer, along) if shared else scope.pointer(buffer, along)
                 lines.append(f"const Vec<{buffer.dtype}, {loop.extent}> {variable} = {call}({first}, {real});")
                 loaded[read] = f"{variable}.v[{counter}]"
+                runs |= {read: variable} if loop.extent % 2 == 0 else {}
         to, start = place.buffers[store.buffer], store.indices[0] - iterator(loop.variable)
         value = store.value
+        if (moved := _moved(value)) and moved[0] in loaded:
+            value = moved[0]  # zeros stand there already where it is not real
         if store.reduce:
             value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
         text = self.scope(place, loaded).value(value).text
         turns = f"DG_UNROLL for (int {counter} = 0; {counter} < {loop.extent}; ++{counter})"
         width, shared = scope.together(to, start, loop.extent), to.scope == "shared"
+        if to.scope in HELD and to.dtype == value.dtype == "f16" and value in runs:
+            lines.append(f"widen_run({runs[value]}, {scope.name(to.name)} + ({scope.index(start)}));")
+            return ["{", *(f"    {line}" for line in lines), "}"]
         if to.scope in HELD or (to.swizzle and width < loop.extent):
             one = self.stored(to, store.indices[0], text, place)
             return ["{", *(f"    {line}" for line in (*lines, f"{turns} {one}")), "}"]

@@ -11,7 +11,8 @@ _TAKEN = frozenset(
     auto break case char const continue default do double else enum extern float for goto if inline int long register
     restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
     f16 bf16 f32 f64 u8 i8 u16 i16 u32 i32 u64 i64 least quotient job pool workspace own threads thread given slot lanes
-    y0 y1 yn j0 j1 jn j from gamma signgam main exp log sin cos tanh erf pow floor sqrt div abs
+    parts part turns together nth loop_part to y0 y1 yn j0 j1 jn j from gamma signgam main exp log sin cos tanh erf pow
+    floor sqrt div abs
     """.split()  # noqa: SIM905
 )
 

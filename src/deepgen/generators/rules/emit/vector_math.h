@@ -10,15 +10,21 @@
 
 static inline V OF(abs_f32x)(V x) { return (V)((BITS)x & 0x7fffffff); }
 
-// 2^n r with n whole: exp(r) by a polynomial, 2^n in two factors, so that large and tiny results come out.
+// 2^n exp(r) with n whole, and exp(r) by a polynomial.
 static inline V OF(exp_f32x)(V x) {
     const f32 rounder = 0x1.8p23f;  // added, it leaves n in the lowest bits
-    x = PICK(x > 89, FILL(89), PICK(x < -104, FILL(-104), x));
+    for (int i = 0; i < LANES; i++) x[i] = x[i] > 89 ? 89 : x[i];
+    for (int i = 0; i < LANES; i++) x[i] = x[i] < -104 ? -104 : x[i];
     V shifted = x * 0x1.715476p0f + rounder, n = shifted - rounder;
     V r = x - n * 0x1.62e4p-1f - n * 0x1.7f7d1cp-20f;  // ln 2: of its first part few enough digits to be exact
     V p = (((0.0013950807f * r + 0.00836907327f) * r + 0.0416662022f) * r + 0.166665167f) * r + 0.5f;
-    BITS whole = (BITS)shifted - 0x4b400000, half = whole >> 1;
-    return (p * (r * r) + r + 1) * (V)((half + 127) << 23) * (V)((whole - half + 127) << 23);
+    p = p * (r * r) + r + 1;
+#if defined(__AVX512F__) && LANES == 16
+    return __builtin_ia32_scalefps512_mask(p, n, p, -1, 4);
+#else
+    BITS whole = (BITS)shifted - 0x4b400000, half = whole >> 1;  // two factors, so that large and tiny results come out
+    return p * (V)((half + 127) << 23) * (V)((whole - half + 127) << 23);
+#endif
 }
 
 // e ln 2 + log(1 + f), 1 + f between the roots of 1/2 and 2.

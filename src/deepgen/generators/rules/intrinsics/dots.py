@@ -6,7 +6,7 @@ A new one is an entry of this table, and the test of the table covers it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # With this macro an instruction is done one product after the other: for machines that lack it.
 EMULATED = "DEEPGEN_EMULATED"
@@ -14,10 +14,12 @@ EMULATED = "DEEPGEN_EMULATED"
 
 @dataclass(frozen=True)
 class Dot:
-    """sums[j] += the sum of left[k] * right[j * depth + k] over k < depth, for j < lanes.
+    """sums[j] += the sum of left[k] * right[j * depth + k] over k < depth, for j < lanes; or, with `each`, of
+    left[j * depth + k] * right[j * depth + k].
 
-    So left lies along k, and right lies along k, then along j. `text` is the result as an expression of C over `sums`,
-    a vector; `left`, an i32 with all of left; and `right`, a pointer.
+    So left lies along k, and right lies along k, then along j; with `each` both do. `text` is the result as an
+    expression of C over the vectors `sums`, `left` and `right`. `loaded` is how left and right are read from a pointer,
+    and `spread` one that repeats `group`, an i32 with all of left.
     """
 
     name: str
@@ -28,71 +30,83 @@ class Dot:
     lanes: int
     depth: int
     header: str
+    spread: str
+    loaded: tuple[str, str]
     text: str
+    each: bool = False
 
     @property
     def whole(self) -> int:
         """How many steps along what is summed over it takes at once."""
-        return self.depth
+        return self.depth * self.lanes if self.each else self.depth
 
     @property
     def vector(self) -> str:
         return f"{self.result}x{self.lanes}"
 
 
-_ARM = "arm_neon.h"
-_X86 = "immintrin.h"
+def _arm(name: str, feature: str, left: str, right: str, result: str, text: str) -> Dot:
+    of = {"i8": ("int8x16_t", "vld1q_s8({})"), "u8": ("uint8x16_t", "vld1q_u8({})")}
+    of["bf16"] = ("bfloat16x8_t", "(bfloat16x8_t)vld1q_u16({})")
+    spread = f"({of[left][0]})vdupq_n_s32(group)"
+    depth = 2 if left == "bf16" else 4
+    loaded = (of[left][1], of[right][1])
+    return Dot(name, (feature,), left, right, result, 4, depth, "arm_neon.h", spread, loaded, text)
+
+
+def _x86(name: str, feature: str, left: str, right: str, result: str, bits: int, text: str) -> Dot:
+    load, spread = f"_mm{bits}_loadu_si{bits}((const void *){{}})", f"_mm{bits}_set1_epi32(group)"
+    depth = 2 if left == "bf16" else 4
+    both = (load, load)
+    return Dot(name, (feature,), left, right, result, bits // 32, depth, "immintrin.h", spread, both, text)
 
 
 def _signed(bits: int, dp: str) -> str:
     """Left is made unsigned by adding 128 to it; what that adds to the sums is taken off again."""
     half = f"_mm{bits}_set1_epi32((i32)0x80808080u)"
-    load = f"_mm{bits}_loadu_si{bits}((const void *)right)"
-    whole = f"_mm{bits}_{dp}((__m{bits}i)sums, _mm{bits}_xor_si{bits}(_mm{bits}_set1_epi32(left), {half}), {load})"
-    return f"_mm{bits}_sub_epi32({whole}, _mm{bits}_{dp}(_mm{bits}_setzero_si{bits}(), {half}, {load}))"
+    whole = f"_mm{bits}_{dp}((__m{bits}i)sums, _mm{bits}_xor_si{bits}(left, {half}), right)"
+    return f"_mm{bits}_sub_epi32({whole}, _mm{bits}_{dp}(_mm{bits}_setzero_si{bits}(), {half}, right))"
 
 
 def _unsigned(bits: int, dp: str) -> str:
-    load = f"_mm{bits}_loadu_si{bits}((const void *)right)"
-    return f"_mm{bits}_{dp}((__m{bits}i)sums, _mm{bits}_set1_epi32(left), {load})"
+    return f"_mm{bits}_{dp}((__m{bits}i)sums, left, right)"
 
 
-_ALL = (
-    Dot("arm_sdot", ("asimddp",), "i8", "i8", "i32", 4, 4, _ARM,
-        "vdotq_s32((int32x4_t)sums, vld1q_s8(right), vreinterpretq_s8_s32(vdupq_n_s32(left)))"),
-    Dot("arm_udot", ("asimddp",), "u8", "u8", "i32", 4, 4, _ARM,
-        "vdotq_u32((uint32x4_t)sums, vld1q_u8(right), vreinterpretq_u8_s32(vdupq_n_s32(left)))"),
-    Dot("arm_usdot", ("i8mm",), "u8", "i8", "i32", 4, 4, _ARM,
-        "vusdotq_s32((int32x4_t)sums, vreinterpretq_u8_s32(vdupq_n_s32(left)), vld1q_s8(right))"),
-    Dot("arm_bfdot", ("bf16",), "bf16", "bf16", "f32", 4, 2, _ARM,
-        "vbfdotq_f32((float32x4_t)sums, (bfloat16x8_t)vld1q_u16(right), (bfloat16x8_t)vdupq_n_s32(left))"),
-    Dot("x86_dpbusd_512", ("avx512_vnni",), "u8", "i8", "i32", 16, 4, _X86, _unsigned(512, "dpbusd_epi32")),
-    Dot("x86_dpbssd_512", ("avx512_vnni",), "i8", "i8", "i32", 16, 4, _X86, _signed(512, "dpbusd_epi32")),
-    Dot("x86_dpbusd_256", ("avx_vnni",), "u8", "i8", "i32", 8, 4, _X86, _unsigned(256, "dpbusd_avx_epi32")),
-    Dot("x86_dpbssd_256", ("avx_vnni",), "i8", "i8", "i32", 8, 4, _X86, _signed(256, "dpbusd_avx_epi32")),
-    Dot("x86_dpbf16_512", ("avx512_bf16",), "bf16", "bf16", "f32", 16, 2, _X86,
-        "_mm512_dpbf16_ps((__m512)sums, (__m512bh)_mm512_set1_epi32(left), "
-        "(__m512bh)_mm512_loadu_si512((const void *)right))"),
+_GROUPED = (
+    _arm("arm_sdot", "asimddp", "i8", "i8", "i32", "vdotq_s32((int32x4_t)sums, left, right)"),
+    _arm("arm_udot", "asimddp", "u8", "u8", "i32", "vdotq_u32((uint32x4_t)sums, left, right)"),
+    _arm("arm_usdot", "i8mm", "u8", "i8", "i32", "vusdotq_s32((int32x4_t)sums, left, right)"),
+    _arm("arm_bfdot", "bf16", "bf16", "bf16", "f32", "vbfdotq_f32((float32x4_t)sums, left, right)"),
+    _x86("x86_dpbusd_512", "avx512_vnni", "u8", "i8", "i32", 512, _unsigned(512, "dpbusd_epi32")),
+    _x86("x86_dpbssd_512", "avx512_vnni", "i8", "i8", "i32", 512, _signed(512, "dpbusd_epi32")),
+    _x86("x86_dpbusd_256", "avx_vnni", "u8", "i8", "i32", 256, _unsigned(256, "dpbusd_avx_epi32")),
+    _x86("x86_dpbssd_256", "avx_vnni", "i8", "i8", "i32", 256, _signed(256, "dpbusd_avx_epi32")),
+    _x86("x86_dpbf16_512", "avx512_bf16", "bf16", "bf16", "f32", 512,
+         "_mm512_dpbf16_ps((__m512)sums, (__m512bh)left, (__m512bh)right)"),
 )  # fmt: skip
-DOTS: Mapping[str, Dot] = {dot.name: dot for dot in _ALL}
+_EACH = tuple(replace(dot, name=f"{dot.name}_each", each=True) for dot in _GROUPED)
+DOTS: Mapping[str, Dot] = {dot.name: dot for dot in (*_GROUPED, *_EACH)}
 
 
 def function(dot: Dot) -> str:
     """The C function of a dot product, by the instruction or, where that is asked for, without it."""
     wide = {"bf16": "widen_bf16"}
+    place = f"j * {dot.depth} + k"
     product = " * ".join(
-        f"{wide.get(kind, f'({dot.result})')}({place})"
-        for kind, place in ((dot.left, "factors[k]"), (dot.right, f"right[j * {dot.depth} + k]"))
+        f"{wide.get(kind, f'({dot.result})')}({at})"
+        for kind, at in ((dot.left, f"factors[{place if dot.each else 'k'}]"), (dot.right, f"others[{place}]"))
     )
-    parameters = f"{dot.vector} sums, const {dot.left} *factors, const {dot.right} *right"
+    left = dot.loaded[0].format("factors") if dot.each else dot.spread
+    group = "" if dot.each else "    i32 group;\n    memcpy(&group, factors, sizeof group);\n"
+    parameters = f"{dot.vector} sums, const {dot.left} *factors, const {dot.right} *others"
     return f"""static inline {dot.vector} {dot.name}({parameters}) {{
 #ifdef {EMULATED}
     for (int j = 0; j < {dot.lanes}; j++)
         for (int k = 0; k < {dot.depth}; k++) sums[j] += {product};
     return sums;
 #else
-    i32 left;
-    memcpy(&left, factors, sizeof left);
+{group}    __auto_type left = {left};
+    __auto_type right = {dot.loaded[1].format("others")};
     return ({dot.vector}){dot.text};
 #endif
 }}

@@ -3,7 +3,7 @@
 All of them have NVIDIA's fragments: 16 rows of 32 bytes of the first matrix, 8 rows of 32 bytes of the second, along
 what is summed over. A lane holds four sums, of rows `lane / 4` and 8 below it, of columns `lane % 4 * 2` and the next.
 Four warps may do more at once: each has its own 16 rows, and all have the same columns, up to 256, which the matrix
-units read from shared memory themselves.
+units read from shared memory themselves; rows too, where they lie there in lines.
 """
 
 from __future__ import annotations
@@ -63,21 +63,24 @@ def matrix_product(name: str) -> MatrixProduct:
 @dataclass(frozen=True)
 class WideProduct:
     """A product of four warps: its columns, and `leading`, the bytes between blocks of 64 of them where columns are
-    neighbours in shared memory; 0 where what is summed over is."""
+    neighbours in shared memory; 0 where what is summed over is. `apart` are the bytes between groups of eight rows,
+    where these are read from shared memory too; 0 where they are in registers."""
 
     intrinsic: MatrixProduct
     columns: int
     leading: int
+    apart: int = 0
 
     @property
     def name(self) -> str:
-        return f"{self.intrinsic.name}_{self.columns}_{self.leading}"
+        rows = f"_{self.apart}" if self.apart else ""
+        return f"{self.intrinsic.name}_{self.columns}_{self.leading}{rows}"
 
 
 def wide_product(name: str) -> WideProduct | None:
     """The product that a call of that name is."""
     start, _, rest = name.partition("mma_")
     parts = rest.split("_")
-    if start != "wg" or len(parts) != 3:
+    if start != "wg" or len(parts) not in (3, 4):
         return None
-    return WideProduct(matrix_product(f"wgmma_{parts[0]}"), int(parts[1]), int(parts[2]))
+    return WideProduct(matrix_product(f"wgmma_{parts[0]}"), *map(int, parts[1:]))

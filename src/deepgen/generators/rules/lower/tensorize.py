@@ -118,7 +118,7 @@ def _tensorized(statement: Stmt) -> Stmt:
     raise BadInput(
         f"{dot.name} cannot do the loops {statement.variable} and {inner.variable}",
         allowed=f"{dot.lanes} sums of {dot.depth} products of {dot.left} and {dot.right}, both side by side along the "
-        f"{dot.depth}, and the second along the {dot.lanes}",
+        f"{dot.depth}, and {'both' if dot.each else 'the second'} along the {dot.lanes}",
     )
 
 
@@ -130,7 +130,8 @@ def _matched(dot: Dot, lanes: For, depth: For, store: Store) -> Operands | None:
         return None
     sums = _start(store.indices[0], lanes, 1, depth, 0)
     for one, other in ((value.left, value.right), (value.right, value.left)):
-        left, right = _read(one, dot.left, lanes, 0, depth), _read(other, dot.right, lanes, dot.depth, depth)
+        left = _read(one, dot.left, lanes, dot.depth if dot.each else 0, depth)
+        right = _read(other, dot.right, lanes, dot.depth, depth)
         if sums is not None and left is not None and right is not None:
             return Operands(sums, left, right)
     return None

@@ -199,21 +199,21 @@ class Draft:
         self._restructure(s.Inline(stage))
         self.finish(stage)
 
-    def rfactor(self, stage: str, factor: Extent, usual: int, name: str) -> tuple[str, str]:
-        """Partial results, `factor` of them, along the innermost axis that is summed over.
+    def rfactor(self, stage: str, factor: Extent, usual: int, name: str, group: int = 1) -> str:
+        """Partial results, `factor` of them, along the innermost axis that is summed over: its name.
 
-        The names of that axis: of the partial results, and of what each of them is summed over.
+        Each of them is of every `factor`-th element, or of groups of so many.
         """
-        loop = self.stage(stage).reduced[-1]
-        outer, inner = f"{loop.name}.0", f"{loop.name}.1"
-        split, apart = s.Split(stage, loop.name, (usual,)), s.RFactor(stage, inner, name)
+        loop, grouped = self.stage(stage).reduced[-1], (group,) if group > 1 else ()
+        outer, inner, within = (f"{loop.name}.{level}" for level in range(3))
+        split, apart = s.Split(stage, loop.name, (usual, *grouped)), s.RFactor(stage, inner, name)
         self.expression = _restructured(self.expression, split, apart)
-        self.step(s.Split(stage, loop.name, (text(factor),)))
+        self.step(s.Split(stage, loop.name, (text(factor), *grouped)))
         self.step(apart)
         whole = self.extents[stage][loop.name]
         for one in (stage, name):
-            self._start(one, {inner: factor, outer: covered(whole, factor)})
-        return inner, outer
+            self._start(one, {inner: factor, outer: covered(whole, times([factor, group])), within: group})
+        return inner
 
     def lay_out(
         self,

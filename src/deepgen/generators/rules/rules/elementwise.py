@@ -5,14 +5,18 @@ Every stage can be scheduled so; other rules know better for some. Scans run alo
 
 from __future__ import annotations
 
+from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.candidates import up_to
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.loops import UNROLLED, in_vectors
 from deepgen.generators.rules.rules.reduction import ReductionSplit
 from deepgen.generators.rules.rules.tiling import MultiLevelTiling, summed
 from deepgen.generators.rules.schedule.steps import PARALLEL, SCAN, UNROLL
-from deepgen.operators.expr.nodes import Stage
+from deepgen.operators.expr.index import Remainder
+from deepgen.operators.expr.nodes import Stage, reads
 from deepgen.vocabulary import dtype
+
+_MOST_RESIDUES = 8
 
 
 class PlaceByPlace:
@@ -33,12 +37,29 @@ class PlaceByPlace:
             outer = [axis.name for axis in stage.axes]
             if vectorised := in_vectors(way, stage):
                 outer = [*outer[:-1], vectorised[0]]
+            elif _by_residues(way, stage):
+                outer = outer[:-1]
             if outer:
                 way.annotate(stage.name, PARALLEL, way.fuse(stage.name, outer))
         if stage.name not in way.expression.outputs:
             way.scoped(stage.name, "global")
         way.finish(stage.name)
         return [way]
+
+
+def _by_residues(draft: Draft, stage: Stage) -> bool:
+    """A step for each residue of the last axis, written out, where that tells from where an element is read.
+
+    Compilers then find the vectors that are interleaved.
+    """
+    last = stage.axes[-1].name if stage.axes else ""
+    atoms = [atom for read in reads(stage.value) for index in read.indices for atom, _ in index.terms]
+    strides = {atom.by for atom in atoms if isinstance(atom, Remainder) and facts.plain(atom.of) == last}
+    if len(strides) != 1 or max(strides) > _MOST_RESIDUES:
+        return False
+    *_, residue = draft.split(stage.name, last, (strides.pop(),))
+    draft.annotate(stage.name, UNROLL, residue)
+    return True
 
 
 def _with_sums(draft: Draft, stage: Stage, sums: Stage) -> None:

@@ -8,10 +8,12 @@ from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.intrinsics.tiles import TILES, Instruction
 from deepgen.generators.rules.rules.padding import with_padding
 from deepgen.generators.rules.rules.registry import RULES
+from deepgen.generators.rules.rules.residues import with_residues
 from deepgen.generators.rules.rules.rule import Rule, drafts
 from deepgen.generators.rules.rules.sharing import with_kept
 from deepgen.generators.rules.rules.sketch import Sketch, sketch_of
 from deepgen.generators.rules.rules.tensorize import prepared
+from deepgen.generators.rules.rules.widening import with_steps
 from deepgen.operators.expr.nodes import Expression
 from deepgen.targets import Cpu
 from deepgen.vocabulary import dtype
@@ -30,7 +32,7 @@ def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> l
     Vectors multiply whole numbers so much slower than instructions for small ones that they are not tried beside them.
     """
     rules, found, whole = rules_for(own), [], False
-    expression = with_kept(expression)
+    expression = with_kept(with_residues(expression))
     for dot in instructions_of(target):
         ready = prepared(expression, dot)
         made = drafts(ready, target, rules, dot) if ready is not None else []
@@ -38,7 +40,7 @@ def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> l
         found += used
         whole |= bool(used) and dtype(dot.result).integer
     if not whole:
-        found += drafts(with_padding(expression), target, rules)
+        found += drafts(with_padding(with_steps(expression)), target, rules)
     return [sketch_of(draft) for draft in found]
 
 

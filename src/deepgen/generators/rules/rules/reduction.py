@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from deepgen.generators.rules.intrinsics.dots import Dot
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.candidates import ROWS, VECTORS, up_to
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.numbers import Extent, plus, times
+from deepgen.generators.rules.rules.tensorize import products_of_vectors
 from deepgen.generators.rules.rules.tiling import summed, tile_consumer
 from deepgen.generators.rules.rules.usual import blocks
 from deepgen.generators.rules.rules.vectors import along_reduction
-from deepgen.generators.rules.schedule.steps import UNROLL, VECTOR
+from deepgen.generators.rules.schedule.steps import UNROLL, VECTOR, Tensorize
 from deepgen.operators.expr.nodes import Stage
 
 _USUAL_SUMS = 4  # chains of additions that do not wait for each other
@@ -27,6 +29,7 @@ class Partial:
     stage: str
     lanes: int
     along: str  # the axis along which partial results lie
+    dot: Dot | None = None  # the instruction that adds up groups of products
 
 
 class ReductionSplit:
@@ -36,12 +39,15 @@ class ReductionSplit:
 
     def applies(self, draft: Draft, stage: Stage) -> bool:
         found = summed(draft, stage)
-        return found is not None and along_reduction(draft.expression, found, draft.lanes(found.name))
+        if found is None or (isinstance(draft.dot, Dot) and draft.dot.each and dot_of(draft, found) is None):
+            return False
+        return along_reduction(draft.expression, found, draft.lanes(found.name))
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
         sums = summed(draft, stage)
         assert sums is not None
-        way = draft.branch(f"vectors_{sums.reduced[-1].name}")
+        dot = dot_of(draft, sums)
+        way = draft.branch(f"vectors_{sums.reduced[-1].name}" if dot is None else dot.name)
         to = dict(zip((axis.name for axis in sums.axes), facts.same_places(stage, sums) or (), strict=True))
         rows = next((axis for axis in reversed(sums.axes) if axis.extent > 1), None)
         high: Extent = 1
@@ -58,23 +64,31 @@ class ReductionSplit:
         return [way]
 
 
+def dot_of(draft: Draft, sums: Stage) -> Dot | None:
+    """The instruction that the expression was prepared for, where it adds up whole vectors of these products."""
+    dot = draft.dot
+    return dot if isinstance(dot, Dot) and dot.each and products_of_vectors(draft.expression, sums, dot) else None
+
+
 def split_reduction(draft: Draft, sums: Stage, rows: Extent = 1) -> Partial:
     """Partial results along the innermost axis that is summed over, for so many rows at a time."""
-    lanes, last = draft.lanes(sums.name), sums.reduced[-1]
-    values = up_to(VECTORS, last.extent // lanes)
-    exact = [wide for wide in values if last.extent % (wide * lanes) == 0]
+    lanes, last, dot = draft.lanes(sums.name), sums.reduced[-1], dot_of(draft, sums)
+    group = dot.depth if dot is not None else 1
+    values = up_to(VECTORS, last.extent // (lanes * group))
+    exact = [wide for wide in values if last.extent % (wide * lanes * group) == 0]
+    values = values if dot is None else exact  # an instruction has no edge
     usual = max(wide for wide in exact or values if wide <= _USUAL_SUMS)
     wide = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), values, usual)
     held = plus([times([rows, wide]), wide, 1])
     draft.derive(draft.free_name(sums.name, "registers"), held)
     draft.require(held <= draft.target.vector_registers, f"partial results of {sums.name} fit in registers")
     name = f"{sums.name}_parts"
-    along, _ = draft.rfactor(sums.name, times([wide, lanes]), usual * lanes, name)
+    along = draft.rfactor(sums.name, times([wide, lanes]), usual * lanes, name, group)
     draft.lay_out(name, [*range(1, len(sums.axes) + 1), 0])
     vector = f"{sums.name}_vector"
     draft.rfactor(sums.name, lanes, lanes, vector)
     draft.lay_out(vector, [*range(1, len(sums.axes) + 1), 0])
-    return Partial(sums.name, vector, name, lanes, along)
+    return Partial(sums.name, vector, name, lanes, along, dot)
 
 
 def place_partial(draft: Draft, partial: Partial, consumer: str, loop: str, rows: str | None) -> None:
@@ -100,6 +114,11 @@ def _arrange(draft: Draft, partial: Partial, rows: str | None) -> None:
     tile = [*([rows] if rows else []), outer]
     alone = [axis.name for axis in stage.axes if axis.name not in (partial.along, rows)]
     reduced = [axis.name for axis in stage.reduced]
-    draft.reorder(stage.name, [*alone, *reduced, *tile, vector])
+    grouped = reduced[-1:] if partial.dot is not None else []
+    around = [name for name in reduced if name not in grouped]
+    draft.reorder(stage.name, [*alone, *around, *tile, vector, *grouped])
     draft.annotate(stage.name, UNROLL, *tile)
-    draft.annotate(stage.name, VECTOR, vector)
+    if partial.dot is not None:
+        draft.step(Tensorize(stage.name, vector, partial.dot.name))
+    else:
+        draft.annotate(stage.name, VECTOR, vector)

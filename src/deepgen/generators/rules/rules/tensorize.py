@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from deepgen.generators.rules.intrinsics.dots import Dot
 from deepgen.generators.rules.intrinsics.tiles import Instruction, Tile
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.draft import Draft
@@ -61,18 +62,37 @@ class Tensorize:
 
 def prepared(expression: Expression, dot: Instruction) -> Expression | None:
     """An expression with sums that are whole groups of products of an instruction; None where it does no sum."""
+    if isinstance(dot, Dot) and dot.each:
+        served = any(products_of_vectors(expression, stage, dot) for stage in expression.stages)
+        return with_padding(expression) if served else None
     stages: list[Stage] = []
-    served: set[str] = set()
+    names: set[str] = set()
     for stage in expression.stages:
         axis = _group_axis(stage, dot)
         stages.append(stage if axis is None else _rounded(stage, axis, dot))
-        served |= set() if axis is None else {stage.name}
-    return with_padding(replace(expression, stages=tuple(stages)), served) if served else None
+        names |= set() if axis is None else {stage.name}
+    return with_padding(replace(expression, stages=tuple(stages)), names) if names else None
+
+
+def products_of_vectors(expression: Expression, sums: Stage, dot: Dot) -> bool:
+    """Whether an instruction that multiplies whole vectors of both operands does sums that have nothing to pack.
+
+    That is where one operand is read only once, as the matrix is that is multiplied with a vector.
+    """
+    for left, right in _factors(sums, dot):
+        if not isinstance(left, Read) or not isinstance(right, Read) or sums.reduced[-1].extent % dot.whole:
+            continue
+        along = [facts.stride(expression, read, sums.reduced[-1].name) for read in (left, right)]
+        axes = [axis.name for axis in sums.axes if axis.extent > 1]
+        once = any(all(facts.depends(read, axis) for axis in axes) for read in (left, right))
+        if along == [1, 1] and once:
+            return True
+    return False
 
 
 def grouped(sums: Stage, dot: Instruction) -> Vectors | None:
     """How an instruction does sums, the lanes along the last axis that serves; None where it does not."""
-    axis = _group_axis(sums, dot)
+    axis = None if isinstance(dot, Dot) and dot.each else _group_axis(sums, dot)
     if axis is None or axis.extent % dot.whole:
         return None
     extents = {one.name: one.extent for one in sums.axes}

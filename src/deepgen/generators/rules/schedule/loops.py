@@ -97,7 +97,8 @@ def annotate(step: Annotate, planned: Planned) -> Planned:
     if step.kind not in KINDS:
         raise refused(step, f"{step.kind!r} is no kind of loop", ", ".join(KINDS))
     together = step.kind in (PARALLEL, VECTOR, *BOUND)
-    if together and planned.stage.scan in loop.axes:
+    by_lanes = step.kind == LANES and planned.scope == "warp"
+    if together and planned.stage.scan in loop.axes and not by_lanes:
         raise refused(step, f"loop {loop.name} is scanned: its turns follow each other")
     if step.kind == SCAN and [one for one in planned.loops if planned.stage.scan in one.axes][-1:] != [loop]:
         raise refused(step, f"loop {loop.name} is not the innermost of those that are scanned")

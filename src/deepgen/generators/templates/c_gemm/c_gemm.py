@@ -117,7 +117,8 @@ class CGemm:
         parts = threads * config.get("TASKS", 1)
         busiest = -(-parts * gemm.batch // threads) * -(-units // parts) / units
         clocks = _cost(gemm, lanes, rows, vectors) * gemm.k * busiest + _WAKING_CLOCKS * (threads > 1)
-        return float(clocks / _CLOCK)
+        whole: float = clocks / _CLOCK
+        return whole
 
 
 def _served(operator: Operator, target: Target) -> tuple[Gemm, Cpu]:

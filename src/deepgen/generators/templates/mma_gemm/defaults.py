@@ -130,4 +130,5 @@ def seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
     left = {"none": 0, "stream": c.get("BLOCKS", 0)}.get(c["FIXUP"], tiles * splits) * c["BM"] * c["BN"] * 4
     alone = {"last": splits, "stream": 1}.get(c["FIXUP"], 0) * c["BM"] * c["BN"] * 4
     parts = 0.0 if left == 0 else 1.5e-6 + 2 * left / 2e12 + alone / 150e9 + (1.5e-6 if c["FIXUP"] == "step" else 0.0)
-    return float(_LAUNCH_SECONDS + waits + max(products, memory) + 0.2 * min(products, memory) + parts)
+    whole: float = _LAUNCH_SECONDS + waits + max(products, memory) + 0.2 * min(products, memory) + parts
+    return whole

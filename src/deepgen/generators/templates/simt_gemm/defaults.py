@@ -106,4 +106,5 @@ def seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
     arithmetic = rounds * ceil(gemm.k / splits) * c["BM"] * c["BN"] * 2 / rate
     memory = gemm.least_bytes() / (gpu.bandwidth_gbs * 1e9)
     parts = 0.0 if splits == 1 else 1e-6 + splits * c["BM"] * c["BN"] * 4 / 120e9
-    return float(_LAUNCH_SECONDS + max(arithmetic, memory) + 0.2 * min(arithmetic, memory) + parts)
+    whole: float = _LAUNCH_SECONDS + max(arithmetic, memory) + 0.2 * min(arithmetic, memory) + parts
+    return whole

@@ -75,7 +75,8 @@ def seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
     shared = 1.5e-6 + 2 * left * blocks / c["SPLITS"] / 2e12 + left / 75e9
     parts = 0.3e-6 + (0.0 if c["SPLITS"] == 1 else shared)
     plain = 2.0 * side.large * side.thin * gemm.k * gemm.batch / 40e12 if side.plain else 0.0
-    return float(_LAUNCH_SECONDS + first + max(stream + 0.5 * thin, plain) + late + parts)
+    whole: float = _LAUNCH_SECONDS + first + max(stream + 0.5 * thin, plain) + late + parts
+    return whole
 
 
 def _loads(side: Sides, c: dict[str, Any], size: int) -> int:

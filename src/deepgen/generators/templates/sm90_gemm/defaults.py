@@ -204,7 +204,8 @@ def seconds(gemm: Gemm, gpu: Gpu, way: Way) -> float:
         parts += (1.0e-6 + bm * bn * 4 / 27e9) * (way.cluster_k > 1)
         parts += (1.35e-6 + way.parts * bm * bn * 4 / way.cluster_k / 20e9) * (way.parts > 1)
     both = (own**_SHARP + memory**_SHARP) ** (1 / _SHARP)
-    return float(_LAUNCH_SECONDS + both + _OPEN * waited + stored * (1.0 if rounds == 1 else _LAST) + parts)
+    whole: float = _LAUNCH_SECONDS + both + _OPEN * waited + stored * (1.0 if rounds == 1 else _LAST) + parts
+    return whole
 
 
 def _clocks(gemm: Gemm, way: Way) -> float:
@@ -230,4 +231,5 @@ def _memory_seconds(gemm: Gemm, gpu: Gpu, way: Way, stages: int, ragged: float) 
     again = b * (rows / way.bn - 1) + a * (gemm.m >= 4 * gemm.n and gemm.n > way.bn * cluster_n)
     bandwidth = gpu.bandwidth_gbs * 1e9
     read = max((a + b + _ASKED_TWICE * again) / (bandwidth * _READ), stages * ATOM_BYTES * lines / _L2_BYTES_PER_SECOND)
-    return float(read + (written / _WRITTEN + _OVER * max(written - gpu.l2_bytes, 0)) / bandwidth)
+    whole: float = read + (written / _WRITTEN + _OVER * max(written - gpu.l2_bytes, 0)) / bandwidth
+    return whole

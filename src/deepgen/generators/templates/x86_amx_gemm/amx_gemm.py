@@ -19,6 +19,7 @@ from deepgen.generators.templates.x86_dot.products import (
     swaps,
     unfit_result,
 )
+from deepgen.generators.templates.x86_gemm.model import Tile, seconds
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space, implies, minimum, where
 from deepgen.targets import X86, Target
@@ -136,6 +137,14 @@ class AmxGemm:
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return default_config(*served(operator, target), constant_b=self._constant_b)
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        gemm, _ = served(operator, target)
+        rows, columns = config["MR"], config["NR"]
+        clocks = max(16.0 * rows * columns, 8.0 * (rows + columns))  # a product of tiles takes 16, loading one 8
+        packing = "ahead" if self._constant_b else "block"
+        tile = Tile(rows * 16, columns * 16, 64 // gemm.dtypes[0].bytes, clocks)
+        return seconds(gemm, {**config, "PACK_B": packing}, tile)
 
 
 class AmxGemmConstant(AmxGemm):

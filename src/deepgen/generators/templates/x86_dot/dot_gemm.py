@@ -18,6 +18,7 @@ from deepgen.generators.templates.x86_dot.products import (
     swaps,
     unfit_result,
 )
+from deepgen.generators.templates.x86_gemm.model import Tile, seconds
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space, implies
 from deepgen.targets import X86, Target
@@ -46,6 +47,7 @@ _BLOCK_K = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _FEW = 32  # rows or columns up to which the other operand is used so little that it is not kept once packed
 _FEW_TO_SHUFFLE = 12  # the same where reading it unpacked takes shuffles for each panel of the other,
 _FEW_TO_CONVERT = 8  # and conversions of both operands
+_GROUPS = (4, 2, 1, 1)  # numbers along K that one instruction adds up, by the macro INPUT
 _WORTH_A_THREAD = 16_000_000  # operations; waking another thread takes as long as computing these
 _BYTES_WORTH_A_THREAD = 4 << 20  # that come from memory: one core alone does not use all of its bandwidth
 
@@ -159,6 +161,16 @@ class DotGemm:
             config |= _default_blocks(gemm, cpu, left, right, widen)
         return {**config, **_default_threads(gemm, cpu, left, right, config["MR"], config["NR"] * 16)}
 
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        gemm, cpu = served(operator, target)
+        rows, columns, group = config["MR"], config["NR"], _GROUPS[_input(gemm, config)]
+        pieces = 64 // cpu.vector_bytes  # vectors of 16 sums
+        clocks = max(rows * columns * pieces / 2, (rows + columns * pieces) / 2, 4.0)
+        if config["KIND"] == "rows":
+            return seconds(gemm, {**config, "PACK_B": "none"}, Tile(rows, columns, 16 * group, clocks))
+        packing = "none" if config["KIND"] == "direct" else "block"
+        return seconds(gemm, {**config, "PACK_B": packing}, Tile(rows, columns * 16, group, clocks))
+
 
 def _input(gemm: Gemm, config: Mapping[str, Any]) -> int:
     """The macro of that name."""
@@ -184,7 +196,7 @@ def _workspace(gemm: Gemm, config: Mapping[str, Any]) -> str:
     config = {"MC": 256, "NC": 512, "KC": 512, **config}  # those of dot_knobs.h, where nothing is packed
     rows, columns = config["MR"], config["NR"] * 16
     tall = -(-rows // 16) * 16
-    group = [4, 2, 1, 1][_input(gemm, config)]
+    group = _GROUPS[_input(gemm, config)]
     panels, nc = -(-config["MC"] // rows), config["NC"] // columns * columns
     depth = -(-config["KC"] // (16 * group)) * 64 + 64
     fixed = tall * columns * 4 * 2 + panels * tall * depth + -(-panels * rows // 16) * 64

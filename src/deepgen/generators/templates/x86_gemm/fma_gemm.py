@@ -7,6 +7,7 @@ from typing import Any
 
 from deepgen.generators.templates.x86_common import HUGE_PAGE, served, sources
 from deepgen.generators.templates.x86_gemm.defaults import default_config
+from deepgen.generators.templates.x86_gemm.model import Tile, seconds
 from deepgen.generators.templates.x86_gemm.sizes import FLOAT, NEXT, along_k, along_n, worth_help
 from deepgen.generators.templates.x86_gemm.space import gemm_space
 from deepgen.operators import Gemm, Operator
@@ -73,6 +74,15 @@ class X86Gemm:
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return default_config(*served(operator, target), constant_b=self._constant_b)
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        gemm, cpu = served(operator, target)
+        rows, vectors, lanes = config["MR"], config["NR"], cpu.vector_bytes // FLOAT
+        # Two multiply-adds or two loads in a clock, and sums wait for the step before.
+        clocks = max(rows * vectors / 2, (rows + vectors) / 2, 4.0)
+        if config["KIND"] == "dot":
+            return seconds(gemm, {**config, "PACK_B": "none"}, Tile(rows, vectors, lanes, clocks))
+        return seconds(gemm, config, Tile(rows, vectors * lanes, 1, clocks))
 
 
 class X86GemmConstant(X86Gemm):

@@ -11,9 +11,12 @@ from deepgen.vocabulary import BadInput
 
 
 def in_own_lane(launch: Launch) -> Launch:
-    held = {s.buffer.name for s in walk(launch.body) if isinstance(s, Alloc) and s.buffer.scope == "warp"}
-    if held and launch.threads[0] != 32:
-        raise BadInput(f"{launch.threads[0]} threads along {LANES}", allowed="32: the lanes of a warp")
+    buffers = [s.buffer for s in walk(launch.body) if isinstance(s, Alloc) and s.buffer.scope == "warp"]
+    held = {buffer.name for buffer in buffers}
+    for buffer in buffers:
+        if launch.threads[0] != buffer.sizes[1]:
+            allowed = f"{buffer.sizes[1]}: as many as have {buffer.name}"
+            raise BadInput(f"{launch.threads[0]} threads along {LANES}", allowed=allowed)
     for statement in walk(launch.body):
         for read in _accesses(statement):
             if read.tensor in held and isinstance(statement, Store):

@@ -11,6 +11,7 @@ from math import prod
 
 from deepgen.generators.rules.lower.bounds import Known
 from deepgen.generators.rules.lower.build import Builder, buffer_of, guarded, parameters
+from deepgen.generators.rules.lower.gpu.lane_scans import held_by_lanes, in_lane, is_by_lanes, scanned_by_lanes
 from deepgen.generators.rules.lower.gpu.pipeline import filled_ahead, several
 from deepgen.generators.rules.lower.gpu.tensorize import (
     PRODUCTS_WAIT,
@@ -97,7 +98,9 @@ def _launch(state: State, root: Planned, warp: int) -> Launch:
     extents = {
         tag: max((loop.extent for p in members for loop in p.loops if loop.kind == tag), default=1) for tag in BOUND
     }
-    if any(loop.reduced and loop.kind in THREADS for p in members for loop in p.loops):
+    if any(loop.reduced and loop.kind in THREADS for p in members for loop in p.loops) or any(
+        map(is_by_lanes, members)
+    ):
         extents |= _whole_warps(extents, warp)
     inside = {p.stage.name: _guarded_by_threads(state, p, extents) for p in members}
     builder = _GpuBuilder(replace(state, stages={**state.stages, **inside}))
@@ -133,7 +136,8 @@ def _check(state: State, planned: Planned, root: Planned) -> None:
         raise BadInput(f"stage {name} is computed inside of a launch", allowed="the scope shared, warp or register")
     if set(tags) & set(BLOCKS):
         raise BadInput(f"stage {name} is computed by one block", allowed=f"loops of {root.stage.name} bound to blocks")
-    if planned.scope != "shared" and len(tags) > len(joined):
+    own_lanes = planned.scope == "warp" and is_by_lanes(planned)
+    if planned.scope != "shared" and len(tags) > len(joined) + own_lanes:
         raise BadInput(f"stage {name} is in registers, which other threads cannot read", allowed="the scope shared")
     if joined and planned.scope != "shared" and LANES in around:
         raise BadInput(f"threads along {LANES} compute different elements of stage {name}, and cannot join them")
@@ -174,9 +178,16 @@ def _needed_guards(state: State, planned: Planned) -> tuple[Index, ...]:
         if any(g.iterators & kept for g in planned.guards[region:]):
             raise BadInput(f"the tiles of stage {planned.stage.name} do not cover what is read of it exactly")
         return ()
-    if _filled_with_zeros(state, planned) or (planned.scope == "register" and _reads_inside(state, planned)):
+    inside = _reads_inside(state, planned) if planned.scope == "register" else _reads_sums(state, planned)
+    if _filled_with_zeros(state, planned) or inside:
         return planned.guards[region:]
     return planned.guards
+
+
+def _reads_sums(state: State, planned: Planned) -> bool:
+    """Whether it is in shared memory, and reads nothing but sums of the same block."""
+    found = [state.stages.get(read.tensor) for read in reads(planned.stage.value)]
+    return planned.scope == "shared" and bool(found) and all(p is not None and p.scope == "warp" for p in found)
 
 
 def _reads_inside(state: State, planned: Planned) -> bool:
@@ -223,6 +234,8 @@ class _GpuBuilder(Builder):
             return self.joined(planned, loops)
         if begins:
             return super().nest(planned, loops, started)
+        if planned.scope == "warp" and is_by_lanes(planned) and not started:
+            return scanned_by_lanes(planned, self.written(planned), self.nest(planned, loops, started=True))
         if planned.stage.scan and loops and planned.stage.scan in loops[0].axes and not started:
             return self.carried(planned, loops)
         if planned.tensorized and started and is_tile(self.state, planned, loops):
@@ -245,13 +258,23 @@ class _GpuBuilder(Builder):
 
     def written(self, planned: Planned) -> tuple[Index, ...]:
         indices = super().written(planned)
-        return in_fragment(planned, indices) if planned.scope == "warp" else indices
+        return _in_warp(planned, indices) if planned.scope == "warp" else indices
+
+    def store(self, planned: Planned) -> Stmt:
+        if planned.scope != "warp" or not is_by_lanes(planned):
+            return super().store(planned)
+        # Each lane has something for all to meet: where there is nothing to scan, what changes nothing.
+        assert planned.stage.reduce
+        value = self.read_from_buffers(substituted(planned.stage.value, planned.absolute()))
+        if planned.guards:
+            value = Select(all_of(planned.guards), value, identity(planned.stage.reduce, planned.stage.dtype))
+        return Store(planned.stage.name, self.written(planned), value)
 
     def read_from_buffers(self, value: Value) -> Value:
         def place(read: Read) -> Value:
             planned = self.state.stages.get(read.tensor)
             in_warp = planned is not None and planned.scope == "warp"
-            return replace(read, indices=in_fragment(planned, read.indices)) if in_warp and planned else read
+            return replace(read, indices=_in_warp(planned, read.indices)) if in_warp and planned else read
 
         return with_reads(super().read_from_buffers(value), place)
 
@@ -345,5 +368,9 @@ def _with_carry(statement: Stmt, name: str, carry: Buffer, at: Index) -> Stmt:
 def place_of(planned: Planned) -> Buffer:
     """The buffer of a stage that a launch computes for itself."""
     if planned.scope == "warp":
-        return fragments_of(planned)
+        return fragments_of(planned) if planned.tensorized else held_by_lanes(buffer_of(planned))
     return replace(buffer_of(planned), swizzle=planned.swizzle)
+
+
+def _in_warp(planned: Planned, indices: Sequence[Index]) -> tuple[Index, Index]:
+    return in_fragment(planned, indices) if planned.tensorized else in_lane(buffer_of(planned), indices)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from deepgen.generators.rules.lower.gpu.tensorize import PRODUCTS_WAIT
+from deepgen.generators.rules.intrinsics.matrix import wide_product
+from deepgen.generators.rules.lower.gpu.tensorize import PRODUCTS_COMMIT, PRODUCTS_WAIT
 from deepgen.generators.rules.lower.ir import (
     Barrier,
     Buffer,
@@ -15,7 +16,9 @@ from deepgen.generators.rules.lower.ir import (
     Seq,
     Stmt,
     Store,
+    children,
     sequence,
+    walk,
     with_children,
     with_indices_in,
 )
@@ -39,21 +42,42 @@ def several(buffer: Buffer, depth: int) -> Buffer:
 def filled_ahead(loop: Loop, depth: int, copies: Mapping[str, Stmt], body: Stmt, told: bool = False) -> Stmt:
     """The loop with copies `depth - 1` turns ahead. `copies` are statements over the loop's variable, by buffer.
 
-    With `told`, matrix units that read copies themselves are told of them.
+    With `told`, matrix units that read copies themselves are told of them. Where they read both operands, products of
+    one turn still run while the next one begins: what they read is overwritten a turn later, by copies that are one
+    turn less ahead.
     """
     now, first = iterator(loop.variable), f"{loop.variable}.ahead"
-    before = For(first, depth - 1, UNROLL, _asked(loop, copies, iterator(first), depth))
     for name in copies:
         body = _in_ring(body, name, now % depth)
-    ready: list[Stmt] = [Call(f"{WAIT}<{depth - 2}>"), *([Call(READY)] if told else []), Barrier()]
-    asked, waits = _asked(loop, copies, now + (depth - 1), depth), Call(PRODUCTS_WAIT)
-    if isinstance(body, Seq) and body.body[-1] == waits:
-        # Products run on their own by now: copies are asked for meanwhile.
-        turns = sequence(*ready, *body.body[:-1], asked, waits)
+    waits = Call(PRODUCTS_WAIT)
+    last = isinstance(body, Seq) and body.body[-1] == waits  # products run on their own until then
+    late = last and depth > 2 and _in_lines(body)
+    ahead = depth - 2 if late else depth - 1
+    before = For(first, ahead, UNROLL, _asked(loop, copies, iterator(first), depth))
+    ready: list[Stmt] = [Call(f"{WAIT}<{ahead - 1}>"), *([Call(READY)] if told else []), Barrier()]
+    asked = _asked(loop, copies, now + ahead, depth)
+    ends: list[Stmt] = [Call(f"{WAIT}<0>")]
+    if isinstance(body, Seq) and last:
+        pending = Call(PRODUCTS_WAIT.replace("0", str(_groups(body)))) if late else waits
+        turns = sequence(*ready, *body.body[:-1], asked, pending)
+        ends += [waits] if late else []
     else:
         turns = sequence(*ready, asked, body)
     # Whoever comes first to the copies must not overwrite what others still read.
-    return sequence(Barrier(), before, For(loop.variable, loop.extent, SERIAL, turns), Call(f"{WAIT}<0>"))
+    return sequence(Barrier(), before, For(loop.variable, loop.extent, SERIAL, turns), *ends)
+
+
+def _in_lines(body: Stmt) -> bool:
+    """Whether matrix units read both operands of all products themselves."""
+    found = [product for s in walk(body) if isinstance(s, Call) and (product := wide_product(s.name))]
+    return bool(found) and all(product.apart for product in found)
+
+
+def _groups(body: Stmt) -> int:
+    """How many groups of products a turn has."""
+    if isinstance(body, Call):
+        return int(body.name == PRODUCTS_COMMIT)
+    return (body.extent if isinstance(body, For) else 1) * sum(map(_groups, children(body)))
 
 
 def _asked(loop: Loop, copies: Mapping[str, Stmt], turn: Index, depth: int) -> Stmt:

@@ -1,4 +1,4 @@
-"""Gives each buffer in shared memory its place."""
+"""Gives each buffer in shared memory its place: buffers that are used after each other may have the same."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from deepgen.generators.rules.intrinsics.matrix import wide_product
 from deepgen.generators.rules.lower.gpu.launches import Launch
-from deepgen.generators.rules.lower.ir import Alloc, Call, Stmt, Store, walk, with_children
+from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, Call, Stmt, Store, sequence, walk, with_children
+from deepgen.operators.expr.nodes import reads
 from deepgen.vocabulary.dtypes import dtype
 
 _ALIGN = 128  # bytes: a row of all banks
@@ -28,13 +29,28 @@ def in_shared_memory(launch: Launch, warp: int) -> Launch:
 
 @dataclass
 class _Memory:
-    bytes: int
+    bytes: int  # up to where memory is taken
     align: int
 
-    def placed(self, statement: Stmt) -> Stmt:
-        if isinstance(statement, Alloc) and statement.buffer.scope == "shared":
-            start = -(-self.bytes // self.align) * self.align
-            size = statement.buffer.elements * dtype(statement.buffer.dtype).bytes
-            self.bytes = start + -(-size // _ALIGN) * _ALIGN
-            statement = replace(statement, buffer=replace(statement.buffer, offset=start))
-        return with_children(statement, self.placed)
+    def placed(self, statement: Stmt, outer: Buffer | None = None) -> Stmt:
+        """`outer` is the buffer in whose life this is done."""
+        if not isinstance(statement, Alloc) or statement.buffer.scope != "shared":
+            return with_children(statement, lambda s: self.placed(s, outer))
+        taken, before = self.bytes, outer is not None and _leaves_alone(statement, outer.name)
+        start = outer.offset if before and outer is not None and outer.offset is not None else taken
+        start = -(-start // self.align) * self.align
+        size = statement.buffer.elements * dtype(statement.buffer.dtype).bytes
+        self.bytes = start + -(-size // _ALIGN) * _ALIGN
+        buffer = replace(statement.buffer, offset=start)
+        made: Stmt = Alloc(buffer, self.placed(statement.body, buffer))
+        self.bytes = max(taken, self.bytes)
+        return sequence(Barrier(), made, Barrier()) if before else made
+
+
+def _leaves_alone(statement: Alloc, name: str) -> bool:
+    """Whether all threads meet in it, and nobody uses that buffer meanwhile."""
+    inside = list(walk(statement))
+    used = {s.buffer for s in inside if isinstance(s, Store)}
+    used |= {read.tensor for s in inside if isinstance(s, Store) for read in reads(s.value)}
+    used |= {read.tensor for s in inside if isinstance(s, Call) for read in s.places}
+    return name not in used and any(isinstance(s, Barrier) for s in inside)

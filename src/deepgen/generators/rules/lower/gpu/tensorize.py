@@ -17,14 +17,14 @@ from deepgen.generators.rules.lower.bounds import Known
 from deepgen.generators.rules.lower.build import buffer_of, stored
 from deepgen.generators.rules.lower.ir import Alloc, Buffer, Call, For, Stmt, Store, sequence
 from deepgen.generators.rules.schedule.state import Loop, Planned, State
-from deepgen.generators.rules.schedule.steps import BOUND, LANES, UNROLL
+from deepgen.generators.rules.schedule.steps import BOUND, LANES, THREADS, UNROLL
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import Binary, Cast, Const, Read, Value, substituted
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import dtype
 
 LOAD, LOAD_TURNED = "load_matrices", "load_matrices_turned"
-PRODUCTS_BEGIN, PRODUCTS_COMMIT, PRODUCTS_WAIT = "products_begin", "products_commit", "products_wait"
+PRODUCTS_BEGIN, PRODUCTS_COMMIT, PRODUCTS_WAIT = "products_begin", "products_commit", "products_wait<0>"
 _LINE, _GROUP = 64, 512  # elements of two bytes: of a swizzled line, and of eight of them
 _SWIZZLE = 3
 
@@ -118,10 +118,51 @@ def _wide(state: State, planned: Planned, left: _Side, second: Read, columns: st
     sums = _sums(planned, (left.along, columns, left.summed))
     sums = replace(sums, indices=tuple(i.substitute(first) for i in sums.indices))
     place = replace(second, indices=tuple(i.substitute(nothing) for i in second.indices))
-    made: Stmt = Call(product.name, (sums, left.fragment(), place))
+    lines = _first_lines(state, left)
+    product = replace(product, apart=lines[1] if lines else 0)
+    made: Stmt = Call(product.name, (sums, lines[0] if lines else left.fragment(), place))
     for loop in reversed(left.own):
         made = For(loop.variable, loop.extent, UNROLL, made)
-    return Alloc(left.buffer, sequence(left.load(), Call(PRODUCTS_BEGIN), made, Call(PRODUCTS_COMMIT)))
+    made = sequence(Call(PRODUCTS_BEGIN), made, Call(PRODUCTS_COMMIT))
+    return made if lines else Alloc(left.buffer, sequence(left.load(), made))
+
+
+def _first_lines(state: State, left: _Side) -> tuple[Read, int] | None:
+    """Where the rows of four warps begin, and the bytes between groups of eight, if they lie as matrix units read them:
+    each in a line of its own, groups equally far apart. None where they have to be loaded."""
+    source = state.stages[left.read.tensor]
+    buffer = buffer_of(source)
+    known = Known(_ranges(state))
+    flat = known.simple(_flat(buffer, left.read.indices))
+    teams = {loop.variable: loop.extent for p in state.stages.values() for loop in p.loops if loop.kind == THREADS[1]}
+    warps = [variable for variable in teams if variable in flat.iterators]
+    if left._turned() or source.swizzle != _SWIZZLE or len(warps) != 1 or teams[warps[0]] % 4:
+        return None
+    (warp,) = warps
+    zeros: dict[str, Index | int] = dict.fromkeys(flat.iterators, 0)
+
+    def at(team: int, row: int, k: int) -> int:
+        return flat.substitute({**zeros, warp: team, left.along: row, left.summed: k}).constant
+
+    apart = at(0, 8, 0) - at(0, 0, 0)
+    for team in range(teams[warp]):
+        start, down = at(team // 4 * 4, 0, 0), team % 4 * 2 * apart
+        places = ((row, k) for row in range(16) for k in (0, 1, 15))
+        if start % _GROUP or any(
+            at(team, row, k) - start != down + row // 8 * apart + row % 8 * _LINE + k for row, k in places
+        ):
+            return None
+    inside = {warp, left.along, left.summed}
+    others = [(atom, times) for atom, times in flat.terms if not Index(((atom, 1),)).iterators & inside]
+    moved = [(Index(((atom, times),)).bounds(known.ranges)[1], times) for atom, times in others if times % _GROUP]
+    # Of what is left, only steps along what is summed over stay within a line.
+    if any(times % left.intrinsic.k for _, times in moved) or sum(most for most, _ in moved) >= _LINE:
+        return None
+    if apart <= 0 or apart % _GROUP or flat.constant % _GROUP or buffer.elements % _GROUP:
+        return None
+    first: dict[str, Index | int] = {warp: iterator(warp) // 4 * 4, left.along: 0, left.summed: 0}
+    first |= {loop.variable: 0 for loop in left.tiles if loop.extent == 1}
+    return replace(left.read, indices=tuple(i.substitute(first) for i in left.read.indices)), apart * 2
 
 
 def _leading(state: State, second: Read, columns: str, summed: str, across: Sequence[Loop], count: int) -> int:

@@ -1,4 +1,5 @@
-"""Scans of rows: a block copies some rows to shared memory, a thread scans each, and all store what came of it.
+"""Scans of rows: lanes of a warp scan a row together in registers, or, where it is too long for that, a thread scans it
+in shared memory.
 
 A thread loads runs of 16 bytes of its row at once: one by one, it would wait for each element.
 """
@@ -9,12 +10,65 @@ from math import prod
 
 from deepgen.generators.rules.rules.gpu.groups import Group
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, powers, product_of, total_of
-from deepgen.generators.rules.rules.numbers import Extent
+from deepgen.generators.rules.rules.numbers import Extent, covered, text
 from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Read, Stage, reads
 from deepgen.vocabulary.dtypes import dtype
 
 _MANY = 64  # rows: fewer are all of a tensor in any case
+_WARP = 32
+_MOST_HELD = 64  # numbers of a lane
+_USUAL_THREADS = 128
+
+
+def fits_lanes(scan: Stage) -> bool:
+    """Whether the lanes of a warp can hold a row."""
+    return 1 < scan.axes[-1].extent <= _WARP * _MOST_HELD
+
+
+def runs(scan: Stage, reader: str) -> tuple[s.Step, ...]:
+    """What a lane reads of a row at once, in registers."""
+    return tuple(s.CacheRead(r.tensor, _run(r), "register", (reader,)) for r in reads(scan.value))
+
+
+def by_lanes(plan: Plan, group: Group, scan: Stage, operands: tuple[Read, ...]) -> None:
+    """`group.last` stores what `scan` gives; `operands` are what it read before these were copied."""
+    out, length = group.last, scan.axes[-1].extent
+    plan.names.append("scan_lanes")
+    count = prod(axis.extent for axis in scan.axes[:-1])
+    widest = max(1, WIDEST // max(dtype(read.dtype).bytes for read in operands))
+    widths = [n for n in powers(max(widest, 2), 2) if length % n == 0] or [1]
+    each = plan.knob("each", widths, widths[-1])
+    teams = [n for n in powers(min(_WARP, -(-length // 2)), 2) if n <= _WARP]
+    covering = 1 << (-(-length // widths[-1]) - 1).bit_length()
+    team = plan.knob("team", teams, min(_WARP, max(2, covering)))
+    usual = _USUAL_THREADS // min(_WARP, max(2, covering))
+    rows = plan.knob("rows", [n for n in powers(64) if n < 2 * count], usual)
+    several = [n for n in (1, 2, 4) if scan.axes[-2].extent % n == 0]
+    turns = plan.knob("turns", several, 1)
+    held = product_of(turns, covered(length, product_of(team, each)), each)
+    plan.require(held <= _MOST_HELD, "a lane's numbers fit in its registers")
+    plan.require(product_of(team, rows) <= plan.gpu.threads_per_block, "threads of a block")
+    plan.derive("threads", product_of(team, rows))
+    loops = [axis.name for axis in out.axes]
+    block, by_y, turn = plan.split(out.name, plan.fuse(out.name, loops[:-1]), rows, turns)
+    _, by_x, run = plan.split(out.name, loops[-1], team, each)
+    plan.bind(out.name, "block.x", block)
+    plan.bind(out.name, "thread.y", by_y)
+    plan.bind(out.name, "unroll", turn)
+    plan.bind(out.name, "thread.x", by_x)
+    plan.bind(out.name, "vector", run)
+    own, last = [axis.name for axis in scan.axes], len(scan.axes) - 1
+    own_places = [f"{last}%{text(each)}"] if widths != [1] else []
+    places = (f"{last}/{text(product_of(team, each))}", *own_places, f"{last}/{text(each)}%{text(team)}")
+    plan.step(s.SetScope(scan.name, "warp"), s.Layout(scan.name, (*map(str, range(last)), *places)))
+    plan.step(s.ComputeAt(scan.name, out.name, by_y))
+    _, lanes, one = plan.split(scan.name, own[-1], team, each)
+    plan.bind(scan.name, "thread.x", lanes)
+    plan.bind(scan.name, "unroll", one)
+    for read in operands:
+        plan.step(s.ComputeAt(_run(read), scan.name, lanes))
+        plan.bind(_run(read), "vector", f"a{last}")
 
 
 def copies(scan: Stage, reader: str) -> tuple[s.Step, ...]:
@@ -54,12 +108,12 @@ def by_rows_of_scans(plan: Plan, group: Group, scan: Stage, operands: tuple[Read
     plan.step(s.SetScope(scan.name, "shared"), s.ComputeAt(scan.name, out.name, block))
     own = [axis.name for axis in scan.axes]
     plan.bind(scan.name, "thread.x", plan.fuse(scan.name, own[:-1]))
-    runs = [read for read in operands if in_runs(scan, read)]
-    if runs:
-        narrowest = max(WIDEST // dtype(read.dtype).bytes for read in runs)
+    in_order = [read for read in operands if in_runs(scan, read)]
+    if in_order:
+        narrowest = max(WIDEST // dtype(read.dtype).bytes for read in in_order)
         step, each = plan.split(scan.name, own[-1], narrowest)
         plan.bind(scan.name, "unroll", each)
-    for read in runs:
+    for read in in_order:
         plan.step(s.ComputeAt(_run(read), scan.name, step))
         plan.bind(_run(read), "vector", f"a{len(own) - 1}")
     bytes_ = [product_of(held, _padded(scan.dtype, length, 4), dtype(scan.dtype).bytes)]

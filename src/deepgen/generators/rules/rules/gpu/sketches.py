@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice, product
 from typing import TypeAlias
 
-from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads, turned
+from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads, turned, windows
 from deepgen.generators.rules.rules.gpu.contraction import along_of, by_four_warps, contraction, order, packed_name
-from deepgen.generators.rules.rules.gpu.groups import Group, cast_when_read, changed, groups, inlined, scans_rows
+from deepgen.generators.rules.rules.gpu.flat import flattened
+from deepgen.generators.rules.rules.gpu.groups import (
+    Group,
+    cast_when_read,
+    changed,
+    groups,
+    inlined,
+    scans_rows,
+    spread_parts,
+)
 from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
 from deepgen.generators.rules.rules.padding import with_padding
+from deepgen.generators.rules.rules.residues import with_residues
 from deepgen.generators.rules.rules.sketch import Sketch, space_of
 from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Stage, reads
@@ -18,32 +29,55 @@ from deepgen.targets.gpu import Gpu
 
 _MOST = 6  # sketches of an expression
 _FEW = 256  # results: below that, threads had better share a reduction
+_MATRICES, _WINDOWS = "matrices", "windows"
 Way: TypeAlias = "tuple[tuple[s.Step, ...], Callable[[Plan, Expression], None]]"  # stages it makes, then its loops
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """An expression, and the operands that are kept as stages: those of matrix units, or with a border of zeros."""
+
+    expression: Expression
+    kept: frozenset[str] = frozenset()
+    by: str = ""
 
 
 def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
     """The better ones first."""
     base = cast_when_read(with_padding(expression))
+    apart = cast_when_read(with_padding(with_residues(expression)))
     lifted = {stage.name for stage in base.stages} - {stage.name for stage in expression.stages}
-    found: dict[str, Sketch] = {}
-    # Operands that are kept: those of matrix units; those with a border of zeros, in shared memory; none.
-    for kept, matrices in ((_operands(base, gpu), True), (_shared(base, lifted), False), (frozenset[str](), False)):
-        first, plain = inlined(base, kept)
-        if matrices and not any(contraction(stage, gpu) for stage in plain.stages):
+    found: dict[str, Sketch] = _by_flat_rows(base, gpu) if apart == base else {}
+    for variant in (_Variant(apart, _operands(apart, gpu), _MATRICES), *_variants(base, lifted, gpu)):
+        parts_of = spread_parts(variant.expression) if variant.by == _MATRICES else frozenset[str]()
+        first, plain = inlined(variant.expression, variant.kept | parts_of)
+        if variant.by == _MATRICES and not any(contraction(stage, gpu) for stage in plain.stages):
             continue
-        parts = [group for group in groups(plain) if group.last.name not in kept]
-        choices = product(*(_ways(plain, group, gpu, matrices, kept) for group in parts))
+        if variant.by == _WINDOWS and not any(windows.serves(stage) for stage in plain.stages):
+            continue
+        parts = [group for group in groups(plain) if group.last.name not in variant.kept]
+        choices = product(*(_ways(plain, group, gpu, variant) for group in parts))
         for ways in islice(choices, _MOST - len(found)):
-            plan = Plan(base, gpu)
+            plan = Plan(variant.expression, gpu)
             try:
                 made = _made(plan, first, plain, ways)
             except Useless:
                 continue
             if made.name not in found and _possible(made):
                 found[made.name] = made
-        if matrices and found:
+        if variant.by == _MATRICES and found:
             break  # plain arithmetic is never faster where matrix units serve
     return list(found.values())
+
+
+def _variants(base: Expression, lifted: set[str], gpu: Gpu) -> Iterator[_Variant]:
+    shared = _shared(base, lifted)
+    yield _Variant(base, _operands(base, gpu), _MATRICES)
+    yield _Variant(windows.in_runs(base, shared), shared, _WINDOWS)
+    yield _Variant(base, shared)
+    _, plain = inlined(base, shared)
+    if not shared or not any(windows.serves(stage) for stage in plain.stages):
+        yield _Variant(base)
 
 
 def _possible(sketch: Sketch) -> bool:
@@ -76,16 +110,19 @@ def _made(plan: Plan, first: tuple[s.Step, ...], plain: Expression, ways: tuple[
     return plan.sketch()
 
 
-def _ways(expression: Expression, group: Group, gpu: Gpu, matrices: bool, kept: frozenset[str]) -> list[Way]:
+def _ways(expression: Expression, group: Group, gpu: Gpu, variant: _Variant) -> list[Way]:
     """How the loops of a part may be arranged."""
     found: list[Way] = []
+    kept = variant.kept
     sums = group.sums[0] if group.sums and not group.rows else None
     if sums is None and group.last.reduce is not None and not group.last.scan:
         sums = group.last
-    if matrices and sums is not None and (c := contraction(sums, gpu)):
+    if variant.by == _MATRICES and sums is not None and (c := contraction(sums, gpu)):
         taps = (True, False) if any(tap.extent > 1 for tap in c.taps) else (True,)
         wide = (False, True) if by_four_warps(c, gpu) else (False,)
         return [_by_matrices(expression, group, sums, gpu, all_taps, four) for four in wide for all_taps in taps]
+    if variant.by == _WINDOWS and sums is not None and windows.serves(sums):
+        return [_by_window(group, sums, kept)]
     if sums is not None and kept & {read.tensor for read in reads(sums.value)}:
         return [_by_threads(group, sums, shared=True, kept=kept)]
     scan = _scan_of(group)
@@ -109,25 +146,64 @@ def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, al
     written, name = _written(group, sums, "warp")
     c = contraction(sums, gpu)
     assert c is not None
+    out, staged = group.spread or group.last, group.last.name
+    if four and not group.spread:
+        staged = f"{staged}.staged"
+        written = (*written, s.CacheWrite(group.last.name, staged, "shared"))
 
     def arrange(plan: Plan, whole: Expression) -> None:
         made = contraction(_with_operands(whole.stage(name), sums), gpu)
         made = by_four_warps(made, gpu) if made and four else made
         assert made is not None
-        tensor.by_matrices(plan, Group(whole.stage(group.last.name)), made, all_taps=all_taps)
+        if group.spread:
+            plan.step(s.SetScope(staged, "shared"))
+        through = whole.stage(staged) if four or group.spread else None
+        tensor.by_matrices(plan, whole.stage(out.name), made, all_taps=all_taps, staged=through)
         stages = {stage.name for stage in plan.expression.stages}
         for read in (made.left, made.right):
-            if order(read, made) is None:
-                continue
-            packed = whole.stage(packed_name(read.tensor, stages))
-            copy = turned.tile_name(packed.name)
-            if copy in {stage.name for stage in whole.stages}:
-                turned.by_tiles(plan, packed, along_of(read, made), whole.stage(copy))
-            else:
-                threads.by_threads(plan, Group(packed), shared=False)
-                plan.names[-1] = "packed"
+            if order(read, made) is not None:
+                _packed(plan, whole, packed_name(read.tensor, stages), along_of(read, made))
 
     return (*written, *tensor.copies(expression, c, name)), arrange
+
+
+def _packed(plan: Plan, whole: Expression, name: str, along: int) -> None:
+    """The launch that puts an operand in another order."""
+    copy = turned.tile_name(name)
+    if copy in {stage.name for stage in whole.stages}:
+        turned.by_tiles(plan, whole.stage(name), along, whole.stage(copy))
+    else:
+        threads.by_threads(plan, Group(whole.stage(name)), shared=False)
+        plan.names[-1] = "packed"
+
+
+def _by_flat_rows(base: Expression, gpu: Gpu) -> dict[str, Sketch]:
+    """The sketch in which the rows of matrix products are one axis, where there is one."""
+    flat = flattened(inlined(base, _operands(base, gpu))[1], gpu)
+    if flat is None:
+        return {}
+    sums, plan = flat.expression.stage(flat.sums), Plan(flat.expression, gpu)
+    c = contraction(sums, gpu)
+    assert c is not None
+    steps = (*flat.steps, *tensor.copies(flat.expression, c, flat.sums))
+    plan.step(*steps)
+    whole = changed(flat.expression, steps)
+    made = contraction(_with_operands(whole.stage(flat.sums), sums), gpu)
+    made = by_four_warps(made, gpu) if made else None
+    assert made is not None
+    try:
+        out, staged = whole.stage(flat.out), whole.stage(flat.staged)
+        plan.step(s.SetScope(flat.staged, "shared"))
+        tensor.by_matrices(plan, out, made, all_taps=not made.taps, staged=staged, flat=flat)
+        if flat.packed:
+            plan.step(s.Layout(flat.packed, tuple(map(str, flat.order))))
+            _packed(plan, whole, flat.packed, flat.along)
+        if order(made.right, made) is not None:
+            _packed(plan, whole, packed_name(made.right.tensor, set()), along_of(made.right, made))
+    except Useless:
+        return {}
+    sketch = plan.sketch()
+    return {sketch.name: sketch} if _possible(sketch) else {}
 
 
 def _scan_of(group: Group) -> Stage | None:
@@ -136,18 +212,30 @@ def _scan_of(group: Group) -> Stage | None:
 
 
 def _by_scans(group: Group, scan: Stage) -> Way:
-    written, name = _written(group, scan, "shared")
+    lanes = scans.fits_lanes(scan)
+    written, name = _written(group, scan, "warp" if lanes else "shared")
     operands = reads(scan.value)
+    scanned, copies = (scans.by_lanes, scans.runs) if lanes else (scans.by_rows_of_scans, scans.copies)
 
     def arrange(plan: Plan, whole: Expression) -> None:
-        scans.by_rows_of_scans(plan, Group(whole.stage(group.last.name)), whole.stage(name), operands)
+        scanned(plan, Group(whole.stage(group.last.name)), whole.stage(name), operands)
 
-    return (*written, *scans.copies(scan, name)), arrange
+    return (*written, *copies(scan, name)), arrange
 
 
 def _with_operands(stage: Stage, like: Stage) -> Stage:
     """A stage with the operands that it had before they were copied."""
     return Stage(stage.name, stage.axes, like.value, stage.reduce, stage.reduced, stage.scan)
+
+
+def _by_window(group: Group, sums: Stage, kept: frozenset[str]) -> Way:
+    written, name = _written(group, sums, "register")
+
+    def arrange(plan: Plan, whole: Expression) -> None:
+        made = _with_operands(whole.stage(name), sums)
+        windows.by_window(plan, Group(whole.stage(group.last.name), (made,)), kept)
+
+    return (*written, *windows.copies(sums, name, kept)), arrange
 
 
 def _by_threads(group: Group, sums: Stage | None, *, shared: bool, kept: frozenset[str] = frozenset()) -> Way:

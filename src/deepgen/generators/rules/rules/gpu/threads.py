@@ -31,7 +31,7 @@ def by_threads(plan: Plan, group: Group, *, shared: bool, kept: frozenset[str] =
         _place_by_place(plan, out)
         return
     threads, inner = _sizes(plan, out, sums)
-    loops = _result(plan, out, threads, inner)
+    loops = result(plan, out, threads, inner)
     whole = product_of(*threads.values())
     plan.require(whole <= plan.gpu.threads_per_block, "threads of a block")
     plan.derive("threads", whole)
@@ -139,7 +139,7 @@ def _power_below(number: int) -> int:
     return 1 << (number.bit_length() - 1)
 
 
-def _result(plan: Plan, out: Stage, threads: dict[str, Extent], inner: dict[str, Extent]) -> str:
+def result(plan: Plan, out: Stage, threads: dict[str, Extent], inner: dict[str, Extent]) -> str:
     """The loops of what is stored; the one of its threads."""
     name, free = out.name, [a for a in out.axes if a.name in threads]
     if not free:
@@ -183,4 +183,4 @@ def _copied(
     return product_of(size, *sizes)
 
 
-__all__ = ["by_threads", "operands", "shareable"]
+__all__ = ["by_threads", "operands", "result", "shareable"]

@@ -1,0 +1,50 @@
+"""What torch's compiler has in C++ for its own guards: calls are told apart, and results made, in a third of the time.
+
+From Python the same takes a reading of ten properties, which costs more than a small product. These functions are not
+public: where a version of torch lacks them, everything is decided from Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
+
+_guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+
+# Modes of the user's own that see every call of torch's functions: how many there are, and each of them.
+modes: Callable[[], int] = torch._C._len_torch_function_stack
+_mode: Callable[[int], Any] = torch._C._get_function_stack_at
+
+Check = Callable[..., bool]
+
+
+def check_of(tensors: Sequence[Any]) -> Check | None:
+    """Whether other tensors are like these: classes, formats, devices, sizes, strides and `requires_grad`, and what
+    changes the meaning of calls: autocast, inference mode, vmap and dispatch modes. Not whether gradients are enabled.
+    """
+    made = getattr(_guards, "TensorGuards", None)
+    if made is None or len({id(tensor) for tensor in tensors}) < len(tensors):  # one that is given twice is refused
+        return None
+    check: Check = made(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    return check
+
+
+def maker(shape: tuple[int, ...], dtype: Any, device: Any) -> Callable[[], Any]:
+    """What makes a new contiguous tensor. The compiler's function for GPUs takes the current one: there must be one."""
+    quick = getattr(_guards, f"_empty_strided_{device.type}", None)
+    if quick is None or (device.type == "cuda" and torch.cuda.device_count() > 1):
+        return partial(torch.empty, shape, dtype=dtype, device=device)
+    strides = torch.empty(shape, device="meta").stride()
+    return partial(quick, shape, strides, dtype)
+
+
+def watched() -> bool:
+    """Whether calls must reach torch's own functions: modes of the user's look at them, or tangents go along."""
+    if forward_ad._current_level >= 0:
+        return True
+    return any(type(_mode(place)) is not DeviceContext for place in range(modes()))
