@@ -14,10 +14,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-try:
-    from torch._C._dynamo import guards as _guards
-except ImportError:
-    _guards = None
+_guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 # Modes of the user's own that see every call of torch's functions: how many there are, and each of them.
 modes: Callable[[], int] = torch._C._len_torch_function_stack

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from deepgen.torch.cores import ShortWaits, work
+
 _ROUNDS = 15
 _LEAST = 3
 _SECONDS = 0.3  # of a race; rounds beyond the first few are left out where they take longer
@@ -30,6 +32,33 @@ def race(ours: Callable[[], Any], theirs: Callable[[], Any], device: Any) -> tup
             mine.append(seconds(ours))
             other.append(seconds(theirs))
     return median(mine), median(other)
+
+
+def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float]:
+    """The same on a processor whose cores a kernel shares with torch's threads.
+
+    Each is timed together with what torch does next, as in a model, with torch's threads waiting as they would: as
+    torch has it beside torch's own function, and shortly beside the kernel.
+    """
+    following, waits = work(), ShortWaits()
+    times: dict[str, list[float]] = {"ours": [], "theirs": [], "following": []}
+
+    def timed(name: str, run: Callable[[], Any]) -> None:
+        run(), following()
+        times[name] += [_on_cpu(lambda: (run(), following())) for _ in range(_LEAST)]
+
+    with torch.no_grad():
+        ends = time.perf_counter() + _SECONDS
+        while len(times["ours"]) < _ROUNDS and (not times["ours"] or time.perf_counter() < ends):
+            timed("theirs", theirs)
+            timed("following", lambda: None)
+            waits.open()
+            try:
+                timed("ours", ours)
+            finally:
+                waits.close()
+    rest = median(times["following"])
+    return max(0.0, median(times["ours"]) - rest), max(0.0, median(times["theirs"]) - rest)
 
 
 def _on_cpu(run: Callable[[], Any]) -> float:

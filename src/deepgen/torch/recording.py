@@ -113,7 +113,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         totals: dict[Operator | str, tuple[int, float]] = {}
         if self._device != "cpu":
             torch.cuda.synchronize()
-        # Events take time themselves: a view of a tensor, for which a GPU does nothing, would count as much as a kernel.
+        # Events take time themselves: views, for which a GPU does nothing, would count as much as small kernels.
         nothing = median(_apart(*pair) for pair in self._empty) if self._empty else 0.0
         for what, calls, took in self._ran:
             seconds = took if isinstance(took, float) else max(0.0, _apart(*took) - nothing)

@@ -21,8 +21,9 @@ from deepgen.runtime.calling import Loaded
 from deepgen.runtime.firing import Fire
 from deepgen.targets import Target
 from deepgen.torch.calls import KINDS, Asked, Reads
+from deepgen.torch.cores import ShortWaits, several
 from deepgen.torch.guards import maker
-from deepgen.torch.race import GAIN, race
+from deepgen.torch.race import GAIN, race, race_for_cores
 from deepgen.vocabulary import BadInput, DeepgenError
 
 TORCH = ("torch", "torch-gpu")  # its names as a baseline
@@ -189,7 +190,16 @@ class Router:
         self._winners: dict[Any, Won | None] = {}
         self._routes: Table = {}
         self._lock = Lock()
+        self._waits, self._crowded = ShortWaits(), False
         self.met: list[Met] = []
+
+    def enter(self) -> None:
+        """Calls may come from now on."""
+        if self._crowded:
+            self._waits.open()
+
+    def leave(self) -> None:
+        self._waits.close()
 
     def route(self, kind: str, args: tuple[Any, ...], torchs: Callable[..., Any]) -> Route | None:
         """The kernel for calls like this one; None: torch is to serve them. `torchs` is torch's own function."""
@@ -237,11 +247,23 @@ class Router:
                     return "the kernel needs tensors that are dense or better aligned"
                 if not self._race:
                     return library
-                mine, other = race(lambda: route.run(real), lambda: torchs(*real), device)
+                mine, other = self._raced(lambda: route.run(real), lambda: torchs(*real), choice.entry, device)
         except DeepgenError as error:
             return f"the kernel cannot be called: {error}"
         why = f"{mine * 1e6:.1f} us, torch {other * 1e6:.1f} us"
         return Won(kernel, other - mine, why) if mine < GAIN * other else why
+
+    def _raced(
+        self, ours: Callable[[], Any], theirs: Callable[[], Any], entry: Any, device: Any
+    ) -> tuple[float, float]:
+        """The seconds of both. Where the kernel has several threads, and torch too, the latter shall wait shortly."""
+        if device.type != "cpu" or not several() or _threads(entry) == 1:
+            return race(ours, theirs, device)
+        self._waits.close()
+        mine, other = race_for_cores(ours, theirs)
+        self._crowded |= mine < GAIN * other
+        self.enter()
+        return mine, other
 
     def _target(self, device: Any) -> Target | None:
         """The target whose kernels run on a device; kernels are loaded on the first GPU only."""
@@ -253,6 +275,11 @@ class Router:
             except DeepgenError:
                 self._targets[name] = None
         return self._targets[name]
+
+
+def _threads(entry: Any) -> Any:
+    """The threads of a library's kernel, where its config tells."""
+    return getattr(entry, "config", {}).get("THREADS")
 
 
 def _made_real(args: tuple[Any, ...]) -> tuple[Any, ...]:
