@@ -186,7 +186,7 @@ def scaled_mm_of(router: Router) -> Run:
         plain = not rest and named.get("out_dtype") is torch.bfloat16 and len(named) == 1 + ("use_fast_accum" in named)
         if not plain or any(type(tensor) not in PLAIN for tensor in (a, b, scale_a, scale_b)):
             return SCALED_MM(a, b, scale_a, scale_b, *rest, **named)
-        place = (id(b), fast)
+        place = (id(scale_b), fast)
         if not modes() and forward_ad._current_level < 0:
             for check, run in places[_is_grad_enabled()].get(place, ()):
                 if check(a, b, scale_a, scale_b):
