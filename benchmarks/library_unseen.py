@@ -7,7 +7,9 @@ least 80% of the shapes served by a kernel of ours, and never behind the vendor'
 
     python benchmarks/library_unseen.py [--target cuda:native --dtype bf16 --layout nt] [--work DIR] [--time-limit 540]
 
-Studies, the library and results stay in the work folder: the same command goes on where a time limit ended it.
+Studies, the library and results stay in the work folder: the same command goes on where a time limit ended it. First
+comes the library, then all shapes without studies of their own, then these. `--known FILE` takes the suite's winners
+from the results of an earlier benchmark in place of studies.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import exp, log
 from pathlib import Path
@@ -34,6 +36,7 @@ from deepgen.measure.base import Contender, Policy, Task
 from deepgen.operators import Gemm
 from deepgen.targets import Target
 from deepgen.tuning import Study
+from library_known import fill
 
 HERE = Path(__file__).resolve().parent
 SUITES = HERE.parent / "data" / "suites.json"
@@ -56,21 +59,21 @@ def shapes(options: argparse.Namespace, runner: str) -> list[Gemm]:
 
 def suite(options: argparse.Namespace, runner: str) -> list[Gemm]:
     rows = json.loads(SUITES.read_text())[runner]["gemm"]
-    return [_gemm(options, *row) for row in rows if runner == "gpu" or max(row) <= 4 * options.largest]
+    found = [_gemm(options, *row) for row in rows if runner == "gpu" or max(row) <= 4 * options.largest]
+    return [operator for operator in found if operator.flops() <= options.most_flops]
 
 
 def _gemm(options: argparse.Namespace, m: int, n: int, k: int) -> Gemm:
     return dg.gemm(m, n, k, dtype=options.dtype, layout=options.layout)
 
 
-def tuned(operator: Gemm, target: Target, seconds: float, folder: Path, threads: int | None, **words: Any) -> Study:
+def tuned(operator: Gemm, target: Target, seconds: float, folder: Path, **words: Any) -> Study:
     """A study within a time budget. One that has its finals is taken as it is."""
     for path in sorted(folder.glob("*/journal.sqlite")):
         study = Study.open(path.parent)
         if study.operator == operator and study.finals() is not None:
             return study
-    words |= {"trials": 100_000, "time_budget": seconds, "threads": threads, "transfer": False}
-    return dg.tune(operator, target=target, out=folder, **words)
+    return dg.tune(operator, target=target, out=folder, trials=100_000, time_budget=seconds, transfer=False, **words)
 
 
 def general_knobs(operator: Gemm, target: Target) -> dict[str, list[Any]] | None:
@@ -79,26 +82,32 @@ def general_knobs(operator: Gemm, target: Target) -> dict[str, list[Any]] | None
     return {"FIXED": [False]} if "FIXED" in names else None
 
 
-def race(library: Library, operator: Gemm, study: Study, target: Target, runners: Runners) -> dict[str, Any]:
-    """What the library chooses, predicted and measured, the study's winner and the baselines, side by side."""
+def chosen(library: Library, operator: Gemm, target: Target, runners: Runners) -> dict[str, Choice]:
+    """What the library chooses by prediction, and after it has measured. Nothing of that stays in the library."""
     content = library.content()
     predicted = library.choose(operator, target)
     times = time_chosen(library, predicted, runners)
     after = content if times is None else replace(content, times=(*content.times, times))
-    chosen = {"predict": predicted, "measure": choose(after, operator, target)}
-    own, kernel, artifact = entry_of(study)
-    entries = {choice.entry.name: choice.entry for choice in chosen.values() if choice.entry is not None}
+    return {"predict": predicted, "measure": choose(after, operator, target)}
+
+
+def race(
+    library: Library, choices: Mapping[str, Choice], study: Study | None, runners: Runners, threads: int | None
+) -> dict[str, Any]:
+    """What was chosen, the winner of the shape's own study, if there is one, and the baselines, side by side."""
+    operator, target = choices["predict"].operator, choices["predict"].target
+    assert isinstance(operator, Gemm), "only these are drawn"
+    entries = {choice.entry.name: choice.entry for choice in choices.values() if choice.entry is not None}
     names = baselines.raced(baselines.find(operator, target))
-    contenders = [
-        Contender("own study", kernel, artifact),
-        *(contender_of(library, entry) for entry in entries.values()),
-        *map(Contender, names),
-    ]
-    task = Task(operator, target, policy=Policy(cold=own.cold, threads=own.threads))
+    contenders = [*(contender_of(library, entry) for entry in entries.values()), *map(Contender, names)]
+    if study is not None:
+        _, kernel, artifact = entry_of(study)
+        contenders.append(Contender("own study", kernel, artifact))
+    task = Task(operator, target, policy=Policy(threads=threads))
     measured = runners.on(task).compare(contenders, ROUNDS, 0)
     seconds = {c.name: m.seconds for c, m in zip(contenders, measured, strict=True) if m.ok and m.seconds}
     vendor = min((seconds[name] for name in names if name in seconds), default=None)
-    told = {how: _served(choice, seconds, vendor) for how, choice in chosen.items()}
+    told = {how: _served(choice, seconds, vendor) for how, choice in choices.items()}
     return {"shape": [operator.m, operator.n, operator.k], "seconds": seconds, **told}
 
 
@@ -110,7 +119,7 @@ def _served(choice: Choice, seconds: Mapping[str, float], vendor: float | None) 
         "name": name,
         "ours": choice.entry is not None,
         "expected": choice.seconds,
-        "to_own_study": None if served is None else served / seconds["own study"],
+        "to_own_study": None if served is None or "own study" not in seconds else served / seconds["own study"],
         "to_vendor": None if served is None or vendor is None else served / vendor,
     }
 
@@ -129,7 +138,7 @@ def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "to_own_study": exp(sum(map(log, ratios)) / len(ratios)) if ratios else None,
         "served_by_ours": sum(row["ours"] for row in rows) / len(rows) if rows else None,
         "worst_to_vendor": max(vendors, default=None),
-        "unserved": len(rows) - len(ratios),
+        "own_studies": len(ratios),
     }
 
 
@@ -160,32 +169,57 @@ def main() -> None:
         if time.monotonic() > ends:
             raise Over
 
+    def keep(row: dict[str, Any]) -> None:
+        rows[:] = [other for other in rows if other["shape"] != row["shape"]] + [row]
+        print(line(row), flush=True)
+        told = {"conditions": conditions(), "summary": summary(rows), "results": rows}
+        for path in (results, options.json):
+            if path is not None:
+                path.write_text(json.dumps(told, indent=1) + "\n")
+
+    drawn = shapes(options, target.runner)
+    choices: dict[Gemm, dict[str, Choice]] = {}
     try:
-        for operator in suite(options, target.runner):
-            if any(entry.operator == operator for entry in library.list()):
-                continue
-            go_on()
-            knobs = general_knobs(operator, target)
-            study = tuned(operator, target, options.suite_seconds, work / "suite", options.threads, knobs=knobs)
-            print(f"tuned {operator.describe()}: {library.add(study)}", flush=True)
-        if len(library.content().times) < len(suite(options, target.runner)):
-            go_on()
-            print(f"timed all kernels at {time_across(library)} shapes", flush=True)
         with opened() as runners:
-            for operator in shapes(options, target.runner):
-                if any(row["shape"] == [operator.m, operator.n, operator.k] for row in rows):
-                    continue
+            _fill(library, options, target, runners, go_on)
+            done = [row["shape"] for row in rows]
+            for operator in [one for one in drawn if _sizes(one) not in done]:
                 go_on()
-                study = tuned(operator, target, options.own_seconds, work / "own", options.threads)
-                rows.append(race(library, operator, study, target, runners))
-                print(line(rows[-1]), flush=True)
-                told = {"conditions": conditions(), "summary": summary(rows), "results": rows}
-                for path in (results, options.json):
-                    if path is not None:
-                        path.write_text(json.dumps(told, indent=1) + "\n")
+                choices[operator] = chosen(library, operator, target, runners)
+                keep(race(library, choices[operator], None, runners, options.threads))
+            whole = [row["shape"] for row in rows if "own study" in row["seconds"]]
+            for operator in [one for one in drawn if _sizes(one) not in whole]:
+                go_on()
+                words = {"threads": options.threads, "baselines": False}
+                study = tuned(operator, target, options.own_seconds, work / "own", **words)
+                made = choices.get(operator) or chosen(library, operator, target, runners)
+                keep(race(library, made, study, runners, options.threads))
     except Over:
         print("the time limit is reached: run the same command again")
     print(json.dumps(summary(rows), indent=1))
+
+
+def _fill(
+    library: Library, options: argparse.Namespace, target: Target, runners: Runners, go_on: Callable[[], None]
+) -> None:
+    """The library of the suite's shapes."""
+    wanted = suite(options, target.runner)
+    missing = [one for one in wanted if all(entry.operator != one for entry in library.list())]
+    if options.known is not None:
+        fill(library, options.known, missing, target, runners, options.threads, go_on)
+        return
+    for operator in missing:
+        go_on()
+        words = {"threads": options.threads, "knobs": general_knobs(operator, target)}
+        study = tuned(operator, target, options.suite_seconds, options.work / "suite", **words)
+        print(f"tuned {operator.describe()}: {library.add(study)}", flush=True)
+    if len(library.content().times) < len(wanted):
+        go_on()
+        print(f"timed all kernels at {time_across(library)} shapes", flush=True)
+
+
+def _sizes(operator: Gemm) -> list[int]:
+    return [operator.m, operator.n, operator.k]
 
 
 def _options() -> argparse.Namespace:
@@ -196,6 +230,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=COUNT, help="of shapes that are drawn")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--largest", type=int, default=1024, help="the largest size that is drawn on a processor")
+    parser.add_argument("--known", type=Path, metavar="FILE", help="results of gpu_gemm.py with the suite's winners")
+    parser.add_argument("--most-flops", type=float, default=float("inf"), help="of the suite's shapes")
     parser.add_argument("--suite-seconds", type=float, default=20.0, help="of tuning, for each shape of the suite")
     parser.add_argument("--own-seconds", type=float, default=20.0, help="of tuning, for each drawn shape")
     parser.add_argument("--threads", type=int, help="of kernels and baselines on a processor, at most")

@@ -28,7 +28,7 @@ from deepgen.build import build_once, required
 from deepgen.measure import Task, open_runner
 from deepgen.measure.riscv.counts import Counts
 from deepgen.measure.riscv.place import COUNTS
-from deepgen.measure.riscv.qemu import Qemu, processor
+from deepgen.measure.riscv.qemu import Qemu
 from deepgen.operators import gemm
 from deepgen.targets import Riscv
 from deepgen.targets.riscv.costs import TABLES
@@ -141,8 +141,8 @@ def by_openblas(root: Path, target: Riscv) -> Counts:
         options = ("-E", core, "-E", "OPENBLAS_NUM_THREADS=1")
         loader = (str(next(root.glob("usr/lib/ld-linux-riscv64*.so.*"))), "--library-path")
         loaded = (*loader, f"{library.parent}:{root}/usr/lib/riscv64-linux-gnu", "./call")
-        plugin = ("-plugin", f"{emulator.plugin},out={COUNTS}")
-        subprocess.run((emulator.path, *processor(target), *options, *plugin, *loaded), cwd=place, check=True)
+        with emulator.counter.counting(place) as counting:
+            subprocess.run((emulator.path, *emulator.processor, *options, *counting, *loaded), cwd=place, check=True)
         return Counts.from_text((place / COUNTS).read_text())
 
 

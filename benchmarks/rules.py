@@ -6,6 +6,10 @@ a cold L2. Processes emit and build the kernels of later cases while those of on
 case.
 
 PYTHONPATH=src python benchmarks/rules.py --seconds 300 --out benchmarks/results/rules.json
+
+`--known FILE` starts from an earlier run: its best configs are tried first, what it measured of torch.compile is not
+measured again, and cases that do not run keep their rows. `--below-bar` then runs only groups that missed their bar,
+with more configs for each case.
 """
 
 from __future__ import annotations
@@ -51,6 +55,15 @@ from rules_gpu_cases import GpuCase, gpu_cases  # noqa: E402
 DTYPE, MOST_ERROR = "f16", 2e-3  # of the norm
 AHEAD = 3  # cases whose kernels are built before they are measured
 BEST = 4  # configs that a search goes on from
+COMPILED = "torch.compile"
+# How many times as fast as whom each group has to be, as a geometric mean.
+BARS = {
+    "conv nhwc": ("torch", 1.0), "conv nchw": ("torch", 1.6), "dilated nhwc": ("torch", 1.0),
+    "dilated nchw": ("torch", 1.0), "transposed nhwc": ("torch", 1.0), "transposed nchw": ("torch", 1.0),
+    "depthwise nhwc": ("torch", 1.25), "depthwise nchw": ("torch", 1.6), "conv1d nlc": ("torch", 1.0),
+    "conv1d ncl": ("torch", 1.6), "conv3d ndhwc": ("torch", 1.0), "conv3d ncdhw": ("torch", 1.6),
+    "gemm": ("sm90_gemm", 0.8), "bmm": ("torch", 1.0), "gemv": ("torch", 1.0), "scan": (COMPILED, 1.3),
+}  # fmt: skip
 Call = Callable[[], Any]
 Emitted = tuple[Config, Kernel | str]  # a kernel, or why there is none
 
@@ -186,7 +199,7 @@ def rivals(case: GpuCase, bench: Any, tools: Any, compiled: str) -> Iterator[tup
     builder, target, driver = tools
     yield "torch", bench.torch_call
     if compiled == "all" or (compiled == "memory" and case.memory):
-        yield "torch.compile", gpu_torch().compile(bench.torch_call, dynamic=False)
+        yield COMPILED, gpu_torch().compile(bench.torch_call, dynamic=False)
     if case.case.expert:
         family = generators.find(bench.problem, target)
         kernel = family.emit(bench.problem, target, family.default(bench.problem, target))
@@ -238,7 +251,23 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def main() -> int:
+def with_known(row: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """A row with what an earlier run measured of torch.compile."""
+    before = known.get("us", {}).get(COMPILED)
+    if before is None or "us" not in row or COMPILED in row["us"]:
+        return row
+    ratio = {**row["ratio"], COMPILED: round(before / row["us"]["rules"], 3)}
+    return {**row, "us": {**row["us"], COMPILED: before}, "ratio": ratio}
+
+
+def missed(rows: Sequence[dict[str, Any]]) -> set[str]:
+    """The groups that are below their bar, or of which nothing is known."""
+    found = summary(rows)
+    reached = {g for g, (rival, bar) in BARS.items() if found.get(g, {}).get(rival, {}).get("mean", 0.0) >= bar}
+    return set(BARS) - reached
+
+
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300.0, help="no case begins later")
     parser.add_argument("--only", default="", help="groups or cases that begin so, separated by commas")
@@ -247,19 +276,30 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--compiled", choices=("none", "memory", "all"), default="memory", help="beside torch.compile")
     parser.add_argument("--known", type=Path, help="results of an earlier run, whose best configs are tried first")
+    parser.add_argument("--below-bar", action="store_true", help="only groups that missed their bar in that run")
+    parser.add_argument("--trials", type=Path, help="a file for all configs that were tried, with their times")
     parser.add_argument("--cores", type=int, default=14)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "rules.json")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parsed()
     wanted = options.only.split(",")
     chosen = [case for w in wanted for case in _cases.values() if w == case.group or case.name.startswith(w)]
+    known = {row["case"]: row for row in _rows(options.known)} if options.known else {}
+    if options.below_bar:
+        below = missed(list(known.values()))
+        chosen = [case for case in chosen if case.group in below]
     cases = list({case.name: case for case in chosen}.values())
-    known = {row["case"]: row.get("best", []) for row in _rows(options.known)} if options.known else {}
-    begin, rows = time.monotonic(), list[dict[str, Any]]()
+    begin, rows, trials = time.monotonic(), list[dict[str, Any]](), dict[str, Any]()
     native = targets.resolve("cuda:native")
     assert isinstance(native, Cuda)
     with ProcessPoolExecutor(options.cores, multiprocessing.get_context("forkserver")) as emitters:
         waiting: dict[str, Future[list[Emitted]]] = {
-            case.name: emitters.submit(starts, case.name, native, options.starts, known.get(case.name, []))
+            case.name: emitters.submit(
+                starts, case.name, native, options.starts, known.get(case.name, {}).get("best", [])
+            )
             for case in cases
         }
         with open_device(options.cores) as tools:
@@ -282,12 +322,19 @@ def main() -> int:
                     ]
                     measure(search, bench, [one for part in parts for one in part.result()], builder, driver)
                 first = next(c for c, _ in kernels if c == dict(_family.default(bench.problem, target)))
-                row = row_of(case, search, first, bench, tools, options.compiled)
+                before = known.get(case.name, {})
+                compiled = "none" if COMPILED in before.get("us", {}) else options.compiled
+                row = with_known(row_of(case, search, first, bench, tools, compiled), before)
                 rows.append({**row, "seconds": round(time.monotonic() - seen, 1)})
                 print(_line(rows[-1]), flush=True)
+                trials[case.name] = [[round(us, 2), config] for us, config in search.tried]
+                if options.trials:
+                    options.trials.write_text(json.dumps(trials) + "\n")
                 del bench
                 gpu_torch().cuda.empty_cache()
-                told = {"conditions": conditions(), "groups": summary(rows), "rows": rows}
+                own = {row["case"]: row for row in (*known.values(), *rows)}
+                every = [own[name] for name in _cases if name in own]
+                told = {"conditions": conditions(), "groups": summary(every), "rows": every}
                 options.out.write_text(json.dumps(told, indent=1) + "\n")
         for future in waiting.values():
             future.cancel()

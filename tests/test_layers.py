@@ -23,7 +23,7 @@ ORDER = (
     ("view", "analysis", "libraries"),
     ("report",),
     ("api", "cluster", "extend"),
-    ("compat", "torch", "triton", "triton_backend"),
+    ("compat", "jax", "torch", "triton", "triton_backend"),
     ("triton_cpu",),
     ("cli",),
     ("__main__",),

@@ -1,15 +1,16 @@
-"""A board over SSH: a real server on a loopback address, behind which qemu stands for the board's processor."""
+"""A board over SSH: a real server on a loopback address with a user of its own, and qemu as the board's processor.
+
+Where tests do not run as root, the board's user is the one who runs them, and its disk cannot be filled.
+"""
 
 from __future__ import annotations
 
-import getpass
+import csv
 import os
-import shutil
-import socket
-import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,15 +20,28 @@ from deepgen import targets
 from deepgen.build import build_once
 from deepgen.cli.main import main
 from deepgen.measure import Policy, Task
-from deepgen.measure.riscv import board
+from deepgen.measure.riscv import board, perf
 from deepgen.measure.riscv.runner import RiscvRunner
 from deepgen.operators import gemm
-from deepgen.targets import Riscv
-from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
+from deepgen.vocabulary import (
+    Artifact,
+    BadInput,
+    DeepgenError,
+    Kernel,
+    LaunchPlan,
+    Missing,
+    ScalarArg,
+    Source,
+    Step,
+    TensorArg,
+)
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import board_hour
+from loopback_board import DROP, KILL, ROOT, LoopbackBoard, loopback
 
 NAME = "riscv:rv64gcv_zvl128b"
 HERE = needs.qemu(NAME)
-SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 OPERATOR = gemm(6, 5, 7)
 LOOPS = """
     for (long i = 0; i < M; i++)
@@ -37,118 +51,66 @@ LOOPS = """
             C[i * N + j] = sum;
         }
 """
-CONFIG = """
-Port {port}
-ListenAddress 127.0.0.1
-HostKey {folder}/host
-AuthorizedKeysFile {folder}/user.pub
-PidFile none
-UsePAM no
-StrictModes no
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-PermitRootLogin yes
-SetEnv PATH={folder}/bin:/usr/bin:/bin XDG_CACHE_HOME={folder}/cache
+MATMUL = """
+import deepgen as dg
+
+kernel = dg.kernel(
+    "matmul.c",
+    entry="matmul",
+    arguments=[dg.input("a", ("n", "n"), "f32"), dg.input("b", ("n", "n"), "f32"), dg.output("c", ("n", "n"), "f32"),
+               dg.scalar("n", "i64")],
+    sizes={"n": 6},
+    knobs={"STEP": [1, 2]},
+    reference=lambda a, b: a @ b,
+    flops="2 * n ** 3",
+)
 """
-SSH = """#!/bin/sh
-exec {ssh} -F none -i {folder}/user -o UserKnownHostsFile={folder}/known -o GlobalKnownHostsFile=/dev/null \
-    -o KexAlgorithms=curve25519-sha256 "$@"
+MATMUL_C = """
+void matmul(const float *a, const float *b, float *c, long n) {
+    for (long i = 0; i < n; i++)
+        for (long start = 0; start < n; start += STEP)
+            for (long j = start; j < start + STEP && j < n; j++) {
+                float sum = 0;
+                for (long k = 0; k < n; k++) sum += a[i * n + k] * b[k * n + j];
+                c[i * n + j] = sum;
+            }
+}
 """
-# What a board has, and this machine has not: its name, and a processor that runs its programs.
-UNAME = "#!/bin/sh\necho riscv64\n"
-# As perf would, of a kernel whose calls take 50 cycles each.
+# As perf would, of a kernel whose calls take 50 cycles each, on a core that shares its counters among events.
 PERF = """#!/bin/sh
-calls=$(awk '/^time/{print $2}' request)
-echo "$((1000 + 50 * calls));;cycles:u;100;100.00;;" >perf.csv
-echo "<not supported>;;cache-misses:u;0;100.00;;" >>perf.csv
+while [ "$1" != -e ]; do [ "$1" = -o ] && out=$2; shift; done
+case $2 in
+    l3_miss) echo "event syntax error: 'l3_miss' \\___ parser error"; exit 129 ;;
+    cache-misses) echo '<not supported>;;cache-misses:u;0;100.00;;'; exit 0 ;;
+esac
+calls=$([ -e request ] && awk '/^time/{print $2}' request)
+echo "$((1000 + 50 * calls));;cycles:u;100;100.00;;" >${out:-/dev/null}
+echo "$((70 * calls));;branches:u;50;50.00;;" >>${out:-/dev/null}
 """
-TIMEOUT = """#!/bin/sh
-[ -e {folder}/before ] && sh {folder}/before
-[ "$4" = perf ] && shift 3 && exec "$@"
-exec /usr/bin/timeout "$1" "$2" "$3" {qemu} -cpu rv64,v=true,vlen=128,elen=64,vext_spec=v1.0 "$4" "$5"
-"""
 
 
-@dataclass(frozen=True)
-class Server:
-    """The board, as the runner and its owner see it."""
-
-    folder: Path
-    port: int
-
-    @property
-    def target(self) -> Riscv:
-        found = targets.resolve(f"{NAME},host={getpass.getuser()}@127.0.0.1:{self.port}")
-        assert isinstance(found, Riscv)
-        return found
-
-    def runner(self) -> RiscvRunner:
-        policy = Policy(min_samples=3, max_samples=3, timeout_seconds=60.0)
-        return RiscvRunner(Task(OPERATOR, self.target, policy=policy))
-
-    def left(self) -> list[str]:
-        """What lies on the board."""
-        return [str(path) for path in self.folder.glob("cache/deepgen-board/*")]
-
-    def script(self, name: str, text: str) -> None:
-        file = self.folder / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text)
-        file.chmod(0o755)
-
-    def before(self, script: str) -> None:
-        """What happens on the board before the next programs run."""
-        (self.folder / "before").write_text(script)
+@pytest.fixture(scope="module")
+def there() -> Iterator[LoopbackBoard]:
+    try:
+        with loopback(HERE) as made:
+            yield made
+    except Missing as missing:
+        pytest.skip(f"no board on this machine: {missing.what} is missing")
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    ssh, keygen = shutil.which("ssh"), shutil.which("ssh-keygen")
-    if not Path(SSHD).exists() or ssh is None or keygen is None:
-        pytest.skip("OpenSSH is missing")
-    if os.getuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)
-    for name in ("host", "user"):
-        subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True)
-    places = {"folder": tmp_path, "ssh": ssh, "qemu": shutil.which("qemu-riscv64")}
-    for name, text in (("bin/uname", UNAME), ("bin/timeout", TIMEOUT), ("client/ssh", SSH)):
-        file = tmp_path / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text.format(**places) if "{" in text else text)
-        file.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'client'}{os.pathsep}{os.environ['PATH']}")
+def server(there: LoopbackBoard, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackBoard]:
+    monkeypatch.setenv("PATH", f"{there.client}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(board, "_PAUSE", 0.0)
-    # A port that is free now may be taken by the time the server binds it.
-    process, port = next(found for _ in range(5) if (found := _serving(tmp_path)))
-    made = Server(tmp_path, port)
-    accept(made, "host")
-    yield made
-    process.terminate()
-    process.wait()
+    yield there
+    there.calm()
+    there.accept()
+    there.perf(there=False)
 
 
-def _serving(folder: Path) -> tuple[subprocess.Popen[bytes], int] | None:
-    """A server that answers, and its port."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    (folder / "sshd").write_text(CONFIG.format(port=port, folder=folder))
-    with (folder / "sshd.log").open("wb") as log:
-        argv = [SSHD, "-D", "-e", "-f", str(folder / "sshd")]
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=log)
-    deadline = time.monotonic() + 60
-    while process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return process, port
-        except OSError:
-            assert time.monotonic() < deadline, (folder / "sshd.log").read_text()
-            time.sleep(0.05)
-    return None
-
-
-def accept(server: Server, key: str) -> None:
-    public = (server.folder / f"{key}.pub").read_text()
-    (server.folder / "known").write_text(f"[127.0.0.1]:{server.port} {public}")
+def runner_on(server: LoopbackBoard) -> RiscvRunner:
+    policy = Policy(min_samples=3, max_samples=3, timeout_seconds=60.0)
+    return RiscvRunner(Task(OPERATOR, targets.resolve(f"{NAME},host={server.host}"), policy=policy))
 
 
 def built(body: str) -> tuple[Kernel, Artifact]:
@@ -158,23 +120,58 @@ def built(body: str) -> tuple[Kernel, Artifact]:
     return kernel, build_once(kernel, HERE)
 
 
-def test_kernels_are_verified_and_timed_there_and_nothing_stays(server: Server) -> None:
-    assert server.target.proxy == ""
-    runner = server.runner()
+def test_kernels_are_verified_and_timed_there_and_nothing_stays(server: LoopbackBoard) -> None:
+    runner = runner_on(server)
+    assert runner.task.target.proxy == ""
     measured = runner.measure(*built(LOOPS))
     assert measured.ok and len(measured.samples) == 3 and min(measured.samples) > 0.0, measured
-    assert measured.conditions["host"] == server.target.host and "proxy" not in measured.conditions
+    assert measured.conditions["host"] == server.host and "proxy" not in measured.conditions
     wrong = runner.measure(*built(LOOPS + "C[M * N] = 1;"))
     assert "wrote past the end of C" in wrong.detail
-    assert runner.count(*built(LOOPS), ["cycles"]).missing == {"cycles": "the board has no perf that works"}
-    server.script("bin/perf", PERF)
-    counted = runner.count(*built(LOOPS), ["cycles", "cache-misses"])
-    assert counted.values == {"cycles": 50.0} and "no such event" in counted.missing["cache-misses"]
     runner.close()
-    assert server.left() == []
+    assert server.files() == []
 
 
-def test_a_machine_that_is_a_board_needs_no_ssh(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_board_without_perf_says_so_and_one_with_it_counts(server: LoopbackBoard) -> None:
+    runner, kernel = runner_on(server), built(LOOPS)
+    assert runner.count(*kernel, ["cycles", "record.l2_miss"]).missing == {
+        "cycles": "the board has no perf",
+        "record.l2_miss": "the board has no perf",
+    }
+    runner.close()
+    server.script("bin/perf", PERF)
+    runner = runner_on(server)
+    counted = runner.count(*kernel, ["cycles", "l3_miss", "cache-misses", "branches", "minor-faults"])
+    assert counted.values == {"cycles": 50.0, "branches": 70.0} and counted.scaled == ("branches",)
+    assert {event: why.split(" ")[-1] for event, why in counted.missing.items()} == {
+        "l3_miss": "event",
+        "cache-misses": "it",
+        "minor-faults": "it",
+    }
+    runner.close()
+
+
+def test_perf_of_this_machine_counts_and_takes_samples(server: LoopbackBoard) -> None:
+    server.perf(there=True)
+    runner = runner_on(server)
+    counted = runner.count(*built(LOOPS), ["page-faults", "record.cpu-clock", "record.no_such_event"])
+    if why := counted.missing.get("record.cpu-clock", ""):
+        pytest.skip(f"perf does not work here: {why}")
+    assert counted.values["record.cpu-clock"] > 0.0, "nanoseconds"
+    assert "no such event" in counted.missing["record.no_such_event"]
+    runner.close()
+
+
+def test_samples_are_summed_by_their_periods_and_none_is_no_zero() -> None:
+    [(way, events)] = perf.profiles(["record.l2_miss", "record.l2_access", "record.cycles"])
+    few = "   1000 l2_miss:u: \n     10   cycles: \n"
+    many = "   3000 l2_miss:u: \n   2000 l2_miss:u: \n     4   cycles: \n"
+    counted = perf.per_call(way, few, many, 8, events)
+    assert counted.values == {"record.l2_miss": 500.0}
+    assert "no sample" in counted.missing["record.l2_access"] and "differ by more" in counted.missing["record.cycles"]
+
+
+def test_a_machine_that_is_a_board_needs_no_ssh(server: LoopbackBoard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{server.folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
     local = targets.resolve(f"{NAME},host=local")
     runner = RiscvRunner(Task(OPERATOR, local, policy=Policy(min_samples=3, max_samples=3, timeout_seconds=60.0)))
@@ -182,75 +179,113 @@ def test_a_machine_that_is_a_board_needs_no_ssh(server: Server, monkeypatch: pyt
     runner.close()
 
 
-def test_a_killed_program_is_started_again(server: Server) -> None:
-    once = server.folder / "once"
-    once.touch()
-    server.before(f"[ -e {once} ] && rm {once} && kill -KILL $PPID\n")
-    runner = server.runner()
-    assert runner.measure(*built(LOOPS)).ok and not once.exists()
+def test_a_killed_program_is_started_again(server: LoopbackBoard) -> None:
+    server.before(KILL, times=1)
+    runner = runner_on(server)
+    assert runner.measure(*built(LOOPS)).ok and (server.disk / "left").read_text() == ""
     runner.close()
 
 
-def test_a_dropped_connection_is_made_again_or_told(server: Server) -> None:
-    runner = server.runner()
-    once = server.folder / "once"
-    once.touch()
-    # The server's process for this connection is the parent of the shell that runs the script.
-    drop = "kill -KILL $(awk '{print $4}' /proc/$(awk '{print $4}' /proc/$PPID/stat)/stat)\n"
-    server.before(f"[ -e {once} ] && rm {once} && {drop}")
-    assert runner.measure(*built(LOOPS)).ok and not once.exists()
-    server.before(drop)
+def test_a_dropped_connection_is_made_again_or_told(server: LoopbackBoard) -> None:
+    runner = runner_on(server)
+    server.before(DROP, times=1)
+    assert runner.measure(*built(LOOPS)).ok and (server.disk / "left").read_text() == ""
+    server.before(DROP)
     with pytest.raises(DeepgenError, match=r"the connection was lost .*what was measured is kept.*again to go on"):
         runner.measure(*built(LOOPS))
-    (server.folder / "before").unlink()
+    server.calm()
     assert runner.measure(*built(LOOPS)).ok
     runner.close()
-    assert server.left() == []
+    assert board_hour.settled(server) == [] and server.files() == []
 
 
-def test_a_full_disk_is_told(server: Server) -> None:
-    runner = server.runner()
-    tar = server.folder / "bin/tar"
-    tar.write_text("#!/bin/sh\necho 'tar: program: Cannot write: No space left on device' >&2\nexit 2\n")
-    tar.chmod(0o755)
-    with pytest.raises(DeepgenError, match=r"its disk is full .*No space left.*free space there"):
+def test_a_full_disk_is_told(server: LoopbackBoard) -> None:
+    if not os.path.ismount(server.disk):
+        pytest.skip("only root can mount a disk that can be filled")
+    runner = runner_on(server)
+    server.fill()
+    with pytest.raises(DeepgenError, match=r"its disk is full .*free space there"):
         runner.measure(*built(LOOPS))
-    tar.unlink()
+    server.calm()
+    assert runner.measure(*built(LOOPS)).ok
+    # Room for the program, and none for what it answers.
+    server.before(f"cat /dev/zero >{server.disk}/ballast 2>/dev/null")
+    with pytest.raises(DeepgenError, match="disk is full"):
+        runner.measure(*built(LOOPS))
+    server.calm()
     assert runner.measure(*built(LOOPS)).ok
     runner.close()
+    assert server.files() == []
 
 
-def test_a_wrong_host_key_is_not_trusted(server: Server) -> None:
-    accept(server, "user")
+def test_a_wrong_host_key_is_not_trusted(server: LoopbackBoard) -> None:
+    server.accept("user")
     with pytest.raises(DeepgenError, match="host key is another one"):
-        server.runner()
+        runner_on(server)
     (server.folder / "known").write_text("")
     with pytest.raises(DeepgenError, match="host key is not among your known hosts"):
-        server.runner()
+        runner_on(server)
 
 
-def test_a_machine_of_another_kind_and_a_strange_name_are_refused(server: Server) -> None:
-    (server.folder / "bin/uname").unlink()
+def test_a_machine_of_another_kind_and_a_strange_name_are_refused(server: LoopbackBoard) -> None:
+    server.script("bin/uname", "#!/bin/sh\necho sparc\n")
     with pytest.raises(BadInput, match="a riscv64 board"):
-        server.runner()
+        runner_on(server)
+    server.script("bin/uname", "#!/bin/sh\necho riscv64\n")
     strange = targets.resolve(f"{NAME},host=-oProxyCommand=x")
     with pytest.raises(BadInput, match="USER@HOST"):
         RiscvRunner(Task(OPERATOR, strange))
 
 
-def test_a_study_on_a_board_stops_in_words_and_goes_on(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_board_has_a_user_of_its_own(server: LoopbackBoard) -> None:
+    if not ROOT:
+        pytest.skip("only root can add a user")
+    runner = runner_on(server)
+    server.before(
+        f"ls >/dev/null 2>&1; [ $(awk '/^Uid/{{print $2}}' /proc/$$/status) -ne 0 ] && echo ok >{server.disk}/not-root"
+    )
+    assert runner.measure(*built(LOOPS)).ok
+    runner.close()
+    assert server.files() == ["not-root"]
+    (server.disk / "not-root").unlink()
+
+
+def test_a_runner_is_closed_while_a_program_runs(server: LoopbackBoard) -> None:
+    runner, kernel = runner_on(server), built(LOOPS)
+    begun = server.disk / "begun"
+    server.before(f": >{begun}; while [ -e {begun} ]; do sleep 0.05; done")
+    with ThreadPoolExecutor() as pool:
+        measuring = pool.submit(runner.measure, *kernel)
+        while not begun.exists():
+            time.sleep(0.02)
+        runner.close()
+        with pytest.raises(DeepgenError):
+            measuring.result()
+    begun.unlink()
+    assert board_hour.settled(server) == [] and server.files() == []
+
+
+def test_one_command_ends_with_the_winner_the_table_and_the_analysis(
+    server: LoopbackBoard, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host = server.target.host
-    words = ["tune", "gemm", "M=6", "N=5", "K=7", "--target", NAME, "--host", host, "--trials", "1", "--keep-top", "1"]
-    argv = [*words, "--out", str(tmp_path / "studies")]
-    server.before("kill -KILL $(awk '{print $4}' /proc/$(awk '{print $4}' /proc/$PPID/stat)/stat)\n")
-    assert main(argv) == 1
+    monkeypatch.chdir(tmp_path)
+    Path("matmul.py").write_text(MATMUL)
+    Path("matmul.c").write_text(MATMUL_C)
+    server.script("bin/perf", PERF)
+    on_board = ["tune", "matmul.py", "--target", NAME, "--host", server.host, "--counters", "default"]
+    short = ["--trials", "2", "--keep-top", "1", "--out", "studies"]
+    server.before(DROP)
+    assert main([*on_board, *short]) == 1
     assert "what was measured is kept" in " ".join(capsys.readouterr().err.split())
-    assert main(["tune", "gemm", "MNK=8", "--target", "sim", "--host", host]) == 2
-    if "DEEPGEN_BOARD_STUDY" in os.environ:  # to its end, which takes some 40 connections
-        (server.folder / "before").unlink()
-        assert main(argv) == 0
-        said = capsys.readouterr().out
-        assert host in said and "not times" not in said
-    assert server.left() == []
+    server.calm()
+    assert main([*on_board, *short]) == 0
+    said = capsys.readouterr().out
+    assert server.host in said and "not times" not in said and "simulated" not in said
+    assert "analysis  none: 2 correct trials are too few" in " ".join(said.split("\n")).replace("\n", " ")
+    [table] = Path("studies").glob("*/perf_stats.csv")
+    for row in csv.DictReader(table.open()):
+        assert row["Valid Output"] == "YES" and float(row["Kernel Time (s)"]) > 0.0
+        assert row["u_mode_cycle"] == "50" and row["l2_miss(perf record)"] == "N/A", "cycles; no samples"
+    assert server.files() == []
+    assert main(["tune", "gemm", "MNK=8", "--target", "sim", "--host", server.host]) == 2
+    assert "such as riscv:k1" in capsys.readouterr().err

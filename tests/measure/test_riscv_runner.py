@@ -13,6 +13,7 @@ from deepgen import targets
 from deepgen.build import Cache, build_once, instruction_mix
 from deepgen.measure import Policy, Task, open_runner
 from deepgen.measure.riscv.counts import Counts
+from deepgen.measure.riscv.qemu import find
 from deepgen.measure.riscv.runner import RiscvRunner
 from deepgen.operators import gemm
 from deepgen.targets.riscv.costs import TABLES
@@ -111,6 +112,18 @@ def test_counts_are_exact(runner: RiscvRunner) -> None:
         "vector_store_unit_m2": 10, "vector_divide_mf2": 10, "vector_reduction_mf2": 10, "vector_permutation_mf2": 10,
     }  # fmt: skip
     assert {name: found.get(name, 0) - without.get(name, 0) for name in by_hand} == by_hand
+
+
+def test_a_qemu_without_plugins_counts_the_same(runner: RiscvRunner, tmp_path: Path) -> None:
+    """From its log, as Debian 13's must; a log that stops in the middle is no count."""
+    plain = tmp_path / "qemu-riscv64"
+    plain.write_text(f'#!/bin/sh\n[ "$1" = -help ] && exit 0\nexec {find()[0]} "$@"\n')
+    plain.chmod(0o755)
+    logged = RiscvRunner(Task(OPERATOR, TARGET), cache=tmp_path / "cache", toolchains={"qemu-riscv64": str(plain)})
+    for fault in (-1, len(FAULTS)):
+        assert measured(logged, fault).counters == measured(runner, fault).counters
+    assert measured(logged, list(FAULTS).index("a null pointer")).verdict is Verdict.CRASHED
+    logged.close()
 
 
 def test_one_binary_serves_longer_vectors() -> None:

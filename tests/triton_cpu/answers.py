@@ -212,3 +212,17 @@ def squared(x: Any, y: Any) -> dict[str, Any]:
 
 def small_offsets(x: Any, y: Any) -> dict[str, Any]:
     return {"y": x[256 + np.arange(256).astype(np.int8).astype(np.int64)]}
+
+
+def device_functions(x: Any, y: Any, z: Any) -> dict[str, Any]:
+    wide, bits = x.astype(np.float64), x.view(np.int32).astype(np.int64)
+    normal = [0.5 * math.erfc(-v / math.sqrt(2)) for v in wide]
+    after = np.nextafter(x, np.float32(100)).astype(np.float64)
+    floats = [
+        wide / 3, np.sin(np.pi * wide) + np.cos(np.pi * wide), np.abs(wide), np.clip(wide, 0, 1) + normal, after - 0.25,
+    ]  # fmt: skip
+    raw = x.view(np.uint32).astype(np.int64)
+    count = [int(b).bit_count() + (32 - int(b).bit_length()) * 64 + (int(b & -b)).bit_length() * 4096 for b in raw]
+    ways = np.floor(wide) + np.ceil(wide) * 100 + np.rint(wide) * 10000
+    high = (bits * bits >> 32) + (bits + 3 >> 1) + (wide < 0)
+    return {"y": np.stack(floats), "z": np.stack([count, ways, high]).astype(np.int32)}

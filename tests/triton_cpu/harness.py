@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from deepgen import targets
 from deepgen.build import toolchain_for
 from deepgen.generators.triton_c import lower, ttir_of
 from deepgen.generators.triton_c.lower import flags, sources
+from deepgen.targets import Target
+from deepgen.vocabulary import Kernel, LaunchPlan
 
 TYPES = {
     "float16": "fp16", "float32": "fp32", "float64": "fp64", "bfloat16": "bf16", "bool": "i1", "int8": "i8",
@@ -63,27 +66,35 @@ class Case:
         return signature, constants
 
 
-class Compiled:
-    """Cases in one shared library."""
+def compile_cases(
+    cases: Sequence[Case], folder: Path, target: Target, optimise: str = "-O1", fused: bool = False, given: str = ""
+) -> None:
+    """Their library in a folder, which may be carried to another machine.
 
-    def __init__(self, cases: Sequence[Case], folder: Path, optimise: str = "-O1", fused: bool = False) -> None:
-        self._scratch: dict[int, int] = {}
-        texts = []
-        for number, case in enumerate(cases):
-            signature, constants = case.signature()
-            made = lower(ttir_of(case.function, signature, constants, {}), f"kernel{number}")
-            texts.append(made.text)
-            self._scratch[id(case)] = made.scratch
-        self.texts = texts
+    `given` are lines of C before all others.
+    """
+    made = []
+    for number, case in enumerate(cases):
+        signature, constants = case.signature()
+        made.append(lower(ttir_of(case.function, signature, constants, {}), f"kernel{number}"))
+    first, *headers = sources(given + _without_repeats(one.text for one in made), "kernels")
+    for source in (first, *headers):
+        (folder / source.name).write_text(source.text)
+    told = toolchain_for(target, "c").recipe(Kernel("kernels", "c", (first,), flags(fused), LaunchPlan(())), target)
+    assert told is not None
+    subprocess.run([optimise if word == "-O3" else word for word in told.command], cwd=folder, check=True)
+    (folder / "scratch.json").write_text(json.dumps([one.scratch for one in made]))
+
+
+class Compiled:
+    """Cases in one shared library, compiled here unless the folder has it."""
+
+    def __init__(self, cases: Sequence[Case], folder: Path, optimise: str = "-O1", **given: Any) -> None:
+        if not (folder / "kernel.so").exists():
+            compile_cases(cases, folder, targets.resolve("cpu"), optimise, **given)
+        self._scratch: list[int] = json.loads((folder / "scratch.json").read_text())
         self._numbers = {id(case): number for number, case in enumerate(cases)}
-        first, *headers = sources(_without_repeats(texts), "kernels")
-        for source in (first, *headers):
-            (folder / source.name).write_text(source.text)
-        compiler = toolchain_for(targets.resolve("cpu"), "c").command  # type: ignore[attr-defined]
-        library = folder / "kernels.so"
-        command = [*compiler, optimise, *flags(fused), "-shared", "-fPIC", "-o", str(library), str(folder / first.name)]
-        subprocess.run([*command, "-lm"], check=True)
-        self._library = ctypes.CDLL(str(library))
+        self._library = ctypes.CDLL(str(folder / "kernel.so"))
 
     def run(self, case: Case) -> dict[str, np.ndarray[Any, Any]]:
         """The arrays after the call, which must not have touched what lies around them."""
@@ -98,10 +109,11 @@ class Compiled:
                 passed.append(ctypes.c_float(value))
             elif signature[name] == "i32":
                 passed.append(ctypes.c_int32(value))
-        scratch = np.empty(self._scratch[id(case)] * THREADS + 64, np.uint8)
+        number = self._numbers[id(case)]
+        scratch = np.empty(self._scratch[number] * THREADS + 64, np.uint8)
         address = -(-scratch.ctypes.data // 64) * 64
         grid = (ctypes.c_int32(size) for size in (*case.grid, 1, 1)[:3])
-        entry = self._library[f"kernel{self._numbers[id(case)]}"]
+        entry = self._library[f"kernel{number}"]
         entry(*passed, *grid, ctypes.c_int32(THREADS), ctypes.c_void_p(address))
         for name, whole in held.items():
             around = np.concatenate([whole[:GUARD], whole[-GUARD:]]).view(np.uint8)

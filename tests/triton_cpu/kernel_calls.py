@@ -27,8 +27,8 @@ def zeros(*shape: int, of: Any = F32) -> np.ndarray[Any, Any]:
 
 
 def _products(of: Any, m: int, n: int, kk: int, into: Any = F32, tolerance: float = 1e-5) -> Case:
-    a = whole(m, kk, low=-9, high=9).astype(of) if of is np.int8 else draw(m, kk, of=of)
-    b = whole(kk, n, low=-9, high=9).astype(of) if of is np.int8 else draw(kk, n, of=of)
+    a = whole(m, kk, low=-128, high=128).astype(of) if of is np.int8 else draw(m, kk, of=of)
+    b = whole(kk, n, low=-128, high=128).astype(of) if of is np.int8 else draw(kk, n, of=of)
     wide = np.int64 if of is np.int8 else np.float64
     return Case(
         k.product, (1,), {"a": a, "b": b, "c": zeros(m, n, of=into)},
@@ -301,5 +301,20 @@ CASES = [
     Case(k.speaking, (2,), {"x": whole(4).astype(F32), "y": zeros(4)}, lambda x, y: {"y": x + 1}, {"B": 4}),
     Case(k.squared, (1,), {"x": draw(16, 16), "y": zeros(2, 16, 16)}, want.squared, {"B": 16}, 1e-4),
     Case(k.small_offsets, (1,), {"x": draw(512), "y": zeros(256)}, want.small_offsets, {"B": 256}),
+    Case(
+        k.device_functions,
+        (1,),
+        {"x": draw(16) * 3, "y": zeros(5, 16), "z": zeros(3, 16, of=np.int32)},
+        want.device_functions,
+        {"B": 16},
+        2e-6,
+    ),
     Case(k.shifted, (1,), {"x": draw(17)}, lambda x: {"x": np.append(x[:1], x[:-1] * 2)}, {"B": 16}),
 ]
+
+# Whole tiles of AMX, parts of one, several along each side; vectors; and shapes that are too small for both.
+_SHAPES = ((16, 32, 4), (32, 32, 16), (64, 64, 128), (16, 64, 32), (8, 16, 8), (128, 32, 256), (4, 4, 4), (32, 64, 64))
+NARROW_PRODUCTS = {
+    "bf16": [_products(BF16, *shape, tolerance=1e-4) for shape in _SHAPES],
+    "i8": [_products(np.int8, *shape, into=np.int32, tolerance=0.0) for shape in _SHAPES],
+}

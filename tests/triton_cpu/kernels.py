@@ -541,3 +541,20 @@ def small_offsets(x, y, B: tl.constexpr):
 def shifted(x, B: tl.constexpr):
     i = tl.arange(0, B)
     tl.store(x + 1 + i, tl.load(x + i) * 2)
+
+
+@triton.jit
+def device_functions(x, y, z, B: tl.constexpr):
+    i = tl.arange(0, B)
+    v = tl.load(x + i)
+    tl.store(y + i, libdevice.div_rn(v, 3.0))
+    tl.store(y + B + i, libdevice.sinpi(v) + libdevice.cospi(v))
+    tl.store(y + 2 * B + i, libdevice.norm4d(v, v, v, v) * libdevice.rcbrt(8.0))
+    tl.store(y + 3 * B + i, libdevice.saturatef(v) + libdevice.normcdf(v))
+    tl.store(y + 4 * B + i, libdevice.nextafter(v, 100.0) - libdevice.rcp_rn(4.0))
+    w = libdevice.float_as_int(v)
+    tl.store(z + i, libdevice.popc(w) + libdevice.clz(w) * 64 + libdevice.ffs(w) * 4096)
+    tl.store(z + B + i, libdevice.float2int_rd(v) + libdevice.float2int_ru(v) * 100 + libdevice.float2int_rn(v) * 10000)
+    tl.store(z + 2 * B + i, libdevice.mulhi(w, w) + libdevice.hadd(w, 3) + libdevice.signbit(v))
+    tl.extra.cuda.gdc_wait()  # one kernel ends before the next begins
+    tl.extra.cuda.gdc_launch_dependents()

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
 from harness import Compiled, check
-from kernel_calls import CASES
+from kernel_calls import CASES, NARROW_PRODUCTS
 
 
 @pytest.fixture(scope="module")
@@ -22,3 +22,13 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{n}-{CASES[n].name}")
 def test_it_computes_what_numpy_does(compiled: Compiled, number: int) -> None:
     check(compiled, CASES[number])
+
+
+@pytest.mark.parametrize("by", ["TILES_OF", "EMULATE_VECTORS", "OWN"])
+@pytest.mark.parametrize("of", NARROW_PRODUCTS)
+def test_narrow_numbers_are_multiplied_in_groups(of: str, by: str, tmp_path: Path) -> None:
+    """By AMX and VNNI as they are written in plain C, and by what this processor has."""
+    given = {"TILES_OF": f"#define EMULATE\n#define TILES_OF_{of.upper()}\n", "OWN": ""}.get(by, f"#define {by}\n")
+    compiled = Compiled(NARROW_PRODUCTS[of], tmp_path, given=given)
+    for case in NARROW_PRODUCTS[of]:
+        check(compiled, case)

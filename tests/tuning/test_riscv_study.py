@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import subprocess
 import sys
 import tarfile
@@ -58,6 +59,10 @@ def test_a_bundle_counts_as_this_machine_does_and_its_study_goes_on_here(
     assert main(["export", str(folder), "--as-perf-stats"]) == 0
     stats = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert stats["Kernel Time (s)"] == "N/A" and 0 < int(stats["vector_load_inst"]) < int(stats["vector_inst"])
+    assert main(["export", str(folder), "--as-t4", "-o", "t4.json"]) == 0
+    [told] = json.loads(Path("t4.json").read_text())["results"][0]["measurements"]
+    assert told["unit"] == LABEL and told["value"] == pytest.approx(away[0].measurement.conditions["cycles"])
+    capsys.readouterr()
     for command in ("show", "status", "top"):
         assert main([command, str(folder)]) == 0
         assert LABEL in " ".join(capsys.readouterr().out.split()), command

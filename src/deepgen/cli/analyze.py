@@ -46,6 +46,8 @@ def analyze(
         return
     labelled("study", shown(found.folder))
     labelled("trials", f"{report.used} correct ones of {report.trials}")
+    if found.target.proxy:
+        labelled("time", found.target.proxy)
     labelled("summary", summary(report))
     _print(report)
     if not any(one.name.startswith("event.") for one in report.relations):

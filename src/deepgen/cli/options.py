@@ -78,7 +78,7 @@ BoardHost = Annotated[
     typer.Option(
         "--host",
         metavar="USER@HOST[:PORT]",
-        help="With a riscv target: the board that runs kernels, over SSH. [qemu on this machine]",
+        help="With a target of boards, such as riscv:k1: the one that runs kernels, over SSH. [qemu here]",
         show_default=False,
     ),
 ]

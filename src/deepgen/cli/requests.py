@@ -191,12 +191,8 @@ def _target(options: Mapping[str, Any], otherwise: str | None) -> Target:
     given, host = options["target"], options.get("host")
     if given == "":  # a variable of a script that was not set: not to be taken for the best device here
         raise BadInput("--target is empty", allowed="a name such as x86:native, or leave the option out")
-    name = given or otherwise
-    if host is None:
-        return targets.resolve(name)
-    if (name or "").partition(":")[0] != "riscv":
-        raise BadInput(f"--host {host} with target {name}", allowed="--host with a target such as riscv:k1")
-    return targets.resolve(f"{name},host={host}")
+    found = targets.resolve(given or otherwise)
+    return found if host is None else targets.on_host(found, host)
 
 
 def _named_baselines(options: Mapping[str, Any]) -> dict[str, Any]:

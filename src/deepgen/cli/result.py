@@ -22,8 +22,8 @@ def print_result(study: Study) -> None:
         labelled("winner", f"{rate_text(winner)}, {seconds_text(winner['seconds'])}{bound_text(winner)}")
         searched = f"; {seconds_text(winner['trial_seconds'])} in the search" if winner["over_default"] else ""
         labelled("", f"trial {winner['trial']}, rank {winner['rank']}, {winner['verdict']}{searched}")
-        if not study.target.computes:
-            labelled("", study.target.proxy or "simulated, not measured")
+        if told := study.target.proxy or ("simulated, not measured" if study.target.simulated else ""):
+            labelled("", told)
         labelled("config", config_text(winner["config"]))
         if winner.get("ties"):
             kept = "; the default wins ties" if winner["tie_broken_by"] == "default" else ""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import typer
 
+from deepgen.cli import counted
 from deepgen.cli.output import print_json, shown
 from deepgen.cli.result import print_ranking, print_result
 from deepgen.engines import Engine
@@ -66,6 +67,7 @@ def carry_out(
                 do(studies[-1])
             if not as_json:
                 print_result(studies[-1])
+                counted.show(studies[-1])
     if not as_json:
         print_ranking(studies)
     else:
@@ -111,6 +113,7 @@ def _tune(job: Job, on: Engine, stop: Stop, *, as_json: bool) -> Study:
     with watching(title_of(request), quiet=as_json) as watch:
         study = run_tuner(request, engine=on, watch=watch, stop=stop.event)
     write_older_results(study)
+    counted.write(study)
     return study
 
 

@@ -67,7 +67,7 @@ def time_across(library: Library, *, say: Callable[[str], None] = lambda text: N
     for entry in here:
         for timed in entry.timed:
             shapes[timed.operator, entry.conditions] = entry
-    with opened() as runners, library.store.changing():
+    with opened() as runners:
         for (operator, conditions), entry in shapes.items():
             say(f"timing all kernels at {operator.describe()}")
             alike = [
@@ -77,7 +77,9 @@ def time_across(library: Library, *, say: Callable[[str], None] = lambda text: N
                 and is_resized(one.operator, operator)
                 and one.serves(operator) is None
             ]
-            library.store.write_times(_timed(library, operator, alike, runners))
+            times = _timed(library, operator, alike, runners)
+            with library.store.changing():
+                library.store.write_times(times)
     library.reload()
     return len(shapes)
 

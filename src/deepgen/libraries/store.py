@@ -8,7 +8,10 @@ times/NAME.json   kernels and baselines timed side by side at one shape
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +26,8 @@ from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, foreign
 FORMAT, ENTRIES, TIMES, LOCK = "format", "entries", "times", "lock"
 _KIND, _VERSION = "deepgen library", 1
 _MOST_ENTRY = 1 << 20  # bytes of an entry's own file
+_NEW, _OLD = ".new", ".old"  # an entry that is being written, and what it replaces
+_WAIT_SECONDS, _GLANCE_SECONDS = 10.0, 0.1  # for another process that changes the library
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Store:
         """Raises BadInput for a folder that is something else; one that is empty or missing becomes a library."""
         path = self.folder / FORMAT
         if not path.exists():
-            if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            if self.folder.exists() and (not self.folder.is_dir() or any(map(_is_foreign, self.folder.iterdir()))):
                 raise BadInput(
                     "is not a library of deepgen's", where=str(self.folder), allowed="a library, or no folder yet"
                 )
@@ -59,24 +64,31 @@ class Store:
             raise BadInput(what, where=str(self.folder), allowed=f"up to {_VERSION}: update deepgen")
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
-        """One process at a time changes a library."""
+    def changing(self, wait: float = _WAIT_SECONDS) -> Iterator[None]:
+        """One process at a time changes a library; others wait for so many seconds, and are told who it is."""
         self.check_format()
-        (self.folder / ENTRIES).mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / FORMAT).exists():
-            (self.folder / FORMAT).write_text(f"{_KIND} {_VERSION}\n")
-        held = lock.take(self.folder / LOCK)
-        if held is None:
-            by = lock.holder(self.folder / LOCK)
-            raise DeepgenError(f"{self.folder} is being changed by process {by or 'of another name'}: try again later")
+            fresh = self.folder / f".{FORMAT}.{os.getpid()}.{threading.get_ident()}"
+            fresh.write_text(f"{_KIND} {_VERSION}\n")
+            fresh.replace(self.folder / FORMAT)
+        ends = time.monotonic() + wait
+        while (held := lock.take(self.folder / LOCK)) is None:
+            if time.monotonic() > ends:
+                by = lock.holder(self.folder / LOCK)
+                what = f"{self.folder} is being changed by process {by or 'of another name'}"
+                raise DeepgenError(f"{what}: try again later")
+            time.sleep(_GLANCE_SECONDS)
         with held:
+            (self.folder / ENTRIES).mkdir(exist_ok=True)
+            self._mend()
             yield
 
     def read(self) -> Content:
         self.check_format()
         entries, damaged = {}, {}
         for folder in self._inside(ENTRIES):
-            if not folder.is_dir() or folder.name.endswith(".new"):  # what a killed writer left
+            if not folder.is_dir() or folder.name.endswith((_NEW, _OLD)):  # what a killed writer left
                 continue
             try:
                 entries[folder.name] = self._entry(folder)
@@ -102,16 +114,16 @@ class Store:
         return found
 
     def write(self, entry: Entry, kernel: Kernel, artifact: Artifact) -> None:
-        write_winner(self.folder / ENTRIES / entry.name, kernel, artifact, json.dumps(entry.to_json(), indent=1))
+        folder = self.folder / ENTRIES / f"{entry.name}{_NEW}"
+        write_winner(folder, kernel, artifact, json.dumps(entry.to_json(), indent=1))
+        self._put(entry.name)
 
     def copy(self, name: str, other: Store) -> None:
         """An entry of another library as it is; its signature holds for whoever wrote it."""
-        folder = self.folder / ENTRIES / name
-        fresh = folder.with_name(f"{name}.new")
+        fresh = self.folder / ENTRIES / f"{name}{_NEW}"
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.copytree(other.folder / ENTRIES / name, fresh, ignore=_links)
-        shutil.rmtree(folder, ignore_errors=True)
-        fresh.replace(folder)
+        self._put(name)
 
     def write_times(self, times: Times) -> None:
         folder = self.folder / TIMES
@@ -127,6 +139,24 @@ class Store:
         else:
             path.unlink(missing_ok=True)
 
+    def _put(self, name: str) -> None:
+        """The new entry in its place. At every moment the old one or the new one is whole, under some name."""
+        folder = self.folder / ENTRIES / name
+        old = folder.with_name(f"{name}{_OLD}")
+        if folder.exists():
+            folder.replace(old)
+        folder.with_name(f"{name}{_NEW}").replace(folder)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _mend(self) -> None:
+        """What a killed writer left: an entry that was being replaced is put back, the rest is removed."""
+        for path in [path for path in (self.folder / ENTRIES).iterdir() if path.name.endswith((_NEW, _OLD))]:
+            place = path.with_name(path.name.removesuffix(_OLD))
+            if path.name.endswith(_OLD) and not place.exists():
+                path.replace(place)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+
     def _inside(self, name: str) -> list[Path]:
         folder = self.folder / name
         found = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -139,6 +169,11 @@ class Store:
         if entry.name != folder.name:
             raise BadInput(f"is the entry {entry.name}", where=str(folder), allowed="a folder of that name")
         return entry
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether it is something else than the format of a library that another process is just making."""
+    return not path.name.startswith(f".{FORMAT}.")
 
 
 def _links(folder: str, names: list[str]) -> list[str]:

@@ -162,7 +162,7 @@ class Library:
             return False
         self._measured[times.name] = times
         try:
-            with self._store.changing():
+            with self._store.changing(wait=0.0):
                 self._store.write_times(times)
         except (OSError, DeepgenError):  # it is read-only, or another process changes it: this one knows the times
             pass

@@ -47,6 +47,14 @@ def resolve(name: str | None = None) -> Target:
     return found.look() if found.look is not None and arch in ("", "native") else found.parse(arch)
 
 
+def on_host(target: Target, host: str) -> Target:
+    """The target on a host that SSH reaches. Raises BadInput where kernels of its kind run on this machine only."""
+    placed = KINDS.get(target.kind)().on_host
+    if placed is None:
+        raise BadInput(f"host {host} with target {target.name}", allowed="a target of boards, such as riscv:k1")
+    return placed(target, host)
+
+
 def best() -> str:
     """The name of the fastest kind of device that this machine has."""
     return "cuda:native" if host.has_cuda() else "hip:native" if host.has_hip() else host.processor().name
@@ -123,5 +131,6 @@ __all__ = [
     "device_for",
     "devices",
     "from_json",
+    "on_host",
     "resolve",
 ]

@@ -18,6 +18,7 @@ class Target:
     languages: ClassVar[tuple[str, ...]] = ()  # that its kernels are written in; our own helpers use the first
     runner: ClassVar[str] = ""  # how its kernels are measured: cpu, gpu, riscv, sim or vta
     computes: ClassVar[bool] = True  # whether its kernels give results, so that they can be called
+    simulated: ClassVar[bool] = False  # whether its times are a model's
     shares_cores_with_builds: ClassVar[bool] = False  # so that builds are paused while a kernel is timed
 
     name: str  # kind:arch, such as x86:native
@@ -35,6 +36,11 @@ class Target:
     def proxy(self) -> str:
         """What stands where others have times, in words; empty where times are measured."""
         return ""
+
+    @property
+    def counts_a_second(self) -> float:
+        """How many counts are shown as one second, where counts stand in place of times."""
+        return 1.0
 
     @property
     def shown(self) -> str:

@@ -12,7 +12,7 @@ from deepgen.targets.base import Target
 from deepgen.targets.cpu import narrowed
 from deepgen.targets.cuda import Cuda, parse_cuda
 from deepgen.targets.hip import Hip, parse_hip
-from deepgen.targets.riscv import Riscv, parse_riscv
+from deepgen.targets.riscv import Riscv, on_board, parse_riscv
 from deepgen.targets.sim import Sim, parse_sim
 from deepgen.targets.vta import Vta, parse_vta
 from deepgen.targets.x86 import X86
@@ -26,6 +26,7 @@ class Kind:
     parse: Callable[[str], Target]  # the target of an architecture or a card: the part after the colon
     from_json: Callable[[Mapping[str, Any]], Target]
     look: Callable[[], Target] | None = None  # the device of this machine, or Missing; None: it needs none
+    on_host: Callable[[Target, str], Target] | None = None  # the target on a host that SSH reaches; None: only here
 
 
 def x86() -> Kind:
@@ -45,7 +46,7 @@ def hip() -> Kind:
 
 
 def riscv() -> Kind:
-    return Kind(parse_riscv, Riscv.from_json)
+    return Kind(parse_riscv, Riscv.from_json, on_host=on_board)
 
 
 def sim() -> Kind:

@@ -34,6 +34,7 @@ class Sim(Target):
     languages: ClassVar[tuple[str, ...]] = ("sim",)
     runner: ClassVar[str] = "sim"
     computes: ClassVar[bool] = False
+    simulated: ClassVar[bool] = True
 
     noise: float = 0.02  # standard deviation of a sample, as a share of the true time
     seed: int = 0  # a different seed gives a different landscape

@@ -43,12 +43,20 @@ class CpuDriver(DriverBase):  # type: ignore[misc]
 
     @staticmethod
     def is_active() -> bool:
-        """Where there is no GPU. A GPU's driver comes first, unless this one is asked for by `deepgen.triton_cpu`."""
+        """Where there is no GPU. A GPU's driver comes first, unless this one is asked for by `deepgen.triton_cpu`.
+
+        In a release of Triton that is not served, all is as if deepgen were not there.
+        """
+        from triton import __version__
         from triton.backends import backends
+
+        from deepgen.generators.triton_c.ttir import serves
 
         if os.environ.get("TRITON_DEFAULT_BACKEND") == BACKEND:
             return True
-        return not any(b.driver.is_active() for b in backends.values() if b.driver is not CpuDriver)
+        return serves(__version__) and not any(
+            b.driver.is_active() for b in backends.values() if b.driver is not CpuDriver
+        )
 
     def get_current_target(self) -> GPUTarget:
         from deepgen import targets
@@ -170,6 +178,9 @@ def _address(argument: Any) -> ctypes.c_void_p:
 class _Utilities:
     """What Triton's compiled kernels ask for when they are first called."""
 
+    def __init__(self) -> None:
+        self._pool: int | None = None  # the function that runs work in threads, of the first library
+
     def load_binary(self, name: str, image: bytes, shared: int, device: object) -> tuple[Any, Any, int, int, int]:
         from deepgen.generators.triton_c.lower import ENTRY
 
@@ -179,6 +190,8 @@ class _Utilities:
             library = ctypes.CDLL(file.name)
         function = library[ENTRY]
         function.restype = None
+        pool = ctypes.c_void_p.in_dll(library, "deepgen_pool_run")
+        self._pool = pool.value = self._pool or pool.value
         return library, function, 1, 0, _SHARED  # programs divide by the registers that a kernel uses
 
     def unload_module(self, library: object) -> None:

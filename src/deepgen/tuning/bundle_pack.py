@@ -30,7 +30,8 @@ _STUBS = {
     "deepgen.tuning": "",
     "deepgen.space": "from deepgen.space.parse import parse\n",
 }
-_BUILT_THERE = ("measure/riscv/count.c",)  # for the machine that a bundle runs on, which need not be like this one
+# For the machine that a bundle runs on, which need not be like this one.
+_BUILT_THERE = tuple(f"measure/riscv/{name}" for name in ("count.c", "trace.c", "instructions.h"))
 START = "run.py"
 _PLACE = re.compile(r"deepgen(\.\w+)+:\w+")
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from deepgen.measure.counters.names import OF_RECORD
 from deepgen.tuning.table import EVENT, KNOB, PROXY, Row, columns, csv_text
 from deepgen.vocabulary import Verdict
 
@@ -61,7 +62,7 @@ def _line(row: Row, knobs: Sequence[str]) -> list[Any]:
         # That tool's six decimals are too few for short kernels.
         NOT_KNOWN if seconds is None or PROXY in row else f"{seconds:.9f}",
         NOT_KNOWN,  # of a whole program, which does not exist here
-        *(_count(row, (event, *others)) for event, others in EVENTS.items()),
+        *(_count(row, (event, OF_RECORD + event, *others)) for event, others in EVENTS.items()),
     ]
 
 

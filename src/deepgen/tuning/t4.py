@@ -1,10 +1,14 @@
-"""The benchmark hub's T4 format: what was measured of each config, with the seconds that it took. In milliseconds."""
+"""The benchmark hub's T4 format: what was measured of each config, in milliseconds, and how long everything took.
+
+Where counts stand in place of times, they are written as counts, with what they are as their unit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deepgen.targets import Target
 from deepgen.tuning.study import Study
 from deepgen.vocabulary import Json, JsonObject, Trial, Verdict
 
@@ -29,7 +33,7 @@ _TIMES = {
 
 def of_study(study: Study) -> JsonObject:
     """All ended trials of a study, in their order."""
-    return document([_of_trial(trial) for trial in study.trials()])
+    return document([_of_trial(trial, study.target) for trial in study.trials()])
 
 
 def document(rows: Sequence[JsonObject]) -> JsonObject:
@@ -37,13 +41,13 @@ def document(rows: Sequence[JsonObject]) -> JsonObject:
     return {"results": list(rows), "schema_version": VERSION, "metadata": {"timeunit": "milliseconds"}}
 
 
-def _of_trial(trial: Trial) -> JsonObject:
+def _of_trial(trial: Trial, target: Target) -> JsonObject:
     measured = trial.measurement
-    samples: list[Json] = [seconds * 1e3 for seconds in measured.samples]
+    samples: list[Json] = [] if target.proxy else [seconds * 1e3 for seconds in measured.samples]
     build = trial.build_facts.get("build_seconds")
     times: JsonObject = {
         "compilation": build * 1e3 if isinstance(build, (int, float)) else 0.0,
-        "benchmark": sum(measured.samples) * 1e3,
+        "benchmark": 0.0 if target.proxy else sum(measured.samples) * 1e3,
         "framework": 0.0,
         "search_algorithm": 0.0,
         "validation": 0.0,
@@ -58,7 +62,8 @@ def _of_trial(trial: Trial) -> JsonObject:
         "objectives": ["time"],
     }
     if trial.seconds is not None:
-        row["measurements"] = [{"name": "time", "value": trial.seconds * 1e3, "unit": "ms"}]
+        scale, unit = (target.counts_a_second, target.proxy) if target.proxy else (1e3, "ms")
+        row["measurements"] = [{"name": "time", "value": trial.seconds * scale, "unit": unit}]
     return row
 
 

@@ -82,12 +82,22 @@ MATRICES = {
     "dilated": conv(N=16, H=7, W=7, CI=16, CO=32, pad=2, dilation=2, dtype="bf16"),
     "nchw": conv(N=2, H=8, W=16, CI=16, CO=16, dilation=1, layout="nchw"),
     "transposed": conv(convolutions.TransposedConv2d, N=2, H=8, W=8, CI=32, CO=32, k=4, stride=2),
+    "transposed, one tap": conv(convolutions.TransposedConv2d, N=2, H=5, W=7, CI=32, CO=32, k=1, stride=2, pad=0),
 }
 WIDE = {
     "nt": cases.gemm(128, 64, 128, "f16", transposed=True),
     "nn, bias": cases.gemm(70, 128, 96, "bf16", epilogue=True),
     "nhwc": conv(N=2, H=8, W=16, CI=64, CO=64, dilation=1),
     "nchw": conv(N=1, H=8, W=16, CI=64, CO=64, dilation=1, layout="nchw"),
+    "transposed, one tap": conv(convolutions.TransposedConv2d, N=2, H=8, W=8, CI=64, CO=64, k=1, stride=2, pad=0),
+}
+FLAT = {
+    "nhwc": conv(N=3, H=5, W=7, CI=64, CO=64, dilation=1),
+    "strided": conv(N=3, H=9, W=9, CI=64, CO=64, k=1, pad=0, stride=2, dilation=1),
+    "dilated, nchw": conv(N=2, H=6, W=6, CI=64, CO=64, pad=2, dilation=2, dtype="bf16", layout="nchw"),
+    "line": convolutions.Conv1d.make(
+        {"N": 2, "L": 40, "CI": 64, "CO": 64, "k": 3, "pad": 1, "dtype": "f16"}
+    ).expression(),
 }
 emulated = pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
 
@@ -153,20 +163,29 @@ def test_configs_on_matrix_units_of_four_warps_compute_their_expressions(tmp_pat
     right(programs, tmp_path / "all")
 
 
+@emulated
+def test_configs_with_all_places_of_images_in_a_row_compute_their_expressions(tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    programs = lowered(FLAT, H200, lambda sketch: sketch.name.startswith("flat"))
+    assert {name.partition(", flat")[0] for name, *_ in programs} == set(FLAT)
+    right(programs, tmp_path / "all")
+
+
 def test_filters_of_one_tap_with_channels_first_are_lowered_whatever_the_config() -> None:
     one = conv(N=2, H=16, W=16, CI=64, CO=64, k=1, pad=0, dilation=1, layout="nchw")
     found = gpu_sketches(one, H200)
-    assert {sketch.name.partition("_")[0] for sketch in found} == {"matrix", "wide"}
+    assert {sketch.name.partition("_")[0] for sketch in found} == {"flat", "matrix", "wide"}
     for sketch in found:
+        launches = 1 + sketch.name.count("packed")
         for config in space_of(sketch.name, [sketch]).sample(SAMPLES or 4, seed=1):
-            assert len(lower(sketch.expression, sketch.schedule(config), H200.warp).launches) == 1
+            assert len(lower(sketch.expression, sketch.schedule(config), H200.warp).launches) == launches
 
 
 @emulated
-def test_wavefronts_of_64_lanes_reduce_rows_too(tmp_path: Path) -> None:
-    few = {name: PLAIN[name] for name in ("gemv", "layer norm")}
+def test_wavefronts_of_64_lanes_reduce_and_scan_rows_too(tmp_path: Path) -> None:
+    few = {name: PLAIN[name] for name in ("gemv", "layer norm", "scan of rows in f16")}
     (tmp_path / "all").mkdir()
-    right(lowered(few, MI210, lambda sketch: sketch.name == "rows"), tmp_path / "all", warp=64)
+    right(lowered(few, MI210, lambda sketch: sketch.name in ("rows", "scan_lanes")), tmp_path / "all", warp=64)
 
 
 @pytest.mark.parametrize("name", ARCHES if SAMPLES else ARCHES[1:3])

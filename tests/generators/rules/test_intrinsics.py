@@ -26,7 +26,9 @@ from deepgen.generators.rules.schedule.steps import (
     ComputeAt,
     Layout,
     Reorder,
+    RFactor,
     Schedule,
+    SetScope,
     Split,
     Tensorize,
 )
@@ -75,6 +77,30 @@ def schedule(dot: Dot) -> Schedule:
     )
 
 
+def products_of_vectors(dot: Dot, depth: int) -> Expression:
+    a, x = dg.tensor("A", (ROWS, depth), dot.left), dg.tensor("x", (depth,), dot.right)
+    k = dg.reduce_axis("k", depth)
+    return dg.expression(
+        dg.compute("y", (ROWS,), lambda i: dg.sum(a[i, k].cast(dot.result) * x[k].cast(dot.result), k))
+    )
+
+
+def schedule_of_vectors(dot: Dot) -> Schedule:
+    """A vector of partial sums in a register, which is summed up at the end."""
+    return (
+        CacheWrite("y", "sums", "register"),
+        Split("sums", "r0", (dot.lanes, dot.depth)),
+        RFactor("sums", "r0.1", "parts"),
+        ComputeAt("sums", "y", "i0"),
+        Annotate("sums", "r0.1", "vector"),
+        ComputeAt("parts", "y", "i0"),
+        SetScope("parts", "register"),
+        Layout("parts", ("1", "0")),
+        Reorder("parts", ("i0", "r0.0", "r0.1", "r0.2")),
+        Tensorize("parts", "r0.1", dot.name),
+    )
+
+
 @pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
 @pytest.mark.parametrize("way", ["by the instruction", "one by one"])
 def test_products_by_instructions(way: str, tmp_path: Path) -> None:
@@ -84,14 +110,20 @@ def test_products_by_instructions(way: str, tmp_path: Path) -> None:
     if not dots:
         pytest.skip("this machine has none of them")
     flags = isa.flags(here.machine, here.isa, "gcc", 99) if native else (f"-D{EMULATED}",)
-    sizes = [(3 * dot.lanes - 1, 3 * dot.depth) for dot in dots]
-    functions = [lower(product(dot, *size), schedule(dot)) for dot, size in zip(dots, sizes, strict=True)]
+    sizes = [(1 if dot.each else 3 * dot.lanes - 1, 3 * dot.whole) for dot in dots]
+    functions = [
+        lower(products_of_vectors(dot, depth), schedule_of_vectors(dot))
+        if dot.each
+        else lower(product(dot, columns, depth), schedule(dot))
+        for dot, (columns, depth) in zip(dots, sizes, strict=True)
+    ]
     loaded = ctypes.CDLL(str(library(functions, tmp_path, "-w", *flags)))
     for n, (dot, (columns, depth), function) in enumerate(zip(dots, sizes, functions, strict=True)):
         a, b = numbers(dot.left, (ROWS, depth)), numbers(dot.right, (depth, columns))
         stored = [narrow(x.astype(float), dtype(kind)) for x, kind in ((a, dot.left), (b, dot.right))]
+        stored[1] = stored[1][:, 0] if dot.each else stored[1]
         (got,) = run(loaded, n, function, stored, threads=1)
-        assert np.array_equal(got.astype(np.int64), a @ b), dot.name
+        assert np.array_equal(got.astype(np.int64), (a @ b)[:, 0] if dot.each else a @ b), dot.name
 
 
 def numbers(kind: str, shape: tuple[int, int]) -> Any:

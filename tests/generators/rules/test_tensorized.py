@@ -67,11 +67,18 @@ WHOLE = {
     "conv": conv("i8", "nhwc"),
     "conv with a stride": conv("i8", "nhwc", stride=2, H=15, W=15),
     "conv, channels first": conv("i8", "nchw"),
+    "transposed conv": dg.operator("t2d", N=1, H=4, W=7, CI=64, CO=20, k=4, stride=2, pad=1, dtype="i8"),
 }
 FLOATS = {
     "gemm in bf16": gemm("bf16", 24, 40, 64),
     "gemm in bf16 with edges everywhere": gemm("bf16", 20, 37, 61, "nt"),
     "conv in bf16": conv("bf16", "nhwc", CI=32),
+}
+
+
+VECTORS = {
+    "gemv": dg.operator("gemv", M=13, K=128, dtype="i8"),
+    "gemv in bf16": dg.operator("gemv", M=13, K=64, dtype="bf16", epilogue="bias,relu"),
 }
 
 
@@ -119,6 +126,8 @@ def check(found: list[Case], folder: Path, *flags: str) -> None:
         (OLDER, "x86_dpbssd_256", some("gemm with both turned")),
         (BF16, "x86_dpbf16_512", FLOATS),
         (ARM, "arm_sdot", some("bmm", "conv, channels first")),
+        (VNNI, "x86_dpbssd_512_each", {"gemv": VECTORS["gemv"]}),
+        (BF16, "x86_dpbf16_512_each", {"gemv": VECTORS["gemv in bf16"]}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -133,6 +142,13 @@ def test_by_the_instructions_of_this_machine(tmp_path: Path) -> None:
     if not found:
         pytest.skip("this machine has none of them")
     check(found, tmp_path, *isa.flags(here.machine, here.isa, "gcc", 99))  # with optimisation: tiles need constants
+
+
+def test_a_matrix_times_a_vector_is_read_in_whole_vectors_of_bytes() -> None:
+    names = [s.name for s in sketches(expressed(VECTORS["gemv"]), AMX)]
+    assert names == ["x86_dpbssd_512_each"]  # AMX and copies in groups serve matrices only
+    short = dg.operator("gemv", M=13, K=60, dtype="i8")
+    assert not any("dpb" in s.name for s in sketches(expressed(short), AMX))  # there is no part of an instruction
 
 
 def test_whole_numbers_are_left_to_instructions_and_floats_are_tried_both_ways() -> None:

@@ -6,6 +6,29 @@ FLOAT_VECTOR(f32, i32, 4)
 #define LANES 4
 #include "vector_math.h"
 #undef LANES
+WHOLE_VECTOR(i16, i16, u16, 4)
+WHOLE_VECTOR(i32, i32, u32, 4)
+U16_VECTOR(4)
+static inline i32x4 i32_of_u16x4(u16x4 x) {
+#if defined(__aarch64__) && !defined(__clang__)
+    i32x4 all;
+    for (int n = 0; n < 4; n++) all[n] = (i32)x[n];
+    return all;
+#else
+    return __builtin_convertvector(x, i32x4);
+#endif
+}
+
+static inline u16x4 u16_of_i32x4(i32x4 x) {
+#if defined(__aarch64__) && !defined(__clang__)
+    u16x4 all;
+    for (int n = 0; n < 4; n++) all[n] = (u16)x[n];
+    return all;
+#else
+    return __builtin_convertvector(x, u16x4);
+#endif
+}
+
 STORED_VECTOR(4)
 
 typedef struct {

@@ -85,5 +85,5 @@ static void deepgen_triton_draw(void *arg, int thread) {
 void deepgen_triton(float * a0, float * a1, int32_t a2, int32_t a3, int32_t x, int32_t y, int32_t z, int32_t threads, void *scratch) {
     deepgen_triton_job given = {.a0 = a0, .a1 = a1, .a2 = a2, .a3 = a3, .programs = {x, y, z}, .scratch = scratch, .all = (long)x * y * z};
     given.each = chunk(given.all, threads);
-    pool_run(given.all < threads ? (int)given.all : threads, deepgen_triton_draw, &given);
+    deepgen_pool_run(given.all < threads ? (int)given.all : threads, deepgen_triton_draw, &given);
 }

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from deepgen.generators.triton_c.c_types import NARROW, computed, rounded, unsigned
 from deepgen.generators.triton_c.ir import Op, Type
+from deepgen.generators.triton_c.libdevice import FUNCTIONS
 from deepgen.vocabulary import BadInput
 
 # From an operation and its operands in C to the result in C.
@@ -141,36 +142,14 @@ def _clamped(op: Op, given: Sequence[str]) -> str:
 
 
 def _external(op: Op, given: Sequence[str]) -> str:
-    """A function of NVIDIA's library of device functions, by the C library's name."""
+    """A function of NVIDIA's library of device functions."""
     symbol = op.attributes.get("symbol", "").strip('"')
-    name = symbol.removeprefix("__nv_")
-    of = op.result.type.element
-    if not symbol.startswith("__nv_") or name not in _EXTERNAL:
-        raise BadInput(f"tt.extern_elementwise of {symbol or 'no symbol'}", where=op.location, allowed=EXTERNAL_WORDS)
-    return f"({computed(of)}){_EXTERNAL[name]}({', '.join(given)})"
+    text = FUNCTIONS.get(symbol.removeprefix("__nv_")) if symbol.startswith("__nv_") else None
+    if text is None:
+        allowed = "functions of libdevice that the C library has and that round to the nearest number"
+        raise BadInput(f"tt.extern_elementwise of {symbol or 'no symbol'}", where=op.location, allowed=allowed)
+    return f"({computed(op.result.type.element)})({text.format(*given, args=', '.join(given))})"
 
-
-def _externals() -> dict[str, str]:
-    """By NVIDIA's names: those of single precision end in f. Ours serve f32; the C library serves the rest."""
-    own = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "rsqrt")
-    ours = {f"{n}f": f"{n}_f32" for n in own} | {n: f"{n}_f64" for n in own}
-    plain = (
-        "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "log10", "log1p", "expm1", "cbrt",
-        "floor", "ceil", "trunc", "round", "rint", "nearbyint", "erfc", "tgamma", "lgamma", "atan2", "pow", "fmod",
-        "hypot", "fmin", "fmax", "fma", "copysign", "fdim", "remainder", "exp10", "ldexp", "sqrt",
-    )  # fmt: skip
-    theirs = {f"{n}f": f"{n}f" for n in plain} | {n: n for n in plain}
-    others = {
-        "fabsf": "fabsf", "fabs": "fabs", "abs": "abs_i32", "llabs": "abs_i64", "powif": "powf", "powi": "pow",
-        "isnanf": "isnan", "isnand": "isnan", "isinff": "isinf", "isinfd": "isinf", "finitef": "isfinite",
-        "signbitf": "signbit", "fast_expf": "exp_f32", "fast_logf": "log_f32", "fast_sinf": "sin_f32",
-        "fast_cosf": "cos_f32", "fast_powf": "powf", "fast_tanhf": "tanh_f32", "fsqrt_rn": "sqrtf",
-    }  # fmt: skip
-    return ours | theirs | others
-
-
-_EXTERNAL = _externals()
-EXTERNAL_WORDS = "functions of libdevice that the C library has, such as " + ", ".join(sorted(_EXTERNAL)[:6])
 
 TABLE: dict[str, Made] = {
     **{f"arith.{name}": _infix(sign) for name, sign in (("addf", "+"), ("subf", "-"), ("mulf", "*"), ("divf", "/"))},

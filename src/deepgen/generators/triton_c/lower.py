@@ -12,7 +12,7 @@ from deepgen.generators.triton_c.control import Control
 from deepgen.generators.triton_c.elementwise import TABLE
 from deepgen.generators.triton_c.induction import carry_offsets
 from deepgen.generators.triton_c.inlining import inline_calls
-from deepgen.generators.triton_c.ir import Op
+from deepgen.generators.triton_c.ir import Function, Op, walk
 from deepgen.generators.triton_c.parse import parse
 from deepgen.generators.triton_c.uses import SOURCES, VIEWS
 from deepgen.generators.triton_c.writer import Writer
@@ -22,8 +22,16 @@ ENTRY = "deepgen_triton"
 _FLAGS = (
     "-std=gnu11", "-pthread", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing", "-w",
 )  # fmt: skip
-_HEADERS = ("tile.h", "tile_math.h", "tile_atomics.h", "tile_dot.h")
-_NOTHING = frozenset({"tt.return", "ttg.barrier", "gpu.barrier", "tt.debug_barrier", "llvm.intr.assume"})
+_HEADERS = ("tile.h", "tile_math.h", "tile_atomics.h", "tile_dot.h", "tile_dot_narrow.h")
+_SHARED_HEADERS = {"deepgen.generators.templates": ("cpu_pool.h", "x86_pool.h")} | {
+    "deepgen.generators.templates.x86_amx_gemm": ("tiles.h", "emulate.h")
+}
+_NOTHING = frozenset(
+    {
+        "tt.return", "ttg.barrier", "gpu.barrier", "tt.debug_barrier", "llvm.intr.assume", "tt.grid_dependency_wait",
+        "tt.grid_dependency_launch_dependents",
+    }
+)  # fmt: skip
 _HANDLERS = memory.HANDLERS | gathering.HANDLERS | messages.HANDLERS
 _INDENT = "    "
 
@@ -59,7 +67,7 @@ def lower(text: str, entry: str = ENTRY) -> Lowered:
         writer.name(value, rounded(element, name) if element in NARROW else name)
     control.function(function.body)
     types = [value.type.element for value in function.args]
-    text = _program(function.name, entry, types, names, writer)
+    text = _program(function.name, entry, types, names, writer, _tiles(function))
     return Lowered(function.name, text, tuple(types), writer.most_scratch)
 
 
@@ -75,9 +83,11 @@ def flags(fused: bool = True) -> tuple[str, ...]:
 
 @cache
 def _headers() -> tuple[Source, ...]:
-    here, pool = resources.files(__package__), resources.files("deepgen.generators.templates")
-    own = [Source(name, here.joinpath(name).read_text()) for name in _HEADERS]
-    return (*own, *(Source(name, pool.joinpath(name).read_text()) for name in ("cpu_pool.h", "x86_pool.h")))
+    return tuple(
+        Source(name, resources.files(package).joinpath(name).read_text())
+        for package, names in {__package__: _HEADERS, **_SHARED_HEADERS}.items()
+        for name in names
+    )
 
 
 def _write_op(writer: Writer, control: Control, op: Op) -> None:
@@ -97,7 +107,13 @@ def _write_op(writer: Writer, control: Control, op: Op) -> None:
         raise BadInput(f"{op.name} is not served on processors", where=op.location, allowed="see docs/triton-cpu.md")
 
 
-def _program(name: str, entry: str, types: list[str], names: list[str], writer: Writer) -> str:
+def _tiles(function: Function) -> str | None:
+    """Which numbers are multiplied in tiles of AMX: a file has instructions for one kind of them."""
+    multiplied = [op.operands[0].type.element for op in walk(function.body) if op.name == "tt.dot"]
+    return next((element for element in ("bf16", "i8") if element in multiplied), None)
+
+
+def _program(name: str, entry: str, types: list[str], names: list[str], writer: Writer, tiles: str | None) -> str:
     """The whole file."""
     kinds = [computed(element) if element not in NARROW else "float" for element in types]
     fields = [f"{kind} {one};" for kind, one in zip(kinds, names, strict=True)]
@@ -106,6 +122,7 @@ def _program(name: str, entry: str, types: list[str], names: list[str], writer: 
     given = "".join(f".{one} = {one}, " for one in names)
     lines = [
         f"// {name}, from Triton's IR of it.",
+        *([f"#define TILES_OF_{tiles.upper()}"] if tiles else []),
         '#include "tile.h"',
         "",
         "typedef struct {",
@@ -139,7 +156,7 @@ def _program(name: str, entry: str, types: list[str], names: list[str], writer: 
             [
                 f"{entry}_job given = {{{given}.programs = {{x, y, z}}, .scratch = scratch, .all = (long)x * y * z}};",
                 "given.each = chunk(given.all, threads);",
-                f"pool_run(given.all < threads ? (int)given.all : threads, {entry}_draw, &given);",
+                f"deepgen_pool_run(given.all < threads ? (int)given.all : threads, {entry}_draw, &given);",
             ]
         ),
         "}",

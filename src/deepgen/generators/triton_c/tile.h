@@ -7,6 +7,9 @@
 
 #include "cpu_pool.h"
 
+// Who loads several kernels into one process lets all of them use the threads of the first.
+void (*deepgen_pool_run)(int threads, pool_work work, void *job) = pool_run;
+
 static inline int64_t within(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 
 // Whether `length` numbers from `number` on have remainders that go up by one each.
@@ -257,3 +260,4 @@ WHOLE_ORDERS(i64, int64_t, INT64_MIN, INT64_MAX)
 
 #include "tile_atomics.h"
 #include "tile_dot.h"
+#include "tile_dot_narrow.h"

@@ -43,8 +43,8 @@
     static inline void tiles_##kind##_##name(const T *a, const T *b, int64_t panel, int64_t step, T *c, int64_t m,     \
                                              int64_t n, int64_t k) {                                                   \
         enum { COLUMNS = vectors * (VECTOR_BYTES / sizeof(T)) };                                                       \
-        for (int64_t i = 0; i < m; i += rows)                                                                          \
-            for (int64_t j = 0; j < n; j += COLUMNS)                                                                   \
+        for (int64_t j = 0; j < n; j += COLUMNS) /* the columns stay in the first cache while rows pass by */          \
+            for (int64_t i = 0; i < m; i += rows)                                                                      \
                 tile_##kind##_##name(a + i * k, b + j / COLUMNS * panel, step, c + i * n + j, n, k);                   \
     }
 
@@ -81,17 +81,3 @@ DOT(f64, double)
 DOT(i32, int32_t)
 #define dot_f32 wide_dot_f32
 #define dot_f64 wide_dot_f64
-
-// Of narrow numbers: both tiles are widened first. `room` holds them, and once more b.
-#define NARROW_DOT(name, S, wide, T, widen)                                                                            \
-    static inline void dot_##name(const S *a, const S *b, T *c, T *room, int64_t m, int64_t n, int64_t k) {            \
-        T *wide_b = room + k * n, *wide_a = wide_b + k * n;                                                            \
-        for (int64_t i = 0; i < m * k; i++) wide_a[i] = widen(a[i]);                                                   \
-        for (int64_t i = 0; i < k * n; i++) wide_b[i] = widen(b[i]);                                                   \
-        wide_dot_##wide(wide_a, wide_b, c, room, m, n, k);                                                             \
-    }
-NARROW_DOT(f16, f16_t, f32, float, widen_f16)
-NARROW_DOT(bf16, bf16_t, f32, float, widen_bf16)
-NARROW_DOT(e4m3, e4m3_t, f32, float, widen_e4m3)
-NARROW_DOT(e5m2, e5m2_t, f32, float, widen_e5m2)
-NARROW_DOT(i8, int8_t, i32, int32_t, (int32_t))

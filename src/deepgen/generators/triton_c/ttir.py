@@ -49,9 +49,14 @@ class Options:
         return "-".join(f"{name}={value}" for name, value in sorted(vars(self).items()))
 
 
+def serves(version: str) -> bool:
+    """Whether the IR of this release is known."""
+    return version.startswith(f"{RELEASE}.")
+
+
 def require_release(version: str) -> None:
     """Raises BadInput for a release whose IR is not known."""
-    if not version.startswith(f"{RELEASE}."):
+    if not serves(version):
         what = f"Triton {version} is installed, and kernels for processors are made with Triton {RELEASE}"
         raise BadInput(what, allowed=f"that release: pip install 'triton=={RELEASE}.*'")
 

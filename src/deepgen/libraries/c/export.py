@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from deepgen import __version__, targets
 from deepgen.build import toolchain_for
@@ -47,16 +48,31 @@ class Exported:
 
 
 def export(library: Library, folder: Path, name: str = NAME) -> Exported:
-    """Write the folder, which must be empty or missing."""
+    """Write the folder, which must be empty or missing; it is there when all of it is."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise BadInput(f"the name is {name!r}", allowed="small letters, digits and _, beginning with a letter")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    check_folder(folder)
+    if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"{folder} is not empty", allowed="a new folder")
     if library.damaged():
         raise DeepgenError(f"{library.folder} is damaged: see deepgen library check")
     entries = library.list()
     if not entries:
         raise BadInput(f"{library.folder} has no entries", allowed="add studies first: deepgen library add")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+        made = _write(library, entries, Path(scratch) / "out", name)
+        made.folder.replace(folder)
+    return replace(made, folder=folder, library=folder / made.library.relative_to(made.folder))
+
+
+def check_folder(path: Path) -> None:
+    """Raises BadInput where a file stands where a folder is to be written."""
+    if path.exists() and not path.is_dir():
+        raise BadInput(f"{path} is a file", allowed="a folder")
+
+
+def _write(library: Library, entries: Sequence[Entry], folder: Path, name: str) -> Exported:
     for part in ("include", "src", f"lib/{name}"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     texts: dict[str, KernelText] = {}
@@ -117,6 +133,6 @@ def _build(folder: Path, name: str, files: list[str]) -> Path:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
-        raise DeepgenError(f"the exported library cannot be built: {first}; its sources are in {folder / 'src'}")
+        raise DeepgenError(f"the exported library cannot be built: {first}")
     (made.parent / f"lib{name}.so").symlink_to(made.name)
     return made

@@ -19,7 +19,8 @@ def header(name: str, functions: Sequence[Function]) -> str:
 // Sizes and strides count elements; tensors are row-major. Formats that C lacks (bf16, f16, 8-bit floats)
 // are passed as their bits. On GPUs all pointers, the workspace too, are to device memory, and a call only
 // enqueues work on the stream; 0 is the default one. The function with _workspace at the end of its name
-// tells how many bytes of workspace a call with these sizes may need.
+// tells how many bytes of workspace a call with these sizes may need; the one with _served, whether a call
+// with dense tensors would be served.
 #ifndef {guard}
 #define {guard}
 
@@ -72,4 +73,5 @@ def _declarations(function: Function) -> str:
     return f"""// Tuned: {tuned}.
 DEEPGEN_API deepgen_status {function.name}({", ".join(arguments(function))});
 DEEPGEN_API deepgen_status {function.name}_workspace({sizes}, size_t *bytes);
+DEEPGEN_API deepgen_status {function.name}_served({sizes});
 """

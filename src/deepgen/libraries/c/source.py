@@ -39,7 +39,7 @@ def source(
 
 
 def _definition(function: Function, tables: Sequence[Table]) -> str:
-    """The function itself and the query of its workspace."""
+    """The function itself, the query of its workspace, and whether it serves."""
     strides = [stride for param in function.tensors for stride in function.strides[param.name]]
     sizes = [argument(name) for name in function.sizes]
     values = ", ".join([*sizes, *(stride.name for stride in strides)])
@@ -71,6 +71,14 @@ DEEPGEN_API deepgen_status {function.name}_workspace({", ".join(f"int64_t {n}" f
     {_lines([*negative, _unless("!bytes", "bytes is null"), *dense, *every])}
     *bytes = needed_;
     return DEEPGEN_OK;
+}}
+
+DEEPGEN_API deepgen_status {function.name}_served({", ".join(f"int64_t {n}" for n in sizes)}) {{
+    int64_t v[{function.numbers}] = {{{", ".join(sizes)}}};
+    const char *why_;
+    {_lines([*negative, *dense])}
+    if (choose({function.name}_groups, {count}, v, v, &why_)) return DEEPGEN_OK;
+    return fail(DEEPGEN_NOT_SERVED, "{function.name}: %s", why_);
 }}
 """
 

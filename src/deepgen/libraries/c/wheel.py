@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from deepgen import __version__
-from deepgen.libraries.c.export import NAME, Exported, export
+from deepgen.libraries.c.export import NAME, Exported, check_folder, export
 from deepgen.libraries.c.expressions import NotInC
 from deepgen.libraries.c.functions import Function
 from deepgen.libraries.c.header import ABI_VERSION
@@ -28,6 +28,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)  # the same content is the same file
 
 def write_wheel(library: Library, folder: Path, name: str = NAME) -> tuple[Path, Exported]:
     """Write NAME-VERSION-py3-none-linux_MACHINE.whl into a folder."""
+    check_folder(folder)
     with TemporaryDirectory(prefix="deepgen-wheel-") as scratch:
         exported = export(library, Path(scratch) / "exported", name)
         tag = f"py3-none-linux_{host.machine()}"

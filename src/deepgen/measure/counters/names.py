@@ -10,6 +10,7 @@ from deepgen.vocabulary import BadInput
 
 DEFAULT, MIX, OCCUPANCY = "default", "mix", "occupancy"
 OF_MIX = f"{MIX}."  # what the disassembly tells
+OF_RECORD = "record."  # before an event: by the samples that `perf record` takes of it on a board
 MIX_NAMES = tuple(
     OF_MIX + part for part in ("instructions", "vector", "matrix", "loads", "stores", "branches", "other")
 )
@@ -20,6 +21,12 @@ _PROCESSOR = (
     "cache-references", "cache-misses", "L1-dcache-loads", "L1-dcache-load-misses",
     "LLC-loads", "LLC-load-misses", "dTLB-load-misses",
     "task-clock", "page-faults", "context-switches",
+)  # fmt: skip
+# Of vector units and caches, as perf names them on boards with SpacemiT's X60; of the last, samples are taken.
+_BOARD = (
+    "u_mode_cycle", "eu_vfpu_full", "vidu_total_cycle", "vector_micro_op", "vector_load_inst", "vector_store_inst",
+    "vector_inst", "l1d_load_miss", "l1d_load_access", "l1d_access", "l1d_miss",
+    "record.l2_access", "record.l2_miss", "record.l2_load_access", "record.l2_store_access",
 )  # fmt: skip
 _NVIDIA = (
     "gpu__time_duration.sum",
@@ -39,6 +46,7 @@ _AMD = (
     "SQ_INSTS_VMEM_WR", "SQ_LDS_BANK_CONFLICT", "TCC_HIT_sum", "TCC_MISS_sum",
 )  # fmt: skip
 _BY_LANGUAGE = {"c": _PROCESSOR, "cuda": _NVIDIA, "hip": _AMD}
+_BY_RUNNER = {"gpu": (OCCUPANCY,), "riscv": _BOARD}
 
 _COMMA = re.compile(r",(?=(?:[^/]*/[^/]*/)*[^/]*$)")  # outside of cpu/event=0x3c,umask=0x1/
 _NAME = re.compile(r"[A-Za-z][\w.:/=,-]*")
@@ -59,8 +67,9 @@ def given(counters: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def events(names: Iterable[str], target: Target) -> tuple[str, ...]:
     """The counters meant by these names on a target: groups spelled out, each name once."""
-    of_gpus = (OCCUPANCY,) if target.runner == "gpu" else ()
-    default = (*_BY_LANGUAGE.get(target.languages[0], ()), *of_gpus, *MIX_NAMES)
+    # What stands in place of times has no events of a processor either.
+    counted = () if target.proxy else (*_BY_LANGUAGE.get(target.languages[0], ()), *_BY_RUNNER.get(target.runner, ()))
+    default = (*counted, *MIX_NAMES)
     meant = {DEFAULT: default, MIX: MIX_NAMES}
     return _once(one for name in names for one in meant.get(name, (name,)))
 

@@ -14,11 +14,12 @@ import shlex
 import subprocess
 import tarfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from deepgen.build import programs
+from deepgen.measure.riscv import perf
 from deepgen.measure.riscv.place import REQUEST, Ran
 from deepgen.targets import Riscv
 from deepgen.vocabulary import BadInput, DeepgenError, Json, Missing
@@ -35,18 +36,19 @@ _CODE, _LOG, _PROGRAM, _INPUTS = "code", "log", "program", "inputs"
 _ROOT = 'root="${XDG_CACHE_HOME:-$HOME/.cache}/deepgen-board"'
 _OPEN = f"""
 {_ROOT}
-mkdir -p "$root" && find "$root" -mindepth 1 -maxdepth 1 -mtime +0 -exec rm -rf {{}} + ; uname -m
+mkdir -p "$root" && find "$root" -mindepth 1 -maxdepth 1 -mmin +60 -exec rm -rf {{}} + ; uname -m
 """
 # The folder has the shell's number: where a connection was lost, another shell may still be at the same run.
 _RUN = f"""
 set -e; umask 077; {_ROOT}; place="$root/%(session)s/%(run)s-$$"
-trap 'cd /; rm -rf "$place"' EXIT; trap 'exit 1' HUP INT TERM PIPE
+trap 'was=$?; [ $was = 0 ] || echo >"$place/room" || echo No space left >&2; cd /; rm -rf "$place"; exit $was' EXIT
+trap 'exit 1' HUP INT TERM PIPE
 mkdir -p "$place"; cd "$place"; tar xf -
 if [ -d {_INPUTS} ]; then rm -rf ../%(inputs)s; mv {_INPUTS} ../%(inputs)s; fi
 [ -d ../%(inputs)s ] || exit {_NO_INPUTS}
 ln -s ../%(inputs)s/* .; chmod 700 {_PROGRAM}; code=0
 timeout -k 1 %(seconds)d %(before)s./{_PROGRAM} . >{_LOG} 2>&1 </dev/null || code=$?
-echo $code >{_CODE}; rm -f {_PROGRAM} set-*; tar cf - .
+echo $code >{_CODE}; %(after)s; rm -f {_PROGRAM} set-*; tar cf - .
 """
 _CLOSE = f'{_ROOT}; rm -rf "$root/%(session)s"'
 _TIMEOUT = 124  # the exit code of timeout
@@ -67,17 +69,25 @@ class Board:
         self._host, self._scratch = target.host, scratch
         self._session = f"session-{secrets.token_hex(6)}"
         self._there: set[str] = set()  # inputs that the board has
+        self._perf: dict[str, str] = {}  # why an event cannot be counted there; empty where it can be
         self._runs = 0
-        self._waiting: subprocess.Popen[bytes] | None = None
+        self._waiting: subprocess.Popen[bytes] | None = None  # for a program
+        self._closed = False
         machine = self._asked(_OPEN, b"", _TRANSFER_SECONDS).decode(errors="replace").strip()
         if machine != "riscv64":
             raise BadInput(f"{target.host} is {machine[:40] or 'unknown'}", allowed="a riscv64 board as --host")
         self.conditions: Mapping[str, Json] = {"host": target.host}
 
     def run(
-        self, program: Path, inputs: Path, request: str, seconds: float, *, counted: bool, before: Sequence[str] = ()
+        self,
+        program: Path,
+        inputs: Path,
+        request: str,
+        seconds: float,
+        *,
+        counted: bool,
+        profile: perf.Profile = perf.Profile(),  # noqa: B008 (frozen)
     ) -> Ran:
-        """`before`: the words of a command that starts the program."""
         folder = self._scratch / f"run-{self._runs}"
         self._runs += 1
         told = {
@@ -85,7 +95,8 @@ class Board:
             "run": folder.name,
             "inputs": inputs.name,
             "seconds": max(1, round(seconds)),
-            "before": "".join(f"{shlex.quote(word)} " for word in before),
+            "before": "".join(f"{shlex.quote(word)} " for word in profile.before),
+            "after": profile.after,
         }
         started = time.monotonic()
         for _ in range(2):
@@ -106,43 +117,69 @@ class Board:
         signalled = 128 - code if code > 128 else code
         return replace(ran, code=signalled, in_time=code != _TIMEOUT, log=ran.read(_LOG))
 
+    def uncountable(self, events: Sequence[str]) -> Mapping[str, str]:
+        """The events that the board's perf cannot count, each with the reason. It is asked once about each."""
+        new = [event for event in events if event not in self._perf]
+        if new:
+            said = self._asked(perf.question(new), b"", _TRANSFER_SECONDS).decode(errors="replace")
+            self._perf.update({event: perf.answer(said, new).get(event, "") for event in new})
+        return {event: self._perf[event] for event in events if self._perf[event]}
+
     def close(self) -> None:
+        """May be called while a program runs, from another thread."""
+        self._closed = True
         if self._waiting is not None:
             self._waiting.kill()
         try:
-            self._asked(_CLOSE % {"session": self._session}, b"", _TRANSFER_SECONDS, attempts=1)
+            self._said(_CLOSE % {"session": self._session}, b"", _TRANSFER_SECONDS, lambda process: None)
         except DeepgenError:
-            return  # the board removes it when somebody connects again, a day later
+            return  # the board removes it when somebody connects an hour later or more
 
-    def _asked(self, script: str, sent: bytes, seconds: float, attempts: int = _ATTEMPTS) -> bytes:
+    def _asked(self, script: str, sent: bytes, seconds: float) -> bytes:
         """What a command printed. A connection that is lost is made again, and the command repeated."""
-        argv = (*self._command, script if self._host == LOCAL else f"sh -c {shlex.quote(script)}")
-        said = ""
-        for attempt in range(attempts):
+
+        def begun(process: subprocess.Popen[bytes]) -> None:
+            self._waiting = process
+
+        lost = ""
+        for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_PAUSE * attempt)
-            self._waiting = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-            )
+            if self._closed:
+                break
             try:
-                came, errors = self._waiting.communicate(sent, timeout=seconds)
-                code, said = self._waiting.returncode, errors.decode(errors="replace").strip()
-            except subprocess.TimeoutExpired:
-                self._waiting.kill()
-                self._waiting.communicate()
-                code, said = _LOST, f"no answer within {seconds:.0f} s"
-            if code == 0:
-                return came
-            if code == _NO_INPUTS:
-                raise _NoInputs
-            if code != _LOST and code > 0:
-                raise DeepgenError(f"{self._host}: {_why(said, code)}")
-            if fault := _lasting(said):
-                raise DeepgenError(f"{self._host}: {fault}")
+                return self._said(script, sent, seconds, begun)
+            except _Lost as error:
+                lost = str(error)
         raise DeepgenError(
-            f"{self._host}: the connection was lost ({_last(said)}); what was measured is kept: run the same command "
-            "again to go on"
+            f"{self._host}: the connection was lost ({lost}); what was measured is kept: run the same command again "
+            "to go on"
         )
+
+    def _said(
+        self, script: str, sent: bytes, seconds: float, begun: Callable[[subprocess.Popen[bytes]], None]
+    ) -> bytes:
+        """The same, tried once. `begun` is told of the process. Raises _Lost where another try may help."""
+        argv = (*self._command, script if self._host == LOCAL else f"sh -c {shlex.quote(script)}")
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        begun(process)
+        try:
+            came, errors = process.communicate(sent, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise _Lost(f"no answer within {seconds:.0f} s") from None
+        code, said = process.returncode, errors.decode(errors="replace").strip()
+        if code == 0:
+            return came
+        if code == _NO_INPUTS:
+            raise _NoInputs
+        if code != _LOST and code > 0:
+            raise DeepgenError(f"{self._host}: {_why(said, code)}")
+        if fault := _lasting(said):
+            raise DeepgenError(f"{self._host}: {fault}")
+        raise _Lost(_last(said))
 
 
 def _over_ssh(host: str) -> tuple[str, ...]:
@@ -153,6 +190,10 @@ def _over_ssh(host: str) -> tuple[str, ...]:
     address, _, port = host.partition(":")
     options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECONDS}", "-o", "ServerAliveInterval=10")
     return (ssh, *options, *(("-p", port) if port else ()), "--", address)
+
+
+class _Lost(DeepgenError):
+    """The connection was lost."""
 
 
 class _NoInputs(Exception):

@@ -1,4 +1,4 @@
-"""Counts of instructions by class and size, as the plugin of qemu writes them, and what they cost."""
+"""Counts of instructions by class and size, as they are written under qemu, and what they cost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Counts:
                     raise ValueError(kind)
                 found[kind, int(eighths)] = int(count)
             except ValueError as error:
-                raise DeepgenError(f"the plugin of qemu wrote {line[:60]!r} among its counts") from error
+                raise DeepgenError(f"under qemu {line[:60]!r} was written among the counts") from error
         if not found:
-            raise DeepgenError("the plugin of qemu counted nothing: no run was marked")
+            raise DeepgenError("under qemu nothing was counted: no run was marked")
         return Counts(found)

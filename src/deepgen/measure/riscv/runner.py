@@ -36,6 +36,7 @@ _ATTEMPTS = 3  # at a run that something outside killed
 _COLD = 2  # times the caches: memory that is written to have them cold
 _LEAST_COLD = 4 << 20
 _FEW_CALLS, _MORE_CALLS = 2, 8  # whose difference is what calls count, without the program around them
+_SAMPLED_NANOSECONDS, _MOST_CALLS = 0.5e9, 2000  # of calls that samples are taken of
 # The second run finds other inputs, and tables as calls leave them.
 _COUNTED = Wanted((Run(0), Run(1, counted=True)))
 _VERIFIED = Wanted((Run(0), Run(1), Run(0)), tight=True)
@@ -91,19 +92,32 @@ class RiscvRunner:
     def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
         if not isinstance(self._place, Board):
             return Counted.nothing(events, "under qemu instructions are counted, and no events of a processor")
-        tables = []
-        for calls in (_FEW_CALLS, _FEW_CALLS + _MORE_CALLS):
-            wanted = Wanted((Run(0), Run(1)), Timed(calls, calls, 0.0))
-            text, drawn, seconds = self._requested(kernel, artifact, self.task.seed, "normal", shape, wanted)
-            ran = self._place.run(
-                Path(artifact.binary), drawn.folder, text, seconds, counted=False, before=perf.command(events)
-            )
-            tables.append(ran.read(perf.TABLE))
-        return perf.per_call(tables[0], tables[1], _MORE_CALLS, events)
+        lacking = self._place.uncountable(events)
+        counted = Counted(missing=lacking)
+        for profile, meant in perf.profiles([event for event in events if event not in lacking]):
+            counted |= self._profiled(self._place, kernel, artifact, profile, meant, shape)
+        return counted
 
     def close(self) -> None:
         self._place.close()
         self._scratch.close()
+
+    def _profiled(
+        self, board: Board, kernel: Kernel, artifact: Artifact, profile: perf.Profile, events: Sequence[str], shape: int
+    ) -> Counted:
+        """Events of one call: the difference of two programs, of which the second calls the kernel more often."""
+
+        def ran(calls: int) -> Ran:
+            wanted = Wanted((Run(0), Run(1)), Timed(calls, calls, 0.0))
+            text, drawn, seconds = self._requested(kernel, artifact, self.task.seed, "normal", shape, wanted)
+            return board.run(Path(artifact.binary), drawn.folder, text, seconds, counted=False, profile=profile)
+
+        few = ran(_FEW_CALLS)
+        more = _MORE_CALLS
+        if profile.sampled:
+            times = [line["nanoseconds"] for line in request.answers(few.read(ANSWERS)) if line.get("timed")]
+            more = min(_MOST_CALLS, max(more, int(_SAMPLED_NANOSECONDS / max(1, *times)))) if times else more
+        return perf.per_call(profile, few.read(profile.found), ran(_FEW_CALLS + more).read(profile.found), more, events)
 
     def _measured(
         self, kernel: Kernel, artifact: Artifact, shape: int, least: int, most: int, seconds: float
@@ -163,7 +177,7 @@ class RiscvRunner:
             "instructions": counts.instructions,
             "cycles": cycles,
         }
-        seconds = cycles / (self._target.mhz * 1e6)
+        seconds = cycles / self._target.counts_a_second
         return Measurement(Verdict.CORRECT, "", (seconds,) * samples, error, dict(counts.named()), found)
 
     def _ran(self, program: Path, inputs: Path, text: str, seconds: float, *, counted: bool) -> Ran:

@@ -42,6 +42,10 @@ class Riscv(Cpu):
         return "" if self.host else "weighted instruction counts under qemu, not times"
 
     @property
+    def counts_a_second(self) -> float:
+        return self.mhz * 1e6
+
+    @property
     def device_kind(self) -> str:
         return self.name
 
@@ -73,12 +77,19 @@ class Riscv(Cpu):
         return tuple(feature for feature in self.isa if feature in _OPTIONAL)
 
 
+def on_board(target: Target, host: str) -> Riscv:
+    """The same target on a board that SSH reaches as USER@HOST[:PORT]."""
+    assert isinstance(target, Riscv)
+    if target.host:
+        raise BadInput(f"{target.name} is on {target.host}, and {host} is named too", allowed="one host")
+    return replace(target, name=f"{target.name},{_HOST}={host}", host=host)
+
+
 def parse_riscv(arch: str) -> Riscv:
     """The target of an architecture string or a board's name; `,host=USER@HOST` names where kernels run."""
     arch, comma, host = arch.partition(f",{_HOST}=")
     if comma:
-        target = parse_riscv(arch)
-        return replace(target, name=f"{target.name}{comma}{host}", host=host)
+        return on_board(parse_riscv(arch), host)
     if board := BOARDS.get(arch):
         return Riscv(
             name=f"riscv:{arch}",

@@ -27,6 +27,7 @@ class Vta(Target):
     languages: ClassVar[tuple[str, ...]] = ("vta",)
     runner: ClassVar[str] = "vta"
     computes: ClassVar[bool] = False  # only the simulator has its results
+    simulated: ClassVar[bool] = True
 
     block: int = 16  # LOG_BLOCK 4
     rows: int = 1  # LOG_BATCH 0: rows of the left matrix in one instruction

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 
-from deepgen.generators.rules.emit.c_values import Scope, arithmetic, narrowed
+from deepgen.generators.rules.emit.c_values import PRODUCTS, Scope, arithmetic, narrowed
+from deepgen.generators.rules.emit.conversions import formats
+from deepgen.generators.rules.emit.conversions import function as convert
 from deepgen.generators.rules.emit.names import Names
 from deepgen.generators.rules.emit.scans import function as scan_function
 from deepgen.generators.rules.emit.scans import joined, nothing
@@ -123,16 +125,29 @@ def definitions(function: Function, entry: str) -> Definitions:
 
 
 def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
-    """The lines that define the vector types which a text uses."""
-    wanted = set(used) | {("f32", lanes) for kind, lanes in used if kind == "u16"}
+    """The lines that define the vector types which a text uses, and functions of them."""
+    stored = sorted(lanes for kind, lanes in used if kind == "u16")
+    products = sorted(lanes for kind, lanes in used if kind == PRODUCTS)
+    called = {(kind, lanes) for lanes in stored for kind in ("i32_of_u16", "u16_of_i32")}
+    called |= {("i32_of_i16", lanes) for lanes in products} | {one for one in used if formats(one[0]) is not None}
+    conversions = sorted(called)
+    wanted = {(kind, lanes) for kind, lanes in used if kind not in ("u16", PRODUCTS) and formats(kind) is None}
+    wanted |= {("f32", lanes) for lanes in stored}
+    for function, lanes in conversions:
+        of, to = formats(function) or ("", "")
+        wanted |= {(of, lanes), (to, lanes), ("i16", lanes)}
     lines = []
     for kind, lanes in sorted(wanted):
         if kind in ("f32", "f64"):
             lines.append(f"FLOAT_VECTOR({kind}, {_MASKS[kind]}, {lanes})")
             lines += [f"LANE_MATH(f64, {lanes})"] if kind == "f64" else _MATH.format(lanes=lanes).splitlines()
-        elif kind != "u16":
+        elif kind == "u16":
+            lines.append(f"U16_VECTOR({lanes})")
+        else:
             lines.append(f"WHOLE_VECTOR({kind}, {_MASKS.get(kind, kind)}, {_WRAPS[kind]}, {lanes})")
-    lines += [f"STORED_VECTOR({lanes})" for kind, lanes in sorted(wanted) if kind == "u16"]
+    lines += [convert(kind, lanes) for kind, lanes in conversions]
+    lines += [f"STORED_VECTOR({lanes})" for lanes in stored]
+    lines += [f"ADD_PRODUCTS({lanes})" for lanes in products]
     return [*lines, ""] if lines else []
 
 

@@ -199,6 +199,33 @@ DG_DEVICE Vec<T, N> read_plain(const T* from, bool real) {
         }
     return to;
 }
+// The same of what the kernel does not write, without a branch: what stands in one is waited for before the next begins.
+#if !defined(DG_EMULATE) && !defined(__HIP__)
+#define DG_IF "{\n.reg .pred real;\nsetp.ne.u32 real, %"
+#define DG_LOAD_IF ", 0;\n@real ld.global.nc."
+DG_DEVICE void load_if(Vec<u32, 1>& to, const void* from, u32 real) {
+    asm(DG_IF "2" DG_LOAD_IF "u32 %0, [%1];\n}" : "+r"(to.v[0]) : "l"(from), "r"(real));
+}
+DG_DEVICE void load_if(Vec<u32, 2>& to, const void* from, u32 real) {
+    asm(DG_IF "3" DG_LOAD_IF "v2.u32 {%0, %1}, [%2];\n}" : "+r"(to.v[0]), "+r"(to.v[1]) : "l"(from), "r"(real));
+}
+DG_DEVICE void load_if(Vec<u32, 4>& to, const void* from, u32 real) {
+    asm(DG_IF "5" DG_LOAD_IF "v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+        : "+r"(to.v[0]), "+r"(to.v[1]), "+r"(to.v[2]), "+r"(to.v[3]) : "l"(from), "r"(real));
+}
+#endif
+template <int WIDTH, typename T, int N>
+DG_DEVICE Vec<T, N> read_input(const T* from, bool real) {
+#if !defined(DG_EMULATE) && !defined(__HIP__)
+    constexpr int BYTES = N * (int)sizeof(T);
+    if constexpr (WIDTH == N && (BYTES == 4 || BYTES == 8 || BYTES == 16)) {
+        Vec<u32, BYTES / 4> words{};
+        load_if(words, from, real);
+        return bit_cast<Vec<T, N>>(words);
+    }
+#endif
+    return read_plain<WIDTH, T, N>(from, real);
+}
 template <int WIDTH, typename T, int N>
 DG_DEVICE Vec<T, N> read_shared(u32 from, bool real) {
     Vec<T, N> to{};
@@ -223,6 +250,21 @@ DG_DEVICE void write_shared(u32 to, const Vec<T, N>& from) {
         Vec<T, WIDTH> part;
         DG_UNROLL for (int e = 0; e < WIDTH; ++e) part.v[e] = from.v[i + e];
         store_shared(to + i * (u32)sizeof(T), part);
+    }
+}
+
+// A run of f16 as numbers to compute with. In pairs, as they lie in registers: one by one, each would be moved first.
+template <int N>
+DG_DEVICE void widen_run(const Vec<f16, N>& from, f32* to) {
+    DG_UNROLL for (int i = 0; i < N; i += 2) {
+#if defined(DG_EMULATE) || defined(__HIP__)
+        to[i] = widen_f16(from.v[i]);
+        to[i + 1] = widen_f16(from.v[i + 1]);
+#else
+        const Vec<f16, 2> both = {{from.v[i], from.v[i + 1]}};
+        asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\ncvt.f32.f16 %0, a;\ncvt.f32.f16 %1, b;\n}"
+            : "=f"(to[i]), "=f"(to[i + 1]) : "r"(bit_cast<u32>(both)));
+#endif
     }
 }
 

@@ -122,14 +122,17 @@ class _Emitter:
     def launch(self) -> Launch:
         return self.program.launches[self.number]
 
+    @property
+    def written(self) -> set[str]:
+        return {s.buffer for s in walk(self.launch.body) if isinstance(s, Store)}
+
     def lines(self) -> list[str]:
         launch = self.launch
-        written = {s.buffer for s in walk(launch.body) if isinstance(s, Store)}
         place = _Place(self.program.buffers, launch.ranges)
         scope = self.scope(place)
         threads = launch.threads[0] * launch.threads[1] * launch.threads[2]
         parameters = ", ".join(
-            f"{'' if b.name in written else 'const '}{b.dtype}* __restrict__ {scope.name(b.name)}"
+            f"{'' if b.name in self.written else 'const '}{b.dtype}* __restrict__ {scope.name(b.name)}"
             for b in _used(self.program, launch)
         )
         lines = [f"DG_KERNEL({threads}, {_BLOCKS})", f"{entry(self.program, self.number)}({parameters}) {{"]
@@ -239,6 +242,7 @@ class _Emitter:
             return lines
         scope = self.scope(place)
         lines, loaded = [], {}
+        runs: dict[Value, str] = {}
         counter = scope.name(loop.variable)
         for n, (read, asked) in enumerate(dict.fromkeys(_reads_if(store.value, ()))):
             buffer = place.buffers[read.tensor]
@@ -263,10 +267,12 @@ class _Emitter:
                 if buffer.swizzle and width < loop.extent:
                     continue  # its parts do not lie side by side
                 shared = buffer.scope == "shared"
-                call = f"read_{'shared' if shared else 'plain'}<{width}, {buffer.dtype}, {loop.extent}>"
+                kind = "shared" if shared else "input" if asked and buffer.name not in self.written else "plain"
+                call = f"read_{kind}<{width}, {buffer.dtype}, {loop.extent}>"
                 first = scope.place(buffer, along) if shared else scope.pointer(buffer, along)
                 lines.append(f"const Vec<{buffer.dtype}, {loop.extent}> {variable} = {call}({first}, {real});")
                 loaded[read] = f"{variable}.v[{counter}]"
+                runs |= {read: variable} if loop.extent % 2 == 0 else {}
         to, start = place.buffers[store.buffer], store.indices[0] - iterator(loop.variable)
         value = store.value
         if (moved := _moved(value)) and moved[0] in loaded:
@@ -276,6 +282,9 @@ class _Emitter:
         text = self.scope(place, loaded).value(value).text
         turns = f"DG_UNROLL for (int {counter} = 0; {counter} < {loop.extent}; ++{counter})"
         width, shared = scope.together(to, start, loop.extent), to.scope == "shared"
+        if to.scope in HELD and to.dtype == value.dtype == "f16" and value in runs:
+            lines.append(f"widen_run({runs[value]}, {scope.name(to.name)} + ({scope.index(start)}));")
+            return ["{", *(f"    {line}" for line in lines), "}"]
         if to.scope in HELD or (to.swizzle and width < loop.extent):
             one = self.stored(to, store.indices[0], text, place)
             return ["{", *(f"    {line}" for line in (*lines, f"{turns} {one}")), "}"]

@@ -54,31 +54,31 @@ static inline f16 narrow_f16(f32 x) {
     return (f16)(sign | (((size + 0xfff + (size >> 13 & 1)) >> 13) - (112 << 10)));
 }
 
-#define FLOATS(T, suffix)                                                                  \
-    static inline T max_##T(T a, T b) { return a > b || a != a ? a : b; }                  \
-    static inline T min_##T(T a, T b) { return a < b || a != a ? a : b; }                  \
-    static inline T abs_##T(T x) { return fabs##suffix(x); }                               \
-    static inline T exp_##T(T x) { return exp##suffix(x); }                                \
-    static inline T log_##T(T x) { return log##suffix(x); }                                \
-    static inline T sqrt_##T(T x) { return sqrt##suffix(x); }                              \
-    static inline T rsqrt_##T(T x) { return 1 / sqrt##suffix(x); }                         \
-    static inline T tanh_##T(T x) { return tanh##suffix(x); }                              \
-    static inline T erf_##T(T x) { return erf##suffix(x); }                                \
-    static inline T sigmoid_##T(T x) { return 1 / (1 + exp##suffix(-x)); }                 \
-    static inline T sin_##T(T x) { return sin##suffix(x); }                                \
-    static inline T cos_##T(T x) { return cos##suffix(x); }                                \
-    static inline T floor_##T(T x) { return floor##suffix(x); }                            \
+#define FLOATS(T, suffix)                                                  \
+    static inline T max_##T(T a, T b) { return a > b || a != a ? a : b; }  \
+    static inline T min_##T(T a, T b) { return a < b || a != a ? a : b; }  \
+    static inline T abs_##T(T x) { return fabs##suffix(x); }               \
+    static inline T exp_##T(T x) { return exp##suffix(x); }                \
+    static inline T log_##T(T x) { return log##suffix(x); }                \
+    static inline T sqrt_##T(T x) { return sqrt##suffix(x); }              \
+    static inline T rsqrt_##T(T x) { return 1 / sqrt##suffix(x); }         \
+    static inline T tanh_##T(T x) { return tanh##suffix(x); }              \
+    static inline T erf_##T(T x) { return erf##suffix(x); }                \
+    static inline T sigmoid_##T(T x) { return 1 / (1 + exp##suffix(-x)); } \
+    static inline T sin_##T(T x) { return sin##suffix(x); }                \
+    static inline T cos_##T(T x) { return cos##suffix(x); }                \
+    static inline T floor_##T(T x) { return floor##suffix(x); }            \
     static inline T pow_##T(T a, T b) { return pow##suffix(a, b); }
 
-#define WHOLES(T, U)                                                                       \
-    static inline T add_##T(T a, T b) { return (T)((U)a + (U)b); }                         \
-    static inline T sub_##T(T a, T b) { return (T)((U)a - (U)b); }                         \
-    static inline T mul_##T(T a, T b) { return (T)((U)a * (U)b); }                         \
-    static inline T max_##T(T a, T b) { return a > b ? a : b; }                            \
-    static inline T min_##T(T a, T b) { return a < b ? a : b; }                            \
-    static inline T neg_##T(T x) { return (T)(0 - (U)x); }                                 \
-    static inline T abs_##T(T x) { return x < 0 ? (T)(0 - (U)x) : x; }                     \
-    static inline T floor_##T(T x) { return x; }                                           \
+#define WHOLES(T, U)                                                   \
+    static inline T add_##T(T a, T b) { return (T)((U)a + (U)b); }     \
+    static inline T sub_##T(T a, T b) { return (T)((U)a - (U)b); }     \
+    static inline T mul_##T(T a, T b) { return (T)((U)a * (U)b); }     \
+    static inline T max_##T(T a, T b) { return a > b ? a : b; }        \
+    static inline T min_##T(T a, T b) { return a < b ? a : b; }        \
+    static inline T neg_##T(T x) { return (T)(0 - (U)x); }             \
+    static inline T abs_##T(T x) { return x < 0 ? (T)(0 - (U)x) : x; } \
+    static inline T floor_##T(T x) { return x; }                       \
     static inline T div_##T(T a, T b) { return (T)(a / b - (a % b != 0 && (a < 0) != (b < 0))); }
 
 FLOATS(f32, f)
@@ -89,12 +89,12 @@ WHOLES(i16, u32)
 WHOLES(i32, u32)
 WHOLES(i64, u64)
 
-// All lanes of a vector as one number: its halves are joined until one lane is left. A chain of additions, lane by lane,
-// would take as long as a row of a thousand numbers.
-#define HALVED(T, JOIN, x, half, lanes)                                             \
-    typedef T half##_type __attribute__((vector_size((lanes) / 2 * sizeof(T))));    \
-    half##_type half##_both[2];                                                     \
-    memcpy(half##_both, &x, sizeof half##_both);                                    \
+// All lanes of a vector as one number: its halves are joined until one lane is left. Additions lane by lane, each of
+// which waits for the one before, would take as long as a row of a thousand numbers.
+#define HALVED(T, JOIN, x, half, lanes)                                          \
+    typedef T half##_type __attribute__((vector_size((lanes) / 2 * sizeof(T)))); \
+    half##_type half##_both[2];                                                  \
+    memcpy(half##_both, &x, sizeof half##_both);                                 \
     half##_type half = JOIN(half##_both[0], half##_both[1]);
 #define FOLD_2(T, JOIN) HALVED(T, JOIN, x2, x1, 2)
 #define FOLD_4(T, JOIN) HALVED(T, JOIN, x4, x2, 4) FOLD_2(T, JOIN)
@@ -107,119 +107,138 @@ WHOLES(i64, u64)
 #define JOIN_PROD(a, b) (a * b)
 #define JOIN_MOST(a, b) PICKED((a > b) | (a != a), a, b)
 #define JOIN_LEAST(a, b) PICKED((a < b) | (a != a), a, b)
-#define PICKED(mask, a, b)                                                                       \
-    ({                                                                                           \
-        __typeof__(mask) chosen = mask;                                                          \
-        (__typeof__(a))((chosen & (__typeof__(mask))a) | (~chosen & (__typeof__(mask))b));       \
+#define PICKED(mask, a, b)                                                                 \
+    ({                                                                                     \
+        __typeof__(mask) chosen = mask;                                                    \
+        (__typeof__(a))((chosen & (__typeof__(mask))a) | (~chosen & (__typeof__(mask))b)); \
     })
 
 // A vector of `lanes` numbers T, whose masks are whole numbers M of the same size; `_at` is one anywhere in memory.
-#define VECTOR(T, M, lanes)                                                                                      \
-    typedef T T##x##lanes __attribute__((vector_size(lanes * sizeof(T))));                                       \
-    typedef T T##x##lanes##_at __attribute__((vector_size(lanes * sizeof(T)), aligned(sizeof(T)), may_alias));   \
-    typedef M T##x##lanes##_mask __attribute__((vector_size(lanes * sizeof(T))));                                \
-    static inline T##x##lanes all_##T##x##lanes(T x) { return x - (T##x##lanes){0}; }                            \
-    static inline T##x##lanes at_##T##x##lanes(const T *p) { return *(const T##x##lanes##_at *)p; }              \
-    static inline void put_##T##x##lanes(T *p, T##x##lanes x) { *(T##x##lanes##_at *)p = x; }                    \
-    static inline T##x##lanes pick_##T##x##lanes(T##x##lanes##_mask m, T##x##lanes yes, T##x##lanes no) {        \
-        return (T##x##lanes)((m & (T##x##lanes##_mask)yes) | (~m & (T##x##lanes##_mask)no));                     \
-    }                                                                                                            \
-    static inline T sum_##T##x##lanes(T##x##lanes x##lanes) {                                                    \
-        FOLD_##lanes(T, JOIN_SUM) return x1[0];                                                                  \
-    }                                                                                                            \
-    static inline T prod_##T##x##lanes(T##x##lanes x##lanes) {                                                   \
-        FOLD_##lanes(T, JOIN_PROD) return x1[0];                                                                 \
-    }                                                                                                            \
-    static inline T most_##T##x##lanes(T##x##lanes x##lanes) {                                                   \
-        FOLD_##lanes(T, JOIN_MOST) return x1[0];                                                                 \
-    }                                                                                                            \
-    static inline T least_##T##x##lanes(T##x##lanes x##lanes) {                                                  \
-        FOLD_##lanes(T, JOIN_LEAST) return x1[0];                                                                \
+#define VECTOR(T, M, lanes)                                                                                    \
+    typedef T T##x##lanes __attribute__((vector_size(lanes * sizeof(T))));                                     \
+    typedef T T##x##lanes##_at __attribute__((vector_size(lanes * sizeof(T)), aligned(sizeof(T)), may_alias)); \
+    typedef M T##x##lanes##_mask __attribute__((vector_size(lanes * sizeof(T))));                              \
+    static inline T##x##lanes all_##T##x##lanes(T x) { return x - (T##x##lanes){0}; }                          \
+    static inline T##x##lanes at_##T##x##lanes(const T *p) { return *(const T##x##lanes##_at *)p; }            \
+    static inline void put_##T##x##lanes(T *p, T##x##lanes x) { *(T##x##lanes##_at *)p = x; }                  \
+    static inline T##x##lanes pick_##T##x##lanes(T##x##lanes##_mask m, T##x##lanes yes, T##x##lanes no) {      \
+        return (T##x##lanes)((m & (T##x##lanes##_mask)yes) | (~m & (T##x##lanes##_mask)no));                   \
+    }                                                                                                          \
+    static inline T sum_##T##x##lanes(T##x##lanes x##lanes) {                                                  \
+        FOLD_##lanes(T, JOIN_SUM) return x1[0];                                                                \
+    }                                                                                                          \
+    static inline T prod_##T##x##lanes(T##x##lanes x##lanes) {                                                 \
+        FOLD_##lanes(T, JOIN_PROD) return x1[0];                                                               \
+    }                                                                                                          \
+    static inline T most_##T##x##lanes(T##x##lanes x##lanes) {                                                 \
+        FOLD_##lanes(T, JOIN_MOST) return x1[0];                                                               \
+    }                                                                                                          \
+    static inline T least_##T##x##lanes(T##x##lanes x##lanes) {                                                \
+        FOLD_##lanes(T, JOIN_LEAST) return x1[0];                                                              \
     }
 
-#define EACH_LANE(V, lanes, name, scalar)                                  \
-    static inline V name##_##V(V x) {                                      \
-        for (int n = 0; n < lanes; n++) x[n] = name##_##scalar(x[n]);      \
-        return x;                                                          \
+#define EACH_LANE(V, lanes, name, scalar)                             \
+    static inline V name##_##V(V x) {                                 \
+        for (int n = 0; n < lanes; n++) x[n] = name##_##scalar(x[n]); \
+        return x;                                                     \
     }
-#define EACH_LANE_2(V, lanes, name, scalar)                                    \
-    static inline V name##_##V(V a, V b) {                                     \
-        for (int n = 0; n < lanes; n++) a[n] = name##_##scalar(a[n], b[n]);    \
-        return a;                                                              \
+#define EACH_LANE_2(V, lanes, name, scalar)                                 \
+    static inline V name##_##V(V a, V b) {                                  \
+        for (int n = 0; n < lanes; n++) a[n] = name##_##scalar(a[n], b[n]); \
+        return a;                                                           \
     }
 
-#define FLOAT_VECTOR(T, M, lanes)                                                                                      \
-    VECTOR(T, M, lanes)                                                                                                \
-    static inline T##x##lanes max_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
-        return pick_##T##x##lanes((a > b) | (a != a), a, b);                                                           \
-    }                                                                                                                  \
-    static inline T##x##lanes min_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
-        return pick_##T##x##lanes((a < b) | (a != a), a, b);                                                           \
-    }                                                                                                                  \
-    EACH_LANE(T##x##lanes, lanes, sqrt, T)                                                                             \
-    EACH_LANE(T##x##lanes, lanes, rsqrt, T)                                                                            \
-    EACH_LANE(T##x##lanes, lanes, floor, T)                                                                            \
+#define FLOAT_VECTOR(T, M, lanes)                                               \
+    VECTOR(T, M, lanes)                                                         \
+    static inline T##x##lanes max_##T##x##lanes(T##x##lanes a, T##x##lanes b) { \
+        return pick_##T##x##lanes((a > b) | (a != a), a, b);                    \
+    }                                                                           \
+    static inline T##x##lanes min_##T##x##lanes(T##x##lanes a, T##x##lanes b) { \
+        return pick_##T##x##lanes((a < b) | (a != a), a, b);                    \
+    }                                                                           \
+    EACH_LANE(T##x##lanes, lanes, sqrt, T)                                      \
+    EACH_LANE(T##x##lanes, lanes, rsqrt, T)                                     \
+    EACH_LANE(T##x##lanes, lanes, floor, T)                                     \
     EACH_LANE_2(T##x##lanes, lanes, pow, T)
 
 // What vector_math.h has for f32.
-#define LANE_MATH(T, lanes)                     \
-    EACH_LANE(T##x##lanes, lanes, abs, T)       \
-    EACH_LANE(T##x##lanes, lanes, exp, T)       \
-    EACH_LANE(T##x##lanes, lanes, log, T)       \
-    EACH_LANE(T##x##lanes, lanes, tanh, T)      \
-    EACH_LANE(T##x##lanes, lanes, erf, T)       \
-    EACH_LANE(T##x##lanes, lanes, sigmoid, T)   \
-    EACH_LANE(T##x##lanes, lanes, sin, T)       \
+#define LANE_MATH(T, lanes)                   \
+    EACH_LANE(T##x##lanes, lanes, abs, T)     \
+    EACH_LANE(T##x##lanes, lanes, exp, T)     \
+    EACH_LANE(T##x##lanes, lanes, log, T)     \
+    EACH_LANE(T##x##lanes, lanes, tanh, T)    \
+    EACH_LANE(T##x##lanes, lanes, erf, T)     \
+    EACH_LANE(T##x##lanes, lanes, sigmoid, T) \
+    EACH_LANE(T##x##lanes, lanes, sin, T)     \
     EACH_LANE(T##x##lanes, lanes, cos, T)
 
-#define WHOLE_VECTOR(T, M, U, lanes)                                                                                   \
-    VECTOR(T, M, lanes)                                                                                                \
-    typedef U T##x##lanes##_wrap __attribute__((vector_size(lanes * sizeof(T))));                                      \
-    static inline T##x##lanes add_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
-        return (T##x##lanes)((T##x##lanes##_wrap)a + (T##x##lanes##_wrap)b);                                           \
-    }                                                                                                                  \
-    static inline T##x##lanes sub_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
-        return (T##x##lanes)((T##x##lanes##_wrap)a - (T##x##lanes##_wrap)b);                                           \
-    }                                                                                                                  \
-    static inline T##x##lanes mul_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
-        return (T##x##lanes)((T##x##lanes##_wrap)a * (T##x##lanes##_wrap)b);                                           \
-    }                                                                                                                  \
-    static inline T##x##lanes max_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
-        return pick_##T##x##lanes(a > b, a, b);                                                                        \
-    }                                                                                                                  \
-    static inline T##x##lanes min_##T##x##lanes(T##x##lanes a, T##x##lanes b) {                                        \
-        return pick_##T##x##lanes(a < b, a, b);                                                                        \
-    }                                                                                                                  \
-    EACH_LANE(T##x##lanes, lanes, neg, T)                                                                              \
-    EACH_LANE(T##x##lanes, lanes, abs, T)                                                                              \
-    EACH_LANE(T##x##lanes, lanes, floor, T)                                                                            \
+#define WHOLE_VECTOR(T, M, U, lanes)                                              \
+    VECTOR(T, M, lanes)                                                           \
+    typedef U T##x##lanes##_wrap __attribute__((vector_size(lanes * sizeof(T)))); \
+    static inline T##x##lanes add_##T##x##lanes(T##x##lanes a, T##x##lanes b) {   \
+        return (T##x##lanes)((T##x##lanes##_wrap)a + (T##x##lanes##_wrap)b);      \
+    }                                                                             \
+    static inline T##x##lanes sub_##T##x##lanes(T##x##lanes a, T##x##lanes b) {   \
+        return (T##x##lanes)((T##x##lanes##_wrap)a - (T##x##lanes##_wrap)b);      \
+    }                                                                             \
+    static inline T##x##lanes mul_##T##x##lanes(T##x##lanes a, T##x##lanes b) {   \
+        return (T##x##lanes)((T##x##lanes##_wrap)a * (T##x##lanes##_wrap)b);      \
+    }                                                                             \
+    static inline T##x##lanes max_##T##x##lanes(T##x##lanes a, T##x##lanes b) {   \
+        return pick_##T##x##lanes(a > b, a, b);                                   \
+    }                                                                             \
+    static inline T##x##lanes min_##T##x##lanes(T##x##lanes a, T##x##lanes b) {   \
+        return pick_##T##x##lanes(a < b, a, b);                                   \
+    }                                                                             \
+    EACH_LANE(T##x##lanes, lanes, neg, T)                                         \
+    EACH_LANE(T##x##lanes, lanes, abs, T)                                         \
+    EACH_LANE(T##x##lanes, lanes, floor, T)                                       \
     EACH_LANE_2(T##x##lanes, lanes, div, T)
 
+// sums + a * b in 32 bits, of numbers a and b of 16 bits. x86 multiplies pairs of these and adds up each pair: the
+// second of a pair is times zero.
+#if defined(__AVX512VNNI__) && !defined(__clang__)
+#define ADDED_16(sums, a, b) \
+    __builtin_ia32_vpdpwssd_v16si(sums, i32_of_i16x16(a), i32_of_i16x16(b) & 0xffff)
+#else
+#define ADDED_16(sums, a, b) WIDENED(16, sums, a, b)
+#endif
+#define ADDED_2(sums, a, b) WIDENED(2, sums, a, b)
+#define ADDED_4(sums, a, b) WIDENED(4, sums, a, b)
+#define ADDED_8(sums, a, b) WIDENED(8, sums, a, b)
+#define ADDED_32(sums, a, b) WIDENED(32, sums, a, b)
+#define WIDENED(lanes, sums, a, b) add_i32x##lanes(sums, mul_i32x##lanes(i32_of_i16x##lanes(a), i32_of_i16x##lanes(b)))
+#define ADD_PRODUCTS(lanes)                                                                              \
+    static inline i32x##lanes add_products_i16x##lanes(i32x##lanes sums, i16x##lanes a, i16x##lanes b) { \
+        return ADDED_##lanes(sums, a, b);                                                                \
+    }
+
+#define U16_VECTOR(lanes) typedef u16 u16x##lanes __attribute__((vector_size(lanes * 2)));
+
 // Vectors of 16-bit floats in memory.
-#define STORED_VECTOR(lanes)                                                                                     \
-    typedef u16 u16x##lanes __attribute__((vector_size(lanes * 2)));                                             \
-    typedef u16 u16x##lanes##_at __attribute__((vector_size(lanes * 2), aligned(2), may_alias));                 \
-    static inline u16x##lanes at_u16x##lanes(const u16 *p) { return *(const u16x##lanes##_at *)p; }              \
-    static inline void put_u16x##lanes(u16 *p, u16x##lanes x) { *(u16x##lanes##_at *)p = x; }                    \
-    static inline f32x##lanes widen_bf16x##lanes(u16x##lanes x) {                                                \
-        return (f32x##lanes)(__builtin_convertvector(x, f32x##lanes##_mask) << 16);                              \
-    }                                                                                                            \
-    static inline u16x##lanes narrow_bf16x##lanes(f32x##lanes x) {                                               \
-        f32x##lanes##_mask all = (f32x##lanes##_mask)x, odd = x != x;                                            \
-        f32x##lanes##_mask rounded = (all + 0x7fff + (all >> 16 & 1)) >> 16;                                     \
-        return __builtin_convertvector((odd & 0x7fc0) | (~odd & rounded), u16x##lanes);                          \
-    }                                                                                                            \
-    static inline f32x##lanes widen_f16x##lanes(u16x##lanes x) {                                                 \
-        f32x##lanes##_mask all = __builtin_convertvector(x, f32x##lanes##_mask), size = (all & 0x7fff) << 13;    \
-        f32x##lanes##_mask odd = size >= 0x7c00 << 13;                                                           \
-        return (f32x##lanes)((f32x##lanes##_mask)((f32x##lanes)size * 0x1p112f) | (odd & 0x7f800000) |           \
-                             (all & 0x8000) << 16);                                                              \
-    }                                                                                                            \
-    static inline u16x##lanes narrow_f16x##lanes(f32x##lanes x) {                                                \
-        f32x##lanes##_mask all = (f32x##lanes##_mask)x, sign = all >> 16 & 0x8000, size = all & 0x7fffffff;      \
-        f32x##lanes##_mask odd = x != x, large = size >= 0x477ff000, tiny = size < 0x38800000;                   \
-        f32x##lanes##_mask normal = ((size + 0xfff + (size >> 13 & 1)) >> 13) - (112 << 10);                     \
-        f32x##lanes##_mask small = (f32x##lanes##_mask)((f32x##lanes)size + 0.5f) - 0x3f000000;                  \
-        f32x##lanes##_mask out = (large & 0x7c00) | (~large & ((tiny & small) | (~tiny & normal)));              \
-        return __builtin_convertvector((odd & 0x7e00) | (~odd & (sign | out)), u16x##lanes);                     \
+#define STORED_VECTOR(lanes)                                                                                \
+    typedef u16 u16x##lanes##_at __attribute__((vector_size(lanes * 2), aligned(2), may_alias));            \
+    static inline u16x##lanes at_u16x##lanes(const u16 *p) { return *(const u16x##lanes##_at *)p; }         \
+    static inline void put_u16x##lanes(u16 *p, u16x##lanes x) { *(u16x##lanes##_at *)p = x; }               \
+    static inline f32x##lanes widen_bf16x##lanes(u16x##lanes x) {                                           \
+        return (f32x##lanes)(i32_of_u16x##lanes(x) << 16);                                                  \
+    }                                                                                                       \
+    static inline u16x##lanes narrow_bf16x##lanes(f32x##lanes x) {                                          \
+        f32x##lanes##_mask all = (f32x##lanes##_mask)x, odd = x != x;                                       \
+        f32x##lanes##_mask rounded = (all + 0x7fff + (all >> 16 & 1)) >> 16;                                \
+        return u16_of_i32x##lanes((odd & 0x7fc0) | (~odd & rounded));                                       \
+    }                                                                                                       \
+    static inline f32x##lanes widen_f16x##lanes(u16x##lanes x) {                                            \
+        f32x##lanes##_mask all = i32_of_u16x##lanes(x), size = (all & 0x7fff) << 13;                        \
+        f32x##lanes##_mask odd = size >= 0x7c00 << 13;                                                      \
+        return (f32x##lanes)((f32x##lanes##_mask)((f32x##lanes)size * 0x1p112f) | (odd & 0x7f800000) |      \
+                             (all & 0x8000) << 16);                                                         \
+    }                                                                                                       \
+    static inline u16x##lanes narrow_f16x##lanes(f32x##lanes x) {                                           \
+        f32x##lanes##_mask all = (f32x##lanes##_mask)x, sign = all >> 16 & 0x8000, size = all & 0x7fffffff; \
+        f32x##lanes##_mask odd = x != x, large = size >= 0x477ff000, tiny = size < 0x38800000;              \
+        f32x##lanes##_mask normal = ((size + 0xfff + (size >> 13 & 1)) >> 13) - (112 << 10);                \
+        f32x##lanes##_mask small = (f32x##lanes##_mask)((f32x##lanes)size + 0.5f) - 0x3f000000;             \
+        f32x##lanes##_mask out = (large & 0x7c00) | (~large & ((tiny & small) | (~tiny & normal)));         \
+        return u16_of_i32x##lanes((odd & 0x7e00) | (~odd & (sign | out)));                                  \
     }

@@ -6,7 +6,7 @@ from deepgen.generators.rules.intrinsics.matrix import WideProduct
 
 
 def function(product: WideProduct) -> list[str]:
-    """`product.name(sums, rows, columns)`: sums in registers, columns where they begin in shared memory, rows either."""
+    """`product.name(sums, rows, columns)`: sums in registers, columns by their place in shared memory, rows either."""
     count, kind = product.columns // 2, product.intrinsic.operand
     sums = ", ".join(f"%{n}" for n in range(count))
     outputs = ", ".join(f'"+f"(d[{n}])' for n in range(count))
@@ -20,6 +20,7 @@ def function(product: WideProduct) -> list[str]:
         rows, second, turned = f"{{{', '.join(f'%{count + n}' for n in range(4))}}}", count + 4, ""
         inputs = ", ".join(f'"r"(a[{n}])' for n in range(4))
         head, emulated = "const u32* a", f"multiply_wide<{sizes}>"
+    modes = f"add, 1, 1, {turned}{int(product.leading > 0)}"
     head = f"DG_DEVICE void {product.name}(f32* d, {head}, u32 b) {{"
     return [
         "#if defined(DG_EMULATE)",
@@ -27,7 +28,7 @@ def function(product: WideProduct) -> list[str]:
         "#else",
         head,
         '    asm volatile("{\\n.reg .pred add;\\nsetp.ne.b32 add, 1, 0;\\n"',
-        f'                 "{instruction} {{{sums}}}, {rows}, %{second}, add, 1, 1, {turned}{int(product.leading > 0)};\\n}}"',
+        f'                 "{instruction} {{{sums}}}, {rows}, %{second}, {modes};\\n}}"',
         f"                 : {outputs}",
         f'                 : {inputs}, "l"(second_operand(b, {product.leading})));',
         "}",

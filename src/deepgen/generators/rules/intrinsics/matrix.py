@@ -63,8 +63,8 @@ def matrix_product(name: str) -> MatrixProduct:
 @dataclass(frozen=True)
 class WideProduct:
     """A product of four warps: its columns, and `leading`, the bytes between blocks of 64 of them where columns are
-    neighbours in shared memory; 0 where what is summed over is. `apart` are the bytes between groups of eight rows, where
-    these are read from shared memory too; 0 where they are in registers."""
+    neighbours in shared memory; 0 where what is summed over is. `apart` are the bytes between groups of eight rows,
+    where these are read from shared memory too; 0 where they are in registers."""
 
     intrinsic: MatrixProduct
     columns: int

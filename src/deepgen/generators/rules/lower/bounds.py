@@ -36,12 +36,25 @@ class Known:
         total = Index((), of.constant)
         for atom, times in of.terms:
             total = total + self._atom(atom) * times
+        return self._joined(total)
+
+    def _joined(self, total: Index) -> Index:
+        """An equal index in which parts of one index are that index again."""
         merged = dict(total.terms)
         for atom, times in total.terms:
             # The quotient and the remainder of one index are that index again.
             if isinstance(atom, Remainder) and merged.get(Quotient(atom.of, atom.by)) == times * atom.by:
                 whole = Index(((atom, times), (Quotient(atom.of, atom.by), times * atom.by)))
                 return self.simple(total - whole + atom.of * times)
+            inner = _quotient(atom)
+            # x // 4 % 3 * 4 + x % 4 is x % 12.
+            low = Remainder(inner.of, inner.by) if isinstance(atom, Remainder) and inner else None
+            if low is not None and isinstance(atom, Remainder) and times == low.by * merged.get(low, 0):
+                whole = Index(((atom, times), (low, merged[low])))
+                return self.simple(total - whole + low.of % (low.by * atom.by) * merged[low])
+            # x // 4 // 3 is x // 12, where the remainder that it belongs to is not there.
+            if isinstance(atom, Quotient) and inner and Remainder(atom.of, atom.by) not in merged:
+                return self.simple(total - Index(((atom, times),)) + inner.of // (inner.by * atom.by) * times)
         return total
 
     def _atom(self, atom: Iter | Quotient | Remainder) -> Index:
@@ -74,6 +87,14 @@ class Known:
                     return self.simple(large // (atom.by // step))
                 return self.simple(large % (atom.by // step)) * step + small
         return Index(((atom, 1),))
+
+
+def _quotient(atom: Iter | Quotient | Remainder) -> Quotient | None:
+    """The quotient that an atom is the quotient or the remainder of, if it is that of nothing else."""
+    if isinstance(atom, Iter) or len(atom.of.terms) != 1 or atom.of.constant:
+        return None
+    (inner, times), *_ = atom.of.terms
+    return inner if isinstance(inner, Quotient) and times == 1 else None
 
 
 def conditions(value: Value) -> tuple[Index, ...] | None:

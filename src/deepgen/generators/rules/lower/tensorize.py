@@ -118,7 +118,7 @@ def _tensorized(statement: Stmt) -> Stmt:
     raise BadInput(
         f"{dot.name} cannot do the loops {statement.variable} and {inner.variable}",
         allowed=f"{dot.lanes} sums of {dot.depth} products of {dot.left} and {dot.right}, both side by side along the "
-        f"{dot.depth}, and the second along the {dot.lanes}",
+        f"{dot.depth}, and {'both' if dot.each else 'the second'} along the {dot.lanes}",
     )
 
 

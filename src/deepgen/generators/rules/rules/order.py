@@ -13,6 +13,7 @@ from deepgen.generators.rules.rules.rule import Rule, drafts
 from deepgen.generators.rules.rules.sharing import with_kept
 from deepgen.generators.rules.rules.sketch import Sketch, sketch_of
 from deepgen.generators.rules.rules.tensorize import prepared
+from deepgen.generators.rules.rules.widening import with_steps
 from deepgen.operators.expr.nodes import Expression
 from deepgen.targets import Cpu
 from deepgen.vocabulary import dtype
@@ -39,7 +40,7 @@ def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> l
         found += used
         whole |= bool(used) and dtype(dot.result).integer
     if not whole:
-        found += drafts(with_padding(expression), target, rules)
+        found += drafts(with_padding(with_steps(expression)), target, rules)
     return [sketch_of(draft) for draft in found]
 
 

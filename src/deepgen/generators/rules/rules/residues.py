@@ -2,12 +2,13 @@
 
 Such a sum reads behind a guard that asks for a remainder: (i - r + c) % s == 0. For each i only every s-th r counts,
 and which these are depends on i % s alone. So i becomes two axes, i = outer * s + residue, and r runs over the turns
-that count: r = (residue + c) % s + turn * s. A last stage puts the residues together.
+that count: r = (residue + c) % s + turn * s. A last stage puts the residues together. Where r has one turn in all, as
+in a filter of one tap, only one residue has products: the others are zero, and the last stage says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -43,8 +44,19 @@ class _Gap:
     stride: int
 
     @property
+    def single(self) -> bool:
+        """Whether one residue alone has products."""
+        return self.over.extent == 1
+
+    @property
+    def only(self) -> int:
+        """That residue."""
+        return -self.shift % self.stride
+
+    @property
     def outer(self) -> Axis:
-        return Axis(f"{self.axis.name}o", -(-self.axis.extent // self.stride))
+        first = self.only if self.single else 0
+        return Axis(f"{self.axis.name}o", -(-(self.axis.extent - first) // self.stride))
 
     @property
     def residue(self) -> Axis:
@@ -57,17 +69,22 @@ class _Gap:
     @property
     def place(self) -> Index:
         """Along the axis, over the two that take its place."""
-        return iterator(self.outer.name) * self.stride + iterator(self.residue.name)
+        return iterator(self.outer.name) * self.stride + self._residue
+
+    @property
+    def _residue(self) -> Index:
+        return Index((), self.only) if self.single else iterator(self.residue.name)
 
     @property
     def step(self) -> Index:
         """Of the sum, over its turns."""
-        return (iterator(self.residue.name) + self.shift) % self.stride + iterator(self.over.name) * self.stride
+        turn = iterator(self.over.name)
+        return turn if self.single else (self._residue + self.shift) % self.stride + turn * self.stride
 
     @property
     def met(self) -> Index:
         """(axis - over + shift) // stride."""
-        first = (iterator(self.residue.name) + self.shift) // self.stride
+        first = (self._residue + self.shift) // self.stride
         return iterator(self.outer.name) + first - iterator(self.over.name)
 
     @property
@@ -85,7 +102,8 @@ def with_residues(expression: Expression) -> Expression:
 
 
 def _gaps(stage: Stage) -> list[_Gap]:
-    """Those of a sum of products, one factor of which is read behind a guard; none where two share an axis."""
+    """Those of a sum of products, one factor of which is read behind a guard; none where two share an axis, or where
+    residues have more products than others."""
     value = stage.value
     if stage.reduce != "sum" or stage.scan is not None or not isinstance(value, Binary) or value.op != "mul":
         return []
@@ -94,7 +112,9 @@ def _gaps(stage: Stage) -> list[_Gap]:
         return []
     found = dict.fromkeys(gap for c in _conjuncts(guards[0].condition) if (gap := _gap(stage, c)) is not None)
     axes, over = {gap.axis for gap in found}, {gap.over for gap in found}
-    return list(found) if len(axes) == len(over) == len(found) else []
+    # A turn too many would multiply by zero what may be infinite.
+    whole = all(gap.single or gap.over.extent % gap.stride == 0 for gap in found)
+    return list(found) if len(axes) == len(over) == len(found) and whole else []
 
 
 def _gap(stage: Stage, condition: Value) -> _Gap | None:
@@ -107,13 +127,16 @@ def _gap(stage: Stage, condition: Value) -> _Gap | None:
     steps = {term.name: times for term, times in atom.of.terms if isinstance(term, Iter)}
     up = [axis for axis in stage.axes if steps.get(axis.name) == 1]
     down = [axis for axis in stage.reduced if steps.get(axis.name) == -1]
-    alone = len(atom.of.terms) == 2 and len(up) == 1 and len(down) == 1
-    return _Gap(up[0], down[0], atom.of.constant, atom.by) if alone else None
+    if len(atom.of.terms) != 2 or len(up) != 1 or len(down) != 1:
+        return None
+    gap = _Gap(up[0], down[0], atom.of.constant, atom.by)
+    return gap if gap.outer.extent > 0 else None
 
 
 def _readable(consumer: Stage, sums: Stage, gaps: Sequence[_Gap]) -> bool:
     """Whether what a stage reads beside the sums is there beyond the end of its axes, in the last step of residues."""
-    ragged = [gap.axis.name for gap in _moved(gaps, sums, consumer) if gap.axis.extent % gap.stride]
+    moved = _moved(gaps, sums, consumer)
+    ragged = [gap.axis.name for gap in moved if gap.axis.extent % gap.stride and not gap.single]
     others = [read for read in reads(consumer.value) if read.tensor != sums.name]
     return not any(facts.depends(read, axis) for read in others for axis in ragged)
 
@@ -136,31 +159,49 @@ def _split(expression: Expression, sums: Stage, consumer: Stage | None, gaps: Se
     if consumer is not None:
         last, own = consumer, _moved(gaps, sums, consumer)
         to, outer = _taken_to(sums, consumer), {gap.axis.name: gap.outer.name for gap in own}
-        at = [*(gap.residue.name for gap in own), *(outer.get(to[axis.name], to[axis.name]) for axis in sums.axes)]
+        at = [
+            *(gap.residue.name for gap in _several(own)),
+            *(outer.get(to[axis.name], to[axis.name]) for axis in sums.axes),
+        ]
         read = Read(sums.name, tuple(map(iterator, at)), sums.dtype)
         moved = substituted(consumer.value, {gap.axis.name: gap.place for gap in own})
         value = with_reads(moved, lambda found: read if found.tensor == sums.name else found)
         made.append(replace(consumer, axes=_axes(consumer, own), value=value))
     made[-1] = replace(made[-1], name=_free(expression, f"{last.name}_parts"))
     by = {gap.axis.name: gap.stride for gap in own}
-    residues = [iterator(gap.axis.name) % gap.stride for gap in own]
+    residues = [iterator(gap.axis.name) % gap.stride for gap in _several(own)]
     whole = tuple(iterator(axis.name) // by.get(axis.name, 1) for axis in last.axes)
-    made.append(Stage(last.name, last.axes, Read(made[-1].name, (*residues, *whole), last.dtype)))
+    parts: Value = Read(made[-1].name, (*residues, *whole), last.dtype)
+    if there := [_is(iterator(gap.axis.name) % gap.stride, gap.only) for gap in own if gap.single]:
+        nothing = Const(0, sums.dtype)
+        empty = nothing if consumer is None else with_reads(consumer.value, _instead(sums.name, nothing))
+        if isinstance(empty, Cast) and empty.value == nothing:
+            empty = Const(0, empty.dtype)
+        parts = Select(_all(there), parts, empty)
+    made.append(Stage(last.name, last.axes, parts))
     new = {sums.name: made[:1], last.name: made[-2:]} if consumer is not None else {sums.name: made}
     return replace(expression, stages=tuple(s for old in expression.stages for s in new.get(old.name, [old])))
 
 
+def _several(gaps: Sequence[_Gap]) -> list[_Gap]:
+    return [gap for gap in gaps if not gap.single]
+
+
+def _instead(name: str, value: Value) -> Callable[[Read], Value]:
+    return lambda read: value if read.tensor == name else read
+
+
 def _axes(stage: Stage, gaps: Sequence[_Gap]) -> tuple[Axis, ...]:
     outer = {gap.axis: gap.outer for gap in gaps}
-    return (*(gap.residue for gap in gaps), *(outer.get(axis, axis) for axis in stage.axes))
+    return (*(gap.residue for gap in _several(gaps)), *(outer.get(axis, axis) for axis in stage.axes))
 
 
 def _products(expression: Expression, sums: Stage, gaps: Sequence[_Gap]) -> Value:
     """What is summed up, over the new axes; zero beyond the end of what is summed over."""
     value = sums.value
     assert isinstance(value, Binary)
-    steps = [_below(gap.step, gap.over.extent) for gap in gaps if gap.over.extent % gap.stride]
-    asked = {Compare("eq", Place(gap.of % gap.stride), Const(0, "i64")) for gap in gaps}
+    steps = [_below(gap.step, gap.over.extent) for gap in _several(gaps) if gap.over.extent % gap.stride]
+    asked = {_is(gap.of % gap.stride, 0) for gap in gaps}
 
     def side(given: Value) -> Value:
         select, (read,) = guard(given), reads(given)
@@ -171,7 +212,7 @@ def _products(expression: Expression, sums: Stage, gaps: Sequence[_Gap]) -> Valu
             kept = [_in_indices(c, gaps) for c in _conjuncts(select.condition) if c not in asked]
             conditions = list(dict.fromkeys([*kept, *_outside(expression, sums, gaps, reads(inner)[0])]))
         if conditions:
-            inner = Select(reduce(lambda a, b: Logic("and", a, b), conditions), inner, Const(0, read.dtype))
+            inner = Select(_all(conditions), inner, Const(0, read.dtype))
         return replace(given, value=inner) if isinstance(given, Cast) else inner
 
     return replace(value, left=side(value.left), right=side(value.right))
@@ -188,6 +229,14 @@ def _outside(expression: Expression, sums: Stage, gaps: Sequence[_Gap], read: Re
             yield Compare("le", Const(0, "i64"), Place(index))
         if high >= size:
             yield _below(index, size)
+
+
+def _all(conditions: Sequence[Value]) -> Value:
+    return reduce(lambda a, b: Logic("and", a, b), conditions)
+
+
+def _is(index: Index, number: int) -> Compare:
+    return Compare("eq", Place(index), Const(number, "i64"))
 
 
 def _below(index: Index, end: int) -> Value:

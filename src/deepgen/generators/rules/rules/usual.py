@@ -10,6 +10,7 @@ from deepgen.generators.rules.rules.candidates import ROWS, VECTORS, thread_coun
 from deepgen.targets import Cpu
 
 _TASKS = 4  # for each thread: the last of them to finish wait for little
+_LOADED = 24  # bytes in a cycle from the second cache, where panels of what vectors are loaded from lie
 _WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as computing some of these
 
 
@@ -24,7 +25,7 @@ def register_tile(cpu: Cpu, rows: int, columns: int, lanes: int, *, packed: bool
         for v in up_to(VECTORS, -(-columns // lanes))
         if registers(r, v) <= cpu.vector_registers
     ]
-    return min((_cost(rows, columns, r, v, lanes, packed), r, v) for r, v in fitting)
+    return min((_cost(rows, columns, r, v, lanes, cpu.vector_bytes, packed), r, v) for r, v in fitting)
 
 
 def blocks(
@@ -62,13 +63,15 @@ def registers(rows: int, vectors: int) -> int:
     return rows * vectors + vectors + rows
 
 
-def _cost(rows: int, columns: int, high: int, wide: int, lanes: int, packed: bool) -> float:
-    """Cycles of one step of the reduction.
+def _cost(rows: int, columns: int, high: int, wide: int, lanes: int, vector: int, packed: bool) -> float:
+    """Cycles of one step of the reduction, with vectors of so many lanes and bytes.
 
-    Tiles: two multiply-adds or two loads in a cycle, and sums wait for the step before. At an edge, elements are
-    computed one by one, but for what is read from a packed copy, as vectors are: that has room for a whole tile.
+    Tiles: two multiply-adds or two loads in a cycle, and sums wait for the step before, or for the second cache. At an
+    edge, elements are computed one by one, but for what is read from a packed copy, as vectors are: that has room for
+    a whole tile.
     """
     down = -(-rows // high) if packed else rows // high
     tiles = down * -(-columns // (wide * lanes))
     edges = max(0, rows - down * high) * columns
-    return tiles * (max(high * wide / 2, (high + wide) / 2, 4.0) + 0.1 * (high + wide)) + edges
+    busy = max(high * wide / 2, (high + wide) / 2, 4.0, wide * vector / _LOADED)
+    return tiles * (busy + 0.1 * (high + wide)) + edges

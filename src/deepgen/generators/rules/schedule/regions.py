@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import gcd
 
-from deepgen.operators.expr.index import Atom, Index, Iter, Quotient, index
+from deepgen.operators.expr.index import Atom, Index, Iter, Quotient, Remainder, index
 
 
 def region(reads: Sequence[Index], inner: Mapping[str, int], size: int) -> tuple[Index, int]:
@@ -13,7 +13,7 @@ def region(reads: Sequence[Index], inner: Mapping[str, int], size: int) -> tuple
 
     It may reach beyond the dimension where it is shorter than that.
     """
-    parts = [low_and_span(read, inner) for read in reads]
+    parts = [low_and_span(_joined(read), inner) for read in reads]
     first = parts[0][0]
     shifts = [low - first for low, _ in parts]
     if any(shift.terms for shift in shifts):
@@ -21,6 +21,16 @@ def region(reads: Sequence[Index], inner: Mapping[str, int], size: int) -> tuple
     least = min(shift.constant for shift in shifts)
     span = max(shift.constant + span for shift, (_, span) in zip(shifts, parts, strict=True)) - least
     return (first + least, span) if span < size else (Index(), size)
+
+
+def _joined(of: Index) -> Index:
+    """An equal index in which the quotient and the remainder of one index are that index again."""
+    terms = dict(of.terms)
+    for atom, times in of.terms:
+        if isinstance(atom, Remainder) and terms.get(Quotient(atom.of, atom.by)) == times * atom.by:
+            both = Index(((atom, times), (Quotient(atom.of, atom.by), times * atom.by)))
+            return _joined(of - both + atom.of * times)
+    return of
 
 
 def low_and_span(of: Index, inner: Mapping[str, int]) -> tuple[Index, int]:

@@ -18,7 +18,7 @@ from deepgen.generators.templates.x86_dot.products import (
     swaps,
     unfit_result,
 )
-from deepgen.generators.templates.x86_model import Tile, seconds
+from deepgen.generators.templates.x86_gemm.model import Tile, seconds
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space, implies
 from deepgen.targets import X86, Target

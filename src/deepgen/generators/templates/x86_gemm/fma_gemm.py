@@ -7,9 +7,9 @@ from typing import Any
 
 from deepgen.generators.templates.x86_common import HUGE_PAGE, served, sources
 from deepgen.generators.templates.x86_gemm.defaults import default_config
+from deepgen.generators.templates.x86_gemm.model import Tile, seconds
 from deepgen.generators.templates.x86_gemm.sizes import FLOAT, NEXT, along_k, along_n, worth_help
 from deepgen.generators.templates.x86_gemm.space import gemm_space
-from deepgen.generators.templates.x86_model import Tile, seconds
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import X86, Target

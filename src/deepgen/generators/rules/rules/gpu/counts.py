@@ -21,6 +21,7 @@ _LATENCY = 0.9e-6  # until what was asked for has come from memory
 _TURN = 0.08e-6  # of a turn's barrier and waits
 _ENDS = 0.9e-6  # before a block's first copies are asked for, and for its results
 _ALONE = 0.5  # of the rate that one warp on each part of a multiprocessor comes to
+_ALONE_LATE = 0.8  # the same where they do not wait for products
 _FULL = 16  # warps that reach the whole rate
 _SHOWN = 0.1  # of what is done beside something longer
 
@@ -36,6 +37,7 @@ class Counts:
     turns: Extent  # of the loop that copies operands
     copied: Extent  # bytes in a turn
     depth: Extent
+    late: Extent  # 1 where products of one turn may run into the next one
     stored: Extent  # bytes, with those that are written beside them because sectors are larger
     rate: float  # operations a second that the matrix units of the whole GPU come to with these instructions
 
@@ -71,15 +73,17 @@ def seconds(counts: Counts, config: Mapping[str, Value], gpu: Gpu) -> float:
     own = -(-c["blocks"] // gpu.multiprocessors)
     beside = min(resident, own)
     warps = beside * c["threads"] // gpu.warp
-    reached = min(1.0, _ALONE + (1 - _ALONE) * max(0, warps - 4) / (_FULL - 4)) * min(1.0, warps / 4)
+    late = c["late"] == 1 and c["depth"] > 2
+    alone = _ALONE_LATE if late else _ALONE
+    reached = min(1.0, alone + (1 - alone) * max(0, warps - 4) / (_FULL - 4)) * min(1.0, warps / 4)
     arithmetic = beside * c["operations"] / (counts.rate / gpu.multiprocessors * reached)
     shared = beside * c["loads"] / 4 * _MATRICES / _BANKS
     copies = beside * c["turns"] * c["copied"] / _L2
     # The longest hides most of the others.
     together = max(arithmetic, shared, copies) + _SHOWN * (arithmetic + shared + copies)
     # What copies take beyond the turns that they are ahead is waited for.
-    ahead = (c["depth"] - 1) * together / c["turns"]
+    ahead = (c["depth"] - (2 if late else 1)) * together / c["turns"]
     latency = _LATENCY if c["depth"] > 1 else 2 * _LATENCY  # nothing is asked for while products are computed
-    waits = c["turns"] * (_TURN + max(0.0, latency - ahead))
+    waits = c["turns"] * ((0.0 if late else _TURN) + max(0.0, latency - ahead))
     ends = _ENDS + beside * c["stored"] / _L2
     return -(-own // beside) * (ends + max(together, together / beside + waits))

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.schedule.apply import apply
 from deepgen.generators.rules.schedule.steps import Inline, Step
+from deepgen.operators.expr.index import Quotient, Remainder
 from deepgen.operators.expr.nodes import Cast, Expression, Read, Stage, Value, reads
 from deepgen.operators.expr.rewrite import with_reads
+from deepgen.vocabulary.dtypes import dtype
 
 _LONGEST = 4096  # of rows that a block keeps in shared memory
 
@@ -17,11 +19,12 @@ _LONGEST = 4096  # of rows that a block keeps in shared memory
 @dataclass(frozen=True)
 class Group:
     """`last` is stored. `sums` are reductions that are computed with it: one that it reads place by place, or those of
-    its rows, in the order in which they are computed."""
+    its rows, in the order in which they are computed. With `spread`, that stage stores `last`, in other places."""
 
     last: Stage
     sums: tuple[Stage, ...] = ()
     rows: bool = False
+    spread: Stage | None = None
 
 
 def inlined(expression: Expression, keep: frozenset[str] = frozenset()) -> tuple[tuple[Step, ...], Expression]:
@@ -35,11 +38,13 @@ def inlined(expression: Expression, keep: frozenset[str] = frozenset()) -> tuple
 
 
 def cast_when_read(expression: Expression) -> Expression:
-    """The expression with casts of stages where they are read: copies then have the format of what is copied."""
+    """The expression with casts to wider formats where stages are read: copies have the format of what is copied."""
     stages = list(expression.stages)
     for n, stage in enumerate(stages):
         if stage.reduce is None and isinstance(stage.value, Cast) and stage.name not in expression.outputs:
             inner = stage.value.value
+            if dtype(inner.dtype).bytes > dtype(stage.dtype).bytes:
+                continue
             stages = [replace(s, value=with_reads(s.value, _cast(stage.name, inner.dtype))) for s in stages]
             stages[n] = replace(stage, value=inner)
     return replace(expression, stages=tuple(stages))
@@ -63,10 +68,57 @@ def groups(expression: Expression) -> list[Group]:
     for stage in reversed(expression.stages):
         if stage.name in taken:
             continue
-        group = _with_its_sum(expression, stage) or _with_its_rows(expression, stage, taken) or Group(stage)
-        taken |= {stage.name, *(one.name for one in group.sums)}
+        group = (
+            _spread(expression, stage)
+            or _with_its_sum(expression, stage)
+            or _with_its_rows(expression, stage, taken)
+            or Group(stage)
+        )
+        taken |= {stage.name, group.last.name, *(one.name for one in group.sums)}
         made.append(group)
     return made[::-1]
+
+
+def spread_parts(expression: Expression) -> frozenset[str]:
+    """The stages that others store place by place, but for strides that lie between these places."""
+    return frozenset(
+        read.tensor for stage in expression.stages for read in reads(stage.value) if spreads(expression, stage, read)
+    )
+
+
+def spreads(expression: Expression, stage: Stage, read: Read) -> bool:
+    """Whether a stage does no more than put what it reads into its places, of which others may stay empty."""
+    parts = {one.name: one for one in expression.stages}.get(read.tensor)
+    if parts is None or parts.reduce is not None or stage.reduce is not None or len(reads(stage.value)) != 1:
+        return False
+    if read.tensor in expression.outputs or facts.readers(expression, read.tensor) != (stage,):
+        return False
+    divided = [atom.by for i in read.indices for atom, _ in i.terms if isinstance(atom, Quotient)]
+    return bool(divided) and place_in(stage, read) is not None
+
+
+def place_in(stage: Stage, read: Read) -> tuple[tuple[str, int, bool], ...] | None:
+    """For each dimension of what is read: the axis that chooses it, its stride, and whether the dimension is the
+    residue of that stride or the quotient; None where dimensions are chosen otherwise."""
+    found: list[tuple[str, int, bool]] = []
+    for i in read.indices:
+        atom = i.terms[0][0] if len(i.terms) == 1 and i.terms[0][1] == 1 and not i.constant else None
+        if isinstance(atom, (Quotient, Remainder)) and (axis := facts.plain(atom.of)):
+            found.append((axis, atom.by, isinstance(atom, Remainder)))
+        elif axis := facts.plain(i):
+            found.append((axis, 1, False))
+        else:
+            return None
+    whole = [axis for axis, _, residue in found if not residue]
+    return tuple(found) if sorted(whole) == sorted(a.name for a in stage.axes) else None
+
+
+def _spread(expression: Expression, stage: Stage) -> Group | None:
+    found = reads(stage.value)
+    if len(found) != 1 or not spreads(expression, stage, found[0]):
+        return None
+    group = _with_its_sum(expression, expression.stage(found[0].tensor))
+    return group and replace(group, spread=stage)
 
 
 def _with_its_sum(expression: Expression, stage: Stage) -> Group | None:

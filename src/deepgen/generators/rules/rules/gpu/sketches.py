@@ -9,9 +9,19 @@ from typing import TypeAlias
 
 from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads, turned, windows
 from deepgen.generators.rules.rules.gpu.contraction import along_of, by_four_warps, contraction, order, packed_name
-from deepgen.generators.rules.rules.gpu.groups import Group, cast_when_read, changed, groups, inlined, scans_rows
+from deepgen.generators.rules.rules.gpu.flat import flattened
+from deepgen.generators.rules.rules.gpu.groups import (
+    Group,
+    cast_when_read,
+    changed,
+    groups,
+    inlined,
+    scans_rows,
+    spread_parts,
+)
 from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
 from deepgen.generators.rules.rules.padding import with_padding
+from deepgen.generators.rules.rules.residues import with_residues
 from deepgen.generators.rules.rules.sketch import Sketch, space_of
 from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Stage, reads
@@ -35,10 +45,12 @@ class _Variant:
 def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
     """The better ones first."""
     base = cast_when_read(with_padding(expression))
+    apart = cast_when_read(with_padding(with_residues(expression)))
     lifted = {stage.name for stage in base.stages} - {stage.name for stage in expression.stages}
-    found: dict[str, Sketch] = {}
-    for variant in _variants(base, lifted, gpu):
-        first, plain = inlined(variant.expression, variant.kept)
+    found: dict[str, Sketch] = _by_flat_rows(base, gpu) if apart == base else {}
+    for variant in (_Variant(apart, _operands(apart, gpu), _MATRICES), *_variants(base, lifted, gpu)):
+        parts_of = spread_parts(variant.expression) if variant.by == _MATRICES else frozenset[str]()
+        first, plain = inlined(variant.expression, variant.kept | parts_of)
         if variant.by == _MATRICES and not any(contraction(stage, gpu) for stage in plain.stages):
             continue
         if variant.by == _WINDOWS and not any(windows.serves(stage) for stage in plain.stages):
@@ -63,7 +75,9 @@ def _variants(base: Expression, lifted: set[str], gpu: Gpu) -> Iterator[_Variant
     yield _Variant(base, _operands(base, gpu), _MATRICES)
     yield _Variant(windows.in_runs(base, shared), shared, _WINDOWS)
     yield _Variant(base, shared)
-    yield _Variant(base)
+    _, plain = inlined(base, shared)
+    if not shared or not any(windows.serves(stage) for stage in plain.stages):
+        yield _Variant(base)
 
 
 def _possible(sketch: Sketch) -> bool:
@@ -132,29 +146,64 @@ def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, al
     written, name = _written(group, sums, "warp")
     c = contraction(sums, gpu)
     assert c is not None
-    staged = f"{group.last.name}.staged"
-    if four:
+    out, staged = group.spread or group.last, group.last.name
+    if four and not group.spread:
+        staged = f"{staged}.staged"
         written = (*written, s.CacheWrite(group.last.name, staged, "shared"))
 
     def arrange(plan: Plan, whole: Expression) -> None:
         made = contraction(_with_operands(whole.stage(name), sums), gpu)
         made = by_four_warps(made, gpu) if made and four else made
         assert made is not None
-        out, through = whole.stage(group.last.name), whole.stage(staged) if four else None
-        tensor.by_matrices(plan, out, made, all_taps=all_taps, staged=through)
+        if group.spread:
+            plan.step(s.SetScope(staged, "shared"))
+        through = whole.stage(staged) if four or group.spread else None
+        tensor.by_matrices(plan, whole.stage(out.name), made, all_taps=all_taps, staged=through)
         stages = {stage.name for stage in plan.expression.stages}
         for read in (made.left, made.right):
-            if order(read, made) is None:
-                continue
-            packed = whole.stage(packed_name(read.tensor, stages))
-            copy = turned.tile_name(packed.name)
-            if copy in {stage.name for stage in whole.stages}:
-                turned.by_tiles(plan, packed, along_of(read, made), whole.stage(copy))
-            else:
-                threads.by_threads(plan, Group(packed), shared=False)
-                plan.names[-1] = "packed"
+            if order(read, made) is not None:
+                _packed(plan, whole, packed_name(read.tensor, stages), along_of(read, made))
 
     return (*written, *tensor.copies(expression, c, name)), arrange
+
+
+def _packed(plan: Plan, whole: Expression, name: str, along: int) -> None:
+    """The launch that puts an operand in another order."""
+    copy = turned.tile_name(name)
+    if copy in {stage.name for stage in whole.stages}:
+        turned.by_tiles(plan, whole.stage(name), along, whole.stage(copy))
+    else:
+        threads.by_threads(plan, Group(whole.stage(name)), shared=False)
+        plan.names[-1] = "packed"
+
+
+def _by_flat_rows(base: Expression, gpu: Gpu) -> dict[str, Sketch]:
+    """The sketch in which the rows of matrix products are one axis, where there is one."""
+    flat = flattened(inlined(base, _operands(base, gpu))[1], gpu)
+    if flat is None:
+        return {}
+    sums, plan = flat.expression.stage(flat.sums), Plan(flat.expression, gpu)
+    c = contraction(sums, gpu)
+    assert c is not None
+    steps = (*flat.steps, *tensor.copies(flat.expression, c, flat.sums))
+    plan.step(*steps)
+    whole = changed(flat.expression, steps)
+    made = contraction(_with_operands(whole.stage(flat.sums), sums), gpu)
+    made = by_four_warps(made, gpu) if made else None
+    assert made is not None
+    try:
+        out, staged = whole.stage(flat.out), whole.stage(flat.staged)
+        plan.step(s.SetScope(flat.staged, "shared"))
+        tensor.by_matrices(plan, out, made, all_taps=not made.taps, staged=staged, flat=flat)
+        if flat.packed:
+            plan.step(s.Layout(flat.packed, tuple(map(str, flat.order))))
+            _packed(plan, whole, flat.packed, flat.along)
+        if order(made.right, made) is not None:
+            _packed(plan, whole, packed_name(made.right.tensor, set()), along_of(made.right, made))
+    except Useless:
+        return {}
+    sketch = plan.sketch()
+    return {sketch.name: sketch} if _possible(sketch) else {}
 
 
 def _scan_of(group: Group) -> Stage | None:

@@ -21,8 +21,10 @@ from deepgen.generators.rules.rules.gpu.contraction import (
     turned_along,
 )
 from deepgen.generators.rules.rules.gpu.counts import Counts
-from deepgen.generators.rules.rules.gpu.groups import Group
+from deepgen.generators.rules.rules.gpu.flat import LINE as _LINE
+from deepgen.generators.rules.rules.gpu.flat import Flat
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
+from deepgen.generators.rules.rules.gpu.stored import SPARE, axes_of, flat_in_runs, in_runs
 from deepgen.generators.rules.rules.numbers import Extent, covered, text
 from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage
@@ -36,22 +38,65 @@ _CHUNKS = (1, 2, 4, 8)  # products along what is summed over, between two barrie
 _DEPTHS = (1, 2, 3, 4)
 _WIDE_DEPTHS = (2, 3, 4, 5, 6)
 _SECTOR = 32  # bytes of memory that are written together
+_FLAT_WARPS = (4, 8, 16)
 _WIDE_TILES = (8, 16, 32)  # along the columns of four warps: whole lines of swizzled memory
 _WIDE_CHUNKS = (2, 4)
-_LINE = 64  # elements of two bytes
 _TURNED = 8  # elements of two bytes in a row of a matrix
-_SPARE = 4096  # bytes of shared memory for alignment
 _RESERVED = 48  # registers for addresses and the like
 
 
-def by_matrices(plan: Plan, out: Stage, c: Contraction, *, all_taps: bool, staged: Stage | None = None) -> None:
+def by_matrices(
+    plan: Plan, out: Stage, c: Contraction, *, all_taps: bool, staged: Stage | None = None, flat: Flat | None = None
+) -> None:
     """The steps of a launch. With `all_taps`, a copy of an operand serves all taps of a filter.
 
     `staged` is what is stored, in shared memory: from there it is stored in runs of 16 bytes.
     """
     sums, mma = c.stage.name, c.intrinsic
     wide = mma.warps > 1
-    plan.names.append(f"{'wide' if wide else 'matrix'}{'_taps' if all_taps and c.taps else ''}")
+    kind = "flat" if flat else "wide" if wide else "matrix"
+    plan.names.append(f"{kind}{'_taps' if all_taps and c.taps else ''}")
+    parts = _tiling(plan, c, flat is not None)
+    inner, tiles, warps = parts.inner, parts.tiles, parts.warps
+    chunks = _CHUNKS if not wide else _WIDE_CHUNKS if along_columns(c) and not flat else (_LINE // mma.k,)
+    chunk = plan.knob("chunk", [n for n in chunks if c.along.extent % (n * mma.k) == 0], 2)
+    depth = plan.knob("depth", _WIDE_DEPTHS if wide else _DEPTHS, 4 if wide else 3)
+    block = {name: product_of(warps[name], tiles[name], inner[name]) for name in inner}
+    threads_y = product_of(*warps.values())
+    if staged and flat:
+        flat_in_runs(plan, c, out, staged, block, threads_y, flat)
+    elif staged:
+        in_runs(plan, c, out, staged, block, threads_y)
+    host = staged or out
+    _result(plan, c, host, {n: (warps[n], tiles[n], inner[n]) for n in inner}, inside=staged is not None)
+    plan.step(s.SetScope(sums, "warp"), s.ComputeAt(sums, host.name, plan.lanes))
+    step_loop = _sums(plan, c, inner, chunk, all_taps)
+    shared: list[Extent] = []
+    extents: dict[str, Extent] = {**block, c.along.name: product_of(chunk, mma.k)}
+    if all_taps:
+        extents |= {tap.name: tap.extent for tap in c.taps}
+    for read in (c.left, c.right):
+        shared.append(_copied(plan, c, read, extents, step_loop, threads_y, depth, flat is not None))
+    _limits(plan, c, tiles, threads_y, product_of(depth, total_of(*shared)))
+    turns = covered(c.along.extent, product_of(chunk, mma.k))
+    if not all_taps:
+        turns = product_of(turns, *(tap.extent for tap in c.taps))
+    beside = 1 if flat else _beside(out, c, (block if staged else inner))
+    stored, late = product_of(2, *block.values(), beside), _late(c, tiles, chunk, all_taps)
+    plan.counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), stored, late)
+
+
+@dataclass(frozen=True)
+class _Tiling:
+    """Of each axis of rows and columns: what is in a product, products of a warp, warps of a block."""
+
+    inner: dict[str, Extent]
+    tiles: dict[str, Extent]
+    warps: dict[str, Extent]
+
+
+def _tiling(plan: Plan, c: Contraction, flat: bool) -> _Tiling:
+    mma, wide = c.intrinsic, c.intrinsic.warps > 1
     inner: dict[str, Extent] = {}
     tiles: dict[str, Extent] = {}
     warps: dict[str, Extent] = {}
@@ -64,6 +109,8 @@ def by_matrices(plan: Plan, out: Stage, c: Contraction, *, all_taps: bool, stage
             teams: tuple[int, ...] = _WARPS if last else _WARPS[:3]
             if wide and side == c.columns:
                 counts, teams = _WIDE_TILES, (1,)
+            elif flat:
+                counts, teams = (1,), _FLAT_WARPS
             tiles[axis.name] = plan.knob(f"{axis.name}_tiles", counts, few.tiles)
             warps[axis.name] = plan.knob(f"{axis.name}_warps", teams, few.warps)
             own = product_of(tiles[axis.name], inner[axis.name])
@@ -79,31 +126,7 @@ def by_matrices(plan: Plan, out: Stage, c: Contraction, *, all_taps: bool, stage
     if wide:
         team = product_of(*(warps[a.name] for a in c.rows))
         plan.require(divides(4, team) if not isinstance(team, int) else team % 4 == 0, "four warps along rows")
-    chunks = _CHUNKS if not wide else _WIDE_CHUNKS if along_columns(c) else (_LINE // mma.k,)
-    chunk = plan.knob("chunk", [n for n in chunks if c.along.extent % (n * mma.k) == 0], 2)
-    depth = plan.knob("depth", _WIDE_DEPTHS if wide else _DEPTHS, 4 if wide else 3)
-    warp = {name: product_of(tiles[name], inner[name]) for name in inner}
-    block = {name: product_of(warps[name], warp[name]) for name in inner}
-
-    threads_y = product_of(*warps.values())
-    if staged:
-        _stored_in_runs(plan, c, out, staged, block, threads_y)
-    host = staged or out
-    _result(plan, c, host, {n: (warps[n], tiles[n], inner[n]) for n in inner}, inside=staged is not None)
-    plan.step(s.SetScope(sums, "warp"), s.ComputeAt(sums, host.name, plan.lanes))
-    step_loop = _sums(plan, c, inner, chunk, all_taps)
-    shared: list[Extent] = []
-    extents: dict[str, Extent] = {**block, c.along.name: product_of(chunk, mma.k)}
-    if all_taps:
-        extents |= {tap.name: tap.extent for tap in c.taps}
-    for read in (c.left, c.right):
-        shared.append(_copied(plan, c, read, extents, step_loop, threads_y, depth))
-    _limits(plan, c, tiles, threads_y, product_of(depth, total_of(*shared)))
-    turns = covered(c.along.extent, product_of(chunk, mma.k))
-    if not all_taps:
-        turns = product_of(turns, *(tap.extent for tap in c.taps))
-    run = (block if staged else inner).get(c.stage.axes[-1].name, 1)
-    plan.counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), run)
+    return _Tiling(inner, tiles, warps)
 
 
 def _inner(axis: Axis, side: tuple[Axis, ...], size: int) -> list[int]:
@@ -146,51 +169,11 @@ def _power(number: int) -> int:
     return 1 << (max(number, 1).bit_length() - 1)
 
 
-def _axes_of(out: Stage, c: Contraction) -> dict[str, str]:
-    """The axes of what is stored, by those of the sums."""
-    same = facts.same_places(out, c.stage)
-    assert same is not None, "what is stored has the places of the sums"
-    return dict(zip((a.name for a in c.stage.axes), same, strict=True))
-
-
-def _stored_in_runs(
-    plan: Plan, c: Contraction, out: Stage, staged: Stage, block: dict[str, Extent], threads_y: Extent
-) -> None:
-    """The loops of what is stored from shared memory, and its place there."""
-    axis_of, name = _axes_of(staged, c), out.name
-    own = {axis_of[a]: part for a, part in block.items()}
-    axes, last = [a.name for a in out.axes], out.axes[-1]
-    width = min(WIDEST // dtype(out.dtype).bytes, last.extent & -last.extent)
-    run = own.get(last.name, 1)
-    plan.require(divides(width, run) if not isinstance(run, int) else run % width == 0,
-                 f"rows of {name} in shared memory are whole runs")  # fmt: skip
-    level = {a: plan.split(name, a, own[a]) for a in axes if a in own}
-    blocks = [axis_of[a.name] for a in c.both] + [level[axis_of[a.name]][0] for a in (*c.rows, *c.columns)]
-    plan.step(s.Reorder(name, (*blocks, *(level[a][1] for a in axes if a in own))))
-    block_loop = plan.fuse(name, blocks)
-    inside = plan.fuse(name, [level[a][1] for a in axes if a in own])
-    _, by_y, by_x, by_run = plan.split(name, inside, threads_y, 32, width)
-    plan.bind(name, "block.x", block_loop)
-    plan.bind(name, "thread.y", by_y)
-    plan.bind(name, "thread.x", by_x)
-    plan.bind(name, "vector", by_run)
-    plan.step(s.ComputeAt(staged.name, name, block_loop))
-    # Lanes hold eight rows and four pairs of columns: these lie on different banks.
-    columns = [axes.index(axis_of[a.name]) for a in c.columns]
-    if len(axes) - 1 in columns:
-        plan.step(s.StorageAlign(staged.name, len(axes) - 2, _LINE, _TURNED))
-    else:
-        plan.step(s.StorageAlign(staged.name, columns[-1], _LINE // 2, _TURNED))
-    # With what the alignment adds, at most an eighth of a line or half of a short one.
-    bytes_ = product_of(dtype(out.dtype).bytes, *block.values(), 3)
-    plan.require(bytes_ <= 2 * (plan.gpu.shared_per_block - _SPARE), f"{name} fits in shared memory")
-
-
 def _result(
     plan: Plan, c: Contraction, out: Stage, parts: dict[str, tuple[Extent, Extent, Extent]], *, inside: bool
 ) -> None:
     """The loops of the results: blocks, warps, lanes, and what a lane has. `inside` of a block there are no others."""
-    name, axis_of = out.name, _axes_of(out, c)
+    name, axis_of = out.name, axes_of(out, c)
     level: dict[str, list[str]] = {}
     for axis in (*c.rows, *c.columns):
         level[axis.name] = plan.split(name, axis_of[axis.name], *parts[axis.name])
@@ -241,7 +224,14 @@ def _places(c: Contraction, inner: dict[str, Extent]) -> list[tuple[int, str]]:
 
 
 def _copied(
-    plan: Plan, c: Contraction, read: Read, extents: dict[str, Extent], loop: str, threads_y: Extent, depth: Extent
+    plan: Plan,
+    c: Contraction,
+    read: Read,
+    extents: dict[str, Extent],
+    loop: str,
+    threads_y: Extent,
+    depth: Extent,
+    rows_in_lines: bool,
 ) -> Extent:
     """An operand's part in shared memory; its bytes."""
     sums, tensor = c.stage.name, read.tensor
@@ -284,7 +274,7 @@ def _copied(
         column = next(n for n, i in enumerate(read.indices) if facts.plain(i) == c.columns[0].name)
         rest = [str(n) for n in range(len(shape)) if n not in (along, column)]
         plan.step(s.Layout(name, (*rest, f"{column}/{_LINE}", str(along), f"{column}%{_LINE}")))
-    swizzle = plan.knob(f"swizzle_{tensor}", (3,) if lines else (0, 1, 2, 3), 3)
+    swizzle = plan.knob(f"swizzle_{tensor}", (3,) if lines or rows_in_lines else (0, 1, 2, 3), 3)
     plan.step(s.Pipeline(name, text(depth)), s.Swizzle(name, text(swizzle)))
     return product_of(bytes_each, *sizes)
 
@@ -301,11 +291,17 @@ def _limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent,
     plan.require(threads <= gpu.threads_per_block, "threads of a block")
     plan.require(product_of(threads, registers) <= gpu.registers_per_sm, "a block's registers fit in a multiprocessor")
     plan.require(
-        shared <= gpu.shared_per_block - (_SPARE if c.intrinsic.warps > 1 else 1024), "copies fit in shared memory"
+        shared <= gpu.shared_per_block - (SPARE if c.intrinsic.warps > 1 else 1024), "copies fit in shared memory"
     )
     plan.derive("shared_bytes", shared)
     plan.derive("threads", threads)
     plan.derive("registers", registers)
+
+
+def _beside(out: Stage, c: Contraction, runs: dict[str, Extent]) -> Extent:
+    """How many elements are written for each result: those between results, and those of the same sectors."""
+    between = covered(prod(out.shape), prod(c.stage.shape))
+    return product_of(between, covered(_SECTOR // 2, runs.get(c.stage.axes[-1].name, 1)))
 
 
 def _counts(
@@ -318,9 +314,10 @@ def _counts(
     depth: Extent,
     turns: Extent,
     copied: Extent,
-    run: Extent,
+    stored: Extent,
+    late: Extent,
 ) -> Counts:
-    """What a block does, for an estimate of its time. `run` is how many results are stored in a row."""
+    """What a block does, for an estimate of its time."""
     mma, places = c.intrinsic, (*c.rows, *c.columns)
     rows, columns = (product_of(*(tiles[a.name] for a in side)) for side in (c.rows, c.columns))
     steps = prod((c.along.extent // mma.k, *(tap.extent for tap in c.taps)))
@@ -341,9 +338,17 @@ def _counts(
         turns=turns,
         copied=copied,
         depth=depth,
-        stored=product_of(2, *block.values(), covered(_SECTOR // 2, run)),
+        late=late,
+        stored=stored,
         rate=(gpu.peak(mma.operand) or 1.0) * 1e9 * mma.share_of_peak(gpu.arch),
     )
+
+
+def _late(c: Contraction, tiles: dict[str, Extent], chunk: Extent, all_taps: bool) -> Extent:
+    """1 where matrix units read rows from lines of shared memory. Rows of several axes may lie so too."""
+    if c.intrinsic.warps == 1 or len(c.rows) > 1 or turned_along(c.left, c) or (all_taps and c.taps):
+        return 0
+    return (tiles[c.rows[0].name] == 1) & (product_of(chunk, c.intrinsic.k) == _LINE)
 
 
 def _registers(rows: Extent, columns: Extent) -> Extent:

@@ -55,10 +55,12 @@ def by_tiles(plan: Plan, packed: Stage, along: int, source: Stage) -> None:
     plan.bind(name, "block.x", block)
     plan.bind(name, "thread.x", by_thread)
     plan.bind(name, "vector", run)
-    copy = source.name
+    copy, last = source.name, source.axes[-1].extent
     plan.step(s.ComputeAt(copy, name, block))
-    _, by_thread = plan.split(copy, plan.fuse(copy, [axis.name for axis in source.axes]), threads)
+    own = plan.fuse(copy, [axis.name for axis in source.axes])
+    _, by_thread, run = plan.split(copy, own, threads, min(width, last & -last))
     plan.bind(copy, "thread.x", by_thread)
+    plan.bind(copy, "vector", run)
     # Rows an odd number of words apart lie on different banks.
     words = max(1, 4 // size)
     plan.step(s.StorageAlign(copy, along, 2 * words, words))

@@ -25,7 +25,7 @@ from deepgen.vocabulary.dtypes import dtype
 _MOST_TAPS = 49
 _MOST_HELD = 176  # numbers of a thread
 _USUAL_THREADS = 256
-_USUAL_ROWS = 4  # results of a thread along the outermost axis that taps move
+_USUAL_ROWS, _PAIR = 4, 2  # results of a thread along the outermost axis that taps move, and along others
 
 
 def serves(sums: Stage) -> bool:
@@ -149,7 +149,7 @@ def _sizes(plan: Plan, out: Stage, moved: Set[str]) -> tuple[dict[str, Extent], 
     rows = next((a.name for a in out.axes if a.name in moved), "")
     for axis in reversed(out.axes):
         several = [n for n in powers(8) if n <= axis.extent] if first or axis.name in moved else [1]
-        wanted = (run if axis.name in moved else run // 2) if first else _USUAL_ROWS if axis.name == rows else 1
+        wanted = (run if axis.name in moved else _PAIR) if first else _USUAL_ROWS if axis.name == rows else _PAIR
         each = max((n for n in several if n <= wanted and axis.extent % n == 0), default=1)
         inner[axis.name] = plan.knob(f"{axis.name}_each", several, each)
         covering = -(-axis.extent // each)

@@ -1,0 +1,243 @@
+"""A board to practise on: a real SSH server on a loopback address, with a user of its own, and qemu as its processor.
+
+Only root can add a user, and mount a disk that can be filled; otherwise the board is this user's, on the disk that is
+there. Its programs find the commands that a bare board has, and no others.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepgen.measure.riscv.qemu import find, processor
+from deepgen.targets import Riscv
+from deepgen.vocabulary import Missing
+
+ROOT = os.getuid() == 0
+DISK_BYTES = 16 << 20
+_TOOLS = ("awk", "cat", "chmod", "find", "ln", "mkdir", "mv", "rm", "sh", "sleep", "tar")
+_CONFIG = """
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host
+AuthorizedKeysFile {folder}/user.pub
+PidFile none
+UsePAM no
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin yes
+MaxStartups 100
+SetEnv PATH={folder}/bin XDG_CACHE_HOME={folder}/disk
+"""
+_SSH = """#!/bin/sh
+exec {ssh} -F none -i {folder}/user -o UserKnownHostsFile={folder}/known -o GlobalKnownHostsFile=/dev/null \
+    -o KexAlgorithms=curve25519-sha256 "$@"
+"""
+# What a board has, and this machine has not: its name, and a processor that runs its programs.
+_UNAME = "#!/bin/sh\necho riscv64\n"
+_TIMEOUT = """#!/bin/sh
+[ -e {folder}/before ] && sh {folder}/before
+[ "$4" = perf ] && exec {timeout} "$@"
+exec {timeout} "$1" "$2" "$3" {qemu} "$4" "$5"
+"""
+_PERF = """#!/bin/sh
+for word; do
+    shift
+    [ "$word" = ./program ] && set -- "$@" {qemu}
+    set -- "$@" "$word"
+done
+exec {perf} "$@"
+"""
+# The server's process for a connection is the parent of the shell that runs a program.
+DROP = "kill -KILL $(awk '{print $4}' /proc/$(awk '{print $4}' /proc/$PPID/stat)/stat)\n"
+KILL = "kill -KILL $PPID\n"
+
+
+@dataclass(frozen=True)
+class LoopbackBoard:
+    """The board, as its owner sees it. `client`: the folder with the `ssh` that reaches it, to be first in PATH."""
+
+    folder: Path
+    user: str
+    port: int
+
+    @property
+    def host(self) -> str:
+        return f"{self.user}@127.0.0.1:{self.port}"
+
+    @property
+    def client(self) -> Path:
+        return self.folder / "client"
+
+    @property
+    def disk(self) -> Path:
+        return self.folder / "disk"
+
+    def accept(self, key: str = "host") -> None:
+        """Have its host key known; or another one than it has."""
+        public = (self.folder / f"{key}.pub").read_text()
+        (self.folder / "known").write_text(f"[127.0.0.1]:{self.port} {public}")
+
+    def before(self, script: str, times: int | None = None) -> None:
+        """What happens on the board before the next programs run, so many times; always where None is given."""
+        left = self.folder / "disk" / "left"
+        if times is not None:
+            left.write_text("x" * times)
+            left.chmod(0o666)
+            script = f'[ -s {left} ] || exit 0; x=$(cat {left}); printf %s "${{x#x}}" >{left}; {script}'
+        (self.folder / "before").write_text(script)
+
+    def calm(self) -> None:
+        """Nothing happens any more."""
+        for file in (self.folder / "before", self.disk / "left", self.disk / "ballast"):
+            file.unlink(missing_ok=True)
+
+    def fill(self) -> None:
+        """Leave no room on its disk."""
+        with (self.disk / "ballast").open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 16))
+            except OSError:
+                return
+
+    def perf(self, *, there: bool) -> None:
+        """Have perf on it or not; this machine's, which counts what qemu does."""
+        (self.folder / "bin/perf").unlink(missing_ok=True)
+        if there and shutil.which("perf"):
+            (self.folder / "bin/perf").symlink_to(self.folder / "perf")
+
+    def script(self, name: str, text: str) -> None:
+        _script(self.folder / name, text)
+
+    def files(self) -> list[str]:
+        """What lies on its disk."""
+        return sorted(str(path.relative_to(self.disk)) for path in self.disk.rglob("*") if path.is_file())
+
+    def sessions(self) -> list[Path]:
+        """Folders of tuning runs."""
+        return sorted(self.disk.glob("deepgen-board/*"))
+
+    def processes(self) -> list[str]:
+        """The commands of its user, where that is a user of its own."""
+        found = []
+        for entry in Path("/proc").iterdir() if self.user != getpass.getuser() else ():
+            try:
+                if entry.name.isdecimal() and entry.owner() == self.user:
+                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip())
+            except (OSError, KeyError):  # it has ended meanwhile
+                continue
+        return [command for command in found if command]
+
+
+@contextmanager
+def loopback(target: Riscv, disk_bytes: int = DISK_BYTES) -> Iterator[LoopbackBoard]:
+    """A board with that processor. Raises Missing where a program for it is not installed."""
+    paths = {name: shutil.which(name) or shutil.which(name, path="/usr/sbin") for name in _NEEDED}
+    for name, package in _NEEDED.items():
+        if paths[name] is None:
+            raise Missing(name, blocks="a board on this machine", remedy=f"Install {package}.")
+    with ExitStack() as left:
+        folder = Path(tempfile.mkdtemp(prefix="deepgen-loopback-"))
+        left.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.chmod(0o755)
+        user = _add_user(folder, left) if ROOT else getpass.getuser()
+        _make_disk(folder / "disk", disk_bytes, left)
+        for name in ("host", "user"):
+            subprocess.run(
+                [f"{paths['ssh-keygen']}", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True
+            )
+        _install(folder, target, paths)
+        # A port that is free now may be taken by the time the server binds it.
+        process, port = next(found for _ in range(5) if (found := _serving(f"{paths['sshd']}", folder)))
+        left.callback(process.wait)
+        left.callback(process.terminate)
+        made = LoopbackBoard(folder, user, port)
+        made.accept()
+        yield made
+
+
+_NEEDED = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client", "timeout": "coreutils"}
+
+
+def _install(folder: Path, target: Riscv, paths: dict[str, str | None]) -> None:
+    (folder / "bin").mkdir()
+    for tool in _TOOLS:
+        (folder / "bin" / tool).symlink_to(shutil.which(tool) or f"/bin/{tool}")
+    path, _, version = find()
+    qemu = " ".join((path, *processor(target, version)))
+    words = {**paths, "qemu": qemu, "folder": str(folder), "perf": shutil.which("perf")}
+    for name, text in {"bin/uname": _UNAME, "bin/timeout": _TIMEOUT, "client/ssh": _SSH, "perf": _PERF}.items():
+        _script(folder / name, re.sub(r"\{(\w+)\}", lambda word: f"{words[word[1]]}", text))
+
+
+def _script(file: Path, text: str) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    file.write_text(text)
+    file.chmod(0o755)
+
+
+def _add_user(folder: Path, left: ExitStack) -> str:
+    """A user with a home in the folder, who ends with everything that they run."""
+    Path("/run/sshd").mkdir(exist_ok=True)
+    name = f"board{os.getpid()}"
+    subprocess.run(
+        [
+            "useradd",
+            "--system",
+            "--create-home",
+            "--home-dir",
+            str(folder / "home"),
+            "--shell",
+            "/bin/sh",
+            "-p",
+            "*",
+            name,
+        ],
+        check=True,
+    )
+    left.callback(subprocess.run, ["userdel", "--force", name], check=False, capture_output=True)
+    return name
+
+
+def _make_disk(disk: Path, disk_bytes: int, left: ExitStack) -> None:
+    disk.mkdir()
+    disk.chmod(0o777)
+    if ROOT:
+        options = f"size={disk_bytes},mode=777"
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)], check=False, capture_output=True
+        )
+        if done.returncode == 0:
+            left.callback(subprocess.run, ["umount", "--lazy", str(disk)], check=False)
+
+
+def _serving(sshd: str, folder: Path) -> tuple[subprocess.Popen[bytes], int] | None:
+    """A server that answers, and its port."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    (folder / "sshd").write_text(_CONFIG.format(port=port, folder=folder))
+    with (folder / "sshd.log").open("wb") as log:
+        process = subprocess.Popen([sshd, "-D", "-e", "-f", str(folder / "sshd")], stdin=subprocess.DEVNULL, stderr=log)
+    deadline = time.monotonic() + 60
+    while process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return process, port
+        except OSError:
+            if time.monotonic() > deadline:
+                raise Missing("an SSH server", blocks=(folder / "sshd.log").read_text()[-300:], remedy="") from None
+            time.sleep(0.05)
+    return None

@@ -1,0 +1,46 @@
+"""A library's kernels as functions of JAX's, on processors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from deepgen.libraries import Library, NotServed
+from deepgen.vocabulary import BadInput
+
+jax = pytest.importorskip("jax", reason="jax is not installed (extra jax)")
+pytest.importorskip("jax.ffi")
+
+import deepgen.jax  # noqa: E402
+
+
+def test_kernels_are_traced_and_right(library: Library) -> None:
+    kernels = deepgen.jax.functions(library)
+    assert set(kernels) == {"gemm_f32_nn", "softmax_f32"} and not kernels.without
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((50, 33), np.float32), rng.standard_normal((33, 70), np.float32)
+
+    @jax.jit
+    def layer(x: object, y: object) -> object:
+        return kernels.softmax_f32(kernels.gemm_f32_nn(x, y) * 2)
+
+    np.testing.assert_allclose(layer(a, b), jax.nn.softmax(2 * (a @ b)), rtol=1e-4, atol=1e-5)
+    assert "custom_call" in layer.lower(a, b).as_text(), "XLA calls the kernel itself"
+    twice = jax.vmap(kernels.gemm_f32_nn)(np.stack([a, -a]), np.stack([b, b]))
+    np.testing.assert_allclose(twice, np.stack([a @ b, -(a @ b)]), rtol=1e-4, atol=1e-4)
+
+
+def test_what_does_not_fit_is_told_while_tracing(library: Library) -> None:
+    kernels = deepgen.jax.functions(str(library.folder))
+    gemm = jax.jit(kernels.gemm_f32_nn)
+    a = np.ones((64, 64), np.float32)
+    with pytest.raises(NotServed, match="no kernel of a shape near"):
+        gemm(np.ones((9000, 64), np.float32), np.ones((64, 9000), np.float32))
+    with pytest.raises(BadInput, match=r"gemm_f32_nn is given 1 arrays \(A, B\)"):
+        gemm(a)
+    with pytest.raises(BadInput, match=r"B is float16 \(an array of float32\)"):
+        gemm(a, a.astype(np.float16))
+    with pytest.raises(BadInput, match="the same K in both"):
+        gemm(a, a[:3])
+    with pytest.raises(AttributeError, match="no function 'gemm_f64_nn'; there are: gemm_f32_nn, softmax_f32"):
+        kernels.gemm_f64_nn  # noqa: B018
