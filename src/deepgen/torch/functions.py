@@ -121,7 +121,7 @@ def product_of(router: Router, kind: str, torchs: Run) -> Run:
         if len(args) != 2:
             return torchs(*args, **named)
         a, b = args
-        if not modes() and forward_ad._current_level < 0 and (not named or [*named] == ["out"]):
+        if not modes() and forward_ad._current_level < 0 and (not named or (len(named) == 1 and "out" in named)):
             for check, run in places[_is_grad_enabled()].get(id(b), ()):
                 if check(a, b):
                     made = run(a, b, **named) if named else run(a, b)
