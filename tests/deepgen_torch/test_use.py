@@ -207,9 +207,10 @@ def test_functions_that_no_kernel_serves_stay_in_their_places() -> None:
 def test_torch_keeps_what_it_does_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """The race is decided by times that are given: a busy machine would decide otherwise now and then."""
     a, b = random(20, 24), random(24, 16)
-    for mine, theirs, ours in ((2.0, 1.0, False), (1.0, 1.01, False), (1.0, 2.0, True)):
+    for rounds, ours in (([0.5], False), ([1.01, 0.99, 1.01], False), ([1.01] * 9, True), ([2.0], True)):
         for name in ("race", "race_for_cores"):
-            monkeypatch.setattr(routes, name, lambda *_, times=(mine, theirs): times)
+            raced = race.decided([1.0] * len(rounds), rounds)
+            monkeypatch.setattr(routes, name, lambda *_, raced=raced: raced)
         with torch.no_grad(), dt.use(Everything()) as used:
             torch.mm(a, b)
         assert [met.ours for met in used.met] == [ours]
@@ -218,8 +219,8 @@ def test_torch_keeps_what_it_does_faster(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_race_times_both_in_turns() -> None:
     order: list[str] = []
-    times = race.race(lambda: order.append("ours"), lambda: order.append("torch"), torch.device("cpu"))
-    assert order[:4] == ["ours", "torch"] * 2 and all(seconds >= 0 for seconds in times)
+    raced = race.race(lambda: order.append("ours"), lambda: order.append("torch"), torch.device("cpu"))
+    assert order[:4] == ["ours", "torch"] * 2 and min(raced.mine, raced.other) >= 0
 
 
 def test_a_race_for_cores_counts_what_torch_does_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,23 +229,23 @@ def test_a_race_for_cores_counts_what_torch_does_next(monkeypatch: pytest.Monkey
     order: list[tuple[str, bool]] = []
     monkeypatch.setattr(cores.ShortWaits, "open", lambda self: waits.append(True))
     monkeypatch.setattr(cores.ShortWaits, "close", lambda self: waits.clear())
-    times = race.race_for_cores(
+    raced = race.race_for_cores(
         lambda: order.append(("ours", bool(waits))), lambda: order.append(("torch", bool(waits)))
     )
-    assert {*order} == {("ours", True), ("torch", False)} and all(seconds >= 0 for seconds in times)
+    assert {*order} == {("ours", True), ("torch", False)} and min(raced.mine, raced.other) >= 0
 
 
 def test_torchs_threads_wait_shortly_while_kernels_with_several_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "several", lambda: True)
     monkeypatch.setattr(cores, "several", lambda: True)
     before, a, b = threading.active_count(), random(20, 24), random(24, 16)
-    for mine, kept in ((1.0, 1), (3.0, 0)):
-        monkeypatch.setattr(routes, "race_for_cores", lambda *_, mine=mine: (mine, 2.0))
+    for won in (True, False):
+        monkeypatch.setattr(routes, "race_for_cores", lambda *_, won=won: race.Raced(1.0, 2.0, won))
         used = dt.use(Everything())
         for _ in range(2):
             with torch.no_grad(), used:
                 torch.mm(a, b)
-                assert threading.active_count() == before + kept
+                assert threading.active_count() == before + won
             assert threading.active_count() == before
 
 

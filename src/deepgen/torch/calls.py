@@ -108,7 +108,7 @@ def scaled_mm(a: Any, b: Any, scale: Any, fast_sums: bool = False) -> Asked | No
     return found and replace(found, tensors=(*found.tensors, scale.view(1)), places=(0, 1, 2))
 
 
-def _torch_scaled_mm(
+def torch_scaled_mm(
     a: Any,
     b: Any,
     scale_a: Any,
@@ -161,7 +161,7 @@ ATEN: Mapping[Any, Reads] = {
     _ATEN.layer_norm.default: lambda x, shape, weight=None, bias=None, eps=1e-5, *_: layer_norm(
         x, shape, weight, bias, eps
     ),
-    _ATEN._scaled_mm.default: _torch_scaled_mm,
+    _ATEN._scaled_mm.default: torch_scaled_mm,
     **{
         found.default: rms_norm
         for found in (getattr(_ATEN, name, None) for name in ("rms_norm", "_fused_rms_norm"))

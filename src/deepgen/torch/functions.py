@@ -15,10 +15,9 @@ from torch.autograd import forward_ad
 
 from deepgen.torch.guards import Check, check_of, modes, watched
 from deepgen.torch.ops import OPS, TORCHS
-from deepgen.torch.routes import PLAIN, Route, Router, Table, capturing
+from deepgen.torch.routes import LAUNCH, PLAIN, Route, Router, Table, capturing
 
 GRADIENT = 50e-6  # seconds that a call with gradients costs more, which torch computes in C++
-LAUNCH = 2e-6  # seconds that one more launch costs, in a graph of the GPU's
 
 _NEW = object()
 _NOWHERE = object()
@@ -57,7 +56,7 @@ class _Calls:
     def slowly(self, args: tuple[Any, ...], place: Any, named: Mapping[str, Any] = {}) -> Any:
         """A call that is decided from Python. One like it is found at its place the next time."""
         out = named.get("out")
-        if len(named) > (out is not None) or watched():
+        if len(named) > (out is not None) or watched() or self._router.deciding:
             return self._torchs(*args, **named)
         try:
             key = tuple(map(_key, args))
@@ -122,7 +121,7 @@ def product_of(router: Router, kind: str, torchs: Run) -> Run:
         if len(args) != 2:
             return torchs(*args, **named)
         a, b = args
-        if not modes() and forward_ad._current_level < 0 and (not named or [*named] == ["out"]):
+        if not modes() and forward_ad._current_level < 0 and (not named or (len(named) == 1 and "out" in named)):
             for check, run in places[_is_grad_enabled()].get(id(b), ()):
                 if check(a, b):
                     made = run(a, b, **named) if named else run(a, b)
@@ -187,13 +186,13 @@ def scaled_mm_of(router: Router) -> Run:
         plain = not rest and named.get("out_dtype") is torch.bfloat16 and len(named) == 1 + ("use_fast_accum" in named)
         if not plain or any(type(tensor) not in PLAIN for tensor in (a, b, scale_a, scale_b)):
             return SCALED_MM(a, b, scale_a, scale_b, *rest, **named)
-        place = (id(b), fast)
+        place = (id(scale_b), fast)
         if not modes() and forward_ad._current_level < 0:
             for check, run in places[_is_grad_enabled()].get(place, ()):
                 if check(a, b, scale_a, scale_b):
                     made = run(a, b, scale_a, scale_b)
                     return SCALED_MM(a, b, scale_a, scale_b, **named) if made is None else made
-        if watched():
+        if watched() or router.deciding:
             return SCALED_MM(a, b, scale_a, scale_b, **named)
         run = serving(_scaled(router, (a, b, scale_a, scale_b), bool(fast)), bool(fast))
         remember(places, place, (a, b, scale_a, scale_b), run)

@@ -19,6 +19,9 @@ _guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 # Modes of the user's own that see every call of torch's functions: how many there are, and each of them.
 modes: Callable[[], int] = torch._C._len_torch_function_stack
 _mode: Callable[[int], Any] = torch._C._get_function_stack_at
+_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # of those that see operators
+# Whether torch.func's transforms are at work: vmap, grad, ...
+_transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 Check = Callable[..., bool]
 
@@ -44,7 +47,7 @@ def maker(shape: tuple[int, ...], dtype: Any, device: Any) -> Callable[[], Any]:
 
 
 def watched() -> bool:
-    """Whether calls must reach torch's own functions: modes of the user's look at them, or tangents go along."""
-    if forward_ad._current_level >= 0:
+    """Whether calls must reach torch's own functions: they are transformed, tangents go along, or modes see them."""
+    if forward_ad._current_level >= 0 or _transformed() or _dispatch_modes():
         return True
     return any(type(_mode(place)) is not DeviceContext for place in range(modes()))

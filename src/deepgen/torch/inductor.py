@@ -7,13 +7,14 @@ single products are exchanged. Its generated code calls them as it calls torch's
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from deepgen.torch.ops import OPS, TORCHS
-from deepgen.torch.routes import Route, Router
+from deepgen.torch.calls import torch_scaled_mm
+from deepgen.torch.ops import OPS, TORCHS, scaled_mm
+from deepgen.torch.routes import LAUNCH, Route, Router
 
 _ATEN = torch.ops.aten
 _EXCHANGED = {
@@ -21,6 +22,9 @@ _EXCHANGED = {
     _ATEN.bmm.default: ("bmm", OPS.bmm.default),
     _ATEN.addmm.default: ("addmm", OPS.addmm.default),
 }
+_OURS = {**{ours: kind for kind, ours in _EXCHANGED.values()}, OPS.scaled_mm.default: "scaled_mm"}
+# What torch does where a kernel cannot be called after all.
+_INSTEAD: Mapping[str, Callable[..., Any]] = {**TORCHS, "scaled_mm": scaled_mm}
 _routers: list[Router] = []  # the one in use
 _externs: dict[Route, Any] = {}
 
@@ -71,16 +75,56 @@ def _pass(router: Router, before: Any) -> Any:
 
 def exchange(graph: Any, router: Router) -> None:
     """Ours in place of torch's products, where a kernel is faster."""
-    for node in graph.nodes:
-        if node.op == "call_function" and node.target in _EXCHANGED and not node.kwargs:
+    for node in [*graph.nodes]:
+        if node.op != "call_function":
+            continue
+        if node.target in _EXCHANGED and not node.kwargs:
             kind, ours = _EXCHANGED[node.target]
-            if _route(router, kind, node) is not None:
+            if _route(router, kind, node.args) is not None:
                 node.target = ours
+        elif node.target is _ATEN._scaled_mm.default:
+            _exchange_scaled(graph, node, router)
 
 
-def _route(router: Router, kind: str, node: Any) -> Route | None:
+def _exchange_scaled(graph: Any, node: Any, router: Router) -> None:
+    """Torch has a factor for each matrix, ours one for the product: they are multiplied first, in a launch more."""
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    a, b, one, other = (given[name] for name in ("self", "mat2", "scale_a", "scale_b"))
+    fast = bool(given.get("use_fast_accum", False))
+    rest: dict[str, Any] = {name: given.get(name) for name in ("bias", "scale_result", "out_dtype")}
+    in_a, in_b, in_one, in_other = (arg.meta["val"] for arg in (a, b, one, other))
+    if in_other.dtype != torch.float32 or torch_scaled_mm(in_a, in_b, in_one, in_other, **rest) is None:
+        return
+    with graph.inserting_before(node):
+        factor = graph.call_function(_ATEN.mul.Tensor, (one, other))
+        factor.meta["val"] = in_one * in_other
+        route = _route(router, "scaled_mm", (a, b, factor, fast))
+        if route is None or route.gain < LAUNCH:
+            graph.erase_node(factor)
+            return
+        ours = graph.call_function(OPS.scaled_mm.default, (a, b, factor, fast))
+    ours.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(ours)
+    graph.erase_node(node)
+
+
+def _route(router: Router, kind: str, args: Sequence[Any]) -> Route | None:
     """The kernel for a product of a graph, by its tensors as they were traced."""
-    return router.route(kind, tuple(arg.meta["val"] for arg in node.args), TORCHS[kind])
+    values = tuple(arg if type(arg) is bool else arg.meta["val"] for arg in args)
+    return router.route(kind, values, _scaled_mm() if kind == "scaled_mm" else TORCHS[kind])
+
+
+def _scaled_mm() -> Callable[..., Any]:
+    """torch's, for the race: with a second factor that is made once."""
+    ones: list[Any] = []
+
+    def run(a: Any, b: Any, scale: Any, fast: bool) -> Any:
+        if not ones:
+            ones.append(torch.ones_like(scale))
+        return TORCHS["scaled_mm"](a, b, scale, ones[0], out_dtype=torch.bfloat16, use_fast_accum=fast)
+
+    return run
 
 
 def _register() -> None:
@@ -91,40 +135,42 @@ def _register() -> None:
 
     if OPS.mm.default in lowerings:
         return
-    for kind, op in _EXCHANGED.values():
+    for op, kind in _OURS.items():
 
-        def lower(*tensors: Any, kind: str = kind, op: Any = op) -> Any:
+        def lower(*args: Any, kind: str = kind, op: Any = op) -> Any:
             node = V.graph.current_node
-            route = _route(_routers[-1], kind, node) if _routers else None
+            route = _route(_routers[-1], kind, node.args) if _routers else None
             if route is None:
-                return fallback_handler(op, add_to_fallback_set=False)(*tensors)
+                return fallback_handler(op, add_to_fallback_set=False)(*args)
+            rest = tuple(arg for arg in args if type(arg) is bool)
             given = [
                 ir.ExternKernel.require_exact_strides(ir.ExternKernel.realize_input(tensor), arg.meta["val"].stride())
-                for tensor, arg in zip(tensors, node.args, strict=True)
+                for tensor, arg in zip(args, node.args, strict=True)
+                if type(tensor) is not bool
             ]
             made = node.meta["val"]
             layout = ir.FixedLayout(made.device, made.dtype, [*made.shape], [*made.stride()])
-            found = _extern(kind, route).bind(given, layout).output_node()
+            found = _extern(kind, route, rest).bind(given, layout).output_node()
             return found[0] if isinstance(found, tuple) else found
 
         register_lowering(op, type_promotion_kind=None)(lower)
 
 
-def _extern(kind: str, route: Route) -> Any:
+def _extern(kind: str, route: Route, rest: tuple[Any, ...]) -> Any:
     """A function of Inductor's for one route: its code calls that without looking anything up."""
     from torch._inductor.select_algorithm import ExternKernelChoice
 
     if route not in _externs:
-        torchs, quick = TORCHS[kind], route.quick()
+        torchs, quick = _INSTEAD[kind], route.quick()
 
-        def run(*args: Any, out: Any) -> None:
-            if route.run(args, out) is None:
-                torchs(*args, out=out)
+        def run(*tensors: Any, out: Any) -> None:
+            if route.run((*tensors, *rest), out) is None:
+                out.copy_(torchs(*tensors, *rest))
 
         def run_two(a: Any, b: Any, *, out: Any) -> None:
             if quick(a, b, out) is None:
-                torchs(a, b, out=out)
+                out.copy_(torchs(a, b))
 
-        made = run if kind == "addmm" else run_two
+        made = run_two if kind in ("mm", "bmm") else run
         _externs[route] = ExternKernelChoice(made, name=f"deepgen_{kind}_{len(_externs)}")
     return _externs[route]

@@ -18,6 +18,7 @@ _SCHEMAS = {
     "bmm": "(Tensor a, Tensor b) -> Tensor",
     "matmul": "(Tensor a, Tensor b) -> Tensor",
     "addmm": "(Tensor bias, Tensor a, Tensor b) -> Tensor",
+    "scaled_mm": "(Tensor a, Tensor b, Tensor scale, bool fast_sums) -> Tensor",
 }
 # torch's own, whatever stands in their places later.
 TORCHS: Mapping[str, Callable[..., Any]] = {
@@ -42,15 +43,22 @@ def serving(kind: str) -> Callable[..., Any]:
     return IN_USE.get(kind) or TORCHS[kind]
 
 
+def scaled_mm(a: Any, b: Any, scale: Any, fast_sums: bool) -> Any:
+    """torch's product of 8-bit floats, with one factor for both matrices."""
+    one = torch.ones_like(scale)
+    return TORCHS["scaled_mm"](a, b, scale, one, out_dtype=torch.bfloat16, use_fast_accum=fast_sums)
+
+
 def _define(kind: str) -> None:
     _library.define(kind + _SCHEMAS[kind], tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides))
 
     def run(*args: Any) -> Any:
         return serving(kind)(*args)
 
-    _library.impl(kind, run, "CompositeExplicitAutograd")
+    _library.impl(kind, scaled_mm if kind == "scaled_mm" else run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"deepgen::{kind}", _FAKES[kind], lib=_library)
-    torch.library.register_autograd(f"deepgen::{kind}", _BACKWARDS[kind], setup_context=_keep, lib=_library)
+    if kind in _BACKWARDS:
+        torch.library.register_autograd(f"deepgen::{kind}", _BACKWARDS[kind], setup_context=_keep, lib=_library)
 
 
 def _fake_linear(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -59,6 +67,10 @@ def _fake_linear(input: Any, weight: Any, bias: Any = None) -> Any:
 
 def _fake_product(a: Any, b: Any) -> Any:
     return a.new_empty((*a.shape[:-1], b.shape[-1]))
+
+
+def _fake_scaled_mm(a: Any, b: Any, scale: Any, fast_sums: bool) -> Any:
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=torch.bfloat16)
 
 
 def _fake_addmm(bias: Any, a: Any, b: Any) -> Any:
@@ -100,7 +112,12 @@ def _addmm_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     )
 
 
-_FAKES = {"linear": _fake_linear, "addmm": _fake_addmm, **dict.fromkeys(("mm", "bmm", "matmul"), _fake_product)}
+_FAKES = {
+    "linear": _fake_linear,
+    "addmm": _fake_addmm,
+    "scaled_mm": _fake_scaled_mm,
+    **dict.fromkeys(("mm", "bmm", "matmul"), _fake_product),
+}
 _BACKWARDS = {
     "linear": _linear_backward,
     "addmm": _addmm_backward,

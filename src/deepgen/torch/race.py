@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeAlias
 
 import torch
 
 from deepgen.torch.cores import ShortWaits, work
+from deepgen.tuning.statistics import paired_ratio
 
 _ROUNDS = 15
 _LEAST = 3
 _SECONDS = 0.3  # of a race; rounds beyond the first few are left out where they take longer
-GAIN = 0.98  # of torch's time: what is gained must be more than noise
+_GAIN = 0.98  # of torch's time: a median that is less than this is more than noise
 _CACHE = 256 << 20  # more than the last-level cache of any GPU so far
 
 Timer: TypeAlias = "Callable[[Callable[[], Any]], float]"
 
 
-def race(ours: Callable[[], Any], theirs: Callable[[], Any], device: Any) -> tuple[float, float]:
-    """The seconds of each: medians of rounds, in which they take turns."""
+@dataclass(frozen=True)
+class Raced:
+    """The seconds of a kernel and of torch, medians of rounds, and whether the kernel is faster."""
+
+    mine: float
+    other: float
+    won: bool
+
+
+def race(ours: Callable[[], Any], theirs: Callable[[], Any], device: Any) -> Raced:
+    """They take turns. What is faster by little must be so in nearly all rounds."""
     seconds = _on_gpu(device) if device.type == "cuda" else _on_cpu
     mine: list[float] = []
     other: list[float] = []
@@ -31,10 +42,15 @@ def race(ours: Callable[[], Any], theirs: Callable[[], Any], device: Any) -> tup
         while len(mine) < _ROUNDS and (len(mine) < _LEAST or time.perf_counter() < ends):
             mine.append(seconds(ours))
             other.append(seconds(theirs))
-    return median(mine), median(other)
+    return decided(mine, other)
 
 
-def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float]:
+def decided(mine: Sequence[float], other: Sequence[float]) -> Raced:
+    ratio = paired_ratio(other, mine)
+    return Raced(median(mine), median(other), ratio.low > 1.0 or median(mine) < _GAIN * median(other))
+
+
+def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Raced:
     """The same on a processor whose cores a kernel shares with torch's threads.
 
     Each is timed together with what torch does next, as in a model, with torch's threads waiting as they would: as
@@ -57,8 +73,8 @@ def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[
                 timed("ours", ours)
             finally:
                 waits.close()
-    rest = median(times["following"])
-    return max(0.0, median(times["ours"]) - rest), max(0.0, median(times["theirs"]) - rest)
+    mine, other = (max(0.0, median(times[name]) - median(times["following"])) for name in ("ours", "theirs"))
+    return Raced(mine, other, mine < _GAIN * other)
 
 
 def _on_cpu(run: Callable[[], Any]) -> float:

@@ -23,11 +23,12 @@ from deepgen.targets import Target
 from deepgen.torch.calls import KINDS, Asked, Reads
 from deepgen.torch.cores import ShortWaits, several
 from deepgen.torch.guards import maker
-from deepgen.torch.race import GAIN, race, race_for_cores
+from deepgen.torch.race import Raced, race, race_for_cores
 from deepgen.vocabulary import BadInput, DeepgenError
 
 TORCH = ("torch", "torch-gpu")  # its names as a baseline
 KINDS_DECIDED = 500  # kinds of calls: where shapes never repeat, deciding would cost more than kernels gain
+LAUNCH = 2e-6  # seconds that one more launch costs where launches follow each other closely
 _MOST = 1000  # threads and streams that a route is ready for at a time
 
 
@@ -190,6 +191,7 @@ class Router:
         self._winners: dict[Any, Won | None] = {}
         self._routes: Table = {}
         self._lock = Lock()
+        self._decider: int | None = None
         self._waits, self._crowded = ShortWaits(), False
         self.met: list[Met] = []
 
@@ -200,6 +202,11 @@ class Router:
 
     def leave(self) -> None:
         self._waits.close()
+
+    @property
+    def deciding(self) -> bool:
+        """Whether this thread is deciding on a call just now: torch's own functions call each other."""
+        return self._decider == get_ident()
 
     def route(self, kind: str, args: tuple[Any, ...], torchs: Callable[..., Any]) -> Route | None:
         """The kernel for calls like this one; None: torch is to serve them. `torchs` is torch's own function."""
@@ -214,7 +221,11 @@ class Router:
                 if len(self._routes) >= KINDS_DECIDED:
                     return None
                 if key not in self._winners:
-                    found = self._decide(asked, read, args, torchs)
+                    self._decider = get_ident()
+                    try:
+                        found = self._decide(asked, read, args, torchs)
+                    finally:
+                        self._decider = None
                     self._winners[key] = found if isinstance(found, Won) else None
                     why = found.why if isinstance(found, Won) else found
                     self.met.append(Met(asked.operator, isinstance(found, Won), why))
@@ -247,23 +258,21 @@ class Router:
                     return "the kernel needs tensors that are dense or better aligned"
                 if not self._race:
                     return library
-                mine, other = self._raced(lambda: route.run(real), lambda: torchs(*real), choice.entry, device)
+                raced = self._raced(lambda: route.run(real), lambda: torchs(*real), choice.entry, device)
         except DeepgenError as error:
             return f"the kernel cannot be called: {error}"
-        why = f"{mine * 1e6:.1f} us, torch {other * 1e6:.1f} us"
-        return Won(kernel, other - mine, why) if mine < GAIN * other else why
+        why = f"{raced.mine * 1e6:.1f} us, torch {raced.other * 1e6:.1f} us"
+        return Won(kernel, raced.other - raced.mine, why) if raced.won else why
 
-    def _raced(
-        self, ours: Callable[[], Any], theirs: Callable[[], Any], entry: Any, device: Any
-    ) -> tuple[float, float]:
+    def _raced(self, ours: Callable[[], Any], theirs: Callable[[], Any], entry: Any, device: Any) -> Raced:
         """The seconds of both. Where the kernel has several threads, and torch too, the latter shall wait shortly."""
         if device.type != "cpu" or not several() or _threads(entry) == 1:
             return race(ours, theirs, device)
         self._waits.close()
-        mine, other = race_for_cores(ours, theirs)
-        self._crowded |= mine < GAIN * other
+        raced = race_for_cores(ours, theirs)
+        self._crowded |= raced.won
         self.enter()
-        return mine, other
+        return raced
 
     def _target(self, device: Any) -> Target | None:
         """The target whose kernels run on a device; kernels are loaded on the first GPU only."""
