@@ -123,7 +123,9 @@ class LoopbackBoard:
 
     def files(self) -> list[str]:
         """What lies on its disk."""
-        return sorted(str(path.relative_to(self.disk)) for path in self.disk.rglob("*") if path.is_file())
+        # What vanishes meanwhile is passed over, which rglob does not do.
+        found = (Path(folder, name) for folder, _, names in os.walk(self.disk) for name in names)
+        return sorted(str(path.relative_to(self.disk)) for path in found)
 
     def sessions(self) -> list[Path]:
         """Folders of tuning runs."""

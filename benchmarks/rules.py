@@ -37,6 +37,7 @@ from deepgen.generators.rules.family import Rules  # noqa: E402
 from deepgen.generators.rules.rules.gpu.likely import likely  # noqa: E402
 from deepgen.generators.rules.rules.sketch import SKETCH  # noqa: E402
 from deepgen.runtime.gpu_driver import Driver  # noqa: E402
+from deepgen.space import Space  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
 from deepgen.vocabulary import DeepgenError, Kernel  # noqa: E402
 from gpu_bench import (  # noqa: E402
@@ -54,6 +55,7 @@ from rules_gpu_cases import GpuCase, gpu_cases  # noqa: E402
 
 DTYPE, MOST_ERROR = "f16", 2e-3  # of the norm
 AHEAD = 3  # cases whose kernels are built before they are measured
+HOPELESS = 1.5  # times the least estimate of all sketches: one that is above is not tried
 BEST = 4  # configs that a search goes on from
 COMPILED = "torch.compile"
 # How many times as fast as whom each group has to be, as a geometric mean.
@@ -77,15 +79,23 @@ def starts(name: str, target: Cuda, count: int, known: Sequence[Config]) -> list
     """What earlier runs found best, the default, and what the estimate or chance offers."""
     operator = _cases[name].case.made(DTYPE)
     space, sketches = _family.space(operator, target), _family.sketches(operator, target)
-    several, share = len(sketches) > 1, max(4, count // len(sketches))
-    offered: list[Config] = []
-    for sketch in sketches:
+    several = len(sketches) > 1
+    least = min((likely(sketch, target)[0][0] for sketch in sketches if sketch.counts), default=0.0)
+    tried = [s for s in sketches if s.counts is None or likely(s, target)[0][0] <= HOPELESS * least]
+    offered, share = list[Config](), max(2, count // len(tried))
+    for sketch in tried:
         some = [({SKETCH: sketch.name} if several else {}) | config for _, config in likely(sketch, target, 2 * share)]
         offered += _spread(some, share)
-    configs = [config for config in known if space.contains(config)]
+    by_chance = 0 if least else max(0, count - len(offered))
+    configs = [config for config in known if _fits(config, space)]
     configs += [dict(_family.default(operator, target)), *offered]
-    configs += [dict(config) for config in space.sample(max(0, count - len(offered)), seed=1)]
+    configs += [dict(config) for config in space.sample(by_chance, seed=1)]
     return emitted(name, target, list({key_of(config): config for config in configs}.values()))
+
+
+def _fits(config: Config, space: Space) -> bool:
+    """Whether an earlier version's config is one of this one too."""
+    return set(config) <= {knob.name for knob in space.knobs} and bool(space.contains(config))
 
 
 def _spread(configs: list[Config], count: int) -> list[Config]:

@@ -124,7 +124,7 @@ def drawn(case: Case) -> list[Array]:
     """What a case reads. bf16 is drawn as numbers that it holds, in f32."""
     rng = np.random.default_rng(0)
     shapes = {"matmul": [(SIZE, SIZE)] * 2, "softmax": [(ROWS, COLUMNS)]}
-    found = []
+    found: list[Array] = []
     for shape in shapes.get(case.kernel, [(ROWS, COLUMNS), (COLUMNS,), (COLUMNS,)]):
         if case.dtype == "i8":
             found.append(rng.integers(-128, 128, shape).astype(np.int8))
@@ -168,7 +168,7 @@ def _apart(array: Array) -> Array:
     """A copy at a multiple of 64 bytes."""
     room = np.empty(array.nbytes + 64, np.uint8)
     start = -room.ctypes.data % 64
-    out = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    out: Array = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     out[...] = array
     return out
 

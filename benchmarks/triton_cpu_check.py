@@ -7,6 +7,7 @@ These are the small kernels of `tests/triton_cpu`, and products of narrow number
 instructions the processor lacks nothing is run.
 """
 
+# mypy: disable-error-code="import-not-found"
 from __future__ import annotations
 
 import argparse
@@ -27,9 +28,11 @@ NAMES = "targets.json"
 def groups() -> dict[str, tuple[list[Any], str]]:
     """Cases by name, and lines of C before them: which numbers are multiplied in tiles."""
     from kernel_calls import CASES, NARROW_PRODUCTS
+    from user_calls import CASES as USERS
 
     return {
         "kernels": (CASES, ""),
+        "users": (USERS, ""),
         "products_bf16": (NARROW_PRODUCTS["bf16"], "#define TILES_OF_BF16\n"),
         "products_i8": (NARROW_PRODUCTS["i8"], "#define TILES_OF_I8\n"),
     }

@@ -1,5 +1,7 @@
 """A product of two matrices of i8, whose sums are i32: benchmarks/triton_cpu.py measures it."""
 
+# Triton reads the annotations of its kernels: no `from __future__ import annotations` here.
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
 import triton
 import triton.language as tl
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from deepgen import baselines, targets
+from deepgen.baselines import cutlass_dsl
 from deepgen.measure import Contender, Task, open_runner
 from deepgen.operators import Array, Gemm, Operator, conv2d, gemm, softmax
 from deepgen.operators.compare import compare
@@ -32,10 +34,11 @@ OPERATORS = [
 
 
 COMPILED = "torch-compile"  # takes seconds for each operator
+SLOW = {COMPILED, "tvm"}
 
 
 def names(operator: Gemm) -> list[str]:
-    return [name for name in baselines.find(operator, X86) if name != COMPILED]
+    return [name for name in baselines.find(operator, X86) if name not in SLOW]
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda o: o.describe().replace(" ", "-"))
@@ -89,10 +92,65 @@ def test_each_says_why_it_cannot_run_somewhere(operator: Operator, target: str) 
         assert why is None or (isinstance(why, str) and " " in why), name
 
 
+def test_what_cutlass_and_tvm_need_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        return None
+
+    def not_there(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("deepgen.baselines.tvm_schedules.find_spec", absent)
+    monkeypatch.setattr("deepgen.baselines.cutlass_dsl.version", not_there)
+    on_gpu, half = targets.resolve("cuda:sm_90a"), gemm(64, 64, 64, dtype="bf16", layout="nt")
+    assert "pip install apache-tvm" in str(baselines.by_name("tvm").missing(gemm(64, 64, 64), X86))
+    assert "'nvidia-cutlass-operators[heuristics]'" in str(baselines.by_name("cutlass-dsl").missing(half, on_gpu))
+    monkeypatch.setattr("deepgen.baselines.cutlass_dsl.version", str)
+    monkeypatch.setattr("deepgen.baselines.cutlass_dsl.find_spec", absent)
+    assert "pip install nvidia-matmul-heuristics" in str(baselines.by_name("cutlass-dsl").missing(half, on_gpu))
+
+
+def test_kernels_that_heuristics_propose_come_first() -> None:
+    design = cutlass_dsl.Design
+    kernels = [
+        design((64, 64), (1, 1)),
+        design((128, 64), (1, 1)),
+        design((128, 128), (1, 1)),
+        design((128, 128), (2, 1)),
+    ]
+    wanted = [
+        design((128, 128), (2, 1)),
+        design((64, 256), (1, 1)),
+        design((128, 64), (2, 4)),
+        design((128, 128), (1, 1)),
+    ]
+    assert cutlass_dsl.ranked(kernels, wanted) == [3, 2, 1, 0]
+    assert cutlass_dsl.ranked(kernels, []) == [0, 1, 2, 3]
+
+
+@pytest.mark.skipif(find_spec("tvm") is None, reason="TVM is not installed (apache-tvm)")
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_tvm_gives_the_reference(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepgen.baselines.tvm_schedules._TILES", ((4, 16, 4),))
+    operator = gemm(18, 20, 24, layout=layout)
+    inputs = operator.inputs(seed=3)
+    tensors = {name: aligned(array) for name, array in {**inputs, "C": np.zeros((18, 20), np.float32)}.items()}
+    baselines.by_name("tvm").prepare(operator, tensors, 1)()
+    np.testing.assert_allclose(tensors["C"], operator.reference(inputs)["C"].values, rtol=1e-4, atol=1e-5)
+
+
+def aligned(array: Array) -> Array:
+    """A copy at a multiple of 64 bytes, as the worker's buffers are."""
+    raw = np.zeros(array.nbytes + 64, np.uint8)
+    skip = -raw.ctypes.data % 64
+    copy: Array = raw[skip : skip + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def test_some_take_part_by_name_only() -> None:
     operator = gemm(64, 64, 64, layout="nt")
     able = baselines.find(operator, X86)
-    assert not {"openblas", "onednn", COMPILED} & {*baselines.raced(able)}
+    assert not {"openblas", "onednn", *SLOW} & {*baselines.raced(able)}
     assert asked_for(["openblas", "cublaslt"], able) == (["openblas"] if "openblas" in able else [])
     assert "numpy" in asked_for(True, able)
 

@@ -58,6 +58,7 @@ def preloaded_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 def test_commands_of_a_page(page: Path, tmp_path: Path, preloaded_command: Path) -> None:
     if page.name == "riscv.md":
         needs.qemu()
+        pytest.importorskip("triton")
     if page.name == "torch.md":
         pytest.importorskip("torch")
     if page.name == "triton-cpu.md":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import re
 import shutil
 import subprocess
+import weakref
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
@@ -36,6 +38,8 @@ extern "C" const char* run_{entry}(void** args, int grid, int threads, int share
 }}
 """
 _FLAGS = ("-O0", "-w", "-fPIC")
+_CLANG = COMPILER is not None and "clang" in Path(COMPILER).name
+_LINKER = ("-fuse-ld=lld-19",) if _CLANG and shutil.which("ld.lld-19") else ()  # in half of the time
 _KINDS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
 
 
@@ -53,16 +57,25 @@ def harness(kernel: Kernel) -> str:
 
 def compiled(kernel: Kernel, folder: Path, text: str, *more: str) -> ctypes.CDLL:
     """A library of a harness that includes the kernel's source."""
-    assert COMPILER is not None
     for source in kernel.sources:
         (folder / source.name).write_text(source.text)
     (folder / "harness.cpp").write_text(text)
-    flags = (*_FLAGS, *_parsed(), "-shared", "-DDG_EMULATE", *kernel.flags, *more)
+    return loaded(folder / "harness.cpp", *kernel.flags, *more)
+
+
+def loaded(source: Path, *more: str) -> ctypes.CDLL:
+    """A source, with what it includes beside it, as a library of this process."""
+    assert COMPILER is not None
+    command = [COMPILER, *_FLAGS, *_parsed(), *_LINKER, "-shared", "-DDG_EMULATE", *more]
+    library = source.with_suffix(".so")
     made = subprocess.run(
-        [COMPILER, *flags, "-o", "harness.so", "harness.cpp"], cwd=folder, capture_output=True, text=True, check=False
+        [*command, "-o", library.name, source.name], cwd=source.parent, capture_output=True, text=True, check=False
     )
-    assert made.returncode == 0, made.stderr[:2000]
-    return ctypes.CDLL(str(folder / "harness.so"))
+    assert made.returncode == 0, made.stderr[:3000]
+    found = ctypes.CDLL(str(library))
+    # The stacks of its threads are up to 256 MiB, and ctypes itself never unloads a library.
+    weakref.finalize(found, _ctypes.dlclose, found._handle).atexit = False
+    return found
 
 
 def _emulation() -> str:
@@ -71,7 +84,7 @@ def _emulation() -> str:
 
 def _parsed() -> tuple[str, ...]:
     """Flags for C++'s own headers as clang has read them once: reading them is half of compiling a kernel."""
-    return ("-include-pch", f"{_headers().name}/std.pch") if "clang" in Path(str(COMPILER)).name else ()
+    return ("-include-pch", f"{_headers().name}/std.pch") if _CLANG else ()
 
 
 @cache
@@ -79,7 +92,17 @@ def _headers() -> TemporaryDirectory[str]:
     """Lives as long as this process."""
     folder = TemporaryDirectory(prefix="deepgen-headers-")
     (Path(folder.name) / "std.h").write_text("\n".join(re.findall(r"^#include <.*>", _emulation(), re.MULTILINE)))
-    command = [str(COMPILER), *_FLAGS, "-std=c++17", "-x", "c++-header", "std.h", "-o", "std.pch"]
+    command = [
+        str(COMPILER),
+        *_FLAGS,
+        "-std=c++17",
+        "-fpch-instantiate-templates",
+        "-x",
+        "c++-header",
+        "std.h",
+        "-o",
+        "std.pch",
+    ]
     subprocess.run(command, cwd=folder.name, check=True)
     return folder
 

@@ -19,7 +19,7 @@ import needs
 from deepgen import targets
 from deepgen.build import build_once
 from deepgen.cli.main import main
-from deepgen.measure import Policy, Task
+from deepgen.measure import Contender, Policy, Task
 from deepgen.measure.riscv import board, perf
 from deepgen.measure.riscv.runner import RiscvRunner
 from deepgen.operators import gemm
@@ -130,6 +130,19 @@ def test_kernels_are_verified_and_timed_there_and_nothing_stays(server: Loopback
     assert "wrote past the end of C" in wrong.detail
     runner.close()
     assert server.files() == []
+
+
+def test_finalists_take_turns(server: LoopbackBoard, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, other = runner_on(server), built(LOOPS + "C[0] += 0;")
+    ran: list[Path] = []
+    run = runner._place.run
+    monkeypatch.setattr(
+        runner._place, "run", lambda program, *more, **named: (ran.append(program), run(program, *more, **named))[1]
+    )
+    contenders = [Contender(name, *one) for name, one in (("one", built(LOOPS)), ("other", other))]
+    assert [len(found.samples) for found in runner.compare(contenders, 3, 0)] == [3, 3]
+    assert ran == 3 * [Path(contender.artifact.binary) for contender in contenders if contender.artifact]
+    runner.close()
 
 
 def test_a_board_without_perf_says_so_and_one_with_it_counts(server: LoopbackBoard) -> None:
@@ -281,7 +294,7 @@ def test_one_command_ends_with_the_winner_the_table_and_the_analysis(
     assert main([*on_board, *short]) == 0
     said = capsys.readouterr().out
     assert server.host in said and "not times" not in said and "simulated" not in said
-    assert "analysis  none: 2 correct trials are too few" in " ".join(said.split("\n")).replace("\n", " ")
+    assert "analysis none: 2 correct trials are too few" in " ".join(said.split())
     [table] = Path("studies").glob("*/perf_stats.csv")
     for row in csv.DictReader(table.open()):
         assert row["Valid Output"] == "YES" and float(row["Kernel Time (s)"]) > 0.0

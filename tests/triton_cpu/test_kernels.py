@@ -10,7 +10,11 @@ import pytest
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
 from harness import Compiled, check
-from kernel_calls import CASES, NARROW_PRODUCTS
+from kernel_calls import CASES as SMALL
+from kernel_calls import NARROW_PRODUCTS
+from user_calls import CASES as USERS
+
+CASES = [*SMALL, *USERS]
 
 
 @pytest.fixture(scope="module")

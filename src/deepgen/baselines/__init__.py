@@ -26,6 +26,8 @@ BASELINES: Registry[Callable[[], Baseline]] = Registry(
         "onednn": "deepgen.baselines.onednn:OneDnn",
         "torch-compile": "deepgen.baselines.torch_compile:TorchCompile",
         "triton": "deepgen.baselines.triton_matmul:TritonMatmul",
+        "cutlass-dsl": "deepgen.baselines.cutlass_dsl:CutlassDsl",
+        "tvm": "deepgen.baselines.tvm_schedules:Tvm",
     },
 )
 

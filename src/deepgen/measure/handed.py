@@ -22,6 +22,7 @@ from deepgen.vocabulary import BadInput, DeepgenError, digest
 
 _INPUT, _WANT, _SCALE = "input.", "want.", "scale."
 _ENDS = (0, -1)
+_ENOUGH = 2.0**-20  # a relative tolerance that is 16 times what rounding to f32 does to an answer
 
 
 def needed(operator: Operator) -> bool:
@@ -111,8 +112,24 @@ def _computed(operator: Operator, seed: int, probe: str) -> dict[str, Array]:
     _check(operator, inputs, answers)
     out: dict[str, Array] = {_INPUT + n: array for n, array in inputs.items()}
     for n, answer in answers.items():
-        out |= {_WANT + n: answer.values, _SCALE + n: answer.scale}
+        relative = operator.tolerance(n, probe).relative
+        values = least(answer.values) if answer.values.dtype.kind == "i" or relative >= _ENOUGH else answer.values
+        out |= {_WANT + n: values, _SCALE + n: least(answer.scale)}
     return out
+
+
+def least(values: Array) -> Array:
+    """The same numbers in a smaller format, rounded: it holds them as normal numbers, or they stay as they are."""
+    if values.dtype.kind == "i":
+        ends = (int(values.min()), int(values.max())) if values.size else (0, 0)
+        held = (np.dtype(kind) for kind in (np.int8, np.int16, np.int32))
+        fitting = (kind for kind in held if np.iinfo(kind).min <= ends[0] and ends[1] <= np.iinfo(kind).max)
+        return values.astype(next(fitting, values.dtype))
+    with np.errstate(all="ignore"):
+        small = values.astype(np.float32)
+        normal = (np.abs(small) >= np.finfo(np.float32).tiny) & np.isfinite(small)
+        kept = normal | (small == values) | np.isnan(values)
+    return small if kept.all() else values
 
 
 def _check(operator: Operator, inputs: Mapping[str, Array], answers: Mapping[str, Answer]) -> None:
@@ -155,7 +172,11 @@ def read(operator: Operator, seed: int, probe: str, folder: Path) -> tuple[dict[
         raise DeepgenError(f"the inputs of seed {seed} ({probe}) were not handed over whole: {error}") from error
     inputs = {n[len(_INPUT) :]: array for n, array in found.items() if n.startswith(_INPUT)}
     outputs = [n[len(_WANT) :] for n in found if n.startswith(_WANT)]
-    return inputs, {n: Answer(found[_WANT + n], found[_SCALE + n]) for n in outputs}
+    return inputs, {n: Answer(_wide(found[_WANT + n]), _wide(found[_SCALE + n])) for n in outputs}
+
+
+def _wide(values: Array) -> Array:
+    return values.astype(np.int64 if values.dtype.kind == "i" else np.float64)
 
 
 def sets(operator: Operator, seed: int, other_seeds: int) -> Iterator[tuple[int, str]]:

@@ -10,6 +10,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from math import inf
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
@@ -184,6 +185,11 @@ class Operator(ABC):
 
     def tensors(self) -> tuple[Tensor, ...]:
         """All tensors with their sizes."""
+        return self._tensors
+
+    @cached_property
+    def _tensors(self) -> tuple[Tensor, ...]:
+        # Kept: the model of a family asks for them with each of thousands of configs.
         return self.signature().shaped(self.sizes())
 
     def values(self) -> Mapping[str, int | float]:

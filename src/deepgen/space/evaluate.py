@@ -119,9 +119,9 @@ def evaluate(expr: Expr, values: Mapping[str, Value], optional: bool = True) -> 
 
 def evaluate_strictly(expr: Expr, values: Mapping[str, Value]) -> Value:
     """The value, or an error that says why there is none."""
-    missing = sorted(expr.knobs() - set(values))
     result = evaluate(expr, values, optional=False)
     if result is ABSENT:
+        missing = sorted(expr.knobs() - set(values))
         raise BadInput(f"'{expr}' needs a value for {', '.join(missing)}", allowed=f"given: {', '.join(values)}")
     if result is UNDEFINED:
         raise BadInput(f"'{expr}' divides by zero or looks up a missing key, for {dict(values)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
@@ -46,12 +45,7 @@ def library(programs: Sequence[Program], folder: Path, warp: int = 32) -> ctypes
         entries = (gpu.entry(named, launch) for launch in range(len(program.launches)))
         text += [_ENTRY.format(entry=entry, space=f"space{n}") for entry in entries]
     (folder / "all.cpp").write_text("\n".join(text))
-    flags = ("-O0", "-w", "-std=c++17", "-fPIC", "-shared", "-DDG_EMULATE", f"-DWARP={warp}")
-    made = subprocess.run(
-        [str(simt.COMPILER), *flags, "all.cpp", "-o", "all.so"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert made.returncode == 0, made.stderr[:3000]
-    loaded = ctypes.CDLL(str(folder / "all.so"))
+    loaded = simt.loaded(folder / "all.cpp", "-std=c++17", f"-DWARP={warp}")
     loaded.conflicts.restype = ctypes.c_int64
     return loaded
 

@@ -70,7 +70,7 @@ PLAIN = {
     "scan of rows in f16": Scan.make({"M": 3, "N": 7, "K": 40, "dtype": "f16"}).expression(),
     "scan of rows that lanes have several parts of": Scan.make({"M": 3, "N": 2, "K": 300, "dtype": "f16"}).expression(),
     "scan of rows of an odd length": cases.scan((4, 6, 17), 2),
-    "scan of rows too long for registers": Scan.make({"M": 2, "N": 3, "K": 2056, "dtype": "f16"}).expression(),
+    "scan of rows too long for registers": Scan.make({"M": 1, "N": 2, "K": 2056, "dtype": "f16"}).expression(),
     "total": cases.total(500),
 }
 MATRICES = {
@@ -81,6 +81,8 @@ MATRICES = {
     "strided": conv(N=4, H=9, W=17, CI=16, CO=32, stride=2, dilation=1),
     "dilated": conv(N=16, H=7, W=7, CI=16, CO=32, pad=2, dilation=2, dtype="bf16"),
     "nchw": conv(N=2, H=8, W=16, CI=16, CO=16, dilation=1, layout="nchw"),
+    "three channels": conv(N=2, H=8, W=16, CI=3, CO=32, dilation=1),
+    "i8, no whole steps": cases.gemm(48, 64, 40, "i8", transposed=True),
     "transposed": conv(convolutions.TransposedConv2d, N=2, H=8, W=8, CI=32, CO=32, k=4, stride=2),
     "transposed, one tap": conv(convolutions.TransposedConv2d, N=2, H=5, W=7, CI=32, CO=32, k=1, stride=2, pad=0),
 }
@@ -169,6 +171,14 @@ def test_configs_with_all_places_of_images_in_a_row_compute_their_expressions(tm
     programs = lowered(FLAT, H200, lambda sketch: sketch.name.startswith("flat"))
     assert {name.partition(", flat")[0] for name, *_ in programs} == set(FLAT)
     right(programs, tmp_path / "all")
+
+
+def test_rows_that_no_block_has_room_for_are_scanned_all_the_same() -> None:
+    for rows, length in ((6, 2056), (30, 4096), (100, 4096), (2, 9000), (1, 5), (7, 1)):
+        scan = Scan.make({"M": 1, "N": rows, "K": length, "dtype": "f16"}).expression()
+        for gpu in (H200, MI210):
+            (sketch, *_) = gpu_sketches(scan, gpu)
+            lower(sketch.expression, sketch.schedule(near_usual(sketch)), gpu.warp)
 
 
 def test_filters_of_one_tap_with_channels_first_are_lowered_whatever_the_config() -> None:

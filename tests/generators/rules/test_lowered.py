@@ -55,7 +55,7 @@ def agrees(expression: Expression, results: list[Any], inputs: dict[str, Any]) -
         return ""  # products that f32 does not hold
     for name, got in zip(expression.outputs, results, strict=True):
         of = dtype(expression.dtype_of(name))
-        wide, want = widen(got, of), meant[name]
+        wide, want = widen(got, of).reshape(meant[name].shape), meant[name]
         # Where numbers are compared, a sigmoid that f32 rounds to 1 is no longer less than 1.
         if not (close(wide, want, of) or close(wide, naive(stages, wide_inputs, rounded)[name], of)):
             return f"{name} is\n{wide}\nnot\n{want}"

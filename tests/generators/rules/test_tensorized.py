@@ -67,6 +67,7 @@ WHOLE = {
     "conv": conv("i8", "nhwc"),
     "conv with a stride": conv("i8", "nhwc", stride=2, H=15, W=15),
     "conv, channels first": conv("i8", "nchw"),
+    "conv of one pixel": conv("i8", "nhwc", k=1, pad=0, epilogue="residual"),
     "transposed conv": dg.operator("t2d", N=1, H=4, W=7, CI=64, CO=20, k=4, stride=2, pad=1, dtype="i8"),
 }
 FLOATS = {
@@ -111,6 +112,7 @@ def check(found: list[Case], folder: Path, *flags: str) -> None:
             (got,) = run(loaded, n, function, given, config["THREADS"])
             (out,) = (t for t in operator.tensors() if t.role == "output")
             want = operator.reference(inputs)[out.name]
+            got = got.reshape(out.shape)
             assert compare(got, want, out.dtype, operator.tolerance(out.name)).ok, f"{operator.describe()}: {config}"
 
     assert not (wrong := in_child(work)), wrong

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from importlib import resources
 
 from deepgen.operators import Gemm, Operator
@@ -34,9 +35,10 @@ def thread_counts(cores: int) -> list[int]:
 
 def sources(names: Iterable[str], *folders: str) -> tuple[Source, ...]:
     """The files of a family: each from the first of these folders, next to this file, that has it."""
+    return tuple(Source(name, _text(name, folders)) for name in names)
+
+
+@cache
+def _text(name: str, folders: tuple[str, ...]) -> str:
     places = [resources.files(__package__).joinpath(folder) for folder in folders]
-
-    def text(name: str) -> str:
-        return next(file for place in places if (file := place.joinpath(name)).is_file()).read_text()
-
-    return tuple(Source(name, text(name)) for name in names)
+    return next(file for place in places if (file := place.joinpath(name)).is_file()).read_text()

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 _OWN = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "rsqrt")
 _LIBRARY = (  # how many numbers each takes does not matter: all are passed on
-    "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "log10", "log1p", "expm1", "cbrt", "floor",
-    "ceil", "trunc", "round", "rint", "nearbyint", "erfc", "tgamma", "lgamma", "atan2", "pow", "fmod", "hypot", "fmin",
-    "fmax", "fma", "copysign", "fdim", "remainder", "exp10", "ldexp", "sqrt", "fabs", "nextafter", "logb", "ilogb",
-    "scalbn", "llrint", "llround", "j0", "j1", "jn", "y0", "y1", "yn",
+    "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "log10", "log1p", "expm1", "cbrt",
+    "floor", "ceil", "trunc", "round", "rint", "nearbyint", "erfc", "tgamma", "lgamma", "atan2", "pow", "fmod", "hypot",
+    "fmin", "fmax", "fma", "copysign", "fdim", "remainder", "exp10", "ldexp", "sqrt", "fabs", "nextafter", "logb",
+    "ilogb", "scalbn", "llrint", "llround", "j0", "j1", "jn", "y0", "y1", "yn",
 )  # fmt: skip
 _EITHER: Mapping[str, str] = {  # F is f for single precision, and nothing for double; 0, 1, ... are what is passed
     "powi": "powF({0}, {1})",

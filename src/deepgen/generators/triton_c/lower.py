@@ -23,8 +23,9 @@ _FLAGS = (
     "-std=gnu11", "-pthread", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing", "-w",
 )  # fmt: skip
 _HEADERS = ("tile.h", "tile_math.h", "tile_atomics.h", "tile_dot.h", "tile_dot_narrow.h")
-_SHARED_HEADERS = {"deepgen.generators.templates": ("cpu_pool.h", "x86_pool.h")} | {
-    "deepgen.generators.templates.x86_amx_gemm": ("tiles.h", "emulate.h")
+_SHARED_HEADERS = {
+    "deepgen.generators.templates": ("cpu_pool.h", "x86_pool.h"),
+    "deepgen.generators.templates.x86_amx_gemm": ("tiles.h", "emulate.h"),
 }
 _NOTHING = frozenset(
     {

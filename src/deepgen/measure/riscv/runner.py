@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, M
 _SLOWER = 10.0  # that a kernel may be under qemu than the slowest that is waited for elsewhere
 _STARTING = 5.0  # seconds
 _ATTEMPTS = 3  # at a run that something outside killed
+_TURNS = 5  # of programs that are compared
 _COLD = 2  # times the caches: memory that is written to have them cold
 _LEAST_COLD = 4 << 20
 _FEW_CALLS, _MORE_CALLS = 2, 8  # whose difference is what calls count, without the program around them
@@ -81,13 +82,21 @@ class RiscvRunner:
         return self._tried(kernel, artifact, seed, probe, shape, _VERIFIED, 0)
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
-        """One after the other: a program has one kernel. Sample i of each is from round i all the same."""
-        out = []
+        """A program has one kernel. Where times are taken, programs take turns, so that a clock that changes meanwhile
+        changes for all: each runs a part of its rounds in every turn."""
+        built = []
         for contender in contenders:
             if contender.kernel is None or contender.artifact is None:
                 raise DeepgenError(f"no baseline {contender.name!r} runs on {self._target.name}")
-            out.append(self._measured(contender.kernel, contender.artifact, shape, rounds, rounds, 0.0))
-        return out
+            built.append((contender.kernel, contender.artifact))
+        turns = 1 if self._place.counts else min(_TURNS, rounds)
+        parts: list[list[Measurement]] = [[] for _ in built]
+        for turn in range(turns):
+            some = rounds * (turn + 1) // turns - rounds * turn // turns
+            for number, (kernel, artifact) in enumerate(built):
+                if all(measured.ok for measured in parts[number]):
+                    parts[number].append(self._measured(kernel, artifact, shape, some, some, 0.0))
+        return [_whole(part) for part in parts]
 
     def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
         if not isinstance(self._place, Board):
@@ -206,6 +215,14 @@ class RiscvRunner:
 
 def _place(target: Riscv, scratch: Path, toolchains: Mapping[str, str] | None, cache: Cache | Path | None) -> Place:
     return Board(target, scratch) if target.host else Qemu(target, scratch, toolchains, cache)
+
+
+def _whole(parts: Sequence[Measurement]) -> Measurement:
+    """The rounds of all turns together; what went wrong in one stands for all."""
+    if not parts[-1].ok:
+        return parts[-1]
+    samples = tuple(sample for part in parts for sample in part.samples)
+    return replace(parts[-1], samples=samples, error=max(part.error or 0.0 for part in parts))
 
 
 def _judged(told: Sequence[Mapping[str, Any]], folder: Path, drawn: _Drawn, operator: Operator, probe: str) -> float:

@@ -5,7 +5,7 @@ The form is canonical: terms are sorted and merged, so that equal indices compar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -56,11 +56,7 @@ class Index:
 
     def __add__(self, other: Index | int) -> Index:
         other = index(other)
-        merged = dict(self.terms)
-        for atom, times in other.terms:
-            merged[atom] = merged.get(atom, 0) + times
-        kept = [(atom, times) for atom, times in merged.items() if times]
-        return Index(tuple(sorted(kept, key=lambda term: str(term[0]))), self.constant + other.constant)
+        return _sum((*self.terms, *other.terms), self.constant + other.constant)
 
     __radd__ = __add__
 
@@ -111,10 +107,13 @@ class Index:
 
     def substitute(self, by: Mapping[str, Index | int]) -> Index:
         """With other indices in place of iterators."""
-        total = Index((), self.constant)
+        terms: list[tuple[Atom, int]] = []
+        constant = self.constant
         for atom, times in self.terms:
-            total = total + _substituted(atom, by) * times
-        return total
+            given = _substituted(atom, by)
+            terms += [(inner, c * times) for inner, c in given.terms]
+            constant += given.constant * times
+        return _sum(terms, constant)
 
     def bounds(self, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
         """The least and greatest value, for iterators between the given least and greatest values."""
@@ -146,6 +145,17 @@ def index(given: Index | int) -> Index:
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise BadInput(f"{given!r} cannot be an index", allowed="an axis, a whole number, or sums and products of them")
     return Index((), given.__index__())
+
+
+def _sum(terms: Iterable[tuple[Atom, int]], constant: int) -> Index:
+    """The canonical form. Lowering adds indices by the hundred thousand."""
+    merged: dict[Atom, int] = {}
+    for atom, times in terms:
+        merged[atom] = merged.get(atom, 0) + times
+    kept = [term for term in merged.items() if term[1]]
+    if len(kept) > 1:
+        kept.sort(key=lambda term: str(term[0]))
+    return Index(tuple(kept), constant)
 
 
 def _divisor(of: Index, by: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
+from math import prod
 from typing import TypeAlias
 
 from deepgen.generators.rules.emit import warpgroup
@@ -65,8 +66,8 @@ def emit(program: Program) -> str:
 
 
 def _scans_lanes(program: Program) -> bool:
-    calls = (s for launch in program.launches for s in walk(launch.body) if isinstance(s, Call))
-    return any(call.name.startswith(SCAN) for call in calls)
+    parts = (part for launch in program.launches for part in launch.parts)
+    return any(isinstance(s, Call) and s.name.startswith(SCAN) for part in parts for s in walk(part.body))
 
 
 def entry(program: Program, n: int) -> str:
@@ -90,13 +91,12 @@ def _step(program: Program, n: int) -> Step:
         WorkspaceArg(b.name, b.elements * dtype(b.dtype).bytes) if b.name in scratch else TensorArg(b.name)
         for b in _used(program, launch)
     )
-    (bx, by, bz), (x, y, z) = launch.blocks, launch.threads
-    blocks, threads = bx * by * bz, x * y * z
-    return Step(entry(program, n), args, (blocks, 1, 1), (threads, 1, 1), shared_bytes=launch.shared_bytes)
+    blocks, shared = sum(prod(p.blocks) for p in launch.parts), max(p.shared_bytes for p in launch.parts)
+    return Step(entry(program, n), args, (blocks, 1, 1), (prod(launch.threads), 1, 1), shared_bytes=shared)
 
 
 def _used(program: Program, launch: Launch) -> list[Buffer]:
-    stores = [s for s in walk(launch.body) if isinstance(s, Store)]
+    stores = [s for part in launch.parts for s in walk(part.body) if isinstance(s, Store)]
     names = {name for s in stores for name in (s.buffer, *(read.tensor for read in reads(s.value)))}
     return [buffer for buffer in program.buffers.values() if buffer.name in names]
 
@@ -124,23 +124,42 @@ class _Emitter:
 
     @property
     def written(self) -> set[str]:
-        return {s.buffer for s in walk(self.launch.body) if isinstance(s, Store)}
+        return {s.buffer for part in self.launch.parts for s in walk(part.body) if isinstance(s, Store)}
 
     def lines(self) -> list[str]:
         launch = self.launch
-        place = _Place(self.program.buffers, launch.ranges)
-        scope = self.scope(place)
-        threads = launch.threads[0] * launch.threads[1] * launch.threads[2]
+        parts = launch.parts
+        scope = self.scope(_Place(self.program.buffers, launch.ranges))
         parameters = ", ".join(
             f"{'' if b.name in self.written else 'const '}{b.dtype}* __restrict__ {scope.name(b.name)}"
             for b in _used(self.program, launch)
         )
-        lines = [f"DG_KERNEL({threads}, {_BLOCKS})", f"{entry(self.program, self.number)}({parameters}) {{"]
-        lines += self.indices(scope, BLOCKS, launch.blocks, "block_id()")
-        lines += self.indices(scope, THREADS, launch.threads, "thread_id()")
+        lines = [
+            f"DG_KERNEL({prod(launch.threads)}, {_BLOCKS})",
+            f"{entry(self.program, self.number)}({parameters}) {{",
+        ]
         begin = f"aligned<{launch.align}>(shared_begin())" if launch.align > 1 else "shared_begin()"
-        lines += [f"    const u32 shared = {begin};", "    (void)shared;"]
-        return [*lines, *self.statement(launch.body, place, 1), "    block_ends();", "}"]
+        shared = [f"    const u32 shared = {begin};", "    (void)shared;"]
+        if len(parts) == 1:
+            lines += [*self.part(launch, "block_id()", shared, 1)]
+        else:
+            lines += shared
+            first = 0
+            for part in parts:
+                end = first + prod(part.blocks)
+                asked = f"if (block_id() < {end}) " if part != parts[-1] else ""
+                lines.append(f"    {'} else ' if first else ''}{asked}{{")
+                lines += self.part(part, f"block_id() - {first}" if first else "block_id()", [], 2)
+                first = end
+            lines.append("    }")
+        return [*lines, "    block_ends();", "}"]
+
+    def part(self, launch: Launch, block: str, shared: list[str], depth: int) -> list[str]:
+        """What the blocks of one launch do, the number of the block being `block`."""
+        place, indent = _Place(self.program.buffers, launch.ranges), "    " * (depth - 1)
+        lines = [*self.indices(self.scope(place), BLOCKS, launch.blocks, block)]
+        lines += [*self.indices(self.scope(place), THREADS, launch.threads, "thread_id()"), *shared]
+        return [*(indent + line for line in lines), *self.statement(launch.body, place, depth)]
 
     def indices(self, scope: GpuScope, tags: tuple[str, ...], extents: tuple[int, ...], whole: str) -> Iterator[str]:
         """An index of the grid for each direction, x the fastest."""
@@ -148,7 +167,7 @@ class _Emitter:
         for extent in extents:
             outer *= extent
         for tag, extent in zip(tags, extents, strict=True):
-            text = whole if step == 1 else f"{whole} / {step}"
+            text = whole if step == 1 else f"({whole}) / {step}" if " " in whole else f"{whole} / {step}"
             text = text if step * extent == outer else f"({text}) % {extent}"
             yield f"    const int {scope.name(tag)} = {text if extent > 1 else 0};"
             yield f"    (void){scope.name(tag)};"

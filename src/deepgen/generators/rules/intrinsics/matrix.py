@@ -35,9 +35,12 @@ class MatrixProduct:
         """Elements of 16 bytes: a row of the matrices that are loaded at once."""
         return self.k // 2
 
-    def share_of_peak(self, arch: str) -> float:
-        """What it comes to of the matrix units' rate: Hopper's are only full with products of four warps."""
-        return 0.62 if arch.startswith("sm_90") and self.warps == 1 else 1.0
+    def share_of_peak(self, arch: str, late: bool) -> float:
+        """What it comes to of the matrix units' rate: Hopper's are only full with products of four warps, and where
+        these are `late` to be waited for."""
+        if not arch.startswith("sm_90"):
+            return 1.0
+        return 0.45 if self.warps == 1 else 1.0 if late else 0.62
 
     def on(self, arch: str, sm: int) -> bool:
         """Whether a chip has it. Products of four warps are Hopper's own: other chips dropped them."""

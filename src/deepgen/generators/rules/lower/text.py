@@ -39,9 +39,10 @@ def program_text(program: Program) -> str:
     """Launch by launch, with the grid of each."""
     inputs, outputs = (", ".join(_buffer(b) for b in bs) for bs in (program.inputs, program.outputs))
     lines = [f"{program.name}({inputs}) -> {outputs}:"]
-    for launch in program.launches:
+    for number, launch in ((n, part) for whole in program.launches for n, part in enumerate(whole.parts)):
         grid, block = (" x ".join(map(str, extents)) for extents in (launch.blocks, launch.threads))
-        lines += [f"  launch {launch.name}, {grid} blocks of {block} threads:", *_lines(launch.body, 2)]
+        beside = "beside it, " if number else "launch "
+        lines += [f"  {beside}{launch.name}, {grid} blocks of {block} threads:", *_lines(launch.body, 2)]
     return "\n".join(lines) + "\n"
 
 

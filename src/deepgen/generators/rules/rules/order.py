@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.intrinsics.tiles import TILES, Instruction
+from deepgen.generators.rules.rules.joining import with_joined
 from deepgen.generators.rules.rules.padding import with_padding
 from deepgen.generators.rules.rules.registry import RULES
 from deepgen.generators.rules.rules.residues import with_residues
@@ -32,7 +33,7 @@ def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> l
     Vectors multiply whole numbers so much slower than instructions for small ones that they are not tried beside them.
     """
     rules, found, whole = rules_for(own), [], False
-    expression = with_kept(with_residues(expression))
+    expression = with_kept(with_residues(with_joined(expression)))
     for dot in instructions_of(target):
         ready = prepared(expression, dot)
         made = drafts(ready, target, rules, dot) if ready is not None else []

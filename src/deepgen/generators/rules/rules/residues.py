@@ -197,22 +197,18 @@ def _axes(stage: Stage, gaps: Sequence[_Gap]) -> tuple[Axis, ...]:
 
 
 def _products(expression: Expression, sums: Stage, gaps: Sequence[_Gap]) -> Value:
-    """What is summed up, over the new axes; zero beyond the end of what is summed over."""
+    """What is summed up, over the new axes."""
     value = sums.value
     assert isinstance(value, Binary)
-    steps = [_below(gap.step, gap.over.extent) for gap in _several(gaps) if gap.over.extent % gap.stride]
     asked = {_is(gap.of % gap.stride, 0) for gap in gaps}
 
     def side(given: Value) -> Value:
         select, (read,) = guard(given), reads(given)
         inner: Value = replace(read, indices=tuple(_index(i, gaps) for i in read.indices))
-        if select is None:
-            conditions = [c for c in steps if any(facts.depends(read, gap.over.name) for gap in gaps)]
-        else:
+        if select is not None:
             kept = [_in_indices(c, gaps) for c in _conjuncts(select.condition) if c not in asked]
             conditions = list(dict.fromkeys([*kept, *_outside(expression, sums, gaps, reads(inner)[0])]))
-        if conditions:
-            inner = Select(_all(conditions), inner, Const(0, read.dtype))
+            inner = Select(_all(conditions), inner, Const(0, read.dtype)) if conditions else inner
         return replace(given, value=inner) if isinstance(given, Cast) else inner
 
     return replace(value, left=side(value.left), right=side(value.right))

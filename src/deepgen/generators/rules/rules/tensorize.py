@@ -69,7 +69,7 @@ def prepared(expression: Expression, dot: Instruction) -> Expression | None:
     names: set[str] = set()
     for stage in expression.stages:
         axis = _group_axis(stage, dot)
-        stages.append(stage if axis is None else _rounded(stage, axis, dot))
+        stages.append(stage if axis is None else rounded(stage, axis, dot.whole))
         names |= set() if axis is None else {stage.name}
     return with_padding(replace(expression, stages=tuple(stages)), names) if names else None
 
@@ -143,7 +143,7 @@ def _group_axis(stage: Stage, dot: Instruction) -> Axis | None:
     found = [
         axis
         for axis in stage.reduced
-        if all(_alone(_read(side), axis.name) for side in pairs[0]) and _worth_it(axis.extent, dot)
+        if all(alone(_read(side), axis.name) for side in pairs[0]) and _worth_it(axis.extent, dot)
     ]
     return max(found, key=lambda axis: min(axis.extent, dot.whole), default=None)
 
@@ -154,13 +154,15 @@ def _worth_it(extent: int, dot: Instruction) -> bool:
     return whole - extent < dot.depth or whole * 4 <= extent * 5
 
 
-def _alone(read: Read, axis: str) -> bool:
+def alone(read: Read, axis: str) -> bool:
+    """Whether an axis chooses the place in one dimension, and that dimension is chosen by nothing else."""
     along = [index for index in read.indices if axis in index.iterators]
     return len(along) == 1 and facts.plain(along[0]) == axis
 
 
-def _rounded(stage: Stage, axis: Axis, dot: Instruction) -> Stage:
-    whole = -(-axis.extent // dot.whole) * dot.whole
+def rounded(stage: Stage, axis: Axis, step: int) -> Stage:
+    """A sum of products in whole steps along an axis, with zeros beyond its end."""
+    whole = -(-axis.extent // step) * step
     if whole == axis.extent:
         return stage
     inside = Compare("lt", Place(iterator(axis.name)), Const(axis.extent, "i64"))

@@ -94,8 +94,9 @@ def _usual_tile(draft: Draft, sums: Stage, vectors: Vectors) -> tuple[float, int
     """The cycles, rows and vectors of a tile without a search, and whether what its rows are read from is packed."""
     extents, rows = {axis.name: axis.extent for axis in sums.axes}, vectors.reused_along
     sizes = (extents.get(rows or "", 1), extents[vectors.axis], draft.lanes(sums.name))
-    in_place, packed = (register_tile(draft.target, *sizes, packed=packed) for packed in (False, True))
     given = {tensor.name for tensor in draft.expression.tensors}
+    loose = vectors.by is None and any(name not in given for name in vectors.loaded)
+    in_place, packed = (register_tile(draft.target, *sizes, packed=way, loose=loose) for way in (False, True))
     packable = all(name in given and fits_panels(sums, name, rows) for name in vectors.single)
     better = vectors.by is None and packable and packed[0] < _WORTH_PACKING * in_place[0]
     return (*packed, True) if better else (*in_place, False)

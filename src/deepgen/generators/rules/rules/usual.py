@@ -14,10 +14,13 @@ _LOADED = 24  # bytes in a cycle from the second cache, where panels of what vec
 _WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as computing some of these
 
 
-def register_tile(cpu: Cpu, rows: int, columns: int, lanes: int, *, packed: bool = False) -> tuple[float, int, int]:
+def register_tile(
+    cpu: Cpu, rows: int, columns: int, lanes: int, *, packed: bool = False, loose: bool = False
+) -> tuple[float, int, int]:
     """Rows and vectors of the tile that covers so many rows and columns in the least time, and that time.
 
-    `packed`: what rows are read from has room for a whole tile beyond the last row.
+    `packed`: what rows are read from has room for a whole tile beyond the last row. `loose`: what vectors are loaded
+    from has none beyond the last column.
     """
     fitting = [
         (r, v)
@@ -25,7 +28,7 @@ def register_tile(cpu: Cpu, rows: int, columns: int, lanes: int, *, packed: bool
         for v in up_to(VECTORS, -(-columns // lanes))
         if registers(r, v) <= cpu.vector_registers
     ]
-    return min((_cost(rows, columns, r, v, lanes, cpu.vector_bytes, packed), r, v) for r, v in fitting)
+    return min((_cost(cpu, (rows, columns), (r, v * lanes), v, packed, loose), r, v) for r, v in fitting)
 
 
 def blocks(
@@ -63,15 +66,15 @@ def registers(rows: int, vectors: int) -> int:
     return rows * vectors + vectors + rows
 
 
-def _cost(rows: int, columns: int, high: int, wide: int, lanes: int, vector: int, packed: bool) -> float:
-    """Cycles of one step of the reduction, with vectors of so many lanes and bytes.
+def _cost(cpu: Cpu, whole: tuple[int, int], tile: tuple[int, int], vectors: int, packed: bool, loose: bool) -> float:
+    """Cycles of one step of the reduction, for so many rows and columns in tiles of so many, each row some vectors.
 
     Tiles: two multiply-adds or two loads in a cycle, and sums wait for the step before, or for the second cache. At an
-    edge, elements are computed one by one, but for what is read from a packed copy, as vectors are: that has room for
-    a whole tile.
+    edge, elements are computed one by one, but where copies have room for a whole tile.
     """
+    (rows, columns), (high, wide) = whole, tile
     down = -(-rows // high) if packed else rows // high
-    tiles = down * -(-columns // (wide * lanes))
-    edges = max(0, rows - down * high) * columns
-    busy = max(high * wide / 2, (high + wide) / 2, 4.0, wide * vector / _LOADED)
-    return tiles * (busy + 0.1 * (high + wide)) + edges
+    across = columns // wide if loose else -(-columns // wide)
+    edges = rows * columns - min(rows, down * high) * min(columns, across * wide)
+    busy = max(high * vectors / 2, (high + vectors) / 2, 4.0, vectors * cpu.vector_bytes / _LOADED)
+    return down * across * (busy + 0.1 * (high + vectors)) + edges

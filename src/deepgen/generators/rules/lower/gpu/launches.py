@@ -49,7 +49,7 @@ _OWN = ("shared", "global")  # scopes in which each element has one thread that 
 
 @dataclass(frozen=True)
 class Launch:
-    """A grid of blocks of threads along x, y and z, and what each thread does."""
+    """A grid of blocks of threads along x, y and z, and what each thread does. Blocks after these do `beside`."""
 
     name: str
     blocks: tuple[int, int, int]
@@ -57,6 +57,11 @@ class Launch:
     body: Stmt
     shared_bytes: int = 0
     align: int = 1  # bytes that shared memory begins at a multiple of
+    beside: tuple[Launch, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Launch, ...]:
+        return (replace(self, beside=()), *self.beside)
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
@@ -339,7 +344,7 @@ class _GpuBuilder(Builder):
         copies = {p.stage.name: self.nest(p, p.loops) for p in ahead}
         made = filled_ahead(loop, ahead[0].depth_of_pipeline, copies, body, told=is_wide(planned))
         for p in reversed(ahead):
-            made = Alloc(several(place_of(p), p.depth_of_pipeline), made)
+            made = Alloc(several(place_of(p), min(p.depth_of_pipeline, loop.extent)), made)
         return made
 
 

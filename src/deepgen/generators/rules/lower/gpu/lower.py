@@ -12,6 +12,7 @@ from deepgen.generators.rules.lower.gpu.barriers import with_barriers
 from deepgen.generators.rules.lower.gpu.lanes import in_own_lane
 from deepgen.generators.rules.lower.gpu.launches import Launch, Program, build
 from deepgen.generators.rules.lower.gpu.shared import in_shared_memory
+from deepgen.generators.rules.lower.gpu.together import together
 from deepgen.generators.rules.lower.gpu.unrolled import with_registers
 from deepgen.generators.rules.lower.gpu.vectors import with_vectors
 from deepgen.generators.rules.lower.guards import placed
@@ -46,6 +47,7 @@ def passes(expression: Expression, schedule: Schedule, warp: int = 32) -> Iterat
     for name, one in order:
         program = replace(program, launches=tuple(one(launch, program.buffers) for launch in program.launches))
         yield name, program
+    yield "together", together(program)
 
 
 def _simplified(launch: Launch) -> Launch:

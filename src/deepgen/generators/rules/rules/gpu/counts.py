@@ -16,7 +16,7 @@ from deepgen.targets.gpu import Gpu
 _CLOCK = 1.7e9
 _BANKS = 128 * _CLOCK  # bytes a second from the shared memory of a multiprocessor
 _MATRICES = 512  # bytes of the four matrices that a warp loads at once
-_L2 = 5.0e10  # bytes a second for each multiprocessor
+_L2 = 6.5e10  # bytes a second for each multiprocessor
 _LATENCY = 0.9e-6  # until what was asked for has come from memory
 _TURN = 0.08e-6  # of a turn's barrier and waits
 _ENDS = 0.9e-6  # before a block's first copies are asked for, and for its results
@@ -40,6 +40,7 @@ class Counts:
     late: Extent  # 1 where products of one turn may run into the next one
     stored: Extent  # bytes, with those that are written beside them because sectors are larger
     rate: float  # operations a second that the matrix units of the whole GPU come to with these instructions
+    rate_late: float  # the same where products of one turn run into the next one
 
     def at(self, config: Mapping[str, Value]) -> dict[str, int]:
         return {name: n if isinstance(n, int) else _whole(n.evaluate(config)) for name, n in self._numbers.items()}
@@ -51,7 +52,7 @@ class Counts:
 
     @property
     def _numbers(self) -> dict[str, Extent]:
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "rate"}
+        return {one.name: getattr(self, one.name) for one in fields(self) if not one.name.startswith("rate")}
 
 
 def _whole(value: Value) -> int:
@@ -76,13 +77,14 @@ def seconds(counts: Counts, config: Mapping[str, Value], gpu: Gpu) -> float:
     late = c["late"] == 1 and c["depth"] > 2
     alone = _ALONE_LATE if late else _ALONE
     reached = min(1.0, alone + (1 - alone) * max(0, warps - 4) / (_FULL - 4)) * min(1.0, warps / 4)
-    arithmetic = beside * c["operations"] / (counts.rate / gpu.multiprocessors * reached)
+    rate = counts.rate_late if late else counts.rate
+    arithmetic = beside * c["operations"] / (rate / gpu.multiprocessors * reached)
     shared = beside * c["loads"] / 4 * _MATRICES / _BANKS
     copies = beside * c["turns"] * c["copied"] / _L2
     # The longest hides most of the others.
     together = max(arithmetic, shared, copies) + _SHOWN * (arithmetic + shared + copies)
     # What copies take beyond the turns that they are ahead is waited for.
-    ahead = (c["depth"] - (2 if late else 1)) * together / c["turns"]
+    ahead = (c["depth"] - (2.5 if late else 1)) * together / c["turns"]
     latency = _LATENCY if c["depth"] > 1 else 2 * _LATENCY  # nothing is asked for while products are computed
     waits = c["turns"] * ((0.0 if late else _TURN) + max(0.0, latency - ahead))
     ends = _ENDS + beside * c["stored"] / _L2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.schedule.apply import apply
@@ -14,6 +15,9 @@ from deepgen.operators.expr.rewrite import with_reads
 from deepgen.vocabulary.dtypes import dtype
 
 _LONGEST = 4096  # of rows that a block keeps in shared memory
+HELD = 2048  # of rows that a warp keeps in registers
+_FEW = 64  # rows: a block keeps all of them
+_ROOM = 48 << 10  # bytes that any GPU has for them
 
 
 @dataclass(frozen=True)
@@ -135,12 +139,15 @@ def _with_its_sum(expression: Expression, stage: Stage) -> Group | None:
 
 
 def scans_rows(scan: Stage) -> bool:
-    """Whether it scans its last axis, of tensors that it reads place by place."""
+    """Whether it scans its last axis, of tensors that it reads place by place, and a block has room for its rows."""
     own = [axis.name for axis in scan.axes]
     found = reads(scan.value)
+    rows, length = prod(axis.extent for axis in scan.axes[:-1]), scan.axes[-1].extent
+    bytes_ = sum(dtype(kind).bytes for kind in (scan.dtype, *(read.dtype for read in found)))
     return (
         len(own) > 1
-        and scan.axes[-1].extent <= _LONGEST
+        and length <= _LONGEST
+        and (length <= HELD or length * bytes_ * (rows if rows < _FEW else 1) <= _ROOM)
         and scan.scan == own[-1]
         and len({read.tensor for read in found}) == len(found) > 0
         and all([facts.plain(i) for i in read.indices] == own for read in found)

@@ -46,6 +46,11 @@ class Plan:
         self.knobs.append(Tuned(name, tuple(found), usual if usual in found else found[0]))
         return knob_ref(name)
 
+    def shared_knob(self, name: str, values: Sequence[Value], usual: Value) -> Expr | int:
+        """A knob that may have been made before."""
+        known = any(knob.name == name for knob in self.knobs)
+        return knob_ref(name) if known else self.knob(name, values, usual)
+
     def require(self, expr: Expr | bool, words: str) -> None:
         if isinstance(expr, bool):
             # Decided already: a config that breaks it does not exist, and the sketch is useless.

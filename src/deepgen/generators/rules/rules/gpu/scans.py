@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from deepgen.generators.rules.rules.gpu.groups import Group
+from deepgen.generators.rules.rules.gpu.groups import HELD, Group
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, powers, product_of, total_of
 from deepgen.generators.rules.rules.numbers import Extent, covered, text
 from deepgen.generators.rules.schedule import steps as s
@@ -17,13 +17,13 @@ from deepgen.vocabulary.dtypes import dtype
 
 _MANY = 64  # rows: fewer are all of a tensor in any case
 _WARP = 32
-_MOST_HELD = 64  # numbers of a lane
+_MOST_HELD = HELD // _WARP  # numbers of a lane
 _USUAL_THREADS = 128
 
 
 def fits_lanes(scan: Stage) -> bool:
     """Whether the lanes of a warp can hold a row."""
-    return 1 < scan.axes[-1].extent <= _WARP * _MOST_HELD
+    return 1 < scan.axes[-1].extent <= HELD
 
 
 def runs(scan: Stage, reader: str) -> tuple[s.Step, ...]:

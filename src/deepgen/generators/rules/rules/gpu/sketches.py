@@ -20,6 +20,7 @@ from deepgen.generators.rules.rules.gpu.groups import (
     spread_parts,
 )
 from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
+from deepgen.generators.rules.rules.gpu.whole_steps import with_whole_steps
 from deepgen.generators.rules.rules.padding import with_padding
 from deepgen.generators.rules.rules.residues import with_residues
 from deepgen.generators.rules.rules.sketch import Sketch, space_of
@@ -48,7 +49,9 @@ def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
     apart = cast_when_read(with_padding(with_residues(expression)))
     lifted = {stage.name for stage in base.stages} - {stage.name for stage in expression.stages}
     found: dict[str, Sketch] = _by_flat_rows(base, gpu) if apart == base else {}
-    for variant in (_Variant(apart, _operands(apart, gpu), _MATRICES), *_variants(base, lifted, gpu)):
+    whole = cast_when_read(with_padding(with_whole_steps(expression, gpu)))
+    on_matrices = [_Variant(one, _operands(one, gpu), _MATRICES) for one in dict.fromkeys((apart, base, whole))]
+    for variant in (*on_matrices, *_variants(base, lifted)):
         parts_of = spread_parts(variant.expression) if variant.by == _MATRICES else frozenset[str]()
         first, plain = inlined(variant.expression, variant.kept | parts_of)
         if variant.by == _MATRICES and not any(contraction(stage, gpu) for stage in plain.stages):
@@ -56,6 +59,8 @@ def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
         if variant.by == _WINDOWS and not any(windows.serves(stage) for stage in plain.stages):
             continue
         parts = [group for group in groups(plain) if group.last.name not in variant.kept]
+        if any(group.spread and not contraction(group.sums[0], gpu) for group in parts):
+            continue
         choices = product(*(_ways(plain, group, gpu, variant) for group in parts))
         for ways in islice(choices, _MOST - len(found)):
             plan = Plan(variant.expression, gpu)
@@ -65,14 +70,14 @@ def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
                 continue
             if made.name not in found and _possible(made):
                 found[made.name] = made
-        if variant.by == _MATRICES and found:
-            break  # plain arithmetic is never faster where matrix units serve
+        if variant.by == _MATRICES and found and variant.expression in (apart, base):
+            break  # plain arithmetic is never faster where matrix units serve, but for what they fill with zeros
     return list(found.values())
 
 
-def _variants(base: Expression, lifted: set[str], gpu: Gpu) -> Iterator[_Variant]:
+def _variants(base: Expression, lifted: set[str]) -> Iterator[_Variant]:
+    """For plain arithmetic."""
     shared = _shared(base, lifted)
-    yield _Variant(base, _operands(base, gpu), _MATRICES)
     yield _Variant(windows.in_runs(base, shared), shared, _WINDOWS)
     yield _Variant(base, shared)
     _, plain = inlined(base, shared)

@@ -25,7 +25,7 @@ from deepgen.generators.rules.rules.gpu.flat import LINE as _LINE
 from deepgen.generators.rules.rules.gpu.flat import Flat
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
 from deepgen.generators.rules.rules.gpu.stored import SPARE, axes_of, flat_in_runs, in_runs
-from deepgen.generators.rules.rules.numbers import Extent, covered, text
+from deepgen.generators.rules.rules.numbers import Extent, covered, least, text
 from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage
 from deepgen.space import divides
@@ -77,13 +77,16 @@ def by_matrices(
         extents |= {tap.name: tap.extent for tap in c.taps}
     for read in (c.left, c.right):
         shared.append(_copied(plan, c, read, extents, step_loop, threads_y, depth, flat is not None))
-    _limits(plan, c, tiles, threads_y, product_of(depth, total_of(*shared)))
     turns = covered(c.along.extent, product_of(chunk, mma.k))
     if not all_taps:
         turns = product_of(turns, *(tap.extent for tap in c.taps))
+    held = product_of(least(depth, turns), total_of(*shared))
+    _limits(plan, c, tiles, threads_y, held)
     beside = 1 if flat else _beside(out, c, (block if staged else inner))
     stored, late = product_of(2, *block.values(), beside), _late(c, tiles, chunk, all_taps)
-    plan.counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), stored, late)
+    plan.counts = _counts(
+        plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), held, stored, late
+    )
 
 
 @dataclass(frozen=True)
@@ -314,6 +317,7 @@ def _counts(
     depth: Extent,
     turns: Extent,
     copied: Extent,
+    held: Extent,
     stored: Extent,
     late: Extent,
 ) -> Counts:
@@ -321,11 +325,12 @@ def _counts(
     mma, places = c.intrinsic, (*c.rows, *c.columns)
     rows, columns = (product_of(*(tiles[a.name] for a in side)) for side in (c.rows, c.columns))
     steps = prod((c.along.extent // mma.k, *(tap.extent for tap in c.taps)))
+    peak = (gpu.peak(mma.operand) or 1.0) * 1e9
     return Counts(
         blocks=product_of(*(a.extent for a in c.both), *(covered(a.extent, block[a.name]) for a in places)),
         threads=product_of(warps, 32),
         registers=_registers(rows, columns),
-        shared_bytes=product_of(depth, copied),
+        shared_bytes=held,
         operations=product_of(2 * mma.m * mma.n * mma.k * steps, rows, columns, warps),
         # Rows of a matrix that do not follow each other in memory may lie on the same banks.
         loads=product_of(
@@ -340,7 +345,8 @@ def _counts(
         depth=depth,
         late=late,
         stored=stored,
-        rate=(gpu.peak(mma.operand) or 1.0) * 1e9 * mma.share_of_peak(gpu.arch),
+        rate=peak * mma.share_of_peak(gpu.arch, late=False),
+        rate_late=peak * mma.share_of_peak(gpu.arch, late=True),
     )
 
 

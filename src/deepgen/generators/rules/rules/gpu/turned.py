@@ -3,11 +3,14 @@ stores it with the new innermost dimension in runs of 16 bytes."""
 
 from __future__ import annotations
 
+from math import prod
+
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, powers, product_of
 from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Stage, reads
 from deepgen.vocabulary.dtypes import dtype
 
+_LARGE = 1 << 20  # elements: what has fewer is cut finer, so that there are blocks for many multiprocessors
 _PLACES = 64  # of the other dimensions that a block has, about
 
 
@@ -33,8 +36,10 @@ def by_tiles(plan: Plan, packed: Stage, along: int, source: Stage) -> None:
     plan.names.append("packed")
     channels = packed.axes[along]
     width = WIDEST // size
-    deep = plan.knob(f"{name}_deep", [n for n in (16, 32, 64, 128) if n < 2 * channels.extent], 64)
-    threads = plan.knob(f"{name}_threads", powers(512, 64), 256)
+    usual = 64 if prod(packed.shape) >= _LARGE else 16
+    deep = plan.knob(f"{name}_deep", [n for n in (16, 32, 64, 128) if n < 2 * channels.extent], usual)
+    # The same for all operands, so that one launch packs them.
+    threads = plan.shared_knob("packed_threads", powers(512, 64), 256)
     blocks: list[str] = []
     inner: list[str] = []
     places = 1

@@ -1,0 +1,88 @@
+"""What kernels with products of four warps gain their time by: no waits between turns, few launches, shared memory that
+is used twice; and the arithmetic of indices that lets stores be wide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepgen import targets
+from deepgen.generators.rules.family import Rules
+from deepgen.generators.rules.lower.bounds import Known
+from deepgen.generators.rules.lower.gpu.launches import Program
+from deepgen.generators.rules.lower.gpu.lower import lower
+from deepgen.generators.rules.lower.ir import Alloc, walk
+from deepgen.generators.rules.rules.gpu.likely import near_usual
+from deepgen.generators.rules.rules.gpu.sketches import gpu_sketches
+from deepgen.operators import gemm
+from deepgen.operators.expr.index import Index, iterator
+from deepgen.operators.named import convolutions
+from deepgen.targets.gpu import Gpu
+
+FAMILY = Rules()
+
+
+def hopper() -> Gpu:
+    found = targets.resolve("cuda:sm_90a")
+    assert isinstance(found, Gpu)
+    return found
+
+
+def convolution(**words: Any) -> Program:
+    """By the sketch whose rows are all places of all images."""
+    made = convolutions.DilatedConv2d.make(
+        {"N": 4, "H": 14, "W": 14, "CI": 64, "CO": 64, "k": 3, "pad": 1, "dtype": "f16", **words}
+    )
+    (sketch,) = [s for s in gpu_sketches(made.expression(), hopper()) if s.name.startswith("flat")]
+    return lower(sketch.expression, sketch.schedule(near_usual(sketch)))
+
+
+def test_products_of_a_large_gemm_run_on_while_the_next_turn_begins() -> None:
+    operator = gemm(4096, 4096, 4096, dtype="f16", layout="nt")
+    kernel = FAMILY.emit(operator, hopper(), FAMILY.default(operator, hopper()))
+    text = kernel.sources[0].text
+    assert "products_wait<4>();" in text
+    assert "load_matrices" not in text  # matrix units read rows themselves
+    assert "write_global<8>(" in text and "write_global<2>(" not in text
+
+
+def test_operands_with_channels_first_are_packed_by_one_launch() -> None:
+    program = convolution(layout="nchw")
+    assert [[part.name for part in launch.parts] for launch in program.launches] == [
+        ["x.packed", "weight.packed"],
+        ["y"],
+    ]
+
+
+def test_results_lie_where_operands_lay() -> None:
+    (launch,) = convolution().launches
+    places = {s.buffer.name: s.buffer.offset for s in walk(launch.body) if isinstance(s, Alloc)}
+    assert places["y.rows"] == places["x_rows"] == 0
+    assert launch.shared_bytes < 3 * (64 + 64) * 64 * 2 * 2
+
+
+FACTORS = st.sampled_from((2, 3, 4, 7, 8))
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> Index:
+    """A sum of quotients and remainders of quotients, as fused and split loops have."""
+    x, total = iterator("x") * draw(st.sampled_from((1, 4, 8))) + iterator("v"), Index()
+    for _ in range(draw(st.integers(1, 3))):
+        one = x
+        for by in draw(st.lists(FACTORS, min_size=1, max_size=2)):
+            one = one // by
+        total += (one % draw(FACTORS) if draw(st.booleans()) else one) * draw(FACTORS)
+    return total + x % draw(FACTORS)
+
+
+@settings(max_examples=60, deadline=None)
+@given(parts())
+def test_an_index_keeps_its_value_when_it_is_simplified(index: Index) -> None:
+    simple = Known({"x": (0, 60), "v": (0, 3)}).simple(index)
+    for x in range(0, 61, 9):
+        for v in range(4):
+            by: dict[str, Index | int] = {"x": x, "v": v}
+            assert simple.substitute(by) == index.substitute(by)
