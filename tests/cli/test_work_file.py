@@ -38,12 +38,22 @@ def test_a_budget_is_used_up_and_goes_where_most_is_gained(gains: list[float], s
         assert all(part <= other * 1.001 for more, other in zip(gains, parts, strict=True) if more > gain)
 
 
-def test_what_may_gain_little_is_tuned_too_where_time_suffices() -> None:
+def test_what_may_gain_little_is_tuned_too_where_time_suffices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ten operators of a model's block once shared eight minutes by five of them, as torch was near the bound at the
     others: large products, which take most of the time."""
     gains = [0.037, 0.033, 0.025, 0.025, 0.011, 0.002, 0.002, 0.002, 0.002, 0.001]
     parts = divided(gains, 480.0)
     assert min(parts) > 20.0 and max(parts) > 2 * min(parts)
+    now = [0.0]
+    monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
+    request = Request(LARGE, targets.resolve("sim"), time_budget=480.0)
+    for longer, tuned in ((1.0, 10), (1.2, 9)):  # studies that keep to their time, and some that take more
+        now[0] = 0.0
+        got = []
+        for job in session.divided_among([session.Job(request, tmp_path, gain) for gain in gains], 20.0):
+            got.append(job.request.time_budget or 0.0)
+            now[0] += longer * got[-1]
+        assert len(got) == tuned and min(got[:-1]) > 20.0, "the last one gets what is left"
 
 
 def test_time_that_a_study_leaves_over_goes_to_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -58,9 +68,8 @@ def test_time_that_a_study_leaves_over_goes_to_the_next(monkeypatch: pytest.Monk
     for job in session.divided_among(jobs, 0.0):
         got.append(job.request.time_budget)
         now[0] += 20.0  # less than the first gets, more than the last
-    first = 50.0 / 3 + 50.0 * 0.6
-    second = 40.0 / 2 + 40.0 * 0.75  # of the 80 s that are left then
-    assert got == [pytest.approx(first), pytest.approx(second), pytest.approx(60.0)]
+    first, second, third = (50.0 / 3 + 50.0 * gain for gain in (0.6, 0.3, 0.1))
+    assert got == [pytest.approx(first), pytest.approx(80.0 * second / (second + third)), pytest.approx(60.0)]
     now[0] = 0.0
     few = [job.request.operator for job in session.divided_among(jobs, 30.0)]
     assert few == [jobs[0].request.operator, jobs[1].request.operator]

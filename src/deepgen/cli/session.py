@@ -86,16 +86,20 @@ def divided_among(jobs: Sequence[Job], least: float) -> Iterator[Job]:
     if budget is None:
         yield from jobs
         return
-    started, left = time.monotonic(), [*jobs]
-    while left:
-        parts = divided([job.gain for job in left], max(0.001, budget - (time.monotonic() - started)), least)
-        for job, seconds in zip(left, parts, strict=True):
-            if not seconds:
-                note(f"left out, as too little may be gained by it: {job.request.operator.describe()}")
-        left = [job for job, seconds in zip(left, parts, strict=True) if seconds]
-        if left:
-            job, seconds = left.pop(0), parts[0]  # the first may gain most
-            yield replace(job, request=replace(job.request, time_budget=seconds))
+    started = time.monotonic()
+    parts = divided([job.gain for job in jobs], budget, least)
+    planned = [(job, seconds) for job, seconds in zip(jobs, parts, strict=True) if seconds]
+    out = [job for job, seconds in zip(jobs, parts, strict=True) if not seconds]
+    while planned:
+        left, total = max(0.001, budget - (time.monotonic() - started)), sum(seconds for _, seconds in planned)
+        if len(planned) > 1 and left * planned[-1][1] < least * total:  # others took longer than they should have
+            out.append(planned.pop()[0])
+            continue
+        for job in out:
+            note(f"left out, as too little may be gained by it: {job.request.operator.describe()}")
+        out.clear()
+        job, seconds = planned.pop(0)  # the first may gain most
+        yield replace(job, request=replace(job.request, time_budget=left * seconds / total))
 
 
 @contextmanager
