@@ -18,7 +18,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -82,19 +82,28 @@ def general_knobs(operator: Gemm, target: Target) -> dict[str, list[Any]] | None
     return {"FIXED": [False]} if "FIXED" in names else None
 
 
-def chosen(library: Library, operator: Gemm, target: Target, runners: Runners) -> dict[str, Choice]:
-    """What the library chooses by prediction, and after it has measured. Nothing of that stays in the library."""
+@dataclass(frozen=True)
+class Chosen:
+    """What the library chooses by prediction, and after it has measured; and the seconds of what it measured."""
+
+    choices: dict[str, Choice]
+    measured: dict[str, float]
+
+
+def chosen(library: Library, operator: Gemm, target: Target, runners: Runners) -> Chosen:
+    """Nothing of it stays in the library."""
     content = library.content()
     predicted = library.choose(operator, target)
     times = time_chosen(library, predicted, runners)
     after = content if times is None else replace(content, times=(*content.times, times))
-    return {"predict": predicted, "measure": choose(after, operator, target)}
+    names = {entry.kernel_id: entry.name for entry in library.list()}
+    measured = {} if times is None else {names[kernel]: value for kernel, value in times.kernels.items()}
+    return Chosen({"predict": predicted, "measure": choose(after, operator, target)}, measured)
 
 
-def race(
-    library: Library, choices: Mapping[str, Choice], study: Study | None, runners: Runners, threads: int | None
-) -> dict[str, Any]:
+def race(library: Library, made: Chosen, study: Study | None, runners: Runners, threads: int | None) -> dict[str, Any]:
     """What was chosen, the winner of the shape's own study, if there is one, and the baselines, side by side."""
+    choices = made.choices
     operator, target = choices["predict"].operator, choices["predict"].target
     assert isinstance(operator, Gemm), "only these are drawn"
     entries = {choice.entry.name: choice.entry for choice in choices.values() if choice.entry is not None}
@@ -108,7 +117,7 @@ def race(
     seconds = {c.name: m.seconds for c, m in zip(contenders, measured, strict=True) if m.ok and m.seconds}
     vendor = min((seconds[name] for name in names if name in seconds), default=None)
     told = {how: _served(choice, seconds, vendor) for how, choice in choices.items()}
-    return {"shape": [operator.m, operator.n, operator.k], "seconds": seconds, **told}
+    return {"shape": _sizes(operator), "seconds": seconds, "measured": made.measured, **told}
 
 
 def _served(choice: Choice, seconds: Mapping[str, float], vendor: float | None) -> dict[str, Any]:
@@ -178,7 +187,7 @@ def main() -> None:
                 path.write_text(json.dumps(told, indent=1) + "\n")
 
     drawn = shapes(options, target.runner)
-    choices: dict[Gemm, dict[str, Choice]] = {}
+    choices: dict[Gemm, Chosen] = {}
     try:
         with opened() as runners:
             _fill(library, options, target, runners, go_on)

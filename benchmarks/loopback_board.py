@@ -23,7 +23,7 @@ from deepgen.measure.riscv.qemu import find, processor
 from deepgen.targets import Riscv
 from deepgen.vocabulary import Missing
 
-ROOT = os.getuid() == 0
+ROOT = os.getuid() == 0 and shutil.which("useradd", path="/usr/sbin:/sbin") is not None
 DISK_BYTES = 16 << 20
 _TOOLS = ("awk", "cat", "chmod", "find", "ln", "mkdir", "mv", "rm", "sh", "sleep", "tar")
 _CONFIG = """
@@ -154,6 +154,8 @@ def loopback(target: Riscv, disk_bytes: int = DISK_BYTES) -> Iterator[LoopbackBo
         folder = Path(tempfile.mkdtemp(prefix="deepgen-loopback-"))
         left.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.chmod(0o755)
+        if os.getuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)  # which the server wants there
         user = _add_user(folder, left) if ROOT else getpass.getuser()
         _make_disk(folder / "disk", disk_bytes, left)
         for name in ("host", "user"):
@@ -193,7 +195,6 @@ def _script(file: Path, text: str) -> None:
 
 def _add_user(folder: Path, left: ExitStack) -> str:
     """A user with a home in the folder, who ends with everything that they run."""
-    Path("/run/sshd").mkdir(exist_ok=True)
     name = f"board{os.getpid()}"
     subprocess.run(
         [

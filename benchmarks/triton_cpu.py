@@ -40,7 +40,10 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 Call: TypeAlias = "Callable[[], Any]"
 Block: TypeAlias = "dict[str, int]"
 
-_PRODUCTS = ((128, 128, 64), (128, 256, 128), (256, 256, 64), (256, 256, 256), (256, 512, 128), (512, 256, 256))
+_PRODUCTS = (
+    (128, 128, 64), (128, 256, 128), (256, 256, 64), (256, 256, 256), (256, 512, 128), (512, 256, 256), (256, 512, 256),
+    (512, 512, 128), (256, 1024, 128),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,13 @@ ALONE = ("conformance/test_runners.py", "faults", "measure", "runtime")
 BESIDE = tuple(
     f"{room}/test_{name}.py"
     for room, names in {
-        "faults": ("disk", "other_shapes", "stale_results", "worker_surroundings", "wrong_sums"),
-        "measure": ("cuda_worker", "eight_bit_worker", "gpu_counters", "gpu_probes", "gpu_reference", "gpu_strided",
-                    "gpu_turns", "measure_faults", "riscv_board", "riscv_runner"),
+        "faults": ("disk", "kills", "other_shapes", "process_faults", "stale_results", "worker_surroundings",
+                   "wrong_sums"),
+        "measure": ("channel", "cuda_worker", "eight_bit_worker", "gpu_counters", "gpu_probes", "gpu_reference",
+                    "gpu_strided", "gpu_turns", "harness", "lasting_workspace", "measure_buffers",
+                    "measure_conditions", "measure_faults", "measure_references", "measure_sim", "measure_turning",
+                    "process_state", "riscv_board", "riscv_runner", "turns"),
+        "runtime": ("loaded_calls", "native"),
     }.items()
     for name in names
 )  # fmt: skip
@@ -31,6 +35,7 @@ BESIDE = tuple(
 ON_RAY = ("cluster", "conformance/test_engines.py", "engines/test_ray")
 # What takes long: begun last, it would be waited for.
 FIRST = (*ON_RAY, "chaos", "docs", "engines", "examples", "tuning/test_chaos.py")
+IN_MEMORY = 4 << 30  # bytes, of which a run takes a few hundred million
 
 
 # Tests run beside each other, so the machine is never calm; those of waiting say how long.
@@ -43,6 +48,15 @@ sys.dont_write_bytecode = False
 # The same examples on every machine, however slow it is just now.
 settings.register_profile("deepgen", deadline=None, derandomize=True, database=None)
 settings.load_profile("deepgen")
+
+
+def pytest_configure() -> None:
+    """Temporary folders lie in memory where that can be: studies wait for the disk at every step."""
+    memory = Path("/dev/shm")
+    if memory.is_dir() and os.access(memory, os.W_OK):
+        about = os.statvfs(memory)
+        if about.f_bavail * about.f_frsize >= IN_MEMORY and not about.f_flag & os.ST_NOEXEC:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,8 +79,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: the one whose tests are on Ray waits for processes most of the time."""
-    return usable_cores() + 1
+    """More than there are cores: the one whose tests are on Ray waits for processes most of the time, others often."""
+    return usable_cores() + 2
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -122,13 +136,14 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     home = tmp_path_factory.mktemp("home")
     for variable, folder in (("XDG_CONFIG_HOME", "config"), ("XDG_DATA_HOME", "data")):
         monkeypatch.setenv(variable, str(home / folder))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(_shared_cache(tmp_path_factory)))
     return home
 
 
-def _shared_cache(factory: pytest.TempPathFactory) -> Path:
-    # One build cache for the whole run: the same kernel is compiled once, whichever tests use it.
-    shared = os.environ.get("PYTEST_XDIST_WORKER") is not None
-    cache = (factory.getbasetemp().parent if shared else factory.getbasetemp()) / "cache"
+@pytest.fixture(autouse=True, scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One build cache for the whole run: the same kernel is compiled once, whichever tests use it."""
+    base = tmp_path_factory.getbasetemp()
+    cache = (base if os.environ.get("PYTEST_XDIST_WORKER") is None else base.parent) / "cache"
     cache.mkdir(exist_ok=True)
+    os.environ["XDG_CACHE_HOME"] = str(cache)
     return cache

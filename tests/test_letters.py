@@ -22,8 +22,8 @@ OTHERS = (
     "generators/templates/simt_conv2d", "operators/named", "cli/heron_file.py", "baselines/cudnn.py",
 )  # fmt: skip
 LIBRARIES = (
-    "cblas.py", "cublaslt.py", "cublaslt_api.py", "numpy_blas.py", "onednn.py", "rocm.py", "torch_compile.py",
-    "torch_cpu.py", "torch_gpu.py", "triton_kernel.py", "triton_matmul.py",
+    "cblas.py", "cublaslt.py", "cublaslt_api.py", "cutlass_dsl.py", "numpy_blas.py", "onednn.py", "rocm.py",
+    "torch_compile.py", "torch_cpu.py", "torch_gpu.py", "triton_kernel.py", "triton_matmul.py", "tvm_schedules.py",
 )  # fmt: skip
 ROOMS = (
     "operators/gemm.py",

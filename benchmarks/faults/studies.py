@@ -24,7 +24,8 @@ GLANCE = 0.02
 STUCK = 240.0  # seconds without a fault or an ended trial: the command hangs
 LINGER = 15.0  # seconds for what a killed command had started to notice and end
 LINGER_ON_RAY = SILENT_SECONDS + LINGER  # a measuring process may wait that long for a word from its driver
-COMMON = ["--target", "cpu", "--no-transfer", "--no-second-look", "--keep-top", "2", "--jobs", "2", "--json"]
+COMMON = ["--target", "cpu", "--no-transfer", "--no-second-look", "--keep-top", "2", "--jobs", "2",
+          "--baseline", "numpy", "--json"]  # fmt: skip
 # In the temporary folder: what Ray itself keeps, and two empty files by which hosts take turns.
 STAY = ("ray", "deepgen-turns-")
 OF_A_STUDY = ("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "lock", "winner")

@@ -49,8 +49,7 @@ def deepgen(*words: str, cwd: Path, env: dict[str, str] | None = None) -> str:
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tuned")
-    env = {"XDG_CONFIG_HOME": str(folder / "config"), "XDG_CACHE_HOME": str(folder / "cache")}
-    assert run(str(EXAMPLE), cwd=folder, env=env)
+    assert run(str(EXAMPLE), cwd=folder, env={"XDG_CONFIG_HOME": str(folder / "config")})
     return folder
 
 

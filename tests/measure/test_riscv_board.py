@@ -184,6 +184,12 @@ def test_samples_are_summed_by_their_periods_and_none_is_no_zero() -> None:
     assert "no sample" in counted.missing["record.l2_access"] and "differ by more" in counted.missing["record.cycles"]
 
 
+def test_clocks_are_in_nanoseconds() -> None:
+    [(way, events)] = perf.profiles(["task-clock"])
+    few, many = (f"# started\n\n{said};msec;task-clock:u;1;100.00;0.9;CPUs utilized\n" for said in ("1.50", "5.50"))
+    assert perf.per_call(way, few, many, 8, events).values == {"task-clock": 0.5e6}
+
+
 def test_a_machine_that_is_a_board_needs_no_ssh(server: LoopbackBoard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{server.folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
     local = targets.resolve(f"{NAME},host=local")
@@ -302,3 +308,12 @@ def test_one_command_ends_with_the_winner_the_table_and_the_analysis(
     assert server.files() == []
     assert main(["tune", "gemm", "MNK=8", "--target", "sim", "--host", server.host]) == 2
     assert "such as riscv:k1" in capsys.readouterr().err
+
+
+def test_what_a_killed_tuner_left_is_removed_by_a_later_study(server: LoopbackBoard, tmp_path: Path) -> None:
+    """One round of `benchmarks/board_hour.py`, which does this for an hour with all its faults."""
+    killed = next(fault for fault in board_hour.FAULTS if fault.kills_tuner)
+    told = board_hour.one(server, 0, killed, after=4.0, trials=1, folder=tmp_path)
+    assert told["problems"] == [] and told["trials"] == 1 and told["left_processes"] == []
+    runner_on(server).close()
+    assert server.files() == []

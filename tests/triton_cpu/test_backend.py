@@ -70,7 +70,8 @@ def test_where_no_gpu_is_found_the_installed_backend_is_the_device_of_the_releas
     assert said.split() in (["deepgen_cpu"], ["a", "GPU"])
 
 
-def test_programs_like_tritons_tutorials_run_unchanged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("file", "checks"), [("tutorials.py", 6), ("later_tutorials.py", 4)])
+def test_programs_like_tritons_tutorials_run_unchanged(file: str, checks: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    said = _run(str(HERE / "tutorials.py"), cache=tmp_path)
-    assert said.count("right on cpu") == 6, said
+    said = _run(str(HERE / file), cache=tmp_path)
+    assert said.count("right on cpu") == checks, said

@@ -101,16 +101,17 @@ def time_chosen(library: Library, choice: Choice, runners: Runners | None = None
 
 
 def compared(runner: Supervisor, contenders: Sequence[Contender]) -> list[Measurement]:
-    """Rounds in which all take part: a few first, then as many as the time allows."""
+    """Rounds in which all take part: a few first, then as many as the time allows, without those that failed."""
     started = time.monotonic()
-    first = runner.compare(contenders, _FEWEST_ROUNDS, 0)
+    out = runner.compare(contenders, _FEWEST_ROUNDS, 0)
     each = (time.monotonic() - started) / _FEWEST_ROUNDS
     more = min(_ROUNDS, int(_RACE_SECONDS / each)) - _FEWEST_ROUNDS
-    if more <= 0 or not all(one.ok for one in first):
-        return first
-    again = runner.compare(contenders, more, 1)
-    both = zip(first, again, strict=True)
-    return [replace(then, samples=(*one.samples, *then.samples)) if then.ok else then for one, then in both]
+    able = [place for place, one in enumerate(out) if one.ok]
+    if more > 0 and able:
+        again = runner.compare([contenders[place] for place in able], more, 1)
+        for place, then in zip(able, again, strict=True):
+            out[place] = replace(then, samples=(*out[place].samples, *then.samples)) if then.ok else then
+    return out
 
 
 def contender_of(library: Library, entry: Entry) -> Contender:

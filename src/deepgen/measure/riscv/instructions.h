@@ -130,8 +130,8 @@ static int registers(part p, int type) {
 enum { MOST_EIGHTHS = 1024 };
 
 static void write_counts(const block *blocks, const char *out) {
-    static uint64_t totals[classes][MOST_EIGHTHS + 1];
-    memset(totals, 0, sizeof totals);
+    uint64_t(*totals)[MOST_EIGHTHS + 1] = calloc(classes, sizeof *totals);
+    if (!totals) abort();
     for (const block *b = blocks; b; b = b->next)
         for (int type = 0; type < TYPES; type++)
             for (unsigned i = 0; b->entries[type] && i < b->count; i++) {
@@ -139,9 +139,9 @@ static void write_counts(const block *blocks, const char *out) {
                 totals[b->parts[i].class][eighths < 0 || eighths > MOST_EIGHTHS ? MOST_EIGHTHS : eighths] += b->entries[type];
             }
     FILE *file = fopen(out, "w");
-    if (!file) return;
-    for (int c = 0; c < classes; c++)
+    for (int c = 0; file && c < classes; c++)
         for (int e = 0; e <= MOST_EIGHTHS; e++)
             if (totals[c][e]) fprintf(file, "%s %d %lu\n", names[c], e == MOST_EIGHTHS ? -1 : e, (unsigned long)totals[c][e]);
-    fclose(file);
+    if (file) fclose(file);
+    free(totals);
 }

@@ -22,6 +22,7 @@ _NOT_COUNTED = "perf on the board did not count it"
 _NO_SAMPLE = "perf on the board took no sample of it"
 _BURIED = "two runs of the program differ by more than the kernel's calls count"
 _WHOLE = 100.0  # percent of the time that an event was counted
+_NANOSECONDS = {"msec": 1e6}  # as clocks are counted elsewhere, too
 _SAMPLE = re.compile(r"\s*(\d+)\s+(\S+?):?\s*")
 
 
@@ -71,7 +72,7 @@ def per_call(profile: Profile, few: str, many: str, calls: int, events: Sequence
     missing = dict.fromkeys(events, _NO_SAMPLE if profile.sampled else _NOT_COUNTED)
     scaled = []
     for event in events:
-        name = event.removeprefix(OF_RECORD)
+        name = _bare(event)
         # An event that the shorter run had no sample of happened there less often than the longer run can tell.
         before, after = first.get(name, (0.0, True) if profile.sampled else None), second.get(name)
         if before is None or after is None:
@@ -89,14 +90,23 @@ def _counting(events: Sequence[str]) -> Profile:
 
 
 def _recording(events: Sequence[str]) -> Profile:
-    names = ",".join(event.removeprefix(OF_RECORD) for event in events)
+    names = ",".join(_bare(event) for event in events)
     after = f"perf script -i {_DATA} -F period,event >{_SAMPLES} 2>/dev/null || :; rm -f {_DATA}"
     return Profile(("perf", "record", "-q", "-o", _DATA, "-e", names, "--"), after, _SAMPLES)
 
 
 def _tried(event: str) -> str:
-    name = shlex.quote(event.removeprefix(OF_RECORD))
+    name = shlex.quote(_bare(event))
     return f"perf record -q -o /dev/null -e {name}" if event.startswith(OF_RECORD) else f"perf stat -x ';' -e {name}"
+
+
+def _bare(event: str) -> str:
+    return event[len(OF_RECORD) :] if event.startswith(OF_RECORD) else event
+
+
+def _user(name: str) -> str:
+    """perf writes the name as it was asked for, or with its mode after it."""
+    return name[:-2] if name.endswith(":u") else name
 
 
 def _why(said: str) -> str:
@@ -115,11 +125,11 @@ def _table(text: str) -> Mapping[str, tuple[float, bool]]:
     """The value of each event that has one, and whether it was counted all the time."""
     found = {}
     for line in text.splitlines():
-        value, _, name, _, share, *_ = [*line.split(";"), "", "", "", "", ""]
+        value, unit, name, _, share, *_ = [*line.split(";"), "", "", "", "", ""]
         counted, of_the_time = number(value), number(share)
         if counted is not None and name:
-            # perf writes the name as it was asked for, or with its mode after it.
-            found[name.removesuffix(":u")] = counted, of_the_time is None or of_the_time >= _WHOLE
+            scale = _NANOSECONDS.get(unit, 1.0)
+            found[_user(name)] = scale * counted, of_the_time is None or of_the_time >= _WHOLE
     return found
 
 
@@ -128,6 +138,6 @@ def _samples(text: str) -> Mapping[str, tuple[float, bool]]:
     found: dict[str, tuple[float, bool]] = {}
     for line in text.splitlines():
         if sample := _SAMPLE.fullmatch(line):
-            name = sample[2].removesuffix(":u")
+            name = _user(sample[2])
             found[name] = found.get(name, (0.0, True))[0] + float(sample[1]), True
     return found

@@ -27,6 +27,7 @@ _NARROW_FLOATS = {"zvfh": ("zfh", "zvfh"), "zvfbfwma": ("zfbfmin", "zvfbfmin", "
 _NARROW_FLOATS_SINCE = 9  # 7.2 has no vectors of f16 and bf16, 10 has
 _MOST_MEMORY = 8 << 30  # of address space: qemu's own and its guest's
 _MOST_FILE = 4 << 30
+_DRAINED_SECONDS = 60.0  # for what is left of a log when qemu has ended
 
 
 class Qemu:
@@ -49,7 +50,7 @@ class Qemu:
         narrow = [name for name in _NARROW_FLOATS if target.has(name)]
         old = narrow and numbers[0] < _NARROW_FLOATS_SINCE
         self.lacks = f"qemu {version} has no {' and '.join(narrow)}" if old else ""
-        self._target, self._scratch = target, scratch
+        self._scratch = scratch
         self._group = Group()
         self._numbers = itertools.count()
 
@@ -107,13 +108,14 @@ class Trace:
         writing = os.open(pipe, os.O_WRONLY)  # ours, so that the log does not end before qemu has opened it
         os.set_blocking(reading, True)
         count = ctypes.CDLL(str(self.library)).count_trace
-        reader = Thread(target=count, args=(reading, str(folder / COUNTS).encode()))  # which closes what it reads
+        # It closes what it reads. A process that a kernel left behind may keep the log open: that is not waited for.
+        reader = Thread(target=count, args=(reading, str(folder / COUNTS).encode()), daemon=True)
         reader.start()
         try:
             yield "-d", "in_asm,exec,nochain", "-D", _TRACE
         finally:
             os.close(writing)
-            reader.join()
+            reader.join(_DRAINED_SECONDS)
             pipe.unlink()
 
 

@@ -14,15 +14,12 @@ typedef struct seen {
     int marks[];  // for each instruction: 0, MARK_BEGIN or MARK_END
 } seen;
 
-static uint32_t words[MOST_IN_BLOCK];
-static unsigned pending;
-
-static block *made(block **blocks, unsigned from, unsigned count) {
+static block *made(block **blocks, const uint32_t *words, unsigned count) {
     block *b = calloc(1, sizeof *b + count * sizeof *b->parts);
     if (!b) abort();
     b->sets = KEEP, b->count = count;
     for (unsigned i = 0; i < count; i++) {
-        uint32_t word = words[from + i];
+        uint32_t word = words[i];
         size_t size = (word & 3) == 3 ? 4 : 2;
         b->parts[i] = classified(word, size);
         if (set_by(word, size) != KEEP) b->sets = set_by(word, size);
@@ -31,23 +28,22 @@ static block *made(block **blocks, unsigned from, unsigned count) {
     return *blocks = b;
 }
 
-static seen *translated(block **blocks, uint64_t place) {
-    seen *s = calloc(1, sizeof *s + pending * sizeof *s->marks);
+static seen *translated(block **blocks, const uint32_t *words, unsigned count, uint64_t place) {
+    seen *s = calloc(1, sizeof *s + count * sizeof *s->marks);
     if (!s) abort();
-    s->place = place, s->count = pending;
+    s->place = place, s->count = count;
     bool whole = true;
-    for (unsigned i = 0; i < pending; i++) {
+    for (unsigned i = 0; i < count; i++) {
         s->marks[i] = words[i] == MARK_BEGIN || words[i] == MARK_END ? (int)words[i] : 0;
         if (s->marks[i]) whole = false;
-        if (i + 1 < pending && set_by(words[i], (words[i] & 3) == 3 ? 4 : 2) != KEEP) whole = false;
+        if (i + 1 < count && set_by(words[i], (words[i] & 3) == 3 ? 4 : 2) != KEEP) whole = false;
     }
     if (whole) {
-        s->whole = made(blocks, 0, pending);
+        s->whole = made(blocks, words, count);
     } else {
-        if (!(s->each = calloc(pending, sizeof *s->each))) abort();
-        for (unsigned i = 0; i < pending; i++) s->each[i] = made(blocks, i, 1);
+        if (!(s->each = calloc(count, sizeof *s->each))) abort();
+        for (unsigned i = 0; i < count; i++) s->each[i] = made(blocks, words + i, 1);
     }
-    pending = 0;
     return s;
 }
 
@@ -67,7 +63,8 @@ __attribute__((visibility("default"))) int count_trace(int input, const char *ou
     bool counting = false;
     int failed = !slots;
     char line[LINE];
-    pending = 0;
+    uint32_t words[MOST_IN_BLOCK];  // of the block that was translated last, and has not been executed yet
+    unsigned pending = 0;
     while (!failed && fgets(line, sizeof line, log)) {
         unsigned long long place, at;
         unsigned cpu, word;
@@ -79,8 +76,8 @@ __attribute__((visibility("default"))) int count_trace(int input, const char *ou
         } else if (line[0] == 'T' && sscanf(line, "Trace %u: 0x%llx", &cpu, &place) == 2) {
             seen **slot = &slots[(place >> 4 ^ place >> 20) % SLOTS];
             if (pending) {
-                seen *fresh = translated(&blocks, place);
-                fresh->next = *slot, *slot = fresh;
+                seen *fresh = translated(&blocks, words, pending, place);
+                fresh->next = *slot, *slot = fresh, pending = 0;
             }
             seen *s = *slot;
             while (s && s->place != place) s = s->next;
