@@ -156,23 +156,21 @@ def other_of(router: Router, kind: str, torchs: Run) -> Run:
 
 
 class _Factors:
-    """Products of two scales, kept while both are as they were: a launch for each would take as long as short kernels.
-
-    Not in a graph: its replays must read scales as they are then.
-    """
+    """Products of two scales, kept while both stay as they are: a launch for each would take as long as a kernel."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], tuple[Any, Any, int, int, Any]] = {}
 
     def product(self, a: Any, b: Any) -> Any:
-        if capturing(a.device) or a.is_inference() or b.is_inference():
-            return a * b
         known = self._known.get((id(a), id(b)))
-        if known is None or known[2] != a._version or known[3] != b._version:
-            if len(self._known) >= _MOST_FACTORS:
-                self._known.clear()
-            # With the tensors themselves: their ids are not given to others meanwhile.
-            known = self._known[id(a), id(b)] = (a, b, a._version, b._version, a * b)
+        try:
+            if known is None or known[2] != a._version or known[3] != b._version:
+                if len(self._known) >= _MOST_FACTORS:
+                    self._known.clear()
+                # With the tensors themselves: their ids are not given to others meanwhile.
+                known = self._known[id(a), id(b)] = (a, b, a._version, b._version, a * b)
+        except RuntimeError:  # tensors of inference mode, which have no versions
+            return a * b
         return known[4]
 
 
@@ -183,8 +181,7 @@ def scaled_mm_of(router: Router) -> Run:
 
     def scaled_mm(a: Any, b: Any, scale_a: Any = None, scale_b: Any = None, *rest: Any, **named: Any) -> Any:
         fast = named.get("use_fast_accum", False)
-        plain = not rest and named.get("out_dtype") is torch.bfloat16 and len(named) == 1 + ("use_fast_accum" in named)
-        if not plain or any(type(tensor) not in PLAIN for tensor in (a, b, scale_a, scale_b)):
+        if rest or named.get("out_dtype") is not torch.bfloat16 or len(named) != 1 + ("use_fast_accum" in named):
             return SCALED_MM(a, b, scale_a, scale_b, *rest, **named)
         place = (id(scale_b), fast)
         if not modes() and forward_ad._current_level < 0:
@@ -192,22 +189,24 @@ def scaled_mm_of(router: Router) -> Run:
                 if check(a, b, scale_a, scale_b):
                     made = run(a, b, scale_a, scale_b)
                     return SCALED_MM(a, b, scale_a, scale_b, **named) if made is None else made
-        if watched() or router.deciding:
-            return SCALED_MM(a, b, scale_a, scale_b, **named)
-        run = serving(_scaled(router, (a, b, scale_a, scale_b), bool(fast)), bool(fast))
-        remember(places, place, (a, b, scale_a, scale_b), run)
-        made = run(a, b, scale_a, scale_b)
-        return SCALED_MM(a, b, scale_a, scale_b, **named) if made is None else made
+        given = (a, b, scale_a, scale_b)
+        if any(type(tensor) not in PLAIN for tensor in given) or watched() or router.deciding:
+            return SCALED_MM(*given, **named)
+        run = serving(_scaled(router, given, bool(fast)))
+        remember(places, place, given, run)
+        made = run(*given)
+        return SCALED_MM(*given, **named) if made is None else made
 
-    def serving(route: Route | None, fast: bool) -> Run:
-        """What serves calls by a route; None where torch is to serve them."""
+    def serving(route: Route | None) -> Run:
+        """What serves calls by a route; it gives None where torch is to serve them."""
         if route is None:
             return lambda *_: None
+        quick = route.quick()
 
         def run(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
-            if route.gain < LAUNCH and capturing(a.device):
-                return None
-            return route.run((a, b, factors.product(scale_a, scale_b), fast))
+            if capturing(a.device):  # replays must read scales as they are then
+                return None if route.gain < LAUNCH else quick(a, b, scale_a * scale_b)
+            return quick(a, b, factors.product(scale_a, scale_b))
 
         return run
 
