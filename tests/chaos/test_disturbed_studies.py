@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -19,16 +17,9 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Not where the others are, which may be /dev/shm: a chaos run has one of its own."""
-    with TemporaryDirectory(prefix="deepgen-chaos-", dir="/tmp") as made:
-        yield Path(made)
-
-
-def disturbed(folder: Path, *options: str) -> dict[str, Any]:
+def disturbed(tmp_path: Path, *options: str) -> dict[str, Any]:
     """What a chaos run says of itself."""
-    out = folder / "chaos.json"
+    out = tmp_path / "chaos.json"
     command = [sys.executable, "benchmarks/chaos.py", "--study", "half-bad", "--seed", "3", *options, "--out", str(out)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600)
     if "there can be no chaos run" in done.stderr or "unshare" in done.stderr:
@@ -42,21 +33,21 @@ def kinds(*names: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_on_this_machine(folder: Path) -> None:
+def test_on_this_machine(tmp_path: Path) -> None:
     """Each new start of the command costs seconds, so only one fault must end it."""
     struck = kinds("kill everything", "studies full", "clock jump")
     size = ("--faults", "3", "--minutes", "0.15", "--trials", "4")
-    results = disturbed(folder, "--engine", "local", *size, *struck)
+    results = disturbed(tmp_path, "--engine", "local", *size, *struck)
     assert results["violations"] == []
     assert results["faults"] >= 2, "on a busy machine some find nobody to strike in time"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
-def test_on_a_ray_cluster(folder: Path) -> None:
+def test_on_a_ray_cluster(tmp_path: Path) -> None:
     """One node, and few faults: every process that Ray starts costs seconds."""
     struck = kinds("kill tuner", "kill tester", "clock jump")
     size = ("--nodes", "1", "--faults", "3", "--minutes", "0.2", "--trials", "3")
-    results = disturbed(folder, "--engine", "ray", *size, *struck)
+    results = disturbed(tmp_path, "--engine", "ray", *size, *struck)
     assert results["violations"] == []
     assert results["faults"] >= 2
