@@ -35,7 +35,6 @@ BESIDE = tuple(
 ON_RAY = ("cluster", "conformance/test_engines.py", "engines/test_ray")
 # What takes long: begun last, it would be waited for.
 FIRST = (*ON_RAY, "chaos", "docs", "engines", "examples", "tuning/test_chaos.py")
-IN_MEMORY = 4 << 30  # bytes, of which a run takes a few hundred million
 
 
 # Tests run beside each other, so the machine is never calm; those of waiting say how long.
@@ -48,15 +47,6 @@ sys.dont_write_bytecode = False
 # The same examples on every machine, however slow it is just now.
 settings.register_profile("deepgen", deadline=None, derandomize=True, database=None)
 settings.load_profile("deepgen")
-
-
-def pytest_configure() -> None:
-    """Temporary folders lie in memory where that can be: studies wait for the disk at every step."""
-    memory = Path("/dev/shm")
-    if memory.is_dir() and os.access(memory, os.W_OK):
-        about = os.statvfs(memory)
-        if about.f_bavail * about.f_frsize >= IN_MEMORY and not about.f_flag & os.ST_NOEXEC:
-            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
