@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import deepgen as dg
+from deepgen import generators, targets
 from deepgen.cli.main import main
 from deepgen.libraries import Choice, Entry, Library, defaults
 from deepgen.libraries.c.export import export
@@ -177,3 +178,11 @@ def test_a_predicted_lead_must_exceed_the_errors_of_predictions(library: Library
     assert told(1.2, 1.2, 1.2).how == "neighbour"
     unsure = told(1.6, 0.7, 1.3)
     assert unsure.how == "vendor" and "numpy may be faster" in unsure.reason and "off by" in unsure.reason
+
+
+def test_a_default_for_one_shape_has_its_sizes_compiled_in() -> None:
+    operator, target = dg.gemm(3904, 6144, 1392, dtype="bf16", layout="nt"), targets.resolve("cuda:sm_90a")
+    family = generators.find(operator, target)
+    config = defaults.config_of(family, operator, target)
+    assert config == {**family.default(operator, target), "FIXED": True}
+    assert ("M == 3904", "M = 3904, for which it was made") in family.emit(operator, target, config).requirements

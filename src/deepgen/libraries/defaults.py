@@ -13,15 +13,18 @@ from typing import Any
 from deepgen import __version__, generators
 from deepgen.build import build_once
 from deepgen.build.flags import require_plain
+from deepgen.generators.base import Generator
 from deepgen.libraries.adding import Added, is_general, origin
 from deepgen.libraries.entry import Entry, Rival, Timed
 from deepgen.operators import Operator
+from deepgen.targets import Target
 from deepgen.tuning.serving import serves_only
 from deepgen.tuning.statistics import median_interval, paired_ratio
 from deepgen.tuning.winner import sha256
 from deepgen.vocabulary import Artifact, Kernel, Measurement, completed
 
 ORIGIN = "default of the family, measured at first use"
+_SIZES_KNOB = "FIXED"  # whether a kernel knows its sizes when it is compiled
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,17 @@ class Default:
     artifact: Artifact
 
 
+def config_of(family: Generator, operator: Operator, target: Target) -> Mapping[str, Any]:
+    """The family's default, with the sizes compiled in where the family can: it will serve no other shape."""
+    config = family.default(operator, target)
+    fixed = {**config, _SIZES_KNOB: True}
+    return fixed if _SIZES_KNOB in config and family.space(operator, target).contains(fixed) else config
+
+
 def make(operator: Operator, like: Entry) -> Default:
     """Build it. Raises DeepgenError where no family serves the shape, where there is no compiler, or it fails."""
     family = generators.find(operator, like.target)
-    config = family.default(operator, like.target.limited_to(like.threads))
+    config = config_of(family, operator, like.target.limited_to(like.threads))
     kernel = family.emit(operator, like.target, config)
     require_plain(kernel, like.name)  # whose target may be of somebody else's library
     artifact = build_once(kernel, like.target)
