@@ -113,7 +113,7 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
         both = f"{told}: {seconds_text(theirs)} beside {seconds_text(seconds)} of ours"
         reason = f"{vendor} is faster, {both}{without}"
         if off and theirs >= seconds:
-            reason = f"{vendor} may be faster, {both}, and predictions here are off by {exp(off) - 1:.0%}"
+            reason = f"{vendor} may be faster, {both}, and predictions here are too good by {exp(off) - 1:.0%}"
         return Choice(operator, target, VENDOR, None, vendor, theirs, reason, considered, times.exact)
     reason = f"{seconds_text(seconds)}, {told}"
     reason += "" if times.exact else f"; its kernel was tuned at {best.operator.describe()}"

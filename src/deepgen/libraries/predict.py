@@ -105,10 +105,11 @@ def predict(operator: Operator, entries: Sequence[Entry], known: Sequence[Point]
 
 
 def spread(entries: Sequence[Entry], known: Sequence[Point], model: Model) -> float:
-    """How far off predictions are: the logarithm of a ratio, 0 where that cannot be told.
+    """By how much predictions are too good: the logarithm of a ratio, 0 where that cannot be told.
 
     Each of the tuned shapes is predicted from the others. What counts is the time of the kernel that would be chosen,
-    over that of the fastest baseline, and the root of the mean square of the errors in it.
+    over that of the fastest baseline, and the root of the mean square of the errors in it. Where it is faster than was
+    expected the error counts as 0: nobody loses by that.
     """
     told: dict[tuple[str, int], float | None] = {}
 
@@ -129,7 +130,7 @@ def spread(entries: Sequence[Entry], known: Sequence[Point], model: Model) -> fl
             best = min(elsewhere, key=lambda kernel: expected.kernels[kernel])
             lead = expected.kernels[best] / min(expected.baselines[name] for name in rivals)
             found = point.kernels[best] / min(point.baselines[name] for name in rivals)
-            squares.append(log(found / lead) ** 2)
+            squares.append(max(0.0, log(found / lead)) ** 2)
     return sqrt(sum(squares) / len(squares)) if squares else 0.0
 
 

@@ -41,7 +41,7 @@ typedef struct {
     const double *rivals;     // baseline by point: the logarithm of its time over the best kernel's, or NAN
     const int *chosen;        // at each point: the kernel, or -1 for a vendor's library
     double lost_per_octave, far;
-    double off;               // of predictions: by so much a kernel must be ahead of a vendor's library
+    double off;               // by so much predictions are too good, and a kernel must be ahead of a vendor's library
 } group;
 
 // One text for all files of the library.
