@@ -1,9 +1,10 @@
 """Shapes that nobody tuned: a library of the suite's GEMMs against studies of their own and the vendor's library.
 
 The shapes are drawn by a seed. For each, what the library chooses by prediction, what it chooses after it has measured
-(`dispatch="measure"`), the winner of a short study of that shape and the baselines are timed side by side. What is
-measured at one drawn shape is not used for the next. Wanted: within 1.08 of the own study in the geometric mean, at
-least 80% of the shapes served by a kernel of ours, and never behind the vendor's library by more than 3%.
+(`dispatch="measure"`, which includes the default of the shape's family), the winner of a short study of that shape and
+the baselines are timed side by side. What is measured at one drawn shape is not used for the next. Wanted: within 1.08
+of the own study in the geometric mean, at least 80% of the shapes served by a kernel of ours, and never behind the
+vendor's library by more than 3%.
 
     python benchmarks/library_unseen.py [--target cuda:native --dtype bf16 --layout nt] [--work DIR] [--time-limit 540]
 
@@ -29,8 +30,9 @@ import deepgen as dg
 from common import conditions, run_main
 from deepgen import baselines, generators, targets
 from deepgen.libraries import Choice, Library
-from deepgen.libraries.adding import entry_of
+from deepgen.libraries.adding import Added, entry_of
 from deepgen.libraries.choice import choose
+from deepgen.libraries.defaults import ORIGIN
 from deepgen.libraries.racing import Runners, contender_of, opened, time_across, time_chosen
 from deepgen.measure.base import Contender, Policy, Task
 from deepgen.operators import Gemm
@@ -42,6 +44,7 @@ HERE = Path(__file__).resolve().parent
 SUITES = HERE.parent / "data" / "suites.json"
 SEED, COUNT = 23, 20
 ROUNDS = 20
+DEFAULT = "default"  # of a family, where it was slower than an entry
 NEAR, SERVED, BEHIND = 1.08, 0.8, 1.03
 
 
@@ -88,17 +91,23 @@ class Chosen:
 
     choices: dict[str, Choice]
     measured: dict[str, float]
+    default: Added | None  # of the shape's family, where it was the fastest kernel
+    no_default: str | None  # why it took no part
 
 
 def chosen(library: Library, operator: Gemm, target: Target, runners: Runners) -> Chosen:
     """Nothing of it stays in the library."""
     content = library.content()
     predicted = library.choose(operator, target)
-    times = time_chosen(library, predicted, runners)
-    after = content if times is None else replace(content, times=(*content.times, times))
-    names = {entry.kernel_id: entry.name for entry in library.list()}
-    measured = {} if times is None else {names[kernel]: value for kernel, value in times.kernels.items()}
-    return Chosen({"predict": predicted, "measure": choose(after, operator, target)}, measured)
+    raced = time_chosen(library, predicted, runners)
+    if raced is None:
+        return Chosen({"predict": predicted, "measure": predicted}, {}, None, None)
+    times, more = raced.times, {} if raced.default is None else {raced.default[0].name: raced.default[0]}
+    after = replace(content, times=(*content.times, times), entries={**content.entries, **more})
+    names = {entry.kernel_id: entry.name for entry in after.entries.values()}
+    measured = {names.get(kernel, DEFAULT): value for kernel, value in times.kernels.items()}
+    choices = {"predict": predicted, "measure": choose(after, operator, target)}
+    return Chosen(choices, measured, raced.default, times.no_default)
 
 
 def race(library: Library, made: Chosen, study: Study | None, runners: Runners, threads: int | None) -> dict[str, Any]:
@@ -108,7 +117,9 @@ def race(library: Library, made: Chosen, study: Study | None, runners: Runners, 
     assert isinstance(operator, Gemm), "only these are drawn"
     entries = {choice.entry.name: choice.entry for choice in choices.values() if choice.entry is not None}
     names = baselines.raced(baselines.find(operator, target))
-    contenders = [*(contender_of(library, entry) for entry in entries.values()), *map(Contender, names)]
+    new = () if made.default is None else (Contender(made.default[0].name, *made.default[1:]),)
+    known = [contender_of(library, entry) for entry in entries.values() if library.path_of(entry).exists()]
+    contenders = [*known, *(one for one in new if one.name in entries), *map(Contender, names)]
     if study is not None:
         _, kernel, artifact = entry_of(study)
         contenders.append(Contender("own study", kernel, artifact))
@@ -117,7 +128,13 @@ def race(library: Library, made: Chosen, study: Study | None, runners: Runners, 
     seconds = {c.name: m.seconds for c, m in zip(contenders, measured, strict=True) if m.ok and m.seconds}
     vendor = min((seconds[name] for name in names if name in seconds), default=None)
     told = {how: _served(choice, seconds, vendor) for how, choice in choices.items()}
-    return {"shape": _sizes(operator), "seconds": seconds, "measured": made.measured, **told}
+    return {
+        "shape": _sizes(operator),
+        "seconds": seconds,
+        "measured": made.measured,
+        "no_default": made.no_default,
+        **told,
+    }
 
 
 def _served(choice: Choice, seconds: Mapping[str, float], vendor: float | None) -> dict[str, Any]:
@@ -127,6 +144,7 @@ def _served(choice: Choice, seconds: Mapping[str, float], vendor: float | None) 
         "how": choice.how,
         "name": name,
         "ours": choice.entry is not None,
+        "default": choice.entry is not None and choice.entry.provenance.get("origin") == ORIGIN,
         "expected": choice.seconds,
         "to_own_study": None if served is None or "own study" not in seconds else served / seconds["own study"],
         "to_vendor": None if served is None or vendor is None else served / vendor,
@@ -146,6 +164,7 @@ def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "shapes": len(rows),
         "to_own_study": exp(sum(map(log, ratios)) / len(ratios)) if ratios else None,
         "served_by_ours": sum(row["ours"] for row in rows) / len(rows) if rows else None,
+        "served_by_defaults": sum(row.get("default", False) for row in rows) / len(rows) if rows else None,
         "worst_to_vendor": max(vendors, default=None),
         "own_studies": len(ratios),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,22 @@ import numpy as np
 import pytest
 
 import deepgen as dg
+from deepgen import generators, targets
 from deepgen.cli.main import main
-from deepgen.libraries import Library
+from deepgen.libraries import Choice, Entry, Library, defaults
+from deepgen.libraries.c.export import export
 from deepgen.libraries.entry import Rival
 from deepgen.libraries.times import Times
-from deepgen.vocabulary import BadInput
+from deepgen.operators import Operator
+from deepgen.vocabulary import BadInput, Missing
 
 UNSEEN = dg.gemm(52, 70, 33)
+
+
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here depends on exact times."""
+    monkeypatch.setattr("deepgen.libraries.racing._ROUNDS", 3)
 
 
 def ours_is_behind(library: Library) -> None:
@@ -34,7 +44,7 @@ def test_the_first_use_of_a_shape_is_measured_and_kept(library: Library) -> None
     measuring = dg.library(library.folder, dispatch="measure")
     choice = measuring.choose(UNSEEN, "cpu")
     [times] = dg.library(library.folder).content().times
-    assert times.operator == UNSEEN and len(times.kernels) == 2 and "numpy" in times.baselines
+    assert times.operator == UNSEEN and len(times.kernels) == 3 and "numpy" in times.baselines
     best = min({**times.kernels, **times.baselines}.items(), key=lambda row: row[1])
     assert choice.seconds == best[1] and "measured at this shape" in choice.reason
     assert (choice.how == "exact") == (best[0] in times.kernels)
@@ -79,3 +89,100 @@ def test_why_can_measure_first(library: Library, capsys: pytest.CaptureFixture[s
     a, b = np.ones((52, 33), np.float32), np.ones((33, 70), np.float32)
     choice = dg.library(library.folder).choose(UNSEEN, "cpu")
     assert choice.entry is None or (choice.load()(a, b) == 33).all()
+
+
+def serves_one_row_only(library: Library) -> None:
+    """As if no tuned kernel served more than one row."""
+    for entry in [e for e in library.list() if e.operator.name == "gemm"]:
+        few = replace(entry, requires=(("M == 1", "a single row"),))
+        (library.path_of(entry) / "about.json").write_text(json.dumps(few.to_json()))
+    library.reload()
+
+
+def test_the_default_of_the_family_is_raced_and_kept_where_it_is_the_fastest(library: Library, tmp_path: Path) -> None:
+    serves_one_row_only(library)
+    assert library.choose(UNSEEN, "cpu").entry is None
+    choice = dg.library(library.folder, dispatch="measure").choose(UNSEEN, "cpu", ())
+    later = dg.library(library.folder)
+    [entry] = [e for e in later.list() if e.operator == UNSEEN]
+    assert choice.how == "exact" and choice.entry is not None and choice.entry.name == entry.name
+    assert entry.provenance["origin"] == "default of the family, measured at first use"
+    assert entry.timed[0].baselines["numpy"].ratio, "it was timed beside the vendor's library"
+    a, b = np.ones((52, 33), np.float32), np.ones((33, 70), np.float32)
+    assert (later.choose(UNSEEN, "cpu", ()).load()(a, b) == 33).all(), "another process has it"
+    assert "verified at no other shape" in str(entry.serves(dg.gemm(52, 70, 34)))
+    assert all(entry.name != row.name for row in later.prune(dry_run=True))
+    [times] = later.content().times
+    with later.store.changing():
+        later.store.write_times(replace(times, baselines={"numpy": 1.0}))  # whichever was faster
+    later.reload()
+    made = export(later, tmp_path / "out")
+    assert (made.folder / "lib" / made.name / f"{entry.name}.so").exists()
+    assert ctypes.CDLL(str(made.library)).deepgen_gemm_f32_nn_served(*map(ctypes.c_int64, (52, 70, 33))) == 0
+
+
+def test_without_a_compiler_the_default_is_left_out(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*args: object, **named: object) -> None:
+        raise Missing("a C compiler", blocks="building kernels", remedy="install gcc")
+
+    monkeypatch.setattr("deepgen.libraries.defaults.build_once", missing)
+    choice = dg.library(library.folder, dispatch="measure").choose(UNSEEN, "cpu")
+    assert choice.measured and "the family's default was not timed" in choice.reason and "install gcc" in choice.reason
+    assert "install gcc" in dg.library(library.folder).why(UNSEEN, "cpu"), "as kept"
+
+
+def test_a_default_that_is_wrong_does_not_race(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = defaults.make
+
+    def another(operator: Operator, like: Entry) -> defaults.Default:
+        """It ends with a relu, which nobody asked for."""
+        assert isinstance(operator, dg.Gemm)
+        return replace(make(replace(operator, activation="relu"), like), operator=operator)
+
+    monkeypatch.setattr(defaults, "make", another)
+    serves_one_row_only(library)
+    choice = dg.library(library.folder, dispatch="measure").choose(UNSEEN, "cpu")
+    assert choice.entry is None and choice.measured and "should be" in choice.reason
+    assert all(entry.operator != UNSEEN for entry in dg.library(library.folder).list())
+
+
+def test_a_shape_is_measured_once_even_where_the_vendor_won(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = next(e for e in library.list() if e.operator.name == "gemm")
+    with library.store.changing():
+        library.store.write_times(Times(UNSEEN, *entry.conditions, {entry.kernel_id: 1.0}, {"numpy": 1e-6}))
+    monkeypatch.setattr("deepgen.libraries.racing.time_chosen", lambda *args: pytest.fail("it was measured again"))
+    assert dg.library(library.folder, dispatch="measure").choose(UNSEEN, "cpu").how == "vendor"
+
+
+def test_a_winner_that_is_added_after_its_shape_was_measured_takes_part(library: Library) -> None:
+    small, large = [e for e in library.list() if e.operator.name == "gemm"]
+    with library.store.changing():
+        library.store.write_times(Times(small.operator, *small.conditions, {large.kernel_id: 1.0}, {}))
+    library.reload()
+    assert library.choose(small.operator, "cpu", ()).entry == small
+
+
+def test_a_predicted_lead_must_exceed_the_errors_of_predictions(library: Library) -> None:
+    """Shapes at which ours is 20% ahead of numpy, as predicted; where leads vary, the same lead may be none."""
+    small, large = [e for e in library.list() if e.operator.name == "gemm"]
+
+    def told(*leads: float) -> Choice:
+        with library.store.changing():
+            for operator, lead in zip((small.operator, large.operator, dg.gemm(60, 60, 40)), leads, strict=True):
+                kernels = {entry.kernel_id: float(operator.flops()) for entry in (small, large)}
+                rival = {"numpy": lead * operator.flops()}
+                library.store.write_times(Times(operator, *small.conditions, kernels, rival))
+        library.reload()
+        return library.choose(UNSEEN, "cpu", ("numpy",))
+
+    assert told(1.2, 1.2, 1.2).how == "neighbour"
+    unsure = told(1.3, 0.5, 1.3)
+    assert unsure.how == "vendor" and "numpy may be faster" in unsure.reason and "too good by" in unsure.reason
+
+
+def test_a_default_for_one_shape_has_its_sizes_compiled_in() -> None:
+    operator, target = dg.gemm(3904, 6144, 1392, dtype="bf16", layout="nt"), targets.resolve("cuda:sm_90a")
+    family = generators.find(operator, target)
+    config = defaults.config_of(family, operator, target)
+    assert config == {**family.default(operator, target), "FIXED": True}
+    assert ("M == 3904", "M = 3904, for which it was made") in family.emit(operator, target, config).requirements

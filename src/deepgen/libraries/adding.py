@@ -49,11 +49,11 @@ def general_of(study: Study, engine: Engine | None = None) -> Added | None:
     It is verified and timed as the winner was. None where the winner does, where no kernel does, and where they do not
     run here.
     """
-    if _is_general(study.kernel(study.best().trial).requirements, study.operator):
+    if is_general(study.kernel(study.best().trial).requirements, study.operator):
         return None
     able = []
     for trial in study.top(_MOST):
-        if _is_general(study.emitted(trial).requirements, study.operator):
+        if is_general(study.emitted(trial).requirements, study.operator):
             able.append(trial)
         if len(able) == _RACED:
             break
@@ -77,7 +77,7 @@ def general_of(study: Study, engine: Engine | None = None) -> Added | None:
         return _entry(study, found[0], kernel, session.build(kernel), finals)
 
 
-def _is_general(requires: Requirements, operator: Operator) -> bool:
+def is_general(requires: Requirements, operator: Operator) -> bool:
     """Whether shapes somewhat larger are served, with whole vectors but not whole tiles."""
     larger = {name: size + _VECTOR if size >= _LARGE else size for name, size in operator.sizes().items()}
     try:
@@ -97,7 +97,7 @@ def _entry(study: Study, trial: Trial, kernel: Kernel, artifact: Artifact, final
         target=study.target,
         cold=policy.cold,
         threads=policy.threads,
-        general=_is_general(requires, study.operator),
+        general=is_general(requires, study.operator),
         family=study.definition["generator"],
         config=dict(trial.config),
         kernel_id=kernel.id,
@@ -164,8 +164,15 @@ def _provenance(study: Study, trial: Trial, finals: Mapping[str, Any], artifact:
         "rounds": finals.get("rounds", 0),
         "conditions": dict(around[-1]) if around else {},
         "waited": finals.get("waited"),
+        **origin(study.definition.get("deepgen", "unknown"), artifact),
+    }
+
+
+def origin(made_by: str, artifact: Artifact) -> JsonObject:
+    """What every entry tells of where it comes from: versions, and when it was added. `made_by`: deepgen's version."""
+    return {
         "versions": {
-            "deepgen": study.definition.get("deepgen", "unknown"),
+            "deepgen": made_by,
             "toolchain": artifact.toolchain,
             "added_by": __version__,
             "system": platform.platform(),

@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 
 from deepgen import baselines, targets
 from deepgen.libraries.entry import Entry, Timed
-from deepgen.libraries.racing import Runners, compared, contender_of, opened
+from deepgen.libraries.racing import Runners, compared, contender_of, first_wrong, opened
 from deepgen.libraries.winners import Library
 from deepgen.measure.base import Contender, Policy, Task
 from deepgen.measure.supervisor import Supervisor
 from deepgen.targets import Elsewhere
-from deepgen.tuning.finals import finals_inputs
 from deepgen.tuning.statistics import paired_ratio
 from deepgen.tuning.text import seconds_text
 from deepgen.vocabulary import DeepgenError, Measurement
@@ -65,7 +64,7 @@ def _checked(library: Library, entry: Entry, runners: Runners, tolerance: float)
     for timed in entry.timed:
         task = Task(timed.operator, entry.target, policy=Policy(cold=entry.cold, threads=entry.threads))
         runner = runners.on(task)
-        if (wrong := _wrong(runner, task, contender)) is not None:
+        if (wrong := first_wrong(runner, task, contender)) is not None:
             return replace(result, verdict=WRONG, detail=wrong)
         rivals = [name for name in timed.baselines if name in baselines.find(timed.operator, entry.target)]
         found = result
@@ -76,16 +75,6 @@ def _checked(library: Library, entry: Entry, runners: Runners, tolerance: float)
         if found.verdict != RIGHT or timed is entry.timed[-1]:
             return found
     return result
-
-
-def _wrong(runner: Supervisor, task: Task, contender: Contender) -> str | None:
-    """The first input on which the kernel is not right, in words."""
-    assert contender.kernel is not None and contender.artifact is not None
-    for shape, seed, probe in finals_inputs(task):
-        measured = runner.verify(contender.kernel, contender.artifact, seed, probe, shape)
-        if not measured.ok:
-            return f"{measured.verdict.value.replace('_', ' ')} on {probe} inputs: {measured.detail}"
-    return None
 
 
 def _timed(

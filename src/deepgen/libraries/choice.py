@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import log
+from dataclasses import dataclass, field, replace
+from math import exp, log
 from typing import TypeAlias
 
 from deepgen import baselines, generators
@@ -12,7 +12,6 @@ from deepgen.generators.base import Modelled
 from deepgen.libraries import predict
 from deepgen.libraries.entry import Entry, is_resized
 from deepgen.libraries.store import Content
-from deepgen.libraries.times import Times
 from deepgen.libraries.vendor import VendorKernel
 from deepgen.operators import Operator
 from deepgen.runtime.loaded import Loaded
@@ -49,6 +48,7 @@ class Choice:
     seconds: float | None  # measured at this shape, or predicted
     reason: str
     considered: tuple[Considered, ...] = ()
+    measured: bool = False  # whether kernels were timed at this very shape, whoever serves
     loading: Callable[[Choice], Called] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -68,18 +68,26 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
 
     `among`: the baselines that may serve instead; None: all that can run.
     """
-    alike = [entry for entry in content.entries.values() if any(is_resized(t.operator, operator) for t in entry.timed)]
-    here = _like_conditions([entry for entry in alike if entry.target.runs_on(target)], target)
+    alike = _alike(content, operator)
+    here = comparable(content, operator, target)
     refused = {entry.name: f"it requires: {words}" for entry in here if (words := entry.serves(operator)) is not None}
     refused |= {entry.name: _foreign(entry, target) for entry in alike if entry not in here}
     serving = [entry for entry in here if entry.name not in refused]
     able = baselines.find(operator, target)
     able = baselines.raced(able) if among is None else [name for name in able if name in among]
-    if serving and any(_all_failed(row, operator, serving[0]) for row in content.times):
+    race = next(
+        (r for r in content.times if here and (r.operator, r.conditions) == (operator, here[0].conditions)), None
+    )
+    failed = race is not None and not race.kernels
+    without = (
+        "" if race is None or race.no_default is None else f"; the family's default was not timed: {race.no_default}"
+    )
+    if serving and failed:
         refused = {entry.name: "it failed when it was timed at this shape" for entry in serving} | refused
         serving = []
     if not serving:
-        return _without_ours(content, operator, target, alike, refused, able)
+        found = _without_ours(content, operator, target, alike, refused, able)
+        return replace(found, reason=f"{found.reason}{without}", measured=failed)
     known = predict.points(here, content.times)
     times = _times_at(operator, serving, known, able)
     timed = [entry for entry in serving if entry.name in times.ours]
@@ -99,14 +107,29 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
         away = f"{closest} is {octaves[best.name]:.1f} octaves away"
         reason = f"no tuned shape is near: {away}; {name} serves instead"
         return Choice(operator, target, VENDOR, None, name, times.rivals.get(name), reason, considered)
-    if vendor is not None and _is_behind(best, operator, vendor, seconds, times.rivals[vendor]):
-        both = f"{seconds_text(times.rivals[vendor])} beside {seconds_text(seconds)} of ours"
-        reason = f"{vendor} is faster, {told}: {both}"
-        return Choice(operator, target, VENDOR, None, vendor, times.rivals[vendor], reason, considered)
+    off = 0.0 if times.exact or vendor is None else predict.spread(here, known, model_of)
+    if vendor is not None and _is_behind(best, operator, vendor, seconds * exp(off), times.rivals[vendor]):
+        theirs = times.rivals[vendor]
+        both = f"{told}: {seconds_text(theirs)} beside {seconds_text(seconds)} of ours"
+        reason = f"{vendor} is faster, {both}{without}"
+        if off and theirs >= seconds:
+            reason = f"{vendor} may be faster, {both}, and predictions here are too good by {exp(off) - 1:.0%}"
+        return Choice(operator, target, VENDOR, None, vendor, theirs, reason, considered, times.exact)
     reason = f"{seconds_text(seconds)}, {told}"
     reason += "" if times.exact else f"; its kernel was tuned at {best.operator.describe()}"
     reason += "" if vendor is None else f"; {vendor} takes {seconds_text(times.rivals[vendor])}"
-    return Choice(operator, target, EXACT if times.exact else NEIGHBOUR, best, None, seconds, reason, considered)
+    how = EXACT if times.exact else NEIGHBOUR
+    return Choice(operator, target, how, best, None, seconds, f"{reason}{without}", considered, times.exact)
+
+
+def comparable(content: Content, operator: Operator, target: Target) -> list[Entry]:
+    """The kernels of an operator, in any shape, that run on a target and whose times can be compared."""
+    return _like_conditions([entry for entry in _alike(content, operator) if entry.target.runs_on(target)], target)
+
+
+def _alike(content: Content, operator: Operator) -> list[Entry]:
+    """The kernels of an operator in any shape, on any target."""
+    return [entry for entry in content.entries.values() if any(is_resized(t.operator, operator) for t in entry.timed)]
 
 
 @dataclass(frozen=True)
@@ -161,10 +184,6 @@ def _is_behind(entry: Entry, operator: Operator, vendor: str, ours: float, their
     if rival is not None and rival.interval is not None:
         return rival.interval[1] < 1.0
     return theirs < ours
-
-
-def _all_failed(times: Times, operator: Operator, entry: Entry) -> bool:
-    return times.operator == operator and times.conditions == entry.conditions and not times.kernels
 
 
 def _foreign(entry: Entry, target: Target) -> str:

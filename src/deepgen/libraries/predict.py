@@ -21,6 +21,7 @@ from deepgen.tuning.speed import bound
 LOST_PER_OCTAVE = 0.03  # of the time, for each doubling of a size between a kernel's shapes and the one asked for
 FAR = 3.0  # octaves from every shape that a kernel was timed at: beyond this its time is anybody's guess
 MOST_LOST = log(2.0)  # that counts: a disturbed measurement must not outweigh all others
+_JUDGED = 32  # tuned shapes that predictions are tried at: a large library must answer soon, too
 _NEAR = 0.05  # octaves: a shape this near counts as much as any nearer one
 
 # The logarithm of a kernel's time by its family's model, up to a constant; None where there is no model.
@@ -68,7 +69,9 @@ def points(entries: Sequence[Entry], times: Iterable[Times]) -> list[Point]:
     for row in times:
         known = {kernel: value for kernel, value in row.kernels.items() if kernel in here}
         if known and row.conditions == first.conditions and is_resized(first.operator, row.operator):
-            found[row.operator.slug()] = Point(row.operator, known, row.baselines)
+            before = found.get(row.operator.slug(), Point(row.operator, {}, {}))
+            rivals = {**before.baselines, **row.baselines}
+            found[row.operator.slug()] = Point(row.operator, {**before.kernels, **known}, rivals)
     return list(found.values())
 
 
@@ -99,6 +102,36 @@ def predict(operator: Operator, entries: Sequence[Entry], known: Sequence[Point]
         for name in names
     }
     return Predicted(kernels, baselines)
+
+
+def spread(entries: Sequence[Entry], known: Sequence[Point], model: Model) -> float:
+    """By how much predictions are too good: the logarithm of a ratio, 0 where that cannot be told.
+
+    Each of the tuned shapes is predicted from the others. What counts is the time of the kernel that would be chosen,
+    over that of the fastest baseline, and the root of the mean square of the errors in it. Where it is faster than was
+    expected the error counts as 0: nobody loses by that.
+    """
+    told: dict[tuple[str, int], float | None] = {}
+
+    def once(entry: Entry, shape: Operator) -> float | None:
+        key = entry.kernel_id, id(shape)
+        if key not in told:
+            told[key] = model(entry, shape)
+        return told[key]
+
+    squares = []
+    for point in known[:_JUDGED]:
+        others = [other for other in known if other is not point]
+        elsewhere = {kernel for other in others for kernel in other.kernels} & set(point.kernels)
+        rivals = {name for other in others for name in other.baselines} & set(point.baselines)
+        able = [entry for entry in entries if entry.kernel_id in elsewhere]
+        if able and rivals:
+            expected = predict(point.operator, able, others, once)
+            best = min(elsewhere, key=lambda kernel: expected.kernels[kernel])
+            lead = expected.kernels[best] / min(expected.baselines[name] for name in rivals)
+            found = point.kernels[best] / min(point.baselines[name] for name in rivals)
+            squares.append(max(0.0, log(found / lead)) ** 2)
+    return sqrt(sum(squares) / len(squares)) if squares else 0.0
 
 
 def nearest(operator: Operator, entry: Entry, known: Sequence[Point]) -> Operator:

@@ -22,6 +22,7 @@ class Times:
     threads: int | None
     kernels: Mapping[str, float]
     baselines: Mapping[str, float]
+    no_default: str | None = None  # why the default of the shape's family took no part, where it was to
 
     @property
     def conditions(self) -> tuple[str, bool, int | None]:
@@ -40,6 +41,7 @@ class Times:
             "threads": self.threads,
             "kernels": dict(self.kernels),
             "baselines": dict(self.baselines),
+            "no_default": self.no_default,
         }
 
     @staticmethod
@@ -51,6 +53,7 @@ class Times:
             None if data["threads"] is None else int(data["threads"]),
             {str(name): seconds(value) for name, value in data["kernels"].items()},
             {str(name): seconds(value) for name, value in data["baselines"].items()},
+            None if (why := data.get("no_default")) is None else str(why),
         )
 
 

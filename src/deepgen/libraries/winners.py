@@ -142,7 +142,7 @@ class Library:
         if found is None:
             where = target if isinstance(target, Target) else targets.resolve(target)
             found = choose(self._content, operator, where, among)
-            if self.dispatch == MEASURE and not found.exact and self.measure(operator, where):
+            if self.dispatch == MEASURE and not found.measured and self.measure(operator, where):
                 found = choose(self._content, operator, where, among)
             found = replace(found, loading=self._load)
             self._choices[operator, target, among] = found
@@ -152,18 +152,21 @@ class Library:
     def measure(self, operator: Operator, target: str | Target | None = None) -> bool:
         """Time the kernels that are expected to be the fastest at a shape beside the baselines, and keep the times.
 
-        False where no kernel serves it here. Kernels that fail or are wrong there will not serve it.
+        With them the default of the shape's family, which becomes an entry where it is the fastest kernel. False where
+        the library has no kernel of this operator that runs here. Kernels that fail or are wrong will not serve.
         """
         from deepgen.libraries.racing import time_chosen
 
         where = target if isinstance(target, Target) else targets.resolve(target)
-        times = time_chosen(self, choose(self._content, operator, where))
-        if times is None:
+        raced = time_chosen(self, choose(self._content, operator, where))
+        if raced is None:
             return False
-        self._measured[times.name] = times
+        self._measured[raced.times.name] = raced.times
         try:
             with self._store.changing(wait=0.0):
-                self._store.write_times(times)
+                if raced.default is not None and self._became(raced.default[0], self._store.read()) != KEPT:
+                    self._store.write(*raced.default)
+                self._store.write_times(raced.times)
         except (OSError, DeepgenError):  # it is read-only, or another process changes it: this one knows the times
             pass
         self.reload()
@@ -252,6 +255,7 @@ def library(folder: str | Path, *, trust: bool = False, dispatch: str = PREDICT)
     """The library in a folder, which is made when the first winner is added.
 
     `trust` lets binaries run that somebody else's deepgen put there. `dispatch` says how a kernel is chosen for a shape
-    that was never tuned: "predict" from the tuned shapes, or "measure" when it is chosen for the first time.
+    that was never tuned: "predict" from the tuned shapes, or "measure" when it is chosen for the first time,
+    beside what the shape's family makes by default.
     """
     return Library(folder, trust=trust, dispatch=dispatch)

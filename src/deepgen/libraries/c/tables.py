@@ -55,7 +55,8 @@ def tables_text(function: Function, tables: Sequence[Table]) -> str:
         ]
         counts = f"{len(table.kernels)}, {len(table.points)}, {len(function.sizes)}, {len(rivals)}"
         arrays = ", ".join(f"{name}_{part}" for part in ("sizes", "lost", "modelled", "rivals", "chosen"))
-        rows.append(f"{{{name}_kernels, {counts}, {arrays}, {predict.LOST_PER_OCTAVE}, {predict.FAR}}}")
+        off = predict.spread(table.entries, table.points, model_of)
+        rows.append(f"{{{name}_kernels, {counts}, {arrays}, {predict.LOST_PER_OCTAVE}, {predict.FAR}, {off!r}}}")
     return "\n".join([*parts, _array(f"const group {function.name}_groups", rows)])
 
 
