@@ -30,7 +30,7 @@ class Raced:
     mine: float
     other: float
     won: bool
-    # On a GPU, what the processor takes to enqueue a call, ours and torch's: all that counts where the GPU waits for it.
+    # On a GPU, what the processor takes for a call, ours and torch's: that is what counts where the GPU waits for it.
     calling: tuple[float, float] | None = None
 
     @property

@@ -6,7 +6,7 @@ A kind is what a kernel depends on: the shapes, strides, formats and devices of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from math import inf
 from threading import Lock, get_ident
@@ -118,7 +118,7 @@ class Route:
 
     @property
     def on_gpu(self) -> bool:
-        return self._on_gpu
+        return bool(self._on_gpu)
 
     def quick(self) -> Callable[..., Any]:
         """The same for tensors like those of a call that was run: nothing of them is looked at but where they lie."""
@@ -302,7 +302,7 @@ class Router:
                 return library
             with _disable_current_modes():
                 real = _made_real(args)
-                route = Route(asked, read, library)
+                route = Route(asked, read, replace(library, calls=Calls()))  # trials are not counted
                 if route.run(real) is None:
                     return "the kernel needs tensors that are dense or better aligned"
                 if not self._race:
