@@ -69,7 +69,8 @@ class _Calls:
             return self._torchs(*args, **named)
         tensors = [arg for arg in args if type(arg) in PLAIN]
         if route is not None and _is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            return (self._own if route.gain > GRADIENT and out is None else self._torchs)(*args, **named)
+            gains = route.gain > GRADIENT and not route.dear
+            return (self._own if gains and out is None else self._torchs)(*args, **named)
         made = None if route is None or route.idle else route.run(args, out)
         if route is None or route.dear or made is not None:
             remember(self.places, place, tensors, self._torchs if route is None else _eager(route))
