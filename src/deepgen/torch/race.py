@@ -17,6 +17,7 @@ _ROUNDS = 15
 _LEAST = 3
 _SECONDS = 0.3  # of a race; rounds beyond the first few are left out where they take longer
 _GAIN = 0.98  # of torch's time: a median that is less than this is more than noise
+_FOLLOWING = 3  # operators of torch's for each call of a kernel: a layer like BERT's has 1 to 2
 _CALLS = 20  # that are enqueued one after the other: far fewer than a GPU's queue holds
 _CACHE = 256 << 20  # more than the last-level cache of any GPU so far
 
@@ -83,10 +84,15 @@ def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Raced:
     """The same on a processor whose cores a kernel shares with torch's threads.
 
     Each is timed together with what torch does next, as in a model, with torch's threads waiting as they would: as
-    torch has it beside torch's own function, and shortly beside the kernel.
+    torch has it beside torch's own function, and shortly beside the kernel. Threads that sleep sooner must be woken for
+    every operator of torch's, not only for the one after the kernel.
     """
-    following, waits = work(), ShortWaits()
+    operator, waits = work(), ShortWaits()
     times: dict[str, list[float]] = {"ours": [], "theirs": [], "following": []}
+
+    def following() -> None:
+        for _ in range(_FOLLOWING):
+            operator()
 
     def timed(name: str, run: Callable[[], Any]) -> None:
         run(), following()
