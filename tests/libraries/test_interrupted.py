@@ -17,13 +17,13 @@ from deepgen.libraries.store import Store
 
 def test_several_processes_make_one_library(tmp_path: Path) -> None:
     def change(place: int) -> None:
-        store = Store(tmp_path / str(place % 5))
+        store = Store(tmp_path / str(place // 8))
         with store.changing():
             store.read()
 
     with ThreadPoolExecutor(8) as pool:  # locks of threads exclude each other as those of processes do
-        list(pool.map(change, range(40)))
-    assert all((tmp_path / str(i) / "format").read_text() == "deepgen library 1\n" for i in range(5))
+        list(pool.map(change, range(400)))
+    assert all((tmp_path / str(i) / "format").read_text() == "deepgen library 1\n" for i in range(50))
 
 
 def test_who_comes_second_waits(library: Library) -> None:

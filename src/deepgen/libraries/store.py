@@ -49,11 +49,12 @@ class Store:
         """Raises BadInput for a folder that is something else; one that is empty or missing becomes a library."""
         path = self.folder / FORMAT
         if not path.exists():
-            if self.folder.exists() and (not self.folder.is_dir() or any(map(_is_foreign, self.folder.iterdir()))):
+            if not self.folder.exists() or (self.folder.is_dir() and not any(map(_is_foreign, self.folder.iterdir()))):
+                return
+            if not path.exists():  # another process may have made the library meanwhile
                 raise BadInput(
                     "is not a library of deepgen's", where=str(self.folder), allowed="a library, or no folder yet"
                 )
-            return
         kind, _, version = (
             foreign.read_bytes(path, most=100, plain=True).decode(errors="replace").strip().rpartition(" ")
         )
