@@ -90,13 +90,14 @@ def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Raced:
     operator, waits = work(), ShortWaits()
     times: dict[str, list[float]] = {"ours": [], "theirs": [], "following": []}
 
-    def following() -> None:
-        for _ in range(_FOLLOWING):
-            operator()
-
     def timed(name: str, run: Callable[[], Any]) -> None:
-        run(), following()
-        times[name] += [_on_cpu(lambda: (run(), following())) for _ in range(_LEAST)]
+        def both() -> None:
+            run()
+            for _ in range(_FOLLOWING):
+                operator()
+
+        both()
+        times[name] += [_on_cpu(both) for _ in range(_LEAST)]
 
     with torch.no_grad():
         ends = time.perf_counter() + _SECONDS
