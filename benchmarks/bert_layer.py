@@ -81,6 +81,7 @@ def main() -> None:
         }
         if given.json is not None:
             save(given.json, results, dtype=given.dtype, threads=torch.get_num_threads())
+        model_stages.check_not_slower(results["layer"])
 
 
 if __name__ == "__main__":

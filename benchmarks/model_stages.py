@@ -56,10 +56,20 @@ def bench(
         for row in found.rows:
             speed = f"{row.faster.estimate:.3f} ({row.faster.low:.3f} to {row.faster.high:.3f}) of {row.than}"
             print(f"  {row.name:26} {seconds_text(row.seconds):>10}  {row.difference:.1e}  {speed}", flush=True)
+            for word, calls in (("served", row.served), ("given back to torch", row.refused)):
+                if calls:
+                    print(f"    {word}: {', '.join(f'{count} x {of}' for of, count in calls.items())}", flush=True)
         for met in found.met:
             print(f"  {'deepgen' if met.ours else 'torch':8} {met.operator.describe():44} {met.why}")
         results[name] = found.to_json()
     return results
+
+
+def check_not_slower(results: Mapping[str, Any]) -> None:
+    """To be called once results are written."""
+    warnings = [f"{name}: {found['warning']}" for name, found in results.items() if found["warning"]]
+    if warnings:
+        raise SystemExit("\n".join(warnings))
 
 
 def calls(library: Path, tensors: tuple[Any, Any]) -> dict[str, float]:

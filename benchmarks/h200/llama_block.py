@@ -137,6 +137,7 @@ def main() -> None:
             results["call"] = model_stages.calls(library, (x, weight))
         if given.json is not None:
             save(given.json, results, device=torch.cuda.get_device_name())
+        model_stages.check_not_slower(results["blocks"])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from stand_in import Everything  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
 from deepgen.cli.main import main  # noqa: E402
-from deepgen.torch import benching  # noqa: E402
+from deepgen.torch import benching, routes  # noqa: E402
 from deepgen.vocabulary import BadInput, DeepgenError  # noqa: E402
 
 
@@ -86,6 +86,33 @@ def test_outputs_are_compared_with_eager_torchs() -> None:
     assert [row.name for row in result.rows] == ["eager", "eager + deepgen"]
     assert all(row.difference == 0.0 and len(row.samples) == 2 for row in result.rows)
     assert benching._difference([torch.tensor([1.0, 3.0])], [torch.tensor([1.0, 2.0])]) == 0.5
+
+
+def test_calls_that_kernels_served_are_counted_for_each_way() -> None:
+    result = benching.bench(lambda: (model(), torch.randn(20, 64)), Everything(), rounds=1, compiled=False)
+    ours = {met.operator.describe() for met in result.met if met.ours}
+    eager, with_library = result.rows
+    assert not eager.served and with_library.served == dict.fromkeys(ours, 1) and not with_library.refused
+    assert result.to_json()["rows"][1]["served"] == with_library.served
+
+
+def test_what_a_library_makes_slower_is_said_with_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By given times: with softmax or with all of the library the model is slower."""
+    monkeypatch.setattr(dt.using.Router, "_raced", lambda *_: routes.Raced(1.0, 2.0, True))
+    timed: list[set[str]] = []
+
+    def given_times(ways: Any, rounds: int) -> dict[str, list[float]]:
+        with ways[1].within() as used:
+            ways[1].run()
+        timed.append({met.operator.name for met in used.met if met.ours})
+        return {"eager": [1.0] * 6, "eager + deepgen": [1.25 if "softmax" in timed[-1] else 0.9] * 6}
+
+    monkeypatch.setattr(benching, "_timed", given_times)
+    result = benching.bench(lambda: (model(), torch.randn(20, 64)), Everything(), rounds=6, compiled=False)
+    assert sorted(map(len, timed)) == [1, 1, 1, 2]
+    assert "eager + deepgen reaches 0.80 of eager" in result.warning
+    assert "Kernels that lose: softmax f32 rows=20 cols=64 (0.80 alone)." in result.warning
+    assert "gemm" not in result.warning and result.to_json()["warning"] == result.warning
 
 
 def test_what_a_file_makes_is_run_however_it_is_given() -> None:

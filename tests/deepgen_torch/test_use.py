@@ -249,6 +249,71 @@ def test_torchs_threads_wait_shortly_while_kernels_with_several_are_in_use(monke
             assert threading.active_count() == before
 
 
+def test_torchs_threads_wait_shortly_also_where_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "several", lambda: True)
+    monkeypatch.setattr(cores, "several", lambda: True)
+    before = threading.active_count()
+    with torch.no_grad(), dt.use(Everything(), race=False):
+        torch.mm(random(20, 24), random(24, 16))
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+
+
+def test_on_a_gpu_a_call_must_not_take_the_processor_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU is stood in for: its times by events, and the processor's for a call."""
+
+    def ours() -> None: ...
+
+    def theirs() -> None: ...
+
+    gpu: Any = SimpleNamespace(type="cuda")
+    on_gpu, calling = {ours: 1.0, theirs: 2.0}, {ours: 3.0, theirs: 3.0}
+    monkeypatch.setattr(race, "_on_gpu", lambda device: on_gpu.__getitem__)
+    monkeypatch.setattr(race, "_enqueued", lambda run, wait: calling[run])
+    raced = race.race(ours, theirs, gpu)
+    assert raced.won and not raced.dear and str(raced) == "1000000.0 us, torch 2000000.0 us"
+    calling[ours] = 3.1
+    raced = race.race(ours, theirs, gpu)
+    assert raced.won and raced.dear and "takes the processor 3100000.0 us, torch's 3000000.0 us" in str(raced)
+    on_gpu[ours] = 2.0
+    assert not race.race(ours, theirs, gpu).won
+
+
+def test_what_the_processor_takes_for_a_call_is_timed_without_waiting_in_between() -> None:
+    order: list[str] = []
+    assert race._enqueued(lambda: order.append("call"), lambda: order.append("wait")) >= 0
+    assert order[0] == order[-1] == "wait" and {*order[1:-1]} == {"call"} and len(order) > 10
+
+
+def test_a_kernel_whose_calls_take_the_processor_longer_serves_graphs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a graph replays is not called again, and no graph is captured at first."""
+    state = SimpleNamespace(capturing=False)
+    for name in ("race", "race_for_cores"):
+        monkeypatch.setattr(routes, name, lambda *_: race.Raced(1.0, 2.0, True, (2.0, 1.0)))
+    monkeypatch.setattr(routes.Route, "idle", property(lambda self: self.dear and not state.capturing))
+    a, b, square = random(20, 24), random(24, 16), torch.nn.Parameter(random(24, 24), requires_grad=False)
+    with torch.no_grad(), dt.use(Everything()) as used:
+        for call in (lambda: torch.mm(a, b), lambda: F.linear(a, square), lambda: torch.softmax(a, -1)):
+            state.capturing = False
+            want = call()
+            met = used.met[-1]
+            for capturing, served in ((False, 0), (True, 1), (True, 2), (False, 2)):
+                state.capturing = capturing
+                torch.testing.assert_close(call(), want)
+                assert met.ours and met.calls.served == served
+            assert "takes the processor" in met.why
+
+
+def test_calls_are_counted_by_who_served_them() -> None:
+    weight, x = torch.nn.Parameter(random(16, 24), requires_grad=False), random(10, 24)
+    with torch.no_grad(), dt.use(Everything(), race=False) as used:
+        for _ in range(3):
+            F.linear(x, weight)
+        torch.mm(x, random(24, 16), out=torch.empty(16, 10).t())  # not as a kernel writes it
+    assert [(met.calls.served, met.calls.refused) for met in used.met] == [(3, 0), (0, 1)]
+    assert "deepgen         3 gemm f32 nt 10x16x24" in str(used)
+
+
 def test_the_compiler_sees_operators_in_traced_tensors() -> None:
     """Shapes that are not numbers are nobody's; those that are, are the same as a real tensor's."""
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -66,7 +66,7 @@ def _function(model: str) -> Any:
 
 
 def _show(model: str, result: Bench) -> None:
-    from deepgen.cli.output import table
+    from deepgen.cli.output import paragraph, table
     from deepgen.tuning.text import seconds_text
 
     rows = []
@@ -75,5 +75,10 @@ def _show(model: str, result: Bench) -> None:
         speed = "" if row.name == row.than else f"{ratio} of {row.than}"
         rows.append((row.name, seconds_text(row.seconds), f"{row.difference:.1e}", speed))
     table(model, ("way", "time", "difference", "speed"), rows, right=("time", "difference"))
-    served = [(met.operator.describe(), "deepgen" if met.ours else "torch", met.why) for met in result.met]
-    table(None, ("operator", "served by", "why"), served)
+    served = [
+        (met.operator.describe(), "deepgen" if met.ours else "torch", result.calls_of(met.operator), met.why)
+        for met in result.met
+    ]
+    table(None, ("operator", "served by", "calls", "why"), served, right=("calls",))
+    if result.warning:
+        paragraph(result.warning)

@@ -6,16 +6,19 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
-from deepgen.libraries import Library
+from deepgen.libraries import Choice, Library
+from deepgen.operators import Operator
+from deepgen.targets import Target
 from deepgen.torch.routes import Met
-from deepgen.torch.using import use
+from deepgen.torch.using import Use, use
 from deepgen.tuning.statistics import Ratio, paired_ratio
 from deepgen.vocabulary import BadInput, JsonObject
 
@@ -36,6 +39,13 @@ class Row:
     faster: Ratio  # how many times as fast as the same without deepgen, or as eager torch
     than: str
     difference: float  # the largest of the outputs from eager torch's, as a share of their largest number
+    served: Mapping[str, int] = field(default_factory=dict)  # calls of a run by kernels; of a graph, as captured
+    refused: Mapping[str, int] = field(default_factory=dict)  # those that a kernel gave back to torch
+
+    @property
+    def slower(self) -> bool:
+        """Whether the library makes it slower, beyond the interval."""
+        return self.name.endswith(WITH) and self.faster.high < 1.0
 
     @property
     def seconds(self) -> float:
@@ -48,6 +58,26 @@ class Bench:
 
     rows: tuple[Row, ...]
     met: tuple[Met, ...]
+    # Where eager torch became slower: how many times as fast the model is with the kernel of one operator only.
+    alone: tuple[tuple[str, Ratio], ...] = ()
+
+    def calls_of(self, operator: Operator) -> str:
+        """How many calls of a run in eager torch kernels served; those that they gave back to torch are said."""
+        row = next(row for row in self.rows if row.name == EAGER + WITH)
+        name = operator.describe()
+        back = row.refused.get(name, 0)
+        return f"{row.served.get(name, 0)}" + (f", {back} given back" if back else "")
+
+    @property
+    def warning(self) -> str:
+        """What is slower with the library and which operators lose; empty where nothing is."""
+        slower = [row for row in self.rows if row.slower]
+        if not slower:
+            return ""
+        rows = "; ".join(f"{row.name} reaches {row.faster.estimate:.2f} of {row.than}" for row in slower)
+        lose = [f"{name} ({ratio.estimate:.2f} alone)" for name, ratio in self.alone if ratio.high < 1.0]
+        cause = f"Kernels that lose: {', '.join(lose)}." if lose else "No single operator's kernel loses beyond noise."
+        return f"The library makes this model slower: {rows}. {cause if self.alone else ''}".rstrip()
 
     def to_json(self) -> JsonObject:
         return {
@@ -60,6 +90,8 @@ class Bench:
                     "than": row.than,
                     "difference": row.difference,
                     "rounds": len(row.samples),
+                    "served": dict(row.served),
+                    "refused": dict(row.refused),
                 }
                 for row in self.rows
             ],
@@ -67,6 +99,7 @@ class Bench:
                 {"operator": met.operator.describe(), "served_by": "deepgen" if met.ours else "torch", "why": met.why}
                 for met in self.met
             ],
+            "warning": self.warning,
         }
 
 
@@ -85,17 +118,22 @@ def bench(
     with torch.no_grad():
         run = runnable(make())
         used = use(library)
-        ways = [_Way(EAGER, run), _Way(EAGER + WITH, run, lambda: used)]
+        ways = [_Way(EAGER, run), _with(used, run)]
         if compiled:
             # In the library's scope another graph is compiled: functions that it calls are others there.
             fast = torch.compile(run)
             ways += [_Way(COMPILED, fast), _Way(COMPILED + WITH, fast, lambda: used)]
-        outputs = {}
+        outputs: dict[str, Any] = {}
+        counts: dict[str, _Counts] = {}
         for way in ways:
             with way.within():
-                outputs[way.name] = [_numbers(way.run()) for _ in range(3)][-1]
+                way.run(), way.run()
+                outputs[way.name], counts[way.name] = _counted(used, partial(_output, way))
         if graphs:
-            ways += [_captured(way, outputs) for way in ways[:2]]
+            for way in ways[:2]:
+                made, calls = _counted(used, partial(_captured, way, outputs))
+                ways.append(made)
+                counts[made.name] = calls
         samples = _timed([_often_enough(way) for way in ways], rounds)
     want = outputs[EAGER]
     rows = []
@@ -103,8 +141,56 @@ def bench(
         plain = way.name.removesuffix(WITH)
         than = EAGER if plain == way.name else plain
         ratio = paired_ratio(samples[than], samples[way.name])
-        rows.append(Row(way.name, tuple(samples[way.name]), ratio, than, _difference(outputs[way.name], want)))
-    return Bench(tuple(rows), used.met)
+        far = _difference(outputs[way.name], want)
+        rows.append(Row(way.name, tuple(samples[way.name]), ratio, than, far, *counts[way.name]))
+    slower = next(row for row in rows if row.name == EAGER + WITH)
+    served = {met.operator: None for met in used.met if met.operator.describe() in slower.served}
+    return Bench(tuple(rows), used.met, _alone(run, library, [*served], rounds) if slower.slower else ())
+
+
+def _alone(run: Run, library: Library, operators: Sequence[Operator], rounds: int) -> tuple[tuple[str, Ratio], ...]:
+    """How many times as fast the model is where kernels serve one operator only, for each."""
+    found = []
+    for operator in operators:
+        ways = [_Way(EAGER, run), _with(use(_Only(library, operator), race=False), run)]  # type: ignore[arg-type]
+        with torch.no_grad():
+            samples = _timed([_often_enough(way) for way in ways], rounds)
+        found.append((operator.describe(), paired_ratio(samples[EAGER], samples[EAGER + WITH])))
+    return tuple(found)
+
+
+def _with(used: Use, run: Run) -> _Way:
+    return _Way(EAGER + WITH, run, lambda: used)
+
+
+class _Only:
+    """A library without all but one operator's kernels."""
+
+    def __init__(self, library: Library, operator: Operator) -> None:
+        self._library, self._operator = library, operator
+
+    def choose(self, operator: Operator, target: Target, among: tuple[str, ...] | None = None) -> Choice:
+        if operator == self._operator:
+            return self._library.choose(operator, target, among)
+        return Choice(operator, target, "none", None, None, None, "another operator is looked at")
+
+
+_Counts: TypeAlias = "tuple[dict[str, int], dict[str, int]]"
+T = TypeVar("T")
+
+
+def _counted(used: Use, run: Callable[[], T]) -> tuple[T, _Counts]:
+    """A result, with the calls of each operator that kernels served meanwhile, and those that they gave back."""
+    before = {id(met): (met.calls.served, met.calls.refused) for met in used.met}
+    made = run()
+    served, refused = dict[str, int](), dict[str, int]()
+    for met in used.met:
+        first, second = before.get(id(met), (0, 0))
+        for calls, more in ((served, met.calls.served - first), (refused, met.calls.refused - second)):
+            if more:
+                name = met.operator.describe()
+                calls[name] = calls.get(name, 0) + more
+    return made, (served, refused)
 
 
 def runnable(made: Any) -> Run:
@@ -161,6 +247,10 @@ def _captured(way: _Way, outputs: dict[str, Any]) -> _Way:
     _wait()
     outputs[name] = _numbers(out)
     return _Way(name, graph.replay)
+
+
+def _output(way: _Way) -> list[Any]:
+    return _numbers(way.run())
 
 
 def _numbers(out: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 
 from deepgen.torch.guards import Check, check_of, modes, watched
 from deepgen.torch.ops import OPS, TORCHS
-from deepgen.torch.routes import LAUNCH, PLAIN, Route, Router, Table, capturing
+from deepgen.torch.routes import LAUNCH, PLAIN, Route, Router, Table, capturing_now
 
 GRADIENT = 50e-6  # seconds that a call with gradients costs more, which torch computes in C++
 
@@ -69,11 +69,18 @@ class _Calls:
             return self._torchs(*args, **named)
         tensors = [arg for arg in args if type(arg) in PLAIN]
         if route is not None and _is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            return (self._own if route.gain > GRADIENT and out is None else self._torchs)(*args, **named)
-        made = None if route is None else route.run(args, out)
-        if route is None or made is not None:
-            remember(self.places, place, tensors, self._torchs if route is None else route.quick())
+            gains = route.gain > GRADIENT and not route.dear
+            return (self._own if gains and out is None else self._torchs)(*args, **named)
+        made = None if route is None or route.idle else route.run(args, out)
+        if route is None or route.dear or made is not None:
+            remember(self.places, place, tensors, self._torchs if route is None else _eager(route))
         return self._torchs(*args, **named) if made is None else made
+
+
+def _eager(route: Route) -> Run:
+    """What serves calls by a route one at a time; it gives None where torch is to serve them."""
+    quick = route.quick()
+    return (lambda *args, **named: None if route.idle else quick(*args, **named)) if route.dear else quick
 
 
 def remember(places: tuple[Places, Places], place: Any, tensors: Sequence[Any], run: Run) -> None:
@@ -192,7 +199,7 @@ def scaled_mm_of(router: Router) -> Run:
         given = (a, b, scale_a, scale_b)
         if any(type(tensor) not in PLAIN for tensor in given) or watched() or router.deciding:
             return SCALED_MM(*given, **named)
-        run = serving(_scaled(router, given, bool(fast)))
+        run = serving(_scaled(router, given, bool(fast), serving))
         remember(places, place, given, run)
         made = run(*given)
         return SCALED_MM(*given, **named) if made is None else made
@@ -201,19 +208,21 @@ def scaled_mm_of(router: Router) -> Run:
         """What serves calls by a route; it gives None where torch is to serve them."""
         if route is None:
             return lambda *_: None
-        quick = route.quick()
+        quick, on_gpu, dear, gain = route.quick(), route.on_gpu, route.dear, route.gain
 
         def run(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
-            if capturing(a.device):  # replays must read scales as they are then
-                return None if route.gain < LAUNCH else quick(a, b, scale_a * scale_b)
-            return quick(a, b, factors.product(scale_a, scale_b))
+            if on_gpu and capturing_now():  # replays must read scales as they are then
+                return None if gain < LAUNCH else quick(a, b, scale_a * scale_b)
+            return None if dear else quick(a, b, factors.product(scale_a, scale_b))
 
         return run
 
     return scaled_mm
 
 
-def _scaled(router: Router, given: tuple[Any, Any, Any, Any], fast: bool) -> Route | None:
+def _scaled(
+    router: Router, given: tuple[Any, Any, Any, Any], fast: bool, serving: Callable[[Route], Run]
+) -> Route | None:
     a, b, scale_a, scale_b = given
     if scale_a.numel() != 1 or scale_b.numel() != 1 or scale_b.dtype != torch.float32:
         return None
@@ -221,7 +230,11 @@ def _scaled(router: Router, given: tuple[Any, Any, Any, Any], fast: bool) -> Rou
     def torchs(left: Any, right: Any, scale: Any, fast_sums: bool) -> Any:
         return SCALED_MM(left, right, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast_sums)
 
-    return router.route("scaled_mm", (a, b, scale_a * scale_b, fast), torchs)
+    def door(route: Route) -> Run:
+        run = serving(route)
+        return lambda left, right, scale, fast_sums: run(left, right, scale_a, scale_b)
+
+    return router.route("scaled_mm", (a, b, scale_a * scale_b, fast), torchs, door)
 
 
 def _key(arg: Any) -> Any:

@@ -6,7 +6,8 @@ A kind is what a kernel depends on: the shapes, strides, formats and devices of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import cycle
 from math import inf
 from threading import Lock, get_ident
 from typing import Any, TypeAlias
@@ -29,25 +30,41 @@ from deepgen.vocabulary import BadInput, DeepgenError
 TORCH = ("torch", "torch-gpu")  # its names as a baseline
 KINDS_DECIDED = 500  # kinds of calls: where shapes never repeat, deciding would cost more than kernels gain
 LAUNCH = 2e-6  # seconds that one more launch costs where launches follow each other closely
+_MOVED = 64 << 20  # bytes of a tensor that is copied for a race
 _MOST = 1000  # threads and streams that a route is ready for at a time
+
+
+@dataclass
+class Calls:
+    """How many calls of one kind a kernel served, and how many it gave back to torch. Replays of graphs do not show."""
+
+    served: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True)
 class Met:
-    """A kind of call that was met, for people: what it computes, who serves it, and why."""
+    """A kind of call that was met, for people: what it computes, who serves it, why, and how often it did."""
 
     operator: Operator
     ours: bool
     why: str
+    calls: Calls = field(default_factory=Calls)
 
 
 @dataclass(frozen=True)
 class Won:
-    """A kernel that is faster than torch, by so many seconds a call."""
+    """A kernel that is faster than torch, by so many seconds a call.
+
+    `dear`: a call takes the processor longer than torch's. It serves compiled code, which calls it in a shorter way,
+    and graphs of the GPU's, whose replays call nothing.
+    """
 
     kernel: Loaded
     gain: float
     why: str
+    dear: bool = False
+    calls: Calls = field(default_factory=Calls)
 
 
 class Route:
@@ -55,6 +72,7 @@ class Route:
 
     __slots__ = (
         "_align",
+        "_calls",
         "_device",
         "_dtype",
         "_fires",
@@ -65,12 +83,14 @@ class Route:
         "_places",
         "_read",
         "_shape",
+        "dear",
         "gain",
     )
 
     def __init__(self, asked: Asked, read: Reads, won: Won) -> None:
         self._shape, self._dtype, self._places, self._read = asked.shape, asked.dtype, asked.places, read
-        self._loaded, self._align, self.gain = won.kernel, won.kernel.align, won.gain
+        self._loaded, self._align, self._calls = won.kernel, won.kernel.align, won.calls
+        self.gain, self.dear = won.gain, won.dear
         self._device = asked.tensors[0].get_device()
         self._on_gpu = self._device >= 0
         self._make = maker(asked.shape, asked.dtype, asked.tensors[0].device)
@@ -82,15 +102,29 @@ class Route:
         stream = _stream(self._device) if self._on_gpu else 0
         fire = self._fires.get(self._place(stream))
         try:
-            return self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
+            made = self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
         except (RuntimeError, BadInput):  # a tensor without memory of its own, as those that vmap maps over, or a slice
-            return None
+            made = None
+        if made is None:
+            self._calls.refused += 1
+        else:
+            self._calls.served += 1
+        return made
+
+    @property
+    def idle(self) -> bool:
+        """Whether torch is to serve just now: calls take the processor longer, and no graph is captured."""
+        return self.dear and not (self._on_gpu and capturing_now())
+
+    @property
+    def on_gpu(self) -> bool:
+        return bool(self._on_gpu)
 
     def quick(self) -> Callable[..., Any]:
         """The same for tensors like those of a call that was run: nothing of them is looked at but where they lie."""
         two = self._places == (0, 1)
         device, on_gpu, fires, align, make = self._device, self._on_gpu, self._fires, self._align, self._make
-        by_stream, places, fits = self._by_stream, self._places, self._fits
+        by_stream, places, fits, calls = self._by_stream, self._places, self._fits, self._calls
 
         def run_two(a: Any, b: Any, out: Any = None) -> Any:
             """Without a loop: products of two tensors are called most."""
@@ -101,11 +135,14 @@ class Route:
             if out is None:
                 out = make()
             elif not fits(out):
+                calls.refused += 1
                 return None
             at = at_a, at_b, at_c = a.data_ptr(), b.data_ptr(), out.data_ptr()
             if (at_a | at_b | at_c) % align:
+                calls.refused += 1
                 return None
             fire(at, stream)
+            calls.served += 1
             return out
 
         def run(*args: Any) -> Any:
@@ -118,8 +155,10 @@ class Route:
             at.append(out.data_ptr())
             for address in at:
                 if address % align:
+                    calls.refused += 1
                     return None
             fire(at, stream)
+            calls.served += 1
             return out
 
         return run_two if two else run
@@ -180,6 +219,7 @@ class Route:
 
 
 Table: TypeAlias = "dict[Any, Route | None]"
+Door: TypeAlias = "Callable[[Route], Callable[..., Any]]"
 
 
 class Router:
@@ -208,8 +248,13 @@ class Router:
         """Whether this thread is deciding on a call just now: torch's own functions call each other."""
         return self._decider == get_ident()
 
-    def route(self, kind: str, args: tuple[Any, ...], torchs: Callable[..., Any]) -> Route | None:
-        """The kernel for calls like this one; None: torch is to serve them. `torchs` is torch's own function."""
+    def route(
+        self, kind: str, args: tuple[Any, ...], torchs: Callable[..., Any], door: Door | None = None
+    ) -> Route | None:
+        """The kernel for calls like this one; None: torch is to serve them.
+
+        `torchs` is torch's own function. `door` gives what calls by a route run, where that is more than its kernel.
+        """
         read = KINDS[kind]
         asked = read(*args)
         if asked is None:
@@ -223,17 +268,21 @@ class Router:
                 if key not in self._winners:
                     self._decider = get_ident()
                     try:
-                        found = self._decide(asked, read, args, torchs)
+                        found = self._decide(asked, read, args, torchs, door or _straight)
                     finally:
                         self._decider = None
                     self._winners[key] = found if isinstance(found, Won) else None
-                    why = found.why if isinstance(found, Won) else found
-                    self.met.append(Met(asked.operator, isinstance(found, Won), why))
+                    if isinstance(found, Won):
+                        self.met.append(Met(asked.operator, True, found.why, found.calls))
+                    else:
+                        self.met.append(Met(asked.operator, False, found))
                 won = self._winners[key]
                 self._routes[whole] = None if won is None else Route(asked, read, won)
             return self._routes[whole]
 
-    def _decide(self, asked: Asked, read: Reads, args: tuple[Any, ...], torchs: Callable[..., Any]) -> Won | str:
+    def _decide(
+        self, asked: Asked, read: Reads, args: tuple[Any, ...], torchs: Callable[..., Any], door: Door
+    ) -> Won | str:
         """The kernel, or why torch serves."""
         device = asked.tensors[0].device
         target = self._target(device)
@@ -253,26 +302,34 @@ class Router:
                 return library
             with _disable_current_modes():
                 real = _made_real(args)
-                route = Route(asked, read, library)
+                route = Route(asked, read, replace(library, calls=Calls()))  # trials are not counted
                 if route.run(real) is None:
                     return "the kernel needs tensors that are dense or better aligned"
                 if not self._race:
+                    self._share_cores(choice.entry, device)
                     return library
-                raced = self._raced(lambda: route.run(real), lambda: torchs(*real), choice.entry, device)
+                turns = cycle((real,) if device.type == "cpu" else (real, _elsewhere(real)))
+                run = door(route)
+                raced = self._raced(lambda: run(*next(turns)), lambda: torchs(*next(turns)), choice.entry, device)
         except DeepgenError as error:
             return f"the kernel cannot be called: {error}"
-        why = f"{raced.mine * 1e6:.1f} us, torch {raced.other * 1e6:.1f} us"
-        return Won(kernel, raced.other - raced.mine, why) if raced.won else why
+        return Won(kernel, raced.other - raced.mine, str(raced), raced.dear) if raced.won else str(raced)
 
     def _raced(self, ours: Callable[[], Any], theirs: Callable[[], Any], entry: Any, device: Any) -> Raced:
         """The seconds of both. Where the kernel has several threads, and torch too, the latter shall wait shortly."""
-        if device.type != "cpu" or not several() or _threads(entry) == 1:
+        if not _crowds(entry, device):
             return race(ours, theirs, device)
         self._waits.close()
         raced = race_for_cores(ours, theirs)
-        self._crowded |= raced.won
+        if raced.won:
+            self._share_cores(entry, device)
         self.enter()
         return raced
+
+    def _share_cores(self, entry: Any, device: Any) -> None:
+        """A kernel is going to serve: torch's threads wait shortly from now on where it has several."""
+        self._crowded |= _crowds(entry, device)
+        self.enter()
 
     def _target(self, device: Any) -> Target | None:
         """The target whose kernels run on a device; kernels are loaded on the first GPU only."""
@@ -286,9 +343,22 @@ class Router:
         return self._targets[name]
 
 
-def _threads(entry: Any) -> Any:
-    """The threads of a library's kernel, where its config tells."""
-    return getattr(entry, "config", {}).get("THREADS")
+def _crowds(entry: Any, device: Any) -> bool:
+    """Whether a library's kernel and torch both have several threads; it may where its config does not tell."""
+    return device.type == "cpu" and several() and getattr(entry, "config", {}).get("THREADS") != 1
+
+
+def _straight(route: Route) -> Callable[..., Any]:
+    return lambda *args: route.run(args)
+
+
+def _elsewhere(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same at other addresses, as they are from layer to layer; what is large stays."""
+    return tuple(_moved(arg) if isinstance(arg, torch.Tensor) and arg.nbytes <= _MOVED else arg for arg in args)
+
+
+def _moved(tensor: Any) -> Any:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _made_real(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -308,11 +378,13 @@ def _real(tensor: Any) -> Any:
 
 def capturing(device: Any) -> bool:
     """Whether a graph of the GPU's is being captured."""
-
-    return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
+    return device.type == "cuda" and capturing_now()
 
 
 # Subclasses have their own meaning of every call.
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 # Twenty times quicker than the public way. A torch without GPUs lacks it.
 _stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
+capturing_now: Callable[[], bool] = getattr(
+    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+)

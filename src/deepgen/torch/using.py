@@ -120,8 +120,11 @@ class Use:
         self._put_back()
 
     def __str__(self) -> str:
-        """A table of what was met."""
-        rows = [f"{'deepgen' if met.ours else 'torch':8} {met.operator.describe():48} {met.why}" for met in self.met]
+        """A table of what was met, with the calls that kernels served."""
+        rows = [
+            f"{'deepgen' if met.ours else 'torch':8} {met.calls.served or '':>8} {met.operator.describe():48} {met.why}"
+            for met in self.met
+        ]
         return "\n".join(rows) if rows else "nothing was called yet"
 
 
