@@ -47,7 +47,7 @@ class Tvm:
         plain = (operator.alpha, operator.beta, operator.bias, operator.activation) == (1.0, 0.0, False, "none")
         if not plain or operator.scales != "none":
             return "TVM is compared on plain products"
-        return None if find_spec("tvm") else "TVM is not installed (extra tvm)"
+        return None if find_spec("tvm") else "TVM is not installed (pip install apache-tvm)"
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
         if not isinstance(operator, Gemm):
