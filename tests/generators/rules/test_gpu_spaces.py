@@ -180,7 +180,7 @@ def test_rows_that_no_block_has_room_for_are_scanned_all_the_same() -> None:
         scan = Scan.make({"M": 1, "N": rows, "K": length, "dtype": "f16"}).expression()
         for gpu in (H200, MI210):
             (sketch, *_) = gpu_sketches(scan, gpu)
-            lower(sketch.expression, sketch.schedule(near_usual(sketch)), gpu.warp)
+            assert lower(sketch.expression, sketch.schedule(near_usual(sketch)), gpu.warp).launches
 
 
 def test_filters_of_one_tap_with_channels_first_are_lowered_whatever_the_config() -> None:
