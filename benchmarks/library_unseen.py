@@ -213,7 +213,8 @@ def main() -> None:
             if path is not None:
                 path.write_text(json.dumps(told, indent=1) + "\n")
 
-    drawn = shapes(options, target.runner)
+    place, parts = options.part
+    drawn = shapes(options, target.runner)[place - 1 :: parts]
     choices: dict[Gemm, Chosen] = {}
     try:
         with opened() as runners:
@@ -258,6 +259,11 @@ def _sizes(operator: Gemm) -> list[int]:
     return [operator.m, operator.n, operator.k]
 
 
+def _part(text: str) -> tuple[int, int]:
+    place, _, parts = text.partition("/")
+    return int(place), int(parts)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="cpu")
@@ -265,6 +271,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--layout", default="nn")
     parser.add_argument("--count", type=int, default=COUNT, help="of shapes that are drawn")
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="I/N", help="of the shapes: the I-th of N equal")
     parser.add_argument("--largest", type=int, default=1024, help="the largest size that is drawn on a processor")
     parser.add_argument("--known", type=Path, metavar="FILE", help="results of gpu_gemm.py with the suite's winners")
     parser.add_argument("--most-flops", type=float, default=float("inf"), help="of the suite's shapes")
