@@ -23,9 +23,9 @@ from deepgen.generators.rules.lower.ir import (
     with_indices_in,
 )
 from deepgen.generators.rules.schedule.state import Loop
-from deepgen.generators.rules.schedule.steps import SERIAL, UNROLL
+from deepgen.generators.rules.schedule.steps import SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Read, Value
+from deepgen.operators.expr.nodes import Read, Value, reads
 from deepgen.operators.expr.rewrite import with_reads
 
 COMMIT, WAIT = "copy_commit", "copy_wait"
@@ -82,9 +82,18 @@ def _groups(body: Stmt) -> int:
 
 def _asked(loop: Loop, copies: Mapping[str, Stmt], turn: Index, depth: int) -> Stmt:
     """The copies of a turn, if there is one; they count as one group, be it empty."""
-    parts = [_in_ring(_ahead(copy), name, iterator(loop.variable) % depth) for name, copy in copies.items()]
+    ordered = sorted(copies.items(), key=lambda one: _is_turned(one[1]))  # those that are waited for come last
+    parts = [_in_ring(_ahead(copy), name, iterator(loop.variable) % depth) for name, copy in ordered]
     moved = with_indices_in(sequence(*parts), lambda i: i.substitute({loop.variable: turn}))
     return sequence(If((loop.extent - 1 - turn,), moved), Call(COMMIT))
+
+
+def _is_turned(copy: Stmt) -> bool:
+    """Whether neighbours that are written lie apart where they are read."""
+    runs = [s for s in walk(copy) if isinstance(s, For) and s.kind == VECTOR]
+    stores = [(run.variable, s) for run in runs for s in walk(run) if isinstance(s, Store)]
+    found = [(variable, read) for variable, s in stores for read in reads(s.value)]
+    return any(variable not in read.indices[-1].iterators for variable, read in found)
 
 
 def _ahead(statement: Stmt) -> Stmt:
