@@ -54,7 +54,12 @@ def lines(loop: For, buffers: Mapping[str, Buffer], scope: GpuScope, written: Se
         *(line for line in (turn, place, f"    held[part] = {load}", "}") if line),
         *(
             line
-            for line in (turn, place, f"    {guard}write_shared<{run.extent}>({scope.place(to, last)}, held[part]);", "}")
+            for line in (
+                turn,
+                place,
+                f"    {guard}write_shared<{run.extent}>({scope.place(to, last)}, held[part]);",
+                "}",
+            )
             if line
         ),
     ]

@@ -21,14 +21,14 @@ from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, Call, For,
 from deepgen.generators.rules.schedule.steps import BLOCKS, SERIAL, THREADS, VECTOR
 from deepgen.generators.templates import dialect
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Binary, Const, Expression, Read, Select, Unary, Value, children, reads
+from deepgen.operators.expr.nodes import Binary, Expression, Read, Select, Unary, Value, children, reads
 from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 
 _OWN = ("expressions.h", "matrices.h", "warpgroup.h", "emulate_lanes.h")
-_SCANS, _GATHERS = "lane_scans.h", "gathers.h"
-_OTHERS = (_SCANS, _GATHERS)  # that few kernels need
+_SCANS, _GATHERS, _OVERLAPS = "lane_scans.h", "gathers.h", "overlaps.h"
+_OTHERS = (_SCANS, _GATHERS, _OVERLAPS)  # that few kernels need
 _Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
 _LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
 _BLOCKS = 1  # of a multiprocessor: as many as there is room for
@@ -59,6 +59,7 @@ def emit(program: Program) -> str:
     header = "warpgroup.h" if wide else "matrices.h" if products else ""
     kernels = [line for n in range(len(program.launches)) for line in ("", *_Emitter(program, n).lines())]
     others = [_SCANS] if _scans_lanes(program) else []
+    others += [_OVERLAPS] if any(overlaps(program, n) for n in range(len(program.launches))) else []
     others += [_GATHERS] if any(gathers.CALL in line for line in kernels) else []
     lines = [*(f'#include "{one}"' for one in ("expressions.h", *([header] if header else []), *others)), ""]
     lines += [line for product in wide for line in warpgroup.function(product)]
@@ -93,7 +94,25 @@ def _step(program: Program, n: int) -> Step:
         for b in _used(program, launch)
     )
     blocks, shared = sum(prod(p.blocks) for p in launch.parts), max(p.shared_bytes for p in launch.parts)
-    return Step(entry(program, n), args, (blocks, 1, 1), (prod(launch.threads), 1, 1), shared_bytes=shared)
+    threads = (prod(launch.threads), 1, 1)
+    return Step(entry(program, n), args, (blocks, 1, 1), threads, shared_bytes=shared, overlaps=overlaps(program, n))
+
+
+def overlaps(program: Program, n: int) -> bool:
+    """Whether a launch may begin while the one before still runs: on chips with products of four warps, if it copies
+    what the other one leaves for it."""
+    launch = program.launches[n]
+    inside = list(walk(launch.body)) if n and not launch.beside else []
+    wide = any(isinstance(s, Call) and wide_product(s.name) for s in inside)
+    return wide and any(_copies_of_scratch(program, s) for s in inside)
+
+
+def _copies_of_scratch(program: Program, statement: Stmt) -> bool:
+    """Whether these are loops that copy what another launch leaves, and nothing beside that."""
+    scratch, inside = {buffer.name for buffer in program.scratch}, list(walk(statement))
+    if not isinstance(statement, (For, If)) or any(isinstance(s, (Seq, Alloc, Barrier, Call)) for s in inside):
+        return False
+    return any(isinstance(s, Store) and scratch & {read.tensor for read in reads(s.value)} for s in inside)
 
 
 def _used(program: Program, launch: Launch) -> list[Buffer]:
@@ -118,6 +137,7 @@ class _Emitter:
     program: Program
     number: int
     names: Names = field(default_factory=Names)
+    waits: bool = False  # for the launch before, which has not ended yet
 
     @property
     def launch(self) -> Launch:
@@ -135,10 +155,13 @@ class _Emitter:
             f"{'' if b.name in self.written else 'const '}{b.dtype}* __restrict__ {scope.name(b.name)}"
             for b in _used(self.program, launch)
         )
+        self.waits = overlaps(self.program, self.number)
         lines = [
             f"DG_KERNEL({prod(launch.threads)}, {_BLOCKS})",
             f"{entry(self.program, self.number)}({parameters}) {{",
         ]
+        if self.number + 1 < len(self.program.launches) and overlaps(self.program, self.number + 1):
+            lines.append("    next_may_begin();")
         begin = f"aligned<{launch.align}>(shared_begin())" if launch.align > 1 else "shared_begin()"
         shared = [f"    const u32 shared = {begin};", "    (void)shared;"]
         if len(parts) == 1:
@@ -179,6 +202,9 @@ class _Emitter:
 
     def statement(self, statement: Stmt, place: _Place, depth: int) -> list[str]:
         indent = "    " * depth
+        if self.waits and _copies_of_scratch(self.program, statement):
+            self.waits = False
+            return [f"{indent}wait_for_launch_before();", *self.statement(statement, place, depth)]
         if isinstance(statement, Seq):
             return [line for s in statement.body for line in self.statement(s, place, depth)]
         if isinstance(statement, Alloc):

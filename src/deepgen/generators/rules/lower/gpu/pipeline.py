@@ -82,14 +82,13 @@ def _groups(body: Stmt) -> int:
 
 def _asked(loop: Loop, copies: Mapping[str, Stmt], turn: Index, depth: int) -> Stmt:
     """The copies of a turn, if there is one; they count as one group, be it empty."""
-    ordered = sorted(copies.items(), key=lambda one: _is_turned(one[1]))  # those that are waited for come last
-    parts = [_in_ring(_ahead(copy), name, iterator(loop.variable) % depth) for name, copy in ordered]
+    parts = [_in_ring(_ahead(copy), name, iterator(loop.variable) % depth) for name, copy in copies.items()]
     moved = with_indices_in(sequence(*parts), lambda i: i.substitute({loop.variable: turn}))
     return sequence(If((loop.extent - 1 - turn,), moved), Call(COMMIT))
 
 
-def _is_turned(copy: Stmt) -> bool:
-    """Whether neighbours that are written lie apart where they are read."""
+def is_turned(copy: Stmt) -> bool:
+    """Whether neighbours that are written lie apart where they are read: such copies are waited for."""
     runs = [s for s in walk(copy) if isinstance(s, For) and s.kind == VECTOR]
     stores = [(run.variable, s) for run in runs for s in walk(run) if isinstance(s, Store)]
     found = [(variable, read) for variable, s in stores for read in reads(s.value)]

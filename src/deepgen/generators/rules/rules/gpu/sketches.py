@@ -172,9 +172,7 @@ def _by_matrices(
             plan.step(s.SetScope(staged, "shared"))
         through = whole.stage(staged) if four or group.spread else None
         stored = whole.stage(out.name)
-        tensor.by_matrices(
-            plan, stored, made, all_taps=all_taps, staged=through, turned_in_block=turned_in_block
-        )
+        tensor.by_matrices(plan, stored, made, all_taps=all_taps, staged=through, turned_in_block=turned_in_block)
         stages = {stage.name for stage in plan.expression.stages}
         for read in (made.left, made.right):
             if order(read, made) is not None and read.tensor != turned_in_block:
@@ -217,9 +215,7 @@ def _with_flat_rows(flat: Flat, gpu: Gpu) -> Sketch | None:
         out, staged = whole.stage(flat.out), whole.stage(flat.staged)
         turned = flat.operand if flat.turned_in_block else ""
         plan.step(s.SetScope(flat.staged, "shared"))
-        tensor.by_matrices(
-            plan, out, made, all_taps=not made.taps, staged=staged, flat=flat, turned_in_block=turned
-        )
+        tensor.by_matrices(plan, out, made, all_taps=not made.taps, staged=staged, flat=flat, turned_in_block=turned)
         if flat.packed:
             plan.step(s.Layout(flat.packed, tuple(map(str, flat.order))))
             _packed(plan, whole, flat.packed, flat.along)

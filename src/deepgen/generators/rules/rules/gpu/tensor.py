@@ -7,7 +7,7 @@ of an image serves all taps of a filter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from deepgen.generators.rules.rules import facts
@@ -93,9 +93,14 @@ def by_matrices(
     _limits(plan, c, tiles, threads_y, held)
     beside = 1 if flat else _beside(out, c, (block if staged else inner))
     stored, late = product_of(2, *block.values(), beside), _late(c, tiles, chunk, all_taps)
-    plan.counts = _counts(
-        plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), held, stored, late
-    )
+    counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), held, stored, late)
+    packs = [r for r in (c.left, c.right) if order(r, c) is not None and r.tensor != turned_in_block]
+    packed = sum(dtype(r.dtype).bytes * prod(plan.expression.shape_of(r.tensor)) for r in packs)
+    if flat and flat.packed:
+        packed += dtype(c.left.dtype).bytes * prod(plan.expression.shape_of(flat.source))
+    moved = [covered(part, dtype(c.left.dtype).bytes) for part, r in zip(shared, (c.left, c.right), strict=True)
+             if r.tensor == turned_in_block]  # fmt: skip
+    plan.counts = replace(counts, packed=packed, turned=total_of(*moved))
 
 
 @dataclass(frozen=True)
@@ -277,9 +282,9 @@ def _copied(
             plan.step(s.Layout(copy, tuple(map(str, places))))
     if turns_it:
         # Lanes have neighbours in memory, and each of them a run of what is summed over.
-        along = axes[along_of(read, c)]
-        groups, run = plan.split(name, along, width)
-        others = [axis for axis in axes if axis != along]
+        summed = axes[along_of(read, c)]
+        groups, run = plan.split(name, summed, width)
+        others = [axis for axis in axes if axis != summed]
         plan.step(s.Reorder(name, (groups, *others, run)))
         _, by_y, by_x = plan.split(name, plan.fuse(name, [groups, *others]), threads_y, 32)
     else:
@@ -364,6 +369,8 @@ def _counts(
         depth=depth,
         late=late,
         stored=stored,
+        packed=0,
+        turned=0,
         rate=peak * mma.share_of_peak(gpu.arch, late=False),
         rate_late=peak * mma.share_of_peak(gpu.arch, late=True),
     )
@@ -381,9 +388,7 @@ def _registers(rows: Extent, columns: Extent) -> Extent:
     return total_of(product_of(rows, columns, 4), product_of(rows, 4), product_of(columns, 2), _RESERVED)
 
 
-def copies(
-    expression: Expression, c: Contraction, reader: str, turned_in_block: str = ""
-) -> tuple[s.Step, ...]:
+def copies(expression: Expression, c: Contraction, reader: str, turned_in_block: str = "") -> tuple[s.Step, ...]:
     """Steps that make stages: operands in shared memory, and before that in another order where it is needed."""
     names = {stage.name for stage in expression.stages}
     found: list[s.Step] = []
