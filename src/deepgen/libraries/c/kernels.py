@@ -170,7 +170,7 @@ def _launched(function: Function, step: Step, entry: int) -> list[str]:
     shared = in_c(step.shared_bytes, function.scalars)
     lines += [
         f"void *arguments[] = {{{', '.join(names) or '0'}}};",
-        f"launch_shape shape = {{{', '.join(three)}, (unsigned){shared}}};",
+        f"launch_shape shape = {{{', '.join(three)}, (unsigned){shared}, {int(step.overlaps)}}};",
         f"if ((status = launch(k, functions[{entry}], &shape, stream, arguments))) return status;",
     ]
     return ["{", *(f"    {line}" for line in lines), "}"]
