@@ -298,6 +298,8 @@ class Router:
             if not isinstance(kernel, Loaded):
                 return choice.reason
             library = Won(kernel, gain, "by the times that the library has")
+            if gain < 0.0 and (capturing(device) or not self._race):
+                return choice.reason  # to a library, ours is as fast within the noise; here nothing may be slower
             if capturing(device):
                 return library
             with _disable_current_modes():
