@@ -292,6 +292,8 @@ class Router:
             if not isinstance(kernel, Loaded):
                 return choice.reason
             library = Won(kernel, gain, "by the times that the library has")
+            if gain < 0.0 and (capturing(device) or not self._race):
+                return choice.reason  # to a library, ours is as fast within the noise; here nothing may be slower
             lent = device.type == "cpu" and lend(kernel)
             if capturing(device):
                 return library
