@@ -12,7 +12,7 @@ from deepgen.generators.rules.emit import warpgroup
 from deepgen.generators.rules.emit.c_values import arithmetic, narrowed
 from deepgen.generators.rules.emit.gpu_values import WIDEST, GpuScope
 from deepgen.generators.rules.emit.names import Names
-from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, wide_product
+from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, MatrixProduct, wide_product
 from deepgen.generators.rules.lower import bounds
 from deepgen.generators.rules.lower.build import combined
 from deepgen.generators.rules.lower.gpu.lane_scans import SCAN
@@ -28,7 +28,7 @@ from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, Work
 from deepgen.vocabulary.dtypes import dtype
 
 _OWN = ("expressions.h", "matrices.h", "warpgroup.h", "emulate_lanes.h")
-_SCANS = "lane_scans.h"
+_SCANS, _PRODUCTS = "lane_scans.h", "own_products.h"
 _Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
 _LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
 _BLOCKS = 1  # of a multiprocessor: as many as there is room for
@@ -36,7 +36,7 @@ _BLOCKS = 1  # of a multiprocessor: as many as there is room for
 
 def kernel(program: Program, language: str, warp: int, name: str | None = None) -> Kernel:
     """The kernel of a program in CUDA or HIP."""
-    own = (Source(file, _file(file)) for file in (*_OWN, *([_SCANS] if _scans_lanes(program) else [])))
+    own = (Source(file, _file(file)) for file in dict.fromkeys((*_OWN, *_headers(program))))
     return Kernel(
         name=name or program.name,
         language=language,
@@ -52,22 +52,40 @@ def kernel(program: Program, language: str, warp: int, name: str | None = None) 
 
 def emit(program: Program) -> str:
     """One file with a kernel for each launch."""
-    called = {s.name for launch in program.launches for s in walk(launch.body) if isinstance(s, Call)}
-    products = [PRODUCTS[name] for name in sorted(called & set(PRODUCTS))]
-    wide = [product for name in sorted(called) if (product := wide_product(name))]
-    header = "warpgroup.h" if wide else "matrices.h" if products else ""
-    headers = ["expressions.h", *([header] if header else []), *([_SCANS] if _scans_lanes(program) else [])]
-    lines = [*(f'#include "{one}"' for one in headers), ""]
-    lines += [line for product in wide for line in warpgroup.function(product)]
-    lines += [f'DG_PRODUCT({p.name}, {p.sum}, {p.operand}, {p.k}, "{p.instruction}")' for p in products]
+    called = _called(program)
+    lines = [*(f'#include "{one}"' for one in _headers(program)), ""]
+    lines += [line for name in called if (product := wide_product(name)) for line in warpgroup.function(product)]
+    lines += [_declared(PRODUCTS[name]) for name in called if name in PRODUCTS]
     for n in range(len(program.launches)):
         lines += ["", *_Emitter(program, n).lines()]
     return "\n".join(lines) + "\n"
 
 
-def _scans_lanes(program: Program) -> bool:
+def _called(program: Program) -> list[str]:
     parts = (part for launch in program.launches for part in launch.parts)
-    return any(isinstance(s, Call) and s.name.startswith(SCAN) for part in parts for s in walk(part.body))
+    return sorted({s.name for part in parts for s in walk(part.body) if isinstance(s, Call)})
+
+
+def _headers(program: Program) -> list[str]:
+    """Those that the text includes."""
+    called = _called(program)
+    products = [PRODUCTS[name] for name in called if name in PRODUCTS]
+    wanted = {
+        "warpgroup.h": any(map(wide_product, called)),
+        "matrices.h": any(not p.own for p in products),
+        _PRODUCTS: any(p.own for p in products),
+        _SCANS: any(name.startswith(SCAN) for name in called),
+    }
+    return ["expressions.h", *(header for header, is_wanted in wanted.items() if is_wanted)]
+
+
+def _declared(product: MatrixProduct) -> str:
+    formats = f"{product.name}, {product.sum}, {product.operand}"
+    if not product.own:
+        return f'DG_PRODUCT({formats}, {product.k}, "{product.instruction}")'
+    if product.lanes == 1:
+        return f"DG_DOT({formats}, {product.k})"
+    return f"DG_MFMA({formats}, {product.m}, {product.k}, {product.instruction})"
 
 
 def entry(program: Program, n: int) -> str:
