@@ -38,7 +38,13 @@ def library(programs: Sequence[Program], folder: Path, warp: int = 32) -> ctypes
         for file in resources.files(package).iterdir():
             if file.name.endswith(".h"):
                 (folder / file.name).write_text(file.read_text())
-    text = ['#include "warpgroup.h"', '#include "lane_scans.h"', _HARNESS]
+    text = [
+        '#include "warpgroup.h"',
+        '#include "lane_scans.h"',
+        '#include "gathers.h"',
+        '#include "overlaps.h"',
+        _HARNESS,
+    ]
     for n, program in enumerate(programs):
         named = replace(program, name=f"case{n}")
         text += [f"namespace space{n} {{", gpu.emit(named), "}"]

@@ -99,6 +99,7 @@ FLAT = {
         N=3, H=9, W=9, CI=64, CO=64, k=1, pad=0, stride=2, dilation=1, epilogue="bias,relu,residual"
     ),
     "dilated, nchw": conv(N=2, H=6, W=6, CI=64, CO=64, pad=2, dilation=2, dtype="bf16", layout="nchw"),
+    "strided, nchw": conv(N=3, H=9, W=9, CI=64, CO=64, k=1, pad=0, stride=2, dilation=1, layout="nchw"),
     "line": convolutions.Conv1d.make(
         {"N": 2, "L": 40, "CI": 64, "CO": 64, "k": 3, "pad": 1, "dtype": "f16"}
     ).expression(),
