@@ -229,7 +229,13 @@ class Elements:
                 return torchs(*args, **named)
             return large(args, args, a.numel())
 
-        return binary
+        def infix(a: Any, b: Any) -> Any:
+            """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
+            if a.numel() < LEAST or type(a) not in PLAIN or type(b) not in PLAIN:
+                return torchs(a, b)
+            return large((a, b), (a, b), a.numel())
+
+        return infix if torchs.__name__.startswith("__") else binary
 
     def _cat(self, torchs: Run) -> Run:
         large = self._large
