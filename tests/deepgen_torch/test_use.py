@@ -275,7 +275,11 @@ def test_on_a_gpu_a_call_must_not_take_the_processor_longer(monkeypatch: pytest.
     calling[ours] = 3.1
     raced = race.race(ours, theirs, gpu)
     assert raced.won and raced.dear and "takes the processor 3100000.0 us, torch's 3000000.0 us" in str(raced)
-    on_gpu[ours] = 2.0
+    on_gpu.update({ours: 20.0, theirs: 21.0})  # long kernels: the processor is ahead of the GPU
+    assert race.race(ours, theirs, gpu).won and not race.race(ours, theirs, gpu).dear
+    calling[ours] = 4.5
+    assert race.race(ours, theirs, gpu).dear
+    on_gpu[ours] = 21.0
     assert not race.race(ours, theirs, gpu).won
 
 

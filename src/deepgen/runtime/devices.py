@@ -67,7 +67,7 @@ class CpuDevice:
             bound.prepare()
             bound.run()
 
-        return Call(bound.slots, lambda _: None, both if self._prepares else bound.run)
+        return Call(bound.slots, lambda _: None, both if self._prepares else bound.run, bound.workspaces)
 
     def recover(self, error: DriverError) -> None:
         raise error

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import forward_ad
 
+from deepgen.torch.elements import LEAST
+from deepgen.torch.elements import TENSORS as ELEMENTS
 from deepgen.torch.guards import Check, check_of, modes, watched
 from deepgen.torch.ops import OPS, TORCHS
 from deepgen.torch.routes import LAUNCH, PLAIN, Route, Router, Table, capturing_now
@@ -160,6 +162,72 @@ def other_of(router: Router, kind: str, torchs: Run) -> Run:
         return calls.slowly(args, place)
 
     return call
+
+
+class Elements:
+    """Operators on elements of one kind; with gradients torch serves them.
+
+    Models call these most, and mostly with little to do, so they are looked at only where tensors are large.
+    """
+
+    def __init__(self, router: Router, kind: str) -> None:
+        self._torchs: Run = _cat if kind == "cat" else TORCHS[kind]
+        self._calls = _Calls(router, kind, self._torchs)
+        unary = self._unary if ELEMENTS[kind] == 1 else self._binary
+        self.instead_of: Callable[[Run], Run] = self._cat if kind == "cat" else unary
+
+    def _large(self, args: tuple[Any, ...], tensors: tuple[Any, ...], place: Any) -> Any:
+        """A call with many elements."""
+        grad = _is_grad_enabled()
+        if (grad and any(one.requires_grad for one in tensors)) or (len(tensors) == 2 and tensors[0] is tensors[1]):
+            return self._torchs(*args)
+        if not modes() and forward_ad._current_level < 0:
+            for check, run in self._calls.places[grad].get(place, ()):
+                if check(*tensors):
+                    made = run(*args)
+                    return self._torchs(*args) if made is None else made
+        return self._calls.slowly(args, place)
+
+    def _unary(self, torchs: Run) -> Run:
+        """`torchs` is what torch has in the place where ours shall stand."""
+        large = self._large
+
+        def unary(*args: Any, **named: Any) -> Any:
+            if len(args) != 1 or named.get("inplace") or type(args[0]) not in PLAIN or args[0].numel() < LEAST:
+                return torchs(*args, **named)
+            return large(args, args, args[0].numel())
+
+        return unary
+
+    def _binary(self, torchs: Run) -> Run:
+        large = self._large
+
+        def binary(*args: Any, **named: Any) -> Any:
+            a: Any = args[0] if args else None
+            if type(a) not in PLAIN or a.numel() < LEAST or named or len(args) != 2 or type(args[1]) not in PLAIN:
+                return torchs(*args, **named)
+            return large(args, args, a.numel())
+
+        return binary
+
+    def _cat(self, torchs: Run) -> Run:
+        large = self._large
+
+        def cat(*args: Any, **named: Any) -> Any:
+            given = args[0] if args else ()
+            if not isinstance(given, (tuple, list)) or len(given) != 2 or len(args) + len(named) > 2 or "out" in named:
+                return torchs(*args, **named)
+            a, b = given
+            dim = args[1] if len(args) == 2 else named.get("dim", 0)
+            if type(a) not in PLAIN or type(b) not in PLAIN or a.numel() < LEAST or type(dim) is not int:
+                return torchs(*args, **named)
+            return large((dim, a, b), (a, b), (dim, a.numel()))
+
+        return cat
+
+
+def _cat(dim: int, a: Any, b: Any) -> Any:
+    return TORCHS["cat"]((a, b), dim)
 
 
 class _Factors:

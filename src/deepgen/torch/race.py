@@ -36,8 +36,14 @@ class Raced:
 
     @property
     def dear(self) -> bool:
-        """Whether a program that the processor limits would be slower by the kernel."""
-        return self.calling is not None and self.calling[0] > self.calling[1]
+        """Whether a program that the processor limits would be slower by the kernel. Where the kernel runs longer than
+        its call takes the processor, that is ahead of the GPU; then only what is lost beyond the GPU's gain counts.
+        """
+        if self.calling is None:
+            return False
+        mine, other = self.calling
+        ahead = self.mine > mine and self.other - self.mine > mine - other
+        return mine > other and not ahead
 
     def __str__(self) -> str:
         times = f"{self.mine * 1e6:.1f} us, torch {self.other * 1e6:.1f} us"

@@ -21,9 +21,10 @@ from deepgen.operators import Operator
 from deepgen.runtime.calling import Loaded
 from deepgen.runtime.firing import Fire
 from deepgen.targets import Target
-from deepgen.torch.calls import KINDS, Asked, Reads
+from deepgen.torch.asked import Asked, Reads
+from deepgen.torch.calls import KINDS
 from deepgen.torch.cores import ShortWaits, several
-from deepgen.torch.guards import maker
+from deepgen.torch.guards import contiguous, maker
 from deepgen.torch.race import Raced, race, race_for_cores
 from deepgen.vocabulary import BadInput, DeepgenError
 
@@ -83,6 +84,7 @@ class Route:
         "_places",
         "_read",
         "_shape",
+        "_strides",
         "dear",
         "gain",
     )
@@ -93,7 +95,8 @@ class Route:
         self.gain, self.dear = won.gain, won.dear
         self._device = asked.tensors[0].get_device()
         self._on_gpu = self._device >= 0
-        self._make = maker(asked.shape, asked.dtype, asked.tensors[0].device)
+        self._strides = asked.strides or contiguous(asked.shape)
+        self._make = maker(asked.shape, self._strides, asked.dtype, asked.tensors[0].device)
         self._fires: dict[Any, Fire] = {}
         self._for_graphs: Fire | None = None
 
@@ -190,7 +193,7 @@ class Route:
             and out.dtype is self._dtype
             and out.get_device() == self._device
             and not out.requires_grad
-            and out.is_contiguous()
+            and out.stride() == self._strides
         )
 
     def _meet(self, args: tuple[Any, ...], stream: int, out: Any) -> Any:
@@ -214,7 +217,7 @@ class Route:
             if len(self._fires) >= _MOST:
                 self._fires.clear()
             self._fires[self._place(stream)] = fire
-        result = result.view(self._shape)
+        result = result.as_strided(self._shape, self._strides)
         return result if out is None else out.copy_(result)
 
 
@@ -260,7 +263,7 @@ class Router:
         if asked is None:
             return None
         key = (asked.operator, str(asked.tensors[0].device), *(tensor.stride() for tensor in asked.tensors))
-        whole = (kind, asked.shape, *key)
+        whole = (kind, asked.shape, asked.strides, *key)
         with self._lock:
             if whole not in self._routes:
                 if len(self._routes) >= KINDS_DECIDED:
@@ -349,12 +352,18 @@ def _crowds(entry: Any, device: Any) -> bool:
 
 
 def _straight(route: Route) -> Callable[..., Any]:
-    return lambda *args: route.run(args)
+    return route.quick()
 
 
 def _elsewhere(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same at other addresses, as they are from layer to layer; what is large stays."""
-    return tuple(_moved(arg) if isinstance(arg, torch.Tensor) and arg.nbytes <= _MOVED else arg for arg in args)
+    """The same at other addresses, as they are from layer to layer. What is large stays, and so do views in which one
+    element stands for several: they cannot be written.
+    """
+    return tuple(_moved(arg) if isinstance(arg, torch.Tensor) and _movable(arg) else arg for arg in args)
+
+
+def _movable(tensor: Any) -> bool:
+    return bool(tensor.nbytes <= _MOVED) and 0 not in tensor.stride()
 
 
 def _moved(tensor: Any) -> Any:

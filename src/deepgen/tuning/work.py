@@ -122,6 +122,6 @@ def _part(row: Mapping[str, Any]) -> Part:
 
 
 def _arithmetic(operator: Operator) -> str:
-    """The number format of most operations."""
+    """The number format of most operations; copies have none."""
     counted = operator.work().operations
-    return max(counted, key=lambda name: counted[name])
+    return max(counted, key=lambda name: counted[name], default="f32")

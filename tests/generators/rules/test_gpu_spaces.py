@@ -101,6 +101,7 @@ FLAT = {
     ),
     "dilated, nchw": conv(N=2, H=6, W=6, CI=64, CO=64, pad=2, dilation=2, dtype="bf16", layout="nchw"),
     "i8": conv(N=2, H=5, W=7, CI=128, CO=64, dilation=1, dtype="i8"),
+    "strided, nchw": conv(N=3, H=9, W=9, CI=64, CO=64, k=1, pad=0, stride=2, dilation=1, layout="nchw"),
     "line": convolutions.Conv1d.make(
         {"N": 2, "L": 40, "CI": 64, "CO": 64, "k": 3, "pad": 1, "dtype": "f16"}
     ).expression(),

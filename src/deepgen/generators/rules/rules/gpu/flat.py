@@ -34,11 +34,13 @@ class Flat:
     staged: str
     out: str
     rows: tuple[str, ...]  # axes of `out` that are one axis of the products
+    turned_in_block: bool = False  # the source is read as it lies, and turned on its way to shared memory
 
     @property
     def packed(self) -> str:
         """The copy of the source whose neighbours differ in what is summed over; empty where the source is so."""
-        return "" if self.along == len(self.expression.shape_of(self.source)) - 1 else f"{self.source}.packed"
+        last = self.along == len(self.expression.shape_of(self.source)) - 1
+        return "" if last or self.turned_in_block else f"{self.source}.packed"
 
     @property
     def steps(self) -> tuple[s.Step, ...]:

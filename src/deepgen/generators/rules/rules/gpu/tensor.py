@@ -8,7 +8,7 @@ of an image serves all taps of a filter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from deepgen.generators.rules.intrinsics.matrix import MatrixProduct
@@ -48,16 +48,24 @@ _RESERVED = 48  # registers for addresses and the like
 
 
 def by_matrices(
-    plan: Plan, out: Stage, c: Contraction, *, all_taps: bool, staged: Stage | None = None, flat: Flat | None = None
+    plan: Plan,
+    out: Stage,
+    c: Contraction,
+    *,
+    all_taps: bool,
+    staged: Stage | None = None,
+    flat: Flat | None = None,
+    turned_in_block: str = "",
 ) -> None:
     """The steps of a launch. With `all_taps`, a copy of an operand serves all taps of a filter.
 
-    `staged` is what is stored, in shared memory: from there it is stored in runs of 16 bytes.
+    `staged` is what is stored, in shared memory: from there it is stored in runs of 16 bytes. `turned_in_block` is the
+    operand whose neighbours in memory differ in their place, and in shared memory in what is summed over.
     """
     sums, mma = c.stage.name, c.intrinsic
     wide = mma.warps > 1
     kind = "flat" if flat else "wide" if wide else "matrix"
-    plan.names.append(f"{kind}{'_taps' if all_taps and c.taps else ''}")
+    plan.names.append(f"{kind}{'_taps' if all_taps and c.taps else ''}{'_turned' if turned_in_block else ''}")
     parts = _tiling(plan, c, flat is not None)
     inner, tiles, warps = parts.inner, parts.tiles, parts.warps
     chunks = [n for n in _chunks(c, flat is not None) if c.along.extent % (n * mma.k) == 0]
@@ -78,7 +86,8 @@ def by_matrices(
     if all_taps:
         extents |= {tap.name: tap.extent for tap in c.taps}
     for read in (c.left, c.right):
-        shared.append(_copied(plan, c, read, extents, step_loop, threads_y, depth, flat is not None))
+        turns_it = read.tensor == turned_in_block
+        shared.append(_copied(plan, c, read, extents, step_loop, threads_y, depth, flat is not None, turns_it))
     turns = covered(c.along.extent, product_of(chunk, mma.k))
     if not all_taps:
         turns = product_of(turns, *(tap.extent for tap in c.taps))
@@ -86,9 +95,14 @@ def by_matrices(
     _limits(plan, c, tiles, threads_y, held)
     beside = 1 if flat else _beside(out, c, (block if staged else inner))
     stored, late = product_of(2, *block.values(), beside), _late(c, tiles, chunk, all_taps)
-    plan.counts = _counts(
-        plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), held, stored, late
-    )
+    counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), held, stored, late)
+    packs = [r for r in (c.left, c.right) if order(r, c) is not None and r.tensor != turned_in_block]
+    packed = sum(dtype(r.dtype).bytes * prod(plan.expression.shape_of(r.tensor)) for r in packs)
+    if flat and flat.packed:
+        packed += dtype(c.left.dtype).bytes * prod(plan.expression.shape_of(flat.source))
+    moved = [covered(part, dtype(c.left.dtype).bytes) for part, r in zip(shared, (c.left, c.right), strict=True)
+             if r.tensor == turned_in_block]  # fmt: skip
+    plan.counts = replace(counts, packed=packed, turned=total_of(*moved))
 
 
 def _chunks(c: Contraction, flat: bool) -> Sequence[int]:
@@ -252,12 +266,13 @@ def _copied(
     threads_y: Extent,
     depth: Extent,
     rows_in_lines: bool,
+    turns_it: bool,
 ) -> Extent:
-    """An operand's part in shared memory; its bytes."""
+    """An operand's part in shared memory; its bytes. With `turns_it`, threads read it as it lies and turn it."""
     sums, tensor = c.stage.name, read.tensor
     stages = {stage.name: stage for stage in plan.expression.stages}
     places = order(read, c)
-    own = tensor in stages and places is None
+    own = tensor in stages and (places is None or turns_it)
     name = tensor if own else f"{tensor}.shared"
     shape = plan.expression.shape_of(tensor)
     sizes = [reach(i, extents) for i in read.indices]
@@ -280,11 +295,20 @@ def _copied(
         axes = [f"a{n}" for n in range(len(shape))]
     plan.step(s.ComputeAt(name, sums, loop))
     if places is not None:
-        for packed in (packed_name(tensor, set(stages)), name):
-            plan.step(s.Layout(packed, tuple(map(str, places))))
-        axes = [axes[n] for n in places]
-        plan.step(s.Reorder(name, tuple(axes)))
-    _, by_y, by_x, run = plan.split(name, plan.fuse(name, axes), threads_y, c.intrinsic.lanes, width)
+        for copy in (name,) if turns_it else (packed_name(tensor, set(stages)), name):
+            plan.step(s.Layout(copy, tuple(map(str, places))))
+    if turns_it:
+        # Lanes have neighbours in memory, and each of them a run of what is summed over.
+        summed = axes[along_of(read, c)]
+        groups, run = plan.split(name, summed, width)
+        others = [axis for axis in axes if axis != summed]
+        plan.step(s.Reorder(name, (groups, *others, run)))
+        _, by_y, by_x = plan.split(name, plan.fuse(name, [groups, *others]), threads_y, c.intrinsic.lanes)
+    else:
+        if places is not None:
+            axes = [axes[n] for n in places]
+            plan.step(s.Reorder(name, tuple(axes)))
+        _, by_y, by_x, run = plan.split(name, plan.fuse(name, axes), threads_y, c.intrinsic.lanes, width)
     plan.bind(name, "thread.y", by_y)
     plan.bind(name, "thread.x", by_x)
     plan.bind(name, "vector", run)
@@ -365,6 +389,8 @@ def _counts(
         depth=depth,
         late=late,
         stored=stored,
+        packed=0,
+        turned=0,
         rate=peak * mma.share_of_peak(gpu.arch, late=False),
         rate_late=peak * mma.share_of_peak(gpu.arch, late=True),
     )
@@ -383,17 +409,18 @@ def _registers(mma: MatrixProduct, rows: Extent, columns: Extent) -> Extent:
     return total_of(product_of(rows, columns, mma.fragment.sums), *operands, _RESERVED)
 
 
-def copies(expression: Expression, c: Contraction, reader: str) -> tuple[s.Step, ...]:
+def copies(expression: Expression, c: Contraction, reader: str, turned_in_block: str = "") -> tuple[s.Step, ...]:
     """Steps that make stages: operands in shared memory, and before that in another order where it is needed."""
     names = {stage.name for stage in expression.stages}
     found: list[s.Step] = []
     for read in (c.left, c.right):
         source = read.tensor
-        if order(read, c) is not None:
+        packs = order(read, c) is not None and source != turned_in_block
+        if packs:
             source = packed_name(read.tensor, names)
             if read.tensor not in names:
                 found.append(s.CacheRead(read.tensor, source, "global", (reader,)))
             found += turned.tile(expression, read.tensor, source)
-        if order(read, c) is not None or source not in names:
+        if packs or source not in names:
             found.append(s.CacheRead(source, f"{read.tensor}.shared", "shared", (reader,)))
     return tuple(found)
