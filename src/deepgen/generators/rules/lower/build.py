@@ -17,7 +17,7 @@ from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Binary, Compare, Const, Read, Select, Value, substituted
 from deepgen.operators.expr.nodes import Place as PlaceValue
 from deepgen.operators.expr.rewrite import with_reads
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, dtype
 
 STARTED = ".start"  # what the names of the loops end with that write what a reduction starts from
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
@@ -78,7 +78,8 @@ class Builder:
         start = {loop.variable: Index() for loop in inner}
         places = tuple(i.substitute(start) for i in self.written(planned))
         block = block_of(inner[0].kind, [loop.extent for loop in inner])
-        store = Call(f"{block.name}_store", (Read(planned.stage.name, places, planned.stage.dtype),))
+        row = block.across * block.tile.lanes * dtype(planned.stage.dtype).bytes
+        store = Call(f"{block.name}_store", (Read(planned.stage.name, places, planned.stage.dtype),), (row,))
         return sequence(Call(f"{block.name}_zero"), self.nest(planned, loops, started=True), store)
 
     def written(self, planned: Planned) -> tuple[Index, ...]:
