@@ -1,8 +1,8 @@
 """Shapes that nobody tuned: a library of the suite's GEMMs against studies of their own and the vendor's library.
 
 The shapes are drawn by a seed. For each, what the library chooses by prediction, what it chooses after it has measured
-(`dispatch="measure"`, which includes the default of the shape's family), the winner of a short study of that shape and
-the baselines are timed side by side. What is measured at one drawn shape is not used for the next. Wanted: within 1.08
+(`dispatch="measure"`, which includes kernels made for the shape), the winner of a short study of that shape and the
+baselines are timed side by side. What is measured at one drawn shape is not used for the next. Wanted: within 1.08
 of the own study in the geometric mean, at least 80% of the shapes served by a kernel of ours, and never behind the
 vendor's library by more than 3%.
 
@@ -30,10 +30,11 @@ import deepgen as dg
 from common import conditions, run_main
 from deepgen import baselines, generators, targets
 from deepgen.libraries import Choice, Library
-from deepgen.libraries.adding import Added, entry_of
+from deepgen.libraries.adding import entry_of
+from deepgen.libraries.candidates import ORIGIN
 from deepgen.libraries.choice import choose
-from deepgen.libraries.defaults import ORIGIN
-from deepgen.libraries.racing import Runners, contender_of, opened, time_across, time_chosen
+from deepgen.libraries.first_use import Raced, time_chosen
+from deepgen.libraries.racing import Runners, contender_of, opened, time_across
 from deepgen.measure.base import Contender, Policy, Task
 from deepgen.operators import Gemm
 from deepgen.targets import Target
@@ -44,7 +45,6 @@ HERE = Path(__file__).resolve().parent
 SUITES = HERE.parent / "data" / "suites.json"
 SEED, COUNT = 23, 20
 ROUNDS = 20
-DEFAULT = "default"  # of a family, where it was slower than an entry
 NEAR, SERVED, BEHIND = 1.08, 0.8, 1.03
 
 
@@ -87,27 +87,24 @@ def general_knobs(operator: Gemm, target: Target) -> dict[str, list[Any]] | None
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the library chooses by prediction, and after it has measured; and the seconds of what it measured."""
+    """What the library chooses by prediction, and after it has measured."""
 
     choices: dict[str, Choice]
-    measured: dict[str, float]
-    default: Added | None  # of the shape's family, where it was the fastest kernel
-    no_default: str | None  # why it took no part
+    raced: Raced | None
+    seconds: float  # that measuring took
 
 
 def chosen(library: Library, operator: Gemm, target: Target, runners: Runners) -> Chosen:
     """Nothing of it stays in the library."""
-    content = library.content()
+    content, started = library.content(), time.monotonic()
     predicted = library.choose(operator, target)
     raced = time_chosen(library, predicted, runners)
+    taken = time.monotonic() - started
     if raced is None:
-        return Chosen({"predict": predicted, "measure": predicted}, {}, None, None)
-    times, more = raced.times, {} if raced.default is None else {raced.default[0].name: raced.default[0]}
-    after = replace(content, times=(*content.times, times), entries={**content.entries, **more})
-    names = {entry.kernel_id: entry.name for entry in after.entries.values()}
-    measured = {names.get(kernel, DEFAULT): value for kernel, value in times.kernels.items()}
-    choices = {"predict": predicted, "measure": choose(after, operator, target)}
-    return Chosen(choices, measured, raced.default, times.no_default)
+        return Chosen({"predict": predicted, "measure": predicted}, None, taken)
+    more = {} if raced.made is None else {raced.made[0].name: raced.made[0]}
+    after = replace(content, times=(*content.times, raced.times), entries={**content.entries, **more})
+    return Chosen({"predict": predicted, "measure": choose(after, operator, target)}, raced, taken)
 
 
 def race(library: Library, made: Chosen, study: Study | None, runners: Runners, threads: int | None) -> dict[str, Any]:
@@ -117,9 +114,10 @@ def race(library: Library, made: Chosen, study: Study | None, runners: Runners, 
     assert isinstance(operator, Gemm), "only these are drawn"
     entries = {choice.entry.name: choice.entry for choice in choices.values() if choice.entry is not None}
     names = baselines.raced(baselines.find(operator, target))
-    new = () if made.default is None else (Contender(made.default[0].name, *made.default[1:]),)
+    new = () if made.raced is None or made.raced.made is None else (made.raced.made,)
     known = [contender_of(library, entry) for entry in entries.values() if library.path_of(entry).exists()]
-    contenders = [*known, *(one for one in new if one.name in entries), *map(Contender, names)]
+    fresh = [Contender(entry.name, kernel, built) for entry, kernel, built in new if entry.name in entries]
+    contenders = [*known, *fresh, *map(Contender, names)]
     if study is not None:
         _, kernel, artifact = entry_of(study)
         contenders.append(Contender("own study", kernel, artifact))
@@ -128,12 +126,21 @@ def race(library: Library, made: Chosen, study: Study | None, runners: Runners, 
     seconds = {c.name: m.seconds for c, m in zip(contenders, measured, strict=True) if m.ok and m.seconds}
     vendor = min((seconds[name] for name in names if name in seconds), default=None)
     told = {how: _served(choice, seconds, vendor) for how, choice in choices.items()}
+    return {"shape": _sizes(operator), "seconds": seconds, **_measuring(made), **told}
+
+
+def _measuring(made: Chosen) -> dict[str, Any]:
+    """What was measured, and how long that took."""
+    if made.raced is None:
+        return {"spent": {"whole": made.seconds}}
+    times = made.raced.times
+    tried = [{"config": dict(one.config), "seconds": at.seconds if at.ok else None} for one, at in made.raced.tried]
     return {
-        "shape": _sizes(operator),
-        "seconds": seconds,
-        "measured": made.measured,
-        "no_default": made.no_default,
-        **told,
+        "measured": {**times.kernels, **times.baselines},
+        "ties": list(times.ties),
+        "not_made": times.not_made,
+        "tried": tried,
+        "spent": {**made.raced.spent, "whole": made.seconds},
     }
 
 
@@ -144,7 +151,7 @@ def _served(choice: Choice, seconds: Mapping[str, float], vendor: float | None) 
         "how": choice.how,
         "name": name,
         "ours": choice.entry is not None,
-        "default": choice.entry is not None and choice.entry.provenance.get("origin") == ORIGIN,
+        "made": choice.entry is not None and choice.entry.provenance.get("origin") == ORIGIN,
         "expected": choice.seconds,
         "to_own_study": None if served is None or "own study" not in seconds else served / seconds["own study"],
         "to_vendor": None if served is None or vendor is None else served / vendor,
@@ -164,7 +171,7 @@ def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "shapes": len(rows),
         "to_own_study": exp(sum(map(log, ratios)) / len(ratios)) if ratios else None,
         "served_by_ours": sum(row["ours"] for row in rows) / len(rows) if rows else None,
-        "served_by_defaults": sum(row.get("default", False) for row in rows) / len(rows) if rows else None,
+        "made_for_the_shape": sum(row.get("made", False) for row in rows) / len(rows) if rows else None,
         "worst_to_vendor": max(vendors, default=None),
         "own_studies": len(ratios),
     }
@@ -177,7 +184,8 @@ def line(row: Mapping[str, Any]) -> str:
         own, vendor = (_ratio(row[how][name]) for name in ("to_own_study", "to_vendor"))
         parts.append(f"{how}: {row[how]['how']:<9} own {own} vendor {vendor}")
     times = " ".join(f"{name} {value * 1e6:.1f}" for name, value in row["seconds"].items())
-    return f"{shape:>16} {'; '.join(parts)}; us: {times}"
+    spent = " ".join(f"{what} {value:.1f}" for what, value in row["spent"].items())
+    return f"{shape:>16} {'; '.join(parts)}; us: {times}; s: {spent}"
 
 
 def _ratio(value: float | None) -> str:
@@ -205,7 +213,8 @@ def main() -> None:
             if path is not None:
                 path.write_text(json.dumps(told, indent=1) + "\n")
 
-    drawn = shapes(options, target.runner)
+    place, parts = options.part
+    drawn = shapes(options, target.runner)[place - 1 :: parts]
     choices: dict[Gemm, Chosen] = {}
     try:
         with opened() as runners:
@@ -250,6 +259,11 @@ def _sizes(operator: Gemm) -> list[int]:
     return [operator.m, operator.n, operator.k]
 
 
+def _part(text: str) -> tuple[int, int]:
+    place, _, parts = text.partition("/")
+    return int(place), int(parts)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="cpu")
@@ -257,6 +271,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--layout", default="nn")
     parser.add_argument("--count", type=int, default=COUNT, help="of shapes that are drawn")
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="I/N", help="of the shapes: the I-th of N equal")
     parser.add_argument("--largest", type=int, default=1024, help="the largest size that is drawn on a processor")
     parser.add_argument("--known", type=Path, metavar="FILE", help="results of gpu_gemm.py with the suite's winners")
     parser.add_argument("--most-flops", type=float, default=float("inf"), help="of the suite's shapes")

@@ -14,6 +14,7 @@ from stand_in import Everything  # noqa: E402
 import deepgen.torch as dt  # noqa: E402
 from deepgen.cli.main import main  # noqa: E402
 from deepgen.torch import benching, routes  # noqa: E402
+from deepgen.torch.race import Raced  # noqa: E402
 from deepgen.vocabulary import BadInput, DeepgenError  # noqa: E402
 
 
@@ -98,7 +99,8 @@ def test_calls_that_kernels_served_are_counted_for_each_way() -> None:
 
 def test_what_a_library_makes_slower_is_said_with_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     """By given times: with softmax or with all of the library the model is slower."""
-    monkeypatch.setattr(dt.using.Router, "_raced", lambda *_: routes.Raced(1.0, 2.0, True))
+    for name in ("race", "race_for_cores"):
+        monkeypatch.setattr(routes, name, lambda *_: Raced(1.0, 2.0, True))
     timed: list[set[str]] = []
 
     def given_times(ways: Any, rounds: int) -> dict[str, list[float]]:

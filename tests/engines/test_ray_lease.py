@@ -17,7 +17,7 @@ import pytest
 
 from deepgen.engines.ray import connection, lease, undisturbed
 from deepgen.engines.ray import tester as testers
-from deepgen.engines.ray.lease import RENEW_SECONDS, SILENT_SECONDS, Lease, Renewals
+from deepgen.engines.ray.lease import HANGS_ROUNDS, RENEW_SECONDS, SILENT_SECONDS, Lease, Renewals
 
 SECONDS = 30.0
 PID = 4321
@@ -86,9 +86,15 @@ class Actor:
 
     def __init__(self, answer: Exception | None = None) -> None:
         self.renew = self
+        self._actor_id = self
         self.answer = answer
         self.renewed = 0
         self.silent = False
+        self.waits = False  # for a process
+        self.pid = PID
+
+    def hex(self) -> Actor:
+        return self
 
     def options(self, concurrency_group: str) -> Actor:
         return self
@@ -101,13 +107,18 @@ class Actor:
 def ask(actor: Actor) -> tuple[int, str]:
     if actor.answer is not None:
         raise actor.answer
-    return PID, "node"
+    return actor.pid, "node"
+
+
+def table(actor: Actor) -> dict[str, Any]:
+    return {"Pid": actor.pid, "Address": {"NodeID": "node", "Port": int(not actor.waits)}}
 
 
 RAY = SimpleNamespace(
     exceptions=SimpleNamespace(RayError=RayError, ActorDiedError=ActorDiedError),
     wait=lambda refs, timeout: ([ref for ref in refs if not ref.silent], [ref for ref in refs if ref.silent]),
     get=ask,
+    _private=SimpleNamespace(state=SimpleNamespace(actors=table)),
     nodes=lambda: [{"NodeID": "node", "NodeManagerHostname": socket.gethostname()}],
 )
 
@@ -116,7 +127,7 @@ def test_a_driver_renews_its_devices_until_it_closes(monkeypatch: pytest.MonkeyP
     killed: list[int] = []
     monkeypatch.setattr(lease, "_kill", killed.append)
     well, restarting, dead, silent = Actor(), Actor(RayError()), Actor(ActorDiedError()), Actor()
-    silent.silent = True
+    silent.silent = silent.waits = restarting.waits = True
     renewals = Renewals(RAY, seconds=0.01)
     for actor in (well, restarting, dead, silent):
         renewals.add(actor)
@@ -124,7 +135,7 @@ def test_a_driver_renews_its_devices_until_it_closes(monkeypatch: pytest.MonkeyP
     renewals.close()
     assert dead.renewed == 1, "nobody asks the dead again"
     assert silent.renewed == 1, "one call waits there, and not a growing heap of them"
-    assert not killed, "the silent one may wait for its node"
+    assert not killed, "they may wait for their node"
     count = well.renewed
     time.sleep(0.05)
     assert well.renewed == count
@@ -162,6 +173,46 @@ def test_a_device_that_stays_unavailable_is_killed(monkeypatch: pytest.MonkeyPat
     assert until(lambda: len(killed) > 1)
     renewals.close()
     assert set(killed) == {PID}
+
+
+def test_a_device_that_hangs_before_its_first_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was started again may do: the process that had answered before it has ended long ago."""
+    killed: list[int] = []
+    monkeypatch.setattr(lease, "_kill", killed.append)
+    actor = Actor()
+    renewals = Renewals(RAY, seconds=0.01)
+    renewals.add(actor)
+    assert until(lambda: actor.renewed > 5)
+    actor.waits, actor.answer = True, RayError()
+    before = actor.renewed
+    assert until(lambda: actor.renewed > before + 3 * HANGS_ROUNDS)
+    assert not killed, "that process has ended, and its number may be another's"
+    actor.silent = True
+    actor.pid, actor.waits = PID + 1, False
+    assert until(lambda: len(killed) > 1)
+    renewals.close()
+    assert set(killed) == {PID + 1}
+
+
+def test_a_device_that_was_started_again_has_its_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The silence before was not its own."""
+    killed: list[int] = []
+    monkeypatch.setattr(lease, "_kill", killed.append)
+    actor = Actor()
+    renewals = Renewals(RAY)  # its first round is seconds away: the rounds here are ours
+    renewals.add(actor)
+    for _ in range(2):
+        renewals._renew(actor)
+    actor.silent = True
+    for _ in range(HANGS_ROUNDS - 1):
+        renewals._renew(actor)
+    actor.pid += 1
+    for _ in range(HANGS_ROUNDS):
+        renewals._renew(actor)
+    assert not killed
+    renewals._renew(actor)
+    assert killed == [PID + 1]
+    renewals.close()
 
 
 def test_actors_are_renewed_as_long_as_there_is_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,3 +56,26 @@ def filled(tuned: list[Study], tmp_path_factory: pytest.TempPathFactory) -> Path
 def library(filled: Path, studies: list[Study], tmp_path: Path) -> Library:
     """A library of all three, which a test may damage."""
     return dg.library(shutil.copytree(filled, tmp_path / "library"))
+
+
+@pytest.fixture(scope="session")
+def expressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library of operators with shapes in numbers: a mean in two shapes, and an expression without sizes."""
+    folder = tmp_path_factory.mktemp("expressed")
+    x = dg.tensor("x", (2,), "f32")
+    doubled = dg.expression(dg.compute("y", (2,), lambda i: x[i] * 2.0), name="doubled")
+    means = [dg.operator("mean", rows=rows, cols=cols) for rows, cols in ((2, 6), (1, 8))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+        patch.setenv("XDG_DATA_HOME", str(folder / "data"))
+        for operator in (*means, doubled):
+            study = dg.tune(operator, target="cpu", trials=1, keep_top=1, baselines=False, out=folder / "studies")
+            dg.library(folder / "library").add(study)
+    return folder / "library"
+
+
+@pytest.fixture
+def expressed_ones(expressed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, of this test's own user."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(expressed.parent / "config"))
+    return expressed

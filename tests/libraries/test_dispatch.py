@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,14 +15,17 @@ import pytest
 import deepgen as dg
 from deepgen import generators, targets
 from deepgen.cli.main import main
-from deepgen.libraries import Choice, Entry, Library, defaults
+from deepgen.generators.base import Generator
+from deepgen.libraries import Choice, Library, candidates, racing
 from deepgen.libraries.c.export import export
 from deepgen.libraries.entry import Rival
+from deepgen.libraries.first_use import time_chosen
 from deepgen.libraries.times import Times
-from deepgen.operators import Operator
-from deepgen.vocabulary import BadInput, Missing
+from deepgen.measure.base import Contender
+from deepgen.vocabulary import BadInput, Kernel, Measurement, Missing, Verdict
 
 UNSEEN = dg.gemm(52, 70, 33)
+CPU = targets.resolve("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -99,14 +104,14 @@ def serves_one_row_only(library: Library) -> None:
     library.reload()
 
 
-def test_the_default_of_the_family_is_raced_and_kept_where_it_is_the_fastest(library: Library, tmp_path: Path) -> None:
+def test_what_is_made_for_a_shape_is_raced_and_kept_where_it_is_the_fastest(library: Library, tmp_path: Path) -> None:
     serves_one_row_only(library)
     assert library.choose(UNSEEN, "cpu").entry is None
     choice = dg.library(library.folder, dispatch="measure").choose(UNSEEN, "cpu", ())
     later = dg.library(library.folder)
     [entry] = [e for e in later.list() if e.operator == UNSEEN]
     assert choice.how == "exact" and choice.entry is not None and choice.entry.name == entry.name
-    assert entry.provenance["origin"] == "default of the family, measured at first use"
+    assert entry.provenance["origin"] == "made for the shape, measured at first use"
     assert entry.timed[0].baselines["numpy"].ratio, "it was timed beside the vendor's library"
     a, b = np.ones((52, 33), np.float32), np.ones((33, 70), np.float32)
     assert (later.choose(UNSEEN, "cpu", ()).load()(a, b) == 33).all(), "another process has it"
@@ -121,36 +126,91 @@ def test_the_default_of_the_family_is_raced_and_kept_where_it_is_the_fastest(lib
     assert ctypes.CDLL(str(made.library)).deepgen_gemm_f32_nn_served(*map(ctypes.c_int64, (52, 70, 33))) == 0
 
 
-def test_without_a_compiler_the_default_is_left_out(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_nothing_is_made(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*args: object, **named: object) -> None:
         raise Missing("a C compiler", blocks="building kernels", remedy="install gcc")
 
-    monkeypatch.setattr("deepgen.libraries.defaults.build_once", missing)
+    monkeypatch.setattr("deepgen.libraries.candidates.build_once", missing)
     choice = dg.library(library.folder, dispatch="measure").choose(UNSEEN, "cpu")
-    assert choice.measured and "the family's default was not timed" in choice.reason and "install gcc" in choice.reason
+    assert choice.measured and "no kernel was made for it" in choice.reason and "install gcc" in choice.reason
     assert "install gcc" in dg.library(library.folder).why(UNSEEN, "cpu"), "as kept"
 
 
-def test_a_default_that_is_wrong_does_not_race(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    make = defaults.make
+def test_a_kernel_made_for_a_shape_that_is_wrong_does_not_serve(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = type(generators.find(UNSEEN, CPU))
+    emit = family.emit
 
-    def another(operator: Operator, like: Entry) -> defaults.Default:
+    def with_relu(self: Generator, operator: dg.Gemm, *args: Any) -> Kernel:
         """It ends with a relu, which nobody asked for."""
-        assert isinstance(operator, dg.Gemm)
-        return replace(make(replace(operator, activation="relu"), like), operator=operator)
+        return emit(self, replace(operator, activation="relu"), *args)
 
-    monkeypatch.setattr(defaults, "make", another)
+    monkeypatch.setattr(family, "emit", with_relu)
     serves_one_row_only(library)
     choice = dg.library(library.folder, dispatch="measure").choose(UNSEEN, "cpu")
     assert choice.entry is None and choice.measured and "should be" in choice.reason
     assert all(entry.operator != UNSEEN for entry in dg.library(library.folder).list())
 
 
+def rank_some(monkeypatch: pytest.MonkeyPatch, count: int) -> list[Mapping[str, Any]]:
+    """As if the family knew more than one config that may be good."""
+    family = generators.find(UNSEEN, CPU)
+    ranked = [family.default(UNSEEN, CPU), *family.space(UNSEEN, CPU).neighbors(family.default(UNSEEN, CPU))][:count]
+    monkeypatch.setattr(type(family), "ranked", lambda self, operator, target: iter(ranked), raising=False)
+    return ranked
+
+
+def test_all_that_a_family_ranks_is_made_and_raced(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranked = rank_some(monkeypatch, 3)
+    monkeypatch.setattr(candidates, "_VARIED", 2)
+    raced = time_chosen(library, library.choose(UNSEEN, "cpu"))
+    assert raced is not None and raced.times.not_made is None
+    tried = [dict(one.config) for one, _ in raced.tried]
+    assert tried[:3] == ranked and 3 < len(tried) <= 5, "and variants of the fastest"
+    fastest = min(at.seconds for _, at in raced.tried if at.ok and at.seconds)
+    if raced.made is not None:
+        assert raced.times.kernels[raced.made[0].kernel_id] == min(raced.times.kernels.values()) == fastest
+
+
+def test_where_the_fastest_is_wrong_on_other_inputs_the_next_serves(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank_some(monkeypatch, 2)
+    monkeypatch.setattr(candidates, "varied", lambda best: [])
+    serves_one_row_only(library)
+    words = iter(["wrong on large inputs"])
+    asked: list[str] = []
+
+    def first_wrong(runner: object, task: object, contender: Contender) -> str | None:
+        asked.append(contender.name)
+        return next(words, None)
+
+    monkeypatch.setattr("deepgen.libraries.first_use.first_wrong", first_wrong)
+    raced = time_chosen(library, library.choose(UNSEEN, "cpu"))
+    assert raced is not None and raced.made is not None and len(asked) == 2
+    assert raced.made[0].kernel_id == asked[1] and list(raced.times.kernels) == [asked[1]]
+
+
+def test_where_a_vendor_is_faster_within_the_noise_ours_serves(library: Library) -> None:
+    entry = next(e for e in library.list() if e.operator.name == "gemm")
+
+    def told(*ties: str) -> Choice:
+        with library.store.changing():
+            library.store.write_times(Times(UNSEEN, *entry.conditions, {entry.kernel_id: 1.01}, {"numpy": 1.0}, ties))
+        library.reload()
+        return library.choose(UNSEEN, "cpu", ("numpy",))
+
+    assert told().how == "vendor"
+    level = told("numpy")
+    assert level.entry == entry and "as long within the noise" in level.reason
+
+
 def test_a_shape_is_measured_once_even_where_the_vendor_won(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = next(e for e in library.list() if e.operator.name == "gemm")
     with library.store.changing():
         library.store.write_times(Times(UNSEEN, *entry.conditions, {entry.kernel_id: 1.0}, {"numpy": 1e-6}))
-    monkeypatch.setattr("deepgen.libraries.racing.time_chosen", lambda *args: pytest.fail("it was measured again"))
+    monkeypatch.setattr("deepgen.libraries.first_use.time_chosen", lambda *args: pytest.fail("it was measured again"))
     assert dg.library(library.folder, dispatch="measure").choose(UNSEEN, "cpu").how == "vendor"
 
 
@@ -180,9 +240,25 @@ def test_a_predicted_lead_must_exceed_the_errors_of_predictions(library: Library
     assert unsure.how == "vendor" and "numpy may be faster" in unsure.reason and "too good by" in unsure.reason
 
 
-def test_a_default_for_one_shape_has_its_sizes_compiled_in() -> None:
+def test_what_is_made_for_one_shape_has_its_sizes_compiled_in() -> None:
     operator, target = dg.gemm(3904, 6144, 1392, dtype="bf16", layout="nt"), targets.resolve("cuda:sm_90a")
     family = generators.find(operator, target)
-    config = defaults.config_of(family, operator, target)
+    config = candidates.sized(family.space(operator, target), family.default(operator, target))
     assert config == {**family.default(operator, target), "FIXED": True}
     assert ("M == 3904", "M = 3904, for which it was made") in family.emit(operator, target, config).requirements
+
+
+def test_a_slow_start_does_not_cost_a_race_its_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A baseline's framework may take longer to import than all rounds together."""
+    now = 0.0
+
+    class Runner:
+        def compare(self, contenders: list[Contender], rounds: int, seed: int) -> list[Measurement]:
+            nonlocal now
+            now += 30.0 if seed == 0 else 0.01 * rounds
+            return [Measurement(Verdict.CORRECT, "", (1.0,) * rounds) for _ in contenders]
+
+    monkeypatch.setattr(racing, "_ROUNDS", 20)
+    monkeypatch.setattr("deepgen.libraries.racing.time.monotonic", lambda: now)
+    [measured] = racing.compared(cast(Any, Runner()), [Contender("kernel")])
+    assert len(measured.samples) == 20

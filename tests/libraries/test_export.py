@@ -159,6 +159,57 @@ for wrong in ((a, b[:3]), (a.astype(np.float64), b), (a, np.asfortranarray(b)), 
     assert [line.split()[0] for line in said] == ["B", "A", "B", "gemm_f32_nn"], said
 
 
+FIXED = """
+#include <deepgen_kernels.h>
+#include <stdio.h>
+
+int main(void) {
+    float x[12], out[2];
+    size_t bytes;
+    for (int i = 0; i < 12; i++) x[i] = (float)i;
+    if (deepgen_mean_f32_workspace(2, 6, &bytes) || deepgen_mean_f32(2, 6, x, out, 0, 0) || out[1] != 8.5f) return 1;
+    if (deepgen_mean_f32_served(1, 8) || deepgen_mean_f32(1, 8, x, out, 0, 0) || out[0] != 3.5f) return 2;
+    if (deepgen_mean_f32_served(2, 5) != DEEPGEN_NOT_SERVED) return 3;
+    if (deepgen_doubled_workspace(&bytes) || deepgen_doubled(x, out, 0, 0) || out[1] != 2) return 4;
+    return deepgen_doubled_served();
+}
+"""
+
+
+def test_kernels_of_fixed_shapes_are_one_function(expressed_ones: Path, tmp_path: Path) -> None:
+    """Expressions have shapes in numbers, and may have no sizes at all."""
+    needed("gcc")
+    made = export(dg.library(expressed_ones), tmp_path / "exported")
+    expressed, mean = (function.name for function in made.functions)
+    assert expressed.startswith("deepgen_doubled_f32_to_y") and mean == "deepgen_mean_f32", made
+    (tmp_path / "fixed.c").write_text(FIXED.replace("deepgen_doubled", expressed))
+    flags = [f"-I{made.folder / 'include'}", f"-L{made.folder / 'lib'}", "-ldeepgen_kernels"]
+    run(["gcc", "-Wall", "-Wpedantic", "-Werror", "fixed.c", "-o", "fixed", *flags], tmp_path)
+    run(["./fixed"], tmp_path, LD_LIBRARY_PATH=str(made.folder / "lib"))
+
+    assert main(["library", "export", "--wheel", str(tmp_path / "dist"), "--library", str(expressed_ones)]) == 0
+    [wheel] = (tmp_path / "dist").iterdir()
+    program = """
+import numpy as np, deepgen_kernels as tuned
+x = np.arange(12, dtype=np.float32)
+assert tuned.mean_f32(x.reshape(2, 6))[1] == 8.5 and tuned.mean_f32(x[:8].reshape(1, 8)) == 3.5
+assert tuned.DOUBLED(x[3:5])[0] == 6
+for wrong in ((x.reshape(3, 4), {}), (x.reshape(2, 6), {"rows": 3})):
+    try:
+        tuned.mean_f32(wrong[0], **wrong[1])
+    except tuned.NotServed as error:
+        print(error)
+"""
+    run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "site")], tmp_path)
+    said = run(
+        [sys.executable, "-c", program.replace("DOUBLED", expressed.removeprefix("deepgen_"))],
+        tmp_path,
+        PYTHONPATH=str(tmp_path / "site"),
+    ).splitlines()
+    assert said == ["mean_f32 was not tuned for arrays of these shapes. Tuned: mean f32 rows=1 cols=8, "
+                    "mean f32 rows=2 cols=6."] * 2, said  # fmt: skip
+
+
 def gpu_entry(kind: str, made: Kernel, binary: Path, operator: dg.Gemm) -> tuple[Entry, Artifact]:
     target = targets.resolve({"cuda": "cuda:sm_90a", "hip": "hip:gfx90a"}[kind])
     form = "cubin" if kind == "cuda" else "hsaco"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -28,6 +30,18 @@ def test_kernels_are_traced_and_right(library: Library) -> None:
     assert "custom_call" in layer.lower(a, b).as_text(), "XLA calls the kernel itself"
     twice = jax.vmap(kernels.gemm_f32_nn)(np.stack([a, -a]), np.stack([b, b]))
     np.testing.assert_allclose(twice, np.stack([a @ b, -(a @ b)]), rtol=1e-4, atol=1e-4)
+
+
+def test_kernels_of_fixed_shapes(expressed_ones: Path) -> None:
+    kernels = deepgen.jax.functions(expressed_ones)
+    assert not kernels.without
+    x = np.arange(12, dtype=np.float32)
+    mean = jax.jit(kernels.mean_f32)
+    assert mean(x.reshape(2, 6)).tolist() == [2.5, 8.5] and mean(x[:8].reshape(1, 8)).tolist() == [3.5]
+    [doubled] = (kernels[name] for name in kernels if name.startswith("doubled"))
+    assert jax.jit(doubled)(x[3:5]).tolist() == [6, 8]
+    with pytest.raises(NotServed, match="mean_f32: no kernel was tuned for x 3x4"):
+        mean(x.reshape(3, 4))
 
 
 def test_what_does_not_fit_is_told_while_tracing(library: Library) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,18 @@ def test_without_a_gpu_a_bundle_is_offered() -> None:
 )
 def test_code_runs_on_its_own_generation(target: str, card: str, runs: bool) -> None:
     assert parse_cuda(target).runs_on(parse_cuda(card)) is runs
+
+
+def test_one_worker_goes_from_operator_to_operator(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing a baseline's framework again for each shape would take longer than the race."""
+    monkeypatch.setattr("deepgen.measure.supervisor.built_here", lambda task, **options: {})
+    with supervised(gemm(24, 20, 16, layout="nt"), folder) as runner:
+        first, right = runner.task, Contender("right", *kernel(folder, "right"))
+        assert runner.compare([right], rounds=2, seed=0)[0].ok
+        worker = runner.worker_pid
+        runner.switch_to(replace(first, operator=gemm(40, 20, 16, layout="nn")))
+        [other] = runner.compare([right], rounds=2, seed=0)
+        assert other.verdict is Verdict.WRONG, "it is judged by the other operator's answer"
+        runner.switch_to(first)
+        assert runner.compare([right], rounds=2, seed=0)[0].ok
+        assert runner.worker_pid == worker

@@ -344,3 +344,24 @@ def test_no_library_is_imported_that_the_caller_does_not_use(tmp_path: Path) -> 
         "assert not {'torch', 'ml_dtypes', 'cupy', 'jax'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_larger_shape_leaves_the_workspaces_of_earlier_ones_in_place() -> None:
+    """In a process of its own: memory that was given back would end it."""
+    import subprocess
+
+    code = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from concurrent.futures import ThreadPoolExecutor
+from plain_operators import *
+from deepgen.runtime.loaded import load
+import numpy as np
+
+text = "void ones(float *y, char *w, long n) {{ for (long i = 0; i < n; i++) y[i] = w[i << 26] = 1; }}"
+ones = load(plain("ones", text, *tensors("y"), WorkspaceArg("w", "67108864 * n"), *sizes("n")), Ones(), CPU)
+for thread in range(3):  # the system may give a thread the number of one that ended
+    with ThreadPoolExecutor(1) as pool:
+        for n in (1, 2, 1, 3, 1, 2, 3):
+            assert pool.submit(ones, out=np.zeros(n, np.float32)).result().sum() == n
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import product as cartesian
 from typing import Any
 
 from hypothesis import note
@@ -32,15 +31,21 @@ BOOLS = st.just([False, True])
 
 
 def brute_force(space: Space) -> list[Config]:
-    """Every valid config, from the definition alone."""
-    found = []
-    knobs = space.knobs
-    for row in cartesian(*(range(k.places) for k in knobs)):
-        config = {k.name: k.values[i] for k, i in zip(knobs, row, strict=True) if i < len(k.values)}
-        exists = all(k.when is None or _sure(k.when, config) == (k.name in config) for k in knobs)
-        if exists and all(holds(r.expr, config) for r in space.requirements):
-            found.append(config)
-    return found
+    """Every valid config, from the definition alone.
+
+    Knob by knob: whether one must exist is asked as soon as all that its condition names have a value or none.
+    """
+    place = {knob.name: i for i, knob in enumerate(space.knobs)}
+    conditional = [(k.name, k.when) for k in space.knobs if k.when is not None]
+    last = {name: max(place[n] for n in (name, *when.knobs())) for name, when in conditional}
+    configs: list[Config] = [{}]
+    for i, knob in enumerate(space.knobs):
+        values: list[Config] = [{knob.name: value} for value in knob.values]
+        values += [{}] * (knob.places - len(values))
+        asked = [(name, when) for name, when in conditional if last[name] == i]
+        longer = (config | value for config in configs for value in values)
+        configs = [c for c in longer if all(_sure(when, c) == (name in c) for name, when in asked)]
+    return [c for c in configs if all(holds(r.expr, c) for r in space.requirements)]
 
 
 def _sure(condition: Expr, config: Config) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable, Mapping
 from ctypes import byref, c_size_t, c_void_p
 from math import inf
@@ -93,14 +94,17 @@ class _Products:
         self._layouts = (first, second, result, result)
         self._alpha, self._beta = _scalar(gemm.alpha, compute), _scalar(gemm.beta, compute)
         self._addresses = (c_void_p(b), c_void_p(a), c_void_p(c))
-        self._workspace = c_void_p(driver.alloc(WORKSPACE))
+        workspace = driver.alloc(WORKSPACE)
+        self._workspace = c_void_p(workspace)
+        # One process times many products; at its end the context may be gone before this is.
+        weakref.finalize(self, driver.free, workspace).atexit = False
 
     def best(self, seconds: Timer) -> Callable[[], None]:
-        """The fastest algorithm: all are tried a few times, the best few again."""
+        """The fastest algorithm: all are tried a few times, the best few and the heuristic's own choice again."""
         found = self._handle.algorithms(self._product, self._layouts, REQUESTED, WORKSPACE)
         calls = [self._call(heuristic) for heuristic in found]
         order = sorted((self._median(call, seconds, _TRIES), i) for i, call in enumerate(calls))
-        finalists = [i for taken, i in order[:_FINALISTS] if taken < inf]
+        finalists = [i for place, (taken, i) in enumerate(order) if taken < inf and (place < _FINALISTS or i == 0)]
         if not finalists:
             raise DeepgenError("cuBLASLt has no algorithm for this product")
         return calls[min((self._median(calls[i], seconds, _FINAL_TRIES), i) for i in finalists)[1]]

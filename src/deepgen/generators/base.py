@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from deepgen.operators import Operator
@@ -47,6 +47,15 @@ class Modelled(Protocol):
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
         """Roughly what a run takes; only its ratios between shapes and configs count. None: there is no telling."""
+        ...
+
+
+@runtime_checkable
+class Ranked(Protocol):
+    """What a family has beside, if it knows more than one config that may be the best without any search."""
+
+    def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
+        """Valid configs, the most promising first, the default among them."""
         ...
 
 

@@ -19,6 +19,7 @@ from deepgen.libraries import Library, NotServed
 from deepgen.libraries import library as opened
 from deepgen.libraries.c.export import Exported, export
 from deepgen.libraries.c.functions import Function
+from deepgen.operators import Operator
 from deepgen.operators.signature import TensorFacts
 from deepgen.scratch import Scratch
 from deepgen.vocabulary import BadInput, DeepgenError
@@ -52,7 +53,7 @@ class JaxFunction:
                 what = getattr(array, "dtype", type(array).__name__)
                 raise BadInput(f"{self.name}: {param.name} is {what}", allowed=f"an array of {wanted}")
             facts[param.name] = TensorFacts(tuple(array.shape), signature.dtype_of(param))
-        bound = self._function.operator.bind(facts)
+        bound = self._bound(facts)
         sizes = [ctypes.c_int64(bound.sizes()[name]) for name in self._function.sizes]
         if self._library[f"{self._function.name}_served"](*sizes):
             raise NotServed(self._words())
@@ -64,6 +65,17 @@ class JaxFunction:
         space = [jax.ShapeDtypeStruct((needed.value,), "uint8")] if needed.value else []
         made = jax.ffi.ffi_call(self._target, [*outs, *space], vmap_method="sequential")(*arrays)
         return made[0] if len(outs) == 1 else tuple(made[: len(outs)])
+
+    def _bound(self, facts: Mapping[str, TensorFacts]) -> Operator:
+        """The operator in the shape of the arrays."""
+        if not self._function.fixed:
+            return self._function.operator.bind(facts)
+        for entry in self._function.entries:
+            shapes = {tensor.name: tensor.shape for tensor in entry.operator.tensors()}
+            if all(shapes[name] == fact.shape for name, fact in facts.items()):
+                return entry.operator
+        given = ", ".join(f"{name} {'x'.join(map(str, fact.shape))}" for name, fact in facts.items())
+        raise NotServed(f"{self.name}: no kernel was tuned for {given}")
 
     def _words(self) -> str:
         return str(self._library.deepgen_last_error().decode(errors="replace"))
@@ -107,13 +119,15 @@ def functions(library: Library | str | Path, *, trust: bool = False) -> Function
     """
     library = library if isinstance(library, Library) else opened(library, trust=trust)
     scratch = Scratch("jax")
-    exported = export(library, scratch.path / "exported")
+    number = next(_NUMBERS)
+    # The loader knows shared libraries by their names: two of one name would be the first.
+    exported = export(library, scratch.path / "exported", f"deepgen_jax_{number}")
     without = {f.name.removeprefix(_PREFIX): why for f in exported.functions if (why := handlers.unfit(f)) is not None}
     able = [function for function in exported.functions if function.name.removeprefix(_PREFIX) not in without]
     built = _built(exported, able)
     loaded, calls = ctypes.CDLL(str(exported.library)), ctypes.CDLL(str(built))
     loaded.deepgen_last_error.restype = ctypes.c_char_p
-    number, found = next(_NUMBERS), {}
+    found = {}
     for function in able:
         target = f"{function.name}_{number}"
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(calls[handlers.handler_name(function)]), platform="cpu")

@@ -36,7 +36,7 @@ def unfit(function: Function) -> str | None:
         return "it runs on a GPU"
     if any(param.read and param.written for param in function.tensors):
         return "it changes an array in place, which JAX has not"
-    missing = [name for name in function.sizes if _dimension(function, name) is None]
+    missing = [name for name in function.sizes if not function.fixed and _dimension(function, name) is None]
     return f"its arrays do not tell {missing[0]}" if missing else None
 
 
@@ -58,18 +58,36 @@ def _handler(function: Function) -> str:
         buffers.append(f"const XLA_FFI_Buffer *{_buffer(param.name)} = {place};")
         counts[where] += 1
         arguments += [f"{_buffer(param.name)}->data", *(stride.dense for stride in function.strides[param.name])]
-    sizes = [str(_dimension(function, name)) for name in function.sizes]
-    given = ", ".join([*(f"v[{place}]" for place in range(len(sizes))), *arguments])
+    given = ", ".join([*(f"v[{place}]" for place in range(len(function.sizes))), *arguments])
     lines = "\n    ".join(buffers)
     return f"""
 XLA_FFI_Error *{handler_name(function)}(XLA_FFI_CallFrame *frame) {{
     if (told_version(frame) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return 0;
     {lines}
     const XLA_FFI_Buffer *space = frame->rets.size > {counts["rets"]} ? frame->rets.rets[{counts["rets"]}] : 0;
-    const int64_t v[] = {{{", ".join(sizes)}}};
+    {_sizes(function)}
     return {function.name}({given}, space ? space->data : 0, space ? space->dims[0] : 0) ? failed(frame) : 0;
 }}
 """
+
+
+def _sizes(function: Function) -> str:
+    """They are set: to dimensions, or where shapes are numbers to those of the kernel that takes such arrays."""
+    if not function.sizes:
+        return ""
+    if not function.fixed:
+        return f"const int64_t v[] = {{{', '.join(str(_dimension(function, name)) for name in function.sizes)}}};"
+    lines = [f"int64_t v[{len(function.sizes)}] = {{0}};"]
+    for entry in function.entries:
+        of, sizes = function.at(entry), entry.operator.sizes()
+        tests = [
+            f"{_buffer(param.name)}->dims[{place}] == {size}"
+            for param in of.tensors
+            for place, size in enumerate(param.shape)
+        ]
+        sets = [f"v[{place}] = {sizes[name]};" for place, name in enumerate(function.sizes)]
+        lines.append(f"if ({' && '.join(tests) or '1'}) {{ {' '.join(sets)} }}")
+    return "\n    ".join(lines)
 
 
 def _dimension(function: Function, size: str) -> str | None:

@@ -79,9 +79,7 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
         (r for r in content.times if here and (r.operator, r.conditions) == (operator, here[0].conditions)), None
     )
     failed = race is not None and not race.kernels
-    without = (
-        "" if race is None or race.no_default is None else f"; the family's default was not timed: {race.no_default}"
-    )
+    without = "" if race is None or race.not_made is None else f"; no kernel was made for it: {race.not_made}"
     if serving and failed:
         refused = {entry.name: "it failed when it was timed at this shape" for entry in serving} | refused
         serving = []
@@ -108,7 +106,12 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
         reason = f"no tuned shape is near: {away}; {name} serves instead"
         return Choice(operator, target, VENDOR, None, name, times.rivals.get(name), reason, considered)
     off = 0.0 if times.exact or vendor is None else predict.spread(here, known, model_of)
-    if vendor is not None and _is_behind(best, operator, vendor, seconds * exp(off), times.rivals[vendor]):
+    level = race is not None and vendor in race.ties and seconds <= min(race.kernels.values(), default=0.0)
+    if (
+        vendor is not None
+        and not level
+        and _is_behind(best, operator, vendor, seconds * exp(off), times.rivals[vendor])
+    ):
         theirs = times.rivals[vendor]
         both = f"{told}: {seconds_text(theirs)} beside {seconds_text(seconds)} of ours"
         reason = f"{vendor} is faster, {both}{without}"
@@ -118,6 +121,7 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
     reason = f"{seconds_text(seconds)}, {told}"
     reason += "" if times.exact else f"; its kernel was tuned at {best.operator.describe()}"
     reason += "" if vendor is None else f"; {vendor} takes {seconds_text(times.rivals[vendor])}"
+    reason += ", which is as long within the noise" if level else ""
     how = EXACT if times.exact else NEIGHBOUR
     return Choice(operator, target, how, best, None, seconds, f"{reason}{without}", considered, times.exact)
 

@@ -22,7 +22,8 @@ class Times:
     threads: int | None
     kernels: Mapping[str, float]
     baselines: Mapping[str, float]
-    no_default: str | None = None  # why the default of the shape's family took no part, where it was to
+    ties: tuple[str, ...] = ()  # baselines that the fastest kernel is not significantly slower than
+    not_made: str | None = None  # why no kernel was made for this shape, where one was to be
 
     @property
     def conditions(self) -> tuple[str, bool, int | None]:
@@ -41,7 +42,8 @@ class Times:
             "threads": self.threads,
             "kernels": dict(self.kernels),
             "baselines": dict(self.baselines),
-            "no_default": self.no_default,
+            "ties": list(self.ties),
+            "not_made": self.not_made,
         }
 
     @staticmethod
@@ -53,7 +55,8 @@ class Times:
             None if data["threads"] is None else int(data["threads"]),
             {str(name): seconds(value) for name, value in data["kernels"].items()},
             {str(name): seconds(value) for name, value in data["baselines"].items()},
-            None if (why := data.get("no_default")) is None else str(why),
+            tuple(map(str, data.get("ties", ()))),
+            None if (why := data.get("not_made")) is None else str(why),
         )
 
 

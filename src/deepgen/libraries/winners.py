@@ -152,10 +152,11 @@ class Library:
     def measure(self, operator: Operator, target: str | Target | None = None) -> bool:
         """Time the kernels that are expected to be the fastest at a shape beside the baselines, and keep the times.
 
-        With them the default of the shape's family, which becomes an entry where it is the fastest kernel. False where
-        the library has no kernel of this operator that runs here. Kernels that fail or are wrong will not serve.
+        With them kernels that are made for the shape, of which the fastest becomes an entry where it is faster than all
+        others. False where the library has no kernel of this operator that runs here. Kernels that fail or are wrong
+        will not serve.
         """
-        from deepgen.libraries.racing import time_chosen
+        from deepgen.libraries.first_use import time_chosen
 
         where = target if isinstance(target, Target) else targets.resolve(target)
         raced = time_chosen(self, choose(self._content, operator, where))
@@ -164,8 +165,8 @@ class Library:
         self._measured[raced.times.name] = raced.times
         try:
             with self._store.changing(wait=0.0):
-                if raced.default is not None and self._became(raced.default[0], self._store.read()) != KEPT:
-                    self._store.write(*raced.default)
+                if raced.made is not None and self._became(raced.made[0], self._store.read()) != KEPT:
+                    self._store.write(*raced.made)
                 self._store.write_times(raced.times)
         except (OSError, DeepgenError):  # it is read-only, or another process changes it: this one knows the times
             pass
@@ -256,6 +257,6 @@ def library(folder: str | Path, *, trust: bool = False, dispatch: str = PREDICT)
 
     `trust` lets binaries run that somebody else's deepgen put there. `dispatch` says how a kernel is chosen for a shape
     that was never tuned: "predict" from the tuned shapes, or "measure" when it is chosen for the first time,
-    beside what the shape's family makes by default.
+    beside kernels that are made for it.
     """
     return Library(folder, trust=trust, dispatch=dispatch)

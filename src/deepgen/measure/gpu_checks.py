@@ -55,8 +55,8 @@ class Checks:
 
     def __init__(self, driver: Driver, image: bytes) -> None:
         self._driver = driver
-        module = driver.load(image)
-        self._functions = {name: driver.function(module, name) for name in _ENTRIES}
+        self._module = driver.load(image)
+        self._functions = {name: driver.function(self._module, name) for name in _ENTRIES}
         self._found = driver.alloc(_FOUND.size)
         self._canaries = driver.alloc(2 * GUARD)
         driver.fill(self._canaries, CANARY, 2 * GUARD)
@@ -105,6 +105,11 @@ class Checks:
     def nothing(self) -> Launch:
         """An empty kernel."""
         return self._launch("dg_nothing", 1, 32)
+
+    def close(self) -> None:
+        for address in (self._found, self._canaries):
+            self._driver.free(address)
+        self._driver.unload(self._module)
 
     def _run(self, entry: str, *values: object) -> Found:
         self._driver.fill(self._found, 0, _FOUND.size)

@@ -36,9 +36,9 @@ class Queue:
 
     def __init__(self, driver: Driver, checks: Checks, l2_bytes: int) -> None:
         self._driver = driver
-        ballast = DeviceBuffer(driver, "ballast", max(_LEAST_BALLAST, 4 * l2_bytes))
-        driver.fill(ballast.start, 0, ballast.bytes)
-        self._read = checks.read(ballast)
+        self._ballast = DeviceBuffer(driver, "ballast", max(_LEAST_BALLAST, 4 * l2_bytes))
+        driver.fill(self._ballast.start, 0, self._ballast.bytes)
+        self._read = checks.read(self._ballast)
         self._cycles = ctypes.c_uint64(SHORTEST)
         self._hold = checks.hold(self._cycles)
         self._start, self._end = driver.event(), driver.event()
@@ -58,3 +58,6 @@ class Queue:
         full = not driver.happened(self._start)
         driver.synchronize()
         return Sample(driver.elapsed(self._start, self._end), full)
+
+    def close(self) -> None:
+        self._ballast.close()

@@ -48,6 +48,9 @@ class DeviceReference:
         for space in spaces:
             space.close()
 
+    def close(self) -> None:
+        self._kernel.close()
+
     def doubt(
         self,
         operator: Operator,

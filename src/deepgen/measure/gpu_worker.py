@@ -90,6 +90,17 @@ class GpuWorker(Referee[GpuEntrant]):
     def stray(self) -> bool:
         return False
 
+    def close(self) -> None:
+        device = self._device
+        device.prepared.clear()
+        for bench in self._benches.values():
+            bench.close()
+        self._benches.clear()
+        if self._reference is not None:
+            self._reference.close()
+        device.queue.close()
+        device.checks.close()
+
     def _bench(self, inputs: Inputs) -> GpuBench:
         inputs = _first(inputs)
         if inputs not in self._benches:

@@ -163,16 +163,17 @@ class Supervisor:
         """
         if (task.target, task.policy.threads) != (self.task.target, self.task.policy.threads):
             raise DeepgenError("a runner stays on its target and number of threads: open another one")
+        if task == self.task:
+            return
         with self._device:
             # What was right and what is possible belong to the operator before.
             self.task, self._floor, self._good = task, Floor(task), None
             self._opening = {**self._opening, "task": task.to_json()}
-            if task.target.runner == "gpu":  # a context is opened once in a process
+            if task.target.runner == "gpu":
                 helpers = {**self._opening["helpers"]}
                 helpers.pop("reference", None)  # it is the operator's
                 built = {name: helper.to_json() for name, helper in self._build(task).items()}
                 self._opening = {**self._opening, "helpers": {**helpers, **built}}
-                self._drop()
             if self._worker is None or not self._worker.alive:
                 return
             try:

@@ -19,6 +19,7 @@ class Call:
     slots: Mapping[str, Sequence[Any]]  # where each tensor's addresses stand: objects whose `value` they are
     on: Callable[[int], None]  # another stream from here on
     run: Callable[[], None]
+    workspaces: object = None  # memory that the arguments point to: it must live as long as the call
 
 
 def firing(call: Call, names: Sequence[str], apart: Apart) -> Fire:

@@ -115,6 +115,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "free_bytes": (c_void_p, c_void_p),
 }
 _CLUSTER, _PORTABLE_CLUSTER, _NON_PORTABLE = 4, 8, 14
+_OVERLAPS = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _NOT_READY = 600  # in both
 
 
@@ -277,8 +278,11 @@ class Driver:
 class Launch:
     """A kernel with its launch shape and arguments in place. `fire` is one call of the driver and nothing else."""
 
-    def __init__(self, driver: Driver, function: int, shape: Shape, values: Sequence[Any]) -> None:
-        """`values`: the arguments as ctypes objects, which may be changed between launches."""
+    def __init__(
+        self, driver: Driver, function: int, shape: Shape, values: Sequence[Any], overlaps: bool = False
+    ) -> None:
+        """`values`: the arguments as ctypes objects, which may be changed between launches. A launch that `overlaps`
+        may begin before the one ahead of it has ended."""
         grid, block, cluster, shared = shape
         self._driver, self._values = driver, tuple(values)
         params = (c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
@@ -289,10 +293,12 @@ class Launch:
             self._arguments: tuple[Any, ...] = (c_void_p(function), *numbers, self._stream, byref(params), None)
             return
         # Four arguments instead of eleven: half the cost of the call from Python.
-        self._attribute = LaunchAttribute(_CLUSTER, 0, (c_uint * 16)(*cluster))
-        clustered = any(size > 1 for size in cluster)
+        asked = [(_CLUSTER, cluster)] if any(size > 1 for size in cluster) else []
+        asked += [(_OVERLAPS, (1, 0, 0))] if overlaps else []
+        told = (LaunchAttribute(key, 0, (c_uint * 16)(*value)) for key, value in asked)
+        self._attributes = (LaunchAttribute * max(1, len(asked)))(*told)
         self._config = LaunchConfig(
-            (c_uint * 3)(*grid), (c_uint * 3)(*block), shared, 0, ctypes.addressof(self._attribute), int(clustered)
+            (c_uint * 3)(*grid), (c_uint * 3)(*block), shared, 0, ctypes.addressof(self._attributes), len(asked)
         )
         if cluster[0] * cluster[1] * cluster[2] > _PORTABLE_CLUSTER:
             code = driver.library.cuFuncSetAttribute(c_void_p(function), _NON_PORTABLE, 1)

@@ -198,7 +198,7 @@ class GpuKernel:
         if shared > _STATIC_SHARED:
             self.driver.allow_shared(function, shared)
         shape = (_three(step.grid, scalars), _three(step.block, scalars), _three(step.cluster, scalars), shared)
-        return Launch(self.driver, function, shape, values)
+        return Launch(self.driver, function, shape, values, step.overlaps)
 
     def _descriptor(
         self,

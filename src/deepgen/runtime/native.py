@@ -89,11 +89,26 @@ class NativeKernel:
         return Bound(_sequence(once, calls(plan.prepare)), run, spaces, prepared, dict(tensors), slots)
 
     def reuse(self, arg: WorkspaceArg, size: int) -> Array:
-        """A workspace that a thread keeps from call to call: fresh pages would cost more than many a kernel."""
+        """A workspace that a thread keeps from call to call: fresh pages would cost more than many a kernel.
+
+        Whoever binds it must keep it: a larger one takes its place here, for later bindings. It is at least twice as
+        large, so that all of them together take no more than the last one does.
+        """
         kept: dict[str, Array] = self._local.__dict__.setdefault("workspaces", {})
-        if arg.name not in kept or kept[arg.name].nbytes < size:
-            kept[arg.name] = _allocate(arg, size)
+        before = kept[arg.name].nbytes if arg.name in kept else 0
+        if before < size or arg.name not in kept:
+            kept[arg.name] = _allocate(arg, max(size, 2 * before))
         return kept[arg.name][:size]
+
+    def run_on(self, parallel: int) -> bool:
+        """Its work is done by a host's threads from now on, by its function at this address (x86_pool.h says which).
+
+        False: the kernel has threads of another kind, or none, and nothing changes.
+        """
+        if not hasattr(self._library, "deepgen_set_parallel"):
+            return False
+        self._library.deepgen_set_parallel(ctypes.c_void_p(parallel))
+        return True
 
     def _call(self, step: Step, arguments: list[Any], slots: Slots) -> Callable[[], None]:
         """The entry with its arguments, as one block where the binary offers that: passing 18 of them takes 1 us."""

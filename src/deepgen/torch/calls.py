@@ -5,8 +5,8 @@ Only shapes, strides and formats are looked at, so tensors without memory, as co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -14,27 +14,12 @@ from typing import Any
 import torch
 
 from deepgen.operators import Gemm, Operator, gemm, softmax
+from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named.base import operator as named
-from deepgen.vocabulary import BadInput
-from deepgen.vocabulary.dtypes import our_name
+from deepgen.torch import elements
+from deepgen.torch.asked import FLOATS, Asked, Reads, asked, format_of
 
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a call computes.
-
-    `tensors` are those that the operator reads, in its order, as views of the call's own memory in the operator's
-    shapes. `places` says which arguments of the call they are.
-    """
-
-    operator: Operator
-    tensors: tuple[Any, ...]
-    places: tuple[int, ...]
-    shape: tuple[int, ...]  # of the result
-    dtype: Any
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Asked | None:
@@ -80,9 +65,9 @@ def softmax_of(x: Any, dim: int | None = None, *_: Any, dtype: Any = None, **__:
     if dim is None or dim % max(1, x.dim()) != x.dim() - 1 or dtype not in (None, x.dtype):
         return None
     rows = _rows(x)
-    if rows is None or not _dense(rows) or x.dtype not in _FLOATS:
+    if rows is None or not _dense(rows) or x.dtype not in FLOATS:
         return None
-    return _made(lambda: softmax(*rows.shape, dtype=_name(x)), (rows,), (0,), x.shape, x.dtype)
+    return asked(lambda: softmax(*rows.shape, dtype=format_of(x)), (rows,), (0,), x.shape, x.dtype)
 
 
 def layer_norm(
@@ -94,7 +79,7 @@ def layer_norm(
 
 def rms_norm(x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Asked | None:
     """Of the last dimension, with a weight."""
-    if eps is None and x.dtype in _FLOATS:
+    if eps is None and x.dtype in FLOATS:
         eps = torch.finfo(x.dtype).eps
     return _normal("rms_norm", x, normalized_shape, (weight,), (0, 2), eps)
 
@@ -124,8 +109,6 @@ def torch_scaled_mm(
     return scaled_mm(a, b, scale_a, bool(use_fast_accum))
 
 
-Reads = Callable[..., "Asked | None"]
-
 # The functions that are looked at, by the names of deepgen's own operators.
 KINDS: Mapping[str, Reads] = {
     "linear": linear,
@@ -137,6 +120,7 @@ KINDS: Mapping[str, Reads] = {
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
     "scaled_mm": scaled_mm,
+    **elements.KINDS,
 }
 
 
@@ -144,6 +128,8 @@ def kinds_of(operator: Operator) -> tuple[str, ...]:
     """The functions that an operator may serve."""
     if isinstance(operator, Gemm):
         return ("linear", "mm", "bmm", "matmul", "addmm") if operator.scales == "none" else ("scaled_mm",)
+    if isinstance(operator, ExpressionOperator):
+        return (operator.told.name,) if operator.told.name in elements.KINDS else ()
     return (operator.name,) if operator.name in KINDS else ()
 
 
@@ -167,6 +153,7 @@ ATEN: Mapping[Any, Reads] = {
         for found in (getattr(_ATEN, name, None) for name in ("rms_norm", "_fused_rms_norm"))
         if found is not None
     },
+    **elements.ATEN,
 }
 
 
@@ -181,7 +168,7 @@ def _product(
 ) -> Asked | None:
     """The product of matrices, or of batches of them, in whichever layout they lie in memory."""
     plain = extra is None
-    if a.dtype != b.dtype or a.shape[-1] != b.shape[-2] or (plain and a.dtype not in _FLOATS):
+    if a.dtype != b.dtype or a.shape[-1] != b.shape[-2] or (plain and a.dtype not in FLOATS):
         return None
     if bias is not None and (bias.dtype != a.dtype or bias.stride(0) != 1):
         return None
@@ -195,7 +182,7 @@ def _product(
     more = {"dtype": _factor(a), "layout": first + second, "batch": batch, "bias": bias is not None, **(extra or {})}
     make = partial(gemm, a.shape[-2], b.shape[-1], a.shape[-1], **more)
     given = (*views, *(() if bias is None else (bias,)))
-    return _made(make, given, places[: len(given)], shape, dtype or a.dtype)
+    return asked(make, given, places[: len(given)], shape, dtype or a.dtype)
 
 
 def _normal(
@@ -203,34 +190,17 @@ def _normal(
 ) -> Asked | None:
     rows = _rows(x)
     cols = x.shape[-1] if x.dim() else 0
-    if rows is None or not _dense(rows) or x.dtype not in _FLOATS or [*shape] != [cols] or eps is None:
+    if rows is None or not _dense(rows) or x.dtype not in FLOATS or [*shape] != [cols] or eps is None:
         return None
     if any(v is None or v.shape != (cols,) or v.stride(0) != 1 or v.dtype != x.dtype for v in vectors):
         return None
-    make = partial(named, name, rows=rows.shape[0], cols=cols, dtype=_name(x), eps=float(eps))
-    return _made(make, (rows, *vectors), places, x.shape, x.dtype)
-
-
-def _made(
-    make: Callable[[], Operator], tensors: tuple[Any, ...], places: tuple[int, ...], shape: Sequence[int], dtype: Any
-) -> Asked | None:
-    """Sizes that are not numbers, as compilers have them for shapes that may change, are no operator's."""
-    sizes = (*shape, *(size for tensor in tensors for size in tensor.shape))
-    if not all(type(size) is int for size in sizes) or 0 in sizes:
-        return None
-    try:
-        return Asked(make(), tensors, places, tuple(shape), dtype)
-    except BadInput:
-        return None
-
-
-def _name(tensor: Any) -> str:
-    return our_name(str(tensor.dtype).rpartition(".")[2])
+    make = partial(named, name, rows=rows.shape[0], cols=cols, dtype=format_of(x), eps=float(eps))
+    return asked(make, (rows, *vectors), places, x.shape, x.dtype)
 
 
 def _factor(tensor: Any) -> str:
     """The format of a product's factor: f32 on a GPU may be allowed to be rounded to tf32."""
-    name = _name(tensor)
+    name = format_of(tensor)
     rounded = name == "f32" and tensor.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
     return "tf32" if rounded else name
 

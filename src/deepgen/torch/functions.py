@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
+from weakref import ref
 
 import torch
 from torch.autograd import forward_ad
 
+from deepgen.torch.elements import LEAST
+from deepgen.torch.elements import TENSORS as ELEMENTS
 from deepgen.torch.guards import Check, check_of, modes, watched
 from deepgen.torch.ops import OPS, TORCHS
 from deepgen.torch.routes import LAUNCH, PLAIN, Route, Router, Table, capturing_now
@@ -35,6 +38,10 @@ Run: TypeAlias = "Callable[..., Any]"
 # parameter, mostly: it is only a hint, as another tensor may have that number later.
 Places: TypeAlias = "dict[Any, tuple[tuple[Check, Run], ...]]"
 
+# Calls that are torch's: by the number of their weight, how many elements their input has, which is contiguous. Nothing
+# else is looked at, since torch's own function is right for all tensors.
+Own: TypeAlias = "dict[int, tuple[ref[Any], tuple[int, ...]]]"
+
 # Functions with other arguments than tensors: how many they have, which of them are tensors, and the others.
 _ARGUMENTS: Mapping[str, tuple[int, Run, Run]] = {
     "addmm": (3, itemgetter(0, 1, 2), lambda args: id(args[2])),
@@ -52,6 +59,7 @@ class _Calls:
         self._own: Run = getattr(OPS, kind) if hasattr(OPS, kind) else torchs  # where gradients are needed
         self._table: Table = {}
         self.places: tuple[Places, Places] = ({}, {})  # while gradients are not enabled, and while they are
+        self.torchs_own: Own = {}
 
     def slowly(self, args: tuple[Any, ...], place: Any, named: Mapping[str, Any] = {}) -> Any:
         """A call that is decided from Python. One like it is found at its place the next time."""
@@ -72,9 +80,17 @@ class _Calls:
             gains = route.gain > GRADIENT and not route.dear
             return (self._own if gains and out is None else self._torchs)(*args, **named)
         made = None if route is None or route.idle else route.run(args, out)
-        if route is None or route.dear or made is not None:
+        if route is None and self._kind == "linear" and args[0].is_contiguous():
+            self._leave_to_torch(*args[:2])
+        elif route is None or route.dear or made is not None:
             remember(self.places, place, tensors, self._torchs if route is None else _eager(route))
         return self._torchs(*args, **named) if made is None else made
+
+    def _leave_to_torch(self, input: Any, weight: Any) -> None:
+        if len(self.torchs_own) >= _MOST_PLACES:
+            self.torchs_own.clear()
+        _, known = self.torchs_own.get(id(weight), (None, ()))
+        self.torchs_own[id(weight)] = (ref(weight), (input.numel(), *known[: _ALIKE - 1]))
 
 
 def _eager(route: Route) -> Run:
@@ -94,11 +110,18 @@ def remember(places: tuple[Places, Places], place: Any, tensors: Sequence[Any], 
     known[place] = ((check, run), *known.get(place, ())[: _ALIKE - 1])
 
 
+def _is_dense(tensor: Any, elements: Sequence[int]) -> bool:
+    return type(tensor) in PLAIN and tensor.numel() in elements and tensor.is_contiguous()
+
+
 def linear_of(router: Router) -> Run:
     calls = _Calls(router, "linear", LINEAR)
-    places = calls.places
+    places, torchs_own = calls.places, calls.torchs_own
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+        own = torchs_own.get(id(weight))
+        if own is not None and own[0]() is weight and _is_dense(input, own[1]):
+            return LINEAR(input, weight, bias)
         if bias is not None:
             return biased(input, weight, bias)
         if not modes() and forward_ad._current_level < 0:
@@ -160,6 +183,78 @@ def other_of(router: Router, kind: str, torchs: Run) -> Run:
         return calls.slowly(args, place)
 
     return call
+
+
+class Elements:
+    """Operators on elements of one kind; with gradients torch serves them.
+
+    Models call these most, and mostly with little to do, so they are looked at only where tensors are large.
+    """
+
+    def __init__(self, router: Router, kind: str) -> None:
+        self._torchs: Run = _cat if kind == "cat" else TORCHS[kind]
+        self._calls = _Calls(router, kind, self._torchs)
+        unary = self._unary if ELEMENTS[kind] == 1 else self._binary
+        self.instead_of: Callable[[Run], Run] = self._cat if kind == "cat" else unary
+
+    def _large(self, args: tuple[Any, ...], tensors: tuple[Any, ...], place: Any) -> Any:
+        """A call with many elements."""
+        grad = _is_grad_enabled()
+        if (grad and any(one.requires_grad for one in tensors)) or (len(tensors) == 2 and tensors[0] is tensors[1]):
+            return self._torchs(*args)
+        if not modes() and forward_ad._current_level < 0:
+            for check, run in self._calls.places[grad].get(place, ()):
+                if check(*tensors):
+                    made = run(*args)
+                    return self._torchs(*args) if made is None else made
+        return self._calls.slowly(args, place)
+
+    def _unary(self, torchs: Run) -> Run:
+        """`torchs` is what torch has in the place where ours shall stand."""
+        large = self._large
+
+        def unary(*args: Any, **named: Any) -> Any:
+            if len(args) != 1 or named.get("inplace") or type(args[0]) not in PLAIN or args[0].numel() < LEAST:
+                return torchs(*args, **named)
+            return large(args, args, args[0].numel())
+
+        return unary
+
+    def _binary(self, torchs: Run) -> Run:
+        large = self._large
+
+        def binary(*args: Any, **named: Any) -> Any:
+            a: Any = args[0] if args else None
+            if type(a) not in PLAIN or a.numel() < LEAST or named or len(args) != 2 or type(args[1]) not in PLAIN:
+                return torchs(*args, **named)
+            return large(args, args, a.numel())
+
+        def infix(a: Any, b: Any) -> Any:
+            """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
+            if a.numel() < LEAST or type(a) not in PLAIN or type(b) not in PLAIN:
+                return torchs(a, b)
+            return large((a, b), (a, b), a.numel())
+
+        return infix if torchs.__name__.startswith("__") else binary
+
+    def _cat(self, torchs: Run) -> Run:
+        large = self._large
+
+        def cat(*args: Any, **named: Any) -> Any:
+            given = args[0] if args else ()
+            if not isinstance(given, (tuple, list)) or len(given) != 2 or len(args) + len(named) > 2 or "out" in named:
+                return torchs(*args, **named)
+            a, b = given
+            dim = args[1] if len(args) == 2 else named.get("dim", 0)
+            if type(a) not in PLAIN or type(b) not in PLAIN or a.numel() < LEAST or type(dim) is not int:
+                return torchs(*args, **named)
+            return large((dim, a, b), (a, b), (dim, a.numel()))
+
+        return cat
+
+
+def _cat(dim: int, a: Any, b: Any) -> Any:
+    return TORCHS["cat"]((a, b), dim)
 
 
 class _Factors:

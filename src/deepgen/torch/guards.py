@@ -37,13 +37,18 @@ def check_of(tensors: Sequence[Any]) -> Check | None:
     return check
 
 
-def maker(shape: tuple[int, ...], dtype: Any, device: Any) -> Callable[[], Any]:
-    """What makes a new contiguous tensor. The compiler's function for GPUs takes the current one: there must be one."""
+def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: Any) -> Callable[[], Any]:
+    """What makes a new tensor. The compiler's function for GPUs takes the current one: there must be one."""
     quick = getattr(_guards, f"_empty_strided_{device.type}", None)
     if quick is None or (device.type == "cuda" and torch.cuda.device_count() > 1):
-        return partial(torch.empty, shape, dtype=dtype, device=device)
-    strides = torch.empty(shape, device="meta").stride()
+        return partial(torch.empty_strided, shape, strides, dtype=dtype, device=device)
     return partial(quick, shape, strides, dtype)
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    strides: tuple[int, ...] = torch.empty(shape, device="meta").stride()
+    return strides
 
 
 def watched() -> bool:

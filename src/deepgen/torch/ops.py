@@ -31,6 +31,8 @@ TORCHS: Mapping[str, Callable[..., Any]] = {
     "layer_norm": F.layer_norm,
     "rms_norm": torch.rms_norm,  # which F.rms_norm calls where it stands now
     "scaled_mm": torch._scaled_mm,
+    **{kind: getattr(torch, kind) for kind in ("add", "sub", "mul", "div", "neg", "cat")},
+    "silu": F.silu,
 }
 IN_USE: dict[str, Callable[..., Any]] = {}  # the functions of the library in use
 

@@ -21,10 +21,11 @@ from deepgen.operators import Operator
 from deepgen.runtime.calling import Loaded
 from deepgen.runtime.firing import Fire
 from deepgen.targets import Target
-from deepgen.torch.calls import KINDS, Asked, Reads
-from deepgen.torch.cores import ShortWaits, several
-from deepgen.torch.guards import maker
-from deepgen.torch.race import Raced, race, race_for_cores
+from deepgen.torch.asked import Asked, Reads
+from deepgen.torch.calls import KINDS
+from deepgen.torch.cores import lend, several
+from deepgen.torch.guards import contiguous, maker
+from deepgen.torch.race import race, race_for_cores
 from deepgen.vocabulary import BadInput, DeepgenError
 
 TORCH = ("torch", "torch-gpu")  # its names as a baseline
@@ -83,6 +84,7 @@ class Route:
         "_places",
         "_read",
         "_shape",
+        "_strides",
         "dear",
         "gain",
     )
@@ -93,7 +95,8 @@ class Route:
         self.gain, self.dear = won.gain, won.dear
         self._device = asked.tensors[0].get_device()
         self._on_gpu = self._device >= 0
-        self._make = maker(asked.shape, asked.dtype, asked.tensors[0].device)
+        self._strides = asked.strides or contiguous(asked.shape)
+        self._make = maker(asked.shape, self._strides, asked.dtype, asked.tensors[0].device)
         self._fires: dict[Any, Fire] = {}
         self._for_graphs: Fire | None = None
 
@@ -190,7 +193,7 @@ class Route:
             and out.dtype is self._dtype
             and out.get_device() == self._device
             and not out.requires_grad
-            and out.is_contiguous()
+            and out.stride() == self._strides
         )
 
     def _meet(self, args: tuple[Any, ...], stream: int, out: Any) -> Any:
@@ -214,7 +217,7 @@ class Route:
             if len(self._fires) >= _MOST:
                 self._fires.clear()
             self._fires[self._place(stream)] = fire
-        result = result.view(self._shape)
+        result = result.as_strided(self._shape, self._strides)
         return result if out is None else out.copy_(result)
 
 
@@ -232,16 +235,7 @@ class Router:
         self._routes: Table = {}
         self._lock = Lock()
         self._decider: int | None = None
-        self._waits, self._crowded = ShortWaits(), False
         self.met: list[Met] = []
-
-    def enter(self) -> None:
-        """Calls may come from now on."""
-        if self._crowded:
-            self._waits.open()
-
-    def leave(self) -> None:
-        self._waits.close()
 
     @property
     def deciding(self) -> bool:
@@ -260,7 +254,7 @@ class Router:
         if asked is None:
             return None
         key = (asked.operator, str(asked.tensors[0].device), *(tensor.stride() for tensor in asked.tensors))
-        whole = (kind, asked.shape, *key)
+        whole = (kind, asked.shape, asked.strides, *key)
         with self._lock:
             if whole not in self._routes:
                 if len(self._routes) >= KINDS_DECIDED:
@@ -298,6 +292,9 @@ class Router:
             if not isinstance(kernel, Loaded):
                 return choice.reason
             library = Won(kernel, gain, "by the times that the library has")
+            if gain < 0.0 and (capturing(device) or not self._race):
+                return choice.reason  # to a library, ours is as fast within the noise; here nothing may be slower
+            lent = device.type == "cpu" and lend(kernel)
             if capturing(device):
                 return library
             with _disable_current_modes():
@@ -306,30 +303,14 @@ class Router:
                 if route.run(real) is None:
                     return "the kernel needs tensors that are dense or better aligned"
                 if not self._race:
-                    self._share_cores(choice.entry, device)
                     return library
                 turns = cycle((real,) if device.type == "cpu" else (real, _elsewhere(real)))
                 run = door(route)
-                raced = self._raced(lambda: run(*next(turns)), lambda: torchs(*next(turns)), choice.entry, device)
+                both = (lambda: run(*next(turns)), lambda: torchs(*next(turns)))
+                raced = race_for_cores(*both) if _crowds(choice.entry, device, lent) else race(*both, device)
         except DeepgenError as error:
             return f"the kernel cannot be called: {error}"
         return Won(kernel, raced.other - raced.mine, str(raced), raced.dear) if raced.won else str(raced)
-
-    def _raced(self, ours: Callable[[], Any], theirs: Callable[[], Any], entry: Any, device: Any) -> Raced:
-        """The seconds of both. Where the kernel has several threads, and torch too, the latter shall wait shortly."""
-        if not _crowds(entry, device):
-            return race(ours, theirs, device)
-        self._waits.close()
-        raced = race_for_cores(ours, theirs)
-        if raced.won:
-            self._share_cores(entry, device)
-        self.enter()
-        return raced
-
-    def _share_cores(self, entry: Any, device: Any) -> None:
-        """A kernel is going to serve: torch's threads wait shortly from now on where it has several."""
-        self._crowded |= _crowds(entry, device)
-        self.enter()
 
     def _target(self, device: Any) -> Target | None:
         """The target whose kernels run on a device; kernels are loaded on the first GPU only."""
@@ -343,18 +324,24 @@ class Router:
         return self._targets[name]
 
 
-def _crowds(entry: Any, device: Any) -> bool:
+def _crowds(entry: Any, device: Any, lent: bool) -> bool:
     """Whether a library's kernel and torch both have several threads; it may where its config does not tell."""
-    return device.type == "cpu" and several() and getattr(entry, "config", {}).get("THREADS") != 1
+    return device.type == "cpu" and not lent and several() and getattr(entry, "config", {}).get("THREADS") != 1
 
 
 def _straight(route: Route) -> Callable[..., Any]:
-    return lambda *args: route.run(args)
+    return route.quick()
 
 
 def _elsewhere(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same at other addresses, as they are from layer to layer; what is large stays."""
-    return tuple(_moved(arg) if isinstance(arg, torch.Tensor) and arg.nbytes <= _MOVED else arg for arg in args)
+    """The same at other addresses, as they are from layer to layer. What is large stays, and so do views in which one
+    element stands for several: they cannot be written.
+    """
+    return tuple(_moved(arg) if isinstance(arg, torch.Tensor) and _movable(arg) else arg for arg in args)
+
+
+def _movable(tensor: Any) -> bool:
+    return bool(tensor.nbytes <= _MOVED) and 0 not in tensor.stride()
 
 
 def _moved(tensor: Any) -> Any:

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from deepgen.libraries import Library
 from deepgen.torch import functions, inductor
 from deepgen.torch.calls import kinds_of
+from deepgen.torch.elements import TENSORS as ELEMENTS
+from deepgen.torch.functions import Elements
 from deepgen.torch.ops import IN_USE, TORCHS
 from deepgen.torch.routes import Met, Router
 from deepgen.vocabulary import BadInput
@@ -28,10 +30,20 @@ _PLACES: Mapping[str, tuple[tuple[Any, str], ...]] = {
     "layer_norm": ((F, "layer_norm"),),
     "rms_norm": ((F, "rms_norm"), (torch, "rms_norm")),
     "scaled_mm": ((torch, "_scaled_mm"),),
+    "add": ((torch, "add"), (torch.Tensor, "add"), (torch.Tensor, "__add__")),
+    "sub": ((torch, "sub"), (torch.Tensor, "sub"), (torch.Tensor, "__sub__")),
+    "mul": ((torch, "mul"), (torch.Tensor, "mul"), (torch.Tensor, "__mul__")),
+    "div": ((torch, "div"), (torch.Tensor, "div"), (torch.Tensor, "__truediv__")),
+    "neg": ((torch, "neg"), (torch.Tensor, "neg"), (torch.Tensor, "__neg__")),
+    "silu": ((F, "silu"),),
+    "cat": ((torch, "cat"),),
 }
-# What makes graphs of Python code. Its tracer of old takes real tensors, and must find torch's own functions.
+# torch's own in the places of those on elements: operators of Python's take more than functions do.
+_TORCHS = {(owner, name): getattr(owner, name) for kind in ELEMENTS for owner, name in _PLACES[kind]}
+# What makes graphs of Python code. Older ones take real tensors or read the code: they must find torch's functions.
 _COMPILERS = ((torch, "compile"), (torch.export, "export"))
-_TRACER = (torch.jit, "trace")
+_OLDER = ((torch.jit, "trace"), (torch.jit, "script"))
+_SCRIPT = torch.jit.script
 
 
 class Use:
@@ -41,10 +53,14 @@ class Use:
         if not callable(getattr(library, "choose", None)):
             raise BadInput(f"{library!r} is not a library", allowed="what deepgen.library(path) gives")
         self._router = Router(library, race=race)
-        functions = _functions(self._router)
-        self._functions = {kind: functions[kind] for kind in _kinds(library)}
+        kinds = _kinds(library)
+        self._functions = {kind: made for kind, made in _functions(self._router).items() if kind in kinds}
+        self._placed = [(*place, made) for kind, made in self._functions.items() for place in _PLACES[kind]]
+        for kind in kinds & {*ELEMENTS}:
+            instead_of = Elements(self._router, kind).instead_of
+            self._placed += [(*place, instead_of(_TORCHS[place])) for place in _PLACES[kind]]
         self._before: list[tuple[Any, str, Any]] = []  # what stood where our functions stand
-        self._unknown = [*self._functions.values()]  # to the compiler
+        self._unknown = [*{made for _, _, made in self._placed}]  # to the compiler
         self._leave: Callable[[], None] | None = None  # the compiler, once it is imported
 
     @property
@@ -59,16 +75,14 @@ class Use:
             self._with_compiler()
         self._put()
         IN_USE.update(self._functions)
-        self._router.enter()
         return self
 
     def _put(self) -> None:
         """Our functions in the places of torch's."""
-        for kind in self._functions:
-            for owner, name in _PLACES[kind]:
-                self._before.append((owner, name, vars(owner).get(name)))
-                setattr(owner, name, self._functions[kind])
-        for owner, name in (_TRACER, *(_COMPILERS if self._leave is None else ())):
+        for owner, name, made in self._placed:
+            self._before.append((owner, name, vars(owner).get(name)))
+            setattr(owner, name, made)
+        for owner, name in (*_OLDER, *(_COMPILERS if self._leave is None else ())):
             self._before.append((owner, name, vars(owner)[name]))
             setattr(owner, name, self._aside(vars(owner)[name], compiles=owner is not torch.jit))
 
@@ -87,14 +101,16 @@ class Use:
         self._leave = inductor.enter(self._router)
 
     def _aside(self, function: Callable[..., Any], *, compiles: bool) -> Callable[..., Any]:
-        """A function before which ours are put aside: the compiler is imported then, or the tracer runs."""
+        """A function before which ours are put aside: the compiler is imported then, or an older one runs."""
+        # Where names of a class are looked up: in the caller, which is one frame further away.
+        further = {"_frames_up": 1} if function is _SCRIPT else {}
 
         @wraps(function)
         def call(*args: Any, **named: Any) -> Any:
             self._put_back()
             try:
                 if not compiles:
-                    return function(*args, **named)
+                    return function(*args, **further, **named)
                 if self._leave is None:
                     self._with_compiler()
             finally:
@@ -113,7 +129,6 @@ class Use:
         if not self._before:
             return
         IN_USE.clear()
-        self._router.leave()
         if self._leave is not None:
             self._leave()
             self._leave = None

@@ -99,7 +99,11 @@ _ARGS: dict[str, type[Any]] = {"tensor": TensorArg, "scalar": ScalarArg, "worksp
 
 @dataclass(frozen=True)
 class Step:
-    """One call: an entry point with its arguments; grid, block, cluster and shared bytes matter on GPUs only."""
+    """One call: an entry point with its arguments; all else matters on GPUs only.
+
+    A step that `overlaps` may begin before the one ahead of it has ended. It waits itself before it uses what that
+    writes, so that it is right without the overlap too.
+    """
 
     entry: str
     args: tuple[Arg, ...]
@@ -107,6 +111,7 @@ class Step:
     block: tuple[Size, ...] = (1, 1, 1)
     cluster: tuple[int, ...] = (1, 1, 1)
     shared_bytes: Size = 0
+    overlaps: bool = False
 
 
 @dataclass(frozen=True)
@@ -247,7 +252,7 @@ def plan_from_json(data: Mapping[str, Any]) -> LaunchPlan:
 
 def _step_to_json(step: Step) -> JsonObject:
     args: list[Json] = [_arg_to_json(arg) for arg in step.args]
-    return {
+    out: JsonObject = {
         "entry": step.entry,
         "args": args,
         "grid": list(step.grid),
@@ -255,6 +260,9 @@ def _step_to_json(step: Step) -> JsonObject:
         "cluster": list(step.cluster),
         "shared_bytes": step.shared_bytes,
     }
+    if step.overlaps:  # left out elsewhere: kernels keep their ids
+        out["overlaps"] = True
+    return out
 
 
 def _step_from_json(data: Mapping[str, Any]) -> Step:
@@ -265,6 +273,7 @@ def _step_from_json(data: Mapping[str, Any]) -> Step:
         block=tuple(data["block"]),
         cluster=tuple(data["cluster"]),
         shared_bytes=data["shared_bytes"],
+        overlaps=data.get("overlaps", False),
     )
 
 

@@ -38,7 +38,8 @@ def library(programs: Sequence[Program], folder: Path, warp: int = 32) -> ctypes
         for file in resources.files(package).iterdir():
             if file.name.endswith(".h"):
                 (folder / file.name).write_text(file.read_text())
-    text = ['#include "warpgroup.h"', '#include "lane_scans.h"', _HARNESS]
+    headers = ("warpgroup.h", "own_products.h", "lane_scans.h", "gathers.h", "overlaps.h")
+    text = [*(f'#include "{name}"' for name in headers), _HARNESS]
     for n, program in enumerate(programs):
         named = replace(program, name=f"case{n}")
         text += [f"namespace space{n} {{", gpu.emit(named), "}"]

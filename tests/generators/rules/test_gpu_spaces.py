@@ -89,6 +89,7 @@ MATRICES = {
 WIDE = {
     "nt": cases.gemm(128, 64, 128, "f16", transposed=True),
     "nn, bias": cases.gemm(70, 128, 96, "bf16", epilogue=True),
+    "nn, i8": cases.gemm(70, 64, 128, "i8", epilogue=True),
     "nhwc": conv(N=2, H=8, W=16, CI=64, CO=64, dilation=1),
     "nchw": conv(N=1, H=8, W=16, CI=64, CO=64, dilation=1, layout="nchw"),
     "transposed, one tap": conv(convolutions.TransposedConv2d, N=2, H=8, W=8, CI=64, CO=64, k=1, stride=2, pad=0),
@@ -99,6 +100,8 @@ FLAT = {
         N=3, H=9, W=9, CI=64, CO=64, k=1, pad=0, stride=2, dilation=1, epilogue="bias,relu,residual"
     ),
     "dilated, nchw": conv(N=2, H=6, W=6, CI=64, CO=64, pad=2, dilation=2, dtype="bf16", layout="nchw"),
+    "strided, nchw": conv(N=3, H=9, W=9, CI=64, CO=64, k=1, pad=0, stride=2, dilation=1, layout="nchw"),
+    "i8": conv(N=2, H=5, W=7, CI=128, CO=64, dilation=1, dtype="i8"),
     "line": convolutions.Conv1d.make(
         {"N": 2, "L": 40, "CI": 64, "CO": 64, "k": 3, "pad": 1, "dtype": "f16"}
     ).expression(),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepgen import targets
+from deepgen.generators.rules.emit import gpu
 from deepgen.generators.rules.family import Rules
 from deepgen.generators.rules.lower.bounds import Known
 from deepgen.generators.rules.lower.gpu.launches import Program
@@ -20,6 +21,8 @@ from deepgen.operators import gemm
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.named import convolutions
 from deepgen.targets.gpu import Gpu
+from deepgen.vocabulary import Kernel
+from deepgen.vocabulary.kernel import plan_to_json
 
 FAMILY = Rules()
 
@@ -30,12 +33,12 @@ def hopper() -> Gpu:
     return found
 
 
-def convolution(**words: Any) -> Program:
-    """By the sketch whose rows are all places of all images."""
+def convolution(kind: str = "flat", **words: Any) -> Program:
+    """By the first sketch of that kind; `flat` has all places of all images as rows."""
     made = convolutions.DilatedConv2d.make(
         {"N": 4, "H": 14, "W": 14, "CI": 64, "CO": 64, "k": 3, "pad": 1, "dtype": "f16", **words}
     )
-    (sketch,) = [s for s in gpu_sketches(made.expression(), hopper()) if s.name.startswith("flat")]
+    sketch = next(s for s in gpu_sketches(made.expression(), hopper()) if s.name.startswith(kind))
     return lower(sketch.expression, sketch.schedule(near_usual(sketch)))
 
 
@@ -54,6 +57,35 @@ def test_operands_with_channels_first_are_packed_by_one_launch() -> None:
         ["x.packed", "weight.packed"],
         ["y"],
     ]
+
+
+def test_an_image_with_channels_first_is_turned_where_it_is_used() -> None:
+    program = convolution("wide_taps_turned", layout="nchw")
+    assert [launch.name for launch in program.launches] == ["weight.packed", "y"]
+    (launch,) = convolution("flat_turned", layout="nchw", k=1, pad=0, stride=2).launches
+    assert launch.name == "y"
+
+
+def test_a_convolution_loads_its_image_while_its_filter_is_packed() -> None:
+    program = convolution("wide_taps_turned", layout="nchw")
+    kernel = gpu.kernel(program, "cuda", 32)
+    assert [step.overlaps for step in kernel.plan.steps] == [False, True]
+    assert Kernel.from_json(kernel.to_json()) == kernel
+    first, second = kernel.sources[0].text.split("DG_KERNEL")[1:]
+    assert "next_may_begin();" in first and "next_may_begin();" not in second
+    image, waits, filters = (second.index(word) for word in ("gathered<", "wait_for_launch", "copy_async_or_zero<"))
+    assert image < waits < filters
+
+
+def test_launches_that_leave_nothing_to_copy_do_not_overlap() -> None:
+    (step,) = gpu.kernel(convolution(), "cuda", 32).plan.steps
+    assert not step.overlaps and "overlaps" not in plan_to_json(gpu.kernel(convolution(), "cuda", 32).plan)["steps"][0]
+
+
+def test_places_of_images_are_one_axis_where_a_filter_has_one_tap() -> None:
+    made = convolutions.Conv1d.make({"N": 4, "L": 30, "CI": 64, "CO": 64, "k": 1, "dtype": "f16"})
+    wide = next(s for s in gpu_sketches(made.expression(), hopper()) if s.name == "wide")
+    assert wide.expression.shape_of("x") == (120, 64)
 
 
 def test_results_lie_where_operands_lay() -> None:

@@ -90,8 +90,9 @@ class Renewals:
     def __init__(self, ray: Any, seconds: float = RENEW_SECONDS) -> None:
         self._ray, self._seconds = ray, seconds
         self._actors: set[Any] = set()
-        # Process and node of the actors that have answered; others may still be waiting for their node.
-        self._known: dict[Any, tuple[int, str]] = {}
+        # Process and node of each actor when it last answered, or when Ray was last asked; others may still wait for
+        # their node.
+        self._known: dict[Any, tuple[int, str] | None] = {}
         self._asked: dict[Any, _Asked] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="deepgen-renewals", daemon=True)
@@ -120,10 +121,23 @@ class Renewals:
         silent = 0
         if asked is not None and not (ended and self._answered(actor, asked.ref)):
             silent = asked.rounds = asked.rounds + 1
-            if silent % HANGS_ROUNDS == 0 and actor in self._known:
-                self._kill(*self._known[actor])
+            if silent % HANGS_ROUNDS == 0:
+                self._end_if_it_hangs(actor)
         if ended and actor in self._actors:
             self._asked[actor] = _Asked(actor.renew.options(concurrency_group=CONTROL).remote(), silent)
+
+    def _end_if_it_hangs(self, actor: Any) -> None:
+        """Kill its process if that is the one it had when its silence began; a newer one has time to answer first."""
+        process = self._process(actor)
+        if process is not None and process == self._known.get(actor):
+            self._kill(*process)
+        self._known[actor] = process
+
+    def _process(self, actor: Any) -> tuple[int, str] | None:
+        """The process that Ray has given the actor, and its node. It may not have answered anything yet."""
+        told = self._ray._private.state.actors(actor._actor_id.hex())
+        # Until it has another one, Ray still names the process that has ended, but no port.
+        return (told["Pid"], told["Address"]["NodeID"]) if told and told["Address"]["Port"] else None
 
     def _kill(self, pid: int, node: str) -> None:
         """End its process; Ray starts another. Ray's own way asks the process first, which may be suspended."""
@@ -142,7 +156,7 @@ class Renewals:
             self._forget(actor)
         except self._ray.exceptions.RayError:
             # It is being started again, or only its connection is lost, as that of a suspended process may be: each
-            # call may then fail at once. So it stays known: to kill a process that has ended does no harm.
+            # call may then fail at once.
             return False
         return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from deepgen.libraries.c.expressions import in_c
@@ -12,7 +12,7 @@ from deepgen.libraries.entry import Entry, is_resized
 from deepgen.operators import Operator, Param
 from deepgen.operators.signature import DENSE
 from deepgen.space import parse
-from deepgen.vocabulary import digest
+from deepgen.vocabulary import Json, digest
 from deepgen.vocabulary.dtypes import dtype
 
 # How C and C++ spell numbers. Formats that neither has are passed as their bits.
@@ -73,11 +73,24 @@ class Function:
         return tuple(self.operator.signature().tensors)
 
     @cached_property
+    def _named(self) -> frozenset[str]:
+        """The sizes that the shapes of tensors are written in."""
+        shapes = [str(size) for param in self.tensors for size in param.shape]
+        return frozenset(name for size in shapes for name in parse(size).knobs())
+
+    @property
+    def fixed(self) -> bool:
+        """Whether shapes are numbers, as those of expressions: each kernel serves the shape it was tuned for."""
+        return not self._named
+
+    def at(self, entry: Entry) -> Function:
+        """The function as one of its kernels sees it."""
+        return replace(self, operator=entry.operator) if self.fixed else self
+
+    @cached_property
     def sizes(self) -> tuple[str, ...]:
         """The sizes that are arguments: those that the shapes of tensors depend on."""
-        shapes = [str(size) for param in self.tensors for size in param.shape]
-        used = {name for size in shapes for name in parse(size).knobs()}
-        return tuple(name for name in self.operator.sizes() if name in used)
+        return tuple(name for name in self.operator.sizes() if self.fixed or name in self._named)
 
     @cached_property
     def strides(self) -> Mapping[str, tuple[Stride, ...]]:
@@ -87,7 +100,7 @@ class Function:
             scalars = [f"stride_{param.name}_{i}" for i in range(len(param.shape) - 1)]
             out[param.name] = tuple(
                 Stride(self._stride_name(scalar), scalar, self.product(param.shape[i + 1 :]))
-                for i, scalar in enumerate(scalars if param.strides != DENSE else ())
+                for i, scalar in enumerate(scalars if param.strides != DENSE and not self.fixed else ())
             )
         return out
 
@@ -143,7 +156,13 @@ def functions_of(entries: Iterable[Entry]) -> list[Function]:
 
 def _same_function(one: Operator, other: Operator) -> bool:
     shapes = [[(p.name, p.shape) for p in operator.signature().params] for operator in (one, other)]
-    return shapes[0] == shapes[1] and is_resized(one, other)
+    if any(isinstance(size, str) for _, shape in shapes[0] for size in shape):
+        return shapes[0] == shapes[1] and is_resized(one, other)
+    return type(one) is type(other) and _without_sizes(one) == _without_sizes(other)
+
+
+def _without_sizes(operator: Operator) -> Mapping[str, Json]:
+    return {name: value for name, value in operator.to_json().items() if name not in operator.sizes()}
 
 
 def _kind(entry: Entry) -> str:

@@ -4,7 +4,7 @@
 #define STATIC_SHARED (48 << 10)  // up to this a launch may ask for shared memory without notice
 
 typedef struct {
-    unsigned grid[3], block[3], cluster[3], shared;
+    unsigned grid[3], block[3], cluster[3], shared, overlaps;
 } launch_shape;
 typedef struct {
     int id, pad;
@@ -157,9 +157,10 @@ static deepgen_status launch(kernel *k, void *function, const launch_shape *s, v
 #else
     unsigned size = s->cluster[0] * s->cluster[1] * s->cluster[2];
     if (size > 8 && (code = driver.set_attribute(function, 14, 1))) return driver_status(k, "allowing its cluster", code);
-    launch_attribute cluster = {4, 0, {s->cluster[0], s->cluster[1], s->cluster[2]}};
+    // A launch that overlaps may begin before the one ahead of it has ended.
+    launch_attribute asked[2] = {{6, 0, {1}}, {4, 0, {s->cluster[0], s->cluster[1], s->cluster[2]}}};
     launch_config config = {{s->grid[0], s->grid[1], s->grid[2]}, {s->block[0], s->block[1], s->block[2]}, s->shared,
-                            stream, &cluster, size > 1};
+                            stream, asked + !s->overlaps, (size > 1) + s->overlaps};
     code = driver.launch_ex(&config, function, arguments, 0);
 #endif
     return driver_status(k, "its launch", code);

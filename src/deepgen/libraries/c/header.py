@@ -68,10 +68,10 @@ def arguments(function: Function) -> list[str]:
 
 
 def _declarations(function: Function) -> str:
-    sizes = ", ".join(f"int64_t {argument(name)}" for name in function.sizes)
+    sizes = [f"int64_t {argument(name)}" for name in function.sizes]
     tuned = ", ".join(timed.operator.describe() for entry in function.entries for timed in entry.timed)
     return f"""// Tuned: {tuned}.
 DEEPGEN_API deepgen_status {function.name}({", ".join(arguments(function))});
-DEEPGEN_API deepgen_status {function.name}_workspace({sizes}, size_t *bytes);
-DEEPGEN_API deepgen_status {function.name}_served({sizes});
+DEEPGEN_API deepgen_status {function.name}_workspace({", ".join([*sizes, "size_t *bytes"])});
+DEEPGEN_API deepgen_status {function.name}_served({", ".join(sizes) or "void"});
 """

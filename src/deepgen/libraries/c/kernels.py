@@ -40,7 +40,7 @@ class KernelText:
 
 def kernel_text(function: Function, entry: Entry, kernel: Kernel, place: int, image: bytes | None) -> KernelText:
     """`kernel`: as it is launched. `image`: its module, on a GPU. Raises NotInC."""
-    plan = kernel.plan
+    function, plan = function.at(entry), kernel.plan
     if plan.constants:
         raise NotInC("it copies tensors to global variables")
     if not function.on_gpu and kernel.language != "c":
@@ -53,7 +53,7 @@ def kernel_text(function: Function, entry: Entry, kernel: Kernel, place: int, im
     target = entry.target
     file = "0" if function.on_gpu else quoted(f"{entry.name}.so")
     features = _strings(target.instruction_sets)
-    model = model_text(entry, function.sizes, f"{name}_model")
+    model = None if function.fixed else model_text(entry, function.sizes, f"{name}_model")
     parts = [
         f"// {entry.name}: {kernel.name}, {kernel.id[:16]}",
         _serves(function, kernel, name),
@@ -77,6 +77,9 @@ def _serves(function: Function, kernel: Kernel, name: str) -> str:
     """All requirements of the kernel, and dense tensors where it is not told of other strides."""
     told = plans.names_of(kernel.plan)
     conditions = [in_c(expression, function.scalars) for expression, _ in kernel.requirements]
+    if function.fixed:
+        own = function.operator.sizes()
+        conditions += [f"({function.sized[size]} == {in_c(own[size], {})})" for size in function.sizes]
     for strides in function.strides.values():
         for stride in strides:
             spelled = function.scalars[stride.scalar]
@@ -167,7 +170,7 @@ def _launched(function: Function, step: Step, entry: int) -> list[str]:
     shared = in_c(step.shared_bytes, function.scalars)
     lines += [
         f"void *arguments[] = {{{', '.join(names) or '0'}}};",
-        f"launch_shape shape = {{{', '.join(three)}, (unsigned){shared}}};",
+        f"launch_shape shape = {{{', '.join(three)}, (unsigned){shared}, {int(step.overlaps)}}};",
         f"if ((status = launch(k, functions[{entry}], &shape, stream, arguments))) return status;",
     ]
     return ["{", *(f"    {line}" for line in lines), "}"]

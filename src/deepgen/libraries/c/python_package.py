@@ -46,6 +46,7 @@ class Function:
         self._gpu: bool = about["gpu"]
         self._sizes: list[str] = about["sizes"]
         self._tensors: list[dict[str, Any]] = about["tensors"]
+        self._shapes: list[dict[str, Any]] = about["shapes"]  # the only ones that are served; none: any
         self._local = threading.local()
 
     def __call__(self, *arrays: Any, out: Any = None, workspace: Any = None, stream: int = 0, **sizes: int) -> Any:
@@ -56,6 +57,8 @@ class Function:
                 f"{self.name} takes {', '.join(tensor['name'] for tensor in read)}, not {len(arrays)} arrays"
             )
         known = dict(sizes)
+        if self._shapes:
+            read, written = self._as_tuned(read, written, arrays, known)
         given = {t["name"]: self._seen(t, array, known) for t, array in zip(read, arrays)}  # noqa: B905  Python 3.9
         outs = out if isinstance(out, tuple) else (out,) * len(written)
         results = [self._made(t, array, known) for t, array in zip(written, outs)]  # noqa: B905
@@ -69,6 +72,19 @@ class Function:
         arguments += [ctypes.c_void_p(memory), ctypes.c_size_t(size)]
         self._check(self._call(*arguments, *([ctypes.c_void_p(stream)] if self._gpu else [])))
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _as_tuned(
+        self, read: list[dict[str, Any]], written: list[dict[str, Any]], arrays: Any, known: dict[str, int]
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The tensors with the shapes of the kernel that takes these arrays; its sizes are kept."""
+        shapes = {tensor["name"]: [*np.shape(array)] for tensor, array in zip(read, arrays)}  # noqa: B905
+        for tuned in self._shapes:
+            of = tuned["tensors"]
+            told = {**tuned["sizes"], **known} == tuned["sizes"]
+            if told and all(of[name] == shape for name, shape in shapes.items()):
+                known.update(tuned["sizes"])
+                return [{**t, "shape": of[t["name"]]} for t in read], [{**t, "shape": of[t["name"]]} for t in written]
+        raise NotServed(f"{self.name} was not tuned for arrays of these shapes. {self.__doc__}")
 
     def _seen(self, tensor: dict[str, Any], array: Any, known: dict[str, int]) -> tuple[int, list[int]]:
         """The address and the strides of an array that fits the tensor; what its shape tells is kept."""

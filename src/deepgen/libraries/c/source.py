@@ -42,7 +42,9 @@ def _definition(function: Function, tables: Sequence[Table]) -> str:
     """The function itself, the query of its workspace, and whether it serves."""
     strides = [stride for param in function.tensors for stride in function.strides[param.name]]
     sizes = [argument(name) for name in function.sizes]
-    values = ", ".join([*sizes, *(stride.name for stride in strides)])
+    declared = [f"int64_t {name}" for name in sizes]
+    values = ", ".join([*sizes, *(stride.name for stride in strides)]) or "0"
+    numbers = max(function.numbers, 1)  # C has no arrays without elements
     tensors = ", ".join(f"(void *){argument(param.name)}" for param in function.tensors)
     count = f"(int)(sizeof {function.name}_groups / sizeof(group))"
     negative = [_unless(f"{name} < 0", f"{name} is negative") for name in sizes]
@@ -52,7 +54,7 @@ def _definition(function: Function, tables: Sequence[Table]) -> str:
     return f"""
 DEEPGEN_API deepgen_status {function.name}({", ".join(arguments(function))}) {{
     const int64_t v[] = {{{values}}};
-    static _Thread_local struct {{ int64_t v[{function.numbers}]; kernel *chosen; }} last_;
+    static _Thread_local struct {{ int64_t v[{numbers}]; kernel *chosen; }} last_;
     {_lines(negative)}
     {_lines(_checks(function))}
     if (!last_.chosen || memcmp(last_.v, v, sizeof v)) {{
@@ -65,16 +67,16 @@ DEEPGEN_API deepgen_status {function.name}({", ".join(arguments(function))}) {{
     return run(last_.chosen, v, tensors_, workspace, workspace_bytes, {"stream" if function.on_gpu else "0"});
 }}
 
-DEEPGEN_API deepgen_status {function.name}_workspace({", ".join(f"int64_t {n}" for n in sizes)}, size_t *bytes) {{
-    int64_t v[{function.numbers}] = {{{", ".join(sizes)}}};
+DEEPGEN_API deepgen_status {function.name}_workspace({", ".join([*declared, "size_t *bytes"])}) {{
+    int64_t v[{numbers}] = {{{", ".join(sizes) or "0"}}};
     size_t needed_ = 0;
     {_lines([*negative, _unless("!bytes", "bytes is null"), *dense, *every])}
     *bytes = needed_;
     return DEEPGEN_OK;
 }}
 
-DEEPGEN_API deepgen_status {function.name}_served({", ".join(f"int64_t {n}" for n in sizes)}) {{
-    int64_t v[{function.numbers}] = {{{", ".join(sizes)}}};
+DEEPGEN_API deepgen_status {function.name}_served({", ".join(declared) or "void"}) {{
+    int64_t v[{numbers}] = {{{", ".join(sizes) or "0"}}};
     const char *why_;
     {_lines([*negative, *dense])}
     if (choose({function.name}_groups, {count}, v, v, &why_)) return DEEPGEN_OK;
@@ -87,11 +89,11 @@ def _checks(function: Function) -> list[str]:
     """What the arguments must satisfy, whichever kernel is chosen. Where nothing is to be written all is done."""
     signature = function.operator.signature()
     nothing = " && ".join(f"{function.product(param.shape)} == 0" for param in function.tensors if param.written)
-    out = [f"if ({nothing}) return DEEPGEN_OK;"]
+    out = [] if function.fixed else [f"if ({nothing}) return DEEPGEN_OK;"]
     for param in function.tensors:
         name = argument(param.name)
         align = max(param.align or dtype(signature.dtype_of(param)).bytes, _GPU_ALIGN if function.on_gpu else 1)
-        if not param.written:
+        if not param.written and not function.fixed:
             out.append(_unless(f"{function.product(param.shape)} == 0", f"{name} has no elements"))
         if not param.optional:
             out.append(_unless(f"!{name}", f"{name} is null"))

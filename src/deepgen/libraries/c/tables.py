@@ -47,7 +47,7 @@ def tables_text(function: Function, tables: Sequence[Table]) -> str:
         name = f"{function.name}_{place}"
         parts += [
             _array(f"kernel *const {name}_kernels", (f"&{text.object}" for text in table.kernels)),
-            _array(f"const int64_t {name}_sizes", sizes),
+            _array(f"const int64_t {name}_sizes", sizes or ["0"]),
             _array(f"const double {name}_lost", lost),
             _array(f"const double {name}_modelled", modelled),
             _array(f"const double {name}_rivals", theirs or ["NAN"]),

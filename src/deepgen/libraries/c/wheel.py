@@ -17,6 +17,7 @@ from deepgen.libraries.c.expressions import NotInC
 from deepgen.libraries.c.functions import Function
 from deepgen.libraries.c.header import ABI_VERSION
 from deepgen.libraries.winners import Library
+from deepgen.operators import Operator
 from deepgen.space import parse
 from deepgen.space.expr import Expr
 from deepgen.targets import host
@@ -97,7 +98,15 @@ def _function(function: Function) -> JsonObject:
         "gpu": function.on_gpu,
         "sizes": list(function.sizes),
         "tensors": tensors,
+        "shapes": [_shapes(entry.operator) for entry in function.entries] if function.fixed else [],
     }
+
+
+def _shapes(operator: Operator) -> JsonObject:
+    """Sizes of an operator that tells shapes by numbers alone, and the shapes of its tensors."""
+    tensors = operator.signature().tensors
+    shapes: JsonObject = {param.name: [_size(size) for size in param.shape] for param in tensors}
+    return {"sizes": dict(operator.sizes()), "tensors": shapes}
 
 
 def _size(size: int | str) -> Json:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from math import prod
 from typing import TypeAlias
 
-from deepgen.generators.rules.emit import warpgroup
+from deepgen.generators.rules.emit import gathers, warpgroup
 from deepgen.generators.rules.emit.c_values import arithmetic, narrowed
-from deepgen.generators.rules.emit.gpu_values import WIDEST, GpuScope
+from deepgen.generators.rules.emit.gpu_values import WIDEST, GpuScope, moved_from
 from deepgen.generators.rules.emit.names import Names
-from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, wide_product
-from deepgen.generators.rules.lower import bounds
+from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, MatrixProduct, wide_product
 from deepgen.generators.rules.lower.build import combined
 from deepgen.generators.rules.lower.gpu.lane_scans import SCAN
 from deepgen.generators.rules.lower.gpu.launches import Launch, Program
@@ -22,13 +21,14 @@ from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, Call, For,
 from deepgen.generators.rules.schedule.steps import BLOCKS, SERIAL, THREADS, VECTOR
 from deepgen.generators.templates import dialect
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Binary, Const, Expression, Read, Select, Unary, Value, children, reads
+from deepgen.operators.expr.nodes import Binary, Expression, Read, Select, Unary, Value, children, reads
 from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 
 _OWN = ("expressions.h", "matrices.h", "warpgroup.h", "emulate_lanes.h")
-_SCANS = "lane_scans.h"
+_SCANS, _PRODUCTS, _GATHERS, _OVERLAPS = "lane_scans.h", "own_products.h", "gathers.h", "overlaps.h"
+_OTHERS = (_SCANS, _PRODUCTS, _GATHERS, _OVERLAPS)  # that few kernels need
 _Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
 _LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
 _BLOCKS = 1  # of a multiprocessor: as many as there is room for
@@ -36,12 +36,13 @@ _BLOCKS = 1  # of a multiprocessor: as many as there is room for
 
 def kernel(program: Program, language: str, warp: int, name: str | None = None) -> Kernel:
     """The kernel of a program in CUDA or HIP."""
-    own = (Source(file, _file(file)) for file in (*_OWN, *([_SCANS] if _scans_lanes(program) else [])))
+    text = emit(program)
+    own = (Source(file, _file(file)) for file in (*_OWN, *(one for one in _OTHERS if f'"{one}"' in text)))
     return Kernel(
         name=name or program.name,
         language=language,
         sources=(
-            Source(f"kernel.{'cu' if language == 'cuda' else 'hip'}", emit(program)),
+            Source(f"kernel.{'cu' if language == 'cuda' else 'hip'}", text),
             *own,
             *dialect.sources(language),
         ),
@@ -52,22 +53,41 @@ def kernel(program: Program, language: str, warp: int, name: str | None = None) 
 
 def emit(program: Program) -> str:
     """One file with a kernel for each launch."""
-    called = {s.name for launch in program.launches for s in walk(launch.body) if isinstance(s, Call)}
-    products = [PRODUCTS[name] for name in sorted(called & set(PRODUCTS))]
-    wide = [product for name in sorted(called) if (product := wide_product(name))]
-    header = "warpgroup.h" if wide else "matrices.h" if products else ""
-    headers = ["expressions.h", *([header] if header else []), *([_SCANS] if _scans_lanes(program) else [])]
-    lines = [*(f'#include "{one}"' for one in headers), ""]
-    lines += [line for product in wide for line in warpgroup.function(product)]
-    lines += [f'DG_PRODUCT({p.name}, {p.sum}, {p.operand}, {p.k}, "{p.instruction}")' for p in products]
-    for n in range(len(program.launches)):
-        lines += ["", *_Emitter(program, n).lines()]
-    return "\n".join(lines) + "\n"
+    called = _called(program)
+    kernels = [line for n in range(len(program.launches)) for line in ("", *_Emitter(program, n).lines())]
+    lines = [*(f'#include "{one}"' for one in _headers(program, kernels)), ""]
+    lines += [line for name in called if (product := wide_product(name)) for line in warpgroup.function(product)]
+    lines += [_declared(PRODUCTS[name]) for name in called if name in PRODUCTS]
+    return "\n".join([*lines, *kernels]) + "\n"
 
 
-def _scans_lanes(program: Program) -> bool:
+def _called(program: Program) -> list[str]:
     parts = (part for launch in program.launches for part in launch.parts)
-    return any(isinstance(s, Call) and s.name.startswith(SCAN) for part in parts for s in walk(part.body))
+    return sorted({s.name for part in parts for s in walk(part.body) if isinstance(s, Call)})
+
+
+def _headers(program: Program, kernels: Sequence[str]) -> list[str]:
+    """Those that the text includes."""
+    called = _called(program)
+    products = [PRODUCTS[name] for name in called if name in PRODUCTS]
+    wanted = {
+        "warpgroup.h": any(map(wide_product, called)),
+        "matrices.h": any(not p.own for p in products),
+        _PRODUCTS: any(p.own for p in products),
+        _SCANS: any(name.startswith(SCAN) for name in called),
+        _OVERLAPS: any(overlaps(program, n) for n in range(len(program.launches))),
+        _GATHERS: any(gathers.CALL in line for line in kernels),
+    }
+    return ["expressions.h", *(header for header, is_wanted in wanted.items() if is_wanted)]
+
+
+def _declared(product: MatrixProduct) -> str:
+    formats = f"{product.name}, {product.sum}, {product.operand}"
+    if not product.own:
+        return f'DG_PRODUCT({formats}, {product.k}, "{product.instruction}")'
+    if product.lanes == 1:
+        return f"DG_DOT({formats}, {product.k})"
+    return f"DG_MFMA({formats}, {product.m}, {product.k}, {product.instruction})"
 
 
 def entry(program: Program, n: int) -> str:
@@ -92,7 +112,25 @@ def _step(program: Program, n: int) -> Step:
         for b in _used(program, launch)
     )
     blocks, shared = sum(prod(p.blocks) for p in launch.parts), max(p.shared_bytes for p in launch.parts)
-    return Step(entry(program, n), args, (blocks, 1, 1), (prod(launch.threads), 1, 1), shared_bytes=shared)
+    threads = (prod(launch.threads), 1, 1)
+    return Step(entry(program, n), args, (blocks, 1, 1), threads, shared_bytes=shared, overlaps=overlaps(program, n))
+
+
+def overlaps(program: Program, n: int) -> bool:
+    """Whether a launch may begin while the one before still runs: on chips with products of four warps, if it copies
+    what the other one leaves for it."""
+    launch = program.launches[n]
+    inside = list(walk(launch.body)) if n and not launch.beside else []
+    wide = any(isinstance(s, Call) and wide_product(s.name) for s in inside)
+    return wide and any(_copies_of_scratch(program, s) for s in inside)
+
+
+def _copies_of_scratch(program: Program, statement: Stmt) -> bool:
+    """Whether these are loops that copy what another launch leaves, and nothing beside that."""
+    scratch, inside = {buffer.name for buffer in program.scratch}, list(walk(statement))
+    if not isinstance(statement, (For, If)) or any(isinstance(s, (Seq, Alloc, Barrier, Call)) for s in inside):
+        return False
+    return any(isinstance(s, Store) and scratch & {read.tensor for read in reads(s.value)} for s in inside)
 
 
 def _used(program: Program, launch: Launch) -> list[Buffer]:
@@ -117,6 +155,7 @@ class _Emitter:
     program: Program
     number: int
     names: Names = field(default_factory=Names)
+    waits: bool = False  # for the launch before, which has not ended yet
 
     @property
     def launch(self) -> Launch:
@@ -134,10 +173,13 @@ class _Emitter:
             f"{'' if b.name in self.written else 'const '}{b.dtype}* __restrict__ {scope.name(b.name)}"
             for b in _used(self.program, launch)
         )
+        self.waits = overlaps(self.program, self.number)
         lines = [
             f"DG_KERNEL({prod(launch.threads)}, {_BLOCKS})",
             f"{entry(self.program, self.number)}({parameters}) {{",
         ]
+        if self.number + 1 < len(self.program.launches) and overlaps(self.program, self.number + 1):
+            lines.append("    next_may_begin();")
         begin = f"aligned<{launch.align}>(shared_begin())" if launch.align > 1 else "shared_begin()"
         shared = [f"    const u32 shared = {begin};", "    (void)shared;"]
         if len(parts) == 1:
@@ -178,6 +220,9 @@ class _Emitter:
 
     def statement(self, statement: Stmt, place: _Place, depth: int) -> list[str]:
         indent = "    " * depth
+        if self.waits and _copies_of_scratch(self.program, statement):
+            self.waits = False
+            return [f"{indent}wait_for_launch_before();", *self.statement(statement, place, depth)]
         if isinstance(statement, Seq):
             return [line for s in statement.body for line in self.statement(s, place, depth)]
         if isinstance(statement, Alloc):
@@ -196,6 +241,8 @@ class _Emitter:
             return [*lines, f"{indent}}}"]
         assert isinstance(statement, For), "what keeps a compiler from moving loads is for processors"
         inner = place.inside(statement.variable, statement.extent)
+        if lines := gathers.lines(statement, place.buffers, self.scope(inner), self.written):
+            return [indent + line for line in lines]
         if statement.kind == VECTOR:
             return [indent + line for line in self.vector(statement, inner)]
         return [*self.head(statement, place, indent), *self.statement(statement.body, inner, depth + 1), f"{indent}}}"]
@@ -271,7 +318,7 @@ class _Emitter:
             if sum(read == other for other, _ in dict.fromkeys(_reads_if(store.value, ()))) > 1:
                 continue  # under several conditions: where it is used
             if all(wanted for _, wanted in asked):
-                real = self.all_hold(tuple(c for c, _ in asked), scope)
+                real = scope.all_hold(tuple(c for c, _ in asked))
             else:
                 real = " && ".join(f"{'' if wanted else '!'}({scope.value(c).text})" for c, wanted in asked)
             along = read.indices[0] - iterator(loop.variable)
@@ -294,7 +341,7 @@ class _Emitter:
                 runs |= {read: variable} if loop.extent % 2 == 0 else {}
         to, start = place.buffers[store.buffer], store.indices[0] - iterator(loop.variable)
         value = store.value
-        if (moved := _moved(value)) and moved[0] in loaded:
+        if (moved := moved_from(value)) and moved[0] in loaded:
             value = moved[0]  # zeros stand there already where it is not real
         if store.reduce:
             value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
@@ -324,7 +371,7 @@ class _Emitter:
 
     def as_it_is(self, store: Store, place: _Place, loaded: Mapping[Read, str]) -> str:
         """What a store copies and does not compute, in its own format; nothing where it computes."""
-        moved, scope = _moved(store.value), self.scope(place)
+        moved, scope = moved_from(store.value), self.scope(place)
         if store.reduce or store.joined or moved is None:
             return ""
         read, asked = moved
@@ -333,15 +380,15 @@ class _Emitter:
             return ""
         if read in loaded or not asked:
             return loaded.get(read) or scope.element(source, read.indices[0])
-        return f"{self.all_hold(asked, scope)} ? {scope.element(source, read.indices[0])} : {source.dtype}{{}}"
+        return f"{scope.all_hold(asked)} ? {scope.element(source, read.indices[0])} : {source.dtype}{{}}"
 
     def copy_ahead(self, loop: For, store: Store, place: _Place) -> list[str]:
         """A copy that the hardware does on its own; nothing where it cannot."""
-        scope, to, moved = self.scope(place), place.buffers[store.buffer], _moved(store.value)
+        scope, to, moved = self.scope(place), place.buffers[store.buffer], moved_from(store.value)
         if moved is None or moved[0].dtype != to.dtype or moved[0].tensor not in self.program.buffers:
             return []
         value, asked = moved
-        real = self.all_hold(asked, scope)
+        real = scope.all_hold(asked)
         source, zero = place.buffers[value.tensor], {loop.variable: 0}
         first, last = value.indices[0].substitute(zero), store.indices[0].substitute(zero)
         if value.indices[0] - first != iterator(loop.variable):
@@ -355,21 +402,6 @@ class _Emitter:
             start = f"{scope.place(to, last + n)}, {scope.pointer(source, first + n)}"
             lines.append(f"copy_async_or_zero<{size}>({start}, {real});")
         return lines
-
-    def all_hold(self, asked: tuple[Value, ...], scope: GpuScope) -> str:
-        """Whether all conditions hold, without branches where they are limits of indices."""
-        limits = [bounds.conditions(condition) for condition in asked]
-        found = dict.fromkeys(limit for some in limits if some is not None for limit in some)
-        others = [scope.value(c).text for c, some in zip(asked, limits, strict=True) if some is None]
-        return " & ".join([*(f"({scope.index(limit)} >= 0)" for limit in found), *map("({})".format, others)]) or "true"
-
-
-def _moved(value: Value) -> tuple[Read, tuple[Value, ...]] | None:
-    """What is copied as it is, and the conditions without which it is zero; None of what is computed."""
-    asked: tuple[Value, ...] = ()
-    while isinstance(value, Select) and value.otherwise == Const(0, value.dtype):
-        asked, value = (*asked, value.condition), value.then
-    return (value, asked) if isinstance(value, Read) else None
 
 
 def _reads_if(value: Value, asked: _Asked) -> Iterator[tuple[Read, _Asked]]:

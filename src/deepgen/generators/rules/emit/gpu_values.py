@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from deepgen.generators.rules.emit.c_values import STORED, Scope, Text, arithmetic
+from deepgen.generators.rules.lower import bounds
 from deepgen.generators.rules.lower.gpu.unrolled import HELD
 from deepgen.generators.rules.lower.ir import Buffer
 from deepgen.operators.expr.index import Index, Iter, Quotient
-from deepgen.operators.expr.nodes import Read
+from deepgen.operators.expr.nodes import Const, Read, Select, Value
 from deepgen.vocabulary.dtypes import dtype
 
 WIDEST = 16  # bytes that one instruction moves
@@ -76,6 +77,21 @@ class GpuScope(Scope):
         most = min(extent, WIDEST // dtype(buffer.dtype).bytes)
         aligned = gcd(start.constant, *(times for _, times in start.terms), most)
         return aligned & -aligned
+
+    def all_hold(self, asked: tuple[Value, ...]) -> str:
+        """Whether all conditions hold, without branches where they are limits of indices."""
+        limits = [bounds.conditions(condition) for condition in asked]
+        found = dict.fromkeys(limit for some in limits if some is not None for limit in some)
+        others = [self.value(c).text for c, some in zip(asked, limits, strict=True) if some is None]
+        return " & ".join([*(f"({self.index(limit)} >= 0)" for limit in found), *map("({})".format, others)]) or "true"
+
+
+def moved_from(value: Value) -> tuple[Read, tuple[Value, ...]] | None:
+    """What is copied as it is, and the conditions without which it is zero; None of what is computed."""
+    asked: tuple[Value, ...] = ()
+    while isinstance(value, Select) and value.otherwise == Const(0, value.dtype):
+        asked, value = (*asked, value.condition), value.then
+    return (value, asked) if isinstance(value, Read) else None
 
 
 def widened(buffer: Buffer, text: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from math import ceil
+from math import ceil, inf
 from typing import Any, NamedTuple
 
 from deepgen.generators.templates.sm90_gemm.lower import (
@@ -54,6 +55,11 @@ _SHARP = 4.7  # how little the shorter of arithmetic and memory adds to the long
 _LATE_STEPS = 8  # results that are late go out between so many steps, or all at once
 _CACHED = 12 << 20  # bytes that surely stay in the cache
 
+# The model is sure of the order within a kind of ways, and less so of that between kinds. Where lines of memory begin
+# anywhere, it was too good by up to half for narrow tiles, and by a tenth for others.
+_SAME_KIND = 1.03  # times longer, for each that was taken of a kind
+_LIKELY = 1.3  # times the best: others are not worth a try
+
 
 class Way(NamedTuple):
     """What the model tells apart."""
@@ -82,6 +88,27 @@ def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
 def ranked(gemm: Gemm, gpu: Gpu, columns: Sequence[int] = _COLUMNS) -> list[Way]:
     """Ways to do it, the fastest by the model first; the space may not admit all of them."""
     return sorted(_ways(gemm, gpu, columns), key=lambda way: seconds(gemm, gpu, way))
+
+
+def various(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
+    """Configs that may be the fastest, beginning with the default: of several kinds, each tile once in a kind."""
+    space = sm90_space("defaults", gemm, gpu)
+    told = [(seconds(gemm, gpu, way), way) for way in ranked(gemm, gpu)]
+    taken: Counter[Any] = Counter()
+    least = inf
+    while told:
+        told.sort(key=lambda row: row[0] * _SAME_KIND ** taken[_kind(row[1])])
+        time, way = told[0]
+        told = [row for row in told if (_kind(row[1]), row[1].bm, row[1].bn) != (_kind(way), way.bm, way.bn)]
+        made = config(gemm, gpu, way)
+        if made is not None and not space.explain(made) and time <= _LIKELY * least:
+            least = min(least, time)
+            taken[_kind(way)] += 1
+            yield made
+
+
+def _kind(way: Way) -> tuple[bool, bool, bool, str]:
+    return way.turns, way.cluster != (1, 1), way.cluster_k > 1, way.fixup
 
 
 def _ways(gemm: Gemm, gpu: Gpu, columns: Sequence[int]) -> Iterator[Way]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
 
-from deepgen.generators.templates.sm90_gemm.defaults import choose, seconds, way_of
+from deepgen.generators.templates.sm90_gemm.defaults import choose, seconds, various, way_of
 from deepgen.generators.templates.sm90_gemm.lower import LINE_BYTES, lower, plan
 from deepgen.generators.templates.sm90_gemm.products import products_header
 from deepgen.generators.templates.sm90_gemm.space import sm90_space
@@ -65,6 +65,9 @@ class Sm90Gemm:
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return choose(*_served(operator, target))
+
+    def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
+        return various(*_served(operator, target))
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
         return seconds(*_served(operator, target), way_of(config))

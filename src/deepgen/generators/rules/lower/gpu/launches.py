@@ -12,7 +12,7 @@ from math import prod
 from deepgen.generators.rules.lower.bounds import Known
 from deepgen.generators.rules.lower.build import Builder, buffer_of, guarded, parameters
 from deepgen.generators.rules.lower.gpu.lane_scans import held_by_lanes, in_lane, is_by_lanes, scanned_by_lanes
-from deepgen.generators.rules.lower.gpu.pipeline import filled_ahead, several
+from deepgen.generators.rules.lower.gpu.pipeline import filled_ahead, is_turned, several
 from deepgen.generators.rules.lower.gpu.tensorize import (
     PRODUCTS_WAIT,
     fragments_of,
@@ -324,6 +324,14 @@ class _GpuBuilder(Builder):
             at = at * loop.extent + iterator(loop.variable)
         return Alloc(carry, _with_carry(body, planned.stage.name, carry, at))
 
+    def in_order(self, copies: dict[str, Stmt]) -> dict[str, Stmt]:
+        """Copies that are waited for come last, but before those of what another launch may still be writing."""
+        others = {name for name, planned in self.state.stages.items() if planned.at is None}
+        late = {name for name in copies if others & {r.tensor for r in reads(self.state.stages[name].stage.value)}}
+        if not late:
+            return dict(sorted(copies.items(), key=lambda one: is_turned(one[1])))
+        return dict(sorted(copies.items(), key=lambda one: (one[0] in late, not is_turned(one[1]))))
+
     def pipelined(self, planned: Planned, loops: Sequence[Loop], started: bool, ahead: list[Planned]) -> Stmt:
         """A loop whose stages are filled some turns before they are read."""
         loop = loops[0]
@@ -341,7 +349,7 @@ class _GpuBuilder(Builder):
         for inner in reversed(self.inner(planned, loop)):
             if inner not in ahead:
                 body = self.computed(inner, body)
-        copies = {p.stage.name: self.nest(p, p.loops) for p in ahead}
+        copies = self.in_order({p.stage.name: self.nest(p, p.loops) for p in ahead})
         made = filled_ahead(loop, ahead[0].depth_of_pipeline, copies, body, told=is_wide(planned))
         for p in reversed(ahead):
             made = Alloc(several(place_of(p), min(p.depth_of_pipeline, loop.extent)), made)

@@ -23,9 +23,9 @@ from deepgen.generators.rules.lower.ir import (
     with_indices_in,
 )
 from deepgen.generators.rules.schedule.state import Loop
-from deepgen.generators.rules.schedule.steps import SERIAL, UNROLL
+from deepgen.generators.rules.schedule.steps import SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Read, Value
+from deepgen.operators.expr.nodes import Read, Value, reads
 from deepgen.operators.expr.rewrite import with_reads
 
 COMMIT, WAIT = "copy_commit", "copy_wait"
@@ -85,6 +85,14 @@ def _asked(loop: Loop, copies: Mapping[str, Stmt], turn: Index, depth: int) -> S
     parts = [_in_ring(_ahead(copy), name, iterator(loop.variable) % depth) for name, copy in copies.items()]
     moved = with_indices_in(sequence(*parts), lambda i: i.substitute({loop.variable: turn}))
     return sequence(If((loop.extent - 1 - turn,), moved), Call(COMMIT))
+
+
+def is_turned(copy: Stmt) -> bool:
+    """Whether neighbours that are written lie apart where they are read: such copies are waited for."""
+    runs = [s for s in walk(copy) if isinstance(s, For) and s.kind == VECTOR]
+    stores = [(run.variable, s) for run in runs for s in walk(run) if isinstance(s, Store)]
+    found = [(variable, read) for variable, s in stores for read in reads(s.value)]
+    return any(variable not in read.indices[-1].iterators for variable, read in found)
 
 
 def _ahead(statement: Stmt) -> Stmt:

@@ -23,6 +23,9 @@ _ENDS = 0.9e-6  # before a block's first copies are asked for, and for its resul
 _ALONE = 0.5  # of the rate that one warp on each part of a multiprocessor comes to
 _ALONE_LATE = 0.8  # the same where they do not wait for products
 _FULL = 16  # warps that reach the whole rate
+_LAUNCH = 2.5e-6  # of a launch before this one
+_PACKED = 0.9e12  # bytes a second that such a launch puts in another order
+_TURNED = 25  # elements a cycle that a multiprocessor turns on their way to shared memory
 _SHOWN = 0.1  # of what is done beside something longer
 
 
@@ -39,6 +42,8 @@ class Counts:
     depth: Extent
     late: Extent  # 1 where products of one turn may run into the next one
     stored: Extent  # bytes, with those that are written beside them because sectors are larger
+    packed: Extent  # bytes that a launch before this one puts in another order
+    turned: Extent  # elements in a turn that are turned on their way to shared memory
     rate: float  # operations a second that the matrix units of the whole GPU come to with these instructions
     rate_late: float  # the same where products of one turn run into the next one
 
@@ -79,13 +84,14 @@ def seconds(counts: Counts, config: Mapping[str, Value], gpu: Gpu) -> float:
     reached = min(1.0, alone + (1 - alone) * max(0, warps - 4) / (_FULL - 4)) * min(1.0, warps / 4)
     rate = counts.rate_late if late else counts.rate
     arithmetic = beside * c["operations"] / (rate / gpu.multiprocessors * reached)
-    shared = beside * c["loads"] / 4 * _MATRICES / _BANKS
+    shared = beside * (c["loads"] / 4 * _MATRICES / _BANKS + c["turns"] * c["turned"] / _TURNED / _CLOCK)
     copies = beside * c["turns"] * c["copied"] / _L2
     # The longest hides most of the others.
     together = max(arithmetic, shared, copies) + _SHOWN * (arithmetic + shared + copies)
     # What copies take beyond the turns that they are ahead is waited for.
-    ahead = (c["depth"] - (2.5 if late else 1)) * together / c["turns"]
+    ahead = (1 if c["turned"] else c["depth"] - (2.5 if late else 1)) * together / c["turns"]
     latency = _LATENCY if c["depth"] > 1 else 2 * _LATENCY  # nothing is asked for while products are computed
     waits = c["turns"] * ((0.0 if late else _TURN) + max(0.0, latency - ahead))
     ends = _ENDS + beside * c["stored"] / _L2
-    return -(-own // beside) * (ends + max(together, together / beside + waits))
+    before = _LAUNCH + c["packed"] / _PACKED if c["packed"] else 0.0
+    return before + -(-own // beside) * (ends + max(together, together / beside + waits))

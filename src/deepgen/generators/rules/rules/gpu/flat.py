@@ -20,8 +20,6 @@ from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage, Value, r
 from deepgen.operators.expr.rewrite import with_reads
 from deepgen.targets.gpu import Gpu
 
-LINE = 64  # elements of two bytes: what lies in a line of shared memory
-
 
 @dataclass(frozen=True)
 class Flat:
@@ -36,11 +34,13 @@ class Flat:
     staged: str
     out: str
     rows: tuple[str, ...]  # axes of `out` that are one axis of the products
+    turned_in_block: bool = False  # the source is read as it lies, and turned on its way to shared memory
 
     @property
     def packed(self) -> str:
         """The copy of the source whose neighbours differ in what is summed over; empty where the source is so."""
-        return "" if self.along == len(self.expression.shape_of(self.source)) - 1 else f"{self.source}.packed"
+        last = self.along == len(self.expression.shape_of(self.source)) - 1
+        return "" if last or self.turned_in_block else f"{self.source}.packed"
 
     @property
     def steps(self) -> tuple[s.Step, ...]:
@@ -60,7 +60,7 @@ class Flat:
 def flattened(plain: Expression, gpu: Gpu) -> Flat | None:
     """`plain` is an expression with stages for operands, for one sum of products, and for its result."""
     found = [one for stage in plain.stages if (c := contraction(stage, gpu)) and (one := by_four_warps(c, gpu))]
-    if len(found) != 1 or found[0].both or len(found[0].rows) < 2 or found[0].along.extent % LINE:
+    if len(found) != 1 or found[0].both or len(found[0].rows) < 2 or found[0].along.extent % found[0].intrinsic.line:
         return None
     (c,) = found
     out = c.stage if c.stage.name in plain.outputs else facts.fusible_consumer(plain, c.stage)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import TypeAlias
 
 from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads, turned, windows
 from deepgen.generators.rules.rules.gpu.contraction import along_of, by_four_warps, contraction, order, packed_name
-from deepgen.generators.rules.rules.gpu.flat import flattened
+from deepgen.generators.rules.rules.gpu.flat import Flat, flattened
 from deepgen.generators.rules.rules.gpu.groups import (
     Group,
     cast_when_read,
@@ -21,6 +21,7 @@ from deepgen.generators.rules.rules.gpu.groups import (
 )
 from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
 from deepgen.generators.rules.rules.gpu.whole_steps import with_whole_steps
+from deepgen.generators.rules.rules.joining import with_joined
 from deepgen.generators.rules.rules.padding import with_padding
 from deepgen.generators.rules.rules.residues import with_residues
 from deepgen.generators.rules.rules.sketch import Sketch, space_of
@@ -28,7 +29,7 @@ from deepgen.generators.rules.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Stage, reads
 from deepgen.targets.gpu import Gpu
 
-_MOST = 6  # sketches of an expression
+_MOST = 8  # sketches of an expression
 _FEW = 256  # results: below that, threads had better share a reduction
 _MATRICES, _WINDOWS = "matrices", "windows"
 Way: TypeAlias = "tuple[tuple[s.Step, ...], Callable[[Plan, Expression], None]]"  # stages it makes, then its loops
@@ -45,6 +46,8 @@ class _Variant:
 
 def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
     """The better ones first."""
+    joined = with_joined(expression)
+    expression = joined if joined.tensors != expression.tensors else expression
     base = cast_when_read(with_padding(expression))
     apart = cast_when_read(with_padding(with_residues(expression)))
     lifted = {stage.name for stage in base.stages} - {stage.name for stage in expression.stages}
@@ -124,8 +127,11 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, variant: _Variant) -> 
         sums = group.last
     if variant.by == _MATRICES and sums is not None and (c := contraction(sums, gpu)):
         taps = (True, False) if any(tap.extent > 1 for tap in c.taps) else (True,)
-        wide = (False, True) if by_four_warps(c, gpu) else (False,)
-        return [_by_matrices(expression, group, sums, gpu, all_taps, four) for four in wide for all_taps in taps]
+        four = by_four_warps(c, gpu)
+        ways = [(False, ""), *([(True, "")] if four else [])]
+        if four and order(four.left, four) is not None:
+            ways.append((True, four.left.tensor))
+        return [_by_matrices(expression, group, sums, gpu, all_taps, *way) for way in ways for all_taps in taps]
     if variant.by == _WINDOWS and sums is not None and windows.serves(sums):
         return [_by_window(group, sums, kept)]
     if sums is not None and kept & {read.tensor for read in reads(sums.value)}:
@@ -147,7 +153,9 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, variant: _Variant) -> 
     return found if few else [*found, *row_way]
 
 
-def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, all_taps: bool, four: bool) -> Way:
+def _by_matrices(
+    expression: Expression, group: Group, sums: Stage, gpu: Gpu, all_taps: bool, four: bool, turned_in_block: str = ""
+) -> Way:
     written, name = _written(group, sums, "warp")
     c = contraction(sums, gpu)
     assert c is not None
@@ -163,13 +171,14 @@ def _by_matrices(expression: Expression, group: Group, sums: Stage, gpu: Gpu, al
         if group.spread:
             plan.step(s.SetScope(staged, "shared"))
         through = whole.stage(staged) if four or group.spread else None
-        tensor.by_matrices(plan, whole.stage(out.name), made, all_taps=all_taps, staged=through)
+        stored = whole.stage(out.name)
+        tensor.by_matrices(plan, stored, made, all_taps=all_taps, staged=through, turned_in_block=turned_in_block)
         stages = {stage.name for stage in plan.expression.stages}
         for read in (made.left, made.right):
-            if order(read, made) is not None:
+            if order(read, made) is not None and read.tensor != turned_in_block:
                 _packed(plan, whole, packed_name(read.tensor, stages), along_of(read, made))
 
-    return (*written, *tensor.copies(expression, c, name)), arrange
+    return (*written, *tensor.copies(expression, c, name, turned_in_block)), arrange
 
 
 def _packed(plan: Plan, whole: Expression, name: str, along: int) -> None:
@@ -183,10 +192,16 @@ def _packed(plan: Plan, whole: Expression, name: str, along: int) -> None:
 
 
 def _by_flat_rows(base: Expression, gpu: Gpu) -> dict[str, Sketch]:
-    """The sketch in which the rows of matrix products are one axis, where there is one."""
+    """The sketches in which the rows of matrix products are one axis, where there are such."""
     flat = flattened(inlined(base, _operands(base, gpu))[1], gpu)
     if flat is None:
         return {}
+    ways = (flat, replace(flat, turned_in_block=True)) if flat.packed else (flat,)
+    found = [_with_flat_rows(one, gpu) for one in ways]
+    return {sketch.name: sketch for sketch in found if sketch is not None and _possible(sketch)}
+
+
+def _with_flat_rows(flat: Flat, gpu: Gpu) -> Sketch | None:
     sums, plan = flat.expression.stage(flat.sums), Plan(flat.expression, gpu)
     c = contraction(sums, gpu)
     assert c is not None
@@ -198,17 +213,17 @@ def _by_flat_rows(base: Expression, gpu: Gpu) -> dict[str, Sketch]:
     assert made is not None
     try:
         out, staged = whole.stage(flat.out), whole.stage(flat.staged)
+        turned = flat.operand if flat.turned_in_block else ""
         plan.step(s.SetScope(flat.staged, "shared"))
-        tensor.by_matrices(plan, out, made, all_taps=not made.taps, staged=staged, flat=flat)
+        tensor.by_matrices(plan, out, made, all_taps=not made.taps, staged=staged, flat=flat, turned_in_block=turned)
         if flat.packed:
             plan.step(s.Layout(flat.packed, tuple(map(str, flat.order))))
             _packed(plan, whole, flat.packed, flat.along)
         if order(made.right, made) is not None:
             _packed(plan, whole, packed_name(made.right.tensor, set()), along_of(made.right, made))
     except Useless:
-        return {}
-    sketch = plan.sketch()
-    return {sketch.name: sketch} if _possible(sketch) else {}
+        return None
+    return plan.sketch()
 
 
 def _scan_of(group: Group) -> Stage | None:

@@ -7,9 +7,11 @@ of an image serves all taps of a filter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
+from deepgen.generators.rules.intrinsics.matrix import MatrixProduct
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.gpu import turned
 from deepgen.generators.rules.rules.gpu.contraction import (
@@ -21,7 +23,6 @@ from deepgen.generators.rules.rules.gpu.contraction import (
     turned_along,
 )
 from deepgen.generators.rules.rules.gpu.counts import Counts
-from deepgen.generators.rules.rules.gpu.flat import LINE as _LINE
 from deepgen.generators.rules.rules.gpu.flat import Flat
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
 from deepgen.generators.rules.rules.gpu.stored import SPARE, axes_of, flat_in_runs, in_runs
@@ -34,11 +35,12 @@ from deepgen.vocabulary.dtypes import dtype
 
 _TILES = (1, 2, 4, 8)  # products along a side of a warp's tile
 _WARPS = (1, 2, 4, 8)
-_CHUNKS = (1, 2, 4, 8)  # products along what is summed over, between two barriers
+_CHUNKS = (16, 32, 64, 128, 256)  # bytes along what is summed over, between two barriers
 _DEPTHS = (1, 2, 3, 4)
 _WIDE_DEPTHS = (2, 3, 4, 5, 6)
 _SECTOR = 32  # bytes of memory that are written together
 _FLAT_WARPS = (4, 8, 16)
+_LONE = (1, 2, 4, 8, 16, 32)  # threads along a side of a block, where each has its own sums
 _WIDE_TILES = (8, 16, 32)  # along the columns of four warps: whole lines of swizzled memory
 _WIDE_CHUNKS = (2, 4)
 _TURNED = 8  # elements of two bytes in a row of a matrix
@@ -46,20 +48,28 @@ _RESERVED = 48  # registers for addresses and the like
 
 
 def by_matrices(
-    plan: Plan, out: Stage, c: Contraction, *, all_taps: bool, staged: Stage | None = None, flat: Flat | None = None
+    plan: Plan,
+    out: Stage,
+    c: Contraction,
+    *,
+    all_taps: bool,
+    staged: Stage | None = None,
+    flat: Flat | None = None,
+    turned_in_block: str = "",
 ) -> None:
     """The steps of a launch. With `all_taps`, a copy of an operand serves all taps of a filter.
 
-    `staged` is what is stored, in shared memory: from there it is stored in runs of 16 bytes.
+    `staged` is what is stored, in shared memory: from there it is stored in runs of 16 bytes. `turned_in_block` is the
+    operand whose neighbours in memory differ in their place, and in shared memory in what is summed over.
     """
     sums, mma = c.stage.name, c.intrinsic
     wide = mma.warps > 1
     kind = "flat" if flat else "wide" if wide else "matrix"
-    plan.names.append(f"{kind}{'_taps' if all_taps and c.taps else ''}")
+    plan.names.append(f"{kind}{'_taps' if all_taps and c.taps else ''}{'_turned' if turned_in_block else ''}")
     parts = _tiling(plan, c, flat is not None)
     inner, tiles, warps = parts.inner, parts.tiles, parts.warps
-    chunks = _CHUNKS if not wide else _WIDE_CHUNKS if along_columns(c) and not flat else (_LINE // mma.k,)
-    chunk = plan.knob("chunk", [n for n in chunks if c.along.extent % (n * mma.k) == 0], 2)
+    chunks = [n for n in _chunks(c, flat is not None) if c.along.extent % (n * mma.k) == 0]
+    chunk = plan.knob("chunk", chunks, 64 // mma.step_bytes)
     depth = plan.knob("depth", _WIDE_DEPTHS if wide else _DEPTHS, 4 if wide else 3)
     block = {name: product_of(warps[name], tiles[name], inner[name]) for name in inner}
     threads_y = product_of(*warps.values())
@@ -76,7 +86,8 @@ def by_matrices(
     if all_taps:
         extents |= {tap.name: tap.extent for tap in c.taps}
     for read in (c.left, c.right):
-        shared.append(_copied(plan, c, read, extents, step_loop, threads_y, depth, flat is not None))
+        turns_it = read.tensor == turned_in_block
+        shared.append(_copied(plan, c, read, extents, step_loop, threads_y, depth, flat is not None, turns_it))
     turns = covered(c.along.extent, product_of(chunk, mma.k))
     if not all_taps:
         turns = product_of(turns, *(tap.extent for tap in c.taps))
@@ -84,9 +95,22 @@ def by_matrices(
     _limits(plan, c, tiles, threads_y, held)
     beside = 1 if flat else _beside(out, c, (block if staged else inner))
     stored, late = product_of(2, *block.values(), beside), _late(c, tiles, chunk, all_taps)
-    plan.counts = _counts(
-        plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), held, stored, late
-    )
+    counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), held, stored, late)
+    packs = [r for r in (c.left, c.right) if order(r, c) is not None and r.tensor != turned_in_block]
+    packed = sum(dtype(r.dtype).bytes * prod(plan.expression.shape_of(r.tensor)) for r in packs)
+    if flat and flat.packed:
+        packed += dtype(c.left.dtype).bytes * prod(plan.expression.shape_of(flat.source))
+    moved = [covered(part, dtype(c.left.dtype).bytes) for part, r in zip(shared, (c.left, c.right), strict=True)
+             if r.tensor == turned_in_block]  # fmt: skip
+    plan.counts = replace(counts, packed=packed, turned=total_of(*moved))
+
+
+def _chunks(c: Contraction, flat: bool) -> Sequence[int]:
+    """Products along what is summed over, between two barriers."""
+    mma = c.intrinsic
+    if mma.warps > 1:
+        return _WIDE_CHUNKS if along_columns(c) and not flat else (mma.line // mma.k,)
+    return [n // mma.step_bytes for n in (_CHUNKS if mma.lanes > 1 else _CHUNKS[:3]) if n >= mma.step_bytes]
 
 
 @dataclass(frozen=True)
@@ -114,6 +138,8 @@ def _tiling(plan: Plan, c: Contraction, flat: bool) -> _Tiling:
                 counts, teams = _WIDE_TILES, (1,)
             elif flat:
                 counts, teams = (1,), _FLAT_WARPS
+            elif mma.lanes == 1:
+                teams = _LONE if last else _LONE[:3]
             tiles[axis.name] = plan.knob(f"{axis.name}_tiles", counts, few.tiles)
             warps[axis.name] = plan.knob(f"{axis.name}_warps", teams, few.warps)
             own = product_of(tiles[axis.name], inner[axis.name])
@@ -122,7 +148,7 @@ def _tiling(plan: Plan, c: Contraction, flat: bool) -> _Tiling:
             plan.require(fits, f"a warp's part of {axis.name} is not larger than all of it")
         plan.require(product_of(*(inner[a.name] for a in side)) == size, f"{size} {words} of a product")
     for read in (c.left, c.right):
-        if (axis_of_runs := turned_along(read, c)) is not None:
+        if not mma.own and (axis_of_runs := turned_along(read, c)) is not None:
             run = inner[axis_of_runs]
             whole = divides(_TURNED, run) if not isinstance(run, int) else run % _TURNED == 0
             plan.require(whole, f"rows of matrices of {read.tensor} are {WIDEST} bytes of it")
@@ -187,17 +213,22 @@ def _result(
     tiles = [one[2] for one in (*rows, *columns)]
     inner_rows, inner_columns = [one[3] for one in rows], [one[3] for one in columns]
     plan.step(s.Reorder(name, (*blocks, *warps, *tiles, *inner_rows, *inner_columns)))
-    half, row = plan.split(name, plan.fuse(name, inner_rows), 8)
-    quad, pair = plan.split(name, plan.fuse(name, inner_columns), 2)
-    plan.step(s.Reorder(name, (row, quad, *tiles, half, pair)))
+    fragment = c.intrinsic.fragment
+    half, row = plan.split(name, plan.fuse(name, inner_rows), fragment.rows)
+    *group, quad, pair = plan.split(name, plan.fuse(name, inner_columns), *fragment.splits)
+    lanes = [quad, row] if fragment.across else [row, quad]
+    held = [*tiles, half, *group, pair]
+    plan.step(s.Reorder(name, (*lanes, *held)))
     whole = plan.fuse(name, blocks)
     if not inside:
         plan.bind(name, "block.x", whole)
     plan.bind(name, "thread.y", plan.fuse(name, warps))
-    plan.lanes = plan.fuse(name, [row, quad])
+    plan.lanes = plan.fuse(name, lanes)
     plan.bind(name, "thread.x", plan.lanes)
-    plan.bind(name, "unroll", *tiles, half)
-    plan.bind(name, "vector", pair)
+    if fragment.run == 1:
+        held = held[: len(tiles)]  # neighbours are in products after each other
+    plan.bind(name, "unroll", *held[:-1])
+    plan.bind(name, "vector", held[-1])
 
 
 def _sums(plan: Plan, c: Contraction, inner: dict[str, Extent], chunk: Extent, all_taps: bool) -> str:
@@ -235,12 +266,13 @@ def _copied(
     threads_y: Extent,
     depth: Extent,
     rows_in_lines: bool,
+    turns_it: bool,
 ) -> Extent:
-    """An operand's part in shared memory; its bytes."""
+    """An operand's part in shared memory; its bytes. With `turns_it`, threads read it as it lies and turn it."""
     sums, tensor = c.stage.name, read.tensor
     stages = {stage.name: stage for stage in plan.expression.stages}
     places = order(read, c)
-    own = tensor in stages and places is None
+    own = tensor in stages and (places is None or turns_it)
     name = tensor if own else f"{tensor}.shared"
     shape = plan.expression.shape_of(tensor)
     sizes = [reach(i, extents) for i in read.indices]
@@ -263,11 +295,20 @@ def _copied(
         axes = [f"a{n}" for n in range(len(shape))]
     plan.step(s.ComputeAt(name, sums, loop))
     if places is not None:
-        for packed in (packed_name(tensor, set(stages)), name):
-            plan.step(s.Layout(packed, tuple(map(str, places))))
-        axes = [axes[n] for n in places]
-        plan.step(s.Reorder(name, tuple(axes)))
-    _, by_y, by_x, run = plan.split(name, plan.fuse(name, axes), threads_y, 32, width)
+        for copy in (name,) if turns_it else (packed_name(tensor, set(stages)), name):
+            plan.step(s.Layout(copy, tuple(map(str, places))))
+    if turns_it:
+        # Lanes have neighbours in memory, and each of them a run of what is summed over.
+        summed = axes[along_of(read, c)]
+        groups, run = plan.split(name, summed, width)
+        others = [axis for axis in axes if axis != summed]
+        plan.step(s.Reorder(name, (groups, *others, run)))
+        _, by_y, by_x = plan.split(name, plan.fuse(name, [groups, *others]), threads_y, c.intrinsic.lanes)
+    else:
+        if places is not None:
+            axes = [axes[n] for n in places]
+            plan.step(s.Reorder(name, tuple(axes)))
+        _, by_y, by_x, run = plan.split(name, plan.fuse(name, axes), threads_y, c.intrinsic.lanes, width)
     plan.bind(name, "thread.y", by_y)
     plan.bind(name, "thread.x", by_x)
     plan.bind(name, "vector", run)
@@ -276,7 +317,8 @@ def _copied(
         along = along_of(read, c)
         column = next(n for n, i in enumerate(read.indices) if facts.plain(i) == c.columns[0].name)
         rest = [str(n) for n in range(len(shape)) if n not in (along, column)]
-        plan.step(s.Layout(name, (*rest, f"{column}/{_LINE}", str(along), f"{column}%{_LINE}")))
+        line = c.intrinsic.line
+        plan.step(s.Layout(name, (*rest, f"{column}/{line}", str(along), f"{column}%{line}")))
     swizzle = plan.knob(f"swizzle_{tensor}", (3,) if lines or rows_in_lines else (0, 1, 2, 3), 3)
     plan.step(s.Pipeline(name, text(depth)), s.Swizzle(name, text(swizzle)))
     return product_of(bytes_each, *sizes)
@@ -286,12 +328,14 @@ def _limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent,
     gpu = plan.gpu
     rows = product_of(*(tiles[a.name] for a in c.rows))
     columns = product_of(*(tiles[a.name] for a in c.columns))
-    if c.columns:
+    if c.columns and not c.intrinsic.own:
         plan.require(divides(2, tiles[c.columns[-1].name]), "an even number of products along columns")
-    registers = _registers(rows, columns)
+    registers = _registers(c.intrinsic, rows, columns)
     plan.require(registers <= min(gpu.registers_per_thread, 255), "a thread's sums and operands fit in its registers")
-    threads = product_of(warps, 32)
+    threads = product_of(warps, c.intrinsic.lanes)
     plan.require(threads <= gpu.threads_per_block, "threads of a block")
+    if c.intrinsic.lanes < gpu.warp:
+        plan.require(divides(gpu.warp, threads), "whole warps")
     plan.require(product_of(threads, registers) <= gpu.registers_per_sm, "a block's registers fit in a multiprocessor")
     plan.require(
         shared <= gpu.shared_per_block - (SPARE if c.intrinsic.warps > 1 else 1024), "copies fit in shared memory"
@@ -328,8 +372,8 @@ def _counts(
     peak = (gpu.peak(mma.operand) or 1.0) * 1e9
     return Counts(
         blocks=product_of(*(a.extent for a in c.both), *(covered(a.extent, block[a.name]) for a in places)),
-        threads=product_of(warps, 32),
-        registers=_registers(rows, columns),
+        threads=product_of(warps, mma.lanes),
+        registers=_registers(mma, rows, columns),
         shared_bytes=held,
         operations=product_of(2 * mma.m * mma.n * mma.k * steps, rows, columns, warps),
         # Rows of a matrix that do not follow each other in memory may lie on the same banks.
@@ -345,6 +389,8 @@ def _counts(
         depth=depth,
         late=late,
         stored=stored,
+        packed=0,
+        turned=0,
         rate=peak * mma.share_of_peak(gpu.arch, late=False),
         rate_late=peak * mma.share_of_peak(gpu.arch, late=True),
     )
@@ -354,25 +400,27 @@ def _late(c: Contraction, tiles: dict[str, Extent], chunk: Extent, all_taps: boo
     """1 where matrix units read rows from lines of shared memory. Rows of several axes may lie so too."""
     if c.intrinsic.warps == 1 or len(c.rows) > 1 or turned_along(c.left, c) or (all_taps and c.taps):
         return 0
-    return (tiles[c.rows[0].name] == 1) & (product_of(chunk, c.intrinsic.k) == _LINE)
+    return (tiles[c.rows[0].name] == 1) & (product_of(chunk, c.intrinsic.k) == c.intrinsic.line)
 
 
-def _registers(rows: Extent, columns: Extent) -> Extent:
+def _registers(mma: MatrixProduct, rows: Extent, columns: Extent) -> Extent:
     """Of a thread: its sums, operands, addresses and the like."""
-    return total_of(product_of(rows, columns, 4), product_of(rows, 4), product_of(columns, 2), _RESERVED)
+    operands = product_of(rows, mma.words(mma.m)), product_of(columns, mma.words(mma.n))
+    return total_of(product_of(rows, columns, mma.fragment.sums), *operands, _RESERVED)
 
 
-def copies(expression: Expression, c: Contraction, reader: str) -> tuple[s.Step, ...]:
+def copies(expression: Expression, c: Contraction, reader: str, turned_in_block: str = "") -> tuple[s.Step, ...]:
     """Steps that make stages: operands in shared memory, and before that in another order where it is needed."""
     names = {stage.name for stage in expression.stages}
     found: list[s.Step] = []
     for read in (c.left, c.right):
         source = read.tensor
-        if order(read, c) is not None:
+        packs = order(read, c) is not None and source != turned_in_block
+        if packs:
             source = packed_name(read.tensor, names)
             if read.tensor not in names:
                 found.append(s.CacheRead(read.tensor, source, "global", (reader,)))
             found += turned.tile(expression, read.tensor, source)
-        if order(read, c) is not None or source not in names:
+        if packs or source not in names:
             found.append(s.CacheRead(source, f"{read.tensor}.shared", "shared", (reader,)))
     return tuple(found)

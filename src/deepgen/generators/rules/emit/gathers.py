@@ -1,0 +1,75 @@
+"""Copies to shared memory that turn what they copy: neighbours there lie apart where they are read.
+
+No instruction does that on its own. A thread loads several runs into registers before it stores the first of them, so
+that it waits for memory once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from deepgen.generators.rules.emit.gpu_values import GpuScope, moved_from
+from deepgen.generators.rules.lower.ir import Buffer, For, If, Stmt, Store
+from deepgen.generators.rules.schedule.steps import VECTOR
+from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.vocabulary.dtypes import dtype
+
+CALL = "gathered<"
+_HELD = 8  # runs that a thread loads before it stores them
+_BYTES = 2  # of elements that are worth it
+
+
+def lines(loop: For, buffers: Mapping[str, Buffer], scope: GpuScope, written: Set[str]) -> list[str]:
+    """The loop as text, where it is such a copy; nothing of others."""
+    asked, run = _inside(loop.body) if loop.kind != VECTOR else ((), loop)
+    if run is None or not isinstance(run.body, Store) or not run.body.ahead:
+        return []
+    store, variable = run.body, run.variable
+    to, moved = buffers[store.buffer], moved_from(store.value)
+    if moved is None or moved[0].tensor in written or moved[0].tensor not in buffers:
+        return []
+    read, conditions = moved
+    source, zero = buffers[read.tensor], {variable: 0}
+    apart = dict(read.indices[0].terms).get(Iter(variable), 0)
+    first, last = read.indices[0].substitute(zero), store.indices[0].substitute(zero)
+    if apart < 2 or read.indices[0] - first != iterator(variable) * apart or source.scope != "parameter":
+        return []
+    if source.dtype != to.dtype or dtype(to.dtype).bytes != _BYTES or to.scope != "shared":
+        return []
+    if scope.together(to, last, run.extent) < run.extent:
+        return []
+    name, turns = (scope.name(loop.variable), loop.extent) if run is not loop else ("", 1)
+    parts = -(-turns // _HELD)
+    each = -(-turns // parts)
+    there = [f"({scope.index(condition)} >= 0)" for condition in asked]
+    there += [f"({name} < {scope.index(limit)})" for limit in loop.limits]
+    there += [f"({name} < {turns})"] if each * parts > turns else []
+    real = " & ".join([*there, *([scope.all_hold(conditions)] if conditions else [])]) or "true"
+    turn = f"DG_UNROLL for (int part = 0; part < {each}; ++part) {{"
+    place = f"    const int {name} = {f'turn * {each} + ' if parts > 1 else ''}part;" if name else ""
+    load = f"{CALL}{to.dtype}, {run.extent}>({scope.pointer(source, first)}, {apart}, {real});"
+    guard = f"if ({' & '.join(there)}) " if there else ""
+    body = [
+        f"Vec<{to.dtype}, {run.extent}> held[{each}];",
+        *(line for line in (turn, place, f"    held[part] = {load}", "}") if line),
+        *(
+            line
+            for line in (
+                turn,
+                place,
+                f"    {guard}write_shared<{run.extent}>({scope.place(to, last)}, held[part]);",
+                "}",
+            )
+            if line
+        ),
+    ]
+    head = f"DG_NO_UNROLL for (int turn = 0; turn < {parts}; ++turn) {{" if parts > 1 else "{"
+    return [head, *(f"    {line}" for line in body), "}"]
+
+
+def _inside(body: Stmt) -> tuple[tuple[Index, ...], For | None]:
+    """The loop over a run, and the conditions under which it is done."""
+    asked: tuple[Index, ...] = ()
+    if isinstance(body, If) and body.otherwise is None:
+        asked, body = body.conditions, body.then
+    return asked, body if isinstance(body, For) and body.kind == VECTOR else None

@@ -1,0 +1,153 @@
+"""Kernels that are made for a shape when a library measures it for the first time.
+
+They need no search: the default of the shape's family, what the family ranks behind it, and the winners of other
+shapes with this one's sizes compiled in. A second step varies the fastest of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+from deepgen import __version__, generators
+from deepgen.build import build_once
+from deepgen.build.flags import require_plain
+from deepgen.generators.base import Generator, Modelled, Ranked
+from deepgen.libraries.adding import Added, is_general, origin
+from deepgen.libraries.entry import Entry, Rival, Timed
+from deepgen.measure.base import Contender
+from deepgen.operators import Operator
+from deepgen.space import Space
+from deepgen.targets import host
+from deepgen.tuning.serving import serves_only
+from deepgen.tuning.statistics import median_interval, paired_ratio
+from deepgen.tuning.winner import sha256
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, completed, digest
+
+ORIGIN = "made for the shape, measured at first use"
+_RANKED, _OTHERS, _VARIED = (
+    12,
+    4,
+    12,
+)  # at most: by the family's own ranking, winners of other shapes, in the second step
+_ALIKE = 1.02  # times as long, by the family's model: what it hardly tells apart is worth a try
+_SIZES_KNOB = "FIXED"  # whether a kernel knows its sizes when it is compiled
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel that was built for one shape, and is to be timed as other entries were."""
+
+    operator: Operator
+    like: Entry  # its target and conditions
+    family: str
+    config: Config
+    kernel: Kernel
+    artifact: Artifact
+
+    @property
+    def contender(self) -> Contender:
+        return Contender(self.kernel.id, self.kernel, self.artifact)
+
+
+def first(operator: Operator, like: Entry, winners: Sequence[Entry]) -> list[tuple[Generator, Config]]:
+    """What is worth a try at a shape, the default of its family first. Raises DeepgenError where none serves it."""
+    family = generators.find(operator, like.target)
+    target = like.target.limited_to(like.threads)
+    space = family.space(operator, target)
+    ranked = islice(family.ranked(operator, target), _RANKED) if isinstance(family, Ranked) else ()
+    others = (dict(entry.config) for entry in winners if entry.family == family.name and _SIZES_KNOB in entry.config)
+    fitting = islice((config for config in others if space.contains(config)), _OTHERS)
+    return _once((family, sized(space, config)) for config in (family.default(operator, target), *ranked, *fitting))
+
+
+def varied(best: Candidate) -> list[tuple[Generator, Config]]:
+    """The fastest candidate with one knob changed, as far as the family's model hardly tells it from the candidate.
+
+    None where the family cannot rank configs: one default is then all that is made for a shape.
+    """
+    family = generators.by_name(best.family)
+    if not isinstance(family, Ranked) or not isinstance(family, Modelled):
+        return []
+    target = best.like.target.limited_to(best.like.threads)
+    space = family.space(best.operator, target)
+    told = family.modelled_seconds(best.operator, target, best.config) or 0.0
+    by_knob: dict[str, list[tuple[int, Config]]] = {}
+    for config in space.neighbors(best.config):
+        knob = next(knob for knob in space.knobs if config.get(knob.name) != best.config.get(knob.name))
+        if (
+            knob.name != _SIZES_KNOB
+            and (family.modelled_seconds(best.operator, target, config) or 0.0) <= _ALIKE * told
+        ):
+            places = [knob.values.index(one[knob.name]) if knob.name in one else 0 for one in (config, best.config)]
+            by_knob.setdefault(knob.name, []).append((abs(places[0] - places[1]), config))
+    nearest_first = (sorted(rows, key=lambda row: row[0]) for rows in by_knob.values())
+    in_turns = chain.from_iterable(zip_longest(*nearest_first))
+    return [(family, row[1]) for row in islice(filter(None, in_turns), _VARIED)]
+
+
+def sized(space: Space, config: Config) -> Config:
+    """With the sizes compiled in where the family can: it will serve no other shape."""
+    fixed = {**config, _SIZES_KNOB: True}
+    return fixed if _SIZES_KNOB in config and space.contains(fixed) else config
+
+
+def build(operator: Operator, like: Entry, wanted: Sequence[tuple[Generator, Config]]) -> Iterator[Candidate | str]:
+    """Each of them, side by side on all processors; or why it cannot be built, as without a compiler."""
+
+    def built(one: tuple[Generator, Config]) -> Candidate | str:
+        try:
+            return _built(operator, like, *one)
+        except DeepgenError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(host.usable_cores()) as pool:
+        yield from pool.map(built, wanted)
+
+
+def _built(operator: Operator, like: Entry, family: Generator, config: Config) -> Candidate:
+    kernel = family.emit(operator, like.target, config)
+    require_plain(kernel, like.name)  # whose target may be of somebody else's library
+    artifact = build_once(kernel, like.target)
+    plan = completed(kernel, artifact.plan).plan
+    untried = {"only": [dict(operator.sizes())], "why": "verified at no other shape", "dense": "never verified"}
+    requires = (*plan.requires, *kernel.implied, *serves_only(untried, operator.signature()))
+    signed = replace(artifact, plan=replace(plan, requires=requires))
+    return Candidate(operator, like, family.name, config, kernel, signed)
+
+
+def entry_of(made: Candidate, measured: Measurement, rivals: Mapping[str, Measurement]) -> Added:
+    """As an entry, from a race in which it and the baselines took part."""
+    assert measured.seconds is not None and made.artifact.plan is not None, "it was built, and timed"
+    beside = {
+        name: Rival(rival.seconds, paired_ratio(rival.samples, measured.samples).estimate)
+        for name, rival in rivals.items()
+        if rival.ok and rival.seconds
+    }
+    requires, like = made.artifact.plan.requires, made.like
+    entry = Entry(
+        target=like.target,
+        cold=like.cold,
+        threads=like.threads,
+        general=is_general(requires, made.operator),
+        family=made.family,
+        config=dict(made.config),
+        kernel_id=made.kernel.id,
+        binary=sha256(Path(made.artifact.binary)),
+        requires=requires,
+        timed=(Timed(made.operator, measured.seconds, median_interval(measured.samples), beside),),
+        peak_gflops=like.peak_gflops,
+        bandwidth=like.bandwidth,
+        provenance={"origin": ORIGIN, "rounds": len(measured.samples), **origin(__version__, made.artifact)},
+    )
+    return entry, made.kernel, made.artifact
+
+
+def _once(wanted: Iterable[tuple[Generator, Config]]) -> list[tuple[Generator, Config]]:
+    return list({digest([family.name, dict(config)]): (family, config) for family, config in wanted}.values())

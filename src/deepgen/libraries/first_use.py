@@ -1,0 +1,166 @@
+"""The first use of a shape that was never tuned: who might be the fastest there is timed side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from deepgen.generators.base import Generator
+from deepgen.libraries import candidates
+from deepgen.libraries.adding import Added
+from deepgen.libraries.candidates import Candidate, Config
+from deepgen.libraries.choice import Choice, comparable
+from deepgen.libraries.entry import Entry
+from deepgen.libraries.racing import (
+    Runners,
+    contender_of,
+    first_wrong,
+    is_here,
+    is_loadable,
+    measured,
+    once,
+    opened,
+    task_at,
+    times_of,
+)
+from deepgen.libraries.times import Times
+from deepgen.libraries.winners import Library
+from deepgen.measure.base import Contender, Task
+from deepgen.operators import Operator
+from deepgen.vocabulary import DeepgenError, Measurement, Verdict
+
+_FIRST = 8  # kernels, of those expected to be the fastest: all of a large library would make the first use slow
+_LEADERS = 1.1  # times as long as the fastest: others do not race again
+
+
+@dataclass(frozen=True)
+class Raced:
+    """A race at one shape."""
+
+    times: Times
+    made: Added | None = None  # the fastest that was made for the shape, where it was faster than all entries
+    tried: tuple[tuple[Candidate, Measurement], ...] = ()  # all that were made for it
+    spent: Mapping[str, float] = field(default_factory=dict)  # seconds, by what was done
+
+
+def time_chosen(library: Library, choice: Choice, runners: Runners | None = None) -> Raced | None:
+    """Time the kernels that are expected to be the fastest at a shape beside the baselines that can run.
+
+    Unless the shape was tuned, kernels that are made for it take part, and the fastest of all is verified. None where
+    the library has no kernel of this operator in any shape that runs here.
+    """
+    entries = {entry.name: entry for entry in library.list()}
+    able = [entries[one.name] for one in choice.considered if one.seconds is not None and one.name in entries]
+    raced = once(entry for entry in able[:_FIRST] if is_loadable(library, entry))
+    alike = (*raced, *comparable(library.content(), choice.operator, choice.target))
+    like = next((entry for entry in alike if is_here(entry)), None)
+    if like is None:
+        return None
+    if runners is not None:
+        return _raced(library, choice.operator, raced, like, runners)
+    with opened() as own:
+        return _raced(library, choice.operator, raced, like, own)
+
+
+def _raced(library: Library, operator: Operator, entries: Sequence[Entry], like: Entry, runners: Runners) -> Raced:
+    """Entries that were timed under like conditions, what is made for the shape, and the baselines."""
+    race = _Race(task_at(operator, like), runners, like, [contender_of(library, entry) for entry in entries])
+    tuned = (e for e in library.list() if e.conditions == like.conditions and e.at(operator) is not None)
+    if next(tuned, None) is None:
+        race.make_first(entries)
+    race.run()
+    race.make_variants()
+    race.run()
+    made = race.verified()
+    names = {entry.name: entry.kernel_id for entry in entries}
+    names |= {} if made is None else {made.kernel.id: made.kernel.id}
+    times = replace(times_of(race.task, race.measured, names), not_made=race.why_none)
+    rivals = {name: race.measured[name] for name in times.baselines}
+    added = None if made is None else candidates.entry_of(made, race.measured[made.kernel.id], rivals)
+    return Raced(times, added, race.tried, race.spent)
+
+
+class _Race:
+    """Who takes part at one shape, and what was measured. What was made for it is named by its kernel's id."""
+
+    def __init__(self, task: Task, runners: Runners, like: Entry, entries: Sequence[Contender]) -> None:
+        self.task, self._runners, self._like = task, runners, like
+        self._contenders = {one.name: one for one in entries}
+        self._made: dict[str, Candidate] = {}
+        self._failures: list[str] = []
+        self.measured: dict[str, Measurement] = {}
+        self.spent = dict.fromkeys(("building", "racing", "verifying"), 0.0)
+
+    @property
+    def tried(self) -> tuple[tuple[Candidate, Measurement], ...]:
+        return tuple((made, self.measured[name]) for name, made in self._made.items())
+
+    @property
+    def why_none(self) -> str | None:
+        """Why no kernel that was made for the shape took part, where that was tried."""
+        failed = [f"{made.family}: {one.detail}" for made, one in self.tried if not one.ok]
+        return None if len(failed) < len(self._made) else next(iter([*self._failures, *failed]), None)
+
+    def make_first(self, entries: Sequence[Entry]) -> None:
+        with self._on("building"):
+            try:
+                self._make(candidates.first(self.task.operator, self._like, entries))
+            except DeepgenError as error:
+                self._failures.append(str(error))
+
+    def make_variants(self) -> None:
+        """Of the fastest that was made."""
+        able = [name for name in self._fastest_first() if name in self._made]
+        if able:
+            with self._on("building"):
+                self._make(candidates.varied(self._made[able[0]]))
+
+    def run(self) -> None:
+        """Time those that are new beside the leaders and the baselines."""
+        order = self._fastest_first()
+        new = [name for name in self._contenders if name not in self.measured]
+        leaders = [name for name in order if self._seconds(name) <= _LEADERS * self._seconds(order[0])]
+        if new:
+            with self._on("racing"):
+                racing = [self._contenders[name] for name in (*new, *leaders)]
+                self.measured |= measured(self.task, racing, self._runners)
+
+    def verified(self) -> Candidate | None:
+        """The fastest of all, where it was made for the shape and is right on all inputs that finals use."""
+        for name in self._fastest_first():
+            if name not in self._made:
+                return None
+            with self._on("verifying"):
+                wrong = first_wrong(self._runners.on(self.task), self.task, self._contenders[name])
+            if wrong is None:
+                return self._made[name]
+            self.measured[name] = Measurement(Verdict.WRONG, wrong)
+        return None
+
+    def _make(self, wanted: Sequence[tuple[Generator, Config]]) -> None:
+        known = {one.kernel.id for one in self._contenders.values() if one.kernel is not None}
+        for one in candidates.build(self.task.operator, self._like, wanted):
+            if isinstance(one, str):
+                self._failures.append(one)
+            elif one.kernel.id not in known:
+                self._made[one.kernel.id] = one
+                self._contenders[one.kernel.id] = one.contender
+
+    def _fastest_first(self) -> list[str]:
+        """Kernels that were right."""
+        able = [name for name in self._contenders if name in self.measured and self._seconds(name)]
+        return sorted(able, key=self._seconds)
+
+    def _seconds(self, name: str) -> float:
+        one = self.measured[name]
+        return (one.ok and one.seconds) or 0.0
+
+    @contextmanager
+    def _on(self, what: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent[what] += time.monotonic() - started
