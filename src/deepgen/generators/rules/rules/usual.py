@@ -7,7 +7,7 @@ from math import prod
 
 from deepgen.generators.rules.rules import candidates
 from deepgen.generators.rules.rules.candidates import ROWS, VECTORS, thread_counts, up_to
-from deepgen.targets import X86, Cpu
+from deepgen.targets import Cpu
 
 _TASKS = 4  # for each thread: the last of them to finish wait for little
 _OWN_TASKS = 2  # the same, of threads with panels of their own: those of others come from another core's cache
@@ -71,9 +71,9 @@ def threads(cpu: Cpu, operations: int) -> int:
 def registers(cpu: Cpu, rows: int, vectors: int) -> int:
     """Sums, one row of vectors, and the numbers that these are multiplied with.
 
-    Compilers load these ahead, but on x86 one after the other: there a load fills all lanes of a vector with a number.
+    Compilers load these ahead, but one after the other where a load fills all lanes of a vector with a number.
     """
-    return rows * vectors + vectors + (1 if isinstance(cpu, X86) else rows)
+    return rows * vectors + vectors + (1 if cpu.loads_fill_vectors else rows)
 
 
 def _cost(cpu: Cpu, whole: tuple[int, int], tile: tuple[int, int], vectors: int, packed: bool, loose: bool) -> float:
