@@ -66,6 +66,7 @@ def measured(rounds: int, device: str) -> dict[str, dict[str, float]]:
         "mm into out": lambda: torch.mm(x, weight, out=out),
         "softmax": lambda: torch.softmax(x, -1),
         "rms_norm": lambda: functions.rms_norm(x, (width,), bias, 1e-5),
+        "x + y": lambda: x + out,  # too small for a kernel: what is served is not, either
     }
     ways = {
         "deepgen": deepgen.torch.use(Defaults(served=True), race=False),  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepgen import targets
-from deepgen.cli import session
+from deepgen.cli import session, work_file
 from deepgen.operators import gemm
+from deepgen.operators.named.base import operator as named
 from deepgen.tuning import Request, work
-from deepgen.tuning.division import divided
+from deepgen.tuning.division import SHORT_SECONDS, divided
 from deepgen.tuning.work import Part, ordered
 from deepgen.vocabulary import BadInput
 
@@ -73,6 +75,30 @@ def test_time_that_a_study_leaves_over_goes_to_the_next(monkeypatch: pytest.Monk
     now[0] = 0.0
     few = [job.request.operator for job in session.divided_among(jobs, 30.0)]
     assert few == [jobs[0].request.operator, jobs[1].request.operator]
+
+
+def test_what_a_library_has_already_comes_after_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A second run once tuned the same products again, and the others had no time left once more."""
+    target = targets.resolve("sim")
+    entries = [SimpleNamespace(operator=LARGE, target=target)]
+    monkeypatch.setattr("deepgen.libraries.library", lambda folder: SimpleNamespace(list=lambda: entries))
+    gain = work_file.gain_of(WORK, tmp_path)
+    assert gain(Request(LARGE, target)) < gain(Request(SMALL, target)), "though it takes seven times as long"
+    nowhere = work_file.gain_of(WORK, tmp_path / "none")
+    assert nowhere(Request(LARGE, target)) > nowhere(Request(SMALL, target))
+
+
+def test_what_only_works_on_elements_gets_a_short_study_before_products(tmp_path: Path) -> None:
+    target = targets.resolve("sim")
+    product, sums = LARGE, named("elementwise", rows=64, cols=64)
+    little = named("elementwise", rows=8, cols=8)
+    jobs = [
+        session.Job(Request(operator, target, time_budget=100.0), tmp_path, gain)
+        for operator, gain in ((product, 0.3), (sums, 0.01), (little, 1e-6))
+    ]
+    got = [(job.request.operator, job.request.time_budget) for job in session.divided_among(jobs, 20.0)]
+    assert [operator for operator, _ in got] == [sums, product], "one may not gain enough"
+    assert got[0][1] == SHORT_SECONDS and (got[1][1] or 0.0) > 90.0, "a study that takes no time leaves all to the next"
 
 
 def test_what_may_be_gained_is_less_where_the_device_is_used_well() -> None:

@@ -60,6 +60,14 @@ def test_training_goes_through_kernels_where_much_is_gained() -> None:
     torch.testing.assert_close(gradient, x.grad)
 
 
+def test_without_a_race_torch_serves_what_it_is_the_faster_at_by_the_librarys_times() -> None:
+    """A library has its own kernel serve where it is as fast within the noise."""
+    x = torch.randn(6, 8)
+    with torch.no_grad(), dt.use(Everything(torch_seconds=0.99e-3), race=False) as used:
+        torch.nn.functional.linear(x, x)
+    assert [met.ours for met in used.met] == [False]
+
+
 def test_a_model_with_our_operators_is_exported() -> None:
     class Model(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:

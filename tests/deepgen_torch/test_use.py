@@ -17,7 +17,7 @@ from stand_in import Everything  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
 from deepgen.operators import gemm, softmax  # noqa: E402
-from deepgen.torch import cores, race, routes  # noqa: E402
+from deepgen.torch import race, routes  # noqa: E402
 from deepgen.vocabulary import BadInput  # noqa: E402
 
 F = torch.nn.functional
@@ -224,39 +224,24 @@ def test_a_race_times_both_in_turns() -> None:
 
 
 def test_a_race_for_cores_counts_what_torch_does_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's threads wait shortly beside a kernel, and as always beside torch's own function."""
-    waits: list[bool] = []
-    order: list[tuple[str, bool]] = []
-    monkeypatch.setattr(cores.ShortWaits, "open", lambda self: waits.append(True))
-    monkeypatch.setattr(cores.ShortWaits, "close", lambda self: waits.clear())
-    raced = race.race_for_cores(
-        lambda: order.append(("ours", bool(waits))), lambda: order.append(("torch", bool(waits)))
-    )
-    assert {*order} == {("ours", True), ("torch", False)} and min(raced.mine, raced.other) >= 0
+    """Seconds are given; those of torch's next operators depend on what came before."""
+    seconds = {"ours": 1.0, "torch": 2.0, "torch's next after ours": 5.0, "torch's next after torch": 3.0}
+    before = ""
 
+    def given(run: Callable[[], str | None]) -> float:
+        nonlocal before
+        name = run()
+        if not isinstance(name, str):
+            return seconds[f"torch's next after {before}"]
+        before = name
+        return seconds[name]
 
-def test_torchs_threads_wait_shortly_while_kernels_with_several_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "several", lambda: True)
-    monkeypatch.setattr(cores, "several", lambda: True)
-    before, a, b = threading.active_count(), random(20, 24), random(24, 16)
-    for won in (True, False):
-        monkeypatch.setattr(routes, "race_for_cores", lambda *_, won=won: race.Raced(1.0, 2.0, won))
-        used = dt.use(Everything())
-        for _ in range(2):
-            with torch.no_grad(), used:
-                torch.mm(a, b)
-                assert threading.active_count() == before + won
-            assert threading.active_count() == before
-
-
-def test_torchs_threads_wait_shortly_also_where_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "several", lambda: True)
-    monkeypatch.setattr(cores, "several", lambda: True)
-    before = threading.active_count()
-    with torch.no_grad(), dt.use(Everything(), race=False):
-        torch.mm(random(20, 24), random(24, 16))
-        assert threading.active_count() == before + 1
-    assert threading.active_count() == before
+    monkeypatch.setattr(race, "_on_cpu", given)
+    raced = race.race_for_cores(lambda: "ours", lambda: "torch")
+    assert (raced.mine, raced.other, raced.won) == (3.0, 2.0, False)
+    seconds["torch's next after ours"] = 0.5  # on a busy machine
+    raced = race.race_for_cores(lambda: "ours", lambda: "torch")
+    assert (raced.mine, raced.other, raced.won) == (1.0, 4.5, True)
 
 
 def test_on_a_gpu_a_call_must_not_take_the_processor_longer(monkeypatch: pytest.MonkeyPatch) -> None:

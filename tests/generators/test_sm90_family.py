@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,26 @@ def test_it_comes_first_where_it_serves_and_others_take_the_rest() -> None:
 def test_the_default_is_a_point_of_the_space(operator: Gemm) -> None:
     assert FAMILY.refuses(operator, HOPPER) is None
     assert FAMILY.space(operator, HOPPER).explain(dict(FAMILY.default(operator, HOPPER))) == []
+
+
+@pytest.mark.parametrize("operator", SHAPES)
+def test_ranked_configs_are_points_of_the_space_and_begin_with_the_default(operator: Gemm) -> None:
+    found = list(islice(FAMILY.ranked(operator, HOPPER), 12))
+    space = FAMILY.space(operator, HOPPER)
+    assert found[0] == FAMILY.default(operator, HOPPER)
+    assert all(not space.explain(config) for config in found)
+    assert len({json.dumps(config, sort_keys=True) for config in found}) == len(found)
+
+
+def test_ranked_configs_are_of_several_kinds() -> None:
+    """The model may be wrong about all of a kind."""
+    found = islice(FAMILY.ranked(gemm(112, 1520, 4016, dtype="bf16", layout="nt"), HOPPER), 12)
+    assert {(config["SCHEDULE"], config["FIXUP"]) for config in found} >= {
+        ("cooperative", "none"),
+        ("ping-pong", "none"),
+        ("cooperative", "split"),
+        ("cooperative", "exchange"),
+    }
 
 
 @pytest.mark.parametrize("operator", SHAPES, ids=Gemm.slug)

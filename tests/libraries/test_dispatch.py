@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,13 +16,13 @@ import deepgen as dg
 from deepgen import generators, targets
 from deepgen.cli.main import main
 from deepgen.generators.base import Generator
-from deepgen.libraries import Choice, Library, candidates
+from deepgen.libraries import Choice, Library, candidates, racing
 from deepgen.libraries.c.export import export
 from deepgen.libraries.entry import Rival
 from deepgen.libraries.first_use import time_chosen
 from deepgen.libraries.times import Times
 from deepgen.measure.base import Contender
-from deepgen.vocabulary import BadInput, Kernel, Missing
+from deepgen.vocabulary import BadInput, Kernel, Measurement, Missing, Verdict
 
 UNSEEN = dg.gemm(52, 70, 33)
 CPU = targets.resolve("cpu")
@@ -167,7 +167,7 @@ def test_all_that_a_family_ranks_is_made_and_raced(library: Library, monkeypatch
     raced = time_chosen(library, library.choose(UNSEEN, "cpu"))
     assert raced is not None and raced.times.not_made is None
     tried = [dict(one.config) for one, _ in raced.tried]
-    assert tried[:3] == ranked and 3 < len(tried) <= 5, "and variants of the fastest"
+    assert tried[:3] == ranked and 3 < len(tried) <= 3 + 3 * 2, "and variants of the fastest"
     fastest = min(at.seconds for _, at in raced.tried if at.ok and at.seconds)
     if raced.made is not None:
         assert raced.times.kernels[raced.made[0].kernel_id] == min(raced.times.kernels.values()) == fastest
@@ -177,7 +177,7 @@ def test_where_the_fastest_is_wrong_on_other_inputs_the_next_serves(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank_some(monkeypatch, 2)
-    monkeypatch.setattr(candidates, "varied", lambda best: [])
+    monkeypatch.setattr(candidates, "varied", lambda best, known: [])
     serves_one_row_only(library)
     words = iter(["wrong on large inputs"])
     asked: list[str] = []
@@ -246,3 +246,19 @@ def test_what_is_made_for_one_shape_has_its_sizes_compiled_in() -> None:
     config = candidates.sized(family.space(operator, target), family.default(operator, target))
     assert config == {**family.default(operator, target), "FIXED": True}
     assert ("M == 3904", "M = 3904, for which it was made") in family.emit(operator, target, config).requirements
+
+
+def test_a_slow_start_does_not_cost_a_race_its_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A baseline's framework may take longer to import than all rounds together."""
+    now = 0.0
+
+    class Runner:
+        def compare(self, contenders: list[Contender], rounds: int, seed: int) -> list[Measurement]:
+            nonlocal now
+            now += 30.0 if seed == 0 else 0.01 * rounds
+            return [Measurement(Verdict.CORRECT, "", (1.0,) * rounds) for _ in contenders]
+
+    monkeypatch.setattr(racing, "_ROUNDS", 20)
+    monkeypatch.setattr("deepgen.libraries.racing.time.monotonic", lambda: now)
+    [measured] = racing.compared(cast(Any, Runner()), [Contender("kernel")])
+    assert len(measured.samples) == 20

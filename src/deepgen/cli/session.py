@@ -18,7 +18,7 @@ from deepgen.generators.older.generator import NAME as OLDER
 from deepgen.targets import Elsewhere
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
-from deepgen.tuning.division import divided
+from deepgen.tuning.division import SHORT_SECONDS, SHORT_SHARE, divided, is_short, short_ones
 from deepgen.tuning.older_results import write_results
 from deepgen.tuning.request import plan
 from deepgen.view.live import title_of, watching
@@ -80,26 +80,44 @@ def carry_out(
 def divided_among(jobs: Sequence[Job], least: float) -> Iterator[Job]:
     """Each with its part of the time budget, by what may be gained. Time that one leaves over goes to those after it.
 
-    Those that would get less than `least` seconds are left out, and named.
+    Those that would get less than `least` seconds are left out, and named. What only works on elements has a short
+    study instead, before the others.
     """
     budget = jobs[0].request.time_budget if len(jobs) > 1 else None
     if budget is None:
         yield from jobs
         return
     started = time.monotonic()
+    out: list[Job] = []
+    if least:
+        chosen = short_ones([job.request.operator for job in jobs], [job.gain for job in jobs])
+        short = [jobs[i] for i in chosen]
+        out = [job for job in jobs if is_short(job.request.operator) and job not in short]
+        jobs = [job for job in jobs if not is_short(job.request.operator)]
+        share = SHORT_SHARE * budget if jobs else budget
+        while short and time.monotonic() - started < share:
+            job = short.pop(0)
+            yield replace(job, request=replace(job.request, time_budget=SHORT_SECONDS))
+        out += short
     parts = divided([job.gain for job in jobs], budget, least)
     planned = [(job, seconds) for job, seconds in zip(jobs, parts, strict=True) if seconds]
-    out = [job for job, seconds in zip(jobs, parts, strict=True) if not seconds]
+    out += [job for job, seconds in zip(jobs, parts, strict=True) if not seconds]
     while planned:
         left, total = max(0.001, budget - (time.monotonic() - started)), sum(seconds for _, seconds in planned)
         if len(planned) > 1 and left * planned[-1][1] < least * total:  # others took longer than they should have
             out.append(planned.pop()[0])
             continue
-        for job in out:
-            note(f"left out, as too little may be gained by it: {job.request.operator.describe()}")
-        out.clear()
+        _say_left_out(out)
         job, seconds = planned.pop(0)  # the first may gain most
         yield replace(job, request=replace(job.request, time_budget=left * seconds / total))
+    _say_left_out(out)
+
+
+def _say_left_out(jobs: list[Job]) -> None:
+    """Each once."""
+    for job in jobs:
+        note(f"left out, as too little may be gained by it: {job.request.operator.describe()}")
+    jobs.clear()
 
 
 @contextmanager

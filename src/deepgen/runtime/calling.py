@@ -82,6 +82,11 @@ class Loaded:
         """Whether each stream needs memory of its own, which the first call on it takes."""
         return self._device.by_stream
 
+    def run_on(self, parallel: int) -> bool:
+        """On a processor, use a host's threads in place of the kernel's own, as OpenMP's `GOMP_parallel` provides them,
+        whose address this is. False where the kernel cannot."""
+        return self._device.run_on(parallel)
+
     @property
     def align(self) -> int:
         """Bytes that every address is a multiple of."""

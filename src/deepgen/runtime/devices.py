@@ -39,6 +39,10 @@ class Device(Protocol):
         """Make the same call possible again, or raise."""
         ...
 
+    def run_on(self, parallel: int) -> bool:
+        """Use a host's threads, by its function at this address; False where that means nothing."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -71,6 +75,9 @@ class CpuDevice:
 
     def recover(self, error: DriverError) -> None:
         raise error
+
+    def run_on(self, parallel: int) -> bool:
+        return self._native.run_on(parallel)
 
     def close(self) -> None:
         """The library stays loaded: threads of it may outlive any call."""
@@ -120,6 +127,9 @@ class GpuDevice:
         if error.code != _NO_CONTEXT:
             raise error
         self._driver.enter()  # a thread that has not used the GPU before
+
+    def run_on(self, parallel: int) -> bool:
+        return False
 
     def close(self) -> None:
         """Give the workspaces back and unload the module. No call may be under way on the device."""

@@ -100,6 +100,16 @@ class NativeKernel:
             kept[arg.name] = _allocate(arg, max(size, 2 * before))
         return kept[arg.name][:size]
 
+    def run_on(self, parallel: int) -> bool:
+        """Its work is done by a host's threads from now on, by its function at this address (x86_pool.h says which).
+
+        False: the kernel has threads of another kind, or none, and nothing changes.
+        """
+        if not hasattr(self._library, "deepgen_set_parallel"):
+            return False
+        self._library.deepgen_set_parallel(ctypes.c_void_p(parallel))
+        return True
+
     def _call(self, step: Step, arguments: list[Any], slots: Slots) -> Callable[[], None]:
         """The entry with its arguments, as one block where the binary offers that: passing 18 of them takes 1 us."""
         block = self._blocks[step.entry]

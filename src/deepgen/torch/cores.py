@@ -1,16 +1,20 @@
-"""Threads of torch's and of kernels on the same cores.
+"""Kernels on torch's threads.
 
 OpenMP, which torch computes with on a processor, lets threads that have finished wait for more work without sleeping,
-for up to milliseconds. Kernels have threads of their own, which these keep from the cores: two kernels of twice torch's
-speed made a layer no faster. GNU's OpenMP lets threads sleep within microseconds once it has more of them than cores.
+for up to milliseconds. Threads of a kernel's own would not get the cores meanwhile: kernels of twice torch's speed made
+a layer slower. So kernels run on torch's threads, which are there already.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
-from threading import Event, Thread
+from functools import cache
+from pathlib import Path
 
 import torch
+
+from deepgen.runtime.calling import Loaded
 
 _GRAIN = 1 << 15  # elements that torch gives each thread at least
 
@@ -20,41 +24,32 @@ def several() -> bool:
     return bool(torch.get_num_threads() > 1)
 
 
+def lend(kernel: Loaded) -> bool:
+    """A kernel's work is done by torch's threads from now on. False: it has others, or torch's cannot be had."""
+    parallel = _parallel()
+    return parallel is not None and kernel.run_on(parallel)
+
+
 def work() -> Callable[[], object]:
     """A short operator that torch computes with all its threads."""
     numbers = torch.zeros(_GRAIN * torch.get_num_threads())
     return lambda: numbers.add_(1.0)
 
 
-class ShortWaits:
-    """Once opened, torch's threads sleep soon after their work: another thread keeps as many of its own, asleep.
+@cache
+def _parallel() -> int | None:
+    """The address of the function that calls another one on all threads, in the OpenMP that torch uses.
 
-    Where torch has another OpenMP than GNU's, or threads for half of the cores only, nothing changes.
+    GNU's, LLVM's and Intel's have it by the same name. One that was loaded for the whole process, as a preloaded one
+    is, takes the place of the one that torch brings.
     """
-
-    def __init__(self) -> None:
-        self._thread: Thread | None = None
-        self._end = Event()
-
-    def open(self) -> None:
-        if self._thread is not None or not several():
-            return
-        ready, self._end = Event(), Event()
-        self._thread = Thread(target=_keep, args=(ready, self._end), daemon=True)
-        self._thread.start()
-        ready.wait()
-
-    def close(self) -> None:
-        """Its threads end, and torch's wait as before."""
-        if self._thread is not None:
-            self._end.set()
-            self._thread.join()
-            self._thread = None
-
-
-def _keep(ready: Event, end: Event) -> None:
-    try:
-        work()()
-    finally:
-        ready.set()
-    end.wait()
+    if not torch.backends.openmp.is_available():
+        return None
+    for path in (None, *Path(torch.__file__).with_name("lib").glob("libtorch_cpu.*")):
+        try:
+            library = ctypes.CDLL(None if path is None else str(path))  # torch has loaded it before
+            if torch.get_num_threads() == library.omp_get_max_threads():
+                return ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value
+        except (AttributeError, OSError):
+            continue
+    return None

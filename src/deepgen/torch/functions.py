@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
+from weakref import ref
 
 import torch
 from torch.autograd import forward_ad
@@ -37,6 +38,10 @@ Run: TypeAlias = "Callable[..., Any]"
 # parameter, mostly: it is only a hint, as another tensor may have that number later.
 Places: TypeAlias = "dict[Any, tuple[tuple[Check, Run], ...]]"
 
+# Calls that are torch's: by the number of their weight, how many elements their input has, which is contiguous. Nothing
+# else is looked at, since torch's own function is right for all tensors.
+Own: TypeAlias = "dict[int, tuple[ref[Any], tuple[int, ...]]]"
+
 # Functions with other arguments than tensors: how many they have, which of them are tensors, and the others.
 _ARGUMENTS: Mapping[str, tuple[int, Run, Run]] = {
     "addmm": (3, itemgetter(0, 1, 2), lambda args: id(args[2])),
@@ -54,6 +59,7 @@ class _Calls:
         self._own: Run = getattr(OPS, kind) if hasattr(OPS, kind) else torchs  # where gradients are needed
         self._table: Table = {}
         self.places: tuple[Places, Places] = ({}, {})  # while gradients are not enabled, and while they are
+        self.torchs_own: Own = {}
 
     def slowly(self, args: tuple[Any, ...], place: Any, named: Mapping[str, Any] = {}) -> Any:
         """A call that is decided from Python. One like it is found at its place the next time."""
@@ -74,9 +80,17 @@ class _Calls:
             gains = route.gain > GRADIENT and not route.dear
             return (self._own if gains and out is None else self._torchs)(*args, **named)
         made = None if route is None or route.idle else route.run(args, out)
-        if route is None or route.dear or made is not None:
+        if route is None and self._kind == "linear" and args[0].is_contiguous():
+            self._leave_to_torch(*args[:2])
+        elif route is None or route.dear or made is not None:
             remember(self.places, place, tensors, self._torchs if route is None else _eager(route))
         return self._torchs(*args, **named) if made is None else made
+
+    def _leave_to_torch(self, input: Any, weight: Any) -> None:
+        if len(self.torchs_own) >= _MOST_PLACES:
+            self.torchs_own.clear()
+        _, known = self.torchs_own.get(id(weight), (None, ()))
+        self.torchs_own[id(weight)] = (ref(weight), (input.numel(), *known[: _ALIKE - 1]))
 
 
 def _eager(route: Route) -> Run:
@@ -96,11 +110,18 @@ def remember(places: tuple[Places, Places], place: Any, tensors: Sequence[Any], 
     known[place] = ((check, run), *known.get(place, ())[: _ALIKE - 1])
 
 
+def _is_dense(tensor: Any, elements: Sequence[int]) -> bool:
+    return type(tensor) in PLAIN and tensor.numel() in elements and tensor.is_contiguous()
+
+
 def linear_of(router: Router) -> Run:
     calls = _Calls(router, "linear", LINEAR)
-    places = calls.places
+    places, torchs_own = calls.places, calls.torchs_own
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+        own = torchs_own.get(id(weight))
+        if own is not None and own[0]() is weight and _is_dense(input, own[1]):
+            return LINEAR(input, weight, bias)
         if bias is not None:
             return biased(input, weight, bias)
         if not modes() and forward_ad._current_level < 0:
@@ -208,7 +229,13 @@ class Elements:
                 return torchs(*args, **named)
             return large(args, args, a.numel())
 
-        return binary
+        def infix(a: Any, b: Any) -> Any:
+            """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
+            if a.numel() < LEAST or type(a) not in PLAIN or type(b) not in PLAIN:
+                return torchs(a, b)
+            return large((a, b), (a, b), a.numel())
+
+        return infix if torchs.__name__.startswith("__") else binary
 
     def _cat(self, torchs: Run) -> Run:
         large = self._large

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from deepgen.torch.cores import ShortWaits, work
+from deepgen.torch.cores import work
 from deepgen.tuning.statistics import paired_ratio
 
 _ROUNDS = 15
@@ -87,35 +87,26 @@ def _turns(
 
 
 def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Raced:
-    """The same on a processor whose cores a kernel shares with torch's threads.
+    """The same on a processor whose cores a kernel's own threads share with torch's.
 
-    Each is timed together with what torch does next, as in a model, with torch's threads waiting as they would: as
-    torch has it beside torch's own function, and shortly beside the kernel. Threads that sleep sooner must be woken for
-    every operator of torch's, not only for the one after the kernel.
+    Each is timed with what torch does next, as in a model: it may have to wait for its threads. That counts by how much
+    longer it takes than after the other.
     """
-    operator, waits = work(), ShortWaits()
-    times: dict[str, list[float]] = {"ours": [], "theirs": [], "following": []}
+    operator = work()
 
-    def timed(name: str, run: Callable[[], Any]) -> None:
-        def both() -> None:
-            run()
-            for _ in range(_FOLLOWING):
-                operator()
+    def timed(run: Callable[[], Any]) -> tuple[float, float]:
+        return _on_cpu(run), _on_cpu(lambda: [operator() for _ in range(_FOLLOWING)])
 
-        both()
-        times[name] += [_on_cpu(both) for _ in range(_LEAST)]
-
+    times: dict[Any, list[tuple[float, float]]] = {ours: [], theirs: []}
     with torch.no_grad():
         ends = time.perf_counter() + _SECONDS
-        while len(times["ours"]) < _ROUNDS and (not times["ours"] or time.perf_counter() < ends):
-            timed("theirs", theirs)
-            timed("following", lambda: None)
-            waits.open()
-            try:
-                timed("ours", ours)
-            finally:
-                waits.close()
-    mine, other = (max(0.0, median(times[name]) - median(times["following"])) for name in ("ours", "theirs"))
+        while len(times[ours]) < _ROUNDS and (not times[ours] or time.perf_counter() < ends):
+            for run, known in times.items():
+                timed(run)  # threads still wait as they did after the other
+                known += [timed(run) for _ in range(_LEAST)]
+    (mine, after_mine), (other, after_other) = (map(median, zip(*known, strict=True)) for known in times.values())
+    sooner = min(after_mine, after_other)
+    mine, other = mine + after_mine - sooner, other + after_other - sooner
     return Raced(mine, other, mine < _GAIN * other)
 
 

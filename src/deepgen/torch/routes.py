@@ -23,9 +23,9 @@ from deepgen.runtime.firing import Fire
 from deepgen.targets import Target
 from deepgen.torch.asked import Asked, Reads
 from deepgen.torch.calls import KINDS
-from deepgen.torch.cores import ShortWaits, several
+from deepgen.torch.cores import lend, several
 from deepgen.torch.guards import contiguous, maker
-from deepgen.torch.race import Raced, race, race_for_cores
+from deepgen.torch.race import race, race_for_cores
 from deepgen.vocabulary import BadInput, DeepgenError
 
 TORCH = ("torch", "torch-gpu")  # its names as a baseline
@@ -235,16 +235,7 @@ class Router:
         self._routes: Table = {}
         self._lock = Lock()
         self._decider: int | None = None
-        self._waits, self._crowded = ShortWaits(), False
         self.met: list[Met] = []
-
-    def enter(self) -> None:
-        """Calls may come from now on."""
-        if self._crowded:
-            self._waits.open()
-
-    def leave(self) -> None:
-        self._waits.close()
 
     @property
     def deciding(self) -> bool:
@@ -301,6 +292,9 @@ class Router:
             if not isinstance(kernel, Loaded):
                 return choice.reason
             library = Won(kernel, gain, "by the times that the library has")
+            if gain < 0.0 and (capturing(device) or not self._race):
+                return choice.reason  # to a library, ours is as fast within the noise; here nothing may be slower
+            lent = device.type == "cpu" and lend(kernel)
             if capturing(device):
                 return library
             with _disable_current_modes():
@@ -309,30 +303,14 @@ class Router:
                 if route.run(real) is None:
                     return "the kernel needs tensors that are dense or better aligned"
                 if not self._race:
-                    self._share_cores(choice.entry, device)
                     return library
                 turns = cycle((real,) if device.type == "cpu" else (real, _elsewhere(real)))
                 run = door(route)
-                raced = self._raced(lambda: run(*next(turns)), lambda: torchs(*next(turns)), choice.entry, device)
+                both = (lambda: run(*next(turns)), lambda: torchs(*next(turns)))
+                raced = race_for_cores(*both) if _crowds(choice.entry, device, lent) else race(*both, device)
         except DeepgenError as error:
             return f"the kernel cannot be called: {error}"
         return Won(kernel, raced.other - raced.mine, str(raced), raced.dear) if raced.won else str(raced)
-
-    def _raced(self, ours: Callable[[], Any], theirs: Callable[[], Any], entry: Any, device: Any) -> Raced:
-        """The seconds of both. Where the kernel has several threads, and torch too, the latter shall wait shortly."""
-        if not _crowds(entry, device):
-            return race(ours, theirs, device)
-        self._waits.close()
-        raced = race_for_cores(ours, theirs)
-        if raced.won:
-            self._share_cores(entry, device)
-        self.enter()
-        return raced
-
-    def _share_cores(self, entry: Any, device: Any) -> None:
-        """A kernel is going to serve: torch's threads wait shortly from now on where it has several."""
-        self._crowded |= _crowds(entry, device)
-        self.enter()
 
     def _target(self, device: Any) -> Target | None:
         """The target whose kernels run on a device; kernels are loaded on the first GPU only."""
@@ -346,9 +324,9 @@ class Router:
         return self._targets[name]
 
 
-def _crowds(entry: Any, device: Any) -> bool:
+def _crowds(entry: Any, device: Any, lent: bool) -> bool:
     """Whether a library's kernel and torch both have several threads; it may where its config does not tell."""
-    return device.type == "cpu" and several() and getattr(entry, "config", {}).get("THREADS") != 1
+    return device.type == "cpu" and not lent and several() and getattr(entry, "config", {}).get("THREADS") != 1
 
 
 def _straight(route: Route) -> Callable[..., Any]:

@@ -75,7 +75,6 @@ class Use:
             self._with_compiler()
         self._put()
         IN_USE.update(self._functions)
-        self._router.enter()
         return self
 
     def _put(self) -> None:
@@ -130,7 +129,6 @@ class Use:
         if not self._before:
             return
         IN_USE.clear()
-        self._router.leave()
         if self._leave is not None:
             self._leave()
             self._leave = None

@@ -38,13 +38,8 @@ def library(programs: Sequence[Program], folder: Path, warp: int = 32) -> ctypes
         for file in resources.files(package).iterdir():
             if file.name.endswith(".h"):
                 (folder / file.name).write_text(file.read_text())
-    text = [
-        '#include "warpgroup.h"',
-        '#include "lane_scans.h"',
-        '#include "gathers.h"',
-        '#include "overlaps.h"',
-        _HARNESS,
-    ]
+    headers = ("warpgroup.h", "own_products.h", "lane_scans.h", "gathers.h", "overlaps.h")
+    text = [*(f'#include "{name}"' for name in headers), _HARNESS]
     for n, program in enumerate(programs):
         named = replace(program, name=f"case{n}")
         text += [f"namespace space{n} {{", gpu.emit(named), "}"]
@@ -62,7 +57,7 @@ def run(loaded: ctypes.CDLL, n: int, program: Program, inputs: Sequence[Any]) ->
     kernel = gpu.kernel(program, "cuda", 32)
     arrays = {b.name: _aligned(b.sizes, dtype(b.dtype).numpy()) for b in (*program.inputs, *program.outputs)}
     for buffer, given in zip(program.inputs, inputs, strict=True):
-        arrays[buffer.name][...] = given
+        arrays[buffer.name][...] = np.reshape(given, buffer.sizes)  # axes may have been joined
     for buffer in program.outputs:
         arrays[buffer.name].view(np.uint8).fill(0xFF)
     for buffer in program.scratch:

@@ -72,12 +72,12 @@ def _random_steps(expression: Expression, random: Random) -> Schedule:
     return tuple(made.steps)
 
 
-def random_program(expression: Expression, random: Random) -> tuple[Schedule, Program]:
+def random_program(expression: Expression, random: Random, warp: int = 32) -> tuple[Schedule, Program]:
     """What is refused only when all steps are known is drawn again."""
     for _ in range(100):
         steps = _random_steps(expression, random)
         try:
-            return steps, lower(expression, steps)
+            return steps, lower(expression, steps, warp)
         except BadInput:
             continue
-    return (), lower(expression, ())
+    return (), lower(expression, (), warp)

@@ -34,23 +34,25 @@ AT_ONCE = 40  # programs in a library
 pytestmark = pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
 
 
-def collected(count: int) -> list[tuple[Expression, Schedule, Program]]:
+def collected(count: int, warp: int) -> list[tuple[Expression, Schedule, Program]]:
     found: list[tuple[Expression, Schedule, Program]] = []
 
     @settings(max_examples=count, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
     @given(expressions(most=9), st.integers(0, 2**32))
     def collect(expression: Expression, seed: int) -> None:
-        found.append((expression, *random_program(expression, Random(f"{seed} {len(found)}"))))
+        found.append((expression, *random_program(expression, Random(f"{seed} {len(found)}"), warp)))
 
     collect()
     return found
 
 
-def test_random_expressions_under_random_schedules(tmp_path: Path) -> None:
-    cases = collected(COUNT)
+# Warps of NVIDIA's chips, and wavefronts of AMD's.
+@pytest.mark.parametrize(("warp", "count"), [(32, COUNT), (64, COUNT // 3)])
+def test_random_expressions_under_random_schedules(warp: int, count: int, tmp_path: Path) -> None:
+    cases = collected(count, warp)
     for start in range(0, len(cases), AT_ONCE):
         part = cases[start : start + AT_ONCE]
-        loaded = library([program for _, _, program in part], tmp_path / str(start))
+        loaded = library([program for _, _, program in part], tmp_path / str(start), warp)
 
         def work(say: Callable[[str], None], loaded: Any = loaded, part: Any = part) -> None:
             for n, (expression, schedule, program) in enumerate(part):

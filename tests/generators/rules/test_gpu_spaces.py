@@ -89,9 +89,11 @@ MATRICES = {
 WIDE = {
     "nt": cases.gemm(128, 64, 128, "f16", transposed=True),
     "nn, bias": cases.gemm(70, 128, 96, "bf16", epilogue=True),
+    "nn, i8": cases.gemm(70, 64, 128, "i8", epilogue=True),
     "nhwc": conv(N=2, H=8, W=16, CI=64, CO=64, dilation=1),
     "nchw": conv(N=1, H=8, W=16, CI=64, CO=64, dilation=1, layout="nchw"),
     "transposed, one tap": conv(convolutions.TransposedConv2d, N=2, H=8, W=8, CI=64, CO=64, k=1, stride=2, pad=0),
+    "one tap, nchw": conv(N=2, H=6, W=8, CI=64, CO=64, k=1, pad=0, dilation=1, layout="nchw", epilogue="bias,residual"),
 }
 FLAT = {
     "nhwc": conv(N=3, H=5, W=7, CI=64, CO=64, dilation=1),
@@ -100,6 +102,7 @@ FLAT = {
     ),
     "dilated, nchw": conv(N=2, H=6, W=6, CI=64, CO=64, pad=2, dilation=2, dtype="bf16", layout="nchw"),
     "strided, nchw": conv(N=3, H=9, W=9, CI=64, CO=64, k=1, pad=0, stride=2, dilation=1, layout="nchw"),
+    "i8": conv(N=2, H=5, W=7, CI=128, CO=64, dilation=1, dtype="i8"),
     "line": convolutions.Conv1d.make(
         {"N": 2, "L": 40, "CI": 64, "CO": 64, "k": 3, "pad": 1, "dtype": "f16"}
     ).expression(),
@@ -127,10 +130,11 @@ def right(programs: list[tuple[str, Expression, dict[str, Any], Program]], folde
                 inputs = operator.inputs(1)
                 error, results = run(loaded, n, program, [inputs[b.name] for b in program.inputs])
                 assert not error, f"{name} {config}: {error}"
-                answers, dtypes = operator.reference(inputs), {t.name: t.dtype for t in operator.tensors()}
+                answers, tensors = operator.reference(inputs), {t.name: t for t in operator.tensors()}
                 for buffer, result in zip(program.outputs, results, strict=True):
                     tolerance = operator.tolerance(buffer.name)
-                    found = compare(result, answers[buffer.name], dtypes[buffer.name], tolerance)
+                    whole = result.reshape(tensors[buffer.name].shape)
+                    found = compare(whole, answers[buffer.name], tensors[buffer.name].dtype, tolerance)
                     assert found.ok, f"{name} {config}: {found}"
 
         assert not (wrong := in_child(work)), wrong

@@ -1,5 +1,4 @@
-// The pool of threads on any processor. What it waits with has another name elsewhere than on x86; x86_pool.h itself
-// stays as it is, since kernels that were tuned with it are named by the hash of their sources.
+// The pool of threads on any processor. What it waits with has another name elsewhere than on x86.
 #if defined(__aarch64__)
 #define __builtin_ia32_pause() __asm__ volatile("yield")
 #elif !defined(__x86_64__)

@@ -55,6 +55,26 @@ static struct {
     pthread_t helper[POOL_MAX_HELPERS];
 } pool = {.one_caller = PTHREAD_MUTEX_INITIALIZER};
 
+// A host that has threads of its own may lend them: threads of ours beside its would fight for the cores. Its function
+// calls `work(job)` on the calling thread and on as many others as it likes, and returns when all are done. It takes two
+// numbers more, as OpenMP's GOMP_parallel does: how many threads, where 0 leaves that to the host, and flags.
+typedef void (*pool_lender)(void (*work)(void *), void *job, unsigned threads, unsigned flags);
+static _Atomic(pool_lender) pool_lent;
+void deepgen_set_parallel(pool_lender lender) { atomic_store(&pool_lent, lender); }
+
+typedef struct {
+    pool_work work;
+    void *job;
+    int threads;
+    _Atomic int joined;
+} pool_loan;
+
+static void pool_on_loan(void *arg) {
+    pool_loan *loan = arg;
+    int thread = atomic_fetch_add(&loan->joined, 1);
+    if (thread < loan->threads) loan->work(loan->job, thread);
+}
+
 static uint32_t pool_join(uint32_t last_round, uint32_t *round) {
     for (int spins = 0;; spins++) {
         uint32_t state = atomic_load(&pool.state);
@@ -92,10 +112,17 @@ static void pool_open(uint32_t limit) {
     if (atomic_load(&pool.sleeping)) syscall(SYS_futex, &pool.state, FUTEX_WAKE_PRIVATE, INT32_MAX, 0, 0, 0);
 }
 
-// Calls work(job, thread) on the calling thread as thread 0 and on up to threads - 1 helpers. Returns when all are done.
+// Calls work(job, thread) on the calling thread and on up to threads - 1 others, which are numbered from 0 on as they
+// join. Returns when all are done.
 static void pool_run(int threads, pool_work work, void *job) {
     if (threads <= 1) {
         work(job, 0);
+        return;
+    }
+    pool_lender lender = atomic_load(&pool_lent);
+    if (lender) {
+        pool_loan loan = {work, job, threads, 0};
+        lender(pool_on_loan, &loan, 0, 0);
         return;
     }
     pthread_mutex_lock(&pool.one_caller);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from math import prod
@@ -12,7 +12,7 @@ from deepgen.generators.rules.emit import gathers, warpgroup
 from deepgen.generators.rules.emit.c_values import arithmetic, narrowed
 from deepgen.generators.rules.emit.gpu_values import WIDEST, GpuScope, moved_from
 from deepgen.generators.rules.emit.names import Names
-from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, wide_product
+from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, MatrixProduct, wide_product
 from deepgen.generators.rules.lower.build import combined
 from deepgen.generators.rules.lower.gpu.lane_scans import SCAN
 from deepgen.generators.rules.lower.gpu.launches import Launch, Program
@@ -27,8 +27,8 @@ from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, Work
 from deepgen.vocabulary.dtypes import dtype
 
 _OWN = ("expressions.h", "matrices.h", "warpgroup.h", "emulate_lanes.h")
-_SCANS, _GATHERS, _OVERLAPS = "lane_scans.h", "gathers.h", "overlaps.h"
-_OTHERS = (_SCANS, _GATHERS, _OVERLAPS)  # that few kernels need
+_SCANS, _PRODUCTS, _GATHERS, _OVERLAPS = "lane_scans.h", "own_products.h", "gathers.h", "overlaps.h"
+_OTHERS = (_SCANS, _PRODUCTS, _GATHERS, _OVERLAPS)  # that few kernels need
 _Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
 _LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
 _BLOCKS = 1  # of a multiprocessor: as many as there is room for
@@ -53,23 +53,42 @@ def kernel(program: Program, language: str, warp: int, name: str | None = None) 
 
 def emit(program: Program) -> str:
     """One file with a kernel for each launch."""
-    called = {s.name for launch in program.launches for s in walk(launch.body) if isinstance(s, Call)}
-    products = [PRODUCTS[name] for name in sorted(called & set(PRODUCTS))]
-    wide = [product for name in sorted(called) if (product := wide_product(name))]
-    header = "warpgroup.h" if wide else "matrices.h" if products else ""
+    called = _called(program)
     kernels = [line for n in range(len(program.launches)) for line in ("", *_Emitter(program, n).lines())]
-    others = [_SCANS] if _scans_lanes(program) else []
-    others += [_OVERLAPS] if any(overlaps(program, n) for n in range(len(program.launches))) else []
-    others += [_GATHERS] if any(gathers.CALL in line for line in kernels) else []
-    lines = [*(f'#include "{one}"' for one in ("expressions.h", *([header] if header else []), *others)), ""]
-    lines += [line for product in wide for line in warpgroup.function(product)]
-    lines += [f'DG_PRODUCT({p.name}, {p.sum}, {p.operand}, {p.k}, "{p.instruction}")' for p in products]
+    lines = [*(f'#include "{one}"' for one in _headers(program, kernels)), ""]
+    lines += [line for name in called if (product := wide_product(name)) for line in warpgroup.function(product)]
+    lines += [_declared(PRODUCTS[name]) for name in called if name in PRODUCTS]
     return "\n".join([*lines, *kernels]) + "\n"
 
 
-def _scans_lanes(program: Program) -> bool:
+def _called(program: Program) -> list[str]:
     parts = (part for launch in program.launches for part in launch.parts)
-    return any(isinstance(s, Call) and s.name.startswith(SCAN) for part in parts for s in walk(part.body))
+    return sorted({s.name for part in parts for s in walk(part.body) if isinstance(s, Call)})
+
+
+def _headers(program: Program, kernels: Sequence[str]) -> list[str]:
+    """Those that the text includes."""
+    called = _called(program)
+    products = [PRODUCTS[name] for name in called if name in PRODUCTS]
+    wide = any(map(wide_product, called))
+    wanted = {
+        "warpgroup.h": wide,
+        "matrices.h": not wide and any(not product.own for product in products),
+        _PRODUCTS: any(product.own for product in products),
+        _SCANS: any(name.startswith(SCAN) for name in called),
+        _OVERLAPS: any(overlaps(program, n) for n in range(len(program.launches))),
+        _GATHERS: any(gathers.CALL in line for line in kernels),
+    }
+    return ["expressions.h", *(header for header, is_wanted in wanted.items() if is_wanted)]
+
+
+def _declared(product: MatrixProduct) -> str:
+    formats = f"{product.name}, {product.sum}, {product.operand}"
+    if not product.own:
+        return f'DG_PRODUCT({formats}, {product.k}, "{product.instruction}")'
+    if product.lanes == 1:
+        return f"DG_DOT({formats}, {product.k})"
+    return f"DG_MFMA({formats}, {product.m}, {product.k}, {product.instruction})"
 
 
 def entry(program: Program, n: int) -> str:

@@ -14,27 +14,30 @@ template <int PENDING>
 DG_DEVICE void products_wait() {}
 namespace emulate {
 
-template <typename T, int COLUMNS, int LEADING>
-inline void multiply_rows(f32* d, const u32 (*rows)[4], u32 b) {
+template <typename T, int COLUMNS, int LEADING, typename SUM>
+inline void multiply_rows(SUM* d, const u32 (*rows)[4], u32 b) {
     if (b % 1024 >= 128) fail("the second operand does not begin with a line of its first rows");
     const int lane = machine.thread % 32;
     for (int column = lane % 4 * 2; column < COLUMNS; column += column % 2 ? 7 : 1) {
         f64 sums[2] = {};
-        for (int k = 0; k < 16; ++k) {
-            const u32 place = LEADING ? column / 64 * LEADING + k * 128 + column % 64 * 2 : column * 128 + k * 2;
-            const u16 bits = load_shared<u16>(swizzled<3, 7>(b + place));
+        for (int at = 0; at < 32; at += (int)sizeof(T)) {  // bytes along what is summed over
+            const int k = at / (int)sizeof(T);
+            const u32 place = LEADING ? column / 64 * LEADING + k * 128 + column % 64 * 2 : column * 128 + at;
+            const u32 bits = sizeof(T) == 1 ? (u32)load_shared<u8>(swizzled<3, 7>(b + place))
+                                            : (u32)load_shared<u16>(swizzled<3, 7>(b + place));
             for (int half = 0; half < 2; ++half)
-                sums[half] += number(rows[lane / 4 * 4 + k / 2 % 4][half + k / 8 * 2], k % 2, T()) * number(bits, 0, T());
+                sums[half] += number(rows[lane / 4 * 4 + at / 4 % 4][half + at / 16 * 2], k % (4 / (int)sizeof(T)), T()) *
+                              number(bits, 0, T());
         }
         for (int half = 0; half < 2; ++half) {
-            f32& sum = d[column / 8 * 4 + half * 2 + column % 2];
-            sum = (f32)(sum + sums[half]);
+            SUM& sum = d[column / 8 * 4 + half * 2 + column % 2];
+            sum = (SUM)(sum + sums[half]);
         }
     }
 }
 
-template <typename T, int COLUMNS, int LEADING>
-inline void multiply_wide(f32* d, const u32* a, u32 b) {
+template <typename T, int COLUMNS, int LEADING, typename SUM>
+inline void multiply_wide(SUM* d, const u32* a, u32 b) {
     const u32(*all)[8] = exchange(a, 4);
     u32 rows[32][4];
     for (int lane = 0; lane < 32; ++lane)
@@ -42,8 +45,8 @@ inline void multiply_wide(f32* d, const u32* a, u32 b) {
     multiply_rows<T, COLUMNS, LEADING>(d, rows, b);
 }
 
-template <typename T, int COLUMNS, int LEADING, int APART>
-inline void multiply_lines(f32* d, u32 a, u32 b) {
+template <typename T, int COLUMNS, int LEADING, int APART, typename SUM>
+inline void multiply_lines(SUM* d, u32 a, u32 b) {
     if (a % 1024 >= 128) fail("the first operand does not begin with a line of its first rows");
     u32 rows[32][4];
     for (int lane = 0; lane < 32; ++lane)

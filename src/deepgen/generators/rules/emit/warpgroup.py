@@ -7,9 +7,10 @@ from deepgen.generators.rules.intrinsics.matrix import WideProduct
 
 def function(product: WideProduct) -> list[str]:
     """`product.name(sums, rows, columns)`: sums in registers, columns by their place in shared memory, rows either."""
-    count, kind = product.columns // 2, product.intrinsic.operand
+    count, kind, sum_ = product.columns // 2, product.intrinsic.operand, product.intrinsic.sum
+    whole = sum_ == "i32"
     sums = ", ".join(f"%{n}" for n in range(count))
-    outputs = ", ".join(f'"+f"(d[{n}])' for n in range(count))
+    outputs = ", ".join(f'"+{"r" if whole else "f"}"(d[{n}])' for n in range(count))
     instruction = f"wgmma.mma_async.sync.aligned.{product.intrinsic.instruction.format(n=product.columns)}"
     sizes = f"{kind}, {product.columns}, {product.leading}"
     if product.apart:
@@ -20,8 +21,9 @@ def function(product: WideProduct) -> list[str]:
         rows, second, turned = f"{{{', '.join(f'%{count + n}' for n in range(4))}}}", count + 4, ""
         inputs = ", ".join(f'"r"(a[{n}])' for n in range(4))
         head, emulated = "const u32* a", f"multiply_wide<{sizes}>"
-    modes = f"add, 1, 1, {turned}{int(product.leading > 0)}"
-    head = f"DG_DEVICE void {product.name}(f32* d, {head}, u32 b) {{"
+    # Whole numbers are neither negated nor turned.
+    modes = "add" if whole else f"add, 1, 1, {turned}{int(product.leading > 0)}"
+    head = f"DG_DEVICE void {product.name}({sum_}* d, {head}, u32 b) {{"
     return [
         "#if defined(DG_EMULATE)",
         f"{head} emulate::{emulated}(d, a, b); }}",

@@ -1,24 +1,73 @@
-"""Products of small matrices by a warp, as data: formats, sizes, and the instruction's own name.
+"""Products of small matrices by the lanes of a warp, as data: formats, sizes, and the instruction's own name.
 
-All of them have NVIDIA's fragments: 16 rows of 32 bytes of the first matrix, 8 rows of 32 bytes of the second, along
-what is summed over. A lane holds four sums, of rows `lane / 4` and 8 below it, of columns `lane % 4 * 2` and the next.
-Four warps may do more at once: each has its own 16 rows, and all have the same columns, up to 256, which the matrix
-units read from shared memory themselves; rows too, where they lie there in lines.
+A new instruction is an entry of the table, and the tests of the table cover it. Instructions differ in how lanes hold
+sums (`Fragment`), and in how they load operands:
+
+- NVIDIA's matrices are 16 rows of 32 bytes of the first operand and 8 rows of 32 bytes of the second one, along what is
+  summed over, and a warp loads them together. Four warps may do more at once: each has its own 16 rows, and all have
+  the same columns, up to 256, which the matrix units read from shared memory themselves; rows too, where they lie there
+  in lines.
+- Elsewhere a lane loads its own elements: those of one row (or column), `run` of them along what is summed over.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from deepgen.operators.expr.index import Index
+from deepgen.targets.cuda import Cuda
+from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary import BadInput
+from deepgen.vocabulary.dtypes import dtype
 
-LANES = 32
-SUMS = 4  # that a lane holds of one product
+LINE_BYTES = 128  # of shared memory, as products of four warps read it
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Which sums of a product a lane has: rows are `halves` times `rows`, columns `groups` times `quads` times `run`.
+
+    A lane has one of `rows` and one of `quads`; of these, the former chooses among neighbouring lanes if `across`.
+    """
+
+    halves: int
+    rows: int
+    groups: int
+    quads: int
+    run: int
+    across: bool = False
+
+    @property
+    def lanes(self) -> int:
+        return self.rows * self.quads
+
+    @property
+    def sums(self) -> int:
+        """That a lane holds."""
+        return self.halves * self.groups * self.run
+
+    @property
+    def splits(self) -> tuple[int, ...]:
+        """By which columns are split: a lane's neighbours, and before that lanes if it has several groups of these."""
+        return (self.quads, self.run) if self.groups > 1 else (self.run,)
+
+    def held(self, flat: Index) -> tuple[Index, Index]:
+        """Which of a lane's numbers an element of a matrix is, and which lane's; rows follow each other in `flat`."""
+        columns = self.groups * self.quads * self.run
+        half = self.rows * columns
+        number = flat // half * (self.groups * self.run)
+        if not self.across:
+            assert self.groups == 1, "lanes of a row follow each other"
+            return number + flat % self.run, flat % half // self.run
+        column = flat % columns
+        number = number + column // (self.quads * self.run) * self.run + column % self.run
+        return number, column // self.run % self.quads * self.rows + flat // columns % self.rows
 
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """`instruction` is what PTX calls it; where `warps` do it together, `{n}` in it are their columns."""
+    """`instruction` is what PTX or the compiler for AMD's chips calls it; where `warps` do it together, `{n}` in it are
+    their columns. `sm` is the least compute capability that has it, `arches` are the chips of AMD's that have it."""
 
     name: str
     operand: str
@@ -27,13 +76,42 @@ class MatrixProduct:
     n: int
     k: int
     instruction: str
-    sm: int  # the least compute capability that has it
+    fragment: Fragment
+    sm: int = 0
+    arches: tuple[str, ...] = ()
     warps: int = 1
 
     @property
+    def lanes(self) -> int:
+        return self.fragment.lanes
+
+    @property
+    def own(self) -> bool:
+        """Whether each lane loads its own elements."""
+        return bool(self.arches)
+
+    @property
     def run(self) -> int:
-        """Elements of 16 bytes: a row of the matrices that are loaded at once."""
-        return self.k // 2
+        """Elements along what is summed over that are loaded at once: 16 bytes, or what a lane has of a row."""
+        return self.k * self.m // self.lanes if self.own else self.k // 2
+
+    @property
+    def step_bytes(self) -> int:
+        return self.k * dtype(self.operand).bytes
+
+    @property
+    def line(self) -> int:
+        """Elements of a line of shared memory."""
+        return LINE_BYTES // dtype(self.operand).bytes
+
+    def words(self, rows: int) -> int:
+        """That a lane holds of an operand with so many rows or columns."""
+        return rows * self.step_bytes // self.lanes // 4
+
+    @property
+    def turns(self) -> bool:
+        """Whether operands may lie along rows or columns: elements are then turned while they are loaded."""
+        return dtype(self.operand).bytes == 2 or self.run == 1
 
     def share_of_peak(self, arch: str, late: bool) -> float:
         """What it comes to of the matrix units' rate: Hopper's are only full with products of four warps, and where
@@ -42,18 +120,47 @@ class MatrixProduct:
             return 1.0
         return 0.45 if self.warps == 1 else 1.0 if late else 0.62
 
-    def on(self, arch: str, sm: int) -> bool:
+    def on(self, gpu: Gpu) -> bool:
         """Whether a chip has it. Products of four warps are Hopper's own: other chips dropped them."""
-        return sm >= self.sm and (self.warps == 1 or arch == "sm_90a")
+        if not isinstance(gpu, Cuda):
+            return gpu.arch in self.arches and gpu.warp % self.lanes == 0
+        return not self.own and gpu.sm >= self.sm and (self.warps == 1 or gpu.arch == "sm_90a")
+
+
+_PAIRS = Fragment(halves=2, rows=8, groups=1, quads=4, run=2)
+_FOURS = Fragment(halves=1, rows=16, groups=1, quads=4, run=4, across=True)
+_ONE = Fragment(halves=1, rows=1, groups=1, quads=1, run=1)
+_CDNA = ("gfx908", "gfx90a", "gfx942")
+_WITHOUT = ("gfx906", "gfx1030", "gfx1100")  # matrix units that are served here
+
+
+def _nvidia(
+    name: str, operand: str, sums: str, k: int, instruction: str, sm: int = 80, warps: int = 1
+) -> MatrixProduct:
+    return MatrixProduct(name, operand, sums, 16, 8, k, instruction, _PAIRS, sm, warps=warps)
+
+
+def _amd(name: str, operand: str, sums: str, k: int, instruction: str, arches: tuple[str, ...]) -> MatrixProduct:
+    return MatrixProduct(name, operand, sums, 16, 16, k, instruction, _FOURS, arches=arches)
 
 
 _ALL = (
-    MatrixProduct("mma_f16", "f16", "f32", 16, 8, 16, "m16n8k16.row.col.f32.f16.f16.f32", 80),
-    MatrixProduct("mma_bf16", "bf16", "f32", 16, 8, 16, "m16n8k16.row.col.f32.bf16.bf16.f32", 80),
-    MatrixProduct("wgmma_f16", "f16", "f32", 16, 8, 16, "m64n{n}k16.f32.f16.f16", 90, warps=4),
-    MatrixProduct("wgmma_bf16", "bf16", "f32", 16, 8, 16, "m64n{n}k16.f32.bf16.bf16", 90, warps=4),
-    MatrixProduct("mma_i8", "i8", "i32", 16, 8, 32, "m16n8k32.row.col.s32.s8.s8.s32", 80),
-)
+    _nvidia("mma_f16", "f16", "f32", 16, "m16n8k16.row.col.f32.f16.f16.f32"),
+    _nvidia("mma_bf16", "bf16", "f32", 16, "m16n8k16.row.col.f32.bf16.bf16.f32"),
+    _nvidia("mma_i8", "i8", "i32", 32, "m16n8k32.row.col.s32.s8.s8.s32"),
+    _nvidia("wgmma_f16", "f16", "f32", 16, "m64n{n}k16.f32.f16.f16", 90, warps=4),
+    _nvidia("wgmma_bf16", "bf16", "f32", 16, "m64n{n}k16.f32.bf16.bf16", 90, warps=4),
+    _nvidia("wgmma_i8", "i8", "i32", 32, "m64n{n}k32.s32.s8.s8", 90, warps=4),
+    _amd("mfma_f16", "f16", "f32", 16, "mfma_f32_16x16x16f16", _CDNA),
+    _amd("mfma_bf16", "bf16", "f32", 16, "mfma_f32_16x16x16bf16_1k", _CDNA[1:]),
+    _amd("mfma_bf16_short", "bf16", "f32", 8, "mfma_f32_16x16x8bf16", _CDNA[:1]),
+    _amd("mfma_i8", "i8", "i32", 16, "mfma_i32_16x16x16i8", _CDNA[:2]),
+    _amd("mfma_i8_long", "i8", "i32", 32, "mfma_i32_16x16x32_i8", _CDNA[2:]),
+    _amd("mfma_f32", "f32", "f32", 4, "mfma_f32_16x16x4f32", _CDNA),
+    # One lane's own sum: dot products of the chips without matrix units.
+    MatrixProduct("dot_f16", "f16", "f32", 1, 1, 2, "fdot2", _ONE, arches=_WITHOUT),
+    MatrixProduct("dot_i8", "i8", "i32", 1, 1, 4, "sdot4", _ONE, arches=_WITHOUT),
+)  # fmt: skip
 PRODUCTS = {one.name: one for one in _ALL}
 
 

@@ -13,13 +13,14 @@ from deepgen.vocabulary import BadInput
 def in_own_lane(launch: Launch) -> Launch:
     buffers = [s.buffer for s in walk(launch.body) if isinstance(s, Alloc) and s.buffer.scope == "warp"]
     held = {buffer.name for buffer in buffers}
+    alone = {buffer.name for buffer in buffers if buffer.sizes[1] == 1}
     for buffer in buffers:
         if launch.threads[0] != buffer.sizes[1]:
             allowed = f"{buffer.sizes[1]}: as many as have {buffer.name}"
             raise BadInput(f"{launch.threads[0]} threads along {LANES}", allowed=allowed)
     for statement in walk(launch.body):
         for read in _accesses(statement):
-            if read.tensor in held and isinstance(statement, Store):
+            if read.tensor in held - alone and isinstance(statement, Store):
                 number, lane = read.indices
                 if lane != iterator(LANES) or LANES in number.iterators:
                     what = f"a lane would read {read.tensor} of another one"

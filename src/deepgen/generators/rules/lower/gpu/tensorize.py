@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
-from deepgen.generators.rules.intrinsics.matrix import LANES as WARP
-from deepgen.generators.rules.intrinsics.matrix import SUMS, MatrixProduct, WideProduct, matrix_product
+from deepgen.generators.rules.intrinsics.matrix import MatrixProduct, WideProduct, matrix_product
 from deepgen.generators.rules.lower.bounds import Known
 from deepgen.generators.rules.lower.build import buffer_of, stored
 from deepgen.generators.rules.lower.ir import Alloc, Buffer, Call, For, Stmt, Store, sequence
@@ -24,17 +23,18 @@ from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import dtype
 
 LOAD, LOAD_TURNED = "load_matrices", "load_matrices_turned"
+LOAD_OWN, LOAD_EACH = "load_own", "load_each"
 PRODUCTS_BEGIN, PRODUCTS_COMMIT, PRODUCTS_WAIT = "products_begin", "products_commit", "products_wait<0>"
-_LINE, _GROUP = 64, 512  # elements of two bytes: of a swizzled line, and of eight of them
+_LINES = 8  # that are swizzled alike
 _SWIZZLE = 3
 
 
 def in_fragment(planned: Planned, indices: Sequence[Index]) -> tuple[Index, Index]:
     """Where an element of a stage in fragments is: which of a lane's numbers, and which lane."""
     intrinsic = _intrinsic(planned)
-    flat = _flat(buffer_of(planned), indices)
-    size, half = intrinsic.m * intrinsic.n, intrinsic.m * intrinsic.n // 2
-    return flat // size * SUMS + flat % size // half * 2 + flat % 2, flat % half // 2
+    flat, size = _flat(buffer_of(planned), indices), intrinsic.m * intrinsic.n
+    number, lane = intrinsic.fragment.held(flat % size)
+    return flat // size * intrinsic.fragment.sums + number, lane
 
 
 def fragments_of(planned: Planned) -> Buffer:
@@ -44,7 +44,9 @@ def fragments_of(planned: Planned) -> Buffer:
     if elements % (intrinsic.m * intrinsic.n):
         what = f"stage {planned.stage.name} has {elements} elements, which are no whole fragments"
         raise BadInput(what, allowed=f"a layout with tiles of {intrinsic.m} by {intrinsic.n} innermost")
-    return Buffer(planned.stage.name, planned.stage.dtype, (elements // WARP, WARP), (1, 0), "warp")
+    return Buffer(
+        planned.stage.name, planned.stage.dtype, (elements // intrinsic.lanes, intrinsic.lanes), (1, 0), "warp"
+    )
 
 
 def zeroed(planned: Planned) -> Stmt:
@@ -113,7 +115,7 @@ def _wide(state: State, planned: Planned, left: _Side, second: Read, columns: st
     across = [loop for loop in tiles if loop.variable not in own and loop.extent > 1]
     nothing: Mapping[str, Index | int] = dict.fromkeys((columns, left.summed, *(loop.variable for loop in tiles)), 0)
     product = WideProduct(left.intrinsic, left.intrinsic.n * prod(loop.extent for loop in across), 0)
-    product = replace(product, leading=_leading(state, second, columns, left.summed, across, product.columns))
+    product = replace(product, leading=_leading(state, second, columns, left.summed, across, product))
     first: Mapping[str, Index | int] = {loop.variable: 0 for loop in tiles if loop.variable not in own}
     sums = _sums(planned, (left.along, columns, left.summed))
     sums = replace(sums, indices=tuple(i.substitute(first) for i in sums.indices))
@@ -140,6 +142,8 @@ def _first_lines(state: State, left: _Side) -> tuple[Read, int] | None:
         return None
     (warp,) = warps
     zeros: dict[str, Index | int] = dict.fromkeys(flat.iterators, 0)
+    line, last = left.intrinsic.line, left.intrinsic.k - 1
+    group = line * _LINES
 
     def at(team: int, row: int, k: int) -> int:
         return flat.substitute({**zeros, warp: team, left.along: row, left.summed: k}).constant
@@ -147,25 +151,29 @@ def _first_lines(state: State, left: _Side) -> tuple[Read, int] | None:
     apart = at(0, 8, 0) - at(0, 0, 0)
     for team in range(teams[warp]):
         start, down = at(team // 4 * 4, 0, 0), team % 4 * 2 * apart
-        places = ((row, k) for row in range(16) for k in (0, 1, 15))
-        if start % _GROUP or any(
-            at(team, row, k) - start != down + row // 8 * apart + row % 8 * _LINE + k for row, k in places
+        places = ((row, k) for row in range(16) for k in (0, 1, last))
+        if start % group or any(
+            at(team, row, k) - start != down + row // 8 * apart + row % 8 * line + k for row, k in places
         ):
             return None
     inside = {warp, left.along, left.summed}
     others = [(atom, times) for atom, times in flat.terms if not Index(((atom, 1),)).iterators & inside]
-    moved = [(Index(((atom, times),)).bounds(known.ranges)[1], times) for atom, times in others if times % _GROUP]
+    moved = [(Index(((atom, times),)).bounds(known.ranges)[1], times) for atom, times in others if times % group]
     # Of what is left, only steps along what is summed over stay within a line.
-    if any(times % left.intrinsic.k for _, times in moved) or sum(most for most, _ in moved) >= _LINE:
+    if any(times % left.intrinsic.k for _, times in moved) or sum(most for most, _ in moved) >= line:
         return None
-    if apart <= 0 or apart % _GROUP or flat.constant % _GROUP or buffer.elements % _GROUP:
+    if apart <= 0 or apart % group or flat.constant % group or buffer.elements % group:
         return None
     first: dict[str, Index | int] = {warp: iterator(warp) // 4 * 4, left.along: 0, left.summed: 0}
     first |= {loop.variable: 0 for loop in left.tiles if loop.extent == 1}
-    return replace(left.read, indices=tuple(i.substitute(first) for i in left.read.indices)), apart * 2
+    return replace(left.read, indices=tuple(i.substitute(first) for i in left.read.indices)), apart * dtype(
+        left.read.dtype
+    ).bytes
 
 
-def _leading(state: State, second: Read, columns: str, summed: str, across: Sequence[Loop], count: int) -> int:
+def _leading(
+    state: State, second: Read, columns: str, summed: str, across: Sequence[Loop], product: WideProduct
+) -> int:
     """The distance between blocks of 64 columns in bytes, 0 where what is summed over lies along lines."""
     source = state.stages.get(second.tensor)
     what = f"operand {second.tensor} does not lie as products of four warps read it"
@@ -175,23 +183,27 @@ def _leading(state: State, second: Read, columns: str, summed: str, across: Sequ
     # Without loops of one turn, as those over the taps of a filter of 1 x 1.
     flat = Known(_ranges(state)).simple(_flat(buffer_of(source), second.indices))
     place: dict[str, Index | int] = dict.fromkeys(flat.iterators, 0)
+    count, run, step, line = product.columns, product.intrinsic.run, product.intrinsic.k, product.intrinsic.line
 
     def at(column: int, k: int) -> int:
         by = {**place, columns: column % 8, summed: k}
         by |= {loop.variable: column // 8 for loop in across}
         return flat.substitute(by).constant
 
-    start, apart = at(0, 0), at(min(_LINE, count - 1), 0) - at(0, 0)
-    pairs = [(column, k) for column in range(count) for k in (0, 1, 7, 8, 15)]
-    along_sums = all(at(c, k) - start == c * _LINE + k for c, k in pairs)
-    along_columns = count % _LINE == 0 and all(
-        at(c, k) - start == c // _LINE * apart + k * _LINE + c % _LINE for c, k in pairs
+    start, apart = at(0, 0), at(min(line, count - 1), 0) - at(0, 0)
+    pairs = [(column, k) for column in range(count) for k in (0, 1, run - 1, run, step - 1)]
+    along_sums = all(at(c, k) - start == c * line + k for c, k in pairs)
+    # Matrix units turn elements of two bytes only.
+    along_columns = (
+        dtype(second.dtype).bytes == 2
+        and count % line == 0
+        and all(at(c, k) - start == c // line * apart + k * line + c % line for c, k in pairs)
     )
     inside = {columns, summed, *(loop.variable for loop in across)}
     rest = [times for atom, times in flat.terms if not Index(((atom, 1),)).iterators & inside]
-    if not (along_sums or along_columns) or any(times % 16 for times in rest):
+    if not (along_sums or along_columns) or any(times % step for times in rest):
         raise BadInput(what, allowed=allowed)
-    return apart * 2 if along_columns and count > _LINE else _GROUP * 16 if along_columns else 0
+    return 0 if not along_columns else apart * 2 if count > line else 16 * _LINES * line
 
 
 @dataclass(frozen=True)
@@ -216,7 +228,7 @@ class _Side:
     @property
     def words(self) -> int:
         """That a lane has of one fragment."""
-        return 4 if self.is_first else 2
+        return self.intrinsic.words(self.intrinsic.m if self.is_first else self.intrinsic.n)
 
     @property
     def buffer(self) -> Buffer:
@@ -236,6 +248,8 @@ class _Side:
     def load(self) -> Stmt:
         """Four matrices at once: a fragment of the first operand, or two of the second."""
         turned = self._turned()
+        if self.intrinsic.own:
+            return self._own_load(turned)
         lane, run = iterator(LANES), self.intrinsic.run
         by: dict[str, Index | int] = {loop.variable: 0 for loop in self.tiles if loop.extent == 1}
         own = self.own
@@ -260,6 +274,23 @@ class _Side:
             body = For(loop.variable, extent, UNROLL, body)
         return body
 
+    def _own_load(self, turned: bool) -> Stmt:
+        """What a lane has of its row: at once, or element by element where they do not lie side by side."""
+        lane, run, rows = iterator(LANES), self.intrinsic.run, self.intrinsic.m if self.is_first else self.intrinsic.n
+        by: dict[str, Index | int] = {loop.variable: 0 for loop in self.tiles if loop.extent == 1}
+        by[self.along] = lane % rows
+
+        def at(n: int) -> Read:
+            place: dict[str, Index | int] = {**by, self.summed: lane // rows * run + n}
+            return replace(self.read, indices=tuple(i.substitute(place) for i in self.read.indices))
+
+        body: Stmt = Call(f"{LOAD_OWN}<{self.words}>", (self.fragment(), at(0)))
+        if turned:
+            body = Call(f"{LOAD_EACH}<{self.read.dtype}>", (self.fragment(), *map(at, range(run))))
+        for loop in reversed(self.own):
+            body = For(loop.variable, loop.extent, UNROLL, body)
+        return body
+
     def _turned(self) -> bool:
         """Whether neighbours in memory are neighbours along its rows, not along what is summed over."""
         source = self.state.stages.get(self.read.tensor)
@@ -274,7 +305,7 @@ class _Side:
         size = self.intrinsic.run
         if self._in_runs(flat, self.summed, size):
             return False
-        if dtype(self.read.dtype).bytes == 2 and self._in_runs(flat, self.along, 8):
+        if self.intrinsic.turns and (self.intrinsic.own or self._in_runs(flat, self.along, 8)):
             return True
         what = f"operand {self.read.tensor} has no 16 aligned bytes in a row"
         raise BadInput(what, allowed="such rows along what is summed over, or along rows of 16-bit elements")

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, MatrixProduct
 from deepgen.generators.rules.rules import facts
 from deepgen.operators.expr.nodes import Axis, Binary, Cast, Read, Stage
-from deepgen.targets.cuda import Cuda
 from deepgen.targets.gpu import Gpu
-from deepgen.vocabulary.dtypes import dtype
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
     one, other = _settled(one, stage), _settled(other, stage)
     fitting = [
         p for p in PRODUCTS.values()
-        if isinstance(gpu, Cuda) and p.on(gpu.arch, gpu.sm) and one.dtype == other.dtype == p.operand
+        if p.on(gpu) and one.dtype == other.dtype == p.operand
         and stage.dtype == p.sum and p.warps == 1
     ]  # fmt: skip
     if not fitting:
@@ -70,7 +68,7 @@ def by_four_warps(c: Contraction, gpu: Gpu) -> Contraction | None:
     """The same with products of four warps, where the chip has them; columns are one axis, as their lines need it."""
     fitting = [
         p for p in PRODUCTS.values()
-        if isinstance(gpu, Cuda) and p.on(gpu.arch, gpu.sm) and p.warps > 1 and p.operand == c.intrinsic.operand
+        if p.on(gpu) and p.warps > 1 and p.operand == c.intrinsic.operand
     ]  # fmt: skip
     if len(c.columns) > 1:
         # Places of an image have no line to lie along: they are rows then, and channels columns.
@@ -95,13 +93,13 @@ def _settled(read: Read, stage: Stage) -> Read:
 def order(read: Read, c: Contraction) -> tuple[int, ...] | None:
     """The dimensions of an operand in an order in which matrices can be loaded from it; None where they have one.
 
-    Along what is summed over elements are neighbours, or, if they have two bytes, along an axis of rows or columns.
+    Along what is summed over elements are neighbours, or, if loads may turn them, along an axis of rows or columns.
     """
     places = list(range(len(read.indices)))
     along = along_of(read, c)
     last = max(n for n in places if read.indices[n].iterators)
     chosen = {a.name for a in (*c.rows, *c.columns)}
-    if along == last or (facts.plain(read.indices[last]) in chosen and dtype(read.dtype).bytes == 2):
+    if along == last or (facts.plain(read.indices[last]) in chosen and c.intrinsic.turns):
         return None
     own = [n for n in places if read.indices[n].iterators & chosen]
     inner = [*(own if len(own) == 1 else []), along]  # of a filter, what each tap has lies together

@@ -20,8 +20,6 @@ from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage, Value, r
 from deepgen.operators.expr.rewrite import with_reads
 from deepgen.targets.gpu import Gpu
 
-LINE = 64  # elements of two bytes: what lies in a line of shared memory
-
 
 @dataclass(frozen=True)
 class Flat:
@@ -62,7 +60,7 @@ class Flat:
 def flattened(plain: Expression, gpu: Gpu) -> Flat | None:
     """`plain` is an expression with stages for operands, for one sum of products, and for its result."""
     found = [one for stage in plain.stages if (c := contraction(stage, gpu)) and (one := by_four_warps(c, gpu))]
-    if len(found) != 1 or found[0].both or len(found[0].rows) < 2 or found[0].along.extent % LINE:
+    if len(found) != 1 or found[0].both or len(found[0].rows) < 2 or found[0].along.extent % found[0].intrinsic.line:
         return None
     (c,) = found
     out = c.stage if c.stage.name in plain.outputs else facts.fusible_consumer(plain, c.stage)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+from deepgen.generators.rules.intrinsics.matrix import LINE_BYTES
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.gpu.contraction import Contraction
-from deepgen.generators.rules.rules.gpu.flat import LINE, Flat
+from deepgen.generators.rules.rules.gpu.flat import Flat
 from deepgen.generators.rules.rules.gpu.groups import place_in
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of
 from deepgen.generators.rules.rules.numbers import Extent
@@ -16,7 +17,7 @@ from deepgen.space import divides
 from deepgen.vocabulary.dtypes import dtype
 
 SPARE = 4096  # bytes of shared memory for alignment
-_BANKS = 8  # elements of two bytes by which rows that lanes write are apart
+_BANKS = 16  # bytes by which rows that lanes write are apart
 
 
 def axes_of(out: Stage, c: Contraction) -> dict[str, str]:
@@ -53,7 +54,7 @@ def in_runs(plan: Plan, c: Contraction, out: Stage, staged: Stage, block: dict[s
     blocks += [level[at[axis_of[a.name]][0]][0] for a in (*c.rows, *c.columns)]
     inner = [loop for a in out.axes if a.name in level for loop in level[a.name][1 : 2 if a.name in apart else 3]]
     plan.step(s.Reorder(name, (*blocks, *inner)))
-    _bound(plan, name, staged, blocks, inner, threads_y, width)
+    _bound(plan, name, staged, blocks, inner, threads_y, c.intrinsic.lanes, width)
     axes = [a.name for a in staged.axes]
     _placed(plan, staged, axes.index(axis_of[c.columns[-1].name]), len(axes), block)
 
@@ -74,18 +75,18 @@ def flat_in_runs(
     inner = [level[loop][1] for loop in ((rows, column) if last else (column, rows))]
     blocks = [level[rows][0], level[column][0]]
     plan.step(s.Reorder(name, (*blocks, *inner)))
-    _bound(plan, name, staged, blocks, inner, threads_y, width)
+    _bound(plan, name, staged, blocks, inner, threads_y, c.intrinsic.lanes, width)
     if not last:
         plan.step(s.Layout(staged.name, ("1", "0")))
     _placed(plan, staged, 1 if last else 0, 2, block)
 
 
 def _bound(
-    plan: Plan, name: str, staged: Stage, blocks: list[str], inner: list[str], threads_y: Extent, width: int
+    plan: Plan, name: str, staged: Stage, blocks: list[str], inner: list[str], threads_y: Extent, lanes: int, width: int
 ) -> None:
     """What is stored by blocks and threads, and where the stage in shared memory is computed."""
     whole = plan.fuse(name, blocks)
-    _, by_y, by_x, by_run = plan.split(name, plan.fuse(name, inner), threads_y, 32, width)
+    _, by_y, by_x, by_run = plan.split(name, plan.fuse(name, inner), threads_y, lanes, width)
     plan.bind(name, "block.x", whole)
     plan.bind(name, "thread.y", by_y)
     plan.bind(name, "thread.x", by_x)
@@ -95,10 +96,11 @@ def _bound(
 
 def _placed(plan: Plan, staged: Stage, column: int, dimensions: int, block: dict[str, Extent]) -> None:
     """Lanes hold eight rows and four pairs of columns: these lie on different banks."""
+    size = dtype(staged.dtype).bytes
     if column == dimensions - 1:
-        plan.step(s.StorageAlign(staged.name, dimensions - 2, LINE, _BANKS))
+        plan.step(s.StorageAlign(staged.name, dimensions - 2, LINE_BYTES // size, _BANKS // size))
     else:
-        plan.step(s.StorageAlign(staged.name, column, LINE // 2, _BANKS))
+        plan.step(s.StorageAlign(staged.name, column, LINE_BYTES // 2 // size, _BANKS // size))
     # With what the alignment adds, at most half of a short line.
-    bytes_ = product_of(dtype(staged.dtype).bytes, *block.values(), 3)
+    bytes_ = product_of(size, *block.values(), 3)
     plan.require(bytes_ <= 2 * (plan.gpu.shared_per_block - SPARE), f"{staged.name} fits in shared memory")

@@ -7,9 +7,11 @@ of an image serves all taps of a filter.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from deepgen.generators.rules.intrinsics.matrix import MatrixProduct
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.gpu import turned
 from deepgen.generators.rules.rules.gpu.contraction import (
@@ -21,7 +23,6 @@ from deepgen.generators.rules.rules.gpu.contraction import (
     turned_along,
 )
 from deepgen.generators.rules.rules.gpu.counts import Counts
-from deepgen.generators.rules.rules.gpu.flat import LINE as _LINE
 from deepgen.generators.rules.rules.gpu.flat import Flat
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
 from deepgen.generators.rules.rules.gpu.stored import SPARE, axes_of, flat_in_runs, in_runs
@@ -34,11 +35,12 @@ from deepgen.vocabulary.dtypes import dtype
 
 _TILES = (1, 2, 4, 8)  # products along a side of a warp's tile
 _WARPS = (1, 2, 4, 8)
-_CHUNKS = (1, 2, 4, 8)  # products along what is summed over, between two barriers
+_CHUNKS = (16, 32, 64, 128, 256)  # bytes along what is summed over, between two barriers
 _DEPTHS = (1, 2, 3, 4)
 _WIDE_DEPTHS = (2, 3, 4, 5, 6)
 _SECTOR = 32  # bytes of memory that are written together
 _FLAT_WARPS = (4, 8, 16)
+_LONE = (1, 2, 4, 8, 16, 32)  # threads along a side of a block, where each has its own sums
 _WIDE_TILES = (8, 16, 32)  # along the columns of four warps: whole lines of swizzled memory
 _WIDE_CHUNKS = (2, 4)
 _TURNED = 8  # elements of two bytes in a row of a matrix
@@ -66,8 +68,8 @@ def by_matrices(
     plan.names.append(f"{kind}{'_taps' if all_taps and c.taps else ''}{'_turned' if turned_in_block else ''}")
     parts = _tiling(plan, c, flat is not None)
     inner, tiles, warps = parts.inner, parts.tiles, parts.warps
-    chunks = _CHUNKS if not wide else _WIDE_CHUNKS if along_columns(c) and not flat else (_LINE // mma.k,)
-    chunk = plan.knob("chunk", [n for n in chunks if c.along.extent % (n * mma.k) == 0], 2)
+    chunks = [n for n in _chunks(c, flat is not None) if c.along.extent % (n * mma.k) == 0]
+    chunk = plan.knob("chunk", chunks, 64 // mma.step_bytes)
     depth = plan.knob("depth", _WIDE_DEPTHS if wide else _DEPTHS, 4 if wide else 3)
     block = {name: product_of(warps[name], tiles[name], inner[name]) for name in inner}
     threads_y = product_of(*warps.values())
@@ -103,6 +105,14 @@ def by_matrices(
     plan.counts = replace(counts, packed=packed, turned=total_of(*moved))
 
 
+def _chunks(c: Contraction, flat: bool) -> Sequence[int]:
+    """Products along what is summed over, between two barriers."""
+    mma = c.intrinsic
+    if mma.warps > 1:
+        return _WIDE_CHUNKS if along_columns(c) and not flat else (mma.line // mma.k,)
+    return [n // mma.step_bytes for n in (_CHUNKS if mma.lanes > 1 else _CHUNKS[:3]) if n >= mma.step_bytes]
+
+
 @dataclass(frozen=True)
 class _Tiling:
     """Of each axis of rows and columns: what is in a product, products of a warp, warps of a block."""
@@ -128,6 +138,8 @@ def _tiling(plan: Plan, c: Contraction, flat: bool) -> _Tiling:
                 counts, teams = _WIDE_TILES, (1,)
             elif flat:
                 counts, teams = (1,), _FLAT_WARPS
+            elif mma.lanes == 1:
+                teams = _LONE if last else _LONE[:3]
             tiles[axis.name] = plan.knob(f"{axis.name}_tiles", counts, few.tiles)
             warps[axis.name] = plan.knob(f"{axis.name}_warps", teams, few.warps)
             own = product_of(tiles[axis.name], inner[axis.name])
@@ -136,7 +148,7 @@ def _tiling(plan: Plan, c: Contraction, flat: bool) -> _Tiling:
             plan.require(fits, f"a warp's part of {axis.name} is not larger than all of it")
         plan.require(product_of(*(inner[a.name] for a in side)) == size, f"{size} {words} of a product")
     for read in (c.left, c.right):
-        if (axis_of_runs := turned_along(read, c)) is not None:
+        if not mma.own and (axis_of_runs := turned_along(read, c)) is not None:
             run = inner[axis_of_runs]
             whole = divides(_TURNED, run) if not isinstance(run, int) else run % _TURNED == 0
             plan.require(whole, f"rows of matrices of {read.tensor} are {WIDEST} bytes of it")
@@ -201,17 +213,22 @@ def _result(
     tiles = [one[2] for one in (*rows, *columns)]
     inner_rows, inner_columns = [one[3] for one in rows], [one[3] for one in columns]
     plan.step(s.Reorder(name, (*blocks, *warps, *tiles, *inner_rows, *inner_columns)))
-    half, row = plan.split(name, plan.fuse(name, inner_rows), 8)
-    quad, pair = plan.split(name, plan.fuse(name, inner_columns), 2)
-    plan.step(s.Reorder(name, (row, quad, *tiles, half, pair)))
+    fragment = c.intrinsic.fragment
+    half, row = plan.split(name, plan.fuse(name, inner_rows), fragment.rows)
+    *group, quad, pair = plan.split(name, plan.fuse(name, inner_columns), *fragment.splits)
+    lanes = [quad, row] if fragment.across else [row, quad]
+    held = [*tiles, half, *group, pair]
+    plan.step(s.Reorder(name, (*lanes, *held)))
     whole = plan.fuse(name, blocks)
     if not inside:
         plan.bind(name, "block.x", whole)
     plan.bind(name, "thread.y", plan.fuse(name, warps))
-    plan.lanes = plan.fuse(name, [row, quad])
+    plan.lanes = plan.fuse(name, lanes)
     plan.bind(name, "thread.x", plan.lanes)
-    plan.bind(name, "unroll", *tiles, half)
-    plan.bind(name, "vector", pair)
+    if fragment.run == 1:
+        held = held[: len(tiles)]  # neighbours are in products after each other
+    plan.bind(name, "unroll", *held[:-1])
+    plan.bind(name, "vector", held[-1])
 
 
 def _sums(plan: Plan, c: Contraction, inner: dict[str, Extent], chunk: Extent, all_taps: bool) -> str:
@@ -286,12 +303,12 @@ def _copied(
         groups, run = plan.split(name, summed, width)
         others = [axis for axis in axes if axis != summed]
         plan.step(s.Reorder(name, (groups, *others, run)))
-        _, by_y, by_x = plan.split(name, plan.fuse(name, [groups, *others]), threads_y, 32)
+        _, by_y, by_x = plan.split(name, plan.fuse(name, [groups, *others]), threads_y, c.intrinsic.lanes)
     else:
         if places is not None:
             axes = [axes[n] for n in places]
             plan.step(s.Reorder(name, tuple(axes)))
-        _, by_y, by_x, run = plan.split(name, plan.fuse(name, axes), threads_y, 32, width)
+        _, by_y, by_x, run = plan.split(name, plan.fuse(name, axes), threads_y, c.intrinsic.lanes, width)
     plan.bind(name, "thread.y", by_y)
     plan.bind(name, "thread.x", by_x)
     plan.bind(name, "vector", run)
@@ -300,7 +317,8 @@ def _copied(
         along = along_of(read, c)
         column = next(n for n, i in enumerate(read.indices) if facts.plain(i) == c.columns[0].name)
         rest = [str(n) for n in range(len(shape)) if n not in (along, column)]
-        plan.step(s.Layout(name, (*rest, f"{column}/{_LINE}", str(along), f"{column}%{_LINE}")))
+        line = c.intrinsic.line
+        plan.step(s.Layout(name, (*rest, f"{column}/{line}", str(along), f"{column}%{line}")))
     swizzle = plan.knob(f"swizzle_{tensor}", (3,) if lines or rows_in_lines else (0, 1, 2, 3), 3)
     plan.step(s.Pipeline(name, text(depth)), s.Swizzle(name, text(swizzle)))
     return product_of(bytes_each, *sizes)
@@ -310,12 +328,14 @@ def _limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent,
     gpu = plan.gpu
     rows = product_of(*(tiles[a.name] for a in c.rows))
     columns = product_of(*(tiles[a.name] for a in c.columns))
-    if c.columns:
+    if c.columns and not c.intrinsic.own:
         plan.require(divides(2, tiles[c.columns[-1].name]), "an even number of products along columns")
-    registers = _registers(rows, columns)
+    registers = _registers(c.intrinsic, rows, columns)
     plan.require(registers <= min(gpu.registers_per_thread, 255), "a thread's sums and operands fit in its registers")
-    threads = product_of(warps, 32)
+    threads = product_of(warps, c.intrinsic.lanes)
     plan.require(threads <= gpu.threads_per_block, "threads of a block")
+    if c.intrinsic.lanes < gpu.warp:
+        plan.require(divides(gpu.warp, threads), "whole warps")
     plan.require(product_of(threads, registers) <= gpu.registers_per_sm, "a block's registers fit in a multiprocessor")
     plan.require(
         shared <= gpu.shared_per_block - (SPARE if c.intrinsic.warps > 1 else 1024), "copies fit in shared memory"
@@ -352,8 +372,8 @@ def _counts(
     peak = (gpu.peak(mma.operand) or 1.0) * 1e9
     return Counts(
         blocks=product_of(*(a.extent for a in c.both), *(covered(a.extent, block[a.name]) for a in places)),
-        threads=product_of(warps, 32),
-        registers=_registers(rows, columns),
+        threads=product_of(warps, mma.lanes),
+        registers=_registers(mma, rows, columns),
         shared_bytes=held,
         operations=product_of(2 * mma.m * mma.n * mma.k * steps, rows, columns, warps),
         # Rows of a matrix that do not follow each other in memory may lie on the same banks.
@@ -380,12 +400,13 @@ def _late(c: Contraction, tiles: dict[str, Extent], chunk: Extent, all_taps: boo
     """1 where matrix units read rows from lines of shared memory. Rows of several axes may lie so too."""
     if c.intrinsic.warps == 1 or len(c.rows) > 1 or turned_along(c.left, c) or (all_taps and c.taps):
         return 0
-    return (tiles[c.rows[0].name] == 1) & (product_of(chunk, c.intrinsic.k) == _LINE)
+    return (tiles[c.rows[0].name] == 1) & (product_of(chunk, c.intrinsic.k) == c.intrinsic.line)
 
 
-def _registers(rows: Extent, columns: Extent) -> Extent:
+def _registers(mma: MatrixProduct, rows: Extent, columns: Extent) -> Extent:
     """Of a thread: its sums, operands, addresses and the like."""
-    return total_of(product_of(rows, columns, 4), product_of(rows, 4), product_of(columns, 2), _RESERVED)
+    operands = product_of(rows, mma.words(mma.m)), product_of(columns, mma.words(mma.n))
+    return total_of(product_of(rows, columns, mma.fragment.sums), *operands, _RESERVED)
 
 
 def copies(expression: Expression, c: Contraction, reader: str, turned_in_block: str = "") -> tuple[s.Step, ...]:

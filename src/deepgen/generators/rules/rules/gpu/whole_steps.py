@@ -8,7 +8,6 @@ from deepgen.generators.rules.intrinsics.matrix import PRODUCTS
 from deepgen.generators.rules.rules.padding import guard
 from deepgen.generators.rules.rules.tensorize import alone, rounded
 from deepgen.operators.expr.nodes import Binary, Cast, Expression, Read, Stage, reads
-from deepgen.targets.cuda import Cuda
 from deepgen.targets.gpu import Gpu
 
 
@@ -26,7 +25,7 @@ def _whole(stage: Stage, gpu: Gpu) -> Stage:
     found = reads(value)
     steps = {
         p.k for p in PRODUCTS.values()
-        if isinstance(gpu, Cuda) and p.on(gpu.arch, gpu.sm) and p.sum == stage.dtype
+        if p.on(gpu) and p.sum == stage.dtype
         and all(read.dtype == p.operand for read in found)
     }  # fmt: skip
     axes = [axis for axis in stage.reduced if all(alone(read, axis.name) for read in found)]
