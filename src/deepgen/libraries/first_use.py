@@ -100,7 +100,7 @@ class _Race:
         self._made: dict[str, Candidate] = {}
         self._failures: list[str] = []
         self.measured: dict[str, Measurement] = {}
-        self._last: set[str] = set()  # who took part in the last race: only their rounds can be paired
+        self._last: list[str] = []  # who took part in the last race: only their rounds can be paired
         self.spent = dict.fromkeys(("building", "racing", "verifying"), 0.0)
 
     @property
@@ -139,8 +139,8 @@ class _Race:
         leaders = [name for name in order if self._seconds(name) <= _LEADERS * self._seconds(order[0])]
         if new:
             with self._on("racing"):
-                self._last = {*new, *leaders}
-                racing = [self._contenders[name] for name in (*new, *leaders)]
+                self._last = [*new, *leaders]
+                racing = [self._contenders[name] for name in self._last]
                 self.measured |= measured(self.task, racing, self._runners)
 
     def verified(self) -> Candidate | None:
