@@ -100,6 +100,7 @@ class _Race:
         self._made: dict[str, Candidate] = {}
         self._failures: list[str] = []
         self.measured: dict[str, Measurement] = {}
+        self._last: list[str] = []  # who took part in the last race: only their rounds can be paired
         self.spent = dict.fromkeys(("building", "racing", "verifying"), 0.0)
 
     @property
@@ -138,7 +139,8 @@ class _Race:
         leaders = [name for name in order if self._seconds(name) <= _LEADERS * self._seconds(order[0])]
         if new:
             with self._on("racing"):
-                racing = [self._contenders[name] for name in (*new, *leaders)]
+                self._last = [*new, *leaders]
+                racing = [self._contenders[name] for name in self._last]
                 self.measured |= measured(self.task, racing, self._runners)
 
     def verified(self) -> Candidate | None:
@@ -147,11 +149,17 @@ class _Race:
             if name not in self._made:
                 return None
             with self._on("verifying"):
-                wrong = first_wrong(self._runners.on(self.task), self.task, self._contenders[name])
+                wrong = self._first_wrong(self._contenders[name])
             if wrong is None:
                 return self._made[name]
             self.measured[name] = Measurement(Verdict.WRONG, wrong)
         return None
+
+    def _first_wrong(self, contender: Contender) -> str | None:
+        try:
+            return first_wrong(self._runners.on(self.task), self.task, contender)
+        except DeepgenError as error:
+            return str(error)
 
     def _make(self, wanted: Sequence[tuple[Generator, Config]]) -> None:
         known = {one.kernel.id for one in self._contenders.values() if one.kernel is not None}
@@ -163,9 +171,8 @@ class _Race:
                 self._contenders[one.kernel.id] = one.contender
 
     def _fastest_first(self) -> list[str]:
-        """Kernels that were right."""
-        able = [name for name in self._contenders if name in self.measured and self._seconds(name)]
-        return sorted(able, key=self._seconds)
+        """Kernels of the last race that were right."""
+        return sorted(filter(self._seconds, self._last), key=self._seconds)
 
     def _seconds(self, name: str) -> float:
         one = self.measured[name]
