@@ -17,8 +17,13 @@ from deepgen.vocabulary.dtypes import dtype
 
 CALL = "gathered<"
 _HELD = 8  # runs that a thread loads before it stores them
-MOST = 24  # of all turns of a pipeline that are loaded at once
+_REGISTERS, _MOST = 65536, 255  # of a block, of a thread
 _BYTES = 2  # of elements that are worth it
+
+
+def at_once(threads: int) -> int:
+    """How many runs a thread may load before it stores the first: they take most of its registers."""
+    return min(_MOST, _REGISTERS // threads) * 3 // 4 // 8
 
 
 @dataclass(frozen=True)

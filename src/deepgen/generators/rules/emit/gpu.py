@@ -252,15 +252,13 @@ class _Emitter:
 
     def all_loaded(self, loop: For, place: _Place, depth: int) -> list[str]:
         """The turns before the first one of a pipeline, whose loads to turn are all under way before one is stored."""
-        body = loop.body.body[0] if isinstance(loop.body, Seq) else loop.body
-        asked, copies = (body.conditions, body.then) if isinstance(body, If) else ((), body)
-        inner = place.inside(loop.variable, loop.extent)
-        for one in copies.body if isinstance(copies, Seq) else (copies,):
+        inner, most = place.inside(loop.variable, loop.extent), gathers.at_once(prod(self.launch.threads))
+        for asked, one in _done_in(loop.body):
             if loop.kind != UNROLL or loop.extent < 2 or not isinstance(one, For) or one.variable in self.loaded_before:
                 continue
             scope = self.scope(inner.inside(one.variable, one.extent))
             found = gathers.gather(one, place.buffers, scope, self.written)
-            if found is None or found.parts > 1 or loop.extent * found.each > gathers.MOST:
+            if found is None or found.parts > 1 or loop.extent * found.each > most:
                 continue
             turn, name = scope.name(loop.variable), scope.name(f"{one.variable}.held")
             self.loaded_before[one.variable] = f"{name}[{turn}]"
@@ -429,6 +427,18 @@ class _Emitter:
             start = f"{scope.place(to, last + n)}, {scope.pointer(source, first + n)}"
             lines.append(f"copy_async_or_zero<{size}>({start}, {real});")
         return lines
+
+
+def _done_in(statement: Stmt) -> Iterator[tuple[tuple[Index, ...], Stmt]]:
+    """What is done, after each other, and under which conditions."""
+    if isinstance(statement, Seq):
+        for one in statement.body:
+            yield from _done_in(one)
+    elif isinstance(statement, If) and statement.otherwise is None:
+        for asked, one in _done_in(statement.then):
+            yield (*statement.conditions, *asked), one
+    else:
+        yield (), statement
 
 
 def _reads_if(value: Value, asked: _Asked) -> Iterator[tuple[Read, _Asked]]:
