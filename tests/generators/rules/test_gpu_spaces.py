@@ -93,7 +93,7 @@ WIDE = {
     "nhwc": conv(N=2, H=8, W=16, CI=64, CO=64, dilation=1),
     "nchw": conv(N=1, H=8, W=16, CI=64, CO=64, dilation=1, layout="nchw"),
     "transposed, one tap": conv(convolutions.TransposedConv2d, N=2, H=8, W=8, CI=64, CO=64, k=1, stride=2, pad=0),
-    "one tap, nchw": conv(N=2, H=6, W=8, CI=64, CO=64, k=1, pad=0, dilation=1, layout="nchw", epilogue="bias,residual"),
+    "one tap, nchw": conv(N=2, H=9, W=8, CI=64, CO=64, k=1, pad=0, dilation=1, layout="nchw", epilogue="bias,residual"),
 }
 FLAT = {
     "nhwc": conv(N=3, H=5, W=7, CI=64, CO=64, dilation=1),
