@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ torch = pytest.importorskip("torch")
 from stand_in import Everything  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
-from deepgen.torch import calls, elements  # noqa: E402
+from deepgen.torch import calls, elements, routes  # noqa: E402
 
 F = torch.nn.functional
 TOKENS, HEADS, WIDTH = 128, 8, 64
@@ -186,3 +187,21 @@ def test_scripts_are_made_of_torchs_own_functions() -> None:
     x = random(64, 512, dtype=torch.float32)
     with dt.use(Everything(kinds=("expression",)), race=False):
         assert torch.equal(torch.jit.script(doubled)(x), doubled(x))
+
+
+def test_shapes_that_a_library_has_no_kernel_for_are_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that grows by a token has a new shape at every step: telling what it is would take longer than the step."""
+    past, token = random(2, 4, 128, 64), random(2, 4, 1, 64)
+    known = calls.KINDS["cat"](2, past, token)
+
+    class Listed(Everything):
+        def list(self) -> Any:
+            return [SimpleNamespace(operator=known.operator)]
+
+    with torch.no_grad(), dt.use(Listed(kinds=("expression",)), race=False) as used:
+        assert torch.Tensor.__mul__ is torch._C.TensorBase.__mul__
+        torch.cat((past, token), 2)
+        monkeypatch.setattr(routes.Router, "route", None)
+        for length in range(129, 133):
+            past = torch.cat((random(2, 4, length, 64), token), 2)
+    assert [met.calls.served for met in used.met] == [1]

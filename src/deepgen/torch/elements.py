@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
@@ -102,6 +103,12 @@ ATEN: Mapping[Any, Reads] = {
     **{getattr(_ATEN, kind).default: KINDS[kind] for kind in _UNARY},
     _ATEN.cat.default: lambda tensors, dim=0: cat(dim, *tensors) if len(tensors) == 2 else None,
 }
+
+
+def size_of(found: ExpressionOperator) -> int:
+    """How many elements the result has of an operator that a call may be; 0 of others."""
+    told = found.told
+    return prod(told.shape_of(told.outputs[0])) if told.name in KINDS else 0
 
 
 def _on_elements(kind: str, given: Sequence[Any], result: Any, value: Callable[..., Element]) -> Asked | None:
