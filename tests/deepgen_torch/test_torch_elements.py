@@ -87,6 +87,7 @@ UNSERVED: dict[str, Callable[[], Any]] = {
     "a number first": lambda: 2.0 - random(128, 512),
     "integers": lambda: torch.ones(1 << 16, dtype=torch.int64) + torch.ones(1 << 16, dtype=torch.int64),
     "two formats": lambda: random(128, 512) + random(128, 512, dtype=torch.float32),
+    "what is smaller than the result first": lambda: random(512) * random(128, 512),
     "a factor": lambda: torch.add(random(128, 512), random(128, 512), alpha=2),
     "by names": lambda: torch.mul(input=random(128, 512), other=random(512)),
     "whole quotients": lambda: torch.div(random(128, 512), random(512), rounding_mode="floor"),
@@ -168,7 +169,7 @@ def test_the_expression_of_any_views_means_what_torch_computes(data: st.DataObje
         patch.setattr(elements, "LEAST", 0)
         asked = calls.KINDS[kind](*args)
     if asked is None:
-        assert want.numel() == 1
+        assert want.numel() == 1 or want.numel() > tensors[0].numel()
         return
     names = [tensor.name for tensor in asked.operator.told.tensors]
     given = {name: line.numpy() for name, line in zip(names, asked.tensors, strict=True)}
@@ -190,7 +191,7 @@ def test_scripts_are_made_of_torchs_own_functions() -> None:
 
 
 def test_shapes_that_a_library_has_no_kernel_for_are_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache that grows by a token has a new shape at every step: telling what it is would take longer than the step."""
+    """A cache that grows by a token has a new shape at every step: deciding on it would take longer than the step."""
     past, token = random(2, 4, 128, 64), random(2, 4, 1, 64)
     known = calls.KINDS["cat"](2, past, token)
 

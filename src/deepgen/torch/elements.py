@@ -41,16 +41,15 @@ _Reads: TypeAlias = "Callable[[Sequence[Any]], Element]"  # what reads an elemen
 
 
 def _binary(kind: str, a: Any, b: Any, **named: Any) -> Asked | None:
-    """Of two tensors of one format, or of a tensor and a number in memory, which may have another one."""
+    """Of two tensors of one format, or of a tensor and a number in memory, which may have another one. The first is as
+    large as the result: calls are told apart by its size."""
     if named.get("alpha", 1) != 1 or len(named) > ("alpha" in named) or not _large(a, b):
         return None
     given = (a, b)
     result = _like(getattr(_ATEN, kind).Tensor, *given)
-    if (
-        result is None
-        or result.dtype not in FLOATS
-        or any(one.dtype != result.dtype and not _is_number(one) for one in given)
-    ):
+    if result is None or result.numel() != a.numel() or result.dtype not in FLOATS:
+        return None
+    if any(one.dtype != result.dtype and not _is_number(one) for one in given):
         return None
     narrow = format_of(result)
 
