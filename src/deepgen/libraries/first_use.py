@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from deepgen.generators.base import Generator
 from deepgen.libraries import candidates
@@ -33,6 +34,10 @@ from deepgen.vocabulary import DeepgenError, Measurement, Verdict
 
 _FIRST = 8  # kernels, of those expected to be the fastest: all of a large library would make the first use slow
 _LEADERS = 1.1  # times as long as the fastest: others do not race again
+_STEPS, _GAIN = (
+    3,
+    0.995,
+)  # times that variants of the fastest are made, at most, and of its time, without which no more are
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,12 @@ def _raced(library: Library, operator: Operator, entries: Sequence[Entry], like:
     if next(tuned, None) is None:
         race.make_first(entries)
     race.run()
-    race.make_variants()
-    race.run()
+    for _ in range(_STEPS):
+        before = race.best
+        race.make_variants()
+        race.run()
+        if race.best > _GAIN * before:
+            break
     made = race.verified()
     names = {entry.name: entry.kernel_id for entry in entries}
     names |= {} if made is None else {made.kernel.id: made.kernel.id}
@@ -103,6 +112,11 @@ class _Race:
         failed = [f"{made.family}: {one.detail}" for made, one in self.tried if not one.ok]
         return None if len(failed) < len(self._made) else next(iter([*self._failures, *failed]), None)
 
+    @property
+    def best(self) -> float:
+        """Seconds of the fastest."""
+        return min(map(self._seconds, self._fastest_first()), default=inf)
+
     def make_first(self, entries: Sequence[Entry]) -> None:
         with self._on("building"):
             try:
@@ -115,7 +129,7 @@ class _Race:
         able = [name for name in self._fastest_first() if name in self._made]
         if able:
             with self._on("building"):
-                self._make(candidates.varied(self._made[able[0]]))
+                self._make(candidates.varied(self._made[able[0]], [made.config for made in self._made.values()]))
 
     def run(self) -> None:
         """Time those that are new beside the leaders and the baselines."""

@@ -12,7 +12,14 @@ from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.groups import RegisterTile
 from deepgen.generators.rules.rules.numbers import Extent, covered, plus, times
 from deepgen.generators.rules.rules.operands import stage_operands
-from deepgen.generators.rules.rules.tiling import block_sizes, by_distance, lay_along, places_in, tile_consumer
+from deepgen.generators.rules.rules.tiling import (
+    block_sizes,
+    by_distance,
+    lay_along,
+    own_panels,
+    places_in,
+    tile_consumer,
+)
 from deepgen.generators.rules.rules.vectors import Vectors
 from deepgen.generators.rules.schedule.steps import Tensorize
 from deepgen.operators.expr.nodes import Stage
@@ -51,7 +58,8 @@ def tile_matrices(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) 
     lay_along(draft, sums, along)
     _tile_sums(draft, sums, vectors, high)
     draft.finish(sums.name, consumer.name)
-    stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(tall, across, by.lanes))
+    own = own_panels(consumer, to[along], usual, sizes)
+    stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(tall, across, by.lanes, own=own))
 
 
 def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors, high: Extent) -> None:

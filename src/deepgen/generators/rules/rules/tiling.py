@@ -86,7 +86,8 @@ def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
     lay_along(draft, sums, along)
     _tile_sums(draft, sums, vectors, lanes)
     draft.finish(sums.name, consumer.name)
-    stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(high, wide, lanes, packed))
+    own = own_panels(consumer, to[along], usual, sizes)
+    stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(high, wide, lanes, packed, own))
     return cycles / (extents.get(rows or "", 1) * extents[along])
 
 
@@ -115,6 +116,12 @@ def block_sizes(
     column = prod(axis.extent for axis in sums.reduced) * dtype(kept).bytes
     extents = {axis.name: axis.extent for axis in consumer.axes}
     return usual_blocks(draft.target, extents, tiles, places_in(consumer, sums)[vectors.axis], column)
+
+
+def own_panels(consumer: Stage, along: str, tiles: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
+    """Whether blocks of these sizes have all tiles but along one axis."""
+    others = [axis for axis in consumer.axes if axis.name != along]
+    return all(sizes[axis.name] * tiles.get(axis.name, 1) >= axis.extent for axis in others)
 
 
 def lay_along(draft: Draft, sums: Stage, axis: str) -> None:
