@@ -110,6 +110,13 @@ def test_what_may_be_gained_is_less_where_the_device_is_used_well() -> None:
     assert recorded.gain(near, h200) < 0.1 * recorded.gain(far, h200)
 
 
+def test_what_is_as_short_as_a_launch_may_gain_little() -> None:
+    """Small sums of a model's were once tuned before large ones: 2 us beside 0.1 us that their bytes take."""
+    h200, sums = targets.resolve("cuda:sm_90a"), named("elementwise", rows=16, cols=4096, dtype="bf16")
+    short, long = (ordered("cuda:native", [Part(sums, 1, us * 1e-6), Part("aten::mm", 1, 1e-3)]) for us in (2.4, 8.0))
+    assert short.gain(sums, h200) < 0.0001 and long.gain(sums, h200) > 0.004
+
+
 def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
     WORK.save(tmp_path / "work.json")
     assert work.from_json(json.loads((tmp_path / "work.json").read_text()), "work.json") == WORK
