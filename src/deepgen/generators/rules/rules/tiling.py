@@ -164,7 +164,8 @@ def tile_consumer(
 
 def _block(draft: Draft, stage: Stage, axis: Axis, tile: tuple[Extent, ...], usual: int, *, whole: bool) -> Extent:
     """How many tiles of an axis a block has, as a knob."""
-    block = draft.knob(draft.free_name(stage.name, f"{axis.name}_1"), blocks(axis.extent, bool(tile)), usual)
+    values = sorted({*blocks(axis.extent, bool(tile)), usual})
+    block = draft.knob(draft.free_name(stage.name, f"{axis.name}_1"), values, usual)
     pieces = covered(axis.extent, times(tile))
     count = covered(pieces, block)
     if whole:
