@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepgen import targets
-from deepgen.cli import session
+from deepgen.cli import session, work_file
 from deepgen.operators import gemm
 from deepgen.operators.named.base import operator as named
 from deepgen.tuning import Request, work
@@ -74,6 +75,17 @@ def test_time_that_a_study_leaves_over_goes_to_the_next(monkeypatch: pytest.Monk
     now[0] = 0.0
     few = [job.request.operator for job in session.divided_among(jobs, 30.0)]
     assert few == [jobs[0].request.operator, jobs[1].request.operator]
+
+
+def test_what_a_library_has_already_comes_after_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A second run once tuned the same products again, and the others had no time left once more."""
+    target = targets.resolve("sim")
+    entries = [SimpleNamespace(operator=LARGE, target=target)]
+    monkeypatch.setattr("deepgen.libraries.library", lambda folder: SimpleNamespace(list=lambda: entries))
+    gain = work_file.gain_of(WORK, tmp_path)
+    assert gain(Request(LARGE, target)) < gain(Request(SMALL, target)), "though it takes seven times as long"
+    nowhere = work_file.gain_of(WORK, tmp_path / "none")
+    assert nowhere(Request(LARGE, target)) > nowhere(Request(SMALL, target))
 
 
 def test_what_only_works_on_elements_gets_a_short_study_before_products(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def run(loaded: ctypes.CDLL, n: int, program: Program, inputs: Sequence[Any]) ->
     kernel = gpu.kernel(program, "cuda", 32)
     arrays = {b.name: _aligned(b.sizes, dtype(b.dtype).numpy()) for b in (*program.inputs, *program.outputs)}
     for buffer, given in zip(program.inputs, inputs, strict=True):
-        arrays[buffer.name][...] = given
+        arrays[buffer.name][...] = np.reshape(given, buffer.sizes)  # axes may have been joined
     for buffer in program.outputs:
         arrays[buffer.name].view(np.uint8).fill(0xFF)
     for buffer in program.scratch:

@@ -77,6 +77,12 @@ def test_a_convolution_loads_its_image_while_its_filter_is_packed() -> None:
     assert image < waits < filters
 
 
+def test_all_first_loads_of_an_image_are_under_way_before_one_is_waited_for() -> None:
+    program = convolution("flat_turned", layout="nchw", CI=256, k=1, pad=0, stride=2)
+    text = gpu.kernel(program, "cuda", 32).sources[0].text
+    assert text.index("gathered<") < text.index("barrier();", text.index("gathered<")) < text.index("write_shared<8>")
+
+
 def test_launches_that_leave_nothing_to_copy_do_not_overlap() -> None:
     (step,) = gpu.kernel(convolution(), "cuda", 32).plan.steps
     assert not step.overlaps and "overlaps" not in plan_to_json(gpu.kernel(convolution(), "cuda", 32).plan)["steps"][0]

@@ -13,7 +13,7 @@ DG_DEVICE Vec<T, N> gathered(const T* from, int apart, bool real) {
 #else
     DG_UNROLL for (int i = 0; i < N; ++i) {
         u16 bits = 0;
-        asm("{\n.reg .pred real;\nsetp.ne.u32 real, %2, 0;\n@real ld.global.nc.u16 %0, [%1];\n}"
+        asm volatile("{\n.reg .pred real;\nsetp.ne.u32 real, %2, 0;\n@real ld.global.u16 %0, [%1];\n}"
             : "+h"(bits) : "l"(from + i * (i64)apart), "r"((u32)real));
         to.v[i] = bit_cast<T>(bits);
     }

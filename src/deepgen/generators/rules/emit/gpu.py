@@ -18,7 +18,7 @@ from deepgen.generators.rules.lower.gpu.lane_scans import SCAN
 from deepgen.generators.rules.lower.gpu.launches import Launch, Program
 from deepgen.generators.rules.lower.gpu.unrolled import HELD
 from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, Call, For, If, Seq, Stmt, Store, walk
-from deepgen.generators.rules.schedule.steps import BLOCKS, SERIAL, THREADS, VECTOR
+from deepgen.generators.rules.schedule.steps import BLOCKS, SERIAL, THREADS, UNROLL, VECTOR
 from deepgen.generators.templates import dialect
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Binary, Expression, Read, Select, Unary, Value, children, reads
@@ -70,10 +70,11 @@ def _headers(program: Program, kernels: Sequence[str]) -> list[str]:
     """Those that the text includes."""
     called = _called(program)
     products = [PRODUCTS[name] for name in called if name in PRODUCTS]
+    wide = any(map(wide_product, called))
     wanted = {
-        "warpgroup.h": any(map(wide_product, called)),
-        "matrices.h": any(not p.own for p in products),
-        _PRODUCTS: any(p.own for p in products),
+        "warpgroup.h": wide,
+        "matrices.h": not wide and any(not product.own for product in products),
+        _PRODUCTS: any(product.own for product in products),
         _SCANS: any(name.startswith(SCAN) for name in called),
         _OVERLAPS: any(overlaps(program, n) for n in range(len(program.launches))),
         _GATHERS: any(gathers.CALL in line for line in kernels),
@@ -155,6 +156,7 @@ class _Emitter:
     program: Program
     number: int
     names: Names = field(default_factory=Names)
+    loaded_before: dict[str, str] = field(default_factory=dict)  # where runs to turn are, by the loop that stores them
     waits: bool = False  # for the launch before, which has not ended yet
 
     @property
@@ -241,11 +243,35 @@ class _Emitter:
             return [*lines, f"{indent}}}"]
         assert isinstance(statement, For), "what keeps a compiler from moving loads is for processors"
         inner = place.inside(statement.variable, statement.extent)
-        if lines := gathers.lines(statement, place.buffers, self.scope(inner), self.written):
-            return [indent + line for line in lines]
+        if found := gathers.gather(statement, place.buffers, self.scope(inner), self.written):
+            return [indent + line for line in found.lines(self.loaded_before.get(statement.variable, ""))]
+        if lines := self.all_loaded(statement, place, depth):
+            return lines
         if statement.kind == VECTOR:
             return [indent + line for line in self.vector(statement, inner)]
         return [*self.head(statement, place, indent), *self.statement(statement.body, inner, depth + 1), f"{indent}}}"]
+
+    def all_loaded(self, loop: For, place: _Place, depth: int) -> list[str]:
+        """The turns before the first one of a pipeline, whose loads to turn are all under way before one is stored."""
+        inner, most = place.inside(loop.variable, loop.extent), gathers.at_once(prod(self.launch.threads))
+        for asked, one in _done_in(loop.body):
+            if loop.kind != UNROLL or loop.extent < 2 or not isinstance(one, For) or one.variable in self.loaded_before:
+                continue
+            scope = self.scope(inner.inside(one.variable, one.extent))
+            found = gathers.gather(one, place.buffers, scope, self.written)
+            if found is None or found.parts > 1 or loop.extent * found.each > most:
+                continue
+            turn, name = scope.name(loop.variable), scope.name(f"{one.variable}.held")
+            self.loaded_before[one.variable] = f"{name}[{turn}]"
+            real = f"if ({self.conditions(asked, inner)}) " if asked else ""
+            loads = found.over(f"{real}{name}[{turn}][part] = {found.load};")
+            lines = [f"{found.kind} {name}[{loop.extent}][{found.each}];", *self.head(loop, place, ""),
+                     *(f"    {line}" for line in loads), "}", "barrier();"]  # fmt: skip
+            lines = [f"{'    ' * (depth + 1)}{line}" for line in lines]
+            lines += self.statement(loop, place, depth + 1)
+            del self.loaded_before[one.variable]
+            return [f"{'    ' * depth}{{", *lines, f"{'    ' * depth}}}"]
+        return []
 
     def head(self, loop: For, place: _Place, indent: str) -> list[str]:
         meets = any(isinstance(s, (Barrier, Call)) for s in walk(loop.body))
@@ -402,6 +428,18 @@ class _Emitter:
             start = f"{scope.place(to, last + n)}, {scope.pointer(source, first + n)}"
             lines.append(f"copy_async_or_zero<{size}>({start}, {real});")
         return lines
+
+
+def _done_in(statement: Stmt) -> Iterator[tuple[tuple[Index, ...], Stmt]]:
+    """What is done, after each other, and under which conditions."""
+    if isinstance(statement, Seq):
+        for one in statement.body:
+            yield from _done_in(one)
+    elif isinstance(statement, If) and statement.otherwise is None:
+        for asked, one in _done_in(statement.then):
+            yield (*statement.conditions, *asked), one
+    else:
+        yield (), statement
 
 
 def _reads_if(value: Value, asked: _Asked) -> Iterator[tuple[Read, _Asked]]:

@@ -92,7 +92,8 @@ def is_turned(copy: Stmt) -> bool:
     runs = [s for s in walk(copy) if isinstance(s, For) and s.kind == VECTOR]
     stores = [(run.variable, s) for run in runs for s in walk(run) if isinstance(s, Store)]
     found = [(variable, read) for variable, s in stores for read in reads(s.value)]
-    return any(variable not in read.indices[-1].iterators for variable, read in found)
+    inmost = [(variable, [i for i in read.indices if i.iterators][-1:]) for variable, read in found]
+    return any(variable not in i.iterators for variable, last in inmost for i in last)
 
 
 def _ahead(statement: Stmt) -> Stmt:

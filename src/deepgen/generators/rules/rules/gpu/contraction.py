@@ -9,6 +9,8 @@ from deepgen.generators.rules.rules import facts
 from deepgen.operators.expr.nodes import Axis, Binary, Cast, Read, Stage
 from deepgen.targets.gpu import Gpu
 
+_LONG = 64  # columns that are worth a block of their own
+
 
 @dataclass(frozen=True)
 class Contraction:
@@ -76,6 +78,17 @@ def by_four_warps(c: Contraction, gpu: Gpu) -> Contraction | None:
     if not fitting or len(c.columns) > 1 or c.columns[0].name not in map(facts.plain, c.right.indices):
         return None
     return replace(c, intrinsic=fitting[0])
+
+
+def by_images(c: Contraction, gpu: Gpu) -> Contraction | None:
+    """The same where columns are several axes, and neighbours in memory along one of them: a block has one place of the
+    others. So what lies along places of an image is read as it lies, and results are stored so."""
+    last = facts.plain(c.right.indices[-1])
+    columns = tuple(axis for axis in c.columns if axis.name == last and axis.extent >= _LONG)
+    if len(c.columns) < 2 or not columns:
+        return None
+    others = tuple(axis for axis in c.columns if axis not in columns)
+    return by_four_warps(replace(c, columns=columns, both=(*c.both, *others)), gpu)
 
 
 def along_columns(c: Contraction) -> bool:

@@ -8,7 +8,15 @@ from itertools import islice, product
 from typing import TypeAlias
 
 from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads, turned, windows
-from deepgen.generators.rules.rules.gpu.contraction import along_of, by_four_warps, contraction, order, packed_name
+from deepgen.generators.rules.rules.gpu.contraction import (
+    Contraction,
+    along_of,
+    by_four_warps,
+    by_images,
+    contraction,
+    order,
+    packed_name,
+)
 from deepgen.generators.rules.rules.gpu.flat import Flat, flattened
 from deepgen.generators.rules.rules.gpu.groups import (
     Group,
@@ -32,6 +40,7 @@ from deepgen.targets.gpu import Gpu
 _MOST = 8  # sketches of an expression
 _FEW = 256  # results: below that, threads had better share a reduction
 _MATRICES, _WINDOWS = "matrices", "windows"
+Form: TypeAlias = "Callable[[Contraction, Gpu], Contraction | None]"
 Way: TypeAlias = "tuple[tuple[s.Step, ...], Callable[[Plan, Expression], None]]"  # stages it makes, then its loops
 
 
@@ -128,9 +137,10 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, variant: _Variant) -> 
     if variant.by == _MATRICES and sums is not None and (c := contraction(sums, gpu)):
         taps = (True, False) if any(tap.extent > 1 for tap in c.taps) else (True,)
         four = by_four_warps(c, gpu)
-        ways = [(False, ""), *([(True, "")] if four else [])]
+        ways: list[tuple[Form | None, str]] = [(None, ""), *([(by_four_warps, "")] if four else [])]
+        ways += [(by_images, "")] if by_images(c, gpu) and not group.spread else []
         if four and order(four.left, four) is not None:
-            ways.append((True, four.left.tensor))
+            ways.append((by_four_warps, four.left.tensor))
         return [_by_matrices(expression, group, sums, gpu, all_taps, *way) for way in ways for all_taps in taps]
     if variant.by == _WINDOWS and sums is not None and windows.serves(sums):
         return [_by_window(group, sums, kept)]
@@ -154,23 +164,30 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, variant: _Variant) -> 
 
 
 def _by_matrices(
-    expression: Expression, group: Group, sums: Stage, gpu: Gpu, all_taps: bool, four: bool, turned_in_block: str = ""
+    expression: Expression,
+    group: Group,
+    sums: Stage,
+    gpu: Gpu,
+    all_taps: bool,
+    form: Form | None,
+    turned_in_block: str = "",
 ) -> Way:
+    """`form` makes of a product that a warp does one that four do together."""
     written, name = _written(group, sums, "warp")
     c = contraction(sums, gpu)
     assert c is not None
     out, staged = group.spread or group.last, group.last.name
-    if four and not group.spread:
+    if form and not group.spread:
         staged = f"{staged}.staged"
         written = (*written, s.CacheWrite(group.last.name, staged, "shared"))
 
     def arrange(plan: Plan, whole: Expression) -> None:
         made = contraction(_with_operands(whole.stage(name), sums), gpu)
-        made = by_four_warps(made, gpu) if made and four else made
+        made = form(made, gpu) if made and form else made
         assert made is not None
         if group.spread:
             plan.step(s.SetScope(staged, "shared"))
-        through = whole.stage(staged) if four or group.spread else None
+        through = whole.stage(staged) if form or group.spread else None
         stored = whole.stage(out.name)
         tensor.by_matrices(plan, stored, made, all_taps=all_taps, staged=through, turned_in_block=turned_in_block)
         stages = {stage.name for stage in plan.expression.stages}

@@ -64,7 +64,8 @@ def by_matrices(
     """
     sums, mma = c.stage.name, c.intrinsic
     wide = mma.warps > 1
-    kind = "flat" if flat else "wide" if wide else "matrix"
+    one_image = wide and any(not facts.depends(c.left, axis.name) for axis in c.both)
+    kind = "flat" if flat else "wide_images" if one_image else "wide" if wide else "matrix"
     plan.names.append(f"{kind}{'_taps' if all_taps and c.taps else ''}{'_turned' if turned_in_block else ''}")
     parts = _tiling(plan, c, flat is not None)
     inner, tiles, warps = parts.inner, parts.tiles, parts.warps
@@ -398,7 +399,12 @@ def _counts(
 
 def _late(c: Contraction, tiles: dict[str, Extent], chunk: Extent, all_taps: bool) -> Extent:
     """1 where matrix units read rows from lines of shared memory. Rows of several axes may lie so too."""
-    if c.intrinsic.warps == 1 or len(c.rows) > 1 or turned_along(c.left, c) or (all_taps and c.taps):
+    if (
+        c.intrinsic.warps == 1
+        or len(c.rows) > 1
+        or turned_along(c.left, c)
+        or (all_taps and any(tap.extent > 1 for tap in c.taps))
+    ):
         return 0
     return (tiles[c.rows[0].name] == 1) & (product_of(chunk, c.intrinsic.k) == c.intrinsic.line)
 

@@ -12,6 +12,7 @@ from deepgen.vocabulary.dtypes import dtype
 
 _LARGE = 1 << 20  # elements: what has fewer is cut finer, so that there are blocks for many multiprocessors
 _PLACES = 64  # of the other dimensions that a block has, about
+_RUNS = 256  # of 16 bytes that a block has of a filter, about
 
 
 def tile(expression: Expression, tensor: str, packed: str) -> tuple[s.Step, ...]:
@@ -35,6 +36,9 @@ def by_tiles(plan: Plan, packed: Stage, along: int, source: Stage) -> None:
     size = dtype(packed.dtype).bytes
     plan.names.append("packed")
     channels = packed.axes[along]
+    between = prod(axis.extent for axis in packed.axes[along + 1 :])
+    # An odd number of places inside, as of a filter: they follow each other in memory, and lie on different banks.
+    odd = between % 2 == 1 and between < _PLACES and source.shape == packed.shape
     width = WIDEST // size
     usual = 64 if prod(packed.shape) >= _LARGE else 16
     deep = plan.knob(f"{name}_deep", [n for n in (16, 32, 64, 128) if n < 2 * channels.extent], usual)
@@ -45,6 +49,8 @@ def by_tiles(plan: Plan, packed: Stage, along: int, source: Stage) -> None:
     places = 1
     for n in reversed(range(len(axes))):
         part = deep if n == along else _part(packed.axes[n].extent, places)
+        if odd and n < along and places == between:
+            part = min(packed.axes[n].extent, max(1, _RUNS * width // (between * 16)))  # a run for each thread
         places *= part if n != along and isinstance(part, int) else 1
         outer, own = plan.split(name, axes[n], part)
         blocks.insert(0, outer)
@@ -60,15 +66,17 @@ def by_tiles(plan: Plan, packed: Stage, along: int, source: Stage) -> None:
     plan.bind(name, "block.x", block)
     plan.bind(name, "thread.x", by_thread)
     plan.bind(name, "vector", run)
-    copy, last = source.name, source.axes[-1].extent
+    copy = source.name
+    side_by_side = channels.extent * between if odd else source.axes[-1].extent
     plan.step(s.ComputeAt(copy, name, block))
     own = plan.fuse(copy, [axis.name for axis in source.axes])
-    _, by_thread, run = plan.split(copy, own, threads, min(width, last & -last))
+    _, by_thread, run = plan.split(copy, own, threads, min(width, side_by_side & -side_by_side))
     plan.bind(copy, "thread.x", by_thread)
     plan.bind(copy, "vector", run)
-    # Rows an odd number of words apart lie on different banks.
-    words = max(1, 4 // size)
-    plan.step(s.StorageAlign(copy, along, 2 * words, words))
+    if not odd:
+        # Rows an odd number of words apart lie on different banks.
+        words = max(1, 4 // size)
+        plan.step(s.StorageAlign(copy, along, 2 * words, words))
     plan.require(product_of(deep, places, 2, size) <= plan.gpu.shared_per_block, f"a part of {name} in shared memory")
 
 
