@@ -62,6 +62,14 @@ def test_threads_pack_panels_of_their_own_but_where_weights_are_packed_ahead() -
     assert generators.by_name("rules_constant_weights").default(product, cpu)["at_B"] == "once"
 
 
+@pytest.mark.parametrize("dtype", ["f32", "i8"])
+@pytest.mark.parametrize("sizes", [(4096, 4096, 64), (3008, 1000, 256), (100, 1000, 64), (7, 33, 65)])
+def test_defaults_are_configs_of_their_spaces(sizes: tuple[int, int, int], dtype: str) -> None:
+    product, family = dg.operator("gemm", **dict(zip("MNK", sizes, strict=True)), dtype=dtype), Rules()
+    for cpu in (targets.resolve("x86:amx"), targets.resolve("x86:avx2"), targets.resolve("x86:amx").limited_to(1)):
+        assert not family.space(product, cpu).explain(family.default(product, cpu))
+
+
 def test_it_is_not_taken_unless_it_is_named() -> None:
     assert generators.find(CONV, targets.resolve("cpu")).name == "rules"
     assert generators.by_name(FAMILY).refuses(dg.operator("mean", rows=4, cols=4), targets.resolve("cpu")) is not None

@@ -20,8 +20,8 @@ def unrolls(extent: int, most: int = 8) -> list[int]:
 
 
 def blocks(extent: int, tiled: bool) -> list[int]:
-    """How many tiles of an axis, or elements where it has no tiles, a block may have: all tiles of a size, too."""
-    return sorted({*up_to(BLOCKS, extent), *(-(-extent // rows) for rows in ROWS)}) if tiled else tiles(extent)
+    """How many tiles of an axis, or elements where it has no tiles, a block may have."""
+    return up_to(BLOCKS, extent) if tiled else tiles(extent)
 
 
 def tiles(extent: int, most: int = _LARGEST_TILE) -> list[int]:

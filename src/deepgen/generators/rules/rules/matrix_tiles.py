@@ -12,14 +12,7 @@ from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.groups import RegisterTile
 from deepgen.generators.rules.rules.numbers import Extent, covered, plus, times
 from deepgen.generators.rules.rules.operands import stage_operands
-from deepgen.generators.rules.rules.tiling import (
-    block_sizes,
-    by_distance,
-    lay_along,
-    own_panels,
-    places_in,
-    tile_consumer,
-)
+from deepgen.generators.rules.rules.tiling import block_sizes, by_distance, lay_along, places_in, tile_consumer
 from deepgen.generators.rules.rules.vectors import Vectors
 from deepgen.generators.rules.schedule.steps import Tensorize
 from deepgen.operators.expr.nodes import Stage
@@ -51,15 +44,14 @@ def tile_matrices(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) 
     draft.require(times([covered(extents[rows], tall), tall]) == extents[rows], f"tiles divide {rows}")
 
     usual = {to[along]: usual_across * by.lanes, to[rows]: usual_down * counts[-1]}
-    sizes = block_sizes(draft, sums, consumer, vectors, usual)
+    sizes = block_sizes(draft, sums, consumer, vectors, usual, own=False)
     registers: dict[str, tuple[Extent, ...]] = {to[rows]: (down, high), to[along]: (across, by.lanes)}
     loops = tile_consumer(draft, consumer, registers, sizes, vectors=True, whole=True)
     draft.compute_at(sums.name, consumer.name, loops.inner, "register")
     lay_along(draft, sums, along)
     _tile_sums(draft, sums, vectors, high)
     draft.finish(sums.name, consumer.name)
-    own = own_panels(consumer, to[along], usual, sizes)
-    stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(tall, across, by.lanes, own=own))
+    stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(tall, across, by.lanes))
 
 
 def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors, high: Extent) -> None:

@@ -33,23 +33,32 @@ def register_tile(
 
 
 def blocks(
-    cpu: Cpu, extents: Mapping[str, int], tiles: Mapping[str, int], panels: str | None, column: int
+    cpu: Cpu,
+    extents: Mapping[str, int],
+    tiles: Mapping[str, int],
+    panels: str | None,
+    column: int,
+    *,
+    own: bool = False,
 ) -> dict[str, int]:
     """How many tiles of each axis a block has.
 
     `column` bytes are read for each element of the axis `panels`: a block of them stays in the second cache, and as
-    many tiles as possible of the last other axis pass over it, as long as every thread has several blocks. Where
-    blocks of panels alone are enough for several threads, all tiles pass over one: each thread has panels of its own.
+    many tiles as possible of the last other axis pass over it, as long as every thread has several blocks. With
+    `own`, where blocks of panels alone are enough for several threads, all tiles pass over one: each thread has panels
+    of its own. (Products in tiles of AMX were slower so: they read all of the other operand for few columns.)
     """
     out = dict.fromkeys(extents, 1)
     pieces = {axis: -(-extent // tiles.get(axis, 1)) for axis, extent in extents.items()}
     others = [axis for axis in extents if axis != panels]
     if panels is not None:
         room = max(1, cpu.l2_bytes // 2 // max(1, column * tiles[panels]))
-        fitting = [b for b in _whole(pieces[panels], True) if b <= room]
-        own = [b for b in fitting if pieces[panels] // b >= _OWN_TASKS * cpu.cores]
-        if cpu.cores > 1 and own and all(pieces[axis] == 1 or axis in tiles for axis in others):
-            return {axis: max(own) if axis == panels else pieces[axis] for axis in extents}
+        rest = prod(pieces[axis] for axis in others)
+        sizes = [b for b in _whole(pieces[panels], True) if b <= room]
+        fitting = [b for b in sizes if pieces[panels] // b * rest >= cpu.cores] or [1]
+        enough = [b for b in fitting if pieces[panels] // b >= _OWN_TASKS * cpu.cores]
+        if own and cpu.cores > 1 and enough and all(pieces[axis] == 1 or axis in tiles for axis in others):
+            return {axis: max(enough) if axis == panels else pieces[axis] for axis in extents}
         out[panels] = max(fitting)
     for axis in reversed(others):
         around = prod(pieces[a] // out[a] for a in extents if a != axis)
