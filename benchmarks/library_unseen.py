@@ -134,12 +134,14 @@ def _measuring(made: Chosen) -> dict[str, Any]:
     if made.raced is None:
         return {"spent": {"whole": made.seconds}}
     times = made.raced.times
-    tried = [{"config": dict(one.config), "seconds": at.seconds if at.ok else None} for one, at in made.raced.tried]
+    right = [(at.seconds, one.config) for one, at in made.raced.tried if at.ok and at.seconds]
+    best = min(right, key=lambda row: row[0], default=None)
     return {
         "measured": {**times.kernels, **times.baselines},
         "ties": list(times.ties),
         "not_made": times.not_made,
-        "tried": tried,
+        "made": [seconds for seconds, _ in right],
+        "best_made": None if best is None else {"seconds": best[0], "config": dict(best[1])},
         "spent": {**made.raced.spent, "whole": made.seconds},
     }
 

@@ -10,10 +10,8 @@ import getpass
 import os
 import re
 import shutil
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,24 +20,12 @@ from pathlib import Path
 from deepgen.measure.riscv.qemu import find, processor
 from deepgen.targets import Riscv
 from deepgen.vocabulary import Missing
+from loopback_ssh import make_key, serve
 
 ROOT = os.getuid() == 0 and shutil.which("useradd", path="/usr/sbin:/sbin") is not None
 DISK_BYTES = 16 << 20
 _TOOLS = ("awk", "cat", "chmod", "find", "ln", "mkdir", "mv", "rm", "sh", "sleep", "tar")
-_CONFIG = """
-Port {port}
-ListenAddress 127.0.0.1
-HostKey {folder}/host
-AuthorizedKeysFile {folder}/user.pub
-PidFile none
-UsePAM no
-StrictModes no
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-PermitRootLogin yes
-MaxStartups 100
-SetEnv PATH={folder}/bin XDG_CACHE_HOME={folder}/disk
-"""
+_SETTINGS = "SetEnv PATH={folder}/bin XDG_CACHE_HOME={folder}/disk\n"
 _SSH = """#!/bin/sh
 exec {ssh} -F none -i {folder}/user -o UserKnownHostsFile={folder}/known -o GlobalKnownHostsFile=/dev/null \
     -o KexAlgorithms=curve25519-sha256 "$@"
@@ -154,17 +140,14 @@ def loopback(target: Riscv, disk_bytes: int = DISK_BYTES) -> Iterator[LoopbackBo
         folder = Path(tempfile.mkdtemp(prefix="deepgen-loopback-"))
         left.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.chmod(0o755)
-        if os.getuid() == 0:
-            Path("/run/sshd").mkdir(exist_ok=True)  # which the server wants there
         user = _add_user(folder, left) if ROOT else getpass.getuser()
         _make_disk(folder / "disk", disk_bytes, left)
         for name in ("host", "user"):
-            subprocess.run(
-                [f"{paths['ssh-keygen']}", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True
-            )
+            make_key(folder / name)
         _install(folder, target, paths)
-        # A port that is free now may be taken by the time the server binds it.
-        process, port = next(found for _ in range(5) if (found := _serving(f"{paths['sshd']}", folder)))
+        settings = _SETTINGS.format(folder=folder)
+        sshd, user_key = f"{paths['sshd']}", folder / "user.pub"
+        process, port = serve(sshd, folder, key=folder / "host", authorized=user_key, more=settings)
         left.callback(process.wait)
         left.callback(process.terminate)
         made = LoopbackBoard(folder, user, port)
@@ -225,22 +208,3 @@ def _make_disk(disk: Path, disk_bytes: int, left: ExitStack) -> None:
         )
         if done.returncode == 0:
             left.callback(subprocess.run, ["umount", "--lazy", str(disk)], check=False)
-
-
-def _serving(sshd: str, folder: Path) -> tuple[subprocess.Popen[bytes], int] | None:
-    """A server that answers, and its port."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    (folder / "sshd").write_text(_CONFIG.format(port=port, folder=folder))
-    with (folder / "sshd.log").open("wb") as log:
-        process = subprocess.Popen([sshd, "-D", "-e", "-f", str(folder / "sshd")], stdin=subprocess.DEVNULL, stderr=log)
-    deadline = time.monotonic() + 60
-    while process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return process, port
-        except OSError:
-            if time.monotonic() > deadline:
-                raise Missing("an SSH server", blocks=(folder / "sshd.log").read_text()[-300:], remedy="") from None
-            time.sleep(0.05)
-    return None

@@ -1,4 +1,4 @@
-"""Kernels made by rules on an NVIDIA GPU, in f16, beside cuDNN and cuBLAS (through torch) and torch.compile.
+"""Kernels made by rules on an NVIDIA GPU, beside cuDNN and cuBLAS (through torch) and torch.compile.
 
 Each case is tuned for a while: configs of which an estimate expects most, then the best ones with a knob changed. Every
 config that is tried must compute what torch computes in float64. The best is timed beside the others, interleaved, with
@@ -8,8 +8,11 @@ case.
 PYTHONPATH=src python benchmarks/rules.py --seconds 300 --out benchmarks/results/rules.json
 
 `--known FILE` starts from an earlier run: its best configs are tried first, what it measured of torch.compile is not
-measured again, and cases that do not run keep their rows. `--below-bar` then runs only groups that missed their bar,
-with more configs for each case.
+measured again, and cases that do not run keep their rows. `--below-bar` then runs only groups that missed their bar;
+there are bars for f16.
+
+`--dtype bf16`, `i8` or `f32` runs the cases of that format, of which there are fewer. Of bytes torch has products of
+matrices only on GPUs; where it has nothing, its kernels of f16 are timed (`torch f16`).
 """
 
 from __future__ import annotations
@@ -51,9 +54,10 @@ from gpu_bench import (  # noqa: E402
     key_of,
     open_device,
 )
-from rules_gpu_cases import GpuCase, gpu_cases  # noqa: E402
+from rules_gpu_cases import GpuCase, all_cases  # noqa: E402
 
-DTYPE, MOST_ERROR = "f16", 2e-3  # of the norm
+MOST_ERROR = {"f16": 2e-3, "bf16": 1.6e-2, "i8": 0.0, "f32": 1e-5}  # of the norm
+POISON = -123456789  # where results are whole numbers
 AHEAD = 3  # cases whose kernels are built before they are measured
 HOPELESS = 1.5  # times the least estimate of all sketches: one that is above is not tried
 BEST = 4  # configs that a search goes on from
@@ -72,12 +76,12 @@ Emitted = tuple[Config, Kernel | str]  # a kernel, or why there is none
 # Emitting kernels, by processes that have no GPU.
 
 _family: Rules = Rules()
-_cases: dict[str, GpuCase] = {case.name: case for case in gpu_cases()}
+_cases: dict[str, GpuCase] = {case.name: case for case in all_cases()}
 
 
 def starts(name: str, target: Cuda, count: int, known: Sequence[Config]) -> list[Emitted]:
     """What earlier runs found best, the default, and what the estimate or chance offers."""
-    operator = _cases[name].case.made(DTYPE)
+    operator = _cases[name].made()
     space, sketches = _family.space(operator, target), _family.sketches(operator, target)
     several = len(sketches) > 1
     least = min((likely(sketch, target)[0][0] for sketch in sketches if sketch.counts), default=0.0)
@@ -106,7 +110,7 @@ def _spread(configs: list[Config], count: int) -> list[Config]:
 
 
 def emitted(name: str, target: Cuda, configs: Sequence[Config]) -> list[Emitted]:
-    operator, made = _cases[name].case.made(DTYPE), list[Emitted]()
+    operator, made = _cases[name].made(), list[Emitted]()
     for config in configs:
         try:
             made.append((config, _family.emit(operator, target, config)))
@@ -117,7 +121,7 @@ def emitted(name: str, target: Cuda, configs: Sequence[Config]) -> list[Emitted]
 
 def changed(name: str, target: Cuda, best: Sequence[Config], count: int, seed: int) -> list[Emitted]:
     """Good configs with one or two knobs changed."""
-    space, dice = _family.space(_cases[name].case.made(DTYPE), target), random.Random(seed)
+    space, dice = _family.space(_cases[name].made(), target), random.Random(seed)
     found: dict[str, Config] = {}
     for _ in range(count * 60):
         config = dict(dice.choice(best))
@@ -138,26 +142,37 @@ class CaseBench:
     """The tensors of a case on the device, and how a call on them is checked."""
 
     def __init__(self, case: GpuCase, flush: Any) -> None:
-        self.torch, self.flush, self.problem = gpu_torch(), flush, case.case.made(DTYPE)
+        self.torch, self.flush, self.problem, self.case = gpu_torch(), flush, case.made(), case
         torch, words = self.torch, case.case.words
         make = torch.Generator(device="cuda").manual_seed(1)
         (out,) = [p.name for p in self.problem.signature().outputs]
-        given = {
-            t.name: torch.randn(t.shape, device="cuda", generator=make, dtype=torch.float16)
-            for t in self.problem.tensors()
-        }
+        given = {t.name: self._random(t.shape, t.dtype.name, make) for t in self.problem.tensors()}
         self.out = given[out]
         self.tensors = {name: x.data_ptr() for name, x in given.items()}
         self._given = given  # the kernels have their addresses only
-        self.torch_call: Call = case.case.torch(torch, given, words)
+        self.torch_call = case.called(torch, given)
         torch.backends.cudnn.benchmark = False  # many algorithms in float64 take long to try
         exact = torch.float64 if self.out.numel() < 1 << 28 else torch.float32
         self.reference = case.case.torch(torch, {name: x.to(exact) for name, x in given.items()}, words)()
         self.scale = self.reference.norm().item()
         torch.backends.cudnn.benchmark = True
 
+    def _random(self, shape: Sequence[int], dtype: str, make: Any) -> Any:
+        torch = self.torch
+        if dtype in ("i8", "i32"):
+            kind = torch.int8 if dtype == "i8" else torch.int32
+            return torch.randint(-128, 128, shape, device="cuda", generator=make, dtype=kind)
+        kind = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[dtype]
+        return torch.randn(shape, device="cuda", generator=make, dtype=kind)
+
+    def wider_call(self) -> Call:
+        """torch's call on the same numbers in f16."""
+        given = {name: x.to(self.torch.float16) for name, x in self._given.items()}
+        found: Call = self.case.case.torch(self.torch, given, self.case.case.words)
+        return found
+
     def error(self, call: Call) -> float:
-        self.out.fill_(float("nan"))
+        self.out.fill_(float("nan") if self.out.dtype.is_floating_point else POISON)
         call()
         return float(((self.out.to(self.reference.dtype) - self.reference).norm() / self.scale).item())
 
@@ -194,7 +209,7 @@ def measure(search: Search, bench: Any, kernels: Sequence[Emitted], builder: Bui
             search.wrong.append({"config": config, "error": str(error)[:300]})
             continue
         off = bench.error(loaded)
-        if off <= MOST_ERROR:
+        if off <= MOST_ERROR[bench.case.dtype]:
             times = interleaved(bench, {"it": loaded}, 3)["it"]
             best = min((least for least, _ in search.tried), default=float("inf"))
             if min(times) < 1.1 * best:  # near the best: so that chance does not decide
@@ -207,7 +222,12 @@ def measure(search: Search, bench: Any, kernels: Sequence[Emitted], builder: Bui
 
 def rivals(case: GpuCase, bench: Any, tools: Any, compiled: str) -> Iterator[tuple[str, Call]]:
     builder, target, driver = tools
-    yield "torch", bench.torch_call
+    if bench.torch_call is not None:
+        yield "torch", bench.torch_call
+    if case.dtype == "i8":
+        yield "torch f16", bench.wider_call()
+    if bench.torch_call is None:
+        return
     if compiled == "all" or (compiled == "memory" and case.memory):
         yield COMPILED, gpu_torch().compile(bench.torch_call, dynamic=False)
     if case.case.expert:
@@ -281,6 +301,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300.0, help="no case begins later")
     parser.add_argument("--only", default="", help="groups or cases that begin so, separated by commas")
+    parser.add_argument("--dtype", default="f16", help="of the cases: f16, bf16, i8 or f32; several with commas")
     parser.add_argument("--starts", type=int, default=28, help="configs that are tried first")
     parser.add_argument("--more", type=int, default=12, help="configs of each turn after that")
     parser.add_argument("--turns", type=int, default=2)
@@ -296,7 +317,11 @@ def parsed() -> argparse.Namespace:
 def main() -> int:
     options = parsed()
     wanted = options.only.split(",")
-    chosen = [case for w in wanted for case in _cases.values() if w == case.group or case.name.startswith(w)]
+    formats = options.dtype.split(",")
+    if strange := set(formats) - set(MOST_ERROR):
+        raise SystemExit(f"--dtype {','.join(sorted(strange))}: one of {', '.join(MOST_ERROR)}")
+    there = [case for case in _cases.values() if case.dtype in formats]
+    chosen = [case for w in wanted for case in there if w == case.group or case.name.startswith(w)]
     known = {row["case"]: row for row in _rows(options.known)} if options.known else {}
     if options.below_bar:
         below = missed(list(known.values()))

@@ -1,12 +1,16 @@
-"""The cases of `rules.py`: those of Heron's figure 6, in both layouts where there are two, and a few more."""
+"""The cases of `rules.py`: those of Heron's figure 6, in both layouts where there are two, and a few more.
+
+All of them in f16; in bf16 and i8 a sample, and in f32 operators on rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rules_cases import Case, Torch, Words, convolution
+from deepgen.operators import Operator
+from rules_cases import Case, Torch, Words, convolution, quantised_call
 
 # N, H = W, CI, CO, k, stride, pad, dilation
 _IMAGES = {
@@ -57,6 +61,8 @@ _GEMV = {"GV1": (512, 16), "GV2": (1024, 256), "GV3": (256, 1024), "GV4": (512, 
          "large": (16384, 4096)}  # M, K  # fmt: skip
 _SCAN = {"S1": (16, 512, 128), "S2": (1024, 16, 256), "S3": (256, 1024, 256), "S4": (512, 256, 16),
          "S5": (1024, 1024, 1024)}  # fmt: skip
+_ROWS = ((4096, 1024), (4096, 4096))
+_SAMPLE = ("conv nhwc", "gemm", "bmm", "gemv")  # groups that are there in bf16 and i8 too
 _DEPTHWISE = {"N": 16, "H": 56, "W": 56, "C": 128, "k": 3, "stride": 1, "pad": 1}
 
 
@@ -64,13 +70,38 @@ _DEPTHWISE = {"N": 16, "H": 56, "W": 56, "C": 128, "k": 3, "stride": 1, "pad": 1
 class GpuCase:
     """`memory`: it moves bytes more than it computes, and torch.compile has kernels of its own for it."""
 
-    name: str
+    label: str
     case: Case
     memory: bool = False
+    dtype: str = "f16"
+
+    @property
+    def name(self) -> str:
+        return self.label if self.dtype == "f16" else f"{self.label} {self.dtype}"
 
     @property
     def group(self) -> str:
-        return self.case.group
+        return self.case.group if self.dtype == "f16" else f"{self.case.group} {self.dtype}"
+
+    def made(self) -> Operator:
+        return self.case.made(self.dtype)
+
+    def called(self, torch: Any, given: Mapping[str, Any]) -> Callable[[], Any] | None:
+        """torch's call; None where it has none: of bytes on GPUs it has products of matrices only."""
+        if self.dtype == "i8":
+            return quantised_call(torch, self.case, given) if self.case.operator == "gemm" else None
+        return self.case.torch(torch, given, self.case.words)
+
+
+def all_cases() -> Iterator[GpuCase]:
+    """In every format."""
+    yield from gpu_cases()
+    for dtype in ("bf16", "i8"):
+        yield from (replace(case, dtype=dtype) for case in gpu_cases() if case.group in _SAMPLE)
+    for operator, torch in (("softmax", _softmax), ("rms_norm", _rms_norm)):
+        for rows, cols in _ROWS:
+            words = _words(rows=rows, cols=cols)
+            yield GpuCase(f"{operator} {rows}x{cols}", Case("rows", operator, words, torch), memory=True, dtype="f32")
 
 
 def gpu_cases() -> Iterator[GpuCase]:
@@ -83,7 +114,7 @@ def gpu_cases() -> Iterator[GpuCase]:
             words = _words(N=n, H=size, W=size, CI=ci, CO=co, k=k, stride=stride, pad=pad, layout=layout)
             yield _case(f"transposed {layout}", name, "t2d", words, _of_kind("transposed"))
         depthwise = _case(f"depthwise {layout}", "dep", "dep", {**_DEPTHWISE, "layout": layout}, _of_kind("depthwise"))
-        yield GpuCase(depthwise.name, depthwise.case, memory=True)
+        yield replace(depthwise, memory=True)
     for layout in ("nlc", "ncl"):
         for name, (n, length, ci, co, k, stride, pad) in _LINES.items():
             words = _words(N=n, L=length, CI=ci, CO=co, k=k, stride=stride, pad=pad, layout=layout)
@@ -134,3 +165,11 @@ def _gemv(torch: Any, t: Any, words: Words) -> Any:
 def _scan(torch: Any, t: Any, words: Words) -> Any:
     # Sums of f16 are added up in f32 on both sides.
     return lambda: torch.cumsum(t["x"], 2)
+
+
+def _softmax(torch: Any, t: Any, words: Words) -> Any:
+    return lambda: torch.softmax(t["x"], -1)
+
+
+def _rms_norm(torch: Any, t: Any, words: Words) -> Any:
+    return lambda: torch.nn.functional.rms_norm(t["x"], (words["cols"],), t["gamma"], 1e-5)

@@ -2,18 +2,21 @@
 
     PYTHONPATH=src python benchmarks/rules_x86_check.py                       f32, bf16 and i8, two threads, 300 s
     PYTHONPATH=src python benchmarks/rules_x86_check.py --dtype i8 --only gemm --seconds 60
+    PYTHONPATH=src python benchmarks/rules_x86_check.py --only gemm --each 6 --known benchmarks/results/rules_x86.json
     PYTHONPATH=src python benchmarks/rules_x86_check.py --summary             what the results say, by group
 
 For each case the default config and up to --trials others (half of them near the default) are built, run and compared
 with the reference; a wrong one, or one that does not build, is named, and the exit status is then 1. The fastest is
-timed beside torch and the best family that is made for the operator, interleaved, with warm and with cold caches.
+timed beside torch and the best family that is made for the operator, interleaved, with warm and with cold caches. With
+--known, the best config of an earlier run is among them. `tried` are the microseconds of each config, at best.
 Ratios are as in rules_cpu.py: above 1 the rules are faster. `packed` is torch, and the rules, with weights that both
 packed ahead of time; `torch` and `rules` have not. `floor` is how long it takes to read the operator's tensors: where
 its ratio is near 1, nothing faster can be had. Every case gets an equal part of the time that is left; cases for
 which none is left are named.
 
 Four cores measure: two for the threads at work, and two on which threads of the other side may still wait busily.
-All other cores build, ahead of what is measured.
+All other cores build, ahead of what is measured. Where the system tells which logical processors share a core, those
+that measure are on cores of their own, as far as there are as many.
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ def main() -> int:
     if asked.summary:
         _summary(json.loads(asked.output.read_text())["results"])
         return 0
-    cores = sorted(os.sched_getaffinity(0))
+    cores = _one_of_each_core(sorted(os.sched_getaffinity(0)))
     building = cores[MEASURING:] or cores
     with ProcessPoolExecutor(
         len(building), multiprocessing.get_context("spawn"), os.sched_setaffinity, (0, building)
@@ -75,6 +78,18 @@ def main() -> int:
         status = _all(asked, pool)
         pool.shutdown(wait=False, cancel_futures=True)
     return status
+
+
+def _one_of_each_core(processors: Sequence[int]) -> list[int]:
+    """Logical processors, one of each core before the others."""
+    seen: dict[str, int] = {}
+    ranked = []
+    for n in processors:
+        told = Path(f"/sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list")
+        core = told.read_text().strip() if told.exists() else str(n)
+        seen[core] = seen.get(core, 0) + 1
+        ranked.append((seen[core], n))
+    return [n for _, n in sorted(ranked)]
 
 
 def _all(asked: argparse.Namespace, pool: ProcessPoolExecutor) -> int:
@@ -96,7 +111,8 @@ def _all(asked: argparse.Namespace, pool: ProcessPoolExecutor) -> int:
         except (DeepgenError, RuntimeError, ValueError) as error:  # one case must not end the others
             row |= {"verified": 0, "failed": [f"{type(error).__name__}: {str(error)[:300]}"]}
         rows.append(row)
-        asked.output.write_text(by_lines({"conditions": conditions(), "results": rows}))
+        told = {**conditions(), "processors": sorted(os.sched_getaffinity(0))}
+        asked.output.write_text(by_lines({"conditions": told, "results": rows}))
         print(_line(row), flush=True)
     _summary(rows)
     return int(any(row["failed"] for row in rows))
@@ -122,7 +138,7 @@ class _Builds:
     def __init__(self, pool: ProcessPoolExecutor, case: Case, dtype: str, asked: argparse.Namespace) -> None:
         self._pool, self._of = pool, (case.operator, case.words, dtype, asked.threads)
         self._made: list[Future[Built]] = []
-        self._planned = pool.submit(_configs, *self._of, asked.trials)
+        self._planned = pool.submit(_configs, *self._of, asked.trials, _known(asked.known, case, dtype))
         self._planned.add_done_callback(self._start)
 
     def _start(self, planned: Future[list[Config]]) -> None:
@@ -148,12 +164,20 @@ def _processor(threads: int) -> Cpu:
     return cpu
 
 
-def _configs(operator: str, words: dict[str, Any], dtype: str, threads: int, count: int) -> list[Config]:
-    """The default, configs that differ from it in one or two knobs, and configs from anywhere in the space."""
+def _known(paths: Sequence[Path], case: Case, dtype: str) -> list[Config]:
+    """The best configs of earlier runs."""
+    rows = [row for path in paths for row in json.loads(path.read_text())["results"]]
+    return [row["config"] for row in rows if (row["case"], row["dtype"]) == (case.name, dtype) and row.get("config")]
+
+
+def _configs(
+    operator: str, words: dict[str, Any], dtype: str, threads: int, count: int, known: Sequence[Config] = ()
+) -> list[Config]:
+    """The default, known ones, some that differ from it in one or two knobs, and some from anywhere in the space."""
     of, cpu, rules = OPERATORS.get(operator).make({**words, "dtype": dtype}), _processor(threads), _rules()
     space, default = rules.space(of, cpu), rules.default(of, cpu)
     mixed, values = random.Random(0), {knob.name: list(knob.values) for knob in space.knobs}
-    found: list[Config] = [default]
+    found: list[Config] = [default, *(config for config in known if config != default and not space.explain(config))]
     for _ in range(20 * count):
         if len(found) > count // 2:
             break
@@ -192,7 +216,8 @@ class _Check:
         calls = self.calls(config) if config is not None else {}
         once = sum(_least(call, 1) for call in calls.values())
         rounds = max(2, min(ROUNDS, int((started + seconds - time.monotonic()) / (3 * once + 1e-9))))
-        row: dict[str, Any] = {"config": dict(config or {}), "verified": tried, "failed": self.failed}
+        row: dict[str, Any] = {"config": dict(config or {}), "verified": len(tried), "failed": self.failed}
+        row["tried"] = tried
         for state in ("warm", "cold") if len(calls) > 1 else ():
             flushed = max(64 << 20, 2 * self.cpu.l3_bytes)
             times = interleaved(calls, time.perf_counter, cold=state == "cold", rounds=rounds, flushed=flushed)
@@ -202,8 +227,8 @@ class _Check:
             row["gflops"] = round(self.operator.flops() / row["us_warm"]["rules"] / 1e3, 1)
         return row | {"seconds": round(time.monotonic() - started, 1)}
 
-    def searched(self, builds: _Builds, end: float) -> tuple[Config | None, int]:
-        """The fastest config of those that were verified by then, and how many these are."""
+    def searched(self, builds: _Builds, end: float) -> tuple[Config | None, list[tuple[float, Config]]]:
+        """The fastest config of those that were verified by then, and all of these with their microseconds."""
         found: list[tuple[float, int, Config, Run]] = []
         for future in builds.ready(end):
             try:
@@ -216,10 +241,11 @@ class _Check:
             found.append((_least(call), len(found), config, call))
         best = sorted(found)[:AGAIN]
         if not best:
-            return None, 0
+            return None, []
         times = interleaved({str(n): call for _, n, _, call in best}, time.perf_counter, cold=False)
         fastest = min(best, key=lambda one: statistics.median(times[str(one[1])]))
-        return fastest[2], len(found)
+        tried = sorted((round(seconds * 1e6, 1), n, config) for seconds, n, config, _ in found)
+        return fastest[2], [(us, dict(config)) for us, _, config in tried]
 
     def bound(self, kernel: Kernel, binary: str) -> _Call:
         """A call of a built kernel on arrays of its own."""
@@ -260,7 +286,8 @@ class _Check:
             calls["torch"] = own
         constant = _rules("rules_constant_weights")
         if constant.refuses(self.operator, self.cpu) is None:
-            calls["rules_packed"] = self.ready(constant, config)
+            ahead = {name: "once" for name in config if name.startswith("at_") and config[name] == "block"}
+            calls["rules_packed"] = self.ready(constant, {**config, **ahead})
             if packed is not None:
                 calls["torch_packed"] = packed
         expert = generators.serving(self.operator, self.cpu)[0]
@@ -329,6 +356,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=24, help="configs of a case at most")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--known", type=Path, action="append", default=[], help="the results of an earlier run")
     parser.add_argument("--summary", action="store_true")
     parser.add_argument("--output", type=Path, default=RESULTS)
     return parser.parse_args()

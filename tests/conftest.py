@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from difflib import unified_diff
 from pathlib import Path
 
@@ -33,8 +34,9 @@ BESIDE = tuple(
 )  # fmt: skip
 # These start Ray and find its processes by their names: one after the other, beside the others.
 ON_RAY = ("cluster", "conformance/test_engines.py", "engines/test_ray")
-# What takes long: begun last, it would be waited for.
-FIRST = (*ON_RAY, "chaos", "docs", "engines", "examples", "tuning/test_chaos.py")
+# What takes long: begun last, it would be waited for. In this order.
+FIRST = (*ON_RAY, "docs", "tuning", "chaos", "measure/test_riscv_board.py", "engines", "baselines", "faults",
+         "examples", "generators", "conformance", "operators", "cli", "triton_cpu")  # fmt: skip
 
 
 # Tests run beside each other, so the machine is never calm; those of waiting say how long.
@@ -64,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _alone(item.nodeid):
             item.add_marker(pytest.mark.alone)
-    items.sort(key=lambda item: not _among(FIRST, item.nodeid))
+    items.sort(key=lambda item: next((i for i, place in enumerate(FIRST) if _among((place,), item.nodeid)), len(FIRST)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -120,10 +122,18 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], str]:
     return difference
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """New folders. pytest's own numbers are found by reading the names of all that there are: for each test, twice."""
+    base = tmp_path_factory.mktemp("homes")
+    return (base / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Settings, studies and references of the user stay out of tests, and theirs out of the user's folders."""
-    home = tmp_path_factory.mktemp("home")
+    home = next(homes)
+    home.mkdir(mode=0o700)
     for variable, folder in (("XDG_CONFIG_HOME", "config"), ("XDG_DATA_HOME", "data")):
         monkeypatch.setenv(variable, str(home / folder))
     return home

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepgen import targets
-from deepgen.cli import session
+from deepgen.cli import session, work_file
 from deepgen.operators import gemm
 from deepgen.operators.named.base import operator as named
 from deepgen.tuning import Request, work
@@ -76,6 +77,17 @@ def test_time_that_a_study_leaves_over_goes_to_the_next(monkeypatch: pytest.Monk
     assert few == [jobs[0].request.operator, jobs[1].request.operator]
 
 
+def test_what_a_library_has_already_comes_after_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A second run once tuned the same products again, and the others had no time left once more."""
+    target = targets.resolve("sim")
+    entries = [SimpleNamespace(operator=LARGE, target=target)]
+    monkeypatch.setattr("deepgen.libraries.library", lambda folder: SimpleNamespace(list=lambda: entries))
+    gain = work_file.gain_of(WORK, tmp_path)
+    assert gain(Request(LARGE, target)) < gain(Request(SMALL, target)), "though it takes seven times as long"
+    nowhere = work_file.gain_of(WORK, tmp_path / "none")
+    assert nowhere(Request(LARGE, target)) > nowhere(Request(SMALL, target))
+
+
 def test_what_only_works_on_elements_gets_a_short_study_before_products(tmp_path: Path) -> None:
     target = targets.resolve("sim")
     product, sums = LARGE, named("elementwise", rows=64, cols=64)
@@ -96,6 +108,13 @@ def test_what_may_be_gained_is_less_where_the_device_is_used_well() -> None:
     seconds = near.work().flops / (h200.peak("bf16") or 1.0) / 1e9 / 0.8
     recorded = ordered("cuda:native", [Part(near, 1, seconds), Part(far, 1, seconds)])
     assert recorded.gain(near, h200) < 0.1 * recorded.gain(far, h200)
+
+
+def test_what_is_as_short_as_a_launch_may_gain_little() -> None:
+    """Small sums of a model's were once tuned before large ones: 2 us beside 0.1 us that their bytes take."""
+    h200, sums = targets.resolve("cuda:sm_90a"), named("elementwise", rows=16, cols=4096, dtype="bf16")
+    short, long = (ordered("cuda:native", [Part(sums, 1, us * 1e-6), Part("aten::mm", 1, 1e-3)]) for us in (2.4, 8.0))
+    assert short.gain(sums, h200) < 0.0001 and long.gain(sums, h200) > 0.004
 
 
 def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import getpass
-import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,22 +13,11 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from deepgen.cluster.model import Host
+from loopback_ssh import make_key, serve
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
-CONFIG = """
-Port {port}
-ListenAddress {address}
-HostKey {key}
-AuthorizedKeysFile {authorized}
-PidFile none
-UsePAM no
-StrictModes no
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-PermitRootLogin yes
-MaxStartups 100
-"""
 
 
 @dataclass(frozen=True)
@@ -50,34 +36,15 @@ class Servers:
             (place / ".venv").symlink_to(Path(sys.prefix))
         key = self.folder / f"key-{address}"
         if not key.exists():
-            _keygen(key)
-        if os.getuid() == 0:
-            Path("/run/sshd").mkdir(exist_ok=True)
-        # A port that is free now may be taken by the time the server binds it.
-        port = next(port for _ in range(5) if self._serves(address, port := _free_port(address), key))
+            make_key(key)
+        authorized = self.home / ".ssh/id_ed25519.pub"
+        server, port = serve(SSHD, self.folder, key=key, authorized=authorized, address=address)
+        self.started.append(server)
         if known:
             public = key.with_name(key.name + ".pub").read_text()
             with (self.home / ".ssh/known_hosts").open("a") as file:
                 file.write(f"[{address}]:{port} {public}")
         return Host(address, str(place), getpass.getuser(), port)
-
-    def _serves(self, address: str, port: int, key: Path) -> bool:
-        """Whether a server that was started there answers."""
-        config = self.folder / f"sshd-{address}-{port}"
-        authorized = self.home / ".ssh/id_ed25519.pub"
-        config.write_text(CONFIG.format(port=port, address=address, key=key, authorized=authorized))
-        with config.with_suffix(".log").open("wb") as log:
-            server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stderr=log)
-        self.started.append(server)
-        deadline = time.monotonic() + 60
-        while server.poll() is None:
-            try:
-                socket.create_connection((address, port), timeout=1).close()
-                return True
-            except OSError:
-                assert time.monotonic() < deadline, f"no SSH server came up at {address}:{port}"
-                time.sleep(0.05)
-        return False
 
 
 @pytest.fixture
@@ -89,7 +56,7 @@ def servers(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> 
             pytest.skip(f"there is no cluster without {package}: pip install -e '.[cluster]'")
     home = own_home / "user"
     (home / ".ssh").mkdir(parents=True, mode=0o700)
-    _keygen(home / ".ssh/id_ed25519")
+    make_key(home / ".ssh/id_ed25519")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     made = Servers(home, tmp_path / "hosts", [])
@@ -113,13 +80,3 @@ def own_file(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
-
-
-def _keygen(path: Path) -> None:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])

@@ -14,8 +14,9 @@ import deepgen.torch as dt  # noqa: E402
 from deepgen import generators  # noqa: E402
 from deepgen.operators import Operator  # noqa: E402
 from deepgen.runtime.loaded import load  # noqa: E402
+from deepgen.runtime.openmp import torchs_threads  # noqa: E402
 from deepgen.targets import Target  # noqa: E402
-from deepgen.torch import cores, race, routes  # noqa: E402
+from deepgen.torch import race, routes  # noqa: E402
 
 _ON_THREADS = {"PARTITION": "n", "TASKS": 2, "THREADS": 4}
 
@@ -39,7 +40,7 @@ def call() -> None:
     torch.testing.assert_close(torch.mm(a, b), torch.einsum("ik,kj->ij", a, b), atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.skipif(cores._parallel() is None, reason="this torch has no OpenMP")
+@pytest.mark.skipif(torchs_threads() is None, reason="this torch has no OpenMP")
 def test_a_kernel_in_torch_starts_no_threads_of_its_own() -> None:
     with torch.no_grad():
         torch.rand(1 << 20).exp_()  # torch's threads are there

@@ -167,7 +167,7 @@ def test_all_that_a_family_ranks_is_made_and_raced(library: Library, monkeypatch
     raced = time_chosen(library, library.choose(UNSEEN, "cpu"))
     assert raced is not None and raced.times.not_made is None
     tried = [dict(one.config) for one, _ in raced.tried]
-    assert tried[:3] == ranked and 3 < len(tried) <= 5, "and variants of the fastest"
+    assert tried[:3] == ranked and 3 < len(tried) <= 3 + 3 * 2, "and variants of the fastest"
     fastest = min(at.seconds for _, at in raced.tried if at.ok and at.seconds)
     if raced.made is not None:
         assert raced.times.kernels[raced.made[0].kernel_id] == min(raced.times.kernels.values()) == fastest
@@ -177,7 +177,7 @@ def test_where_the_fastest_is_wrong_on_other_inputs_the_next_serves(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank_some(monkeypatch, 2)
-    monkeypatch.setattr(candidates, "varied", lambda best: [])
+    monkeypatch.setattr(candidates, "varied", lambda best, known: [])
     serves_one_row_only(library)
     words = iter(["wrong on large inputs"])
     asked: list[str] = []

@@ -90,12 +90,13 @@ def test_a_c_program_by_pkg_config(exported: Path, tmp_path: Path) -> None:
         tmp_path,
         PKG_CONFIG_PATH=str(exported / "lib" / "pkgconfig"),
     ).split()
-    for program in ("use_library", "threads"):
+    for program in ("use_library", "threads", "lent_threads"):
         source = str(HERE / f"{program}.c")
         run(["gcc", "-Wall", "-Werror", source, "-o", program, *flags, "-lm", "-lpthread"], tmp_path)
     said = run(["./use_library"], tmp_path, LD_LIBRARY_PATH=str(exported / "lib"))
     assert all(words in said for words in SAID), said
-    run(["./threads"], tmp_path, LD_LIBRARY_PATH=str(exported / "lib"))
+    for program in ("./threads", "./lent_threads"):
+        run([program], tmp_path, LD_LIBRARY_PATH=str(exported / "lib"))
 
 
 def test_a_cpp_program_by_cmake(exported: Path, tmp_path: Path) -> None:

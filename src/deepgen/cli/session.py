@@ -18,7 +18,7 @@ from deepgen.generators.older.generator import NAME as OLDER
 from deepgen.targets import Elsewhere
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
-from deepgen.tuning.division import SHORT_SECONDS, divided, is_short, short_ones
+from deepgen.tuning.division import SHORT_SECONDS, SHORT_SHARE, divided, is_short, short_ones
 from deepgen.tuning.older_results import write_results
 from deepgen.tuning.request import plan
 from deepgen.view.live import title_of, watching
@@ -90,12 +90,15 @@ def divided_among(jobs: Sequence[Job], least: float) -> Iterator[Job]:
     started = time.monotonic()
     out: list[Job] = []
     if least:
-        operators = [job.request.operator for job in jobs]
-        short = [jobs[i] for i in short_ones(operators, [job.gain for job in jobs], budget)]
+        chosen = short_ones([job.request.operator for job in jobs], [job.gain for job in jobs])
+        short = [jobs[i] for i in chosen]
         out = [job for job in jobs if is_short(job.request.operator) and job not in short]
         jobs = [job for job in jobs if not is_short(job.request.operator)]
-        for job in short:
+        share = SHORT_SHARE * budget if jobs else budget
+        while short and time.monotonic() - started < share:
+            job = short.pop(0)
             yield replace(job, request=replace(job.request, time_budget=SHORT_SECONDS))
+        out += short
     parts = divided([job.gain for job in jobs], budget, least)
     planned = [(job, seconds) for job, seconds in zip(jobs, parts, strict=True) if seconds]
     out += [job for job, seconds in zip(jobs, parts, strict=True) if not seconds]

@@ -91,7 +91,7 @@ def tune(
     }
     wanted, words_detach = requests.from_words(words, given, current, policy)
     recorded = work_file.read(words)
-    work = session.jobs_of(wanted, **({} if recorded is None else {"gain": work_file.gain_of(recorded)}))
+    work = session.jobs_of(wanted, **({} if recorded is None else {"gain": work_file.gain_of(recorded, library)}))
     cases = case_files.read(words)
     if cases is not None:
         current = case_files.limited(current, cases)

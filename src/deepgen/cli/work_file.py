@@ -12,6 +12,8 @@ from deepgen.tuning import Request, Study, work
 from deepgen.tuning.work import Work
 from deepgen.view.text import note
 
+_AGAIN = 0.02  # of what a first study gains: what another one may
+
 
 def read(words: Sequence[str]) -> Work | None:
     """The work that a command is given; None where it is given something else."""
@@ -21,9 +23,18 @@ def read(words: Sequence[str]) -> Work | None:
     return work.from_json(data, words[0]) if work.is_work(data) else None
 
 
-def gain_of(recorded: Work) -> Callable[[Request], float]:
-    """What a study may gain of the model's time."""
-    return lambda request: recorded.gain(request.operator, request.target)
+def gain_of(recorded: Work, folder: Path | None) -> Callable[[Request], float]:
+    """What a study may gain of the model's time: little where the library that is filled has a kernel already."""
+    from deepgen.libraries import library
+
+    folder = folder or DEFAULT
+    known = [(entry.operator, entry.target) for entry in library(folder).list()] if folder.exists() else []
+
+    def gain(request: Request) -> float:
+        tuned = any(operator == request.operator and on.runs_on(request.target) for operator, on in known)
+        return recorded.gain(request.operator, request.target) * (_AGAIN if tuned else 1.0)
+
+    return gain
 
 
 def filling(folder: Path | None, recorded: Work | None) -> list[Callable[[Study], None]]:

@@ -1,7 +1,7 @@
 """Kernels that are made for a shape when a library measures it for the first time.
 
 They need no search: the default of the shape's family, what the family ranks behind it, and the winners of other
-shapes with this one's sizes compiled in. A second step varies the fastest of them.
+shapes with this one's sizes compiled in. Further steps vary the fastest of them.
 """
 
 from __future__ import annotations
@@ -67,24 +67,24 @@ def first(operator: Operator, like: Entry, winners: Sequence[Entry]) -> list[tup
     return _once((family, sized(space, config)) for config in (family.default(operator, target), *ranked, *fitting))
 
 
-def varied(best: Candidate) -> list[tuple[Generator, Config]]:
-    """The fastest candidate with one knob changed, as far as the family's model hardly tells it from the candidate.
+def varied(best: Candidate, known: Sequence[Config]) -> list[tuple[Generator, Config]]:
+    """The fastest candidate with one knob changed, where the family's model hardly tells the difference.
 
-    None where the family cannot rank configs: one default is then all that is made for a shape.
+    Without those that are known. None where the family cannot rank configs: a default is then all that is made.
     """
     family = generators.by_name(best.family)
     if not isinstance(family, Ranked) or not isinstance(family, Modelled):
         return []
     target = best.like.target.limited_to(best.like.threads)
     space = family.space(best.operator, target)
-    told = family.modelled_seconds(best.operator, target, best.config) or 0.0
+    told = family.modelled_seconds(best.operator, target, best.config)
     by_knob: dict[str, list[tuple[int, Config]]] = {}
     for config in space.neighbors(best.config):
+        if config in known:
+            continue
         knob = next(knob for knob in space.knobs if config.get(knob.name) != best.config.get(knob.name))
-        if (
-            knob.name != _SIZES_KNOB
-            and (family.modelled_seconds(best.operator, target, config) or 0.0) <= _ALIKE * told
-        ):
+        expected = family.modelled_seconds(best.operator, target, config)
+        if knob.name != _SIZES_KNOB and told is not None and expected is not None and expected <= _ALIKE * told:
             places = [knob.values.index(one[knob.name]) if knob.name in one else 0 for one in (config, best.config)]
             by_knob.setdefault(knob.name, []).append((abs(places[0] - places[1]), config))
     nearest_first = (sorted(rows, key=lambda row: row[0]) for rows in by_knob.values())

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from deepgen.generators.base import Generator
 from deepgen.libraries import candidates
@@ -33,6 +34,10 @@ from deepgen.vocabulary import DeepgenError, Measurement, Verdict
 
 _FIRST = 8  # kernels, of those expected to be the fastest: all of a large library would make the first use slow
 _LEADERS = 1.1  # times as long as the fastest: others do not race again
+_STEPS, _GAIN = (
+    3,
+    0.995,
+)  # times that variants of the fastest are made, at most, and of its time, without which no more are
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,12 @@ def _raced(library: Library, operator: Operator, entries: Sequence[Entry], like:
     if next(tuned, None) is None:
         race.make_first(entries)
     race.run()
-    race.make_variants()
-    race.run()
+    for _ in range(_STEPS):
+        before = race.best
+        race.make_variants()
+        race.run()
+        if race.best > _GAIN * before:
+            break
     made = race.verified()
     names = {entry.name: entry.kernel_id for entry in entries}
     names |= {} if made is None else {made.kernel.id: made.kernel.id}
@@ -91,6 +100,7 @@ class _Race:
         self._made: dict[str, Candidate] = {}
         self._failures: list[str] = []
         self.measured: dict[str, Measurement] = {}
+        self._last: list[str] = []  # who took part in the last race: only their rounds can be paired
         self.spent = dict.fromkeys(("building", "racing", "verifying"), 0.0)
 
     @property
@@ -102,6 +112,11 @@ class _Race:
         """Why no kernel that was made for the shape took part, where that was tried."""
         failed = [f"{made.family}: {one.detail}" for made, one in self.tried if not one.ok]
         return None if len(failed) < len(self._made) else next(iter([*self._failures, *failed]), None)
+
+    @property
+    def best(self) -> float:
+        """Seconds of the fastest."""
+        return min(map(self._seconds, self._fastest_first()), default=inf)
 
     def make_first(self, entries: Sequence[Entry]) -> None:
         with self._on("building"):
@@ -115,7 +130,7 @@ class _Race:
         able = [name for name in self._fastest_first() if name in self._made]
         if able:
             with self._on("building"):
-                self._make(candidates.varied(self._made[able[0]]))
+                self._make(candidates.varied(self._made[able[0]], [made.config for made in self._made.values()]))
 
     def run(self) -> None:
         """Time those that are new beside the leaders and the baselines."""
@@ -124,7 +139,8 @@ class _Race:
         leaders = [name for name in order if self._seconds(name) <= _LEADERS * self._seconds(order[0])]
         if new:
             with self._on("racing"):
-                racing = [self._contenders[name] for name in (*new, *leaders)]
+                self._last = [*new, *leaders]
+                racing = [self._contenders[name] for name in self._last]
                 self.measured |= measured(self.task, racing, self._runners)
 
     def verified(self) -> Candidate | None:
@@ -133,11 +149,17 @@ class _Race:
             if name not in self._made:
                 return None
             with self._on("verifying"):
-                wrong = first_wrong(self._runners.on(self.task), self.task, self._contenders[name])
+                wrong = self._first_wrong(self._contenders[name])
             if wrong is None:
                 return self._made[name]
             self.measured[name] = Measurement(Verdict.WRONG, wrong)
         return None
+
+    def _first_wrong(self, contender: Contender) -> str | None:
+        try:
+            return first_wrong(self._runners.on(self.task), self.task, contender)
+        except DeepgenError as error:
+            return str(error)
 
     def _make(self, wanted: Sequence[tuple[Generator, Config]]) -> None:
         known = {one.kernel.id for one in self._contenders.values() if one.kernel is not None}
@@ -149,9 +171,8 @@ class _Race:
                 self._contenders[one.kernel.id] = one.contender
 
     def _fastest_first(self) -> list[str]:
-        """Kernels that were right."""
-        able = [name for name in self._contenders if name in self.measured and self._seconds(name)]
-        return sorted(able, key=self._seconds)
+        """Kernels of the last race that were right."""
+        return sorted(filter(self._seconds, self._last), key=self._seconds)
 
     def _seconds(self, name: str) -> float:
         one = self.measured[name]

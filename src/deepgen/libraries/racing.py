@@ -146,10 +146,15 @@ def times_of(task: Task, measured: Mapping[str, Measurement], kernels: Mapping[s
     ours = [name for name in kernels if name in able]
     rivals = [name for name in baselines.find(task.operator, task.target) if name in able]
     best = min(ours, key=lambda name: seconds[name], default=None)
-    ties = [n for n in rivals if best is not None and paired_ratio(able[best].samples, able[n].samples).no_slower]
+    ties = [name for name in rivals if best is not None and _is_tie(able[best].samples, able[name].samples)]
     conditions = (task.target.device_kind, task.policy.cold, task.policy.threads)
     timed = ({kernels[name]: seconds[name] for name in ours}, {name: seconds[name] for name in rivals})
     return Times(task.operator, *conditions, *timed, tuple(ties))
+
+
+def _is_tie(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    """Whether ours is not significantly slower, by the rounds of one race."""
+    return len(ours) == len(theirs) and paired_ratio(ours, theirs).no_slower
 
 
 def is_here(entry: Entry) -> bool:

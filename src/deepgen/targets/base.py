@@ -57,6 +57,11 @@ class Target:
         return None
 
     @property
+    def launch_seconds(self) -> float:
+        """What the smallest kernel takes, whatever it does."""
+        return 0.0
+
+    @property
     def built_for(self) -> str:
         """The architecture of its binaries, as compilers name it."""
         return self.name

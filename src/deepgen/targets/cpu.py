@@ -69,6 +69,11 @@ class Cpu(Target):
     def vector_registers(self) -> int:
         return 16
 
+    @property
+    def loads_fill_vectors(self) -> bool:
+        """Whether compilers load a number into all lanes of a vector where it is needed, by one instruction."""
+        return False
+
     def describe(self) -> str:
         return f"{self.name}: {self.model}, {self.cores} cores, {self.vector_bytes * 8}-bit vectors"
 

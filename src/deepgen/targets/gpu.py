@@ -56,6 +56,10 @@ class Gpu(Target):
     def bandwidth(self) -> float:
         return self.bandwidth_gbs
 
+    @property
+    def launch_seconds(self) -> float:
+        return 2e-6
+
     def peak(self, dtype: str) -> float | None:
         """GFLOP/s of the fastest unit; None when the chip does not compute in that format."""
         return dict(self.peaks).get(dtype)

@@ -43,6 +43,10 @@ class X86(Cpu):
     def vector_registers(self) -> int:
         return 32 if self.has("avx512f") else 16
 
+    @property
+    def loads_fill_vectors(self) -> bool:
+        return self.has("avx")
+
 
 def from_facts(cpuinfo: str, caches: Mapping[str, int], cores: int, *, tiles: bool = True) -> X86:
     """The target that /proc/cpuinfo's text and the cache sizes (L1d, L2, L3, in bytes) describe.

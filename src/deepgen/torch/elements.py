@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
@@ -40,16 +41,15 @@ _Reads: TypeAlias = "Callable[[Sequence[Any]], Element]"  # what reads an elemen
 
 
 def _binary(kind: str, a: Any, b: Any, **named: Any) -> Asked | None:
-    """Of two tensors of one format, or of a tensor and a number in memory, which may have another one."""
+    """Of two tensors of one format, or of a tensor and a number in memory, which may have another one. The first is as
+    large as the result: calls are told apart by its size."""
     if named.get("alpha", 1) != 1 or len(named) > ("alpha" in named) or not _large(a, b):
         return None
     given = (a, b)
     result = _like(getattr(_ATEN, kind).Tensor, *given)
-    if (
-        result is None
-        or result.dtype not in FLOATS
-        or any(one.dtype != result.dtype and not _is_number(one) for one in given)
-    ):
+    if result is None or result.numel() != a.numel() or result.dtype not in FLOATS:
+        return None
+    if any(one.dtype != result.dtype and not _is_number(one) for one in given):
         return None
     narrow = format_of(result)
 
@@ -102,6 +102,12 @@ ATEN: Mapping[Any, Reads] = {
     **{getattr(_ATEN, kind).default: KINDS[kind] for kind in _UNARY},
     _ATEN.cat.default: lambda tensors, dim=0: cat(dim, *tensors) if len(tensors) == 2 else None,
 }
+
+
+def size_of(found: ExpressionOperator) -> int:
+    """How many elements the result has of an operator that a call may be; 0 of others."""
+    told = found.told
+    return prod(told.shape_of(told.outputs[0])) if told.name in KINDS else 0
 
 
 def _on_elements(kind: str, given: Sequence[Any], result: Any, value: Callable[..., Element]) -> Asked | None:

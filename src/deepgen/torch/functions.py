@@ -6,7 +6,7 @@ is decided once and found again by one check of its tensors, at the place where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 from weakref import ref
@@ -14,7 +14,6 @@ from weakref import ref
 import torch
 from torch.autograd import forward_ad
 
-from deepgen.torch.elements import LEAST
 from deepgen.torch.elements import TENSORS as ELEMENTS
 from deepgen.torch.guards import Check, check_of, modes, watched
 from deepgen.torch.ops import OPS, TORCHS
@@ -188,10 +187,12 @@ def other_of(router: Router, kind: str, torchs: Run) -> Run:
 class Elements:
     """Operators on elements of one kind; with gradients torch serves them.
 
-    Models call these most, and mostly with little to do, so they are looked at only where tensors are large.
+    Models call these most, and mostly with little to do or with a shape that is new, as a cache that grows has. Kernels
+    are made for one shape, so calls are looked at only where the result may have as many elements as that of a kernel.
     """
 
-    def __init__(self, router: Router, kind: str) -> None:
+    def __init__(self, router: Router, kind: str, sizes: Container[int]) -> None:
+        self._sizes = sizes
         self._torchs: Run = _cat if kind == "cat" else TORCHS[kind]
         self._calls = _Calls(router, kind, self._torchs)
         unary = self._unary if ELEMENTS[kind] == 1 else self._binary
@@ -211,34 +212,34 @@ class Elements:
 
     def _unary(self, torchs: Run) -> Run:
         """`torchs` is what torch has in the place where ours shall stand."""
-        large = self._large
+        large, sizes = self._large, self._sizes
 
         def unary(*args: Any, **named: Any) -> Any:
-            if len(args) != 1 or named.get("inplace") or type(args[0]) not in PLAIN or args[0].numel() < LEAST:
+            if len(args) != 1 or named.get("inplace") or type(args[0]) not in PLAIN or args[0].numel() not in sizes:
                 return torchs(*args, **named)
             return large(args, args, args[0].numel())
 
         return unary
 
     def _binary(self, torchs: Run) -> Run:
-        large = self._large
+        large, sizes = self._large, self._sizes
 
         def binary(*args: Any, **named: Any) -> Any:
             a: Any = args[0] if args else None
-            if type(a) not in PLAIN or a.numel() < LEAST or named or len(args) != 2 or type(args[1]) not in PLAIN:
+            if type(a) not in PLAIN or a.numel() not in sizes or named or len(args) != 2 or type(args[1]) not in PLAIN:
                 return torchs(*args, **named)
             return large(args, args, a.numel())
 
         def infix(a: Any, b: Any) -> Any:
             """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
-            if a.numel() < LEAST or type(a) not in PLAIN or type(b) not in PLAIN:
+            if a.numel() not in sizes or type(a) not in PLAIN or type(b) not in PLAIN:
                 return torchs(a, b)
             return large((a, b), (a, b), a.numel())
 
         return infix if torchs.__name__.startswith("__") else binary
 
     def _cat(self, torchs: Run) -> Run:
-        large = self._large
+        large, sizes = self._large, self._sizes
 
         def cat(*args: Any, **named: Any) -> Any:
             given = args[0] if args else ()
@@ -246,7 +247,9 @@ class Elements:
                 return torchs(*args, **named)
             a, b = given
             dim = args[1] if len(args) == 2 else named.get("dim", 0)
-            if type(a) not in PLAIN or type(b) not in PLAIN or a.numel() < LEAST or type(dim) is not int:
+            if type(a) not in PLAIN or type(b) not in PLAIN or type(dim) is not int:
+                return torchs(*args, **named)
+            if a.numel() + b.numel() not in sizes:
                 return torchs(*args, **named)
             return large((dim, a, b), (a, b), (dim, a.numel()))
 

@@ -19,7 +19,8 @@ from deepgen.tuning.work import Part, Work, ordered
 from deepgen.vocabulary import DeepgenError
 
 _TAKEN_APART = (torch.rms_norm, torch.nn.functional.rms_norm)
-_AHEAD = 200_000_000  # cycles that a GPU waits at first, so that launches never wait for the host
+_AHEAD = 200_000_000  # cycles that a GPU waits now and then, so that its work never waits for the host
+_AHEAD_SECONDS = _AHEAD / 3e9  # at the highest clock of any GPU so far
 _EMPTY = 9  # pairs of events with nothing between them
 
 
@@ -86,6 +87,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.within: Operator | None = None  # which these are parts of
         self._parts = 0
         self._empty: list[tuple[Any, Any]] = []
+        self._waited = -_AHEAD_SECONDS  # when the GPU was told to wait
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         read = ATEN.get(func)
@@ -94,6 +96,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         count = 1 if self.within is None or not self._parts else 0
         self._parts = 0 if self.within is None else self._parts + 1
         if self._on_gpu(args):
+            self._keep_ahead()
             start, end = _event(), _event()
             start.record()
             out = func(*args, **(kwargs or {}))
@@ -121,12 +124,20 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
             totals[what] = (count + calls, total + seconds)
         return ordered(self._device, [Part(what, *row) for what, row in totals.items()])
 
+    def _keep_ahead(self) -> None:
+        """Let the host get ahead of the GPU: by half of each wait at least. What the GPU has to wait for would be timed
+        by the host's time."""
+        now = time.perf_counter()
+        if now - self._waited >= 0.5 * _AHEAD_SECONDS:
+            torch.cuda._sleep(_AHEAD)
+            self._waited = now
+
     def _on_gpu(self, args: Any) -> bool:
         flat = (one for arg in args for one in (arg if isinstance(arg, (list, tuple)) else (arg,)))
         on = any(isinstance(one, torch.Tensor) and one.is_cuda for one in flat)
         if on and self._device == "cpu":
             self._device = "hip:native" if torch.version.hip else "cuda:native"
-            torch.cuda._sleep(_AHEAD)
+            self._keep_ahead()
             self._empty = [(_event(), _event()) for _ in range(_EMPTY)]
             for start, end in self._empty:
                 start.record()

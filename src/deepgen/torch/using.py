@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import wraps
+from sys import maxsize
 from types import TracebackType
 from typing import Any
 
@@ -11,8 +12,10 @@ import torch
 import torch.nn.functional as F
 
 from deepgen.libraries import Library
+from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.torch import functions, inductor
 from deepgen.torch.calls import kinds_of
+from deepgen.torch.elements import LEAST, size_of
 from deepgen.torch.elements import TENSORS as ELEMENTS
 from deepgen.torch.functions import Elements
 from deepgen.torch.ops import IN_USE, TORCHS
@@ -56,8 +59,8 @@ class Use:
         kinds = _kinds(library)
         self._functions = {kind: made for kind, made in _functions(self._router).items() if kind in kinds}
         self._placed = [(*place, made) for kind, made in self._functions.items() for place in _PLACES[kind]]
-        for kind in kinds & {*ELEMENTS}:
-            instead_of = Elements(self._router, kind).instead_of
+        for kind, sizes in _sizes(library).items():
+            instead_of = Elements(self._router, kind, sizes).instead_of
             self._placed += [(*place, instead_of(_TORCHS[place])) for place in _PLACES[kind]]
         self._before: list[tuple[Any, str, Any]] = []  # what stood where our functions stand
         self._unknown = [*{made for _, _, made in self._placed}]  # to the compiler
@@ -162,6 +165,18 @@ def _kinds(library: Library) -> set[str]:
     """The functions that some kernel of a library might serve. The others stay where they are, and cost nothing."""
     listed = getattr(library, "list", None)
     return {*_PLACES} if listed is None else {kind for entry in listed() for kind in kinds_of(entry.operator)}
+
+
+def _sizes(library: Library) -> Mapping[str, Container[int]]:
+    """The operators on elements that some kernel of a library might serve, with how many elements of a result."""
+    listed = getattr(library, "list", None)
+    if listed is None:
+        return dict.fromkeys(ELEMENTS, range(LEAST, maxsize))
+    found: dict[str, set[int]] = {}
+    for entry in listed():
+        if isinstance(entry.operator, ExpressionOperator) and size_of(entry.operator):
+            found.setdefault(entry.operator.told.name, set()).add(size_of(entry.operator))
+    return found
 
 
 def _functions(router: Router) -> Mapping[str, Callable[..., Any]]:

@@ -183,6 +183,7 @@ class _Utilities:
 
     def load_binary(self, name: str, image: bytes, shared: int, device: object) -> tuple[Any, Any, int, int, int]:
         from deepgen.generators.triton_c.lower import ENTRY
+        from deepgen.runtime.openmp import torchs_threads
 
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
             file.write(image)
@@ -191,7 +192,12 @@ class _Utilities:
         function = library[ENTRY]
         function.restype = None
         pool = ctypes.c_void_p.in_dll(library, "deepgen_pool_run")
-        self._pool = pool.value = self._pool or pool.value
+        if self._pool is None:
+            self._pool = pool.value
+            parallel = torchs_threads()
+            if parallel is not None and hasattr(library, "deepgen_set_parallel"):
+                library.deepgen_set_parallel(ctypes.c_void_p(parallel))
+        pool.value = self._pool
         return library, function, 1, 0, _SHARED  # programs divide by the registers that a kernel uses
 
     def unload_module(self, library: object) -> None:

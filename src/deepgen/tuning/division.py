@@ -11,8 +11,8 @@ from deepgen.vocabulary import BadInput
 LEAST_SECONDS = 20.0  # of a study: less is not worth its start and its finals
 _ALIKE = 0.5  # of the time is divided equally: what is gained in a study's first seconds is most of what it gains
 
-SHORT_SECONDS = 6.0  # of a study of what has few schedules
-_SHORT_SHARE = 0.25  # of the time goes to such studies at most
+SHORT_SECONDS = 6.0  # of a study of what has few schedules; it may take half of that
+SHORT_SHARE = 0.3  # of the time: once it has passed, other studies begin
 _WORTH = 0.0005  # of a model's time that such a study must be able to save
 
 
@@ -27,12 +27,10 @@ def is_short(operator: Operator) -> bool:
     return all(stage.reduce is None and not stage.scan for stage in stages)
 
 
-def short_ones(operators: Sequence[Operator], gains: Sequence[float], seconds: float) -> list[int]:
+def short_ones(operators: Sequence[Operator], gains: Sequence[float]) -> list[int]:
     """Which of them get a short study, those that may gain most first."""
-    short = [i for i, operator in enumerate(operators) if is_short(operator)]
-    share = _SHORT_SHARE if len(short) < len(operators) else 1.0
-    worth = sorted((i for i in short if gains[i] >= _WORTH), key=lambda i: -gains[i])
-    return worth[: int(seconds * share / SHORT_SECONDS)]
+    found = [i for i, operator in enumerate(operators) if is_short(operator) and gains[i] >= _WORTH]
+    return sorted(found, key=lambda i: -gains[i])
 
 
 def divided(gains: Sequence[float], seconds: float, least: float = LEAST_SECONDS) -> list[float]:

@@ -12,7 +12,6 @@ from typing import Any
 from deepgen import operators
 from deepgen.operators import Operator
 from deepgen.targets import Target
-from deepgen.targets.gpu import Gpu
 from deepgen.tuning.speed import bound
 from deepgen.tuning.text import seconds_text
 from deepgen.vocabulary import BadInput, JsonObject, foreign
@@ -21,7 +20,6 @@ FORMAT = "deepgen work 1"
 _REACHED = 0.8  # of the device's bound: what good kernels reach
 _UNKNOWN = 1.5  # the speed-up that is hoped for where the bound is not known
 _MOST = 4.0  # a call that takes longer still spends its time elsewhere
-_LAUNCH = 2e-6  # seconds that the smallest kernel takes a GPU
 _LITTLE = 0.02  # of an operator's time is hoped for wherever the bound seems to be reached
 
 
@@ -61,8 +59,8 @@ class Work:
         """
         part = next(part for part in self.parts if part.what == operator)
         least = bound(operator, target.peak(_arithmetic(operator)), target.bandwidth).seconds
-        if least is not None and isinstance(target, Gpu):
-            least = max(least, _LAUNCH)
+        if least is not None:
+            least = max(least, target.launch_seconds)
         call = part.seconds / part.count
         faster = _UNKNOWN if least is None else min(_MOST, call * _REACHED / least)
         return self.share(part) * max(_LITTLE, 1.0 - 1.0 / faster)

@@ -55,6 +55,21 @@ def test_a_kernel_without_copies_of_weights_prepares_nothing() -> None:
     assert not family.emit(PRODUCT, cpu, {"sketch": along.name, **along.usual()}).plan.prepare
 
 
+def test_threads_pack_panels_of_their_own_but_where_weights_are_packed_ahead() -> None:
+    product, cpu = dg.operator("gemm", M=512, N=512, K=512), targets.resolve("x86:avx512")
+    each = generators.by_name("rules").default(product, cpu)
+    assert each["at_B"] == "block" and each["i0_1"] * each["i0_2"] >= 512  # no other block reads these panels
+    assert generators.by_name("rules_constant_weights").default(product, cpu)["at_B"] == "once"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "i8"])
+@pytest.mark.parametrize("sizes", [(4096, 4096, 64), (3008, 1000, 256), (100, 1000, 64), (7, 33, 65)])
+def test_defaults_are_configs_of_their_spaces(sizes: tuple[int, int, int], dtype: str) -> None:
+    product, family = dg.operator("gemm", **dict(zip("MNK", sizes, strict=True)), dtype=dtype), Rules()
+    for cpu in (targets.resolve("x86:amx"), targets.resolve("x86:avx2"), targets.resolve("x86:amx").limited_to(1)):
+        assert not family.space(product, cpu).explain(family.default(product, cpu))
+
+
 def test_it_is_not_taken_unless_it_is_named() -> None:
     assert generators.find(CONV, targets.resolve("cpu")).name == "rules"
     assert generators.by_name(FAMILY).refuses(dg.operator("mean", rows=4, cols=4), targets.resolve("cpu")) is not None

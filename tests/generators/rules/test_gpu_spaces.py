@@ -107,6 +107,10 @@ FLAT = {
         {"N": 2, "L": 40, "CI": 64, "CO": 64, "k": 3, "pad": 1, "dtype": "f16"}
     ).expression(),
 }
+SPLIT = {
+    "nn and bias": cases.gemm(35, 32, 1024, "f16", epilogue=True),
+    "i8": cases.gemm(64, 64, 1024, "i8", transposed=True),
+}
 emulated = pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
 
 
@@ -178,6 +182,24 @@ def test_configs_with_all_places_of_images_in_a_row_compute_their_expressions(tm
     programs = lowered(FLAT, H200, lambda sketch: sketch.name.startswith("flat"))
     assert {name.partition(", flat")[0] for name, *_ in programs} == set(FLAT)
     right(programs, tmp_path / "all")
+
+
+@emulated
+def test_long_sums_with_few_results_are_split_among_blocks(tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    programs = lowered(SPLIT, H200, lambda sketch: "split4" in sketch.name)
+    assert {name.split(", ")[0] for name, *_ in programs} == set(SPLIT)
+    for _, expression, _, program in programs:
+        *_, results = (stage for stage in expression.stages if stage.reduce)
+        # Parts in a workspace, and a launch that adds them up in their order.
+        assert [buffer.elements for buffer in program.scratch] == [4 * results.shape[0] * results.shape[1]]
+        assert len(program.launches) == 2
+    right(programs, tmp_path / "all")
+
+
+def test_sums_of_many_results_are_not_split() -> None:
+    for expression in (cases.gemm(4096, 4096, 4096, "f16"), cases.gemm(32, 64, 256, "f16")):
+        assert not any("split" in sketch.name for sketch in gpu_sketches(expression, H200))
 
 
 def test_rows_that_no_block_has_room_for_are_scanned_all_the_same() -> None:

@@ -150,15 +150,38 @@ def test_vectorize_brings_vectors_to_stores_in_pieces_of_the_hardware() -> None:
     )
 
 
-def test_a_choice_by_lanes_that_reads_stays_a_loop() -> None:
+def test_vectors_lie_between_borders_that_every_row_has_at_the_same_place() -> None:
     """Padding: the elements beside x are not read."""
-    x = dg.tensor("x", (8,))
-    padded = dg.compute("y", (10,), lambda i: dg.where((i >= 1) & (i < 9), x[i - 1], 0))
+    x = dg.tensor("x", (3, 8))
+    padded = dg.compute("y", (3, 10), lambda r, i: dg.where((i >= 1) & (i < 9), x[r, i - 1], 0))
     assert same(
-        after("vectorize", dg.expression(padded), Annotate("y", "i0", "vector")),
+        after("vectorize", dg.expression(padded), Annotate("y", "i1", "vector")),
         """
-        for y.i0 < 10:
-          y[y.i0] = (x[y.i0 - 1] if ((0 <= (y.i0 - 1)) and (0 <= (-y.i0 + 8))) else 0.0)
+        for y.i0 < 3:
+          y[y.i0 * 10] = 0.0
+          vector y.i1 < 4:
+            y[y.i0 * 10 + y.i1 + 1] = x[y.i0 * 8 + y.i1]
+          vector y.i1 < 4:
+            y[y.i0 * 10 + y.i1 + 5] = x[y.i0 * 8 + y.i1 + 4]
+          y[y.i0 * 10 + 9] = 0.0
+        """,
+    )
+
+
+def test_a_choice_by_lanes_that_reads_stays_a_loop() -> None:
+    """What is chosen changes from row to row, and the elements before x are not read."""
+    x = dg.tensor("x", (8,))
+    shifted = dg.compute("y", (3, 4), lambda r, i: dg.where(i >= r, x[i - r], 0))
+    assert same(
+        after("vectorize", dg.expression(shifted), Annotate("y", "i1", "vector")),
+        """
+        for y.i0 < 3:
+          if -y.i0 >= 0:
+            vector y.i1 < 4:
+              y[y.i0 * 4 + y.i1] = x[-y.i0 + y.i1]
+          else:
+            for y.i1 < 4:
+              y[y.i0 * 4 + y.i1] = (x[-y.i0 + y.i1] if (0 <= (-y.i0 + y.i1)) else 0.0)
         """,
     )
 
@@ -193,6 +216,40 @@ TILE = (
     Annotate("sums", "i0", "unroll"),
     Annotate("sums", "i1", "vector"),
 )
+
+
+def test_a_tile_at_an_edge_is_a_smaller_one_in_registers() -> None:
+    """Rows that whole tiles leave over: what is left of the last tile is the same wherever it is."""
+    assert same(
+        after("registers", product(5, 4, 5), *TILE),
+        """
+        for C.i0.0 < 3:
+          if -C.i0.0 * 2 + 3 >= 0:
+            register sums: f32[2, 4], vectors of 4
+            vector sums.i1.start < 4:
+              sums[sums.i1.start] = 0
+            vector sums.i1.start < 4:
+              sums[sums.i1.start + 4] = 0
+            for sums.r0 < 5:
+              vector sums.i1 < 4:
+                sums[sums.i1] += (A[C.i0.0 * 10 + sums.r0] * B[sums.i1 + sums.r0 * 4])
+              vector sums.i1 < 4:
+                sums[sums.i1 + 4] += (A[C.i0.0 * 10 + sums.r0 + 5] * B[sums.i1 + sums.r0 * 4])
+            vector C.i1 < 4:
+              C[C.i0.0 * 8 + C.i1] = sums[C.i1]
+            vector C.i1 < 4:
+              C[C.i0.0 * 8 + C.i1 + 4] = sums[C.i1 + 4]
+          else:
+            register sums: f32[2, 4], vectors of 4
+            vector sums.i1.start < 4:
+              sums[sums.i1.start] = 0
+            for sums.r0 < 5:
+              vector sums.i1 < 4:
+                sums[sums.i1] += (A[C.i0.0 * 10 + sums.r0] * B[sums.i1 + sums.r0 * 4])
+            vector C.i1 < 4:
+              C[C.i0.0 * 8 + C.i1] = sums[C.i1]
+        """,
+    )
 
 
 def test_a_tile_is_unrolled_and_held_in_registers() -> None:

@@ -21,7 +21,7 @@ from compiled import COMPILERS, NO_COMPILER, in_child, library, run
 from test_spaces import configs, lowered
 
 import deepgen as dg
-from deepgen import targets
+from deepgen import generators, targets
 from deepgen.build.toolchains import isa
 from deepgen.generators.rules.intrinsics.dots import EMULATED
 from deepgen.generators.rules.lower.ir import Function
@@ -144,6 +144,16 @@ def test_by_the_instructions_of_this_machine(tmp_path: Path) -> None:
     if not found:
         pytest.skip("this machine has none of them")
     check(found, tmp_path, *isa.flags(here.machine, here.isa, "gcc", 99))  # with optimisation: tiles need constants
+
+
+def test_sums_in_tiles_are_stored_where_they_belong_if_nothing_else_is_done_with_them() -> None:
+    def text(operator: Operator) -> str:
+        family = generators.by_name("rules")
+        return family.emit(operator, AMX, family.default(operator, AMX)).sources[0].text
+
+    assert "_store(&C[" in text(gemm("i8", 64, 64, 64))
+    assert "_store(&C_sum[" in text(gemm("bf16", 64, 64, 64))  # these are rounded
+    assert "_store(&C_sum[" in text(gemm("i8", 64, 40, 64))  # columns beyond the edge are not there to be written
 
 
 def test_a_matrix_times_a_vector_is_read_in_whole_vectors_of_bytes() -> None:

@@ -19,6 +19,7 @@ from deepgen.generators.rules.lower.storage import storage
 from deepgen.generators.rules.lower.text import program_text, to_text
 from deepgen.generators.rules.rules.gpu.likely import default as gpu_default
 from deepgen.generators.rules.rules.gpu.sketches import gpu_sketches
+from deepgen.generators.rules.rules.groups import BLOCK, ONCE
 from deepgen.generators.rules.rules.order import sketches
 from deepgen.generators.rules.rules.rule import Rule
 from deepgen.generators.rules.rules.sketch import SKETCH, THREADS, Sketch, space_of
@@ -120,6 +121,12 @@ class RulesConstantWeights(Rules):
         if not operator.weights:
             return "it serves operators with weights, such as convolutions"
         return super().refuses(operator, target)
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        """What each block would pack in every call is packed once instead."""
+        usual = super().default(operator, target)
+        copies = [name for name in (f"at_{weight}" for weight in operator.weights) if usual.get(name) == BLOCK]
+        return {**usual, **dict.fromkeys(copies, ONCE)}
 
     def _kernel(self, function: Function, threads: int, operator: Operator) -> Kernel:
         ahead, rest = split_ahead(function, frozenset(operator.weights))

@@ -46,6 +46,13 @@ DEEPGEN_API int deepgen_abi_version(void);
 DEEPGEN_API const char *deepgen_status_text(deepgen_status status);
 DEEPGEN_API const char *deepgen_last_error(void);  // what was wrong with this thread's last call that failed
 
+// Kernels on processors start threads of their own. A program that has others, such as OpenMP's, may lend them: kernels
+// that are loaded by later calls have their work done by this function. It calls work(job) on the calling thread and on
+// as many others as it likes, and returns when all are done. OpenMP's GOMP_parallel is such a function; both numbers
+// are always 0.
+typedef void (*deepgen_parallel)(void (*work)(void *job), void *job, unsigned threads, unsigned flags);
+DEEPGEN_API void deepgen_set_parallel(deepgen_parallel parallel);
+
 {chr(10).join(_declarations(function) for function in functions)}
 #ifdef __cplusplus
 }}

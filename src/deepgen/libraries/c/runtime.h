@@ -44,11 +44,13 @@ typedef struct {
     double off;               // by so much predictions are too good, and a kernel must be ahead of a vendor's library
 } group;
 
-// One text for all files of the library.
+// One for all files of the library.
 #ifdef DEEPGEN_MAIN
 _Thread_local char deepgen_error[400];
+_Atomic(deepgen_parallel) deepgen_lender;
 #else
 extern _Thread_local char deepgen_error[400];
+extern _Atomic(deepgen_parallel) deepgen_lender;
 #endif
 
 static deepgen_status fail(deepgen_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -62,6 +64,7 @@ static deepgen_status fail(deepgen_status status, const char *format, ...) {
 
 #ifdef DEEPGEN_MAIN
 DEEPGEN_API const char *deepgen_last_error(void) { return deepgen_error; }
+DEEPGEN_API void deepgen_set_parallel(deepgen_parallel parallel) { atomic_store(&deepgen_lender, parallel); }
 DEEPGEN_API int deepgen_abi_version(void) { return DEEPGEN_ABI_VERSION; }
 DEEPGEN_API const char *deepgen_status_text(deepgen_status status) {
     switch (status) {
@@ -148,6 +151,8 @@ static int load_file(kernel *k) {
         snprintf(k->why, sizeof k->why, "%.150s", refused);
         return 0;
     }
+    void (*lend)(deepgen_parallel) = (void (*)(deepgen_parallel))dlsym(library, "deepgen_set_parallel");
+    if (lend) lend(atomic_load(&deepgen_lender));
     for (int i = 0; k->entries[i]; i++)
         if (!(k->symbols[i] = dlsym(library, k->entries[i]))) {
             snprintf(k->why, sizeof k->why, "it has no entry %.100s", k->entries[i]);

@@ -236,8 +236,8 @@ class _Emitter:
         if isinstance(statement, For) and statement.kind in TILES:
             return [indent + self.tiles(statement, place)]
         if isinstance(statement, Call):
-            at = ", ".join(f"&{self.scope(place).address(r.tensor, r.indices[0])}" for r in statement.places)
-            return [f"{indent}{statement.name}({at});"]
+            at = [f"&{self.scope(place).address(r.tensor, r.indices[0])}" for r in statement.places]
+            return [f"{indent}{statement.name}({', '.join([*at, *map(str, statement.numbers)])});"]
         if isinstance(statement, For) and statement.kind == PARALLEL:
             return self.parallel(statement, place, depth)
         if isinstance(statement, For) and statement.kind == SERIAL:

@@ -70,10 +70,11 @@ def _headers(program: Program, kernels: Sequence[str]) -> list[str]:
     """Those that the text includes."""
     called = _called(program)
     products = [PRODUCTS[name] for name in called if name in PRODUCTS]
+    wide = any(map(wide_product, called))
     wanted = {
-        "warpgroup.h": any(map(wide_product, called)),
-        "matrices.h": any(not p.own for p in products),
-        _PRODUCTS: any(p.own for p in products),
+        "warpgroup.h": wide,
+        "matrices.h": not wide and any(not product.own for product in products),
+        _PRODUCTS: any(product.own for product in products),
         _SCANS: any(name.startswith(SCAN) for name in called),
         _OVERLAPS: any(overlaps(program, n) for n in range(len(program.launches))),
         _GATHERS: any(gathers.CALL in line for line in kernels),

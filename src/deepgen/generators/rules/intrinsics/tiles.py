@@ -59,10 +59,9 @@ class Block:
     def functions(self) -> str:
         """What kernels call: once for each thread, before and after the steps of a sum, and at each step."""
         sums, left, right = self._registers()
-        wide = self.across * _ROW_BYTES
         zero = " ".join(f"tile_zero({t});" for row in sums for t in row)
         store = " ".join(
-            f"tile_store({t}, (char *)sums + {(i * self.rows * self.across + j) * _ROW_BYTES}, {wide});"
+            f"tile_store({t}, (char *)sums + {i * self.rows} * row + {j * _ROW_BYTES}, row);"
             for i, row in enumerate(sums)
             for j, t in enumerate(row)
         )
@@ -80,7 +79,7 @@ class Block:
     tile_configure(&shapes);
 }}
 static inline void {self.name}_zero(void) {{ {zero} }}
-static inline void {self.name}_store({self.tile.result} *sums) {{ {store} }}
+static inline void {self.name}_store({self.tile.result} *sums, i64 row) {{ {store} }}
 static inline void {self.name}(const {self.tile.left} *left, i64 row, i64 below, const {self.tile.right} *right,
                                i64 next) {{
     {body}

@@ -17,8 +17,9 @@ from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Binary, Compare, Const, Read, Select, Value, substituted
 from deepgen.operators.expr.nodes import Place as PlaceValue
 from deepgen.operators.expr.rewrite import with_reads
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, dtype
 
+STARTED = ".start"  # what the names of the loops end with that write what a reduction starts from
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
@@ -57,7 +58,7 @@ class Builder:
     def start(self, planned: Planned, loops: Sequence[Loop]) -> Stmt:
         """What a reduction starts from, over those of its loops that are left and not reduced."""
         kept = [loop for loop in loops if not loop.reduced]
-        names = {loop.variable: iterator(f"{loop.variable}.start") for loop in kept}
+        names = {loop.variable: iterator(loop.variable + STARTED) for loop in kept}
         assert planned.stage.reduce
         first = identity(planned.stage.reduce, planned.stage.dtype)
         reduced = {loop.variable for loop in planned.loops if loop.reduced}
@@ -66,7 +67,7 @@ class Builder:
         body: Stmt = guarded(guards, Store(planned.stage.name, indices, first))
         for loop in reversed(kept):
             kind = VECTOR if loop.kind in DOTS else loop.kind
-            body = For(f"{loop.variable}.start", loop.extent, kind, body)
+            body = For(loop.variable + STARTED, loop.extent, kind, body)
         return body
 
     def in_tiles(self, planned: Planned, loops: Sequence[Loop]) -> Stmt:
@@ -77,7 +78,8 @@ class Builder:
         start = {loop.variable: Index() for loop in inner}
         places = tuple(i.substitute(start) for i in self.written(planned))
         block = block_of(inner[0].kind, [loop.extent for loop in inner])
-        store = Call(f"{block.name}_store", (Read(planned.stage.name, places, planned.stage.dtype),))
+        row = block.across * block.tile.lanes * dtype(planned.stage.dtype).bytes
+        store = Call(f"{block.name}_store", (Read(planned.stage.name, places, planned.stage.dtype),), (row,))
         return sequence(Call(f"{block.name}_zero"), self.nest(planned, loops, started=True), store)
 
     def written(self, planned: Planned) -> tuple[Index, ...]:

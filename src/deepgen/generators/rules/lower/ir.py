@@ -93,10 +93,11 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Call:
-    """An instruction of the hardware, by its name, on places in buffers."""
+    """An instruction of the hardware, by its name, on places in buffers, and with numbers."""
 
     name: str
     places: tuple[Read, ...] = ()
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

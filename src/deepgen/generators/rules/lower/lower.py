@@ -16,6 +16,7 @@ from deepgen.generators.rules.lower.partition import partition
 from deepgen.generators.rules.lower.registers import registers
 from deepgen.generators.rules.lower.simplify import simplify
 from deepgen.generators.rules.lower.storage import storage
+from deepgen.generators.rules.lower.stores import store_tiles
 from deepgen.generators.rules.lower.tensorize import tensorize
 from deepgen.generators.rules.lower.unroll import unroll
 from deepgen.generators.rules.lower.vectorize import vectorize
@@ -44,6 +45,7 @@ def passes(expression: Expression, schedule: Schedule, *, vector_bytes: int = 16
         ("guards", place_guards),
         ("partition", partition),
         ("tensorize", tensorize),
+        ("stores", store_tiles),
         ("vectorize", partial(vectorize, vector_bytes=vector_bytes)),
         ("unroll", unroll),
         ("registers", registers),

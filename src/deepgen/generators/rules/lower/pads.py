@@ -39,8 +39,12 @@ class _Pads:
     def _guarded(self, guard: If, store: Store) -> Stmt:
         if self.buffers[store.buffer].scope != "register":
             return guard
-        kept = [c for c in guard.conditions if not _chooses_elements(c, store)]
-        if len(kept) == len(guard.conditions) or not self._safe(store, self.known.given(kept)):
+        kept = list(guard.conditions)
+        for condition in guard.conditions:
+            left = [c for c in kept if c != condition]
+            if _chooses_elements(condition, store) and self._safe(store, self.known.given(left)):
+                kept = left
+        if len(kept) == len(guard.conditions):
             return guard
         return If(tuple(kept), store) if kept else store
 

@@ -1,20 +1,25 @@
 """Two versions of the code around unrolled and vector loops: one without guards for whole tiles, one for edges.
 
-What decides is asked once, before a tile: whether its guards hold for all turns of the loops inside.
+What decides is asked once, before a tile: whether its guards hold for all turns of the loops inside. Where tiles begin
+at multiples of their size, the edge leaves the same part of one wherever it is: a smaller tile, without guards too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
+from math import gcd
 
 from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.intrinsics.tiles import TILES
 from deepgen.generators.rules.lower.bounds import Known, conditions
+from deepgen.generators.rules.lower.build import STARTED
 from deepgen.generators.rules.lower.guards import placed
 from deepgen.generators.rules.lower.ir import (
+    EMPTY,
     Alloc,
     Buffer,
+    Call,
     For,
     Function,
     If,
@@ -29,7 +34,7 @@ from deepgen.generators.rules.lower.ir import (
 from deepgen.generators.rules.lower.simplify import simplified
 from deepgen.generators.rules.schedule.regions import low_and_span
 from deepgen.generators.rules.schedule.steps import SCAN, SERIAL, UNROLL, VECTOR
-from deepgen.operators.expr.index import Index
+from deepgen.operators.expr.index import Index, Iter
 from deepgen.operators.expr.nodes import Select, reads
 from deepgen.operators.expr.nodes import walk as walk_value
 
@@ -47,8 +52,9 @@ def _versions(statement: Stmt, tile: _Tile) -> Stmt:
     """Of a statement that is the body of a loop, or of the function."""
     wanted = _wanted(statement, tile)
     if wanted:
-        alone = not _sums(_guarded_part(statement, tile), tile.held)
-        return _narrowed(statement, tile) if alone else _two(statement, tile, wanted)
+        if not _sums(_guarded_part(statement, tile), tile.held):
+            return _narrowed(statement, tile)
+        return _smaller_at_edges(statement, tile, wanted) or _two(statement, tile, wanted)
     choice = next((c for c in _choices(statement, tile) if not tile.known.always(c) and not tile.known.never(c)), None)
     if choice is None or tile.choices == _MOST_CHOICES:
         return _inner(statement, tile)
@@ -63,6 +69,61 @@ def _two(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -> Stmt:
     if len(wanted) == 1:
         other = simplified(other, tile.known.given([-1 - wanted[0]]))
     return If(wanted, _versions(simplified(statement, given.known), given), other)
+
+
+def _smaller_at_edges(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -> Stmt | None:
+    """Whole tiles, and smaller ones at the edge of one axis; None where these would not be the same everywhere."""
+    if tile.choices == _MOST_CHOICES:
+        return None
+    for low in wanted:
+        step = gcd(*(times for _, times in low.terms))
+        there = low.constant % step - step  # what it is in the first tile that is not whole
+        smaller = _cut(statement, low, there)
+        if smaller != statement and not _done_where(there - step - low, statement, tile):
+            way = replace(tile, choices=tile.choices + 1)
+            given = replace(way, known=tile.known.given([low]))
+            whole = _versions(simplified(statement, given.known), given)
+            given = replace(way, known=tile.known.given([low - there, there - low]))
+            part = _versions(simplified(smaller, given.known), given)
+            return If((low,), whole, None if part == EMPTY else If((low - there,), part))
+    return None
+
+
+def _done_where(condition: Index, statement: Stmt, tile: _Tile) -> bool:
+    """Whether a statement does anything where a condition holds: what it leaves in buffers of its own is nothing."""
+    if tile.known.never(condition):
+        return False
+    left = simplified(edges(statement, tile.held), tile.known.given([condition]))
+    own = {s.buffer.name for s in walk(left) if isinstance(s, Alloc)}
+    return any(isinstance(s, Call) or (isinstance(s, Store) and s.buffer not in own) for s in walk(left))
+
+
+def _cut(statement: Stmt, low: Index, there: int) -> Stmt:
+    """The statement with loops that are done at once as far only as guards allow where an index has a certain value."""
+    asked = [c - low + there for s in walk(statement) if isinstance(s, If) for c in s.conditions]
+    loops = [s for s in walk(statement) if isinstance(s, For) and s.kind in (UNROLL, VECTOR)]
+    found = {loop.variable: [_end(loop.variable, c) for c in asked] for loop in loops}
+    ends = {variable: min(told) for variable, of in found.items() if (told := [end for end in of if end is not None])}
+
+    def cut(s: Stmt) -> Stmt:
+        if isinstance(s, For):
+            end = ends.get(s.variable.removesuffix(STARTED), s.extent)
+            s = replace(s, extent=min(s.extent, end))
+        return with_children(s, cut)
+
+    return cut(statement)
+
+
+def _end(variable: str, condition: Index) -> int | None:
+    """Where a loop ends by a condition on it alone, or on it and vectors inside: whole ones, or a part of the first."""
+    left, times = condition.constant + 1, {atom: -times for atom, times in condition.terms}
+    own = times.pop(Iter(variable), None)
+    if own == 1 and not times:
+        return left
+    lanes = max([own or 0, *times.values()])
+    if own is None or len(times) != 1 or 1 not in (own, *times.values()) or (left > lanes and left % lanes):
+        return None
+    return min(left, lanes) if own == 1 else max(1, left // lanes)
 
 
 def _narrowed(statement: Stmt, tile: _Tile) -> Stmt:

@@ -91,7 +91,8 @@ def _lines(statement: Stmt, depth: int) -> Iterator[str]:
     elif isinstance(statement, Barrier):
         yield f"{indent}barrier"
     elif isinstance(statement, Call):
-        yield f"{indent}{statement.name}({', '.join(value_text(place) for place in statement.places)})"
+        given = [*map(value_text, statement.places), *map(str, statement.numbers)]
+        yield f"{indent}{statement.name}({', '.join(given)})"
     elif isinstance(statement, Fence):
         yield f"{indent}fence"
     deeper = depth + isinstance(statement, For)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.intrinsics.tiles import TILES
-from deepgen.generators.rules.lower.bounds import Known
+from deepgen.generators.rules.lower.bounds import Known, conditions
 from deepgen.generators.rules.lower.ir import (
     Alloc,
     For,
@@ -20,6 +21,7 @@ from deepgen.generators.rules.lower.ir import (
     with_children,
     with_indices_in,
 )
+from deepgen.generators.rules.lower.simplify import simplified
 from deepgen.generators.rules.schedule.steps import SCAN, SERIAL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import BOOL, Binary, Const, Place, Read, Select, Value, children, reads, walk
@@ -93,6 +95,9 @@ class _Vectors:
 
     def pieces(self, loop: For, store: Store) -> Stmt:
         lanes = self.bytes // max(_bytes(store, loop.variable))
+        borders = [] if loop.limits else _borders(loop, store)
+        if borders:
+            return sequence(*(self.between(loop, store, *ends) for ends in pairwise([0, *borders, loop.extent])))
         if loop.limits or lanes < 2 or not self.inside(loop).serves(loop.variable, store, lanes):
             return replace(loop, kind=SERIAL, body=store)
         pieces: list[Stmt] = []
@@ -107,6 +112,14 @@ class _Vectors:
             pieces.append(_piece(loop, store, Index((), start), lanes))
             start += lanes
         return sequence(*pieces)
+
+    def between(self, loop: For, store: Store, start: int, end: int) -> Stmt:
+        """A part of a loop on which all lanes choose the same."""
+        part = replace(loop, extent=end - start)
+        shifted = {loop.variable: iterator(loop.variable) + start}
+        told = simplified(with_indices_in(store, lambda i: i.substitute(shifted)), self.inside(part).known)
+        assert isinstance(told, Store)
+        return told if part.extent == 1 else self.pieces(part, told)
 
     def serves(self, variable: str, store: Store, lanes: int) -> bool:
         """Whether a store can be done for all values of the variable at once."""
@@ -149,6 +162,15 @@ def scan_of(variable: str, store: Store) -> Scan | None:
     if value != chosen.then or dict(offset.terms).get(Iter(variable)) != 1:
         return None
     return Scan(chosen.otherwise.op, value, chosen.condition, before)
+
+
+def _borders(loop: For, store: Store) -> list[int]:
+    """Where along a loop a choice by its lanes changes, as at padding that has the same place in every row."""
+    chosen = (v.condition for v in walk(store.value) if isinstance(v, Select))
+    asked = [c for condition in chosen for c in conditions(condition) or ()]
+    first, last = ((Iter(loop.variable), 1),), ((Iter(loop.variable), -1),)
+    found = {-c.constant for c in asked if c.terms == first} | {c.constant + 1 for c in asked if c.terms == last}
+    return sorted(border for border in found if 0 < border < loop.extent)
 
 
 def _piece(loop: For, store: Store, start: Index, lanes: int) -> Stmt:

@@ -24,13 +24,15 @@ IN_PLACE, INLINE, ONCE, BLOCK = "in_place", "inline", "once", "block"
 class RegisterTile:
     """Of sums: so many rows, each of so many vectors, which have so many lanes.
 
-    `packed`: whether what rows are read from is packed without a search.
+    Without a search: `packed`, whether what rows are read from is packed; `own`, whether each block of tiles reads
+    panels that no other block reads, so that it packs them itself.
     """
 
     high: Extent
     wide: Extent
     lanes: int
     packed: bool = False
+    own: bool = False
 
 
 def lies_along(draft: Draft, sums: Stage, tensor: str, axis: str) -> bool:
@@ -90,7 +92,7 @@ def stage_groups(
         ONCE: lambda way: copied(way, None),
         BLOCK: lambda way: copied(way, block),
     }
-    draft.choose(f"at_{tensor}", ONCE, ways)
+    draft.choose(f"at_{tensor}", BLOCK if tile.own and tensor in vectors.packed else ONCE, ways)
 
 
 def _turn(draft: Draft, name: str, over: int, group: int, *, parallel: bool) -> None:

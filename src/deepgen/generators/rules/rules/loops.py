@@ -6,7 +6,7 @@ from deepgen.generators.rules.rules.candidates import up_to
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.vectors import contiguous
 from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
-from deepgen.operators.expr.nodes import Stage
+from deepgen.operators.expr.nodes import Place, Select, Stage, walk
 
 UNROLLED = (1, 2, 4, 8)
 _USUAL, _USUAL_SCANS = 2, 8  # vectors: of a scan, each waits for its own last sum
@@ -40,6 +40,15 @@ def in_vectors(draft: Draft, stage: Stage, *, knob: bool = True) -> list[str]:
 def copy_loops(draft: Draft, stage: Stage, *, parallel: bool) -> None:
     """Of a stage that copies what others read: vectors along its last axis, threads divide the others."""
     axes = [axis.name for axis in stage.axes]
-    in_vectors(draft, stage, knob=False)
+    if _padded(stage, axes[-1]) and contiguous(draft.expression, stage, axes[-1]):
+        draft.annotate(stage.name, VECTOR, axes[-1])  # whole rows: where their padding begins is known in the text
+    else:
+        in_vectors(draft, stage, knob=False)
     if parallel and len(axes) > 1:
         draft.annotate(stage.name, PARALLEL, draft.fuse(stage.name, axes[:-1]))
+
+
+def _padded(stage: Stage, axis: str) -> bool:
+    """Whether it depends on the place along an axis which value is chosen."""
+    chosen = (v.condition for v in walk(stage.value) if isinstance(v, Select))
+    return any(axis in v.index.iterators for c in chosen for v in walk(c) if isinstance(v, Place))

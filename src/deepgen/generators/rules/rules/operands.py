@@ -106,7 +106,8 @@ def _given(
     ways: dict[Value, Callable[[Draft], None]] = {} if must else {IN_PLACE: lambda way: None}
     ways[ONCE] = lambda way: copied(way, None)
     ways[BLOCK] = lambda way: copied(way, block)
-    draft.choose(f"at_{tensor}", IN_PLACE if single and wide is None and not tile.packed else ONCE, ways)
+    packed = BLOCK if tile.own and not single else ONCE
+    draft.choose(f"at_{tensor}", IN_PLACE if single and wide is None and not tile.packed else packed, ways)
 
 
 def _cast_to(sums: Stage, tensor: str) -> str | None:

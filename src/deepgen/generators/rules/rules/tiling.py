@@ -79,14 +79,15 @@ def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
     draft.require(held <= draft.target.vector_registers, "a tile, a row of vectors and one more fit in registers")
 
     usual = {to[along]: usual_vectors * lanes} | ({to[rows]: usual_rows} if rows else {})
-    sizes = block_sizes(draft, sums, consumer, vectors, usual)
+    sizes = block_sizes(draft, sums, consumer, vectors, usual, own=True)
     registers = ({to[rows]: (high,)} if rows else {}) | {to[along]: (wide, lanes)}
     loops = tile_consumer(draft, consumer, registers, sizes, vectors=True)
     draft.compute_at(sums.name, consumer.name, loops.inner, "register")
     lay_along(draft, sums, along)
     _tile_sums(draft, sums, vectors, lanes)
     draft.finish(sums.name, consumer.name)
-    stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(high, wide, lanes, packed))
+    own = own_panels(consumer, to[along], usual, sizes)
+    stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(high, wide, lanes, packed, own))
     return cycles / (extents.get(rows or "", 1) * extents[along])
 
 
@@ -108,13 +109,19 @@ def places_in(consumer: Stage, sums: Stage) -> dict[str, str]:
 
 
 def block_sizes(
-    draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors, tiles: Mapping[str, int]
+    draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors, tiles: Mapping[str, int], *, own: bool
 ) -> dict[str, int]:
-    """How many tiles of each axis of the consumer a block has, without a search."""
+    """How many tiles of each axis of the consumer a block has, without a search; `own` as in `usual.blocks`."""
     kept = vectors.by.dot.right if vectors.by else sums.dtype
     column = prod(axis.extent for axis in sums.reduced) * dtype(kept).bytes
     extents = {axis.name: axis.extent for axis in consumer.axes}
-    return usual_blocks(draft.target, extents, tiles, places_in(consumer, sums)[vectors.axis], column)
+    return usual_blocks(draft.target, extents, tiles, places_in(consumer, sums)[vectors.axis], column, own=own)
+
+
+def own_panels(consumer: Stage, along: str, tiles: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
+    """Whether blocks of these sizes have all tiles but along one axis."""
+    others = [axis for axis in consumer.axes if axis.name != along]
+    return all(sizes[axis.name] * tiles.get(axis.name, 1) >= axis.extent for axis in others)
 
 
 def lay_along(draft: Draft, sums: Stage, axis: str) -> None:
@@ -157,7 +164,8 @@ def tile_consumer(
 
 def _block(draft: Draft, stage: Stage, axis: Axis, tile: tuple[Extent, ...], usual: int, *, whole: bool) -> Extent:
     """How many tiles of an axis a block has, as a knob."""
-    block = draft.knob(draft.free_name(stage.name, f"{axis.name}_1"), blocks(axis.extent, bool(tile)), usual)
+    values = sorted({*blocks(axis.extent, bool(tile)), usual})
+    block = draft.knob(draft.free_name(stage.name, f"{axis.name}_1"), values, usual)
     pieces = covered(axis.extent, times(tile))
     count = covered(pieces, block)
     if whole:

@@ -10,6 +10,7 @@ from deepgen.generators.rules.rules.candidates import ROWS, VECTORS, thread_coun
 from deepgen.targets import Cpu
 
 _TASKS = 4  # for each thread: the last of them to finish wait for little
+_OWN_TASKS = 2  # the same, of threads with panels of their own: those of others come from another core's cache
 _LOADED = 24  # bytes in a cycle from the second cache, where panels of what vectors are loaded from lie
 _WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as computing some of these
 
@@ -26,27 +27,42 @@ def register_tile(
         (r, v)
         for r in up_to(ROWS, rows)
         for v in up_to(VECTORS, -(-columns // lanes))
-        if registers(r, v) <= cpu.vector_registers
+        if registers(cpu, r, v) <= cpu.vector_registers
     ]
     return min((_cost(cpu, (rows, columns), (r, v * lanes), v, packed, loose), r, v) for r, v in fitting)
 
 
 def blocks(
-    cpu: Cpu, extents: Mapping[str, int], tiles: Mapping[str, int], panels: str | None, column: int
+    cpu: Cpu,
+    extents: Mapping[str, int],
+    tiles: Mapping[str, int],
+    panels: str | None,
+    column: int,
+    *,
+    own: bool = False,
 ) -> dict[str, int]:
     """How many tiles of each axis a block has.
 
     `column` bytes are read for each element of the axis `panels`: a block of them stays in the second cache, and as
-    many tiles as possible of the last other axis pass over it, as long as every thread has several blocks.
+    many tiles as possible of the last other axis pass over it, as long as every thread has several blocks. With
+    `own`, where blocks of panels alone are enough for several threads, all tiles pass over one: each thread has panels
+    of its own. (Products in tiles of AMX were slower so: they read all of the other operand for few columns.)
     """
     out = dict.fromkeys(extents, 1)
     pieces = {axis: -(-extent // tiles.get(axis, 1)) for axis, extent in extents.items()}
+    others = [axis for axis in extents if axis != panels]
     if panels is not None:
         room = max(1, cpu.l2_bytes // 2 // max(1, column * tiles[panels]))
-        out[panels] = max(b for b in _whole(pieces[panels], True) if b <= room)
-    for axis in reversed([axis for axis in extents if axis != panels]):
-        others = prod(pieces[a] // out[a] for a in extents if a != axis)
-        found = [b for b in _whole(pieces[axis], axis in tiles) if others * pieces[axis] // b >= _TASKS * cpu.cores]
+        rest = prod(pieces[axis] for axis in others)
+        sizes = [b for b in _whole(pieces[panels], True) if b <= room]
+        fitting = [b for b in sizes if pieces[panels] // b * rest >= cpu.cores] or [1]
+        enough = [b for b in fitting if pieces[panels] // b >= _OWN_TASKS * cpu.cores]
+        if own and cpu.cores > 1 and enough and all(pieces[axis] == 1 or axis in tiles for axis in others):
+            return {axis: max(enough) if axis == panels else pieces[axis] for axis in extents}
+        out[panels] = max(fitting)
+    for axis in reversed(others):
+        around = prod(pieces[a] // out[a] for a in extents if a != axis)
+        found = [b for b in _whole(pieces[axis], axis in tiles) if around * pieces[axis] // b >= _TASKS * cpu.cores]
         out[axis] = max(found, default=1)
     return out
 
@@ -61,20 +77,29 @@ def threads(cpu: Cpu, operations: int) -> int:
     return max(count for count in thread_counts(cpu.cores) if count == 1 or operations >= count * _WORTH_A_THREAD)
 
 
-def registers(rows: int, vectors: int) -> int:
-    """Sums, one row of vectors, and the numbers that these are multiplied with, which compilers load ahead."""
-    return rows * vectors + vectors + rows
+def registers(cpu: Cpu, rows: int, vectors: int) -> int:
+    """Sums, one row of vectors, and the numbers that these are multiplied with.
+
+    Compilers load these ahead, but one after the other where a load fills all lanes of a vector with a number.
+    """
+    return rows * vectors + vectors + (1 if cpu.loads_fill_vectors else rows)
 
 
 def _cost(cpu: Cpu, whole: tuple[int, int], tile: tuple[int, int], vectors: int, packed: bool, loose: bool) -> float:
     """Cycles of one step of the reduction, for so many rows and columns in tiles of so many, each row some vectors.
 
-    Tiles: two multiply-adds or two loads in a cycle, and sums wait for the step before, or for the second cache. At an
-    edge, elements are computed one by one, but where copies have room for a whole tile.
+    Where rows are read where they lie, the last tile has those that are left. Columns that no tile covers are computed
+    one by one.
     """
     (rows, columns), (high, wide) = whole, tile
-    down = -(-rows // high) if packed else rows // high
     across = columns // wide if loose else -(-columns // wide)
-    edges = rows * columns - min(rows, down * high) * min(columns, across * wide)
-    busy = max(high * vectors / 2, (high + vectors) / 2, 4.0, vectors * cpu.vector_bytes / _LOADED)
-    return down * across * (busy + 0.1 * (high + vectors)) + edges
+    edges = rows * max(0, columns - across * wide)
+    left = 0 if packed else rows % high
+    down = (rows - left + high - 1) // high * _step(cpu, high, vectors) + (_step(cpu, left, vectors) if left else 0)
+    return down * across + edges
+
+
+def _step(cpu: Cpu, rows: int, vectors: int) -> float:
+    """Cycles of one step of a tile: two multiply-adds or loads in a cycle; sums wait for the step before, or for L2."""
+    busy = max(rows * vectors / 2, (rows + vectors) / 2, 4.0, vectors * cpu.vector_bytes / _LOADED)
+    return busy + 0.1 * (rows + vectors)

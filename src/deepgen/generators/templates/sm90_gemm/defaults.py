@@ -45,7 +45,11 @@ _PROMOTE_CLOCKS = 124  # of a stage: products end before their sums are added to
 _ADD_CLOCKS = 0.6  # of a stage, for each column: where no other warpgroup multiplies meanwhile
 _READ, _WRITTEN, _OVER = 0.8, 1.1, 0.41  # of the memory's rate; of its time more for what the cache does not hold
 _L2_BYTES_PER_SECOND = 28e12
+_SPLIT_BYTES_PER_SECOND = (
+    10e12  # where rows begin anywhere, and each fetch meets two lines; a cluster shares nothing then
+)
 _STORE_BYTES_PER_SECOND = 43e9  # a multiprocessor's
+_WHOLE = 64  # bytes that rows begin at multiples of, or fetches are split
 _LATE = 0.4  # of a store, what the next tile waits for if it is late
 _OPEN = 0.32  # of that wait, what the memory's time does not hide
 _LAST = 0.52  # of the last store of several: multiprocessors do not end all at once
@@ -257,6 +261,8 @@ def _memory_seconds(gemm: Gemm, gpu: Gpu, way: Way, stages: int, ragged: float) 
     # Neighbours along M ask for the same columns of B at the same time, but not those along N for the same rows of A.
     again = b * (rows / way.bn - 1) + a * (gemm.m >= 4 * gemm.n and gemm.n > way.bn * cluster_n)
     bandwidth = gpu.bandwidth_gbs * 1e9
+    row_a, row_b = (gemm.m if gemm.layout[0] == "t" else gemm.k), (gemm.k if gemm.layout[1] == "t" else gemm.n)
+    split = way.bm * (row_a * size % _WHOLE > 0) + rows * (row_b * size % _WHOLE > 0)
     read = max((a + b + _ASKED_TWICE * again) / (bandwidth * _READ), stages * ATOM_BYTES * lines / _L2_BYTES_PER_SECOND)
     whole: float = read + (written / _WRITTEN + _OVER * max(written - gpu.l2_bytes, 0)) / bandwidth
-    return whole
+    return max(whole, stages * ATOM_BYTES * split / _SPLIT_BYTES_PER_SECOND)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from deepgen.generators.rules.intrinsics.matrix import PRODUCTS, MatrixProduct
 from deepgen.generators.rules.rules import facts
+from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Axis, Binary, Cast, Read, Stage
 from deepgen.targets.gpu import Gpu
 
@@ -58,12 +59,21 @@ def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
         return None
     taps = tuple(a for a in stage.reduced if a != along)
     for read in (one, other):
-        # What is summed over is a dimension of its own, so that it can be the innermost one.
-        if sum(along.name in i.iterators for i in read.indices) != 1 or along.name not in map(
-            facts.plain, read.indices
-        ):
+        # What is summed over is a dimension of its own, so that it can be the innermost one; or a part of it.
+        moved = [i for i in read.indices if along.name in i.iterators]
+        if len(moved) != 1 or not _is_part(moved[0], along, both):
             return None
     return Contraction(stage, fitting[0], one, other, own[0], own[1], both, along, taps)
+
+
+def _is_part(index: Index, along: Axis, both: tuple[Axis, ...]) -> bool:
+    """Whether an index runs over all of an axis, from a place that only products of other matrices differ in."""
+    start = index - iterator(along.name)
+    return (
+        start.iterators <= {a.name for a in both}
+        and not start.constant
+        and all(times % along.extent == 0 for _, times in start.terms)
+    )
 
 
 def by_four_warps(c: Contraction, gpu: Gpu) -> Contraction | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
 from itertools import islice, product
+from math import prod
 from typing import TypeAlias
 
 from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads, turned, windows
@@ -28,6 +29,7 @@ from deepgen.generators.rules.rules.gpu.groups import (
     spread_parts,
 )
 from deepgen.generators.rules.rules.gpu.plan import Plan, Useless
+from deepgen.generators.rules.rules.gpu.split_sums import split_counts, with_split_sums, workspace_bytes
 from deepgen.generators.rules.rules.gpu.whole_steps import with_whole_steps
 from deepgen.generators.rules.rules.joining import with_joined
 from deepgen.generators.rules.rules.padding import with_padding
@@ -64,27 +66,49 @@ def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
     whole = cast_when_read(with_padding(with_whole_steps(expression, gpu)))
     on_matrices = [_Variant(one, _operands(one, gpu), _MATRICES) for one in dict.fromkeys((apart, base, whole))]
     for variant in (*on_matrices, *_variants(base, lifted)):
-        parts_of = spread_parts(variant.expression) if variant.by == _MATRICES else frozenset[str]()
-        first, plain = inlined(variant.expression, variant.kept | parts_of)
-        if variant.by == _MATRICES and not any(contraction(stage, gpu) for stage in plain.stages):
-            continue
-        if variant.by == _WINDOWS and not any(windows.serves(stage) for stage in plain.stages):
-            continue
-        parts = [group for group in groups(plain) if group.last.name not in variant.kept]
-        if any(group.spread and not contraction(group.sums[0], gpu) for group in parts):
-            continue
-        choices = product(*(_ways(plain, group, gpu, variant) for group in parts))
-        for ways in islice(choices, _MOST - len(found)):
-            plan = Plan(variant.expression, gpu)
-            try:
-                made = _made(plan, first, plain, ways)
-            except Useless:
-                continue
-            if made.name not in found and _possible(made):
-                found[made.name] = made
+        found |= _by_variant(variant, gpu, _MOST - len(found), set(found))
         if variant.by == _MATRICES and found and variant.expression in (apart, base):
             break  # plain arithmetic is never faster where matrix units serve, but for what they fill with zeros
-    return list(found.values())
+    return [*found.values(), *_by_split_sums(base, gpu)]
+
+
+def _by_variant(variant: _Variant, gpu: Gpu, most: int, known: Set[str] = frozenset()) -> dict[str, Sketch]:
+    """So many sketches of an expression at most, beside those that are known."""
+    found: dict[str, Sketch] = {}
+    parts_of = spread_parts(variant.expression) if variant.by == _MATRICES else frozenset[str]()
+    first, plain = inlined(variant.expression, variant.kept | parts_of)
+    if variant.by == _MATRICES and not any(contraction(stage, gpu) for stage in plain.stages):
+        return found
+    if variant.by == _WINDOWS and not any(windows.serves(stage) for stage in plain.stages):
+        return found
+    parts = [group for group in groups(plain) if group.last.name not in variant.kept]
+    if any(group.spread and not contraction(group.sums[0], gpu) for group in parts):
+        return found
+    choices = product(*(_ways(plain, group, gpu, variant) for group in parts))
+    for ways in islice(choices, most):
+        plan = Plan(variant.expression, gpu)
+        try:
+            made = _made(plan, first, plain, ways)
+        except Useless:
+            continue
+        if made.name not in known | set(found) and _possible(made):
+            found[made.name] = made
+    return found
+
+
+def _by_split_sums(base: Expression, gpu: Gpu) -> Iterator[Sketch]:
+    """Sketches in which several blocks add up parts of a sum, where there are few results."""
+    _, plain = inlined(base, _operands(base, gpu))
+    for count in split_counts(plain, gpu):
+        split = with_split_sums(plain, gpu, count)
+        for name, made in _by_variant(_Variant(split, _operands(split, gpu), _MATRICES), gpu, _MOST).items():
+            kind, _, rest = name.partition("_")
+            if kind == "threads" and made.counts is not None:
+                # The second launch reads what the first one wrote.
+                bytes_ = workspace_bytes(prod(next(s.shape for s in plain.stages if contraction(s, gpu))), count)
+                yield replace(
+                    made, name=f"{rest}_split{count}", counts=replace(made.counts, packed=made.counts.packed + bytes_)
+                )
 
 
 def _variants(base: Expression, lifted: set[str]) -> Iterator[_Variant]:
