@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from stand_in import Everything  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
-from deepgen.torch import calls, elements, routes  # noqa: E402
+from deepgen.torch import calls, elements, functions, routes  # noqa: E402
 
 F = torch.nn.functional
 TOKENS, HEADS, WIDTH = 128, 8, 64
@@ -79,6 +79,19 @@ def test_a_rotation_by_kernels_is_bit_for_bit_torchs() -> None:
             found = turned(heads(), COS, SIN)
     assert torch.equal(found, want) and found.stride() == want.stride()
     assert sum(met.calls.served for met in used.met) == 5
+
+
+def test_small_calls_serve_graphs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are limited by the processor: a block that decodes tokens once became slower by them."""
+    x, y, state = random(128, 512), random(128, 512), SimpleNamespace(capturing=False)
+    monkeypatch.setattr(functions, "_captures", lambda: state.capturing)
+    with torch.no_grad(), dt.use(Everything(kinds=("expression",)), race=False) as used:
+        for _ in range(40):
+            x * y
+        outside = used.met[0].calls.served
+        state.capturing = True
+        x * y
+    assert outside <= 16 and used.met[0].calls.served == outside + 1
 
 
 UNSERVED: dict[str, Callable[[], Any]] = {
