@@ -81,17 +81,18 @@ def test_a_rotation_by_kernels_is_bit_for_bit_torchs() -> None:
     assert sum(met.calls.served for met in used.met) == 5
 
 
-def test_small_calls_serve_graphs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_calls_on_a_gpu_serve_graphs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are limited by the processor: a block that decodes tokens once became slower by them."""
-    x, y, state = random(128, 512), random(128, 512), SimpleNamespace(capturing=False)
-    monkeypatch.setattr(functions, "_captures", lambda: state.capturing)
-    with torch.no_grad(), dt.use(Everything(kinds=("expression",)), race=False) as used:
-        for _ in range(40):
-            x * y
-        outside = used.met[0].calls.served
-        state.capturing = True
-        x * y
-    assert outside <= 16 and used.met[0].calls.served == outside + 1
+    state = SimpleNamespace(capturing=False)
+    monkeypatch.setattr(functions, "capturing_now", lambda: state.capturing)
+    used: Any = dt.use(Everything(), race=False)
+    ours = functions.Elements(used._router, "mul", range(1 << 15, 1 << 40))
+    on_gpu, on_cpu = SimpleNamespace(is_cuda=True), SimpleNamespace(is_cuda=False)
+    looked_at = [not ours._passes(on_gpu, 1 << 16) for _ in range(40)]
+    assert looked_at == [True] * 16 + [False] * 24, "the first ones, so that graphs find their kernels ready"
+    assert not ours._passes(on_cpu, 1 << 16)
+    state.capturing = True
+    assert not ours._passes(on_gpu, 1 << 16)
 
 
 UNSERVED: dict[str, Callable[[], Any]] = {

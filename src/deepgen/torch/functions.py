@@ -29,7 +29,6 @@ _ALIKE = 8  # kinds of calls that are remembered at a place
 LARGE = 1 << 20  # elements: calls with fewer are limited by the processor, and serve graphs only
 _LOOKED_AT = 16  # such calls of a size that are looked at outside of captures, so that graphs find their kernels ready
 
-_ON_GPUS = bool(torch.cuda.is_available())  # asking takes microseconds
 _is_grad_enabled = torch.is_grad_enabled
 _is_autocast = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
 
@@ -202,9 +201,9 @@ class Elements:
         unary = self._unary if ELEMENTS[kind] == 1 else self._binary
         self.instead_of: Callable[[Run], Run] = self._cat if kind == "cat" else unary
 
-    def _passes(self, size: int) -> bool:
-        """Whether a call that is small is torch's; its size is that of a kernel."""
-        if _captures():
+    def _passes(self, tensor: Any, size: int) -> bool:
+        """Whether a call that is small is torch's; its size is that of a kernel. Only GPUs wait for the processor."""
+        if not tensor.is_cuda or capturing_now():
             return False
         self._small[size] = self._small.get(size, 0) + 1
         return self._small[size] > _LOOKED_AT
@@ -229,7 +228,7 @@ class Elements:
             if len(args) != 1 or named.get("inplace") or type(args[0]) not in PLAIN or args[0].numel() not in sizes:
                 return torchs(*args, **named)
             size = args[0].numel()
-            return torchs(*args) if size < LARGE and passes(size) else large(args, args, size)
+            return torchs(*args) if size < LARGE and passes(args[0], size) else large(args, args, size)
 
         return unary
 
@@ -241,12 +240,12 @@ class Elements:
             if type(a) not in PLAIN or a.numel() not in sizes or named or len(args) != 2 or type(args[1]) not in PLAIN:
                 return torchs(*args, **named)
             size = a.numel()
-            return torchs(*args) if size < LARGE and passes(size) else large(args, args, size)
+            return torchs(*args) if size < LARGE and passes(a, size) else large(args, args, size)
 
         def infix(a: Any, b: Any) -> Any:
             """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
             size = a.numel()
-            if size not in sizes or (size < LARGE and passes(size)) or type(a) not in PLAIN or type(b) not in PLAIN:
+            if size not in sizes or (size < LARGE and passes(a, size)) or type(a) not in PLAIN or type(b) not in PLAIN:
                 return torchs(a, b)
             return large((a, b), (a, b), size)
 
@@ -264,16 +263,11 @@ class Elements:
             if type(a) not in PLAIN or type(b) not in PLAIN or type(dim) is not int:
                 return torchs(*args, **named)
             size = a.numel() + b.numel()
-            if size not in sizes or (size < LARGE and passes(size)):
+            if size not in sizes or (size < LARGE and passes(a, size)):
                 return torchs(*args, **named)
             return large((dim, a, b), (a, b), (dim, a.numel()))
 
         return cat
-
-
-def _captures() -> bool:
-    """Whether a graph is captured; without a GPU torch cannot be asked."""
-    return _ON_GPUS and capturing_now()
 
 
 def _cat(dim: int, a: Any, b: Any) -> Any:
