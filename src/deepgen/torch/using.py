@@ -15,7 +15,7 @@ from deepgen.libraries import Library
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.torch import functions, inductor
 from deepgen.torch.calls import kinds_of
-from deepgen.torch.elements import LEAST, size_of
+from deepgen.torch.elements import LEAST, LEAST_ON_GPU, size_of
 from deepgen.torch.elements import TENSORS as ELEMENTS
 from deepgen.torch.functions import Elements
 from deepgen.torch.ops import IN_USE, TORCHS
@@ -174,8 +174,9 @@ def _sizes(library: Library) -> Mapping[str, Container[int]]:
         return dict.fromkeys(ELEMENTS, range(LEAST, maxsize))
     found: dict[str, set[int]] = {}
     for entry in listed():
-        if isinstance(entry.operator, ExpressionOperator) and size_of(entry.operator):
-            found.setdefault(entry.operator.told.name, set()).add(size_of(entry.operator))
+        size = size_of(entry.operator) if isinstance(entry.operator, ExpressionOperator) else 0
+        if size >= (LEAST if entry.target.runner == "cpu" else LEAST_ON_GPU):
+            found.setdefault(entry.operator.told.name, set()).add(size)
     return found
 
 
