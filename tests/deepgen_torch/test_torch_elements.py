@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from stand_in import Everything  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
-from deepgen.torch import calls, elements, functions, routes  # noqa: E402
+from deepgen.torch import calls, elements, routes, using  # noqa: E402
 
 F = torch.nn.functional
 TOKENS, HEADS, WIDTH = 128, 8, 64
@@ -81,18 +81,12 @@ def test_a_rotation_by_kernels_is_bit_for_bit_torchs() -> None:
     assert sum(met.calls.served for met in used.met) == 5
 
 
-def test_small_calls_on_a_gpu_serve_graphs_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are limited by the processor: a block that decodes tokens once became slower by them."""
-    state = SimpleNamespace(capturing=False)
-    monkeypatch.setattr(functions, "capturing_now", lambda: state.capturing)
-    used: Any = dt.use(Everything(), race=False)
-    ours = functions.Elements(used._router, "mul", range(1 << 15, 1 << 40))
-    on_gpu, on_cpu = SimpleNamespace(is_cuda=True), SimpleNamespace(is_cuda=False)
-    looked_at = [not ours._passes(on_gpu, 1 << 16) for _ in range(40)]
-    assert looked_at == [True] * 16 + [False] * 24, "the first ones, so that graphs find their kernels ready"
-    assert not ours._passes(on_cpu, 1 << 16)
-    state.capturing = True
-    assert not ours._passes(on_gpu, 1 << 16)
+def test_small_calls_on_a_gpu_are_not_even_looked_at() -> None:
+    """They wait for the processor: a block that decodes tokens once became slower by looking at them."""
+    asked = calls.KINDS["mul"](random(128, 512), random(128, 512))
+    entries = [SimpleNamespace(operator=asked.operator, target=SimpleNamespace(runner=one)) for one in ("cpu", "cuda")]
+    on_cpu, on_gpu = (using._sizes(SimpleNamespace(list=lambda one=one: [one])) for one in entries)  # type: ignore
+    assert on_cpu == {"mul": {1 << 16}} and on_gpu == {}
 
 
 UNSERVED: dict[str, Callable[[], Any]] = {

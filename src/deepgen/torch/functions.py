@@ -26,8 +26,6 @@ _NOWHERE = object()
 _MOST_FACTORS = 256
 _MOST_PLACES = 4096
 _ALIKE = 8  # kinds of calls that are remembered at a place
-LARGE = 1 << 20  # elements: calls with fewer are limited by the processor, and serve graphs only
-_LOOKED_AT = 16  # such calls of a size that are looked at outside of captures, so that graphs find their kernels ready
 
 _is_grad_enabled = torch.is_grad_enabled
 _is_autocast = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
@@ -195,18 +193,10 @@ class Elements:
 
     def __init__(self, router: Router, kind: str, sizes: Container[int]) -> None:
         self._sizes = sizes
-        self._small: dict[int, int] = {}  # how many calls of a size were looked at
         self._torchs: Run = _cat if kind == "cat" else TORCHS[kind]
         self._calls = _Calls(router, kind, self._torchs)
         unary = self._unary if ELEMENTS[kind] == 1 else self._binary
         self.instead_of: Callable[[Run], Run] = self._cat if kind == "cat" else unary
-
-    def _passes(self, tensor: Any, size: int) -> bool:
-        """Whether a call that is small is torch's; its size is that of a kernel. Only GPUs wait for the processor."""
-        if not tensor.is_cuda or capturing_now():
-            return False
-        self._small[size] = self._small.get(size, 0) + 1
-        return self._small[size] > _LOOKED_AT
 
     def _large(self, args: tuple[Any, ...], tensors: tuple[Any, ...], place: Any) -> Any:
         """A call with many elements."""
@@ -222,37 +212,34 @@ class Elements:
 
     def _unary(self, torchs: Run) -> Run:
         """`torchs` is what torch has in the place where ours shall stand."""
-        large, sizes, passes = self._large, self._sizes, self._passes
+        large, sizes = self._large, self._sizes
 
         def unary(*args: Any, **named: Any) -> Any:
             if len(args) != 1 or named.get("inplace") or type(args[0]) not in PLAIN or args[0].numel() not in sizes:
                 return torchs(*args, **named)
-            size = args[0].numel()
-            return torchs(*args) if size < LARGE and passes(args[0], size) else large(args, args, size)
+            return large(args, args, args[0].numel())
 
         return unary
 
     def _binary(self, torchs: Run) -> Run:
-        large, sizes, passes = self._large, self._sizes, self._passes
+        large, sizes = self._large, self._sizes
 
         def binary(*args: Any, **named: Any) -> Any:
             a: Any = args[0] if args else None
             if type(a) not in PLAIN or a.numel() not in sizes or named or len(args) != 2 or type(args[1]) not in PLAIN:
                 return torchs(*args, **named)
-            size = a.numel()
-            return torchs(*args) if size < LARGE and passes(a, size) else large(args, args, size)
+            return large(args, args, a.numel())
 
         def infix(a: Any, b: Any) -> Any:
             """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
-            size = a.numel()
-            if size not in sizes or (size < LARGE and passes(a, size)) or type(a) not in PLAIN or type(b) not in PLAIN:
+            if a.numel() not in sizes or type(a) not in PLAIN or type(b) not in PLAIN:
                 return torchs(a, b)
-            return large((a, b), (a, b), size)
+            return large((a, b), (a, b), a.numel())
 
         return infix if torchs.__name__.startswith("__") else binary
 
     def _cat(self, torchs: Run) -> Run:
-        large, sizes, passes = self._large, self._sizes, self._passes
+        large, sizes = self._large, self._sizes
 
         def cat(*args: Any, **named: Any) -> Any:
             given = args[0] if args else ()
@@ -262,8 +249,7 @@ class Elements:
             dim = args[1] if len(args) == 2 else named.get("dim", 0)
             if type(a) not in PLAIN or type(b) not in PLAIN or type(dim) is not int:
                 return torchs(*args, **named)
-            size = a.numel() + b.numel()
-            if size not in sizes or (size < LARGE and passes(a, size)):
+            if a.numel() + b.numel() not in sizes:
                 return torchs(*args, **named)
             return large((dim, a, b), (a, b), (dim, a.numel()))
 
