@@ -205,7 +205,7 @@ def test_shapes_that_a_library_has_no_kernel_for_are_not_even_looked_at(monkeypa
 
     class Listed(Everything):
         def list(self) -> Any:
-            return [SimpleNamespace(operator=known.operator)]
+            return [SimpleNamespace(operator=known.operator, target=SimpleNamespace(runner="cpu"))]
 
     with torch.no_grad(), dt.use(Listed(kinds=("expression",)), race=False) as used:
         assert torch.Tensor.__mul__ is torch._C.TensorBase.__mul__

@@ -232,7 +232,8 @@ class Elements:
 
         def infix(a: Any, b: Any) -> Any:
             """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
-            if a.numel() not in sizes or type(a) not in PLAIN or type(b) not in PLAIN:
+            # Tensors without numbers are not asked for theirs: symbols are in no set.
+            if type(a) not in PLAIN or a.numel() not in sizes or type(b) not in PLAIN:
                 return torchs(a, b)
             return large((a, b), (a, b), a.numel())
 
