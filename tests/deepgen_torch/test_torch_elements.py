@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from stand_in import Everything  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
-from deepgen.torch import calls, elements, routes, using  # noqa: E402
+from deepgen.torch import calls, elements, routes  # noqa: E402
 
 F = torch.nn.functional
 TOKENS, HEADS, WIDTH = 128, 8, 64
@@ -81,12 +81,34 @@ def test_a_rotation_by_kernels_is_bit_for_bit_torchs() -> None:
     assert sum(met.calls.served for met in used.met) == 5
 
 
-def test_small_calls_on_a_gpu_are_not_even_looked_at() -> None:
+def test_small_calls_on_a_gpu_are_looked_at_in_captures_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait for the processor: a block that decodes tokens once became slower by looking at them."""
-    asked = calls.KINDS["mul"](random(128, 512), random(128, 512))
-    entries = [SimpleNamespace(operator=asked.operator, target=SimpleNamespace(runner=one)) for one in ("cpu", "cuda")]
-    on_cpu, on_gpu = (using._sizes(SimpleNamespace(list=lambda one=one: [one])) for one in entries)  # type: ignore
-    assert on_cpu == {"mul": {1 << 16}} and on_gpu == {}
+    a, b = random(128, 512), random(128, 512)
+    known = calls.KINDS["mul"](a, b)
+
+    class OnGpu(Everything):
+        def list(self) -> Any:
+            return [SimpleNamespace(operator=known.operator, target=SimpleNamespace(runner="cuda"))]
+
+    begin, end = torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.capture_end
+    graph = SimpleNamespace()
+    for name in ("capture_begin", "capture_end"):
+        monkeypatch.setattr(torch.cuda.CUDAGraph, name, lambda graph: None)
+    with torch.no_grad(), dt.use(OnGpu(kinds=("expression",)), race=False) as used:
+
+        def served(count: int) -> int:
+            before = sum(met.calls.served for met in used.met)
+            for _ in range(count):
+                a * b
+            return sum(met.calls.served for met in used.met) - before
+
+        assert served(40) == 16, "the first ones, so that graphs find their kernels ready"
+        torch.cuda.CUDAGraph.capture_begin(graph)
+        assert served(40) == 40
+        torch.cuda.CUDAGraph.capture_end(graph)
+        assert served(40) == 0
+    monkeypatch.undo()
+    assert (torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.capture_end) == (begin, end)
 
 
 UNSERVED: dict[str, Callable[[], Any]] = {

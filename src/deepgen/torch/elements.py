@@ -25,7 +25,7 @@ from deepgen.operators.named.epilogue import ACTIVATIONS
 from deepgen.torch.asked import FLOATS, Asked, Reads, asked, format_of
 
 LEAST = 1 << 15  # elements: what has fewer is torch's at once
-LEAST_ON_GPU = 1 << 20  # the processor launches fewer no faster than a GPU computes them, and a look at them takes time
+LARGE = 1 << 20  # elements: eager calls with fewer wait for the processor, not for the GPU
 
 _ATEN = torch.ops.aten
 _WIDE = {"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64"}  # format of elements -> that of arithmetic
@@ -193,9 +193,7 @@ def _span(view: Any) -> int:
 
 
 def _large(*given: Any) -> bool:
-    if not all(isinstance(one, torch.Tensor) for one in given):
-        return False
-    return bool(max(one.numel() for one in given) >= (LEAST_ON_GPU if given[0].is_cuda else LEAST))
+    return all(isinstance(one, torch.Tensor) for one in given) and max(one.numel() for one in given) >= LEAST
 
 
 def _is_number(one: Any) -> bool:

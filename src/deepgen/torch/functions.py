@@ -6,7 +6,7 @@ is decided once and found again by one check of its tensors, at the place where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 from weakref import ref
@@ -26,6 +26,7 @@ _NOWHERE = object()
 _MOST_FACTORS = 256
 _MOST_PLACES = 4096
 _ALIKE = 8  # kinds of calls that are remembered at a place
+_LOOKED_AT = 16  # calls of a small size, before a CUDA graph is captured
 
 _is_grad_enabled = torch.is_grad_enabled
 _is_autocast = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
@@ -189,17 +190,31 @@ class Elements:
 
     Models call these most, and mostly with little to do or with a shape that is new, as a cache that grows has. Kernels
     are made for one shape, so calls are looked at only where the result may have as many elements as that of a kernel.
+    A look takes the processor's time. Where a GPU waits for it, on `small` sizes, only the first calls are looked at,
+    so that kernels are ready, and then those that become part of a CUDA graph: replays call nothing.
     """
 
-    def __init__(self, router: Router, kind: str, sizes: Container[int]) -> None:
+    def __init__(self, router: Router, kind: str, sizes: set[int] | range, small: Iterable[int] = ()) -> None:
+        """`sizes`: of all kernels, the small ones too."""
         self._sizes = sizes
+        self._left = dict.fromkeys(small, _LOOKED_AT)
         self._torchs: Run = _cat if kind == "cat" else TORCHS[kind]
         self._calls = _Calls(router, kind, self._torchs)
         unary = self._unary if ELEMENTS[kind] == 1 else self._binary
         self.instead_of: Callable[[Run], Run] = self._cat if kind == "cat" else unary
 
-    def _large(self, args: tuple[Any, ...], tensors: tuple[Any, ...], place: Any) -> Any:
+    def captures(self, *, begin: bool) -> None:
+        """A CUDA graph is captured from now on, or is so no longer."""
+        if isinstance(self._sizes, set):
+            (self._sizes.update if begin else self._sizes.difference_update)(self._left)
+
+    def _large(self, args: tuple[Any, ...], tensors: tuple[Any, ...], place: Any, size: int) -> Any:
         """A call with many elements."""
+        left = self._left.get(size)
+        if left:
+            self._left[size] = left - 1
+            if left == 1 and isinstance(self._sizes, set):
+                self._sizes.discard(size)
         grad = _is_grad_enabled()
         if (grad and any(one.requires_grad for one in tensors)) or (len(tensors) == 2 and tensors[0] is tensors[1]):
             return self._torchs(*args)
@@ -217,7 +232,7 @@ class Elements:
         def unary(*args: Any, **named: Any) -> Any:
             if len(args) != 1 or named.get("inplace") or type(args[0]) not in PLAIN or args[0].numel() not in sizes:
                 return torchs(*args, **named)
-            return large(args, args, args[0].numel())
+            return large(args, args, args[0].numel(), args[0].numel())
 
         return unary
 
@@ -228,14 +243,14 @@ class Elements:
             a: Any = args[0] if args else None
             if type(a) not in PLAIN or a.numel() not in sizes or named or len(args) != 2 or type(args[1]) not in PLAIN:
                 return torchs(*args, **named)
-            return large(args, args, a.numel())
+            return large(args, args, a.numel(), a.numel())
 
         def infix(a: Any, b: Any) -> Any:
             """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
             # Tensors without numbers are not asked for theirs: symbols are in no set.
             if type(a) not in PLAIN or a.numel() not in sizes or type(b) not in PLAIN:
                 return torchs(a, b)
-            return large((a, b), (a, b), a.numel())
+            return large((a, b), (a, b), a.numel(), a.numel())
 
         return infix if torchs.__name__.startswith("__") else binary
 
@@ -252,7 +267,7 @@ class Elements:
                 return torchs(*args, **named)
             if a.numel() + b.numel() not in sizes:
                 return torchs(*args, **named)
-            return large((dim, a, b), (a, b), (dim, a.numel()))
+            return large((dim, a, b), (a, b), (dim, a.numel()), a.numel() + b.numel())
 
         return cat
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from functools import wraps
 from sys import maxsize
 from types import TracebackType
@@ -15,7 +15,7 @@ from deepgen.libraries import Library
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.torch import functions, inductor
 from deepgen.torch.calls import kinds_of
-from deepgen.torch.elements import LEAST, LEAST_ON_GPU, size_of
+from deepgen.torch.elements import LARGE, LEAST, size_of
 from deepgen.torch.elements import TENSORS as ELEMENTS
 from deepgen.torch.functions import Elements
 from deepgen.torch.ops import IN_USE, TORCHS
@@ -47,6 +47,7 @@ _TORCHS = {(owner, name): getattr(owner, name) for kind in ELEMENTS for owner, n
 _COMPILERS = ((torch, "compile"), (torch.export, "export"))
 _OLDER = ((torch.jit, "trace"), (torch.jit, "script"))
 _SCRIPT = torch.jit.script
+_GRAPH, _CAPTURES = torch.cuda.CUDAGraph, ("capture_begin", "capture_end")
 
 
 class Use:
@@ -59,11 +60,15 @@ class Use:
         kinds = _kinds(library)
         self._functions = {kind: made for kind, made in _functions(self._router).items() if kind in kinds}
         self._placed = [(*place, made) for kind, made in self._functions.items() for place in _PLACES[kind]]
-        for kind, sizes in _sizes(library).items():
-            instead_of = Elements(self._router, kind, sizes).instead_of
-            self._placed += [(*place, instead_of(_TORCHS[place])) for place in _PLACES[kind]]
+        self._elements = []
+        for kind, (sizes, small) in _sizes(library).items():
+            ours = Elements(self._router, kind, sizes, small)
+            self._placed += [(*place, ours.instead_of(_TORCHS[place])) for place in _PLACES[kind]]
+            self._elements += [ours] if small else []
+        if self._elements:
+            self._placed += [(_GRAPH, name, self._told_of(name)) for name in _CAPTURES]
         self._before: list[tuple[Any, str, Any]] = []  # what stood where our functions stand
-        self._unknown = [*{made for _, _, made in self._placed}]  # to the compiler
+        self._unknown = [*{made for owner, _, made in self._placed if owner is not _GRAPH}]  # to the compiler
         self._leave: Callable[[], None] | None = None  # the compiler, once it is imported
 
     @property
@@ -96,6 +101,18 @@ class Use:
             else:
                 setattr(owner, name, before)
         self._before.clear()
+
+    def _told_of(self, name: str) -> Callable[..., Any]:
+        """A method of torch's graphs; kernels for operators on elements are told of captures by it."""
+        torchs, begin = getattr(_GRAPH, name), name == "capture_begin"
+
+        @wraps(torchs)
+        def call(graph: Any, *args: Any, **named: Any) -> Any:
+            for one in self._elements:
+                one.captures(begin=begin)
+            return torchs(graph, *args, **named)
+
+        return call
 
     def _with_compiler(self) -> None:
         inductor.load()
@@ -167,17 +184,22 @@ def _kinds(library: Library) -> set[str]:
     return {*_PLACES} if listed is None else {kind for entry in listed() for kind in kinds_of(entry.operator)}
 
 
-def _sizes(library: Library) -> Mapping[str, Container[int]]:
-    """The operators on elements that some kernel of a library might serve, with how many elements of a result."""
+def _sizes(library: Library) -> Mapping[str, tuple[set[int] | range, set[int]]]:
+    """The operators on elements that some kernel of a library might serve, with how many elements of a result.
+
+    Apart, those sizes that only kernels on GPUs have, and that are small for a GPU.
+    """
     listed = getattr(library, "list", None)
     if listed is None:
-        return dict.fromkeys(ELEMENTS, range(LEAST, maxsize))
-    found: dict[str, set[int]] = {}
+        return dict.fromkeys(ELEMENTS, (range(LEAST, maxsize), set()))
+    sizes: dict[str, set[int]] = {}
+    worth_a_look: dict[str, set[int]] = {}
     for entry in listed():
-        size = size_of(entry.operator) if isinstance(entry.operator, ExpressionOperator) else 0
-        if size >= (LEAST if entry.target.runner == "cpu" else LEAST_ON_GPU):
-            found.setdefault(entry.operator.told.name, set()).add(size)
-    return found
+        if isinstance(entry.operator, ExpressionOperator) and (size := size_of(entry.operator)):
+            sizes.setdefault(entry.operator.told.name, set()).add(size)
+            if entry.target.runner == "cpu" or size >= LARGE:
+                worth_a_look.setdefault(entry.operator.told.name, set()).add(size)
+    return {kind: (found, found - worth_a_look.get(kind, set())) for kind, found in sizes.items()}
 
 
 def _functions(router: Router) -> Mapping[str, Callable[..., Any]]:
