@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 import signal
@@ -23,7 +24,7 @@ import deepgen as dg
 from deepgen.cli.main import main
 from deepgen.cluster.folder import Definition, GroupProgress, RunFolder, RunProgress
 from deepgen.cluster.model import Cluster, GroupTask, Host, WorkGroup
-from deepgen.report.serve import hub, looks, pages, server
+from deepgen.report.serve import hub, looks, pages, places, server
 from deepgen.report.serve.gate import Rules
 from deepgen.tuning.journal import FILE
 from deepgen.vocabulary import Verdict
@@ -168,6 +169,22 @@ def test_fifty_viewers_get_everything_and_are_read_for_once(
     assert [sorted(one) for one in trials] == [list(range(12))] * 50
     # As often as for a single viewer: never two within one pause, but for the first look at its trials.
     assert len(reads) <= (time.monotonic() - began) / hub.PAUSE + 3
+
+
+def test_a_row_that_is_seen_long_after_it_was_written_is_a_change(tmp_path: Path) -> None:
+    """A commit waits for the disk between the two, and changes no file's time or size when it ends."""
+    log, late = tmp_path / f"{FILE}-wal", time.time() + 60
+    db = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    db.executescript("PRAGMA journal_mode = WAL; CREATE TABLE rows (row)")
+    before = places.study_mark(tmp_path, lambda: late)
+    assert before == places.study_mark(tmp_path, lambda: late), "nothing happened"
+    about = log.stat()
+    db.execute("INSERT INTO rows VALUES (1)")
+    with log.open("r+b") as file:  # as if its rows had been there before
+        file.truncate(about.st_size)
+    os.utime(log, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert places.changed(before, places.study_mark(tmp_path, lambda: late))
+    db.close()
 
 
 def test_who_comes_back_is_sent_what_is_new(served: Served, studies: Path) -> None:

@@ -16,6 +16,7 @@ from deepgen.vocabulary import JsonObject, digest
 # Of files: their number, size and time of change; and the process that writes them.
 Mark = tuple[Any, ...]
 _FILES = (FILE, f"{FILE}-wal")
+_INDEX, _HEADER = f"{FILE}-shm", 48  # bytes in which SQLite says what of its log has been committed
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@,-]*")
 _FRESH = 0.1  # seconds: a file that changed so shortly before it was looked at may change again with the same time
 _FRESH_MARK: Mark = ("fresh",)  # unlike any other, and itself looked at again
@@ -63,7 +64,18 @@ def run_of(study: str) -> str | None:
 def study_mark(folder: Path, now: Callable[[], float] = time.time) -> Mark:
     """Differs from that of any earlier state of the study."""
     files = [file_mark(folder / name, now) for name in _FILES]
-    return _FRESH_MARK if _FRESH_MARK in files else (holder(folder), *files)
+    return _FRESH_MARK if _FRESH_MARK in files else (holder(folder), _committed(folder), *files)
+
+
+def _committed(folder: Path) -> bytes:
+    """Changes with each commit. A row is in the log before, but nobody sees it until the disk has it: on a busy one
+    that is long after the log's time of change.
+    """
+    try:
+        with (folder / _INDEX).open("rb") as file:
+            return file.read(_HEADER)
+    except OSError:
+        return b""
 
 
 def file_mark(path: Path, now: Callable[[], float] = time.time) -> Mark:
