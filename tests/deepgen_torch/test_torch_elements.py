@@ -123,6 +123,9 @@ UNSERVED: dict[str, Callable[[], Any]] = {
     "whole quotients": lambda: torch.div(random(128, 512), random(512), rounding_mode="floor"),
     "three tensors": lambda: torch.cat([random(128, 512)] * 3),
     "into a tensor": lambda: torch.cat((random(128, 512), random(1, 512)), out=torch.empty(129, 512).bfloat16()),
+    "into one's own": lambda: [one := random(128, 512), torch.neg(random(512, 128).view(128, 512), out=one)][0],
+    "by an axis": lambda: torch.cat((random(128, 512), random(1, 512)), axis=0),
+    "by names only": lambda: torch.cat(tensors=[random(128, 512)] * 3, dim=1),
     "in place": lambda: F.silu(random(128, 512), inplace=True),
     "vmap": lambda: torch.vmap(torch.mul)(random(128, 512), random(128, 512)),
 }  # fmt: skip
