@@ -1,12 +1,14 @@
 """What a call costs through deepgen.torch, beside torch's own: tiny tensors, so that little else is timed.
 
     python benchmarks/torch_calls.py --json torch_calls.json
-    python benchmarks/torch_calls.py --launches
+    python benchmarks/torch_calls.py --launches --block
     python benchmarks/torch_calls.py --device cuda
 
 `unserved` is a call that stays torch's while a library is in use. With `--launches` kernels do nothing, and a driver
 that is stood in for launches them: what is left is the processor's part of a call on a GPU. Times are the processor's
-for this thread, the least of many short turns. The bar is 1.3 of torch's.
+for this thread, the least of many short turns. The bar is 1.3 of torch's. `--block` times a step of the block of
+h200/llama_block.py, which decodes tokens in 8-bit floats, with small matrices on the processor: in a model, calls find
+less in caches than in a loop.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 from unittest.mock import patch
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "src"), str(HERE.parent / "tests" / "measure")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "src"), str(HERE.parent / "tests" / "measure"), str(HERE / "h200")]
 
 import torch  # noqa: E402
 
@@ -133,16 +135,50 @@ def measured(rounds: int, device: str, make: Make) -> dict[str, dict[str, float]
     return least
 
 
-def _microseconds(call: Callable[[], Any]) -> float:
-    for _ in range(20):
+def measured_block(rounds: int, make: Make) -> dict[str, dict[str, float]]:
+    """Microseconds of a step by who serves it, and how many calls of it go through functions of ours."""
+    import llama_block
+
+    for name, size in {"HIDDEN": 64, "MLP": 128, "HEADS": 4, "GROUPS": 2, "WIDTH": 16, "SEQUENCES": 2}.items():
+        setattr(llama_block, name, size)
+    step = llama_block.made("decode", "cpu", True)
+    ways = {"deepgen": deepgen.torch.use(Serves(make), race=False), "unserved": deepgen.torch.use(Serves(None))}  # type: ignore[arg-type]
+    least = {way: float("inf") for way in ("torch", *ways)}
+    with torch.no_grad():
+        for _ in range(rounds):
+            for way, before in least.items():
+                with ways.get(way, nullcontext()):
+                    least[way] = min(before, _microseconds(step, 5))
+        with ways["unserved"]:
+            least["calls"] = float(_counted(step))
+    return {"a step": least}
+
+
+def _counted(step: Callable[[], Any]) -> int:
+    """How often deepgen's functions in place of torch's are called, from elsewhere."""
+    found = 0
+
+    def seen(frame: Any, event: str, _: Any) -> None:
+        nonlocal found
+        inside = [one is not None and "deepgen/torch" in one.f_code.co_filename for one in (frame, frame.f_back)]
+        found += event == "call" and inside == [True, False]
+
+    sys.setprofile(seen)
+    step()
+    sys.setprofile(None)
+    return found
+
+
+def _microseconds(call: Callable[[], Any], calls: int = CALLS) -> float:
+    for _ in range(min(20, calls)):
         call()
     _wait()
     started = time.thread_time()
-    for _ in range(CALLS):
+    for _ in range(calls):
         call()
     taken = time.thread_time() - started
     _wait()
-    return taken / CALLS * 1e6
+    return taken / calls * 1e6
 
 
 def _wait() -> None:
@@ -155,16 +191,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--launches", action="store_true", help="of nothing, by a driver that is stood in for")
+    parser.add_argument("--block", action="store_true", help="a step of a block like Llama's as well")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     with launches() if given.launches else nullcontext(default) as make:
         found = measured(given.rounds, given.device, make)
+        if given.block:
+            found |= measured_block(given.rounds, make)
     print(f"{'call':18} {'torch':>8} {'deepgen':>8} {'ratio':>6} {'unserved':>9} {'ratio':>6}")
     for name, times in found.items():
         ours, not_ours = times["deepgen"] / times["torch"], times["unserved"] / times["torch"]
         figures = f"{times['torch']:8.2f} {times['deepgen']:8.2f} {ours:6.2f} {times['unserved']:9.2f} {not_ours:6.2f}"
         print(f"{name:18} {figures}")
+    if given.block:
+        step = found["a step"]
+        each = (step["unserved"] - step["torch"]) / step["calls"]
+        print(f"{step['calls']:.0f} calls of a step go through deepgen; unserved, each costs {each:.2f} us")
     if given.json is not None:
         save(given.json, found, device=given.device)
 

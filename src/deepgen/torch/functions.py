@@ -215,7 +215,7 @@ class Elements:
         self._torchs: Run = _cat if kind == "cat" else TORCHS[kind]
         self._calls = _Calls(router, kind, self._torchs)
         unary = self._unary if ELEMENTS[kind] == 1 else self._binary
-        self.instead_of: Callable[[Run], Run] = self._cat if kind == "cat" else unary
+        self.instead_of: Callable[[Run, bool], Run] = self._cat if kind == "cat" else unary
 
     def captures(self, *, begin: bool) -> None:
         """A CUDA graph is captured from now on, or is so no longer."""
@@ -239,8 +239,8 @@ class Elements:
                     return self._torchs(*args) if made is None else made
         return self._calls.slowly(args, place, given=tensors)
 
-    def _unary(self, torchs: Run) -> Run:
-        """`torchs` is what torch has in the place where ours shall stand."""
+    def _unary(self, torchs: Run, operator: bool) -> Run:
+        """`torchs` is what torch has in the place where ours shall stand. `operator`: which is one of Python's."""
         large, sizes = self._large, self._sizes
 
         def unary(a: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
@@ -257,9 +257,9 @@ class Elements:
                 return torchs(a)
             return large((a,), (a,), a.numel(), a.numel())
 
-        return prefix if torchs.__name__.startswith("__") else unary
+        return prefix if operator else unary
 
-    def _binary(self, torchs: Run) -> Run:
+    def _binary(self, torchs: Run, operator: bool) -> Run:
         large, sizes = self._large, self._sizes
 
         def binary(a: Any = _NOT_GIVEN, b: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
@@ -275,9 +275,9 @@ class Elements:
                 return torchs(a, b)
             return large((a, b), (a, b), a.numel(), a.numel())
 
-        return infix if torchs.__name__.startswith("__") else binary
+        return infix if operator else binary
 
-    def _cat(self, torchs: Run) -> Run:
+    def _cat(self, torchs: Run, operator: bool) -> Run:
         large, sizes = self._large, self._sizes
 
         def cat(tensors: Any = _NOT_GIVEN, dim: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:

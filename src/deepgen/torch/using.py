@@ -64,7 +64,9 @@ class Use:
         self._elements = []
         for kind, (sizes, small) in _sizes(library).items():
             ours = Elements(self._router, kind, sizes, small)
-            self._placed += [(*place, ours.instead_of(_TORCHS[place])) for place in _PLACES[kind]]
+            for owner, name in _PLACES[kind]:
+                made = ours.instead_of(_TORCHS[owner, name], name.startswith("__"))
+                self._placed.append((owner, name, made))
             self._elements += [ours] if small else []
         if self._elements:
             self._placed += [(_GRAPH, name, self._told_of(name)) for name in _CAPTURES]
