@@ -153,3 +153,37 @@ def test_what_no_word_can_say_is_not_written_as_a_config(deepgen: Callable, proj
     study = dg.tune(gemm(64, 64, 64, alpha=2.0), target="sim", trials=3, out=project / "out")
     said = deepgen("export", str(study.folder), "--as-config", "-o", "next.json")
     assert said.code == 2 and "cannot be expressed as a tuning config" in said.err
+
+
+EXPRESSIONS = """
+import deepgen as dg
+
+x, k = dg.tensor("x", (8, 5)), dg.reduce_axis("k", 5)
+sums = dg.compute("sums", (8,), lambda i: dg.sum(x[i, k], k))
+halves = dg.compute("halves", (8,), lambda i: sums[i] / 2)
+both = dg.expression(sums, halves)
+"""
+
+
+def test_an_expression_of_a_file_is_tuned_by_its_name(deepgen: Callable, project: Path) -> None:
+    (project / "sums.py").write_text(EXPRESSIONS)
+    said = deepgen("tune", "sums.py:both", "t=2", "--target", "sim", "--json")
+    assert said.code == 0, said.err
+    made = Study.open(said.json()["study"]).operator.signature().outputs
+    assert [one.name for one in made] == ["sums", "halves"]
+    assert deepgen("space", "sums.py:halves", "--target", "sim").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("sums.py", "sums.py has no kernels (one of sums.py:sums, sums.py:halves, sums.py:both)"),
+        ("sums.py:x", "sums.py has no kernel or expression 'x' (one of sums, halves, both)"),
+        ("sums.py:both M=3", "expression has no parameter 'M' (it has no parameters)"),
+        ("sums.py:both --dtype f16", "expression has no dtype (its parameters: none)"),
+    ],
+)
+def test_what_cannot_be_said_of_a_files_expression(deepgen: Callable, project: Path, words: str, told: str) -> None:
+    (project / "sums.py").write_text(EXPRESSIONS)
+    said = deepgen("tune", *words.split(), "--target", "sim")
+    assert said.code == 2 and told in " ".join(said.err.split())
