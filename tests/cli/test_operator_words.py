@@ -15,6 +15,7 @@ from row_norms import Plain, RowNorms
 from deepgen.cli import config_file
 from deepgen.cli.words import parse
 from deepgen.operators import OPERATORS, Operator, gemm, words_of
+from deepgen.operators.named.base import operator
 from deepgen.operators.words import MOST_DIGITS, Word
 from deepgen.tuning import Study
 from deepgen.vocabulary import BadInput, registry
@@ -90,6 +91,7 @@ def test_what_is_said_makes_the_same_operator(rows: int, cols: int, dtype: str) 
         (Word("squared", "", "flag"), [True, False], [1, "true", None]),
         (Word("layout", "", "choice", choices=("nn",)), ["nn"], ["nt", ["nn"], None]),
         (Word("kind", "", "choice"), ["any"], ["", 3, None]),
+        (Word("axis", "", "choice", choices=("0", "1")), ["0", "1"], [2, True, 1.0]),
     ],
 )
 def test_values_of_files_are_of_their_kind(word: Word, good: list[object], bad: list[object]) -> None:
@@ -97,6 +99,10 @@ def test_values_of_files_are_of_their_kind(word: Word, good: list[object], bad: 
     for value in bad:
         with pytest.raises(BadInput, match=word.name):
             word.check(value)
+
+
+def test_a_number_is_one_of_the_choices_that_are_numbers() -> None:
+    assert operator("scan", M=2, N=3, K=4, axis=1) == operator("scan", M=2, N=3, K=4, axis="1")
 
 
 def test_a_file_says_shapes_and_other_words(project: Path) -> None:
