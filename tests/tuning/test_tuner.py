@@ -202,8 +202,10 @@ def test_a_study_of_failures_only_says_so(tmp_path: Path) -> None:
 
 def test_a_small_space_ends_when_it_is_exhausted(tmp_path: Path) -> None:
     knobs = {"BLOCK_M": [64], "BLOCK_N": [64], "BLOCK_K": [16], "THREAD_M": [4], "THREAD_N": [4]}
-    study = tune(tmp_path, knobs=knobs, strategy="exhaustive", trials=1000)
+    told: list[Progress] = []
+    study = tune(tmp_path, knobs=knobs, strategy="exhaustive", trials=1000, watch=told.append)
     assert len(study.trials()) == study.space.count() == 16
+    assert {progress.budget for progress in told} == {16}  # and so "left" is told of these alone
     assert tune(tmp_path, knobs=knobs, strategy="exhaustive", trials=1000).trials() == study.trials()
 
 

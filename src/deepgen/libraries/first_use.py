@@ -10,7 +10,7 @@ from deepgen.generators.base import Generator
 from deepgen.libraries import candidates
 from deepgen.libraries.adding import Added
 from deepgen.libraries.candidates import Candidate, Config
-from deepgen.libraries.choice import Choice, comparable
+from deepgen.libraries.choice import Choice, comparable, kin
 from deepgen.libraries.entry import Entry
 from deepgen.libraries.racing import (
     Runners,
@@ -56,8 +56,9 @@ def time_chosen(library: Library, choice: Choice, runners: Runners | None = None
     entries = {entry.name: entry for entry in library.list()}
     able = [entries[one.name] for one in choice.considered if one.seconds is not None and one.name in entries]
     raced = once(entry for entry in able[:_FIRST] if is_loadable(library, entry))
-    alike = (*raced, *comparable(library.content(), choice.operator, choice.target))
-    like = next((entry for entry in alike if is_here(entry)), None)
+    content = library.content()
+    alike = (*raced, *comparable(content, choice.operator, choice.target), *kin(content, choice.operator))
+    like = next((entry for entry in alike if is_here(entry) and entry.target.runs_on(choice.target)), None)
     if like is None:
         return None
     if runners is not None:
