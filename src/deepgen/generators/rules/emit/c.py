@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 
+from deepgen.generators.rules.emit.alternate import ALTERNATE
+from deepgen.generators.rules.emit.alternate import function as load_alternate
 from deepgen.generators.rules.emit.c_values import PRODUCTS, Scope, arithmetic, narrowed
 from deepgen.generators.rules.emit.conversions import formats
 from deepgen.generators.rules.emit.conversions import function as convert
@@ -131,7 +133,9 @@ def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
     called = {(kind, lanes) for lanes in stored for kind in ("i32_of_u16", "u16_of_i32")}
     called |= {("i32_of_i16", lanes) for lanes in products} | {one for one in used if formats(one[0]) is not None}
     conversions = sorted(called)
-    wanted = {(kind, lanes) for kind, lanes in used if kind not in ("u16", PRODUCTS) and formats(kind) is None}
+    alternate = sorted((kind.removeprefix(ALTERNATE), lanes) for kind, lanes in used if kind.startswith(ALTERNATE))
+    other = ("u16", PRODUCTS, *(f"{ALTERNATE}{kind}" for kind, _ in alternate))
+    wanted = {(kind, lanes) for kind, lanes in used if kind not in other and formats(kind) is None}
     wanted |= {("f32", lanes) for lanes in stored}
     for function, lanes in conversions:
         of, to = formats(function) or ("", "")
@@ -148,6 +152,7 @@ def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
     lines += [convert(kind, lanes) for kind, lanes in conversions]
     lines += [f"STORED_VECTOR({lanes})" for lanes in stored]
     lines += [f"ADD_PRODUCTS({lanes})" for lanes in products]
+    lines += [load_alternate(kind, lanes) for kind, lanes in alternate]
     return [*lines, ""] if lines else []
 
 
