@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isinf, isnan
 
-from deepgen.generators.rules.emit.alternate import ALTERNATE
 from deepgen.generators.rules.emit.conversions import conversion
 from deepgen.generators.rules.emit.names import Names
+from deepgen.generators.rules.emit.shuffles import ALTERNATE
 from deepgen.generators.rules.lower.ir import Buffer, For
 from deepgen.operators.expr.index import Index, Iter, Quotient, iterator
 from deepgen.operators.expr.nodes import (
@@ -139,6 +139,14 @@ class Scope:
         if self.vector is None:
             return self.element(buffer, offset)
         return f"(u16x{self.vector.extent})at_{self.vector_at(buffer, offset)})" if self.along(offset) == 1 else None
+
+    def as_stored(self, value: Value, of: Buffer) -> str:
+        """A vector of values as memory holds them."""
+        copied = self.copied(value, of)
+        if copied is not None:
+            return copied
+        made = self.whole(value)
+        return narrowed(of.dtype, made.text, made.lanes)
 
     # Values
 
