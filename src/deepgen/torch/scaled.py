@@ -54,8 +54,8 @@ class Factors:
 def scaled_mm_of(router: Router) -> Run:
     places: tuple[Places, Places] = ({}, {})
     factors = Factors()
-    # Calls that are torch's: by a scale, which is kept, how many elements the matrices have. Tensors are asked for little:
-    # in a model each function that is called costs more than in a loop, as it is in no cache.
+    # Calls that are torch's: by a scale, which is kept, how many elements the matrices have. Little else is asked: in a
+    # model each function that is called costs more than in a loop, as it is in no cache.
     torchs_own: dict[int, tuple[Any, set[tuple[int, int]]]] = {}
 
     def scaled_mm(

@@ -198,14 +198,18 @@ static double averaged(const double *values, const double *weights, int count) {
 static kernel *choose_in(const group *g, const int64_t *sizes, const int64_t *v, const char **why) {
     double weights[g->point_count], distances[g->point_count];
     for (int p = 0; p < g->point_count; p++) {
+        const int64_t *there = g->sizes + p * g->size_count;
         double squares = 0;
+        int same = 1;
         for (int s = 0; s < g->size_count; s++) {
-            double octaves = log2((double)sizes[s] / (double)g->sizes[p * g->size_count + s]);
+            same &= sizes[s] == there[s];
+            if (sizes[s] <= 0 || there[s] <= 0) continue;  // such as no padding
+            double octaves = log2((double)sizes[s] / (double)there[s]);
             squares += octaves * octaves;
         }
         distances[p] = sqrt(squares);
         weights[p] = 1 / ((NEAR + distances[p]) * (NEAR + distances[p]));
-        if (squares == 0) {
+        if (same) {
             if (g->chosen[p] < 0) return *why = "a vendor's library was faster at this shape", (kernel *)0;
             kernel *k = g->kernels[g->chosen[p]];
             if (k->serves(v) && usable(k)) return k;
