@@ -68,13 +68,22 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
 
     `among`: the baselines that may serve instead; None: all that can run.
     """
+    able = baselines.find(operator, target)
+    return decide(
+        content,
+        operator,
+        target,
+        baselines.raced(able) if among is None else [name for name in able if name in among],
+    )
+
+
+def decide(content: Content, operator: Operator, target: Target, able: Sequence[str]) -> Choice:
+    """The same, where these baselines can run."""
     alike = _alike(content, operator)
     here = comparable(content, operator, target)
     refused = {entry.name: f"it requires: {words}" for entry in here if (words := entry.serves(operator)) is not None}
     refused |= {entry.name: _foreign(entry, target) for entry in alike if entry not in here}
     serving = [entry for entry in here if entry.name not in refused]
-    able = baselines.find(operator, target)
-    able = baselines.raced(able) if among is None else [name for name in able if name in among]
     race = next(
         (r for r in content.times if here and (r.operator, r.conditions) == (operator, here[0].conditions)), None
     )

@@ -31,6 +31,17 @@ struct kernel {
     char why[160];                       // it cannot be used
 };
 
+// What a vendor's library reaches for a product on a GPU, as yardstick.py tells.
+typedef struct {
+    double rows, columns, each;  // a tile, and seconds for each element of K
+} tile;
+
+typedef struct {
+    double multiprocessors, byte_seconds, fixed_seconds, parts_seconds, parts, least_k, step;
+    const tile *tiles;
+    int tile_count;
+} yardstick;
+
 // Kernels that were timed under like conditions, and the shapes that they were timed at.
 typedef struct {
     kernel *const *kernels;
@@ -39,8 +50,10 @@ typedef struct {
     const double *lost;       // kernel by point: the logarithm of its time over the best one's; NAN: it was not timed
     const double *modelled;   // kernel by point: the logarithm of its time by its family's model, or NAN
     const double *rivals;     // baseline by point: the logarithm of its time over the best kernel's, or NAN
+    const double *reached;    // at each point: the logarithm of what a vendor's library takes by the yardstick, or NAN
+    double (*yardstick)(const int64_t *v);  // the same at the shape that is asked for; null: there is none
     const int *chosen;        // at each point: the kernel, or -1 for a vendor's library
-    double lost_per_octave, far;
+    double lost_per_octave, far, most_lost;
     double off;               // by so much predictions are too good, and a kernel must be ahead of a vendor's library
 } group;
 
@@ -183,8 +196,25 @@ static double modelled_now(const kernel *k, const int64_t *v) {
     return seconds > 0 ? log(seconds) : NAN;
 }
 
-// How much longer a kernel takes than the best of them, by their models. Without a model nothing is told.
+// How much longer a kernel takes by its model than the best of them, or than a vendor's library by the yardstick.
+// Without a model nothing is told.
 static double above(double modelled, double best) { return isnan(modelled) ? 0 : modelled - best; }
+
+// Seconds of a product by the yardstick.
+__attribute__((unused)) static double reached_seconds(const yardstick *y, int64_t m, int64_t n, int64_t k,
+                                                      int64_t batch, int64_t bytes) {
+    double memory = (double)bytes * y->byte_seconds, best = INFINITY;
+    for (const tile *t = y->tiles; t < y->tiles + y->tile_count; t++) {
+        double tiles = ceil((double)m / t->rows) * ceil((double)n / t->columns) * (double)batch;
+        for (double parts = 1; parts <= y->parts && (parts == 1 || (double)k >= parts * y->least_k); parts *= 2) {
+            double rounds = ceil(tiles * parts / y->multiprocessors);
+            double busy = rounds * (y->step * ceil((double)k / (parts * y->step))) * t->each;
+            double whole = (busy > memory ? busy : memory) + (parts > 1 ? y->parts_seconds : 0);
+            if (whole < best) best = whole;
+        }
+    }
+    return y->fixed_seconds + best;
+}
 
 // The average over points near a shape. Values that are not known do not count.
 static double averaged(const double *values, const double *weights, int count) {
@@ -214,20 +244,22 @@ static kernel *choose_in(const group *g, const int64_t *sizes, const int64_t *v,
     int count = g->kernel_count, points = g->point_count;
     double now[count], best_now = INFINITY, best_there[points], lost[points];
     int able[count];
-    for (int p = 0; p < points; p++) best_there[p] = INFINITY;
+    for (int p = 0; p < points; p++) best_there[p] = g->yardstick ? g->reached[p] : INFINITY;
     for (int i = 0; i < count; i++) {
         able[i] = g->kernels[i]->serves(v) && usable(g->kernels[i]);
         now[i] = able[i] ? modelled_now(g->kernels[i], v) : NAN;
         if (now[i] < best_now) best_now = now[i];
-        for (int p = 0; p < points; p++)
+        for (int p = 0; p < points && !g->yardstick; p++)
             if (able[i] && g->modelled[i * points + p] < best_there[p]) best_there[p] = g->modelled[i * points + p];
     }
+    if (g->yardstick) best_now = log(g->yardstick(v));
     kernel *best = 0;
     double time = 0;
     for (int i = 0; i < count; i++) {
         double away = INFINITY;
         for (int p = 0; p < points; p++) {
             lost[p] = g->lost[i * points + p] - above(g->modelled[i * points + p], best_there[p]);
+            if (lost[p] > g->most_lost) lost[p] = g->most_lost;
             if (!isnan(lost[p]) && distances[p] < away) away = distances[p];
         }
         if (!able[i] || away > g->far) continue;
