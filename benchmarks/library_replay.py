@@ -1,14 +1,15 @@
 """What a library would choose by prediction at shapes where races were recorded: nothing is built or run.
 
-Each shape of a record of `library_unseen.py` is left out in turn, and chosen for from the times at all others. What
-was measured there then tells how good the choice is: how many shapes are served by kernels of ours, and how far
-behind the vendor's fastest library the choice is. `could` tells what a choice that knows all times would serve within
-3% of the vendor's time. Kernels that were not timed at a shape take no part there.
+Each shape of a record of `library_unseen.py` is left out in turn, and chosen for from the times at all others, or with
+`--alone` from those at the suite's shapes. What was measured there tells how good the choice is: how many shapes are
+served by kernels of ours, and how far behind the vendor's fastest library the choice is. `could` tells how many would
+be served within 3% of the vendor's time if all times were known, and `error` how far predictions of the ratio are off
+(the root of the mean square of logarithms). Kernels that were not timed at a shape take no part there.
 
-    python benchmarks/library_replay.py RECORD [--known FILE] [--json FILE]
+    python benchmarks/library_replay.py RECORD [--known FILE] [--alone] [--json FILE]
 
-`--known FILE`, as given to `library_unseen.py`, adds the suite's shapes, with the families' models of its winners.
-Without it nothing is known of kernels but their times.
+Older records do not tell what the library held. For them `--known FILE`, as given to `library_unseen.py`, tells the
+suite's winners and times; without it nothing is known of kernels but their times at the drawn shapes.
 """
 
 from __future__ import annotations
@@ -58,6 +59,13 @@ def races(record: Mapping[str, Any], dtype: str, layout: str) -> list[Race]:
         kernels = {name: seconds for name, seconds in timed.items() if len(name) == _ID}
         out.append(Race(operator, kernels, {name: s for name, s in timed.items() if name not in kernels}))
     return out
+
+
+def recorded(record: Mapping[str, Any]) -> tuple[list[Entry], list[Race]]:
+    """What the library held: its entries, and what was timed side by side at the suite's shapes."""
+    times = [Times.from_json(row) for row in record["library"]["times"]]
+    races = [Race(row.operator, row.kernels, row.baselines) for row in times if isinstance(row.operator, Gemm)]
+    return [Entry.from_json(row) for row in record["library"]["entries"]], races
 
 
 def known_entries(file: Path, target: Target) -> list[Entry]:
@@ -145,12 +153,15 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     options = _options()
     target = targets.resolve(options.target)
-    found = races(json.loads(options.record.read_text()), options.dtype, options.layout)
-    known = known_entries(options.known, target) if options.known else None
+    record = json.loads(options.record.read_text())
+    found = races(record, options.dtype, options.layout)
+    entries, timed = recorded(record) if "library" in record else ([], [])
+    if options.known is not None:
+        entries = known_entries(options.known, target)
     rows = []
     for race in found:
-        others = [other for other in found if other is not race]
-        rows.append(replayed(race, plain_entries(others, target) if known is None else known, others))
+        others = [*timed, *(other for other in found if other is not race and not options.alone)]
+        rows.append(replayed(race, entries or plain_entries(others, target), others))
     for row in rows:
         expected, real = (f"{row[name]:.3f}" if row[name] else "    -" for name in ("expected", "found"))
         shape, served = "x".join(map(str, row["shape"])), "ours" if row["ours"] else "vendor"
@@ -165,12 +176,13 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", type=Path)
-    parser.add_argument("--target", default="cuda:h200")
+    parser.add_argument("record", type=Path, help="results of library_unseen.py")
+    parser.add_argument("--target", default="cuda:h200", help="of an older record")
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--layout", default="nt")
-    parser.add_argument("--known", type=Path, metavar="FILE")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--known", type=Path, metavar="FILE", help="results of gpu_gemm.py with the suite's winners")
+    parser.add_argument("--alone", action="store_true", help="choose from the suite's shapes alone")
+    parser.add_argument("--json", type=Path, help="where results are written")
     return parser.parse_args()
 
 

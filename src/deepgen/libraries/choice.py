@@ -114,7 +114,8 @@ def decide(content: Content, operator: Operator, target: Target, able: Sequence[
         away = f"{closest} is {octaves[best.name]:.1f} octaves away"
         reason = f"no tuned shape is near: {away}; {name} serves instead"
         return Choice(operator, target, VENDOR, None, name, times.rivals.get(name), reason, considered)
-    off = 0.0 if times.exact or vendor is None else predict.spread(here, known, model_of)
+    exact = times.exact or vendor is None
+    off = 0.0 if exact else predict.margin(best, known, predict.spread(here, known, model_of))
     level = race is not None and vendor in race.ties and seconds <= min(race.kernels.values(), default=0.0)
     if (
         vendor is not None
@@ -125,7 +126,7 @@ def decide(content: Content, operator: Operator, target: Target, able: Sequence[
         both = f"{told}: {seconds_text(theirs)} beside {seconds_text(seconds)} of ours"
         reason = f"{vendor} is faster, {both}{without}"
         if off and theirs >= seconds:
-            reason = f"{vendor} may be faster, {both}, and predictions here are too good by {exp(off) - 1:.0%}"
+            reason = f"{vendor} may be faster, {both}, and such predictions are too good by up to {exp(off) - 1:.0%}"
         return Choice(operator, target, VENDOR, None, vendor, theirs, reason, considered, times.exact)
     reason = f"{seconds_text(seconds)}, {told}"
     reason += "" if times.exact else f"; its kernel was tuned at {best.operator.describe()}"

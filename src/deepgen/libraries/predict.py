@@ -5,7 +5,7 @@ and each baseline takes. Near a tuned shape all of this is much the same, so it 
 weights that fall with the distance. A kernel that was timed far away only is expected to lose something on the way. How
 a kernel's time changes with the shape, by tiles that are not full or multiprocessors that have nothing to do, is told
 by its family's own model where it has one. The bound is a roofline; on GPUs products are compared with what a vendor's
-library reaches (yardstick.py).
+library reaches (yardstick.py), and shapes whose rows begin at other multiples of bytes are farther away.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from math import exp, log, log2, sqrt
 
 from deepgen.libraries.entry import Entry, is_resized
 from deepgen.libraries.times import Times
-from deepgen.libraries.yardstick import reached
+from deepgen.libraries.yardstick import LINE, reached, row_bytes
 from deepgen.operators import Operator
+from deepgen.targets import Target
 from deepgen.tuning.speed import bound
 
 LOST_PER_OCTAVE = 0.03  # of the time, for each doubling of a size between a kernel's shapes and the one asked for
 FAR = 3.0  # octaves from every shape that a kernel was timed at: beyond this its time is anybody's guess
 MOST_LOST = log(2.0)  # that counts: a disturbed measurement must not outweigh all others
-UNTOLD = log(1.35)  # by so much predictions may be too good where nothing tells: see `spread`
+UNTOLD = log(1.35)  # by so much predictions may be too good for a kernel that was timed where it was tuned alone
 _JUDGED = 32  # tuned shapes that predictions are tried at: a large library must answer soon, too
 _NEAR = 0.05  # octaves: a shape this near counts as much as any nearer one
 
@@ -81,7 +82,8 @@ def points(entries: Sequence[Entry], times: Iterable[Times]) -> list[Point]:
 def predict(operator: Operator, entries: Sequence[Entry], known: Sequence[Point], model: Model) -> Predicted:
     """For a shape that every one of the entries serves."""
     first = entries[0]
-    weights = {id(point): 1.0 / (_NEAR + distance(operator, point.operator)) ** 2 for point in known}
+    octaves = {id(point): away(operator, point.operator, first.target) for point in known}
+    weights = {key: weight(far) for key, far in octaves.items()}
 
     def least(shape: Operator) -> float:
         work = reached(shape, first.target) or bound(shape, first.peak_gflops, first.bandwidth).seconds
@@ -98,7 +100,7 @@ def predict(operator: Operator, entries: Sequence[Entry], known: Sequence[Point]
         there = modelled.get(entry.kernel_id, {})
         beyond = {id(p): p.lost(p.kernels[entry.kernel_id]) - there.get(id(p), 0.0) for p in timed}
         lost = average({key: min(value, MOST_LOST) for key, value in beyond.items()})
-        worse = LOST_PER_OCTAVE * distance(operator, nearest(operator, entry, timed))
+        worse = LOST_PER_OCTAVE * min(octaves[id(point)] for point in timed)
         kernels[entry.kernel_id] = exp(base + lost + there.get(id(operator), 0.0) + worse)
     names = dict.fromkeys(name for point in known for name in point.baselines)
     baselines = {}
@@ -109,13 +111,12 @@ def predict(operator: Operator, entries: Sequence[Entry], known: Sequence[Point]
 
 
 def spread(entries: Sequence[Entry], known: Sequence[Point], model: Model) -> float:
-    """By how much predictions are too good: the logarithm of a ratio.
+    """By how much predictions are too good: the logarithm of a ratio, 0 where that cannot be told.
 
     Each of the tuned shapes is predicted from the others, without the kernels that were tuned there: a shape that is
     asked for has none. What counts is the time of the kernel that would be chosen, over that of the fastest baseline,
     and the root of the mean square of the errors in it. Where it is faster than was expected the error counts as 0:
-    nobody loses by that. One more error, UNTOLD, counts as well: it is what was found on an H200 where kernels had been
-    timed at the shapes that they were tuned for, and nowhere else.
+    nobody loses by that.
     """
     told: dict[tuple[str, int], float | None] = {}
 
@@ -125,7 +126,7 @@ def spread(entries: Sequence[Entry], known: Sequence[Point], model: Model) -> fl
             told[key] = model(entry, shape)
         return told[key]
 
-    squares = [UNTOLD**2]
+    squares = []
     for point in known[:_JUDGED]:
         others = [other for other in known if other is not point]
         elsewhere = {kernel for other in others for kernel in other.kernels} & set(point.kernels)
@@ -137,7 +138,16 @@ def spread(entries: Sequence[Entry], known: Sequence[Point], model: Model) -> fl
             lead = expected.kernels[best] / min(expected.baselines[name] for name in rivals)
             found = point.kernels[best] / min(point.baselines[name] for name in rivals)
             squares.append(min(max(0.0, log(found / lead)), MOST_LOST) ** 2)
-    return sqrt(sum(squares) / len(squares))
+    return sqrt(sum(squares) / len(squares)) if squares else 0.0
+
+
+def margin(entry: Entry, known: Sequence[Point], spread: float) -> float:
+    """By how much a kernel must be ahead of a vendor's library: the logarithm of a ratio.
+
+    Where it was timed at its own shapes alone, nothing tells what it loses elsewhere. On an H200 that was up to UNTOLD.
+    """
+    elsewhere = any(entry.kernel_id in point.kernels and entry.at(point.operator) is None for point in known)
+    return spread if elsewhere else max(spread, UNTOLD)
 
 
 def nearest(operator: Operator, entry: Entry, known: Sequence[Point]) -> Operator:
@@ -148,8 +158,29 @@ def nearest(operator: Operator, entry: Entry, known: Sequence[Point]) -> Operato
 
 def distance(one: Operator, other: Operator) -> float:
     """In octaves: how far the sizes lie apart."""
+    return sqrt(_squares(one, other))
+
+
+def weight(octaves: float) -> float:
+    """Of a shape that is so far away."""
+    return 1.0 / (_NEAR + octaves) ** 2
+
+
+def away(one: Operator, other: Operator, target: Target) -> float:
+    """The same, with the octaves between what rows begin at multiples of, where that matters."""
     a, b = one.sizes(), other.sizes()
-    return sqrt(sum(log2(a[name] / b[name]) ** 2 for name in a if a[name] > 0 and b.get(name, 0) > 0))
+    rows = (log2(_begin(a[name] * size) / _begin(b[name] * size)) for name, size in row_bytes(one, target).items())
+    return sqrt(_squares(one, other) + sum(octaves**2 for octaves in rows))
+
+
+def _squares(one: Operator, other: Operator) -> float:
+    a, b = one.sizes(), other.sizes()
+    return sum(log2(a[name] / b[name]) ** 2 for name in a if a[name] > 0 and b.get(name, 0) > 0)
+
+
+def _begin(row: int) -> int:
+    """The multiple of bytes that rows of so many bytes begin at, up to a line."""
+    return min(row & -row, LINE) or LINE
 
 
 def _relative(

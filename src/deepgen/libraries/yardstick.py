@@ -8,6 +8,7 @@ times on an H200. What counts is only how the time changes from shape to shape, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -20,6 +21,7 @@ from deepgen.vocabulary.dtypes import dtype
 PARTS = 32  # of K, at most: 1, 2, 4, ...
 LEAST_K = 128  # of a part
 STEP = 64  # of K: what is no multiple takes as long as the next one
+LINE = 128  # bytes: rows that begin at multiples of it are read in whole lines
 FIXED_SECONDS = 5.3e-6
 PARTS_SECONDS = 1.0e-6  # to add them up
 _TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
@@ -60,6 +62,14 @@ def yardstick(operator: Operator, target: Target) -> Yardstick | None:
     rate, size = 1e9 * _PEAK * peak / target.multiprocessors, dtype(operator.a).bytes
     tiles = ((r, c, max(2 * r * c / rate, (r + c) * size / _CACHE_RATE)) for r, c in _TILES)
     return Yardstick(target.multiprocessors, 1e-9 / (_BANDWIDTH * target.bandwidth_gbs), tuple(tiles))
+
+
+def row_bytes(operator: Operator, target: Target) -> Mapping[str, int]:
+    """The sizes that are lengths of rows, and the bytes of an element, where it matters at which bytes rows begin."""
+    if not isinstance(operator, Gemm) or not isinstance(target, Gpu):
+        return {}
+    a, b, c = (dtype(name).bytes for name in (operator.a, operator.b, operator.c))
+    return {"M" if operator.layout[0] == "t" else "K": a, "K" if operator.layout[1] == "t" else "N": b, "N": c}
 
 
 def reached(operator: Operator, target: Target) -> float | None:

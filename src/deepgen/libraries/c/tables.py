@@ -51,6 +51,9 @@ def tables_text(function: Function, tables: Sequence[Table]) -> str:
         stick = yardstick.yardstick(first.operator, first.target)
         reached = [_logarithm(yardstick.reached(p.operator, first.target)) for p in table.points]
         sizes = [str(point.operator.sizes()[name]) for point in table.points for name in function.sizes]
+        rows_of = yardstick.row_bytes(first.operator, first.target)
+        off = predict.spread(table.entries, table.points, model_of)
+        margins = [repr(predict.margin(entry, table.points, off)) for entry in table.entries]
         name = f"{function.name}_{place}"
         parts += [
             _array(f"kernel *const {name}_kernels", (f"&{text.object}" for text in table.kernels)),
@@ -58,16 +61,18 @@ def tables_text(function: Function, tables: Sequence[Table]) -> str:
             _array(f"const double {name}_lost", lost),
             _array(f"const double {name}_modelled", modelled),
             _array(f"const double {name}_rivals", theirs or ["NAN"]),
+            _array(f"const int {name}_row_bytes", [str(rows_of.get(size, 0)) for size in function.sizes] or ["0"]),
             _array(f"const double {name}_reached", reached),
             _array(f"const int {name}_chosen", map(str, table.chosen)),
+            _array(f"const double {name}_margins", margins),
             "" if stick is None else _yardstick(function, stick, name),
         ]
         counts = f"{len(table.kernels)}, {len(table.points)}, {len(function.sizes)}, {len(rivals)}"
-        by_point = ", ".join(f"{name}_{part}" for part in ("sizes", "lost", "modelled", "rivals", "reached"))
+        names = ("sizes", "lost", "modelled", "rivals", "row_bytes", "reached")
+        arrays = ", ".join(f"{name}_{part}" for part in names)
         told = "0" if stick is None else f"{name}_yardstick"
         limits = f"{predict.LOST_PER_OCTAVE}, {predict.FAR}, {predict.MOST_LOST!r}"
-        off = predict.spread(table.entries, table.points, model_of)
-        rows.append(f"{{{name}_kernels, {counts}, {by_point}, {told}, {name}_chosen, {limits}, {off!r}}}")
+        rows.append(f"{{{name}_kernels, {counts}, {arrays}, {told}, {name}_chosen, {name}_margins, {limits}}}")
     return "\n".join([*parts, _array(f"const group {function.name}_groups", rows)])
 
 
