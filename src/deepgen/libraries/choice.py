@@ -10,7 +10,7 @@ from typing import TypeAlias
 from deepgen import baselines, generators
 from deepgen.generators.base import Modelled
 from deepgen.libraries import predict
-from deepgen.libraries.entry import Entry, is_resized
+from deepgen.libraries.entry import Entry, is_kin, is_resized
 from deepgen.libraries.store import Content
 from deepgen.libraries.vendor import VendorKernel
 from deepgen.operators import Operator
@@ -131,7 +131,8 @@ def decide(content: Content, operator: Operator, target: Target, able: Sequence[
     reason = f"{seconds_text(seconds)}, {told}"
     reason += "" if times.exact else f"; its kernel was tuned at {best.operator.describe()}"
     reason += "" if vendor is None else f"; {vendor} takes {seconds_text(times.rivals[vendor])}"
-    reason += ", which is as long within the noise" if level else ""
+    slower = level and vendor is not None and times.rivals[vendor] <= seconds
+    reason += ", which is as long within the noise" if slower else ""
     how = EXACT if times.exact else NEIGHBOUR
     return Choice(operator, target, how, best, None, seconds, f"{reason}{without}", considered, times.exact)
 
@@ -144,6 +145,11 @@ def comparable(content: Content, operator: Operator, target: Target) -> list[Ent
 def _alike(content: Content, operator: Operator) -> list[Entry]:
     """The kernels of an operator in any shape, on any target."""
     return [entry for entry in content.entries.values() if any(is_resized(t.operator, operator) for t in entry.timed)]
+
+
+def kin(content: Content, operator: Operator) -> list[Entry]:
+    """The kernels of an operator in other shapes, each of which serves its own shape only."""
+    return [entry for entry in content.entries.values() if is_kin(entry.operator, operator)]
 
 
 @dataclass(frozen=True)
@@ -221,7 +227,11 @@ def _without_ours(
     refused: Mapping[str, str],
     able: Sequence[str],
 ) -> Choice:
-    if not alike:
+    if not alike and (others := kin(content, operator)):
+        shapes = ", ".join(dict.fromkeys(entry.operator.describe() for entry in others[:3]))
+        why = f"its kernels of {operator.name} are made for one shape each, and none for this one: {shapes}"
+        why += ", ..." if len(others) > 3 else ""
+    elif not alike:
         why = "the library has no kernel of this operator in any shape"
     elif not any(entry.target.runs_on(target) for entry in alike):
         places = dict.fromkeys(entry.target.describe() for entry in alike)

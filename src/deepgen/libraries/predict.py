@@ -10,7 +10,7 @@ library reaches (yardstick.py), and shapes whose rows begin at other multiples o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, log2, sqrt
 
@@ -168,19 +168,28 @@ def weight(octaves: float) -> float:
 
 def away(one: Operator, other: Operator, target: Target) -> float:
     """The same, with the octaves between what rows begin at multiples of, where that matters."""
-    a, b = one.sizes(), other.sizes()
-    rows = (log2(_begin(a[name] * size) / _begin(b[name] * size)) for name, size in row_bytes(one, target).items())
+    elements = row_bytes(one, target)
+    rows = (
+        log2(_begin(a * elements[name]) / _begin(b * elements[name]))
+        for name, a, b in _both(one, other)
+        if name in elements
+    )
     return sqrt(_squares(one, other) + sum(octaves**2 for octaves in rows))
 
 
 def _squares(one: Operator, other: Operator) -> float:
+    return sum(log2(a / b) ** 2 for _, a, b in _both(one, other))
+
+
+def _both(one: Operator, other: Operator) -> Iterator[tuple[str, int, int]]:
+    """Sizes that are not 0 in both, such as that of a padding."""
     a, b = one.sizes(), other.sizes()
-    return sum(log2(a[name] / b[name]) ** 2 for name in a if a[name] > 0 and b.get(name, 0) > 0)
+    return ((name, a[name], b[name]) for name in a if a[name] > 0 and b.get(name, 0) > 0)
 
 
 def _begin(row: int) -> int:
     """The multiple of bytes that rows of so many bytes begin at, up to a line."""
-    return min(row & -row, LINE) or LINE
+    return min(row & -row, LINE)
 
 
 def _relative(

@@ -203,7 +203,7 @@ static double modelled_now(const kernel *k, const int64_t *v) {
 static double above(double modelled, double best) { return isnan(modelled) ? 0 : modelled - best; }
 
 // The multiple of bytes that rows of so many bytes begin at, up to a line.
-static double row_begin(int64_t row) { return row ? (double)least(row & -row, LINE) : LINE; }
+static double row_begin(int64_t row) { return (double)least(row & -row, LINE); }
 
 // Seconds of a product by the yardstick.
 __attribute__((unused)) static double reached_seconds(const yardstick *y, int64_t m, int64_t n, int64_t k,
@@ -233,19 +233,23 @@ static double averaged(const double *values, const double *weights, int count) {
 static kernel *choose_in(const group *g, const int64_t *sizes, const int64_t *v, const char **why) {
     double weights[g->point_count], distances[g->point_count], aways[g->point_count];
     for (int p = 0; p < g->point_count; p++) {
+        const int64_t *there = g->sizes + p * g->size_count;
         double squares = 0, rows = 0;
+        int same = 1;
         for (int s = 0; s < g->size_count; s++) {
-            int64_t there = g->sizes[p * g->size_count + s], element = g->row_bytes[s];
-            double octaves = log2((double)sizes[s] / (double)there);
+            same &= sizes[s] == there[s];
+            if (sizes[s] <= 0 || there[s] <= 0) continue;  // such as no padding
+            double octaves = log2((double)sizes[s] / (double)there[s]);
             squares += octaves * octaves;
+            int64_t element = g->row_bytes[s];
             if (!element) continue;
-            double begins = log2(row_begin(sizes[s] * element) / row_begin(there * element));
+            double begins = log2(row_begin(sizes[s] * element) / row_begin(there[s] * element));
             rows += begins * begins;
         }
         distances[p] = sqrt(squares);
         aways[p] = sqrt(squares + rows);
         weights[p] = 1 / ((NEAR + aways[p]) * (NEAR + aways[p]));
-        if (squares == 0) {
+        if (same) {
             if (g->chosen[p] < 0) return *why = "a vendor's library was faster at this shape", (kernel *)0;
             kernel *k = g->kernels[g->chosen[p]];
             if (k->serves(v) && usable(k)) return k;

@@ -31,6 +31,8 @@ _DONE_AT_ONCE = (VECTOR, *DOTS, *TILES)
 _MOST_PIECES = 16  # that follow each other in the text; more are a loop
 _MOST_CHOSEN = 16  # lanes of one choice: masks of more than a vector take compilers long
 _ARITHMETIC_BYTES = 4  # of smaller floats
+INTERLEAVED = (2, 4)  # vectors whose elements lie between each other: they are stored together
+_INTERLEAVED_BYTES = 16  # of each of them: processors interleave within so many
 
 
 def vectorize(function: Function, vector_bytes: int) -> Function:
@@ -95,6 +97,8 @@ class _Vectors:
 
     def pieces(self, loop: For, store: Store) -> Stmt:
         lanes = self.bytes // max(_bytes(store, loop.variable))
+        if dict(store.indices[0].terms).get(Iter(loop.variable)) in INTERLEAVED:
+            lanes = min(lanes, max(1, _INTERLEAVED_BYTES // dtype(store.value.dtype).bytes))
         borders = [] if loop.limits else _borders(loop, store)
         if borders:
             return sequence(*(self.between(loop, store, *ends) for ends in pairwise([0, *borders, loop.extent])))
