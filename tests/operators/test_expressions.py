@@ -103,6 +103,8 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     "1.5 with an element of i8 (whole numbers with integers)": lambda: A[0, 0] * 1.5,
     "A is read with 1 indices (2, one a dimension of 4x3)": lambda: A[0],
     "index 0 of A, i0 + 1, is from 1 to 4 (from 0 to 3": lambda: dg.compute("y", (4,), lambda i: A[i + 1, 0]),
+    "index i0 times i1": lambda: dg.compute("y", (4, 4), lambda i, j: X[i * j]),
+    "the axis k has the extent 0": lambda: dg.reduce_axis("k", 0),
     "axis k is unknown here": lambda: dg.compute("y", (4,), lambda i: X[i, K]),
     "a function of 2 indices": lambda: dg.compute("y", (4, 3), lambda i: X[i, 0]),
     "is asked whether it is true": lambda: bool(X[0, 0] > 1),
