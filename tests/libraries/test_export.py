@@ -218,15 +218,31 @@ for wrong in ((x.reshape(3, 4), {}), (x.reshape(2, 6), {"rows": 3})):
         tuned.mean_f32(wrong[0], **wrong[1])
     except tuned.NotServed as error:
         print(error)
+image, weight = x[:4].reshape(1, 4, 1), x[:2].reshape(2, 1, 1)
+assert tuned.c1d_f32(image, weight, stride=1).ravel().tolist() == [1, 2, 3]
+try:
+    tuned.c1d_f32(image, weight)
+except TypeError as error:
+    print(error)
 """
     run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "site")], tmp_path)
+    _as_if_tuned_with_another_stride(tmp_path / "site" / "deepgen_kernels" / "functions.json")
     said = run(
         [sys.executable, "-c", program.replace("DOUBLED", expressed.removeprefix("deepgen_"))],
         tmp_path,
         PYTHONPATH=str(tmp_path / "site"),
     ).splitlines()
-    assert said == ["mean_f32 was not tuned for arrays of these shapes. Tuned: mean f32 rows=1 cols=8, "
-                    "mean f32 rows=2 cols=6."] * 2, said  # fmt: skip
+    assert said == [*["mean_f32 was not tuned for arrays of these shapes. Tuned: mean f32 rows=1 cols=8, "
+                      "mean f32 rows=2 cols=6."] * 2,
+                    "c1d_f32: the arrays do not tell stride: pass it as stride="], said  # fmt: skip
+
+
+def _as_if_tuned_with_another_stride(functions: Path) -> None:
+    about = json.loads(functions.read_text())
+    [filtered] = (function for function in about["functions"] if function["name"] == "c1d_f32")
+    [tuned] = filtered["shapes"]
+    filtered["shapes"].append({**tuned, "sizes": {**tuned["sizes"], "stride": 2}})
+    functions.write_text(json.dumps(about))
 
 
 def gpu_entry(kind: str, made: Kernel, binary: Path, operator: dg.Gemm) -> tuple[Entry, Artifact]:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from deepgen.libraries import Library, NotServed
+import deepgen as dg
+from deepgen import targets
+from deepgen.libraries import Entry, Library, NotServed, Timed
+from deepgen.libraries.c.functions import functions_of
+from deepgen.operators import TensorFacts
 from deepgen.vocabulary import BadInput
 
 jax = pytest.importorskip("jax", reason="jax is not installed (extra jax)")
 pytest.importorskip("jax.ffi")
 
 import deepgen.jax  # noqa: E402
+from deepgen.jax import JaxFunction  # noqa: E402
+
+CPU = targets.resolve("cpu")
 
 
 def test_kernels_are_traced_and_right(library: Library) -> None:
@@ -44,6 +52,21 @@ def test_kernels_of_fixed_shapes(expressed_ones: Path) -> None:
         mean(x.reshape(3, 4))
 
 
+def test_kernels_that_arrays_do_not_tell_apart_do_not_serve() -> None:
+    """With twice the dilation and twice the padding, arrays have the same shapes."""
+    words = {"N": 1, "L": 8, "CI": 1, "CO": 1, "k": 3}
+    alike = [dg.operator("c1d", **words, pad=steps, dilation=steps) for steps in (1, 2)]
+    [function] = functions_of(
+        Entry(CPU, True, None, False, "x", {}, f"{i}", "", (), (Timed(one, 1.0, (1.0, 1.0), {}),), None, None, {})
+        for i, one in enumerate(alike)
+    )
+    made = JaxFunction(function, None, "target")  # type: ignore[arg-type]
+    facts = {"x": TensorFacts((1, 8, 1), "f32"), "weight": TensorFacts((3, 1, 1), "f32")}
+    with pytest.raises(NotServed, match="differ in pad, dilation"):
+        made._bound(facts)
+    assert JaxFunction(replace(function, entries=function.entries[:1]), None, "target")._bound(facts) == alike[0]  # type: ignore[arg-type]
+
+
 def test_what_does_not_fit_is_told_while_tracing(library: Library) -> None:
     kernels = deepgen.jax.functions(str(library.folder))
     gemm = jax.jit(kernels.gemm_f32_nn)
@@ -56,5 +79,8 @@ def test_what_does_not_fit_is_told_while_tracing(library: Library) -> None:
         gemm(a, a.astype(np.float16))
     with pytest.raises(BadInput, match="the same K in both"):
         gemm(a, a[:3])
+    kernels.without = {"c2d_f32_nhwc": "its arrays do not tell stride"}
+    with pytest.raises(AttributeError, match=r"no function 'c2d_f32_nhwc' \(its arrays do not tell stride\); there"):
+        kernels.c2d_f32_nhwc  # noqa: B018
     with pytest.raises(AttributeError, match="no function 'gemm_f64_nn'; there are: gemm_f32_nn, softmax_f32"):
         kernels.gemm_f64_nn  # noqa: B018

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cases import CASES, depthwise, elementwise, gemm, softmax
+from cases import CASES, depthwise, elementwise, gemm, gemv, softmax
 
 import deepgen as dg
 from deepgen import generators, targets
@@ -76,6 +76,12 @@ def test_every_second_column_is_read_in_vectors_as_long_as_rows_allow() -> None:
         assert sketch.name == "vectors_i3"
         text = Rules().emit(operator, target, Rules().default(operator, target)).sources[0].text
         assert f"alternate_f32x{lanes}(&p[" in text
+
+
+def test_long_sums_have_many_loads_under_way_where_there_are_registers_for_them() -> None:
+    long, narrow = ExpressionOperator(gemv(64, 16384)), targets.resolve("x86:avx2")
+    assert [Rules().default(long, target)["r0_1"] for target in (ARM, X86, narrow)] == [8, 8, 4]
+    assert Rules().default(ExpressionOperator(gemv(64, 256)), ARM)["r0_1"] == 4
 
 
 def test_the_rows_of_a_softmax_are_computed_one_at_a_time() -> None:

@@ -80,12 +80,19 @@ class Function:
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The tensors with the shapes of the kernel that takes these arrays; its sizes are kept."""
         shapes = {tensor["name"]: [*np.shape(array)] for tensor, array in zip(read, arrays)}  # noqa: B905
-        for tuned in self._shapes:
-            of = tuned["tensors"]
-            told = {**tuned["sizes"], **known} == tuned["sizes"]
-            if told and all(of[name] == shape for name, shape in shapes.items()):
-                known.update(tuned["sizes"])
-                return [{**t, "shape": of[t["name"]]} for t in read], [{**t, "shape": of[t["name"]]} for t in written]
+        able = [
+            tuned
+            for tuned in self._shapes
+            if {**tuned["sizes"], **known} == tuned["sizes"]
+            and all(tuned["tensors"][name] == shape for name, shape in shapes.items())
+        ]
+        untold = [name for name in self._sizes if len({tuned["sizes"][name] for tuned in able}) > 1]
+        if untold:
+            raise TypeError(f"{self.name}: the arrays do not tell {untold[0]}: pass it as {untold[0]}=")
+        if able:
+            of = able[0]["tensors"]
+            known.update(able[0]["sizes"])
+            return [{**t, "shape": of[t["name"]]} for t in read], [{**t, "shape": of[t["name"]]} for t in written]
         raise NotServed(f"{self.name} was not tuned for arrays of these shapes. {self.__doc__}")
 
     def _seen(self, tensor: dict[str, Any], array: Any, known: dict[str, int]) -> tuple[int, list[int]]:

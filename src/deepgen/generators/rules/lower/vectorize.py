@@ -97,7 +97,8 @@ class _Vectors:
 
     def pieces(self, loop: For, store: Store) -> Stmt:
         lanes = self.bytes // max(_bytes(store, loop.variable))
-        if dict(store.indices[0].terms).get(Iter(loop.variable)) in INTERLEAVED:
+        interleaved = dict(store.indices[0].terms).get(Iter(loop.variable)) in INTERLEAVED
+        if interleaved:
             lanes = min(lanes, max(1, _INTERLEAVED_BYTES // dtype(store.value.dtype).bytes))
         borders = [] if loop.limits else _borders(loop, store)
         if borders:
@@ -110,7 +111,11 @@ class _Vectors:
             outer, count = f"{loop.variable}.piece", loop.extent // lanes
             pieces.append(For(outer, count, SERIAL, _piece(loop, store, iterator(outer) * lanes, lanes)))
             start = count * lanes
+        # What is left may be stored together with some that was before: small vectors are slow to interleave.
+        again = interleaved and store.reduce is None and not any(r.tensor == store.buffer for r in reads(store.value))
         while start < loop.extent:
+            if again and start:
+                start = min(start, loop.extent - lanes)
             while lanes > loop.extent - start:
                 lanes //= 2
             pieces.append(_piece(loop, store, Index((), start), lanes))
