@@ -167,6 +167,8 @@ import deepgen as dg
 x, k = dg.tensor("x", (8, 5)), dg.reduce_axis("k", 5)
 sums = dg.compute("sums", (8,), lambda i: dg.sum(x[i, k], k))
 halves = dg.compute("halves", (8,), lambda i: sums[i] / 2)
+small = dg.tensor("small", (8,), "f8e4m3")
+strange = dg.compute("strange", (8,), lambda i: small[i].cast("f32"))
 both = dg.expression(sums, halves)
 """
 
@@ -183,13 +185,14 @@ def test_an_expression_of_a_file_is_tuned_by_its_name(deepgen: Callable, project
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("sums.py", "sums.py has no kernels (one of sums.py:sums, sums.py:halves, sums.py:both)"),
-        ("sums.py:x", "sums.py has no kernel or expression 'x' (one of sums, halves, both)"),
+        ("sums.py", "(one of sums.py:sums, sums.py:halves, sums.py:strange, sums.py:both)"),
+        ("sums.py:x", "sums.py has no kernel or expression 'x' (one of sums, halves, strange, both)"),
         ("sums.py:both M=3", "expression has no parameter 'M' (it has no parameters)"),
+        ("sums.py:strange --target cpu", "(rules: it has no arithmetic for f8e4m3)"),
         ("sums.py:both --dtype f16", "expression has no dtype (its parameters: none)"),
     ],
 )
 def test_what_cannot_be_said_of_a_files_expression(deepgen: Callable, project: Path, words: str, told: str) -> None:
     (project / "sums.py").write_text(EXPRESSIONS)
-    said = deepgen("tune", *words.split(), "--target", "sim")
+    said = deepgen("tune", "--target", "sim", *words.split())
     assert said.code == 2 and told in " ".join(said.err.split())
