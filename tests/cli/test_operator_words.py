@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from row_norms import Plain, RowNorms
 
+import deepgen as dg
 from deepgen.cli import config_file
 from deepgen.cli.words import parse
 from deepgen.operators import OPERATORS, Operator, gemm, words_of
-from deepgen.operators.named.base import operator
 from deepgen.operators.words import MOST_DIGITS, Word
 from deepgen.tuning import Study
 from deepgen.vocabulary import BadInput, registry
@@ -102,7 +102,8 @@ def test_values_of_files_are_of_their_kind(word: Word, good: list[object], bad: 
 
 
 def test_a_number_is_one_of_the_choices_that_are_numbers() -> None:
-    assert operator("scan", M=2, N=3, K=4, axis=1) == operator("scan", M=2, N=3, K=4, axis="1")
+    sizes = {"M": 2, "N": 3, "K": 4}
+    assert dg.operator("scan", **sizes, axis=1) == dg.operator("scan", **sizes, axis="1")
 
 
 def test_a_file_says_shapes_and_other_words(project: Path) -> None:
@@ -154,8 +155,6 @@ def test_a_study_of_it_from_words_to_a_config_around_its_winner(deepgen: Callabl
 
 
 def test_what_no_word_can_say_is_not_written_as_a_config(deepgen: Callable, project: Path) -> None:
-    import deepgen as dg
-
     study = dg.tune(gemm(64, 64, 64, alpha=2.0), target="sim", trials=3, out=project / "out")
     said = deepgen("export", str(study.folder), "--as-config", "-o", "next.json")
     assert said.code == 2 and "cannot be expressed as a tuning config" in said.err

@@ -120,8 +120,10 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
         return Choice(operator, target, VENDOR, None, vendor, theirs, reason, considered, times.exact)
     reason = f"{seconds_text(seconds)}, {told}"
     reason += "" if times.exact else f"; its kernel was tuned at {best.operator.describe()}"
-    reason += "" if vendor is None else f"; {vendor} takes {seconds_text(times.rivals[vendor])}"
-    reason += ", which is as long within the noise" if level and times.rivals[vendor] <= seconds else ""
+    if vendor is not None:
+        theirs = times.rivals[vendor]
+        reason += f"; {vendor} takes {seconds_text(theirs)}"
+        reason += ", which is as long within the noise" if level and theirs <= seconds else ""
     how = EXACT if times.exact else NEIGHBOUR
     return Choice(operator, target, how, best, None, seconds, f"{reason}{without}", considered, times.exact)
 
