@@ -31,7 +31,7 @@ from common import conditions, run_main  # noqa: E402
 from deepgen.cli.result import print_result  # noqa: E402
 from deepgen.targets import host  # noqa: E402
 from deepgen.tuning import Progress  # noqa: E402
-from deepgen.view.live import render  # noqa: E402
+from deepgen.view.block import render  # noqa: E402
 from deepgen.vocabulary import DeepgenError  # noqa: E402
 from readme_results import README, speedup, written  # noqa: E402
 

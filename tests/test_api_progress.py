@@ -16,7 +16,7 @@ from rich import console as rich_console
 
 import deepgen as dg
 from deepgen.view import notebook
-from deepgen.view.live import render
+from deepgen.view.block import render
 
 SCRIPT = """
 import deepgen as dg

@@ -113,25 +113,47 @@ def test_the_clock_stands_still_during_a_pause(group: Group) -> None:
     assert group.clock() - before <= time.monotonic() - paused - slept
 
 
-def orphan_maker(folder: Path) -> str:
+def orphan_maker(folder: Path, meanwhile: str = "") -> str:
     return f"""
+import os, signal, threading
 from pathlib import Path
 from deepgen.build import BuildLimits, Group
 from deepgen.build.process import run
+from deepgen.cli.processes import descendants
+
+def meanwhile():
+    {meanwhile or "pass"}
+
+threading.Thread(target=meanwhile, daemon=True).start()
 with Group() as group:
     run(["/bin/sh", "-c", "sleep 1000 & echo $! $$ > pids; wait"], folder=Path({str(folder)!r}),
         limits=BuildLimits(), group=group)
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_compilers_die_with_deepgen_however_it_dies(tmp_path: Path, how: signal.Signals) -> None:
-    deepgen = subprocess.Popen([sys.executable, "-c", orphan_maker(tmp_path)], stderr=subprocess.DEVNULL)
+# What a Ray worker does when it is told to exit: its children die first, their children do not.
+AS_RAY = """
+    while not (Path({folder!r}) / "told").exists():
+        pass
+    for pid, child in descendants(os.getpid()).items():
+        if child.parent == os.getpid():
+            os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, "as Ray does"])
+def test_compilers_die_with_deepgen_however_it_dies(tmp_path: Path, how: signal.Signals | str) -> None:
+    meanwhile = AS_RAY.format(folder=str(tmp_path)) if isinstance(how, str) else ""
+    deepgen = subprocess.Popen([sys.executable, "-c", orphan_maker(tmp_path, meanwhile)], stderr=subprocess.DEVNULL)
     pids = tmp_path / "pids"
     assert until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     compilers = [int(pid) for pid in pids.read_text().split()]
     assert all(map(alive, compilers))
-    deepgen.send_signal(how)
+    if isinstance(how, str):
+        (tmp_path / "told").touch()
+    else:
+        deepgen.send_signal(how)
     deepgen.wait()
     try:
         assert until(lambda: not any(map(alive, compilers)))
@@ -141,21 +163,55 @@ def test_compilers_die_with_deepgen_however_it_dies(tmp_path: Path, how: signal.
                 os.kill(pid, signal.SIGKILL)
 
 
+def guards(group: Group) -> list[int]:
+    """The guard that watches over a group, found by the mark that it looks for."""
+    [mark] = (value.encode() for value in group.mark.values())
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes()
+            if b"guard.py" in words and mark in words and alive(int(entry.name)):
+                found.append(int(entry.name))
+    return found
+
+
+def test_a_compiler_that_was_only_being_started_dies_too(tmp_path: Path, group: Group) -> None:
+    """For a moment after the fork nothing tells it from its parent but a pipe that it holds."""
+    script = f"""
+import os, time
+from pathlib import Path
+from deepgen.build import Group
+group = Group()
+def start():
+    os.environ.update(group.mark)
+    if (child := os.fork()) == 0:
+        for fd in group.inherited:
+            os.set_inheritable(fd, True)
+        time.sleep(1.5)
+        os.execv("/bin/sleep", ["sleep", "1000"])
+    Path({str(tmp_path / "pid")!r}).write_text(str(child) + ".")
+    os.kill(os.getpid(), 9)
+group.start(start)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    compiler = int((tmp_path / "pid").read_text().rstrip("."))
+    assert until(lambda: not alive(compiler))
+
+
 def test_a_guard_that_was_killed_is_replaced(tmp_path: Path, group: Group) -> None:
     sh("true", tmp_path, group)
-    guard = group._guard
-    assert guard is not None
-    guard.kill()
-    guard.wait()
+    [first] = guards(group)
+    os.kill(first, signal.SIGKILL)
+    assert until(lambda: not guards(group))
     assert sh("echo fine", tmp_path, group).log == "fine\n"
-    sh("true", tmp_path, group)
-    assert group._guard is not None
-    assert group._guard.pid != guard.pid
+    [second] = guards(group)
+    assert second != first
 
 
 def test_nothing_is_left_running_after_a_group(tmp_path: Path) -> None:
     before = descendants(os.getpid())
     with Group() as group:
         sh("true", tmp_path, group)
-        assert group._guard is not None
+        assert guards(group)
+    assert not guards(group)
     assert descendants(os.getpid()).keys() <= before.keys()

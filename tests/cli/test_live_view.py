@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from deepgen.tuning import Progress
-from deepgen.view.live import clock, line, render, watching
+from deepgen.view.block import render
+from deepgen.view.live import clock, line, watching
 from deepgen.view.spark import Spark, spark
 
 BUSY = Progress(

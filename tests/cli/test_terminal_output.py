@@ -22,7 +22,8 @@ from rich.console import Console
 from deepgen.cli import checkup
 from deepgen.tuning import Progress
 from deepgen.tuning.journal import Journal, Proposal
-from deepgen.view.live import line, render
+from deepgen.view.block import render
+from deepgen.view.live import line
 from deepgen.view.text import printable
 from deepgen.vocabulary import Measurement, Trial
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,29 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 LEFT = f"left-{os.getpid()}"
 
 
-def left_running() -> list[str]:
-    """Processes of kernels that are still there, and workers of ours."""
+def left_running(before: Collection[int]) -> list[str]:
+    """Processes of kernels that are still there, and workers of ours.
+
+    `before`: whom other tests have in this process, as torch's compiler and multiprocessing keep helpers of theirs.
+    """
     names = [p.read_text() for p in Path("/proc").glob("[0-9]*/comm") if p.exists()]
-    return [*(name for name in names if LEFT in name), *map(str, descendants(os.getpid()))]
+    ours = [words(pid) for pid, one in descendants(os.getpid()).items() if pid not in before and one.running]
+    return [*(name for name in names if LEFT in name), *ours]
+
+
+def words(pid: int) -> str:
+    """How a process was called, so that a failure says who it is."""
+    try:
+        return f"{pid}: {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode()}"
+    except OSError:
+        return f"{pid}: gone by now"
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> dg.Study:
     folder = tmp_path_factory.mktemp("processes")
     before, handler = read(), signal.getsignal(signal.SIGINT)
+    others = descendants(os.getpid()).keys()
     study = dg.tune(
         dg.gemm(17, 13, 11),
         target="cpu",
@@ -44,7 +58,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> dg.Study:
         engine=dg.LocalEngine(cache=folder / "cache", jobs=2),
     )
     assert read().cores == before.cores and signal.getsignal(signal.SIGINT) is handler
-    assert left_running() == []
+    assert left_running(others) == []
     return study
 
 

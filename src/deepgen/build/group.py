@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import select
 import signal
 import subprocess
 import sys
@@ -34,7 +35,12 @@ class Group:
         self._killed = False
         self._paused_at = 0.0
         self._paused_seconds = 0.0
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard: _Guard | None = None
+
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """File descriptors that every compiler must inherit. For use by what `start` calls."""
+        return (self._guard.compilers,) if self._guard is not None else ()
 
     def admit(self) -> None:
         """Wait until work may start. Raises CancelledError once the group was killed."""
@@ -129,7 +135,7 @@ class Group:
         with self._changed:
             watching, self._guard = self._guard, None
         if watching is not None:
-            watching.communicate(last_word)
+            watching.close(last_word)
 
     def _wait_for_admission(self) -> None:
         self._changed.wait_for(lambda: self._killed or not self._pauses)
@@ -137,15 +143,43 @@ class Group:
             raise CancelledError("the build was stopped")
 
     def _ensure_guard(self) -> None:
-        if self._guard is not None and self._guard.poll() is None:
-            return
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), f"{_MARK}={self.mark[_MARK]}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        if self._guard is not None and self._guard.ended:  # somebody killed it
+            self._guard.close(b"")
+            self._guard = None
+        if self._guard is None:
+            self._guard = _Guard(f"{_MARK}={self.mark[_MARK]}")
+
+
+class _Guard:
+    """The guard process, and the pipe by which it knows that no compiler is left."""
+
+    def __init__(self, mark: str) -> None:
+        seen, self.compilers = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), mark, str(seen)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,  # nothing is printed: it ends with the guard
+                stderr=subprocess.DEVNULL,
+                pass_fds=(seen,),
+                start_new_session=True,
+            )
+            self._process.wait()  # until the guard is its child no more
+        except BaseException:
+            os.close(self.compilers)
+            raise
+        finally:
+            os.close(seen)
+
+    @property
+    def ended(self) -> bool:
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], 0.0)[0])
+
+    def close(self, last_word: bytes) -> None:
+        """Return when it has ended: at once for a farewell, else when no compiler is left."""
+        os.close(self.compilers)
+        self._process.communicate(last_word)
 
 
 def _signal(leader: int, number: signal.Signals) -> None:

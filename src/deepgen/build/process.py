@@ -48,7 +48,7 @@ def run(
     argv: Sequence[str], *, folder: Path, limits: BuildLimits, group: Group, env: Mapping[str, str] | None = None
 ) -> Finished:
     """Run a command in a folder. Raises OSError when it cannot start, CancelledError when its group was killed."""
-    process = group.start(lambda: _spawn(argv, folder, limits, {**(env or {}), **group.mark}))
+    process = group.start(lambda: _spawn(argv, folder, limits, {**(env or {}), **group.mark}, group.inherited))
     started = group.clock()
     assert process.stdout is not None
     log = _Log(limits.log_bytes)
@@ -74,7 +74,9 @@ def run(
     )
 
 
-def _spawn(argv: Sequence[str], folder: Path, limits: BuildLimits, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _spawn(
+    argv: Sequence[str], folder: Path, limits: BuildLimits, env: Mapping[str, str], inherited: tuple[int, ...]
+) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         argv,
         cwd=folder,
@@ -83,6 +85,7 @@ def _spawn(argv: Sequence[str], folder: Path, limits: BuildLimits, env: Mapping[
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        pass_fds=inherited,
         start_new_session=True,
     )
     _limit(process.pid, limits)

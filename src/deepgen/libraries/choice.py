@@ -68,13 +68,22 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
 
     `among`: the baselines that may serve instead; None: all that can run.
     """
+    able = baselines.find(operator, target)
+    return decide(
+        content,
+        operator,
+        target,
+        baselines.raced(able) if among is None else [name for name in able if name in among],
+    )
+
+
+def decide(content: Content, operator: Operator, target: Target, able: Sequence[str]) -> Choice:
+    """The same, where these baselines can run."""
     alike = _alike(content, operator)
     here = comparable(content, operator, target)
     refused = {entry.name: f"it requires: {words}" for entry in here if (words := entry.serves(operator)) is not None}
     refused |= {entry.name: _foreign(entry, target) for entry in alike if entry not in here}
     serving = [entry for entry in here if entry.name not in refused]
-    able = baselines.find(operator, target)
-    able = baselines.raced(able) if among is None else [name for name in able if name in among]
     race = next(
         (r for r in content.times if here and (r.operator, r.conditions) == (operator, here[0].conditions)), None
     )
@@ -105,7 +114,8 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
         away = f"{closest} is {octaves[best.name]:.1f} octaves away"
         reason = f"no tuned shape is near: {away}; {name} serves instead"
         return Choice(operator, target, VENDOR, None, name, times.rivals.get(name), reason, considered)
-    off = 0.0 if times.exact or vendor is None else predict.spread(here, known, model_of)
+    exact = times.exact or vendor is None
+    off = 0.0 if exact else predict.margin(best, known, predict.spread(here, known, model_of))
     level = race is not None and vendor in race.ties and seconds <= min(race.kernels.values(), default=0.0)
     if (
         vendor is not None
@@ -116,14 +126,13 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
         both = f"{told}: {seconds_text(theirs)} beside {seconds_text(seconds)} of ours"
         reason = f"{vendor} is faster, {both}{without}"
         if off and theirs >= seconds:
-            reason = f"{vendor} may be faster, {both}, and predictions here are too good by {exp(off) - 1:.0%}"
+            reason = f"{vendor} may be faster, {both}, and such predictions are too good by up to {exp(off) - 1:.0%}"
         return Choice(operator, target, VENDOR, None, vendor, theirs, reason, considered, times.exact)
     reason = f"{seconds_text(seconds)}, {told}"
     reason += "" if times.exact else f"; its kernel was tuned at {best.operator.describe()}"
-    if vendor is not None:
-        theirs = times.rivals[vendor]
-        reason += f"; {vendor} takes {seconds_text(theirs)}"
-        reason += ", which is as long within the noise" if level and theirs <= seconds else ""
+    reason += "" if vendor is None else f"; {vendor} takes {seconds_text(times.rivals[vendor])}"
+    slower = level and vendor is not None and times.rivals[vendor] <= seconds
+    reason += ", which is as long within the noise" if slower else ""
     how = EXACT if times.exact else NEIGHBOUR
     return Choice(operator, target, how, best, None, seconds, f"{reason}{without}", considered, times.exact)
 

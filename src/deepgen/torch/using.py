@@ -20,6 +20,7 @@ from deepgen.torch.elements import TENSORS as ELEMENTS
 from deepgen.torch.functions import Elements
 from deepgen.torch.ops import IN_USE, TORCHS
 from deepgen.torch.routes import Met, Router
+from deepgen.torch.scaled import scaled_mm_of
 from deepgen.vocabulary import BadInput
 
 # Where each function stands that a model may call.
@@ -207,4 +208,4 @@ def _functions(router: Router) -> Mapping[str, Callable[..., Any]]:
     made |= {
         kind: functions.other_of(router, kind, TORCHS[kind]) for kind in ("addmm", "softmax", "layer_norm", "rms_norm")
     }
-    return {**made, "linear": functions.linear_of(router), "scaled_mm": functions.scaled_mm_of(router)}
+    return {**made, "linear": functions.linear_of(router), "scaled_mm": scaled_mm_of(router)}

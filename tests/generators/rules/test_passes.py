@@ -17,6 +17,7 @@ from deepgen.generators.rules.schedule.steps import (
     Reorder,
     RFactor,
     Schedule,
+    SetScope,
     Split,
 )
 from deepgen.operators.expr.nodes import Expression
@@ -248,6 +249,40 @@ def test_a_tile_at_an_edge_is_a_smaller_one_in_registers() -> None:
                 sums[sums.i1] += (A[C.i0.0 * 10 + sums.r0] * B[sums.i1 + sums.r0 * 4])
             vector C.i1 < 4:
               C[C.i0.0 * 8 + C.i1] = sums[C.i1]
+        """,
+    )
+
+
+def test_a_tile_at_an_edge_is_cut_by_its_own_guard_alone() -> None:
+    """A tile of 3 in vectors of 4 has a second guard, which is the same in all tiles."""
+    x, k = dg.tensor("x", (7, 2)), dg.reduce_axis("k", 2)
+    s = dg.compute("s", (7,), lambda i: dg.sum(x[i, k], k))
+    steps = (
+        Split("y", "i0", (3,)),
+        Split("y", "i0.1", (4,)),
+        Annotate("y", "i0.1.1", "vector"),
+        ComputeAt("s", "y", "i0.1.1"),
+        SetScope("s", "register"),
+    )
+    assert same(
+        after("partition", dg.expression(dg.compute("y", (7,), lambda i: s[i] * 2)), *steps),
+        """
+        for y.i0.0 < 3:
+          if -y.i0.0 * 3 + 3 >= 0:
+            vector y.i0.1.1 < 4:
+              register s: f32[1]
+              s[0] = 0
+              for s.r0 < 2:
+                s[0] += x[s.r0 + y.i0.0 * 6 + y.i0.1.1 * 2]
+              if -y.i0.1.1 + 2 >= 0:
+                y[y.i0.0 * 3 + y.i0.1.1] = (s[0] * 2.0)
+          else:
+            if -y.i0.0 * 3 + 6 >= 0:
+              register s: f32[1]
+              s[0] = 0
+              for s.r0 < 2:
+                s[0] += x[s.r0 + y.i0.0 * 6]
+              y[y.i0.0 * 3] = (s[0] * 2.0)
         """,
     )
 

@@ -16,8 +16,6 @@ from typing import Any
 from deepgen.generators.kernels.arguments import Argument, ScalarArgument, TensorArgument
 from deepgen.generators.kernels.description import Description
 from deepgen.generators.kernels.family import KernelFamily, defined
-from deepgen.generators.triton_c import ENTRY, RELEASE
-from deepgen.generators.triton_c import digest as lowering_digest
 from deepgen.operators import Operator
 from deepgen.space import Space, parse
 from deepgen.targets import Cpu, Gpu, Hip, Target
@@ -45,11 +43,15 @@ class TritonFamily(KernelFamily):
     """One description in Triton."""
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        if isinstance(target, Cpu) and not self.description.options["triton"].startswith(f"{RELEASE}."):
-            return f"it is for Triton {self.description.options['triton']}, and processors are served with {RELEASE}"
+        if isinstance(target, Cpu):
+            from deepgen.generators.triton_c import RELEASE  # here: `import deepgen` does without all that makes C
+
+            release = self.description.options["triton"]
+            if not release.startswith(f"{RELEASE}."):
+                return f"it is for Triton {release}, and processors are served with {RELEASE}"
         foreign = [n for n in self.description.knobs if n in ALL_OPTIONS and n not in _options(target)]
         if foreign and isinstance(target, Gpu):
-            return f"knob {foreign[0]} is no option of Triton's for {target.kind} targets"
+            return f"knob {foreign[0]} is not an option of Triton's for {target.kind} targets"
         return super().refuses(operator, target)
 
     def space(self, operator: Operator, target: Target) -> Space:
@@ -74,8 +76,10 @@ class TritonFamily(KernelFamily):
         step = self._step(described.launches[0], knobs)
         flags = unit.flags()
         if isinstance(target, Cpu):
+            from deepgen.generators.triton_c import digest
+
             made = _called(step, described, ones, options, target)
-            flags = (*flags, f"--lowering={lowering_digest()}")
+            flags = (*flags, f"--lowering={digest()}")
         else:
             made = _launched(step, described, ones, options, target)
         required = KernelFamily(described)._required(knobs)
@@ -106,6 +110,8 @@ def _called(
     step: Step, described: Description, ones: Mapping[str, int], options: Mapping[str, Any], target: Cpu
 ) -> Step:
     """One call for the whole grid; the build adds scratch memory for each thread."""
+    from deepgen.generators.triton_c import ENTRY
+
     names = described.options["parameters"]
     args = tuple(arg for name, arg in zip(names, step.args, strict=True) if name not in ones)
     grid = (*step.grid, 1, 1)[:3]

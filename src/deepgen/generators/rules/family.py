@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from deepgen.generators.rules.emit.c import kernel
-from deepgen.generators.rules.emit.c_values import STORED, TYPES
-from deepgen.generators.rules.emit.gpu import kernel as gpu_kernel
-from deepgen.generators.rules.emit.gpu import missing_functions
-from deepgen.generators.rules.lower.ahead import split_ahead
-from deepgen.generators.rules.lower.gpu.launches import Program
-from deepgen.generators.rules.lower.gpu.lower import passes as gpu_passes
-from deepgen.generators.rules.lower.ir import Function
-from deepgen.generators.rules.lower.storage import storage
-from deepgen.generators.rules.lower.text import program_text, to_text
-from deepgen.generators.rules.rules.gpu.likely import default as gpu_default
-from deepgen.generators.rules.rules.gpu.sketches import gpu_sketches
-from deepgen.generators.rules.rules.groups import BLOCK, ONCE
-from deepgen.generators.rules.rules.order import sketches
-from deepgen.generators.rules.rules.rule import Rule
-from deepgen.generators.rules.rules.sketch import SKETCH, THREADS, Sketch, space_of
-from deepgen.generators.rules.schedule.text import to_text as steps_text
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
-from deepgen.space import Space
 from deepgen.targets import Cpu, Target
 from deepgen.targets.gpu import Gpu
 from deepgen.targets.hip import Hip
 from deepgen.vocabulary import BadInput, Kernel
 
-_Lowered: TypeAlias = "Function | Program"
+if TYPE_CHECKING:
+    from deepgen.generators.rules.making import Making
+    from deepgen.generators.rules.rules.rule import Rule
+    from deepgen.generators.rules.rules.sketch import Sketch
+    from deepgen.space import Space
 
 
 class Rules:
@@ -40,9 +25,17 @@ class Rules:
 
     name = "rules"
     general = True
+    constant = False
 
     def __init__(self, rules: Sequence[Rule] = ()) -> None:
-        self._sketches = lru_cache(maxsize=16)(lambda expression, target: tuple(_sketches(expression, target, rules)))
+        self._rules = rules
+
+    @cached_property
+    def _making(self) -> Making:
+        """Every study asks this family whether it serves, but what makes kernels takes long to import."""
+        from deepgen.generators.rules.making import Making
+
+        return Making(self.name, self._rules, constant=self.constant)
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, (Cpu, Gpu)):
@@ -53,67 +46,42 @@ class Rules:
             told = operator.expression()
         except BadInput as error:  # in some forms an operator has none, as a GEMM that reads its result
             return f"there is no expression of it: {error}"
+        from deepgen.generators.rules.emit.c_values import STORED, TYPES
+
         strange = sorted(_formats(told) - {*TYPES, *STORED, BOOL})
         if strange:
             return f"it has no arithmetic for {', '.join(strange)}"
-        lacking = missing_functions(told) if isinstance(target, Hip) else []
+        if not isinstance(target, Hip):
+            return None
+        from deepgen.generators.rules.emit.gpu import missing_functions
+
+        lacking = missing_functions(told)
         return f"it has no {', '.join(lacking)} for HIP" if lacking else None
 
     def space(self, operator: Operator, target: Target) -> Space:
-        return space_of(self.name, self.sketches(operator, target))
+        return self._making.space(operator, target)
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        *_, (_, unplaced), (_, last) = self._lowered(operator, target, config)
-        if isinstance(last, Program):
-            assert isinstance(target, Gpu)
-            made = gpu_kernel(last, "hip" if isinstance(target, Hip) else "cuda", target.warp, self.name)
-        else:
-            assert isinstance(unplaced, Function)
-            made = self._kernel(unplaced, config[THREADS], operator)
-        fixed = tuple((f"{size} == {value}", f"{size} is {value}") for size, value in operator.sizes().items())
-        return replace(made, implied=fixed)
-
-    def _kernel(self, function: Function, threads: int, operator: Operator) -> Kernel:
-        return kernel(storage(function), threads, self.name)
+        return self._making.emit(operator, target, config)
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        found = self.sketches(operator, target)
-        sketch, config = gpu_default(found, target) if isinstance(target, Gpu) else (found[0], found[0].usual())
-        return ({SKETCH: sketch.name} if len(found) > 1 else {}) | config
+        return self._making.default(operator, target)
 
     def sketches(self, operator: Operator, target: Target) -> tuple[Sketch, ...]:
-        return self._sketches(*_served(operator, target))
+        return self._making.sketches(operator, target)
 
     def schedule_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
-        steps = steps_text(self._sketch(operator, target, config).schedule(config))
-        nest = dict(self._lowered(operator, target, config))["flatten" if isinstance(target, Gpu) else "simplify"]
-        return f"{steps}\n{_text(nest)}"
+        return self._making.schedule_text(operator, target, config)
 
     def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
-        parts, last = [], ""
-        for name, function in self._lowered(operator, target, config):
-            text = _text(function)
-            parts.append(f"==> {name} <==\n{text if text != last else 'changes nothing'}")
-            last = text
-        return "\n".join(parts)
-
-    def _sketch(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Sketch:
-        found = self.sketches(operator, target)
-        chosen = config.get(SKETCH, found[0].name)
-        return next(sketch for sketch in found if sketch.name == chosen)
-
-    def _lowered(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Iterator[tuple[str, _Lowered]]:
-        sketch = self._sketch(operator, target, config)
-        if isinstance(target, Gpu):
-            return gpu_passes(sketch.expression, sketch.schedule(config), target.warp)
-        assert isinstance(target, Cpu), "ask refuses() first"
-        return sketch.lowered(config, target.vector_bytes)
+        return self._making.passes_text(operator, target, config)
 
 
 class RulesConstantWeights(Rules):
     """The same where weights are constant: what is made of them alone is made once, ahead of time, and no run pays."""
 
     name = "rules_constant_weights"
+    constant = True
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Cpu):
@@ -121,29 +89,6 @@ class RulesConstantWeights(Rules):
         if not operator.weights:
             return "it serves operators with weights, such as convolutions"
         return super().refuses(operator, target)
-
-    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        """What each block would pack in every call is packed once instead."""
-        usual = super().default(operator, target)
-        copies = [name for name in (f"at_{weight}" for weight in operator.weights) if usual.get(name) == BLOCK]
-        return {**usual, **dict.fromkeys(copies, ONCE)}
-
-    def _kernel(self, function: Function, threads: int, operator: Operator) -> Kernel:
-        ahead, rest = split_ahead(function, frozenset(operator.weights))
-        return kernel(storage(rest), threads, self.name, None if ahead is None else storage(ahead))
-
-
-def _sketches(expression: Expression, target: Cpu | Gpu, rules: Sequence[Rule]) -> list[Sketch]:
-    return gpu_sketches(expression, target) if isinstance(target, Gpu) else sketches(expression, target, rules)
-
-
-def _text(lowered: _Lowered) -> str:
-    return program_text(lowered) if isinstance(lowered, Program) else to_text(lowered)
-
-
-def _served(operator: Operator, target: Target) -> tuple[Expression, Cpu | Gpu]:
-    assert isinstance(operator, HasExpression) and isinstance(target, (Cpu, Gpu)), "ask refuses() first"
-    return operator.expression(), target
 
 
 def _formats(expression: Expression) -> set[str]:

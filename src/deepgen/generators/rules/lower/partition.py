@@ -100,8 +100,10 @@ def _done_where(condition: Index, statement: Stmt, tile: _Tile) -> bool:
 
 def _cut(statement: Stmt, low: Index, there: int) -> Stmt:
     """The statement with loops that are done at once as far only as guards allow where an index has a certain value."""
-    asked = [c - low + there for s in walk(statement) if isinstance(s, If) for c in s.conditions]
     loops = [s for s in walk(statement) if isinstance(s, For) and s.kind in (UNROLL, VECTOR)]
+    told_there = (c - low + there for s in walk(statement) if isinstance(s, If) for c in s.conditions)
+    # Of a guard that has nothing to do with the index, loops around the tile are left: it says nothing about the edge.
+    asked = [c for c in told_there if c.iterators <= {loop.variable for loop in loops}]
     found = {loop.variable: [_end(loop.variable, c) for c in asked] for loop in loops}
     ends = {variable: min(told) for variable, of in found.items() if (told := [end for end in of if end is not None])}
 
