@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from row_norms import Plain, RowNorms
 
+import deepgen as dg
 from deepgen.cli import config_file
 from deepgen.cli.words import parse
 from deepgen.operators import OPERATORS, Operator, gemm, words_of
-from deepgen.operators.named.base import operator
 from deepgen.operators.words import MOST_DIGITS, Word
 from deepgen.tuning import Study
 from deepgen.vocabulary import BadInput, registry
@@ -102,7 +102,8 @@ def test_values_of_files_are_of_their_kind(word: Word, good: list[object], bad: 
 
 
 def test_a_number_is_one_of_the_choices_that_are_numbers() -> None:
-    assert operator("scan", M=2, N=3, K=4, axis=1) == operator("scan", M=2, N=3, K=4, axis="1")
+    sizes = {"M": 2, "N": 3, "K": 4}
+    assert dg.operator("scan", **sizes, axis=1) == dg.operator("scan", **sizes, axis="1")
 
 
 def test_a_file_says_shapes_and_other_words(project: Path) -> None:
@@ -154,8 +155,6 @@ def test_a_study_of_it_from_words_to_a_config_around_its_winner(deepgen: Callabl
 
 
 def test_what_no_word_can_say_is_not_written_as_a_config(deepgen: Callable, project: Path) -> None:
-    import deepgen as dg
-
     study = dg.tune(gemm(64, 64, 64, alpha=2.0), target="sim", trials=3, out=project / "out")
     said = deepgen("export", str(study.folder), "--as-config", "-o", "next.json")
     assert said.code == 2 and "cannot be expressed as a tuning config" in said.err
@@ -167,6 +166,8 @@ import deepgen as dg
 x, k = dg.tensor("x", (8, 5)), dg.reduce_axis("k", 5)
 sums = dg.compute("sums", (8,), lambda i: dg.sum(x[i, k], k))
 halves = dg.compute("halves", (8,), lambda i: sums[i] / 2)
+small = dg.tensor("small", (8,), "f8e4m3")
+strange = dg.compute("strange", (8,), lambda i: small[i].cast("f32"))
 both = dg.expression(sums, halves)
 """
 
@@ -183,13 +184,14 @@ def test_an_expression_of_a_file_is_tuned_by_its_name(deepgen: Callable, project
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("sums.py", "sums.py has no kernels (one of sums.py:sums, sums.py:halves, sums.py:both)"),
-        ("sums.py:x", "sums.py has no kernel or expression 'x' (one of sums, halves, both)"),
+        ("sums.py", "(one of sums.py:sums, sums.py:halves, sums.py:strange, sums.py:both)"),
+        ("sums.py:x", "sums.py has no kernel or expression 'x' (one of sums, halves, strange, both)"),
         ("sums.py:both M=3", "expression has no parameter 'M' (it has no parameters)"),
+        ("sums.py:strange --target cpu", "(rules: it has no arithmetic for f8e4m3)"),
         ("sums.py:both --dtype f16", "expression has no dtype (its parameters: none)"),
     ],
 )
 def test_what_cannot_be_said_of_a_files_expression(deepgen: Callable, project: Path, words: str, told: str) -> None:
     (project / "sums.py").write_text(EXPRESSIONS)
-    said = deepgen("tune", *words.split(), "--target", "sim")
+    said = deepgen("tune", "--target", "sim", *words.split())
     assert said.code == 2 and told in " ".join(said.err.split())

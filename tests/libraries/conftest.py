@@ -60,7 +60,7 @@ def library(filled: Path, studies: list[Study], tmp_path: Path) -> Library:
 
 @pytest.fixture(scope="session")
 def expressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library of operators with shapes in numbers: a mean in two shapes, a filter, and an expression without sizes."""
+    """A library of operators with shapes in numbers: a mean in two shapes, a filter, an expression without sizes."""
     folder = tmp_path_factory.mktemp("expressed")
     x = dg.tensor("x", (2,), "f32")
     doubled = dg.expression(dg.compute("y", (2,), lambda i: x[i] * 2.0), name="doubled")

@@ -110,7 +110,7 @@ def _held_in(word: str) -> OwnKernel | ExpressionOperator:
         raise BadInput(what, allowed=f"one of {named}" if found else "dg.kernel, or dg.compute")
     if not colon:
         return next(iter(kernels.values()))
-    return kernels[attribute] if attribute in kernels else as_operator(expressions[attribute])  # type: ignore[no-any-return]
+    return kernels[attribute] if attribute in kernels else as_operator(expressions[attribute])
 
 
 def t1_file(path: Path) -> T1:

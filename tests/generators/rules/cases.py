@@ -140,6 +140,26 @@ def total(count: int) -> Expression:
     return dg.expression(dg.compute("y", (1,), lambda i: dg.sum(x[r, c], r, c)))
 
 
+def projections(rows: int, depth: int, columns: tuple[int, int], dtype: str = "f32") -> Expression:
+    """Two products of one matrix, as those that attention begins with."""
+    sums = {"f32": "f32", "i8": "i32"}[dtype]
+    x = dg.tensor("x", (rows, depth), dtype)
+
+    def product(name: str, count: int) -> Operand:
+        w, k = dg.tensor(f"W{name}", (depth, count), dtype), dg.reduce_axis("k", depth)
+        return dg.compute(name, (rows, count), lambda i, j: dg.sum(x[i, k].cast(sums) * w[k, j].cast(sums), k))
+
+    return dg.expression(*(product(name, count) for name, count in zip("QK", columns, strict=True)))
+
+
+def layers(rows: int, first: int, hidden: int, last: int) -> Expression:
+    """A product of a product."""
+    x, v, w = dg.tensor("x", (rows, first)), dg.tensor("V", (first, hidden)), dg.tensor("W", (hidden, last))
+    k, r = dg.reduce_axis("k", first), dg.reduce_axis("r", hidden)
+    h = dg.compute("h", (rows, hidden), lambda i, j: dg.sum(x[i, k] * v[k, j], k))
+    return dg.expression(dg.compute("y", (rows, last), lambda i, j: dg.sum(dg.maximum(h[i, r], 0) * w[r, j], r)))
+
+
 CASES = {
     "gemm": gemm(20, 36, 17),
     "gemm with B transposed and an epilogue": gemm(9, 19, 24, transposed=True, epilogue=True),
@@ -168,4 +188,7 @@ CASES = {
     "scan in bf16": scan((2, 19), 1, "bf16"),
     "elementwise": elementwise(5, 21),
     "one total": total(50),
+    "two products of one matrix": projections(7, 12, (9, 6)),
+    "two products of one matrix of bytes": projections(7, 12, (9, 6), "i8"),
+    "a product of a product": layers(9, 7, 10, 6),
 }

@@ -104,7 +104,9 @@ class Function:
         kind, shape = np.dtype(about["typestr"]), tuple(about["shape"])
         if kind != np.dtype(tensor["dtype"]):
             bits = f": pass its bits, by view(numpy.{tensor['dtype']})" if kind.kind == "V" else ""
-            raise TypeError(f"{tensor['name']} is {getattr(array, 'dtype', kind)}, and {tensor['dtype']} is needed{bits}")
+            raise TypeError(
+                f"{tensor['name']} is {getattr(array, 'dtype', kind)}, and {tensor['dtype']} is needed{bits}"
+            )
         if len(shape) != len(tensor["shape"]):
             raise ValueError(f"{tensor['name']} has {len(shape)} dimensions, and {len(tensor['shape'])} are needed")
         for size, expected in zip(shape, tensor["shape"], strict=True):

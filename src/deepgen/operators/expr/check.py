@@ -265,5 +265,7 @@ def _check_iterators(found: frozenset[str], where: str, facts: Facts) -> None:
 def axis(given: str, extent: object, where: str) -> Axis:
     """An axis whose extent is checked."""
     if isinstance(extent, bool) or not hasattr(extent, "__index__") or extent.__index__() < 1:
-        raise BadInput(f"{where}: the axis {shown(given)} has the extent {extent!r}", allowed="a whole number from 1 up")
+        raise BadInput(
+            f"{where}: the axis {shown(given)} has the extent {extent!r}", allowed="a whole number from 1 up"
+        )
     return Axis(given, extent.__index__())

@@ -181,6 +181,8 @@ class Element:
         return binary("div", other, self, whole=True)
 
     def __pow__(self, other: Any) -> Element:
+        if type(other) is int and other in (2, 3):  # pow is slow, not for integers, and not there on all targets
+            return self * self if other == 2 else self * self * self
         return binary("pow", self, other)
 
     def __rpow__(self, other: Any) -> Element:

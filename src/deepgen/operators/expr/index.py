@@ -63,7 +63,9 @@ class Index:
 
     def __mul__(self, times: int) -> Index:
         if isinstance(times, bool) or not isinstance(times, int):
-            raise BadInput(f"index {shown(self)} times {times!r}", allowed="indices are multiplied by whole numbers only")
+            raise BadInput(
+                f"index {shown(self)} times {times!r}", allowed="indices are multiplied by whole numbers only"
+            )
         if not times:
             return Index()
         return Index(tuple((atom, c * times) for atom, c in self.terms), self.constant * times)

@@ -67,8 +67,10 @@ def stage_groups(
     places = [facts.plain(index) for index in read.indices]
     over = places.index(by.axis)
 
+    knob, copy = draft.copy_of(tensor, sums.name)
+    name = tensor if own else copy
+
     def copied(way: Draft, at: str | None) -> None:
-        name = tensor if own else f"{tensor}_packed"
         if not own:
             way.cache_read(tensor, name, [sums.name])
         others = [place for place in range(len(places)) if place != over]
@@ -93,7 +95,7 @@ def stage_groups(
         ONCE: lambda way: copied(way, None),
         BLOCK: lambda way: copied(way, block),
     }
-    draft.choose(f"at_{tensor}", BLOCK if tile.own and tensor in vectors.packed else ONCE, ways)
+    draft.choose(knob, BLOCK if tile.own and tensor in vectors.packed else ONCE, ways)
 
 
 def _turn(draft: Draft, name: str, over: int, group: int, *, parallel: bool) -> None:
