@@ -287,6 +287,38 @@ def test_a_tile_at_an_edge_is_cut_by_its_own_guard_alone() -> None:
     )
 
 
+def test_a_tile_at_an_edge_keeps_every_turn_in_which_something_is_done() -> None:
+    """What the tile computes for itself has a guard too, which ends earlier than that of its results."""
+    x, k = dg.tensor("x", (9, 2)), dg.reduce_axis("k", 2)
+    s = dg.compute("s", (9,), lambda i: dg.sum(x[i, k], k))
+    steps = (
+        CacheWrite("s", "s.w", "register"),
+        Split("y", "i0", (5,)),
+        Annotate("y", "i0.1", "vector"),
+        ComputeAt("s", "y", "i0.1"),
+        Split("s", "i0", (5,)),
+        Annotate("s", "i0.1", "vector"),
+        ComputeAt("s.w", "y", "i0.1"),
+    )
+    text = after("partition", dg.expression(dg.compute("y", (9,), lambda i: s[i] * 2)), *steps)
+    assert same(
+        dedent(text.partition("else:\n")[2]),
+        """
+            if -y.i0.0 * 5 + 5 >= 0:
+              vector y.i0.1 < 4:
+                register s.w: f32[5]
+                for s.w.i0 < 5:
+                  s.w[s.w.i0] = 0
+                  if -s.w.i0 - y.i0.0 * 5 - y.i0.1 + 8 >= 0:
+                    for s.w.r0 < 2:
+                      s.w[s.w.i0] += x[s.w.i0 * 2 + s.w.r0 + y.i0.0 * 10 + y.i0.1 * 2]
+                global s: f32[1]
+                s[0] = s.w[0]
+                y[y.i0.0 * 5 + y.i0.1] = (s[0] * 2.0)
+        """,
+    )
+
+
 def test_a_tile_is_unrolled_and_held_in_registers() -> None:
     assert same(
         after("registers", product(4, 4, 5), *TILE),

@@ -16,7 +16,11 @@ class Known:
     facts: tuple[Index, ...] = ()
 
     def inside(self, variable: str, extent: int) -> Known:
-        return replace(self, ranges={**self.ranges, variable: (0, extent - 1)})
+        return self.between(variable, 0, extent)
+
+    def between(self, variable: str, first: int, end: int) -> Known:
+        """Among the turns of a loop from the first one to that before the end."""
+        return replace(self, ranges={**self.ranges, variable: (first, end - 1)})
 
     def given(self, facts: Iterable[Index]) -> Known:
         return replace(self, facts=(*self.facts, *facts))

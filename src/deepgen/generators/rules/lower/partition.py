@@ -78,7 +78,7 @@ def _smaller_at_edges(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -
     for low in wanted:
         step = gcd(*(times for _, times in low.terms))
         there = low.constant % step - step  # what it is in the first tile that is not whole
-        smaller = _cut(statement, low, there)
+        smaller = _cut(statement, low, there, tile)
         if smaller != statement and not _done_where(there - step - low, statement, tile):
             way = replace(tile, choices=tile.choices + 1)
             given = replace(way, known=tile.known.given([low]))
@@ -90,29 +90,39 @@ def _smaller_at_edges(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -
 
 
 def _done_where(condition: Index, statement: Stmt, tile: _Tile) -> bool:
-    """Whether a statement does anything where a condition holds: what it leaves in buffers of its own is nothing."""
-    if tile.known.never(condition):
-        return False
-    left = simplified(edges(statement, tile.held), tile.known.given([condition]))
+    """Whether a statement does anything where a condition holds."""
+    return not tile.known.never(condition) and _done(statement, tile.known.given([condition]), tile.held)
+
+
+def _done(statement: Stmt, known: Known, held: frozenset[str]) -> bool:
+    """Whether a statement does anything: what it leaves in buffers of its own is nothing."""
+    left = simplified(edges(statement, held), known)
     own = {s.buffer.name for s in walk(left) if isinstance(s, Alloc)}
     return any(isinstance(s, Call) or (isinstance(s, Store) and s.buffer not in own) for s in walk(left))
 
 
-def _cut(statement: Stmt, low: Index, there: int) -> Stmt:
+def _cut(statement: Stmt, low: Index, there: int, tile: _Tile) -> Stmt:
     """The statement with loops that are done at once as far only as guards allow where an index has a certain value."""
-    loops = [s for s in walk(statement) if isinstance(s, For) and s.kind in (UNROLL, VECTOR)]
-    told_there = (c - low + there for s in walk(statement) if isinstance(s, If) for c in s.conditions)
-    # Of a guard that has nothing to do with the index, loops around the tile are left: it says nothing about the edge.
-    asked = [c for c in told_there if c.iterators <= {loop.variable for loop in loops}]
-    found = {loop.variable: [_end(loop.variable, c) for c in asked] for loop in loops}
-    ends = {variable: min(told) for variable, of in found.items() if (told := [end for end in of if end is not None])}
+    asked = [c - low + there for s in walk(statement) if isinstance(s, If) for c in s.conditions]
+    ends: dict[str, int] = {}
+
+    def find(s: Stmt, known: Known) -> None:
+        if isinstance(s, For):
+            if s.kind in (UNROLL, VECTOR) and not s.variable.endswith(STARTED):
+                told = {end for c in asked if (end := _end(s.variable, c)) is not None and 0 < end < s.extent}
+                # Guards differ in what they allow: no turn may be lost in which one of them lets something be done.
+                idle = (e for e in sorted(told) if not _done(s.body, known.between(s.variable, e, s.extent), tile.held))
+                ends[s.variable] = max(ends.get(s.variable, 0), next(idle, s.extent))
+            known = known.inside(s.variable, s.extent)
+        for child in children(s):
+            find(child, known)
 
     def cut(s: Stmt) -> Stmt:
         if isinstance(s, For):
-            end = ends.get(s.variable.removesuffix(STARTED), s.extent)
-            s = replace(s, extent=min(s.extent, end))
+            s = replace(s, extent=min(s.extent, ends.get(s.variable.removesuffix(STARTED), s.extent)))
         return with_children(s, cut)
 
+    find(statement, tile.known.given([low - there, there - low]))
     return cut(statement)
 
 
