@@ -1,7 +1,7 @@
 """How well a vendor's time at a shape is predicted from its times at others: cuBLASLt on an H200, as recorded.
 
 Each of the suite's shapes is left out in turn. Printed is the root of the mean square of the logarithms of measured
-over predicted times: with the library's model of a vendor (baselines/yardstick.py), whose constants were fitted to
+over predicted times: with the library's model of a vendor (baselines/vendor_model.py), whose constants were fitted to
 products in bf16 alone, and with the device's bound in its place.
 
     python benchmarks/library_vendor.py [FILE ...] [--json FILE]
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from common import run_main, save
 from deepgen import targets
-from deepgen.baselines.yardstick import reached
+from deepgen.baselines.vendor_model import reached
 from deepgen.libraries.predict import away, weight
 from deepgen.operators import Gemm
 from deepgen.tuning.speed import bound
@@ -42,7 +42,7 @@ def errors(file: Path) -> dict[str, float]:
     rows = [row for row in json.loads(file.read_text())["rows"] if "cublaslt" in row["us"]]
     timed = [(Gemm.from_json(row["operator"]), row["us"]["cublaslt"] * 1e-6) for row in rows]
     single = [(operator, seconds) for operator, seconds in timed if operator.batch == 1]
-    return {"yardstick": error(single, _reached), "bound": error(single, _bound)}
+    return {"vendor_model": error(single, _reached), "bound": error(single, _bound)}
 
 
 def _reached(operator: Gemm) -> float:
@@ -64,7 +64,7 @@ def main() -> None:
     options = parser.parse_args()
     found = {file.stem: errors(file) for file in options.files}
     for name, row in found.items():
-        print(f"{name:>24}  yardstick {row['yardstick']:.3f}  bound {row['bound']:.3f}")
+        print(f"{name:>24}  vendor_model {row['vendor_model']:.3f}  bound {row['bound']:.3f}")
     if options.json is not None:
         save(options.json, found)
 

@@ -298,14 +298,14 @@ def test_on_a_gpu_a_call_must_not_take_the_processor_longer(monkeypatch: pytest.
     monkeypatch.setattr(race, "_on_gpu", lambda device: on_gpu.__getitem__)
     monkeypatch.setattr(race, "_enqueued", lambda run, wait: calling[run])
     raced = race.race(ours, theirs, gpu)
-    assert raced.won and not raced.dear and str(raced) == "1000000.0 us, torch 2000000.0 us"
+    assert raced.won and not raced.slow_to_call and str(raced) == "1000000.0 us, torch 2000000.0 us"
     calling[ours] = 3.1
     raced = race.race(ours, theirs, gpu)
-    assert raced.won and raced.dear and "takes the processor 3100000.0 us, torch's 3000000.0 us" in str(raced)
+    assert raced.won and raced.slow_to_call and "takes the processor 3100000.0 us, torch's 3000000.0 us" in str(raced)
     on_gpu.update({ours: 20.0, theirs: 21.0})  # long kernels: the processor is ahead of the GPU
-    assert race.race(ours, theirs, gpu).won and not race.race(ours, theirs, gpu).dear
+    assert race.race(ours, theirs, gpu).won and not race.race(ours, theirs, gpu).slow_to_call
     calling[ours] = 4.5
-    assert race.race(ours, theirs, gpu).dear
+    assert race.race(ours, theirs, gpu).slow_to_call
     on_gpu[ours] = 21.0
     assert not race.race(ours, theirs, gpu).won
 
@@ -321,7 +321,7 @@ def test_a_kernel_whose_calls_take_the_processor_longer_serves_graphs_only(monke
     state = SimpleNamespace(capturing=False)
     for name in ("race", "race_for_cores"):
         monkeypatch.setattr(routes, name, lambda *_: race.Raced(1.0, 2.0, True, (2.0, 1.0)))
-    monkeypatch.setattr(routes.Route, "idle", property(lambda self: self.dear and not state.capturing))
+    monkeypatch.setattr(routes.Route, "idle", property(lambda self: self.slow_to_call and not state.capturing))
     a, b, square = random(20, 24), random(24, 16), torch.nn.Parameter(random(24, 24), requires_grad=False)
     with torch.no_grad(), dt.use(Everything()) as used:
         for call in (lambda: torch.mm(a, b), lambda: F.linear(a, square), lambda: torch.softmax(a, -1)):

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from deepgen import baselines, generators
 from deepgen.generators.base import Modelled
 from deepgen.libraries import predict
-from deepgen.libraries.entry import Entry, is_kin, is_resized
+from deepgen.libraries.entry import Entry, is_related, is_resized
 from deepgen.libraries.store import Content
 from deepgen.libraries.vendor import VendorKernel
 from deepgen.operators import Operator
@@ -147,9 +147,9 @@ def _alike(content: Content, operator: Operator) -> list[Entry]:
     return [entry for entry in content.entries.values() if any(is_resized(t.operator, operator) for t in entry.timed)]
 
 
-def kin(content: Content, operator: Operator) -> list[Entry]:
+def related(content: Content, operator: Operator) -> list[Entry]:
     """The kernels of an operator in other shapes, each of which serves its own shape only."""
-    return [entry for entry in content.entries.values() if is_kin(entry.operator, operator)]
+    return [entry for entry in content.entries.values() if is_related(entry.operator, operator)]
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def _without_ours(
     refused: Mapping[str, str],
     able: Sequence[str],
 ) -> Choice:
-    if not alike and (others := kin(content, operator)):
+    if not alike and (others := related(content, operator)):
         shapes = ", ".join(dict.fromkeys(entry.operator.describe() for entry in others[:3]))
         why = f"its kernels of {operator.name} are made for one shape each, and none for this one: {shapes}"
         why += ", ..." if len(others) > 3 else ""

@@ -168,7 +168,7 @@ def is_resized(like: Operator, wanted: Operator) -> bool:
         return False
 
 
-def is_kin(like: Operator, wanted: Operator) -> bool:
+def is_related(like: Operator, wanted: Operator) -> bool:
     """Whether one is the other in another shape, where kernels are made for one shape and serve no other."""
     named = isinstance(wanted, Named) and type(like) is type(wanted)
     return named and {**like.to_json(), **wanted.sizes()} == wanted.to_json()

@@ -10,7 +10,7 @@ from deepgen.generators.base import Generator
 from deepgen.libraries import candidates
 from deepgen.libraries.adding import Added
 from deepgen.libraries.candidates import Candidate, Config
-from deepgen.libraries.choice import Choice, comparable, kin
+from deepgen.libraries.choice import Choice, comparable, related
 from deepgen.libraries.entry import Entry
 from deepgen.libraries.racing import (
     Runners,
@@ -57,7 +57,7 @@ def time_chosen(library: Library, choice: Choice, runners: Runners | None = None
     able = [entries[one.name] for one in choice.considered if one.seconds is not None and one.name in entries]
     raced = once(entry for entry in able[:_FIRST] if is_loadable(library, entry))
     content = library.content()
-    alike = (*raced, *comparable(content, choice.operator, choice.target), *kin(content, choice.operator))
+    alike = (*raced, *comparable(content, choice.operator, choice.target), *related(content, choice.operator))
     like = next((entry for entry in alike if is_here(entry) and entry.target.runs_on(choice.target)), None)
     if like is None:
         return None

@@ -82,13 +82,13 @@ class _Calls:
             return self._torchs(*args, **named)
         tensors = [arg for arg in args if type(arg) in PLAIN]
         if route is not None and _is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            gains = route.gain > GRADIENT and not route.dear
+            gains = route.gain > GRADIENT and not route.slow_to_call
             return (self._own if gains and out is None else self._torchs)(*args, **named)
         made = None if route is None or route.idle else route.run(args, out)
         given = tensors if given is None else given
         if route is None and len(given) > 1 and self._kind not in ELEMENTS and given[0].is_contiguous():
             self._leave_to_torch(given[0], given[1])
-        if route is None or route.dear or made is not None:
+        if route is None or route.slow_to_call or made is not None:
             remember(self.places, place, given, None if route is None else _eager(route))
         return self._torchs(*args, **named) if made is None else made
 
@@ -103,7 +103,7 @@ class _Calls:
 def _eager(route: Route) -> Run:
     """What serves calls by a route one at a time; it gives None where torch is to serve them."""
     quick = route.quick()
-    return (lambda *args, **named: None if route.idle else quick(*args, **named)) if route.dear else quick
+    return (lambda *args, **named: None if route.idle else quick(*args, **named)) if route.slow_to_call else quick
 
 
 def remember(places: tuple[Places, Places], place: Any, tensors: Sequence[Any], run: Run | None) -> None:

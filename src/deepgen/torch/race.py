@@ -35,7 +35,7 @@ class Raced:
     calling: tuple[float, float] | None = None
 
     @property
-    def dear(self) -> bool:
+    def slow_to_call(self) -> bool:
         """Whether a program that the processor limits would be slower by the kernel. Where the kernel runs longer than
         its call takes the processor, that is ahead of the GPU; then only what is lost beyond the GPU's gain counts.
         """
@@ -47,7 +47,7 @@ class Raced:
 
     def __str__(self) -> str:
         times = f"{self.mine * 1e6:.1f} us, torch {self.other * 1e6:.1f} us"
-        if not (self.won and self.dear and self.calling is not None):
+        if not (self.won and self.slow_to_call and self.calling is not None):
             return times
         mine, other = (seconds * 1e6 for seconds in self.calling)
         return f"{times}, but a call takes the processor {mine:.1f} us, torch's {other:.1f} us"

@@ -57,14 +57,14 @@ class Met:
 class Won:
     """A kernel that is faster than torch, by so many seconds a call.
 
-    `dear`: a call takes the processor longer than torch's. It serves compiled code, which calls it in a shorter way,
-    and graphs of the GPU's, whose replays call nothing.
+    `slow_to_call`: a call takes the processor longer than torch's. It serves compiled code, which calls it in a shorter
+    way, and graphs of the GPU's, whose replays call nothing.
     """
 
     kernel: Loaded
     gain: float
     why: str
-    dear: bool = False
+    slow_to_call: bool = False
     calls: Calls = field(default_factory=Calls)
 
 
@@ -86,15 +86,15 @@ class Route:
         "_read",
         "_shape",
         "_strides",
-        "dear",
         "gain",
+        "slow_to_call",
     )
 
     def __init__(self, asked: Asked, read: Reads, won: Won, args: tuple[Any, ...]) -> None:
         self._others = tuple(None if place in asked.places else arg for place, arg in enumerate(args))
         self._shape, self._dtype, self._places, self._read = asked.shape, asked.dtype, asked.places, read
         self._loaded, self._align, self._calls = won.kernel, won.kernel.align, won.calls
-        self.gain, self.dear = won.gain, won.dear
+        self.gain, self.slow_to_call = won.gain, won.slow_to_call
         self._device = asked.tensors[0].get_device()
         self._on_gpu = self._device >= 0
         self._strides = asked.strides or contiguous(asked.shape)
@@ -119,7 +119,7 @@ class Route:
     @property
     def idle(self) -> bool:
         """Whether torch is to serve just now: calls take the processor longer, and no graph is captured."""
-        return self.dear and not (self._on_gpu and capturing_now())
+        return self.slow_to_call and not (self._on_gpu and capturing_now())
 
     @property
     def on_gpu(self) -> bool:
@@ -318,7 +318,7 @@ class Router:
                 raced = race_for_cores(*both) if _crowds(choice.entry, device, lent) else race(*both, device)
         except DeepgenError as error:
             return f"the kernel cannot be called: {error}"
-        return Won(kernel, raced.other - raced.mine, str(raced), raced.dear) if raced.won else str(raced)
+        return Won(kernel, raced.other - raced.mine, str(raced), raced.slow_to_call) if raced.won else str(raced)
 
     def _target(self, device: Any) -> Target | None:
         """The target whose kernels run on a device; kernels are loaded on the first GPU only."""

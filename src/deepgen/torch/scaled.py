@@ -106,12 +106,12 @@ def scaled_mm_of(router: Router) -> Run:
 
     def serving(route: Route) -> Run:
         """What serves calls by a route; it gives None where torch is to serve them."""
-        quick, on_gpu, dear, gain = route.quick(), route.on_gpu, route.dear, route.gain
+        quick, on_gpu, slow_to_call, gain = route.quick(), route.on_gpu, route.slow_to_call, route.gain
 
         def run(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
             if on_gpu and capturing_now():  # replays must read scales as they are then
                 return None if gain < LAUNCH else quick(a, b, scale_a * scale_b)
-            factor = None if dear else factors.product(scale_a, scale_b, gain)
+            factor = None if slow_to_call else factors.product(scale_a, scale_b, gain)
             return None if factor is None else quick(a, b, factor)
 
         return run

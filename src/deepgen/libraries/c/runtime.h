@@ -32,7 +32,7 @@ struct kernel {
     char why[160];                       // it cannot be used
 };
 
-// What a vendor's library reaches for a product on a GPU, as baselines/yardstick.py tells.
+// What a vendor's library reaches for a product on a GPU, as baselines/vendor_model.py tells.
 typedef struct {
     double rows, columns, each;  // a tile, and seconds for each element of K
 } tile;
@@ -41,7 +41,7 @@ typedef struct {
     double multiprocessors, byte_seconds, fixed_seconds, parts_seconds, parts, least_k, step;
     const tile *tiles;
     int tile_count;
-} yardstick;
+} vendor_model;
 
 // Kernels that were timed under like conditions, and the shapes that they were timed at.
 typedef struct {
@@ -52,8 +52,8 @@ typedef struct {
     const double *modelled;   // kernel by point: the logarithm of its time by its family's model, or NAN
     const double *rivals;     // baseline by point: the logarithm of its time over the best kernel's, or NAN
     const int *row_bytes;     // of each size that is the length of rows: of an element; 0: it does not matter
-    const double *reached;    // at each point: the logarithm of what a vendor's library takes by the yardstick, or NAN
-    double (*yardstick)(const int64_t *v);  // the same at the shape that is asked for; null: there is none
+    const double *reached;    // at each point: the logarithm of what a vendor's library takes by its model, or NAN
+    double (*vendor_model)(const int64_t *v);  // the same at the shape that is asked for; null: there is none
     const int *chosen;        // at each point: the kernel, or -1 for a vendor's library
     const double *margins;    // of each kernel: by so much it must be ahead of a vendor's library
     double lost_per_octave, far, most_lost;
@@ -198,15 +198,15 @@ static double modelled_now(const kernel *k, const int64_t *v) {
     return seconds > 0 ? log(seconds) : NAN;
 }
 
-// How much longer a kernel takes by its model than the best of them, or than a vendor's library by the yardstick.
+// How much longer a kernel takes by its model than the best of them, or than a vendor's library by its model.
 // Without a model nothing is told.
 static double above(double modelled, double best) { return isnan(modelled) ? 0 : modelled - best; }
 
 // The multiple of bytes that rows of so many bytes begin at, up to a line.
 static double row_begin(int64_t row) { return (double)least(row & -row, LINE); }
 
-// Seconds of a product by the yardstick.
-__attribute__((unused)) static double reached_seconds(const yardstick *y, int64_t m, int64_t n, int64_t k,
+// Seconds of a product by the vendor's model.
+__attribute__((unused)) static double reached_seconds(const vendor_model *y, int64_t m, int64_t n, int64_t k,
                                                       int64_t batch, int64_t bytes) {
     double memory = (double)bytes * y->byte_seconds, best = INFINITY;
     for (const tile *t = y->tiles; t < y->tiles + y->tile_count; t++) {
@@ -258,15 +258,15 @@ static kernel *choose_in(const group *g, const int64_t *sizes, const int64_t *v,
     int count = g->kernel_count, points = g->point_count;
     double now[count], best_now = INFINITY, best_there[points], lost[points];
     int able[count];
-    for (int p = 0; p < points; p++) best_there[p] = g->yardstick ? g->reached[p] : INFINITY;
+    for (int p = 0; p < points; p++) best_there[p] = g->vendor_model ? g->reached[p] : INFINITY;
     for (int i = 0; i < count; i++) {
         able[i] = g->kernels[i]->serves(v) && usable(g->kernels[i]);
         now[i] = able[i] ? modelled_now(g->kernels[i], v) : NAN;
         if (now[i] < best_now) best_now = now[i];
-        for (int p = 0; p < points && !g->yardstick; p++)
+        for (int p = 0; p < points && !g->vendor_model; p++)
             if (able[i] && g->modelled[i * points + p] < best_there[p]) best_there[p] = g->modelled[i * points + p];
     }
-    if (g->yardstick) best_now = log(g->yardstick(v));
+    if (g->vendor_model) best_now = log(g->vendor_model(v));
     kernel *best = 0;
     double time = 0, margin = 0;
     for (int i = 0; i < count; i++) {

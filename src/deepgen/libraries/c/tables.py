@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log
 
-from deepgen.baselines import yardstick
-from deepgen.baselines.yardstick import Yardstick
+from deepgen.baselines import vendor_model
+from deepgen.baselines.vendor_model import VendorModel
 from deepgen.libraries import predict
 from deepgen.libraries.c.functions import Function
 from deepgen.libraries.c.kernels import KernelText
@@ -49,10 +49,10 @@ def tables_text(function: Function, tables: Sequence[Table]) -> str:
         modelled = [_modelled(entry, p) if text.modelled else "NAN" for entry, text in both for p in table.points]
         theirs = [_lost(p.baselines.get(name), p, predict.MOST_LOST) for name in rivals for p in table.points]
         first = table.entries[0]
-        stick = yardstick.yardstick(first.operator, first.target)
-        reached = [_logarithm(yardstick.reached(p.operator, first.target)) for p in table.points]
+        model = vendor_model.vendor_model(first.operator, first.target)
+        reached = [_logarithm(vendor_model.reached(p.operator, first.target)) for p in table.points]
         sizes = [str(point.operator.sizes()[name]) for point in table.points for name in function.sizes]
-        rows_of = yardstick.row_bytes(first.operator, first.target)
+        rows_of = vendor_model.row_bytes(first.operator, first.target)
         off = predict.spread(table.entries, table.points, model_of)
         margins = [repr(predict.margin(entry, table.points, off)) for entry in table.entries]
         name = f"{function.name}_{place}"
@@ -66,12 +66,12 @@ def tables_text(function: Function, tables: Sequence[Table]) -> str:
             _array(f"const double {name}_reached", reached),
             _array(f"const int {name}_chosen", map(str, table.chosen)),
             _array(f"const double {name}_margins", margins),
-            "" if stick is None else _yardstick(function, stick, name),
+            "" if model is None else _vendor_model(function, model, name),
         ]
         counts = f"{len(table.kernels)}, {len(table.points)}, {len(function.sizes)}, {len(rivals)}"
         names = ("sizes", "lost", "modelled", "rivals", "row_bytes", "reached")
         arrays = ", ".join(f"{name}_{part}" for part in names)
-        told = "0" if stick is None else f"{name}_yardstick"
+        told = "0" if model is None else f"{name}_vendor_model"
         limits = f"{predict.LOST_PER_OCTAVE}, {predict.FAR}, {predict.MOST_LOST!r}"
         rows.append(f"{{{name}_kernels, {counts}, {arrays}, {told}, {name}_chosen, {name}_margins, {limits}}}")
     return "\n".join([*parts, _array(f"const group {function.name}_groups", rows)])
@@ -92,22 +92,22 @@ def _array(declared: str, values: Iterable[str]) -> str:
     return f"static {declared}[] = {{{', '.join(values)}}};"
 
 
-def _yardstick(function: Function, stick: Yardstick, name: str) -> str:
-    """The yardstick as a function of sizes."""
+def _vendor_model(function: Function, model: VendorModel, name: str) -> str:
+    """The vendor's model as a function of sizes."""
     signature = function.operator.signature()
     bytes_of = [
         f"{dtype(signature.dtype_of(p)).bytes * (2 if p.role == INOUT else 1)} * {function.product(p.shape)}"
         for p in function.tensors
     ]
-    numbers = (stick.multiprocessors, stick.byte_seconds, yardstick.FIXED_SECONDS, yardstick.PARTS_SECONDS)
-    rates = ", ".join(map(repr, (*numbers, yardstick.PARTS, yardstick.LEAST_K, yardstick.STEP)))
-    arguments = ", ".join([*(function.sized[size] for size in yardstick.SIZES), " + ".join(bytes_of)])
+    numbers = (model.multiprocessors, model.byte_seconds, vendor_model.FIXED_SECONDS, vendor_model.PARTS_SECONDS)
+    rates = ", ".join(map(repr, (*numbers, vendor_model.PARTS, vendor_model.LEAST_K, vendor_model.STEP)))
+    arguments = ", ".join([*(function.sized[size] for size in vendor_model.SIZES), " + ".join(bytes_of)])
     tiles = _array(
-        f"const tile {name}_tiles", (f"{{{rows}, {columns}, {each!r}}}" for rows, columns, each in stick.tiles)
+        f"const tile {name}_tiles", (f"{{{rows}, {columns}, {each!r}}}" for rows, columns, each in model.tiles)
     )
     return f"""{tiles}
-static double {name}_yardstick(const int64_t *v) {{
-    static const yardstick here = {{{rates}, {name}_tiles, {len(stick.tiles)}}};
+static double {name}_vendor_model(const int64_t *v) {{
+    static const vendor_model here = {{{rates}, {name}_tiles, {len(model.tiles)}}};
     return reached_seconds(&here, {arguments});
 }}"""
 

@@ -30,7 +30,7 @@ _CACHE_RATE = 142e9  # bytes a second that a multiprocessor reads from the L2 ca
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class VendorModel:
     """Of one operator in all its shapes on one device."""
 
     multiprocessors: int
@@ -52,7 +52,7 @@ class Yardstick:
         return FIXED_SECONDS + best
 
 
-def yardstick(operator: Operator, target: Target) -> Yardstick | None:
+def vendor_model(operator: Operator, target: Target) -> VendorModel | None:
     """None for what is no product on a GPU."""
     count = _multiprocessors(target)
     if not count or not isinstance(operator, Gemm):
@@ -62,7 +62,7 @@ def yardstick(operator: Operator, target: Target) -> Yardstick | None:
         return None
     rate, size = 1e9 * _PEAK * peak / count, dtype(operator.a).bytes
     tiles = ((r, c, max(2 * r * c / rate, (r + c) * size / _CACHE_RATE)) for r, c in _TILES)
-    return Yardstick(count, 1e-9 / (_BANDWIDTH * bandwidth), tuple(tiles))
+    return VendorModel(count, 1e-9 / (_BANDWIDTH * bandwidth), tuple(tiles))
 
 
 def row_bytes(operator: Operator, target: Target) -> Mapping[str, int]:
@@ -74,9 +74,9 @@ def row_bytes(operator: Operator, target: Target) -> Mapping[str, int]:
 
 
 def reached(operator: Operator, target: Target) -> float | None:
-    """Seconds by the yardstick, where there is one."""
-    stick = yardstick(operator, target)
-    return None if stick is None else _seconds(stick, operator)
+    """Seconds by the vendor's model, where there is one."""
+    model = vendor_model(operator, target)
+    return None if model is None else _seconds(model, operator)
 
 
 def _multiprocessors(target: Target) -> int | None:
@@ -86,6 +86,6 @@ def _multiprocessors(target: Target) -> int | None:
 
 
 @lru_cache(maxsize=4096)  # predictions ask for the same shapes again and again
-def _seconds(stick: Yardstick, operator: Operator) -> float:
-    assert isinstance(operator, Gemm), "yardstick has looked"
-    return stick.seconds(operator)
+def _seconds(model: VendorModel, operator: Operator) -> float:
+    assert isinstance(operator, Gemm), "vendor_model has looked"
+    return model.seconds(operator)
