@@ -179,6 +179,13 @@ def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def kept(library: Library) -> dict[str, Any]:
+    """What the choices were made from: `library_replay.py` makes them again."""
+    content = library.content()
+    entries, times = content.entries.values(), content.times
+    return {"entries": [entry.to_json() for entry in entries], "times": [row.to_json() for row in times]}
+
+
 def line(row: Mapping[str, Any]) -> str:
     shape = "x".join(map(str, row["shape"]))
     parts = []
@@ -210,7 +217,7 @@ def main() -> None:
     def keep(row: dict[str, Any]) -> None:
         rows[:] = [other for other in rows if other["shape"] != row["shape"]] + [row]
         print(line(row), flush=True)
-        told = {"conditions": conditions(), "summary": summary(rows), "results": rows}
+        told = {"conditions": conditions(), "summary": summary(rows), "library": kept(library), "results": rows}
         for path in (results, options.json):
             if path is not None:
                 path.write_text(json.dumps(told, indent=1) + "\n")

@@ -179,21 +179,8 @@ def _script(file: Path, text: str) -> None:
 def _add_user(folder: Path, left: ExitStack) -> str:
     """A user with a home in the folder, who ends with everything that they run."""
     name = f"board{os.getpid()}"
-    subprocess.run(
-        [
-            "useradd",
-            "--system",
-            "--create-home",
-            "--home-dir",
-            str(folder / "home"),
-            "--shell",
-            "/bin/sh",
-            "-p",
-            "*",
-            name,
-        ],
-        check=True,
-    )
+    account = ("--system", "--create-home", "--home-dir", str(folder / "home"), "--shell", "/bin/sh", "-p", "*")
+    subprocess.run(["useradd", *account, name], check=True)
     left.callback(subprocess.run, ["userdel", "--force", name], check=False, capture_output=True)
     return name
 

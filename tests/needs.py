@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from deepgen import targets
-from deepgen.build import build_once, toolchain_for
+from deepgen.build import Toolchain, build_once, toolchain_for
 from deepgen.measure.riscv.qemu import find as find_qemu
 from deepgen.targets import X86, Riscv, Target
 from deepgen.vocabulary import Artifact, Kernel, Missing
@@ -31,6 +33,14 @@ def qemu(name: str = "riscv:rv64gcv_zvl128b") -> Riscv:
     except Missing as missing:
         pytest.skip(f"{name} is neither built for nor run here: {missing.what} is missing", allow_module_level=True)
     return target
+
+
+def toolchain(target: Target, language: str, paths: Mapping[str, str] | None = None) -> Toolchain:
+    """What builds kernels of that language for the target; the test is skipped where it is not installed."""
+    try:
+        return toolchain_for(target, language, paths)
+    except Missing as missing:
+        pytest.skip(str(missing))
 
 
 def built_here(kernel: Kernel, target: Target) -> Artifact:

@@ -173,15 +173,21 @@ class Ablation:
         }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """Which cases are looked at, and where results go."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=HERE, help="the folder of gpu_gemm.py's results")
     parser.add_argument("--runs", nargs="*", help="names of result files without their ending; all by default")
     parser.add_argument("--par", type=float, default=1.0, help="shapes under this ratio are looked at")
     parser.add_argument("--most", type=int, help="of these the ones furthest under it")
-    parser.add_argument("--cores", type=int, default=16)
     parser.add_argument("--cache", type=Path, help="a folder of built kernels that other runs share")
     parser.add_argument("--out", type=Path, default=HERE)
+    return parser
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--cores", type=int, default=16)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     torch = gpu_torch()

@@ -20,7 +20,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")]
 
-from ablate import Ablation, Case, under_par  # noqa: E402
+from ablate import Ablation, Case, arguments, under_par  # noqa: E402
 
 from common import run_main  # noqa: E402
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
@@ -109,14 +109,8 @@ def count(cases: list[Case], again: list[str]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=HERE, help="the folder of gpu_gemm.py's results")
-    parser.add_argument("--runs", nargs="*", help="names of result files without their ending; all by default")
-    parser.add_argument("--par", type=float, default=1.0, help="shapes under this ratio are looked at")
-    parser.add_argument("--most", type=int, help="of these the ones furthest under it")
-    parser.add_argument("--cache", type=Path, help="a folder of built kernels that other runs share")
+    parser = arguments(__doc__)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args()
     cases = under_par(options.results, options.par, options.runs, options.most)
     if options.inside:

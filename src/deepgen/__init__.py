@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from deepgen.api import tune
     from deepgen.engines import LocalEngine
     from deepgen.generators.kernels import constant, inout, input, kernel, launch, output, scalar, texture, workspace
-    from deepgen.libraries import library
+    from deepgen.libraries import NotServed, library
     from deepgen.operators import Conv2d, Gemm, Softmax, conv2d, gemm, softmax
     from deepgen.operators.expr.builder import compute, expression, reduce_axis, scan, tensor
     from deepgen.operators.expr.functions import (
@@ -61,6 +61,7 @@ _WHERE = {
     "scalar": "deepgen.generators.kernels",
     "texture": "deepgen.generators.kernels",
     "workspace": "deepgen.generators.kernels",
+    "NotServed": "deepgen.libraries",
     "library": "deepgen.libraries",
     "Conv2d": "deepgen.operators",
     "conv2d": "deepgen.operators",
@@ -121,6 +122,7 @@ __all__ = [
     "Gemm",
     "LocalEngine",
     "Measurement",
+    "NotServed",
     "Progress",
     "Softmax",
     "Space",

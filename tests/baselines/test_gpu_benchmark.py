@@ -14,19 +14,16 @@ pytest.importorskip("torch", reason="its tensors are the device's memory")
 
 from fake_h200 import BENCHMARKS, Library, install
 
-from deepgen.build import toolchain_for
+import needs
 from deepgen.targets.cuda import parse_cuda
-from deepgen.vocabulary import DeepgenError, Missing
+from deepgen.vocabulary import DeepgenError
 
 FEW = ["--known", "1", "--modelled", "1", "--near", "2", "--cores", "2"]
 
 
 @pytest.fixture
 def h200(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Library:
-    try:
-        toolchain_for(parse_cuda("h200"), "cuda")
-    except Missing as error:
-        pytest.skip(str(error))
+    needs.toolchain(parse_cuda("h200"), "cuda")
     return install(monkeypatch, tmp_path)
 
 

@@ -12,18 +12,15 @@ pytest.importorskip("torch", reason="its tensors are the device's memory")
 
 from fake_h200 import CALL_MS, install
 
-from deepgen.build import toolchain_for
+import needs
 from deepgen.targets.cuda import parse_cuda
-from deepgen.vocabulary import DeepgenError, Missing
+from deepgen.vocabulary import DeepgenError
 
 
 def test_all_states_are_timed_and_disagreements_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        toolchain_for(parse_cuda("h200"), "cuda")
-    except Missing as error:
-        pytest.skip(str(error))
+    needs.toolchain(parse_cuda("h200"), "cuda")
     library = install(monkeypatch, tmp_path)
     import short_kernels
 

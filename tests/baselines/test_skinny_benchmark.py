@@ -11,18 +11,14 @@ pytest.importorskip("torch", reason="its tensors are the device's memory")
 
 from fake_h200 import BENCHMARKS, install
 
-from deepgen.build import toolchain_for
+import needs
 from deepgen.targets.cuda import parse_cuda
-from deepgen.vocabulary import Missing
 
 
 def test_every_family_that_serves_is_timed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        toolchain_for(parse_cuda("h200"), "cuda")
-    except Missing as error:
-        pytest.skip(str(error))
+    needs.toolchain(parse_cuda("h200"), "cuda")
     install(monkeypatch, tmp_path)
     import skinny_bench
 

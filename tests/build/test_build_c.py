@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from build_helpers import Fake, c_kernel
 
+import needs
 from deepgen import targets
-from deepgen.build import BuildError, BuildLimits, Cache, Group, ToolStatus, build_once, survey, toolchain_for
+from deepgen.build import BuildError, BuildLimits, Cache, Group, ToolStatus, build_once, survey
 from deepgen.build.toolchains.c import CCompiler, gcc_or_clang
 from deepgen.targets import Cpu, Target
-from deepgen.vocabulary import BadInput, Kernel, Missing, Source, Verdict
+from deepgen.vocabulary import BadInput, Kernel, Source, Verdict
 
 
 @functools.cache
@@ -31,10 +32,7 @@ def _for(tool: str, target: Target) -> CCompiler:
     status = surveyed()[tool]
     if status.path is None:
         pytest.skip(f"{status.name} is {status.problem}. {status.remedy}")
-    try:
-        found = toolchain_for(target, "c", {tool: status.path})
-    except Missing as missing:
-        pytest.skip(str(missing))
+    found = needs.toolchain(target, "c", {tool: status.path})
     if found.name != tool:
         pytest.skip(f"{status.path} does not build for {target.name}")
     assert isinstance(found, CCompiler)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+import needs
 from deepgen import targets
 from deepgen.build import BuildError, BuildLimits, Group, amdgpu_notes, toolchain_for
 from deepgen.build.toolchains import hip_clang
 from deepgen.build.toolchains.hip_clang import HipClang
 from deepgen.targets import Target
-from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Missing, Source, Step, Verdict
+from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, Step, Verdict
 
 _SOURCE = """
 extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(256, 256)))
@@ -32,10 +33,7 @@ def kernel(text: str = _SOURCE) -> Kernel:
 
 def found(name: str) -> tuple[HipClang, Target]:
     target = targets.resolve(name)
-    try:
-        toolchain = toolchain_for(target, "hip")
-    except Missing as error:
-        pytest.skip(str(error))
+    toolchain = needs.toolchain(target, "hip")
     assert isinstance(toolchain, HipClang)
     return toolchain, target
 

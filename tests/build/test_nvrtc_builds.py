@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import needs
 from deepgen import targets
 from deepgen.build import BuildError, BuildLimits, BuildPool, Cache, Group, build_once, toolchain_for
 from deepgen.build.find_gpu import examine
@@ -14,7 +15,7 @@ from deepgen.build.toolchains.nvrtc import Nvrtc
 from deepgen.generators.templates.simt_gemm.simt_gemm import SimtGemm
 from deepgen.operators import gemm
 from deepgen.targets import Cuda
-from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Missing, Source, Step, Verdict
+from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, Step, Verdict
 
 _SOURCE = """
 #include "scale.h"
@@ -37,10 +38,7 @@ def kernel(text: str = _SOURCE, *flags: str) -> Kernel:
 
 def found(name: str) -> tuple[Nvrtc, Cuda]:
     target = targets.resolve(name)
-    try:
-        toolchain = toolchain_for(target, "cuda")
-    except Missing as error:
-        pytest.skip(str(error))
+    toolchain = needs.toolchain(target, "cuda")
     assert isinstance(toolchain, Nvrtc) and isinstance(target, Cuda)
     return toolchain, target
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+import needs
 from deepgen import targets
-from deepgen.build import toolchain_for
 from deepgen.engines import bundle_archive
 from deepgen.generators.older import files as older
 from deepgen.operators import Gemm, Operator
 from deepgen.targets import Target, host
 from deepgen.tuning import Study
-from deepgen.vocabulary import Kernel, LaunchPlan, Missing, Source, Step, TensorArg
+from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg
 
 DATA = Path(__file__).parents[2] / "data" / "deepgen"
 OLDER = DATA / "TuningConfigs" / "GEMM_configs_1024.json"
@@ -47,10 +47,7 @@ def empty_family(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_gpu() -> None:
     if host.has_cuda():
         pytest.skip("there is a GPU here")
-    try:
-        toolchain_for(targets.resolve("cuda:sm_80"), "cuda")
-    except Missing as error:
-        pytest.skip(str(error))
+    needs.toolchain(targets.resolve("cuda:sm_80"), "cuda")
 
 
 def test_a_study_is_packed_run_and_merged(deepgen: Callable, project: Path) -> None:

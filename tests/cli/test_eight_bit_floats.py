@@ -8,20 +8,16 @@ from pathlib import Path
 
 import pytest
 
+import needs
 from deepgen import generators, targets
-from deepgen.build import toolchain_for
 from deepgen.cli import bundle
 from deepgen.operators import gemm
-from deepgen.vocabulary import Missing
 
 EIGHT = ("gemm", "MNK=256", "--dtype", "f8e4m3", "--layout", "nt")
 
 
 def test_a_kernel_is_built_where_a_gpu_adds_up_as_asked(deepgen: Callable, project: Path) -> None:
-    try:
-        toolchain_for(targets.resolve("cuda:sm_89"), "cuda")
-    except Missing as error:
-        pytest.skip(str(error))
+    needs.toolchain(targets.resolve("cuda:sm_89"), "cuda")
     asked = ("build", *EIGHT, "--target", "cuda:sm_89", "-o", "out", "--json")
     refused = deepgen(*asked)
     assert refused.code == 2 and "--why" in refused.err

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from row_norms import Plain, RowNorms
 
+import deepgen as dg
 from deepgen.cli import config_file
 from deepgen.cli.words import parse
 from deepgen.operators import OPERATORS, Operator, gemm, words_of
@@ -90,6 +91,7 @@ def test_what_is_said_makes_the_same_operator(rows: int, cols: int, dtype: str) 
         (Word("squared", "", "flag"), [True, False], [1, "true", None]),
         (Word("layout", "", "choice", choices=("nn",)), ["nn"], ["nt", ["nn"], None]),
         (Word("kind", "", "choice"), ["any"], ["", 3, None]),
+        (Word("axis", "", "choice", choices=("0", "1")), ["0", "1"], [2, True, 1.0]),
     ],
 )
 def test_values_of_files_are_of_their_kind(word: Word, good: list[object], bad: list[object]) -> None:
@@ -97,6 +99,11 @@ def test_values_of_files_are_of_their_kind(word: Word, good: list[object], bad: 
     for value in bad:
         with pytest.raises(BadInput, match=word.name):
             word.check(value)
+
+
+def test_a_number_is_one_of_the_choices_that_are_numbers() -> None:
+    sizes = {"M": 2, "N": 3, "K": 4}
+    assert dg.operator("scan", **sizes, axis=1) == dg.operator("scan", **sizes, axis="1")
 
 
 def test_a_file_says_shapes_and_other_words(project: Path) -> None:
@@ -148,8 +155,43 @@ def test_a_study_of_it_from_words_to_a_config_around_its_winner(deepgen: Callabl
 
 
 def test_what_no_word_can_say_is_not_written_as_a_config(deepgen: Callable, project: Path) -> None:
-    import deepgen as dg
-
     study = dg.tune(gemm(64, 64, 64, alpha=2.0), target="sim", trials=3, out=project / "out")
     said = deepgen("export", str(study.folder), "--as-config", "-o", "next.json")
     assert said.code == 2 and "cannot be expressed as a tuning config" in said.err
+
+
+EXPRESSIONS = """
+import deepgen as dg
+
+x, k = dg.tensor("x", (8, 5)), dg.reduce_axis("k", 5)
+sums = dg.compute("sums", (8,), lambda i: dg.sum(x[i, k], k))
+halves = dg.compute("halves", (8,), lambda i: sums[i] / 2)
+small = dg.tensor("small", (8,), "f8e4m3")
+strange = dg.compute("strange", (8,), lambda i: small[i].cast("f32"))
+both = dg.expression(sums, halves)
+"""
+
+
+def test_an_expression_of_a_file_is_tuned_by_its_name(deepgen: Callable, project: Path) -> None:
+    (project / "sums.py").write_text(EXPRESSIONS)
+    said = deepgen("tune", "sums.py:both", "t=2", "--target", "sim", "--json")
+    assert said.code == 0, said.err
+    made = Study.open(said.json()["study"]).operator.signature().outputs
+    assert [one.name for one in made] == ["sums", "halves"]
+    assert deepgen("space", "sums.py:halves", "--target", "sim").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("sums.py", "(one of sums.py:sums, sums.py:halves, sums.py:strange, sums.py:both)"),
+        ("sums.py:x", "sums.py has no kernel or expression 'x' (one of sums, halves, strange, both)"),
+        ("sums.py:both M=3", "expression has no parameter 'M' (it has no parameters)"),
+        ("sums.py:strange --target cpu", "(rules: it has no arithmetic for f8e4m3)"),
+        ("sums.py:both --dtype f16", "expression has no dtype (its parameters: none)"),
+    ],
+)
+def test_what_cannot_be_said_of_a_files_expression(deepgen: Callable, project: Path, words: str, told: str) -> None:
+    (project / "sums.py").write_text(EXPRESSIONS)
+    said = deepgen("tune", "--target", "sim", *words.split())
+    assert said.code == 2 and told in " ".join(said.err.split())

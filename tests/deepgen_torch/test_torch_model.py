@@ -126,6 +126,22 @@ def test_what_a_file_makes_is_run_however_it_is_given() -> None:
         benching.runnable("model")
 
 
+def test_errors_of_a_users_model_are_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise ValueError("no weights\nand more")
+
+    with pytest.raises(DeepgenError, match=r"^the function that makes the model fails: ValueError: no weights$"):
+        benching.bench(fails, Everything(), rounds=1)
+    with pytest.raises(DeepgenError, match=r"^the model fails: ValueError: no weights$"):
+        benching.bench(lambda: fails, Everything(), rounds=1)
+    monkeypatch.setattr(torch, "compile", lambda run: fails)
+    with pytest.raises(DeepgenError, match=r"^torch.compile fails; --no-compile leaves it out: ValueError"):
+        benching.bench(lambda: (torch.neg, torch.ones(2)), Everything(), rounds=1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeepgenError, match="a GPU that torch can use is missing"):
+        benching.bench(lambda: (torch.neg, torch.ones(2)), Everything(), rounds=1, graphs=True)
+
+
 def test_a_gpu_is_kept_busy_while_its_operators_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the host is slower than the GPU, small operators were once timed by the host: 68 us for a sum of 4 us."""
     now, waits = [0.0], list[float]()

@@ -130,6 +130,35 @@ def test_views_of_any_kind_give_what_torch_gives() -> None:
     assert any(met.ours for met in used.met) and not all(met.ours for met in used.met)
 
 
+def test_normalisations_without_weight_or_bias_are_torchs() -> None:
+    """The second such call once ended in an error: what was remembered of the first had fewer tensors."""
+    x, vector = random(6, 40), random(40)
+    calls: list[Callable[[], Any]] = [
+        lambda: F.layer_norm(x, (40,), None, None, 1e-5),
+        lambda: F.layer_norm(x, (40,), vector, None, 1e-5),
+        lambda: F.layer_norm(x, (40,), None, vector, 1e-5),
+        lambda: F.rms_norm(x, (40,), None, 1e-5),
+    ]
+    for call in calls:
+        want = call()
+        with torch.no_grad(), dt.use(Everything(), race=False):
+            for _ in range(3):
+                assert torch.equal(call(), want)
+
+
+def test_a_result_that_overlaps_an_operand_is_torchs() -> None:
+    a, b = random(8, 8), random(8, 8)
+    want = torch.mm(a, b, out=torch.empty(16, 8)[4:12])
+    buffer = torch.empty(16, 8)
+    with torch.no_grad(), dt.use(Everything(), race=False) as used:
+        for _ in range(2):
+            torch.testing.assert_close(torch.mm(a, b, out=buffer[8:]), want)
+            left = buffer[:8].copy_(a)
+            torch.testing.assert_close(torch.mm(left, b, out=buffer[8:]), want)
+            torch.mm(left, b, out=buffer[4:12])  # torch does not refuse it
+    assert used.met[0].calls.refused == 2
+
+
 def test_a_mistake_is_torchs_own_error() -> None:
     with dt.use(Everything(), race=False):
         for _ in range(2):
@@ -166,14 +195,27 @@ def test_what_is_added_is_looked_at_by_its_shape() -> None:
 
 
 def test_another_thread_gets_its_own_binding() -> None:
-    a, b = random(20, 24), random(24, 16)
-    found = []
-    with dt.use(Everything(), race=False):
-        want = torch.mm(a, b)
-        thread = threading.Thread(target=lambda: found.append(torch.mm(a, b)))
-        thread.start()
-        thread.join()
-    torch.testing.assert_close(found, [want])
+    """Whatever stands between the tensors in a call's arguments."""
+    a, b, vector = random(20, 24), random(24, 24), random(24)
+    other = random(24) + 1.0
+    calls: list[Callable[[], Any]] = [
+        lambda: torch.mm(a, b),
+        lambda: torch.addmm(vector, a, b),
+        lambda: torch.softmax(a, -1),
+        lambda: F.layer_norm(a, (24,), vector, other, 1e-5),
+        lambda: F.rms_norm(a, (24,), vector, 1e-5),
+    ]
+    found: list[Any] = []
+    with torch.no_grad():
+        want = [call() for call in calls]
+        with dt.use(Everything(), race=False) as used:
+            for _ in range(2):
+                torch.testing.assert_close([call() for call in calls], want)
+            thread = threading.Thread(target=torch.no_grad()(lambda: found.extend(call() for call in calls)))
+            thread.start()
+            thread.join()
+    torch.testing.assert_close(found, want)
+    assert [(met.calls.served, met.calls.refused) for met in used.met] == [(3, 0)] * len(calls)
 
 
 def test_torch_is_as_before_once_the_library_is_left() -> None:
@@ -341,7 +383,7 @@ def test_a_kernel_with_memory_of_its_own_has_some_for_graphs(monkeypatch: pytest
     a, b = random(4, 5), random(5, 6)
     asked = mm(a, b)
     assert asked is not None
-    route = routes.Route(asked, KINDS["mm"], routes.Won(Kernel(), 1.0, ""))  # type: ignore[arg-type]
+    route = routes.Route(asked, KINDS["mm"], routes.Won(Kernel(), 1.0, ""), (a, b))  # type: ignore[arg-type]
     route._on_gpu = True
     state.capturing = True
     run = route.quick()
@@ -365,17 +407,6 @@ def test_products_of_8_bit_floats_are_seen_with_their_scale() -> None:
     assert [tensor.shape for tensor in asked.tensors] == [(16, 32), (16, 32), (1,)]
     seen = calls.ATEN[torch.ops.aten._scaled_mm.default](a, b.t(), one, one, None, None, torch.bfloat16)
     assert seen is not None and seen.operator == want
-
-
-def test_scales_are_multiplied_once_while_they_stay() -> None:
-    from deepgen.torch.functions import _Factors
-
-    factors, a, b = _Factors(), torch.tensor(2.0), torch.tensor(3.0)
-    first = factors.product(a, b)
-    assert first is factors.product(a, b) and first.item() == 6.0
-    a.mul_(2.0)
-    assert factors.product(a, b).item() == 12.0
-    assert factors.product(a, torch.tensor(5.0)).item() == 20.0
 
 
 def test_shapes_that_never_repeat_stay_torchs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,13 @@ def travelled(tmp_path: Path) -> tuple[Study, Path]:
     return Study.open(packed.study), results
 
 
+def test_without_a_compiler_nothing_is_packed_and_no_study_is_left(tmp_path: Path) -> None:
+    request = Request(operator=OPERATOR, target=targets.resolve("cpu"), out=tmp_path / "studies")
+    with pytest.raises(BadInput, match="/nowhere/gcc"):
+        pack(request, tmp_path / "b.tar.gz", engine=LocalEngine(toolchains={"gcc": "/nowhere/gcc"}))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_bundle_gives_what_the_local_engine_gives(travelled: tuple[Study, Path], tmp_path: Path) -> None:
     study, results = travelled
     merged = merge(study, results)

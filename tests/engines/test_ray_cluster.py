@@ -195,7 +195,7 @@ def test_a_device_whose_process_is_suspended_is_started_again(nodes: Nodes, tmp_
         patch.setattr(renewals, "_seconds", 0.5)
         patch.setattr(lease, "HANGS_ROUNDS", NEVER)
         assert isinstance(session, RaySession)
-        [member] = session._crew.ready
+        [member] = session._pool.ready
         device = json.loads(session._ray.get(member.handle.describe.remote()))["pid"]
         # An earlier test may have ended the process that was known before this one.
         assert until(lambda: renewals._known.get(member.handle, (0, ""))[0] == device)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,12 +124,25 @@ RAY = SimpleNamespace(
 )
 
 
-def test_a_driver_renews_its_devices_until_it_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    killed: list[int] = []
-    monkeypatch.setattr(lease, "_kill", killed.append)
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processes that were killed."""
+    pids: list[int] = []
+    monkeypatch.setattr(lease, "_kill", pids.append)
+    return pids
+
+
+@pytest.fixture
+def renewals(killed: list[int]) -> Iterator[Renewals]:
+    """Those of a driver, in rounds that follow each other fast."""
+    made = Renewals(RAY, seconds=0.01)
+    yield made
+    made.close()
+
+
+def test_a_driver_renews_its_devices_until_it_closes(killed: list[int], renewals: Renewals) -> None:
     well, restarting, dead, silent = Actor(), Actor(RayError()), Actor(ActorDiedError()), Actor()
     silent.silent = silent.waits = restarting.waits = True
-    renewals = Renewals(RAY, seconds=0.01)
     for actor in (well, restarting, dead, silent):
         renewals.add(actor)
     assert until(lambda: well.renewed > 5 and restarting.renewed > 5)
@@ -142,12 +156,9 @@ def test_a_driver_renews_its_devices_until_it_closes(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("unavailable", [False, True], ids=["silent", "its connection is lost first"])
-def test_a_device_that_answers_no_more_is_killed(unavailable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_answers_no_more_is_killed(unavailable: bool, killed: list[int], renewals: Renewals) -> None:
     """As it does when it was suspended: its trial, and the turn that it may hold, would wait for ever."""
-    killed: list[int] = []
-    monkeypatch.setattr(lease, "_kill", killed.append)
     actor = Actor()
-    renewals = Renewals(RAY, seconds=0.01)
     renewals.add(actor)
     assert until(lambda: actor.renewed > 5)
     assert not killed
@@ -161,12 +172,9 @@ def test_a_device_that_answers_no_more_is_killed(unavailable: bool, monkeypatch:
     assert set(killed) == {PID}
 
 
-def test_a_device_that_stays_unavailable_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_stays_unavailable_is_killed(killed: list[int], renewals: Renewals) -> None:
     """Every call to a suspended process may fail at once, when its connection is lost: that is no sign of life."""
-    killed: list[int] = []
-    monkeypatch.setattr(lease, "_kill", killed.append)
     actor = Actor()
-    renewals = Renewals(RAY, seconds=0.01)
     renewals.add(actor)
     assert until(lambda: actor in renewals._known)
     actor.answer = RayError()
@@ -175,12 +183,9 @@ def test_a_device_that_stays_unavailable_is_killed(monkeypatch: pytest.MonkeyPat
     assert set(killed) == {PID}
 
 
-def test_a_device_that_hangs_before_its_first_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_hangs_before_its_first_answer_is_killed(killed: list[int], renewals: Renewals) -> None:
     """As one that was started again may do: the process that had answered before it has ended long ago."""
-    killed: list[int] = []
-    monkeypatch.setattr(lease, "_kill", killed.append)
     actor = Actor()
-    renewals = Renewals(RAY, seconds=0.01)
     renewals.add(actor)
     assert until(lambda: actor.renewed > 5)
     actor.waits, actor.answer = True, RayError()
@@ -194,10 +199,8 @@ def test_a_device_that_hangs_before_its_first_answer_is_killed(monkeypatch: pyte
     assert set(killed) == {PID + 1}
 
 
-def test_a_device_that_was_started_again_has_its_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_was_started_again_has_its_time_to_answer(killed: list[int]) -> None:
     """The silence before was not its own."""
-    killed: list[int] = []
-    monkeypatch.setattr(lease, "_kill", killed.append)
     actor = Actor()
     renewals = Renewals(RAY)  # its first round is seconds away: the rounds here are ours
     renewals.add(actor)

@@ -23,7 +23,7 @@ from deepgen import targets
 from deepgen.build import BuildLimits, Group
 from deepgen.engines.ray import RayEngine, builder, connection, disk, flow, roles, undisturbed
 from deepgen.engines.ray import tester as testers
-from deepgen.engines.ray.crew import Member
+from deepgen.engines.ray.device_pool import Member
 from deepgen.engines.ray.devices import Device, choose_kind, pin
 from deepgen.engines.ray.roles import Node
 from deepgen.generators.sim import SimTiles
@@ -153,7 +153,7 @@ def test_a_trial_whose_device_is_gone_is_measured_elsewhere(told: type[RayError]
         lost.append(member)
         follower.take_back(member)
 
-    follower._crew = SimpleNamespace(lose=lose, ready=[])  # type: ignore[assignment]
+    follower._pool = SimpleNamespace(lose=lose, ready=[])  # type: ignore[assignment]
     trial, member = flow._Trial(7, "{}"), Member(Node("1", "a", {}), 0, None, ready=True)
     member.trials.append(trial)
     follower._hear_measurement(trial, member, None)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import needs
 from deepgen import generators, targets
-from deepgen.build import toolchain_for
 from deepgen.build.base import BuildLimits
 from deepgen.build.group import Group
 from deepgen.generators import Generator
@@ -19,7 +19,6 @@ from deepgen.generators.templates.simt_conv2d.simt_conv2d import SimtConv2d
 from deepgen.operators import Conv2d, conv2d, gemm
 from deepgen.operators.conv2d import FORMATS
 from deepgen.space import parse
-from deepgen.vocabulary import Missing
 
 C, SIMT = CConv2d(), SimtConv2d()
 PROCESSORS = ["x86:avx2", "x86:avx512", "arm:neon"]
@@ -77,10 +76,7 @@ def test_memory_and_special_instructions_go_through_the_dialect(source: str) -> 
 @pytest.mark.parametrize("name", GPUS)
 def test_a_sample_compiles_for_gpus_that_are_not_here(name: str, tmp_path: Path) -> None:
     target = targets.resolve(name)
-    try:
-        toolchain = toolchain_for(target, target.kind)
-    except Missing as missing:
-        pytest.skip(str(missing))
+    toolchain = needs.toolchain(target, target.kind)
     for number, (dtype, layout) in enumerate([("f32", "nhwc"), ("f64", "nchw"), ("bf16", "nhwc"), ("i8", "nchw")]):
         operator = conv2d(2, 30, 30, 24, 70, 3, pad=1, dtype=dtype, layout=layout)
         (config,) = SIMT.space(operator, target).sample(1, seed=number)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import needs
 from deepgen import generators, targets
-from deepgen.build import toolchain_for
 from deepgen.build.base import BuildLimits
 from deepgen.build.group import Group
 from deepgen.generators import Generator
@@ -20,7 +20,6 @@ from deepgen.generators.templates.mma_gemm import formats
 from deepgen.generators.templates.mma_gemm.mma_gemm import MmaGemm
 from deepgen.generators.templates.skinny_gemm.skinny_gemm import SkinnyGemm
 from deepgen.operators import Gemm, gemm
-from deepgen.vocabulary import Missing
 
 MMA, SKINNY = MmaGemm(), SkinnyGemm()
 SQUARE, THIN, DEEP = (4096, 4096, 4096), (16, 4096, 4096), (128, 128, 16384)
@@ -102,10 +101,7 @@ def _paired(dtypes: list[str], target: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("target", ["cuda:sm_80", "cuda:sm_89", "cuda:sm_90a", "cuda:sm_100a", "cuda:sm_120"])
 def test_defaults_keep_all_in_registers_and_samples_build(target: str, tmp_path: Path) -> None:
     chip = targets.resolve(target)
-    try:
-        toolchain = toolchain_for(chip, "cuda")
-    except Missing as missing:
-        pytest.skip(str(missing))
+    toolchain = needs.toolchain(chip, "cuda")
     formats_here = [
         dtype for dtype in ("bf16", "tf32", "i8", "f8e4m3") if MMA.refuses(operator(SQUARE, dtype), chip) is None
     ]

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import needs
 from deepgen import targets
-from deepgen.build import toolchain_for
 from deepgen.build.base import BuildLimits
 from deepgen.build.group import Group
 from deepgen.generators.templates.simt_gemm.simt_gemm import SimtGemm
 from deepgen.operators import gemm
-from deepgen.vocabulary import Missing
 
 FAMILY = SimtGemm()
 OPERATORS = [
@@ -26,10 +25,7 @@ OPERATORS = [
 def test_a_sample_compiles_and_says_what_it_uses(name: str, tmp_path: Path) -> None:
     target = targets.resolve(name)
     language = "cuda" if name.startswith("cuda") else "hip"
-    try:
-        toolchain = toolchain_for(target, language)
-    except Missing as missing:
-        pytest.skip(str(missing))
+    toolchain = needs.toolchain(target, language)
     for number, operator in enumerate(OPERATORS):
         # The largest tiles take seconds, which says nothing more.
         some = FAMILY.space(operator, target).restrict({"TM": [2, 4, 8], "TN": [2, 4, 8], "UNROLL": [1, 2, 4]})
@@ -45,10 +41,7 @@ def test_a_sample_compiles_and_says_what_it_uses(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["cuda:sm_90a", "hip:gfx906", "hip:gfx942"])
 def test_the_default_keeps_its_sums_in_registers(name: str, tmp_path: Path) -> None:
     target, operator = targets.resolve(name), gemm(4096, 4096, 4096, layout="nt")
-    try:
-        toolchain = toolchain_for(target, "cuda" if name.startswith("cuda") else "hip")
-    except Missing as missing:
-        pytest.skip(str(missing))
+    toolchain = needs.toolchain(target, "cuda" if name.startswith("cuda") else "hip")
     kernel = FAMILY.emit(operator, target, FAMILY.default(operator, target))
     with Group() as group:
         built = toolchain.build(kernel, target, tmp_path, BuildLimits(), group)

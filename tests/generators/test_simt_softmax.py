@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import simt_emulation as emulation
 
+import needs
 from deepgen import generators, targets
-from deepgen.build import toolchain_for
 from deepgen.build.base import BuildLimits
 from deepgen.build.group import Group
 from deepgen.generators.templates.simt_softmax.simt_softmax import SimtSoftmax
 from deepgen.operators import Softmax, gemm, softmax
 from deepgen.operators.softmax import DTYPES, PROBES
 from deepgen.space import parse
-from deepgen.vocabulary import Missing, Source
+from deepgen.vocabulary import Source
 
 FAMILY = SimtSoftmax()
 CHIP = targets.resolve("cuda:sm_90a")
@@ -140,10 +140,7 @@ def test_the_emitted_kernel_is_the_one_we_looked_at(
 @pytest.mark.parametrize("name", ["cuda:sm_70", "cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx90a", "hip:gfx942"])
 def test_a_sample_compiles_and_the_default_spills_nothing(name: str, tmp_path: Path) -> None:
     target = targets.resolve(name)
-    try:
-        toolchain = toolchain_for(target, "cuda" if name.startswith("cuda") else "hip")
-    except Missing as missing:
-        pytest.skip(str(missing))
+    toolchain = needs.toolchain(target, "cuda" if name.startswith("cuda") else "hip")
 
     def spilled(operator: Softmax, config: Mapping[str, Any]) -> object:
         with TemporaryDirectory(dir=tmp_path) as folder, Group() as group:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+import needs
 from deepgen import generators, targets
-from deepgen.build import toolchain_for
 from deepgen.build.base import BuildLimits
 from deepgen.build.group import Group
 from deepgen.generators.templates.sm90_gemm.lower import ATOM_BYTES, lower, result_line
@@ -20,7 +20,7 @@ from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import EXACT_SUMS
 from deepgen.runtime.plans import check_shape
 from deepgen.space import compile as compiler
-from deepgen.vocabulary import BadInput, DescriptorArg, Missing, WorkspaceArg
+from deepgen.vocabulary import BadInput, DescriptorArg, WorkspaceArg
 
 FAMILY, HOPPER = Sm90Gemm(), targets.resolve("cuda:sm_90a")
 SQUARE = gemm(4096, 4096, 4096, dtype="bf16", layout="nt")
@@ -239,10 +239,7 @@ def test_the_emitted_kernel_is_the_one_we_looked_at(
 
 
 def built(operator: Gemm, config: Any, folder: Path) -> Any:
-    try:
-        toolchain = toolchain_for(HOPPER, "cuda")
-    except Missing as missing:
-        pytest.skip(str(missing))
+    toolchain = needs.toolchain(HOPPER, "cuda")
     folder.mkdir()
     with Group() as group:
         return toolchain.build(FAMILY.emit(operator, HOPPER, config), HOPPER, folder, BuildLimits(), group)

@@ -136,10 +136,10 @@ def test_a_description_that_does_not_fit_is_said_by_name(changed: dict[str, Any]
 def test_options_of_another_kind_of_gpu_are_refused() -> None:
     own = described(knobs={"BLOCK": [128], "waves_per_eu": [0, 2]})
     assert own.family.refuses(own.operator(), HIP) is None
-    assert "waves_per_eu is no option of Triton's for cuda" in str(own.family.refuses(own.operator(), CUDA))
+    assert "waves_per_eu is not an option of Triton's for cuda" in str(own.family.refuses(own.operator(), CUDA))
     assert own.family.refuses(own.operator(), targets.resolve("cpu")) is None, "it leaves options of GPUs out"
     threads = described(knobs={"BLOCK": [128], "num_threads": [1, 2]})
-    assert "num_threads is no option of Triton's for hip" in str(threads.family.refuses(threads.operator(), HIP))
+    assert "num_threads is not an option of Triton's for hip" in str(threads.family.refuses(threads.operator(), HIP))
 
 
 @pytest.mark.parametrize("target", [CUDA, HIP], ids=lambda target: target.name)

@@ -60,7 +60,7 @@ def library(filled: Path, studies: list[Study], tmp_path: Path) -> Library:
 
 @pytest.fixture(scope="session")
 def expressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library of operators with shapes in numbers: a mean in two shapes, and an expression without sizes."""
+    """A library of operators with shapes in numbers: a mean in two shapes, a filter, an expression without sizes."""
     folder = tmp_path_factory.mktemp("expressed")
     x = dg.tensor("x", (2,), "f32")
     doubled = dg.expression(dg.compute("y", (2,), lambda i: x[i] * 2.0), name="doubled")
@@ -68,7 +68,7 @@ def expressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
         patch.setenv("XDG_DATA_HOME", str(folder / "data"))
-        for operator in (*means, doubled):
+        for operator in (*means, dg.operator("c1d", N=1, L=4, CI=1, CO=1, k=2), doubled):
             study = dg.tune(operator, target="cpu", trials=1, keep_top=1, baselines=False, out=folder / "studies")
             dg.library(folder / "library").add(study)
     return folder / "library"

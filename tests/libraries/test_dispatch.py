@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -204,6 +205,27 @@ def test_where_a_vendor_is_faster_within_the_noise_ours_serves(library: Library)
     assert told().how == "vendor"
     level = told("numpy")
     assert level.entry == entry and "as long within the noise" in level.reason
+    with library.store.changing():  # so noisy that nothing is sure; yet 3 s are not as long as 1 s
+        library.store.write_times(Times(UNSEEN, *entry.conditions, {entry.kernel_id: 1.0}, {"numpy": 3.0}, ("numpy",)))
+    library.reload()
+    ahead = library.choose(UNSEEN, "cpu", ("numpy",))
+    assert ahead.entry == entry and "numpy takes 3 s" in ahead.reason and "noise" not in ahead.reason
+
+
+def test_an_operator_by_rules_gets_a_kernel_for_its_shape(expressed_ones: Path, tmp_path: Path) -> None:
+    """Its kernels serve one shape each: where others are tuned, one is made at the first use of this one."""
+    folder = shutil.copytree(expressed_ones, tmp_path / "library")
+    unseen = dg.operator("mean", rows=3, cols=10)
+    unserved = dg.library(folder).choose(unseen, "cpu")
+    assert unserved.how == "none" and "made for one shape each" in unserved.reason
+    assert "mean f32 rows=2 cols=6" in unserved.reason
+    choice = dg.library(folder, dispatch="measure").choose(unseen, "cpu")
+    assert choice.how == "exact"
+    x = np.arange(30, dtype=np.float32).reshape(3, 10)
+    assert np.allclose(choice.load()(x).ravel(), x.mean(axis=1))
+    assert dg.library(folder).choose(unseen, "cpu").how == "exact", "and another process has it"
+    other = dg.library(folder).choose(dg.operator("mean", rows=3, cols=10, dtype="f64"), "cpu")
+    assert other.how == "none" and "in any shape" in other.reason
 
 
 def test_a_shape_is_measured_once_even_where_the_vendor_won(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,7 @@ target_link_libraries(app PRIVATE deepgen_kernels::deepgen_kernels m)
 """
 SAID = (
     "n is negative; a is null; 0 bytes of workspace are given, and",
+    "deepgen_gemm_f32_nn: its tensors must be dense on processors; "
     "deepgen_gemm_f32_nn: no kernel of a shape near this one serves it here; ",
     "no kernel serves this call, or a vendor's library is expected to be faster",
 )
@@ -150,6 +151,13 @@ for wrong in ((a, b[:3]), (a.astype(np.float64), b), (a, np.asfortranarray(b)), 
         tuned.gemm_f32_nn(*wrong)
     except (TypeError, ValueError) as error:
         print(error)
+out.flags.writeable, square = False, np.ones((48, 48), np.float32)
+apart, empty = np.ones((48, 64), np.float32)[:, :48], np.ones((48, 0), np.float32)
+for arrays, result in (((a, b), out), ((square, square), square), ((apart, square), None), ((empty, empty.T), None)):
+    try:
+        tuned.gemm_f32_nn(*arrays, out=result)
+    except ValueError as error:
+        print(error)
 """
     site = Path(np.__file__).parents[1]
     alone = tmp_path / "numpy_only"  # nothing else of this environment, deepgen least of all
@@ -157,7 +165,13 @@ for wrong in ((a, b[:3]), (a.astype(np.float64), b), (a, np.asfortranarray(b)), 
     for part in site.glob("numpy*"):
         (alone / part.name).symlink_to(part)
     said = run([python, "-c", program], tmp_path, PYTHONPATH=str(alone), PATH="/nonexistent").splitlines()
-    assert [line.split()[0] for line in said] == ["B", "A", "B", "gemm_f32_nn"], said
+    assert [line.split()[0] for line in said[:4]] == ["B", "A", "B", "gemm_f32_nn"], said
+    assert said[4:] == [
+        "C is read-only",
+        "C overlaps an array that is read: pass a separate one",
+        "deepgen_gemm_f32_nn: its tensors must be dense on processors",
+        "a has no elements",
+    ]
 
 
 FIXED = """
@@ -165,12 +179,15 @@ FIXED = """
 #include <stdio.h>
 
 int main(void) {
-    float x[12], out[2];
+    float x[12], out[2], out3[3];
+    char scratch[4096];
     size_t bytes;
     for (int i = 0; i < 12; i++) x[i] = (float)i;
     if (deepgen_mean_f32_workspace(2, 6, &bytes) || deepgen_mean_f32(2, 6, x, out, 0, 0) || out[1] != 8.5f) return 1;
     if (deepgen_mean_f32_served(1, 8) || deepgen_mean_f32(1, 8, x, out, 0, 0) || out[0] != 3.5f) return 2;
     if (deepgen_mean_f32_served(2, 5) != DEEPGEN_NOT_SERVED) return 3;
+    if (deepgen_c1d_f32(1, 4, 1, 1, 2, 1, 0, 1, x, x + 4, out3, scratch, sizeof scratch) || out3[2] != 23) return 5;
+    if (deepgen_c1d_f32_served(1, 4, 1, 1, 2, 1, 1, 1) != DEEPGEN_NOT_SERVED) return 6;  // with padding
     if (deepgen_doubled_workspace(&bytes) || deepgen_doubled(x, out, 0, 0) || out[1] != 2) return 4;
     return deepgen_doubled_served();
 }
@@ -181,8 +198,9 @@ def test_kernels_of_fixed_shapes_are_one_function(expressed_ones: Path, tmp_path
     """Expressions have shapes in numbers, and may have no sizes at all."""
     needed("gcc")
     made = export(dg.library(expressed_ones), tmp_path / "exported")
-    expressed, mean = (function.name for function in made.functions)
+    filtered, expressed, mean = (function.name for function in made.functions)
     assert expressed.startswith("deepgen_doubled_f32_to_y") and mean == "deepgen_mean_f32", made
+    assert filtered == "deepgen_c1d_f32"
     (tmp_path / "fixed.c").write_text(FIXED.replace("deepgen_doubled", expressed))
     flags = [f"-I{made.folder / 'include'}", f"-L{made.folder / 'lib'}", "-ldeepgen_kernels"]
     run(["gcc", "-Wall", "-Wpedantic", "-Werror", "fixed.c", "-o", "fixed", *flags], tmp_path)
@@ -200,15 +218,31 @@ for wrong in ((x.reshape(3, 4), {}), (x.reshape(2, 6), {"rows": 3})):
         tuned.mean_f32(wrong[0], **wrong[1])
     except tuned.NotServed as error:
         print(error)
+image, weight = x[:4].reshape(1, 4, 1), x[:2].reshape(2, 1, 1)
+assert tuned.c1d_f32(image, weight, stride=1).ravel().tolist() == [1, 2, 3]
+try:
+    tuned.c1d_f32(image, weight)
+except TypeError as error:
+    print(error)
 """
     run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "site")], tmp_path)
+    _as_if_tuned_with_another_stride(tmp_path / "site" / "deepgen_kernels" / "functions.json")
     said = run(
         [sys.executable, "-c", program.replace("DOUBLED", expressed.removeprefix("deepgen_"))],
         tmp_path,
         PYTHONPATH=str(tmp_path / "site"),
     ).splitlines()
-    assert said == ["mean_f32 was not tuned for arrays of these shapes. Tuned: mean f32 rows=1 cols=8, "
-                    "mean f32 rows=2 cols=6."] * 2, said  # fmt: skip
+    assert said == [*["mean_f32 was not tuned for arrays of these shapes. Tuned: mean f32 rows=1 cols=8, "
+                      "mean f32 rows=2 cols=6."] * 2,
+                    "c1d_f32: the arrays do not tell stride: pass it as stride="], said  # fmt: skip
+
+
+def _as_if_tuned_with_another_stride(functions: Path) -> None:
+    about = json.loads(functions.read_text())
+    [filtered] = (function for function in about["functions"] if function["name"] == "c1d_f32")
+    [tuned] = filtered["shapes"]
+    filtered["shapes"].append({**tuned, "sizes": {**tuned["sizes"], "stride": 2}})
+    functions.write_text(json.dumps(about))
 
 
 def gpu_entry(kind: str, made: Kernel, binary: Path, operator: dg.Gemm) -> tuple[Entry, Artifact]:
@@ -379,6 +413,7 @@ def test_names_of_functions() -> None:
         "deepgen_gemm_f32_nn_batched": dg.gemm(8, 8, 8, batch=3),
         "deepgen_gemm_i8_i32_nn_relu_bias": dg.gemm(8, 8, 8, dtype="i8", activation="relu", bias=True),
         "deepgen_softmax_f16": dg.softmax(3, 4, dtype="f16"),
+        "deepgen_c2d_f32_nhwc": dg.conv2d(1, 9, 9, 4, 5, 3, pad=1, stride=2),  # also without padding
     }
     target = targets.resolve("cpu")
     entries = [

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from riscv_products import LOOPS, OPERATOR, kernel_of
 
 import needs
 from deepgen import targets
@@ -22,19 +23,7 @@ from deepgen.cli.main import main
 from deepgen.measure import Contender, Policy, Task
 from deepgen.measure.riscv import board, perf
 from deepgen.measure.riscv.runner import RiscvRunner
-from deepgen.operators import gemm
-from deepgen.vocabulary import (
-    Artifact,
-    BadInput,
-    DeepgenError,
-    Kernel,
-    LaunchPlan,
-    Missing,
-    ScalarArg,
-    Source,
-    Step,
-    TensorArg,
-)
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Missing
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import board_hour
@@ -42,15 +31,6 @@ from loopback_board import DROP, KILL, ROOT, LoopbackBoard, loopback
 
 NAME = "riscv:rv64gcv_zvl128b"
 HERE = needs.qemu(NAME)
-OPERATOR = gemm(6, 5, 7)
-LOOPS = """
-    for (long i = 0; i < M; i++)
-        for (long j = 0; j < N; j++) {
-            float sum = 0;
-            for (long k = 0; k < K; k++) sum += A[i * K + k] * B[k * N + j];
-            C[i * N + j] = sum;
-        }
-"""
 MATMUL = """
 import deepgen as dg
 
@@ -114,9 +94,7 @@ def runner_on(server: LoopbackBoard) -> RiscvRunner:
 
 
 def built(body: str) -> tuple[Kernel, Artifact]:
-    args = (TensorArg("A"), TensorArg("B"), TensorArg("C"), *(ScalarArg("i64", size) for size in "MNK"))
-    text = f"void f(const float *A, const float *B, float *C, long M, long N, long K) {{ {body} }}"
-    kernel = Kernel("own", "c", (Source("own.c", text),), ("-O1",), LaunchPlan((Step("f", args),)))
+    kernel = kernel_of(body)
     return kernel, build_once(kernel, HERE)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from riscv_products import LOOPS, OPERATOR, kernel_of
 
 import needs
 from deepgen import targets
@@ -15,20 +16,10 @@ from deepgen.measure import Policy, Task, open_runner
 from deepgen.measure.riscv.counts import Counts
 from deepgen.measure.riscv.qemu import find
 from deepgen.measure.riscv.runner import RiscvRunner
-from deepgen.operators import gemm
 from deepgen.targets.riscv.costs import TABLES
-from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Measurement, ScalarArg, Source, Step, TensorArg, Verdict
+from deepgen.vocabulary import Artifact, Kernel, Measurement, Verdict
 
 TARGET = needs.qemu("riscv:rv64gcv_zvl128b")
-OPERATOR = gemm(6, 5, 7)
-LOOPS = """
-    for (long i = 0; i < M; i++)
-        for (long j = 0; j < N; j++) {
-            float sum = 0;
-            for (long k = 0; k < K; k++) sum += A[i * K + k] * B[k * N + j];
-            C[i * N + j] = sum;
-        }
-"""
 # What a kernel does after a right product, when it is told to; all in one program.
 FAULTS = {
     "a wrong number": ("C[3] += 1;", Verdict.WRONG, "C"),
@@ -66,10 +57,7 @@ CASES = [body for body, _, _ in FAULTS.values()] + [VECTORS]
 def kernel(fault: int = -1) -> Kernel:
     """The number of the fault is an argument, so that one program has them all."""
     cases = "".join(f"case {number}: {{ {body} }} break;" for number, body in enumerate(CASES))
-    head = "void f(const float *A, const float *B, float *C, long M, long N, long K, long fault)"
-    text = f"#include <stdlib.h>\n#include <string.h>\n{head} {{ {LOOPS} switch (fault) {{ {cases} }} }}"
-    args = (TensorArg("A"), TensorArg("B"), TensorArg("C"), *(ScalarArg("i64", size) for size in (*"MNK", fault)))
-    return Kernel("own", "c", (Source("own.c", text),), ("-O1",), LaunchPlan((Step("f", args),)))
+    return kernel_of(f"{LOOPS} switch (fault) {{ {cases} }}", fault=fault)
 
 
 def built() -> Artifact:

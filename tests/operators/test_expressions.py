@@ -91,6 +91,14 @@ def test_a_reduction_inside_a_value_is_a_stage_once() -> None:
     assert [(stage.name, stage.shape) for stage in made.stages] == [("y_max", (4,)), ("y_sum", (4,)), ("y", (4, 7))]
 
 
+def test_squares_and_cubes_are_products() -> None:
+    x = dg.tensor("x", (8,))
+    for power, product in ((2, lambda e: e * e), (3, lambda e: e * e * e)):
+        made = dg.compute("y", (8,), lambda i, power=power: x[i] ** power)
+        assert made.made == dg.compute("y", (8,), lambda i, product=product: product(x[i])).made
+    assert "**" in dg.text(dg.expression(dg.compute("y", (8,), lambda i: x[i] ** 2.5)))
+
+
 def test_guards_that_always_hold_are_left_out() -> None:
     x = dg.tensor("x", (8,))
     made = dg.compute("y", (8,), lambda i: dg.where((i >= 0) & (i < 8), x[i], 0))
@@ -103,6 +111,8 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     "1.5 with an element of i8 (whole numbers with integers)": lambda: A[0, 0] * 1.5,
     "A is read with 1 indices (2, one a dimension of 4x3)": lambda: A[0],
     "index 0 of A, i0 + 1, is from 1 to 4 (from 0 to 3": lambda: dg.compute("y", (4,), lambda i: A[i + 1, 0]),
+    "index i0 times i1": lambda: dg.compute("y", (4, 4), lambda i, j: X[i * j]),
+    "the axis k has the extent 0": lambda: dg.reduce_axis("k", 0),
     "axis k is unknown here": lambda: dg.compute("y", (4,), lambda i: X[i, K]),
     "a function of 2 indices": lambda: dg.compute("y", (4, 3), lambda i: X[i, 0]),
     "is asked whether it is true": lambda: bool(X[0, 0] > 1),

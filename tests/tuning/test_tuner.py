@@ -12,14 +12,15 @@ import pytest
 
 import deepgen as dg
 from deepgen import targets
-from deepgen.measure.base import Policy
+from deepgen.engines import Look, Session
+from deepgen.measure.base import Policy, Task
 from deepgen.search.model import Model
 from deepgen.targets import Sim
 from deepgen.targets.sim import fault, true_seconds
 from deepgen.tuning import Progress
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Request, plan
-from deepgen.vocabulary import BadInput, DeepgenError, Verdict
+from deepgen.vocabulary import BadInput, DeepgenError, Missing, Verdict
 
 OPERATOR = dg.gemm(256, 256, 256)
 
@@ -74,6 +75,27 @@ def test_the_same_command_again_measures_nothing(tmp_path: Path) -> None:
     assert again.folder == first.folder
     assert again.summary() == first.summary()
     assert {p.phase for p in seen} == {"done"} and seen[-1].resumed == 40
+
+
+class NoCompiler:
+    """An engine on a machine where nothing can be built."""
+
+    def open(self, task: Task, look: Look | None = None) -> Session:
+        raise Missing("a compiler", blocks="building kernels", remedy="Install one.")
+
+
+def test_a_run_that_cannot_begin_leaves_no_study(tmp_path: Path) -> None:
+    for folder in ("studies", "one/deeper"):
+        with pytest.raises(Missing, match="a compiler"):
+            dg.tune(OPERATOR, target="sim", out=tmp_path / folder, engine=NoCompiler())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_resumed_run_that_cannot_begin_leaves_its_study_as_it_is(tmp_path: Path) -> None:
+    study = tune(tmp_path, trials=4)
+    with pytest.raises(Missing, match="a compiler"):
+        tune(tmp_path, trials=8, engine=NoCompiler())
+    assert len(dg.Study.open(study.folder).trials()) == 4
 
 
 def test_more_trials_go_on_with_the_same_study(tmp_path: Path) -> None:
@@ -180,8 +202,10 @@ def test_a_study_of_failures_only_says_so(tmp_path: Path) -> None:
 
 def test_a_small_space_ends_when_it_is_exhausted(tmp_path: Path) -> None:
     knobs = {"BLOCK_M": [64], "BLOCK_N": [64], "BLOCK_K": [16], "THREAD_M": [4], "THREAD_N": [4]}
-    study = tune(tmp_path, knobs=knobs, strategy="exhaustive", trials=1000)
+    told: list[Progress] = []
+    study = tune(tmp_path, knobs=knobs, strategy="exhaustive", trials=1000, watch=told.append)
     assert len(study.trials()) == study.space.count() == 16
+    assert {progress.budget for progress in told} == {16}  # and so "left" is told of these alone
     assert tune(tmp_path, knobs=knobs, strategy="exhaustive", trials=1000).trials() == study.trials()
 
 

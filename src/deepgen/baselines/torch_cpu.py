@@ -98,7 +98,7 @@ def unfit(operator: Operator) -> str | None:
     if isinstance(operator, Softmax):
         return _uninstalled()
     if not isinstance(operator, Gemm):
-        return f"torch has no {operator.name} here"
+        return f"torch is compared on products and softmax, not on {operator.name}"
     if operator.a not in _DTYPES or not operator.a == operator.b == operator.c:
         return "torch multiplies matrices of one floating dtype (" + ", ".join(_DTYPES) + ")"
     if operator.scales != "none":

@@ -35,7 +35,10 @@ def bench(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Time a model in eager torch and compiled, each with and without a library's kernels, in turns."""
+    """Time a model in eager torch and compiled, each with and without a library's kernels, in turns.
+
+    What the library makes slower is said (`warning` in --json); the exit code is 0 whenever the model was timed.
+    """
     from deepgen.cli.output import print_json
     from deepgen.libraries import library as opened
     from deepgen.torch import benching

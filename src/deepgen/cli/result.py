@@ -27,7 +27,9 @@ def print_result(study: Study) -> None:
         labelled("config", config_text(winner["config"]))
         if winner.get("ties"):
             kept = "; the default wins ties" if winner["tie_broken_by"] == "default" else ""
-            labelled("ties", "trials " + ", ".join(str(t) for t in winner["ties"]) + " are as fast" + kept)
+            several = len(winner["ties"]) > 1
+            as_fast = ("trials " if several else "trial ") + ", ".join(str(t) for t in winner["ties"])
+            labelled("ties", f"{as_fast} {'are' if several else 'is'} as fast{kept}")
         if winner["over_default"] is not None:
             labelled("gained", f"over the default: {gained(winner)}")
     against = [f"{r['name']}: {compared(r)}, {seconds_text(r['seconds'])}" for r in summary["baselines"]]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepgen.operators import OPERATORS, Operator, Word, words_of
+from deepgen.operators.expr.operator import ExpressionOperator, as_operator, is_expression
 from deepgen.operators.words import usage
 from deepgen.space.t1 import is_t1
 from deepgen.vocabulary import finding, foreign
@@ -41,7 +42,8 @@ def parse(words: Sequence[str], **options: Any) -> tuple[Operator, Extras]:
     """The operator that the words and the `options` named like its words describe, and what else the words ask for."""
     if not words:
         raise BadInput("no operator is given", allowed="one of " + ", ".join(OPERATORS.names()))
-    kind = find_operator(words[0])
+    held = _held_in(words[0]) if names_a_file(words[0]) else None
+    kind = _kind_of(held) if held is not None else OPERATORS.get(words[0])
     known, said = words_of(kind), _Said(kind)
     short: dict[str, int] = {}
     for word in words[1:]:
@@ -58,7 +60,7 @@ def parse(words: Sequence[str], **options: Any) -> tuple[Operator, Extras]:
     for name, value in options.items():
         said.option(name, value)
     extras = Extras(trials=short.get("t"), detach=short["O"] == 0 if "O" in short else None)
-    return said.operator(), extras
+    return (held if isinstance(held, Operator) else said.operator()), extras
 
 
 def another_shape(of: Operator, text: str) -> Operator:
@@ -81,26 +83,34 @@ def operator(kind: type[Operator], *tables: Mapping[str, Any]) -> Operator:
 
 def find_operator(word: str) -> type[Operator]:
     """The class of operators that a word names."""
-    return _kernel_in(word).kind if names_a_file(word) else OPERATORS.get(word)
+    return _kind_of(_held_in(word)) if names_a_file(word) else OPERATORS.get(word)
 
 
-def _kernel_in(word: str) -> OwnKernel:
-    """The kernel of the user's own in `vadd.py`, the one of `vadd.py:kernel`, or that of a T1 file."""
+def _kind_of(held: OwnKernel | ExpressionOperator) -> type[Operator]:
+    return type(held) if isinstance(held, Operator) else held.kind
+
+
+def _held_in(word: str) -> OwnKernel | ExpressionOperator:
+    """What is tuned of a file: the kernel of `vadd.py` or of a T1 file, or the kernel or expression `vadd.py:name`."""
     from deepgen.generators.kernels import OwnKernel
 
     if word.endswith(".json"):
         return t1_file(Path(word)).kernel
     file, colon, attribute = word.rpartition(":") if not word.endswith(".py") else (word, "", "")
     held = vars(finding.module_at(Path(file)))
-    found = {name: value for name, value in held.items() if isinstance(value, OwnKernel)}
+    kernels = {name: value for name, value in held.items() if isinstance(value, OwnKernel)}
+    expressions = {name: value for name, value in held.items() if is_expression(value)}
+    found = {**kernels, **expressions}
     if colon and attribute not in found:
-        raise BadInput(f"{file} has no kernel {attribute!r}", allowed="one of " + (", ".join(found) or "none"))
-    if not colon and len(found) != 1:
-        what = f"{file} has {len(found) or 'no'} kernels"
-        raise BadInput(
-            what, allowed=f"one of {', '.join(f'{file}:{name}' for name in found)}" if found else "dg.kernel"
-        )
-    return found[attribute] if colon else next(iter(found.values()))
+        what = f"{file} has no kernel or expression {attribute!r}"
+        raise BadInput(what, allowed="one of " + (", ".join(found) or "none"))
+    if not colon and len(kernels) != 1:  # an expression is named: those that it reads are in the file too
+        what = f"{file} has {len(kernels) or 'no'} kernels"
+        named = ", ".join(f"{file}:{name}" for name in found)
+        raise BadInput(what, allowed=f"one of {named}" if found else "dg.kernel, or dg.compute")
+    if not colon:
+        return next(iter(kernels.values()))
+    return kernels[attribute] if attribute in kernels else as_operator(expressions[attribute])
 
 
 def t1_file(path: Path) -> T1:
@@ -111,7 +121,7 @@ def t1_file(path: Path) -> T1:
 
 
 def names_a_file(word: str) -> bool:
-    """Whether a word names a kernel of the user's own: `vadd.py`, `vadd.py:kernel` for one object of it, a T1 file."""
+    """Whether a word names what is the user's own: `vadd.py`, `vadd.py:kernel` for one object of it, a T1 file."""
     return word.endswith(".py") or ".py:" in word or names_a_t1_file(word)
 
 
@@ -150,7 +160,7 @@ class _Said:
     def option(self, name: str, value: Any) -> None:
         """What the option `--name` says."""
         if name not in self._known:
-            its = ", ".join(self._known)
+            its = ", ".join(self._known) or "none"
             raise BadInput(f"{self.kind.name} has no {name.replace('_', ' ')}", allowed=f"its parameters: {its}")
         if name in self.values:
             raise BadInput(f"{name} is given twice, as NAME=VALUE and as an option", allowed="give each parameter once")
@@ -163,7 +173,7 @@ class _Said:
         return self.kind.make(self.values)
 
     def _usage(self) -> str:
-        return usage(self.kind.name, self._known.values())
+        return usage(self.kind.name, self._known.values()) if self._known else "it has no parameters"
 
 
 def _read(meant: Word, text: str, word: str, allowed: str | None = None) -> Any:

@@ -6,14 +6,18 @@ from collections.abc import Iterator, Sequence
 
 from deepgen.generators.base import Generator
 from deepgen.operators import Operator, words_of
+from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.targets import Target
 from deepgen.vocabulary.errors import BadInput
 
+_OF_EXPRESSIONS = "rules"  # the family that serves any of them
 _LARGEST = 2**63 - 1  # bytes: what addresses and 64-bit indices can tell apart
 
 
 def served_instead(operator: Operator, target: Target, families: Sequence[Generator]) -> str:
     """In words: other values of single words of the operator with which the target serves it."""
+    if isinstance(operator, ExpressionOperator):  # it has no words
+        return "; ".join(f"{f.name}: {f.refuses(operator, target)}" for f in families if f.name == _OF_EXPRESSIONS)
     offers = []
     for word in words_of(type(operator)).values():
         choices = [one for one in word.choices if _serves(operator, word.name, one, target, families)]

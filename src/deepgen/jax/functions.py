@@ -70,10 +70,17 @@ class JaxFunction:
         """The operator in the shape of the arrays."""
         if not self._function.fixed:
             return self._function.operator.bind(facts)
+        able: list[Operator] = []
         for entry in self._function.entries:
             shapes = {tensor.name: tensor.shape for tensor in entry.operator.tensors()}
             if all(shapes[name] == fact.shape for name, fact in facts.items()):
-                return entry.operator
+                able.append(entry.operator)
+        untold = [name for name in self._function.sizes if len({one.sizes()[name] for one in able}) > 1]
+        if untold:
+            what = f"{self.name}: kernels that differ in {', '.join(untold)} take arrays of these shapes"
+            raise NotServed(f"{what}; JAX cannot tell them apart")
+        if able:
+            return able[0]
         given = ", ".join(f"{name} {'x'.join(map(str, fact.shape))}" for name, fact in facts.items())
         raise NotServed(f"{self.name}: no kernel was tuned for {given}")
 
@@ -96,7 +103,8 @@ class Functions(Mapping[str, JaxFunction]):
 
     def __getattr__(self, name: str) -> JaxFunction:
         if name not in self._found:
-            raise AttributeError(f"no function {name!r}; there are: {', '.join(self._found) or 'none'}")
+            why = f" ({self.without[name]})" if name in self.without else ""
+            raise AttributeError(f"no function {name!r}{why}; there are: {', '.join(self._found) or 'none'}")
         return self._found[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from deepgen import baselines, generators
 from deepgen.generators.base import Modelled
 from deepgen.libraries import predict
-from deepgen.libraries.entry import Entry, is_resized
+from deepgen.libraries.entry import Entry, is_kin, is_resized
 from deepgen.libraries.store import Content
 from deepgen.libraries.vendor import VendorKernel
 from deepgen.operators import Operator
@@ -68,13 +68,22 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
 
     `among`: the baselines that may serve instead; None: all that can run.
     """
+    able = baselines.find(operator, target)
+    return decide(
+        content,
+        operator,
+        target,
+        baselines.raced(able) if among is None else [name for name in able if name in among],
+    )
+
+
+def decide(content: Content, operator: Operator, target: Target, able: Sequence[str]) -> Choice:
+    """The same, where these baselines can run."""
     alike = _alike(content, operator)
     here = comparable(content, operator, target)
     refused = {entry.name: f"it requires: {words}" for entry in here if (words := entry.serves(operator)) is not None}
     refused |= {entry.name: _foreign(entry, target) for entry in alike if entry not in here}
     serving = [entry for entry in here if entry.name not in refused]
-    able = baselines.find(operator, target)
-    able = baselines.raced(able) if among is None else [name for name in able if name in among]
     race = next(
         (r for r in content.times if here and (r.operator, r.conditions) == (operator, here[0].conditions)), None
     )
@@ -105,7 +114,8 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
         away = f"{closest} is {octaves[best.name]:.1f} octaves away"
         reason = f"no tuned shape is near: {away}; {name} serves instead"
         return Choice(operator, target, VENDOR, None, name, times.rivals.get(name), reason, considered)
-    off = 0.0 if times.exact or vendor is None else predict.spread(here, known, model_of)
+    exact = times.exact or vendor is None
+    off = 0.0 if exact else predict.margin(best, known, predict.spread(here, known, model_of))
     level = race is not None and vendor in race.ties and seconds <= min(race.kernels.values(), default=0.0)
     if (
         vendor is not None
@@ -116,12 +126,13 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
         both = f"{told}: {seconds_text(theirs)} beside {seconds_text(seconds)} of ours"
         reason = f"{vendor} is faster, {both}{without}"
         if off and theirs >= seconds:
-            reason = f"{vendor} may be faster, {both}, and predictions here are too good by {exp(off) - 1:.0%}"
+            reason = f"{vendor} may be faster, {both}, and such predictions are too good by up to {exp(off) - 1:.0%}"
         return Choice(operator, target, VENDOR, None, vendor, theirs, reason, considered, times.exact)
     reason = f"{seconds_text(seconds)}, {told}"
     reason += "" if times.exact else f"; its kernel was tuned at {best.operator.describe()}"
     reason += "" if vendor is None else f"; {vendor} takes {seconds_text(times.rivals[vendor])}"
-    reason += ", which is as long within the noise" if level else ""
+    slower = level and vendor is not None and times.rivals[vendor] <= seconds
+    reason += ", which is as long within the noise" if slower else ""
     how = EXACT if times.exact else NEIGHBOUR
     return Choice(operator, target, how, best, None, seconds, f"{reason}{without}", considered, times.exact)
 
@@ -134,6 +145,11 @@ def comparable(content: Content, operator: Operator, target: Target) -> list[Ent
 def _alike(content: Content, operator: Operator) -> list[Entry]:
     """The kernels of an operator in any shape, on any target."""
     return [entry for entry in content.entries.values() if any(is_resized(t.operator, operator) for t in entry.timed)]
+
+
+def kin(content: Content, operator: Operator) -> list[Entry]:
+    """The kernels of an operator in other shapes, each of which serves its own shape only."""
+    return [entry for entry in content.entries.values() if is_kin(entry.operator, operator)]
 
 
 @dataclass(frozen=True)
@@ -211,7 +227,11 @@ def _without_ours(
     refused: Mapping[str, str],
     able: Sequence[str],
 ) -> Choice:
-    if not alike:
+    if not alike and (others := kin(content, operator)):
+        shapes = ", ".join(dict.fromkeys(entry.operator.describe() for entry in others[:3]))
+        why = f"its kernels of {operator.name} are made for one shape each, and none for this one: {shapes}"
+        why += ", ..." if len(others) > 3 else ""
+    elif not alike:
         why = "the library has no kernel of this operator in any shape"
     elif not any(entry.target.runs_on(target) for entry in alike):
         places = dict.fromkeys(entry.target.describe() for entry in alike)

@@ -10,6 +10,7 @@ from typing import Any
 from deepgen import operators, targets
 from deepgen.libraries.times import seconds
 from deepgen.operators import Operator
+from deepgen.operators.named.base import Named
 from deepgen.runtime import plans
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, JsonObject, digest
@@ -165,6 +166,12 @@ def is_resized(like: Operator, wanted: Operator) -> bool:
         return bool(like.resized(wanted.sizes(), {}, {}) == wanted)
     except (BadInput, TypeError, ValueError, KeyError):  # an operator may refuse a shape in any of these ways
         return False
+
+
+def is_kin(like: Operator, wanted: Operator) -> bool:
+    """Whether one is the other in another shape, where kernels are made for one shape and serve no other."""
+    named = isinstance(wanted, Named) and type(like) is type(wanted)
+    return named and {**like.to_json(), **wanted.sizes()} == wanted.to_json()
 
 
 def _rate(value: Any) -> float | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -12,7 +10,7 @@ from deepgen.generators.base import Generator
 from deepgen.libraries import candidates
 from deepgen.libraries.adding import Added
 from deepgen.libraries.candidates import Candidate, Config
-from deepgen.libraries.choice import Choice, comparable
+from deepgen.libraries.choice import Choice, comparable, kin
 from deepgen.libraries.entry import Entry
 from deepgen.libraries.racing import (
     Runners,
@@ -30,14 +28,13 @@ from deepgen.libraries.times import Times
 from deepgen.libraries.winners import Library
 from deepgen.measure.base import Contender, Task
 from deepgen.operators import Operator
+from deepgen.tuning.clock import timed_part
 from deepgen.vocabulary import DeepgenError, Measurement, Verdict
 
 _FIRST = 8  # kernels, of those expected to be the fastest: all of a large library would make the first use slow
 _LEADERS = 1.1  # times as long as the fastest: others do not race again
-_STEPS, _GAIN = (
-    3,
-    0.995,
-)  # times that variants of the fastest are made, at most, and of its time, without which no more are
+_STEPS = 3  # times that variants of the fastest are made, at most
+_GAIN = 0.995  # of the best time so far: variants that take longer end the race
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,9 @@ def time_chosen(library: Library, choice: Choice, runners: Runners | None = None
     entries = {entry.name: entry for entry in library.list()}
     able = [entries[one.name] for one in choice.considered if one.seconds is not None and one.name in entries]
     raced = once(entry for entry in able[:_FIRST] if is_loadable(library, entry))
-    alike = (*raced, *comparable(library.content(), choice.operator, choice.target))
-    like = next((entry for entry in alike if is_here(entry)), None)
+    content = library.content()
+    alike = (*raced, *comparable(content, choice.operator, choice.target), *kin(content, choice.operator))
+    like = next((entry for entry in alike if is_here(entry) and entry.target.runs_on(choice.target)), None)
     if like is None:
         return None
     if runners is not None:
@@ -119,7 +117,7 @@ class _Race:
         return min(map(self._seconds, self._fastest_first()), default=inf)
 
     def make_first(self, entries: Sequence[Entry]) -> None:
-        with self._on("building"):
+        with timed_part(self.spent, "building"):
             try:
                 self._make(candidates.first(self.task.operator, self._like, entries))
             except DeepgenError as error:
@@ -129,7 +127,7 @@ class _Race:
         """Of the fastest that was made."""
         able = [name for name in self._fastest_first() if name in self._made]
         if able:
-            with self._on("building"):
+            with timed_part(self.spent, "building"):
                 self._make(candidates.varied(self._made[able[0]], [made.config for made in self._made.values()]))
 
     def run(self) -> None:
@@ -138,7 +136,7 @@ class _Race:
         new = [name for name in self._contenders if name not in self.measured]
         leaders = [name for name in order if self._seconds(name) <= _LEADERS * self._seconds(order[0])]
         if new:
-            with self._on("racing"):
+            with timed_part(self.spent, "racing"):
                 self._last = [*new, *leaders]
                 racing = [self._contenders[name] for name in self._last]
                 self.measured |= measured(self.task, racing, self._runners)
@@ -148,7 +146,7 @@ class _Race:
         for name in self._fastest_first():
             if name not in self._made:
                 return None
-            with self._on("verifying"):
+            with timed_part(self.spent, "verifying"):
                 wrong = self._first_wrong(self._contenders[name])
             if wrong is None:
                 return self._made[name]
@@ -177,11 +175,3 @@ class _Race:
     def _seconds(self, name: str) -> float:
         one = self.measured[name]
         return (one.ok and one.seconds) or 0.0
-
-    @contextmanager
-    def _on(self, what: str) -> Iterator[None]:
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.spent[what] += time.monotonic() - started

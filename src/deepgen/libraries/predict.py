@@ -4,23 +4,27 @@ Each tuned shape tells how near the best kernel comes to the device's bound ther
 and each baseline takes. Near a tuned shape all of this is much the same, so it is averaged over the tuned shapes with
 weights that fall with the distance. A kernel that was timed far away only is expected to lose something on the way. How
 a kernel's time changes with the shape, by tiles that are not full or multiprocessors that have nothing to do, is told
-by its family's own model where it has one.
+by its family's own model where it has one. The bound is a roofline; on GPUs products are compared with what a vendor's
+library reaches (baselines/yardstick.py), and shapes whose rows begin at other multiples of bytes are farther away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, log2, sqrt
 
+from deepgen.baselines.yardstick import LINE, reached, row_bytes
 from deepgen.libraries.entry import Entry, is_resized
 from deepgen.libraries.times import Times
 from deepgen.operators import Operator
+from deepgen.targets import Target
 from deepgen.tuning.speed import bound
 
 LOST_PER_OCTAVE = 0.03  # of the time, for each doubling of a size between a kernel's shapes and the one asked for
 FAR = 3.0  # octaves from every shape that a kernel was timed at: beyond this its time is anybody's guess
 MOST_LOST = log(2.0)  # that counts: a disturbed measurement must not outweigh all others
+UNTOLD = log(1.35)  # by so much predictions may be too good for a kernel that was timed where it was tuned alone
 _JUDGED = 32  # tuned shapes that predictions are tried at: a large library must answer soon, too
 _NEAR = 0.05  # octaves: a shape this near counts as much as any nearer one
 
@@ -42,7 +46,7 @@ class Point:
 
     def lost(self, seconds: float) -> float:
         """What somebody loses to the best kernel here: the logarithm of the times' ratio."""
-        return min(log(seconds / self.best), MOST_LOST)
+        return log(seconds / self.best)
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,11 @@ def points(entries: Sequence[Entry], times: Iterable[Times]) -> list[Point]:
 def predict(operator: Operator, entries: Sequence[Entry], known: Sequence[Point], model: Model) -> Predicted:
     """For a shape that every one of the entries serves."""
     first = entries[0]
-    weights = {id(point): 1.0 / (_NEAR + distance(operator, point.operator)) ** 2 for point in known}
+    octaves = {id(point): away(operator, point.operator, first.target) for point in known}
+    weights = {key: weight(far) for key, far in octaves.items()}
 
     def least(shape: Operator) -> float:
-        work = bound(shape, first.peak_gflops, first.bandwidth).seconds
+        work = reached(shape, first.target) or bound(shape, first.peak_gflops, first.bandwidth).seconds
         return log(work or shape.flops() or shape.least_bytes() or 1)
 
     def average(values: Mapping[int, float]) -> float:
@@ -93,23 +98,25 @@ def predict(operator: Operator, entries: Sequence[Entry], known: Sequence[Point]
     for entry in entries:
         timed = [point for point in known if entry.kernel_id in point.kernels]
         there = modelled.get(entry.kernel_id, {})
-        lost = average({id(p): p.lost(p.kernels[entry.kernel_id]) - there.get(id(p), 0.0) for p in timed})
-        worse = LOST_PER_OCTAVE * distance(operator, nearest(operator, entry, timed))
+        beyond = {id(p): p.lost(p.kernels[entry.kernel_id]) - there.get(id(p), 0.0) for p in timed}
+        lost = average({key: min(value, MOST_LOST) for key, value in beyond.items()})
+        worse = LOST_PER_OCTAVE * min(octaves[id(point)] for point in timed)
         kernels[entry.kernel_id] = exp(base + lost + there.get(id(operator), 0.0) + worse)
     names = dict.fromkeys(name for point in known for name in point.baselines)
-    baselines = {
-        name: exp(base + average({id(p): p.lost(p.baselines[name]) for p in known if name in p.baselines}))
-        for name in names
-    }
+    baselines = {}
+    for name in names:
+        behind = {id(p): min(p.lost(p.baselines[name]), MOST_LOST) for p in known if name in p.baselines}
+        baselines[name] = exp(base + average(behind))
     return Predicted(kernels, baselines)
 
 
 def spread(entries: Sequence[Entry], known: Sequence[Point], model: Model) -> float:
     """By how much predictions are too good: the logarithm of a ratio, 0 where that cannot be told.
 
-    Each of the tuned shapes is predicted from the others. What counts is the time of the kernel that would be chosen,
-    over that of the fastest baseline, and the root of the mean square of the errors in it. Where it is faster than was
-    expected the error counts as 0: nobody loses by that.
+    Each of the tuned shapes is predicted from the others, without the kernels that were tuned there: a shape that is
+    asked for has none. What counts is the time of the kernel that would be chosen, over that of the fastest baseline,
+    and the root of the mean square of the errors in it. Where it is faster than was expected the error counts as 0:
+    nobody loses by that.
     """
     told: dict[tuple[str, int], float | None] = {}
 
@@ -124,14 +131,23 @@ def spread(entries: Sequence[Entry], known: Sequence[Point], model: Model) -> fl
         others = [other for other in known if other is not point]
         elsewhere = {kernel for other in others for kernel in other.kernels} & set(point.kernels)
         rivals = {name for other in others for name in other.baselines} & set(point.baselines)
-        able = [entry for entry in entries if entry.kernel_id in elsewhere]
+        able = [e for e in entries if e.kernel_id in elsewhere and e.at(point.operator) is None]
         if able and rivals:
             expected = predict(point.operator, able, others, once)
-            best = min(elsewhere, key=lambda kernel: expected.kernels[kernel])
+            best = min(expected.kernels, key=lambda kernel: expected.kernels[kernel])
             lead = expected.kernels[best] / min(expected.baselines[name] for name in rivals)
             found = point.kernels[best] / min(point.baselines[name] for name in rivals)
-            squares.append(max(0.0, log(found / lead)) ** 2)
+            squares.append(min(max(0.0, log(found / lead)), MOST_LOST) ** 2)
     return sqrt(sum(squares) / len(squares)) if squares else 0.0
+
+
+def margin(entry: Entry, known: Sequence[Point], spread: float) -> float:
+    """By how much a kernel must be ahead of a vendor's library: the logarithm of a ratio.
+
+    Where it was timed at its own shapes alone, nothing tells what it loses elsewhere. On an H200 that was up to UNTOLD.
+    """
+    elsewhere = any(entry.kernel_id in point.kernels and entry.at(point.operator) is None for point in known)
+    return spread if elsewhere else max(spread, UNTOLD)
 
 
 def nearest(operator: Operator, entry: Entry, known: Sequence[Point]) -> Operator:
@@ -142,18 +158,50 @@ def nearest(operator: Operator, entry: Entry, known: Sequence[Point]) -> Operato
 
 def distance(one: Operator, other: Operator) -> float:
     """In octaves: how far the sizes lie apart."""
+    return sqrt(_squares(one, other))
+
+
+def weight(octaves: float) -> float:
+    """Of a shape that is so far away."""
+    return 1.0 / (_NEAR + octaves) ** 2
+
+
+def away(one: Operator, other: Operator, target: Target) -> float:
+    """The same, with the octaves between what rows begin at multiples of, where that matters."""
+    elements = row_bytes(one, target)
+    rows = (
+        log2(_begin(a * elements[name]) / _begin(b * elements[name]))
+        for name, a, b in _both(one, other)
+        if name in elements
+    )
+    return sqrt(_squares(one, other) + sum(octaves**2 for octaves in rows))
+
+
+def _squares(one: Operator, other: Operator) -> float:
+    return sum(log2(a / b) ** 2 for _, a, b in _both(one, other))
+
+
+def _both(one: Operator, other: Operator) -> Iterator[tuple[str, int, int]]:
+    """Sizes that are not 0 in both, such as that of a padding."""
     a, b = one.sizes(), other.sizes()
-    return sqrt(sum(log2(a[name] / b[name]) ** 2 for name in a if a[name] > 0 and b.get(name, 0) > 0))
+    return ((name, a[name], b[name]) for name in a if a[name] > 0 and b.get(name, 0) > 0)
+
+
+def _begin(row: int) -> int:
+    """The multiple of bytes that rows of so many bytes begin at, up to a line."""
+    return min(row & -row, LINE)
 
 
 def _relative(
     operator: Operator, entries: Sequence[Entry], known: Sequence[Point], model: Model
 ) -> dict[str, dict[int, float]]:
-    """By each family's model: how much longer a kernel takes than the best of them, at each of the shapes."""
+    """By each family's model: how much longer a kernel takes, at each of the shapes, than a vendor's library, or where
+    that has no model, than the best of them."""
     out: dict[str, dict[int, float]] = {entry.kernel_id: {} for entry in entries}
     for key, shape in [(id(operator), operator), *((id(point), point.operator) for point in known)]:
         told = {entry.kernel_id: model(entry, shape) for entry in entries}
-        least = min((value for value in told.values() if value is not None), default=0.0)
+        vendor = reached(shape, entries[0].target)
+        least = log(vendor) if vendor else min((v for v in told.values() if v is not None), default=0.0)
         for kernel, value in told.items():
             if value is not None:
                 out[kernel][key] = value - least

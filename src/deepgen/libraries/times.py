@@ -63,5 +63,5 @@ class Times:
 def seconds(value: Any) -> float:
     """A time or a rate out of a file."""
     if type(value) not in (int, float) or not isfinite(value) or value <= 0:
-        raise ValueError(f"{value!r:.40} is no time")
+        raise ValueError(f"{value!r:.40} is not a time")
     return float(value)

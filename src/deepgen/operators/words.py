@@ -50,7 +50,8 @@ class Word:
         return meant
 
     def _choice(self, value: Any) -> Any:
-        """The choice that a text stands for: `NT` for nt, `float32` for f32."""
+        """The choice that a text or a whole number stands for: `NT` for nt, `float32` for f32, 1 for "1"."""
+        value = str(value) if type(value) is int else value
         spellings = (value, value.lower(), our_name(value)) if isinstance(value, str) else ()
         return next((one for one in spellings if one in self.choices), value)
 

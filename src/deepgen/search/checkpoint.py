@@ -38,7 +38,7 @@ class Checkpoint:
             wanted = {"int": int, "bool": bool, "tuple[int, ...]": int, "tuple[float, ...]": float}[annotation]
             several = annotation.startswith("tuple")
             if several and not isinstance(value, list):
-                raise ValueError(f"{name} is no list")
+                raise ValueError(f"{name} is not a list")
             if any(type(v) is not wanted for v in (value if several else [value])):  # type: ignore[union-attr]
                 raise ValueError(f"{name} is not of type {wanted.__name__}")
             found[name] = tuple(value) if several else value  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ def found_cuda(model: str, sm: int, clock_mhz: int, limits: Mapping[str, Any]) -
     arch = newest(f"sm_{sm}", CUDA_ARCHES)
     if arch not in CUDA_ARCHES:
         raise BadInput(f"{model} has compute capability {sm / 10:g}", allowed=f"one of {', '.join(CUDA_ARCHES)}")
-    card = _same(model) or _like(model, f"sm_{sm}", clock_mhz, limits["multiprocessors"])
+    card = _same(model) or _scaled(model, f"sm_{sm}", clock_mhz, limits["multiprocessors"])
     return replace(from_card(Cuda, "cuda:native", arch, CUDA_ARCHES, card), **limits)
 
 
@@ -49,13 +49,13 @@ def _same(model: str) -> Card | None:
     return next((card for card in CUDA_CARDS.values() if card.model == model), None)
 
 
-def _like(model: str, arch: str, clock_mhz: int, multiprocessors: int) -> Card:
+def _scaled(model: str, arch: str, clock_mhz: int, multiprocessors: int) -> Card:
     """A card that no table lists: its architecture's typical card with rates scaled by clock and multiprocessors."""
-    kin = next(card for card in CUDA_CARDS.values() if card.arch == arch)
-    scale = multiprocessors * clock_mhz / (kin.multiprocessors * kin.clock_mhz)
+    typical = next(card for card in CUDA_CARDS.values() if card.arch == arch)
+    scale = multiprocessors * clock_mhz / (typical.multiprocessors * typical.clock_mhz)
     return replace(
-        kin,
+        typical,
         model=model,
-        vector={dtype: rate * scale for dtype, rate in kin.vector.items()},
-        matrix={dtype: rate * scale for dtype, rate in kin.matrix.items()},
+        vector={dtype: rate * scale for dtype, rate in typical.vector.items()},
+        matrix={dtype: rate * scale for dtype, rate in typical.matrix.items()},
     )

@@ -27,7 +27,7 @@ def found_hip(model: str, arch: str, limits: Mapping[str, Any]) -> Hip:
     """The card that a driver describes; `limits` are fields of Hip. Rates are those of the card it is most like."""
     if arch not in HIP_ARCHES:
         raise BadInput(f"{model} is {arch}", allowed=f"one of {', '.join(HIP_ARCHES)}")
-    kin = [card for card in HIP_CARDS.values() if card.arch == arch]
+    similar = [card for card in HIP_CARDS.values() if card.arch == arch]
     # Cards of one architecture differ in their number of compute units: 60 in an MI50, 64 in a Z100.
-    card = min(kin, key=lambda card: abs(card.multiprocessors - limits["multiprocessors"]))
+    card = min(similar, key=lambda card: abs(card.multiprocessors - limits["multiprocessors"]))
     return replace(from_card(Hip, "hip:native", arch, HIP_ARCHES, card), model=model, **limits)

@@ -20,12 +20,13 @@ from deepgen.targets import Target
 from deepgen.torch.routes import Met
 from deepgen.torch.using import Use, use
 from deepgen.tuning.statistics import Ratio, paired_ratio
-from deepgen.vocabulary import BadInput, JsonObject
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Missing
 
 _SAMPLE = 0.02  # seconds of a sample: short runs are repeated until they take this long
 _MOST_CALLS = 200
 EAGER, COMPILED, GRAPHS = "eager", "torch.compile", "CUDA graph"
 WITH = " + deepgen"
+_FAILS = {EAGER: "the model fails", COMPILED: "torch.compile fails; --no-compile leaves it out"}
 
 Run = Callable[[], Any]
 
@@ -115,8 +116,10 @@ def bench(
     make: Callable[[], Any], library: Library, *, rounds: int = 20, compiled: bool = True, graphs: bool = False
 ) -> Bench:
     """Run what `make` gives in each way, in turns and in another order each round."""
+    if graphs and not torch.cuda.is_available():
+        raise Missing("a GPU that torch can use", blocks="--cuda-graphs replays graphs of one", remedy="Leave it out")
     with torch.no_grad():
-        run = runnable(make())
+        run = runnable(_of_the_users(make, "the function that makes the model fails"))
         used = use(library)
         ways = [_Way(EAGER, run), _with(used, run)]
         if compiled:
@@ -126,6 +129,8 @@ def bench(
         outputs: dict[str, Any] = {}
         counts: dict[str, _Counts] = {}
         for way in ways:
+            if way.name in _FAILS:
+                _of_the_users(way.run, _FAILS[way.name])
             with way.within():
                 way.run(), way.run()
                 outputs[way.name], counts[way.name] = _counted(used, partial(_output, way))
@@ -191,6 +196,15 @@ def _counted(used: Use, run: Callable[[], T]) -> tuple[T, _Counts]:
                 name = met.operator.describe()
                 calls[name] = calls.get(name, 0) + more
     return made, (served, refused)
+
+
+def _of_the_users(call: Run, words: str) -> Any:
+    """What is called without any code of ours: what it raises is told as the user's own."""
+    try:
+        return call()
+    except Exception as error:
+        told = (str(error).splitlines() or [""])[0]
+        raise DeepgenError(f"{words}: {type(error).__name__}: {told}") from error
 
 
 def runnable(made: Any) -> Run:

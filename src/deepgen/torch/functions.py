@@ -17,13 +17,14 @@ from torch.autograd import forward_ad
 from deepgen.torch.elements import TENSORS as ELEMENTS
 from deepgen.torch.guards import Check, check_of, modes, watched
 from deepgen.torch.ops import OPS, TORCHS
-from deepgen.torch.routes import LAUNCH, PLAIN, Route, Router, Table, capturing_now
+from deepgen.torch.routes import PLAIN, Route, Router, Table
 
 GRADIENT = 50e-6  # seconds that a call with gradients costs more, which torch computes in C++
 
 _NEW = object()
 _NOWHERE = object()
-_MOST_FACTORS = 256
+_NOT_GIVEN: Any = object()
+_NOT_IN_PLACE = {"inplace": False}  # as layers of torch's say it
 _MOST_PLACES = 4096
 _ALIKE = 8  # kinds of calls that are remembered at a place
 _LOOKED_AT = 16  # calls of a small size, before a CUDA graph is captured
@@ -31,20 +32,17 @@ _LOOKED_AT = 16  # calls of a small size, before a CUDA graph is captured
 _is_grad_enabled = torch.is_grad_enabled
 _is_autocast = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
 
-LINEAR, SCALED_MM = TORCHS["linear"], TORCHS["scaled_mm"]
+LINEAR = TORCHS["linear"]
 
 Run: TypeAlias = "Callable[..., Any]"
-# Where a call was met, and there: what its tensors must be like, and what then serves it. The place is the number of a
+# Where a call was met, and there: what its tensors must be like, and what then serves it, which takes the tensors that
+# the operator reads, in its order, and may give None: torch is to serve after all. The place is the number of a
 # parameter, mostly: it is only a hint, as another tensor may have that number later.
-Places: TypeAlias = "dict[Any, tuple[tuple[Check, Run], ...]]"
+Places: TypeAlias = "dict[Any, tuple[tuple[Check, Run | None], ...]]"
 
-# Calls that are torch's: by the number of their weight, how many elements their input has, which is contiguous. Nothing
-# else is looked at, since torch's own function is right for all tensors.
-Own: TypeAlias = "dict[int, tuple[ref[Any], tuple[int, ...]]]"
-
-# Functions with other arguments than tensors: how many they have, which of them are tensors, and the others.
+# Functions with other arguments than tensors: how many they have, the tensors that the operator reads, and the others.
 _ARGUMENTS: Mapping[str, tuple[int, Run, Run]] = {
-    "addmm": (3, itemgetter(0, 1, 2), lambda args: id(args[2])),
+    "addmm": (3, itemgetter(1, 2, 0), lambda args: id(args[2])),
     "softmax": (2, itemgetter(slice(0, 1)), itemgetter(1)),
     "layer_norm": (5, itemgetter(0, 2, 3), lambda args: (tuple(args[1]), args[4])),
     "rms_norm": (4, itemgetter(0, 2), lambda args: (tuple(args[1]), args[3])),
@@ -59,10 +57,17 @@ class _Calls:
         self._own: Run = getattr(OPS, kind) if hasattr(OPS, kind) else torchs  # where gradients are needed
         self._table: Table = {}
         self.places: tuple[Places, Places] = ({}, {})  # while gradients are not enabled, and while they are
-        self.torchs_own: Own = {}
+        # Calls that are torch's, by their second tensor, a weight mostly: how many elements the first one has. Nothing
+        # else is looked at: torch's own function is right for all tensors.
+        self.torchs_own: dict[int, tuple[ref[Any], tuple[int, ...]]] = {}
 
-    def slowly(self, args: tuple[Any, ...], place: Any, named: Mapping[str, Any] = {}) -> Any:
-        """A call that is decided from Python. One like it is found at its place the next time."""
+    def slowly(
+        self, args: tuple[Any, ...], place: Any, named: Mapping[str, Any] = {}, given: Sequence[Any] | None = None
+    ) -> Any:
+        """A call that is decided from Python. One like it is found at its place the next time.
+
+        `given` are the tensors that the operator reads, in its order; without it, these are all tensors of the call.
+        """
         out = named.get("out")
         if len(named) > (out is not None) or watched() or self._router.deciding:
             return self._torchs(*args, **named)
@@ -80,17 +85,19 @@ class _Calls:
             gains = route.gain > GRADIENT and not route.dear
             return (self._own if gains and out is None else self._torchs)(*args, **named)
         made = None if route is None or route.idle else route.run(args, out)
-        if route is None and self._kind == "linear" and args[0].is_contiguous():
-            self._leave_to_torch(*args[:2])
-        elif route is None or route.dear or made is not None:
-            remember(self.places, place, tensors, self._torchs if route is None else _eager(route))
+        given = tensors if given is None else given
+        if route is None and len(given) > 1 and self._kind not in ELEMENTS and given[0].is_contiguous():
+            self._leave_to_torch(given[0], given[1])
+        if route is None or route.dear or made is not None:
+            remember(self.places, place, given, None if route is None else _eager(route))
         return self._torchs(*args, **named) if made is None else made
 
     def _leave_to_torch(self, input: Any, weight: Any) -> None:
         if len(self.torchs_own) >= _MOST_PLACES:
             self.torchs_own.clear()
-        _, known = self.torchs_own.get(id(weight), (None, ()))
-        self.torchs_own[id(weight)] = (ref(weight), (input.numel(), *known[: _ALIKE - 1]))
+        before, sizes = self.torchs_own.get(id(weight), (lambda: None, ()))
+        known = sizes[: _ALIKE - 1] if before() is weight else ()
+        self.torchs_own[id(weight)] = (ref(weight), (input.numel(), *known))
 
 
 def _eager(route: Route) -> Run:
@@ -99,9 +106,11 @@ def _eager(route: Route) -> Run:
     return (lambda *args, **named: None if route.idle else quick(*args, **named)) if route.dear else quick
 
 
-def remember(places: tuple[Places, Places], place: Any, tensors: Sequence[Any], run: Run) -> None:
-    """What serves calls at a place with tensors like these; the latest comes first."""
-    check = None if place is _NOWHERE else check_of(tensors)
+def remember(places: tuple[Places, Places], place: Any, tensors: Sequence[Any], run: Run | None) -> None:
+    """What serves calls at a place with tensors like these, or nothing but torch; the latest comes first."""
+    # A tensor that is left out is no place's: checks are of so many tensors and no others.
+    whole = place is not _NOWHERE and all(type(tensor) in PLAIN for tensor in tensors)
+    check = check_of(tensors) if whole else None
     if check is None:
         return
     known = places[_is_grad_enabled()]
@@ -110,24 +119,20 @@ def remember(places: tuple[Places, Places], place: Any, tensors: Sequence[Any], 
     known[place] = ((check, run), *known.get(place, ())[: _ALIKE - 1])
 
 
-def _is_dense(tensor: Any, elements: Sequence[int]) -> bool:
-    return type(tensor) in PLAIN and tensor.numel() in elements and tensor.is_contiguous()
-
-
 def linear_of(router: Router) -> Run:
     calls = _Calls(router, "linear", LINEAR)
     places, torchs_own = calls.places, calls.torchs_own
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
         own = torchs_own.get(id(weight))
-        if own is not None and own[0]() is weight and _is_dense(input, own[1]):
+        if own is not None and own[0]() is weight and type(input) in PLAIN and input.numel() in own[1]:
             return LINEAR(input, weight, bias)
         if bias is not None:
             return biased(input, weight, bias)
         if not modes() and forward_ad._current_level < 0:
             for check, run in places[_is_grad_enabled()].get(id(weight), ()):
                 if check(input, weight):
-                    made = run(input, weight)
+                    made = None if run is None else run(input, weight)
                     return LINEAR(input, weight) if made is None else made
         return calls.slowly((input, weight), id(weight))
 
@@ -135,7 +140,7 @@ def linear_of(router: Router) -> Run:
         if not modes() and forward_ad._current_level < 0:
             for check, run in places[_is_grad_enabled()].get(-id(weight), ()):
                 if check(input, weight, bias):
-                    made = run(input, weight, bias)
+                    made = None if run is None else run(input, weight, bias)
                     return LINEAR(input, weight, bias) if made is None else made
         return calls.slowly((input, weight, bias), -id(weight))
 
@@ -145,18 +150,20 @@ def linear_of(router: Router) -> Run:
 def product_of(router: Router, kind: str, torchs: Run) -> Run:
     """mm, bmm and matmul."""
     calls = _Calls(router, kind, torchs)
-    places = calls.places
+    places, torchs_own = calls.places, calls.torchs_own
 
-    def product(*args: Any, **named: Any) -> Any:
-        if len(args) != 2:
-            return torchs(*args, **named)
-        a, b = args
+    def product(a: Any = _NOT_GIVEN, b: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
+        if b is _NOT_GIVEN or rest:
+            return torchs(*_given(a, b, *rest), **named)
+        own = torchs_own.get(id(b))
+        if own is not None and own[0]() is b and type(a) in PLAIN and a.numel() in own[1]:
+            return torchs(a, b, **named)
         if not modes() and forward_ad._current_level < 0 and (not named or (len(named) == 1 and "out" in named)):
             for check, run in places[_is_grad_enabled()].get(id(b), ()):
                 if check(a, b):
-                    made = run(a, b, **named) if named else run(a, b)
+                    made = None if run is None else run(a, b, **named)
                     return torchs(a, b, **named) if made is None else made
-        return calls.slowly(args, id(b), named)
+        return calls.slowly((a, b), id(b), named)
 
     return product
 
@@ -164,12 +171,19 @@ def product_of(router: Router, kind: str, torchs: Run) -> Run:
 def other_of(router: Router, kind: str, torchs: Run) -> Run:
     """Functions with other arguments than tensors; with gradients torch serves them."""
     calls = _Calls(router, kind, torchs)
-    places = calls.places
+    places, torchs_own = calls.places, calls.torchs_own
     count, tensors, place_of = _ARGUMENTS[kind]
+    second = 0 if kind == "softmax" else 1  # which has one tensor: nothing is known of it
 
     def call(*args: Any, **named: Any) -> Any:
         if len(args) != count or named:
             return calls.slowly(args, _NOWHERE, named)
+        given = tensors(args)
+        if given[second] is None or given[-1] is None:  # no kernel normalises without weight or bias
+            return torchs(*args)
+        own = torchs_own.get(id(given[second]))
+        if own is not None and own[0]() is given[second] and type(given[0]) in PLAIN and given[0].numel() in own[1]:
+            return torchs(*args)
         try:
             place = place_of(args)
             found = places[_is_grad_enabled()].get(place, ())
@@ -177,10 +191,10 @@ def other_of(router: Router, kind: str, torchs: Run) -> Run:
             return torchs(*args)
         if not modes() and forward_ad._current_level < 0:
             for check, run in found:
-                if check(*tensors(args)):
-                    made = run(*args)
+                if check(*given):
+                    made = None if run is None else run(*given)
                     return torchs(*args) if made is None else made
-        return calls.slowly(args, place)
+        return calls.slowly(args, place, given=given)
 
     return call
 
@@ -201,7 +215,7 @@ class Elements:
         self._torchs: Run = _cat if kind == "cat" else TORCHS[kind]
         self._calls = _Calls(router, kind, self._torchs)
         unary = self._unary if ELEMENTS[kind] == 1 else self._binary
-        self.instead_of: Callable[[Run], Run] = self._cat if kind == "cat" else unary
+        self.instead_of: Callable[[Run, bool], Run] = self._cat if kind == "cat" else unary
 
     def captures(self, *, begin: bool) -> None:
         """A CUDA graph is captured from now on, or is so no longer."""
@@ -221,134 +235,71 @@ class Elements:
         if not modes() and forward_ad._current_level < 0:
             for check, run in self._calls.places[grad].get(place, ()):
                 if check(*tensors):
-                    made = run(*args)
+                    made = None if run is None else run(*tensors)
                     return self._torchs(*args) if made is None else made
-        return self._calls.slowly(args, place)
+        return self._calls.slowly(args, place, given=tensors)
 
-    def _unary(self, torchs: Run) -> Run:
-        """`torchs` is what torch has in the place where ours shall stand."""
+    def _unary(self, torchs: Run, operator: bool) -> Run:
+        """`torchs` is what torch has in the place where ours shall stand. `operator`: which is one of Python's."""
         large, sizes = self._large, self._sizes
 
-        def unary(*args: Any, **named: Any) -> Any:
-            if len(args) != 1 or named.get("inplace") or type(args[0]) not in PLAIN or args[0].numel() not in sizes:
-                return torchs(*args, **named)
-            return large(args, args, args[0].numel(), args[0].numel())
+        def unary(a: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
+            if a is _NOT_GIVEN or rest:
+                return torchs(*_given(a, *rest), **named)
+            if type(a) not in PLAIN or a.numel() not in sizes or (named and named != _NOT_IN_PLACE):
+                return torchs(a, **named)
+            return large((a,), (a,), a.numel(), a.numel())
 
-        return unary
-
-    def _binary(self, torchs: Run) -> Run:
-        large, sizes = self._large, self._sizes
-
-        def binary(*args: Any, **named: Any) -> Any:
-            a: Any = args[0] if args else None
-            if type(a) not in PLAIN or a.numel() not in sizes or named or len(args) != 2 or type(args[1]) not in PLAIN:
-                return torchs(*args, **named)
-            return large(args, args, a.numel(), a.numel())
-
-        def infix(a: Any, b: Any) -> Any:
-            """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
+        def prefix(a: Any) -> Any:
+            """An operator of Python's, which has one operand and nothing else, and that is a tensor."""
             # Tensors without numbers are not asked for theirs: symbols are in no set.
+            if type(a) not in PLAIN or a.numel() not in sizes:
+                return torchs(a)
+            return large((a,), (a,), a.numel(), a.numel())
+
+        return prefix if operator else unary
+
+    def _binary(self, torchs: Run, operator: bool) -> Run:
+        large, sizes = self._large, self._sizes
+
+        def binary(a: Any = _NOT_GIVEN, b: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
+            if rest or named or b is _NOT_GIVEN:
+                return torchs(*_given(a, b, *rest), **named)
             if type(a) not in PLAIN or a.numel() not in sizes or type(b) not in PLAIN:
                 return torchs(a, b)
             return large((a, b), (a, b), a.numel(), a.numel())
 
-        return infix if torchs.__name__.startswith("__") else binary
+        def infix(a: Any, b: Any) -> Any:
+            """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
+            if type(a) not in PLAIN or a.numel() not in sizes or type(b) not in PLAIN:
+                return torchs(a, b)
+            return large((a, b), (a, b), a.numel(), a.numel())
 
-    def _cat(self, torchs: Run) -> Run:
+        return infix if operator else binary
+
+    def _cat(self, torchs: Run, operator: bool) -> Run:
         large, sizes = self._large, self._sizes
 
-        def cat(*args: Any, **named: Any) -> Any:
-            given = args[0] if args else ()
-            if not isinstance(given, (tuple, list)) or len(given) != 2 or len(args) + len(named) > 2 or "out" in named:
-                return torchs(*args, **named)
-            a, b = given
-            dim = args[1] if len(args) == 2 else named.get("dim", 0)
-            if type(a) not in PLAIN or type(b) not in PLAIN or type(dim) is not int:
-                return torchs(*args, **named)
-            if a.numel() + b.numel() not in sizes:
-                return torchs(*args, **named)
-            return large((dim, a, b), (a, b), (dim, a.numel()), a.numel() + b.numel())
+        def cat(tensors: Any = _NOT_GIVEN, dim: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
+            if rest or named or type(tensors) not in (tuple, list) or len(tensors) != 2:
+                return torchs(*_given(tensors, dim, *rest), **named)
+            a, b = tensors
+            along = 0 if dim is _NOT_GIVEN else dim
+            plain = type(a) in PLAIN and type(b) in PLAIN and type(along) is int
+            if not plain or a.numel() + b.numel() not in sizes:
+                return torchs(tensors, along)
+            return large((along, a, b), (a, b), (along, a.numel()), a.numel() + b.numel())
 
         return cat
 
 
+def _given(*args: Any) -> tuple[Any, ...]:
+    """Those that a call has: others may be given by their names."""
+    return tuple(arg for arg in args if arg is not _NOT_GIVEN)
+
+
 def _cat(dim: int, a: Any, b: Any) -> Any:
     return TORCHS["cat"]((a, b), dim)
-
-
-class _Factors:
-    """Products of two scales, kept while both stay as they are: a launch for each would take as long as a kernel."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, int], tuple[Any, Any, int, int, Any]] = {}
-
-    def product(self, a: Any, b: Any) -> Any:
-        known = self._known.get((id(a), id(b)))
-        try:
-            if known is None or known[2] != a._version or known[3] != b._version:
-                if len(self._known) >= _MOST_FACTORS:
-                    self._known.clear()
-                # With the tensors themselves: their ids are not given to others meanwhile.
-                known = self._known[id(a), id(b)] = (a, b, a._version, b._version, a * b)
-        except RuntimeError:  # tensors of inference mode, which have no versions
-            return a * b
-        return known[4]
-
-
-def scaled_mm_of(router: Router) -> Run:
-    """torch._scaled_mm with one factor for each of its matrices."""
-    places: tuple[Places, Places] = ({}, {})
-    factors = _Factors()
-
-    def scaled_mm(a: Any, b: Any, scale_a: Any = None, scale_b: Any = None, *rest: Any, **named: Any) -> Any:
-        fast = named.get("use_fast_accum", False)
-        if rest or named.get("out_dtype") is not torch.bfloat16 or len(named) != 1 + ("use_fast_accum" in named):
-            return SCALED_MM(a, b, scale_a, scale_b, *rest, **named)
-        place = (id(scale_b), fast)
-        if not modes() and forward_ad._current_level < 0:
-            for check, run in places[_is_grad_enabled()].get(place, ()):
-                if check(a, b, scale_a, scale_b):
-                    made = run(a, b, scale_a, scale_b)
-                    return SCALED_MM(a, b, scale_a, scale_b, **named) if made is None else made
-        given = (a, b, scale_a, scale_b)
-        if any(type(tensor) not in PLAIN for tensor in given) or watched() or router.deciding:
-            return SCALED_MM(*given, **named)
-        run = serving(_scaled(router, given, bool(fast), serving))
-        remember(places, place, given, run)
-        made = run(*given)
-        return SCALED_MM(*given, **named) if made is None else made
-
-    def serving(route: Route | None) -> Run:
-        """What serves calls by a route; it gives None where torch is to serve them."""
-        if route is None:
-            return lambda *_: None
-        quick, on_gpu, dear, gain = route.quick(), route.on_gpu, route.dear, route.gain
-
-        def run(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
-            if on_gpu and capturing_now():  # replays must read scales as they are then
-                return None if gain < LAUNCH else quick(a, b, scale_a * scale_b)
-            return None if dear else quick(a, b, factors.product(scale_a, scale_b))
-
-        return run
-
-    return scaled_mm
-
-
-def _scaled(
-    router: Router, given: tuple[Any, Any, Any, Any], fast: bool, serving: Callable[[Route], Run]
-) -> Route | None:
-    a, b, scale_a, scale_b = given
-    if scale_a.numel() != 1 or scale_b.numel() != 1 or scale_b.dtype != torch.float32:
-        return None
-
-    def torchs(left: Any, right: Any, scale: Any, fast_sums: bool) -> Any:
-        return SCALED_MM(left, right, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast_sums)
-
-    def door(route: Route) -> Run:
-        run = serving(route)
-        return lambda left, right, scale, fast_sums: run(left, right, scale_a, scale_b)
-
-    return router.route("scaled_mm", (a, b, scale_a * scale_b, fast), torchs, door)
 
 
 def _key(arg: Any) -> Any:

@@ -168,7 +168,7 @@ def _extern(kind: str, route: Route, rest: tuple[Any, ...]) -> Any:
                 out.copy_(torchs(*tensors, *rest))
 
         def run_two(a: Any, b: Any, *, out: Any) -> None:
-            if quick(a, b, out) is None:
+            if quick(a, b, out=out) is None:
                 out.copy_(torchs(a, b))
 
         made = run_two if kind in ("mm", "bmm") else run

@@ -30,7 +30,7 @@ def check_measurement(trial: int, measured: Measurement) -> None:
     _need(bool(measured.samples) or not measured.ok, f"trial {trial} is right but was not timed")
     _need(error is None or type(error) in (int, float), f"the error of trial {trial} is not a number")
     for name in ("counters", "conditions"):
-        _need(isinstance(getattr(measured, name), dict), f"the {name} of trial {trial} are no table")
+        _need(isinstance(getattr(measured, name), dict), f"the {name} of trial {trial} are not a table")
     _need(all(map(_is_number, measured.counters.values())), f"the counters of trial {trial} are not all numbers")
 
 
@@ -126,7 +126,7 @@ def _serves(serves: object) -> None:
 def _rows(finals: Mapping[str, Any], part: str, *, required: bool = False) -> list[Mapping[str, Any]]:
     rows = finals.get(part, None if required else [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise Flawed(f"{part} are missing" if rows is None else f"{part} are no list of rows")
+        raise Flawed(f"{part} are missing" if rows is None else f"{part} are not a list of rows")
     return rows
 
 

@@ -61,7 +61,10 @@ def pack(
     """Ask the strategy for all that is left of the request's trials, build them here, and write them as a bundle."""
     bundle_archive.check(archive)
     engine = engine or LocalEngine()
-    with open_journal(request, plan(request)) as (planned, journal):
+    if request.own_baselines:
+        names = ", ".join(own_baselines(request.own_baselines))
+        raise BadInput(f"{names}: baselines of your own do not travel in a bundle", allowed="baselines by name")
+    with _Builds(engine, request) as builds, open_journal(request, plan(request)) as (planned, journal):
         journal.begin_run(request.budget())
         state = open_search(request, planned, journal)
         state.replay()
@@ -72,17 +75,12 @@ def pack(
                 f"{planned.folder}: all {state.ended} trials have ended, so there is nothing to pack",
                 allowed=f"ask for more with --trials {2 * state.ended}",
             )
-
-        if request.own_baselines:
-            names = ", ".join(own_baselines(request.own_baselines))
-            raise BadInput(f"{names}: baselines of your own do not travel in a bundle", allowed="baselines by name")
         task = task_of(request)
-        with _Builds(engine, request) as builds:
-            say(f"building {len(waiting)} kernels")
-            built, failed = builds.all([(p, planned.emit(request, p.config)) for p in waiting])
-            best = [(t, planned.emit(request, t.config)) for t in _known(journal, planned, request)]
-            known = [(trial, kernel, builds.one(kernel)) for trial, kernel in best]
-            helpers = build_helpers(task, builds.one, needed=("harness",))
+        say(f"building {len(waiting)} kernels")
+        built, failed = builds.all([(p, planned.emit(request, p.config)) for p in waiting])
+        best = [(t, planned.emit(request, t.config)) for t in _known(journal, planned, request)]
+        known = [(trial, kernel, builds.one(kernel)) for trial, kernel in best]
+        helpers = build_helpers(task, builds.one, needed=("harness",))
         state.finish(failed)
         if not built:
             raise DeepgenError(f"none of {len(failed)} kernels could be built: {failed[0].measurement.detail}")
@@ -157,6 +155,7 @@ class _Builds:
         self._engine, self._target = engine, request.target
         self._cache = Cache(engine.cache or default_cache_folder())
         toolchains = toolchains_for(request.target, engine.toolchains)
+        toolchains(request.target.languages[0])  # raises at once if there is none
         jobs = engine.jobs or host.usable_cores()
         self._pool = BuildPool(toolchains, request.target, self._cache, jobs, engine.limits)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from math import inf
 
 from deepgen.vocabulary import JsonObject
@@ -12,6 +12,16 @@ from deepgen.vocabulary import JsonObject
 PARTS = ("building", "measuring", "verifying", "waiting", "search")
 _FINALS_SHARE = 0.3  # of the budget, kept for the finals
 _FINALS_SECONDS = 60.0  # but at most this
+
+
+@contextmanager
+def timed_part(seconds: dict[str, float], part: str) -> Iterator[None]:
+    """Time spent inside is added to this part."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds[part] += time.monotonic() - started
 
 
 class Clock:
@@ -46,14 +56,9 @@ class Clock:
         seconds, samples = self._trials
         return share * self.left * samples / seconds if seconds else inf
 
-    @contextmanager
-    def on(self, part: str) -> Iterator[None]:
+    def on(self, part: str) -> AbstractContextManager[None]:
         """Time spent inside counts as this part."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self._seconds[part] += time.monotonic() - started
+        return timed_part(self._seconds, part)
 
     def measured(self, seconds: float, samples: int) -> None:
         """Trials with that many samples kept the device busy for that long, while the search waited or computed."""

@@ -45,7 +45,7 @@ def check(definition: Mapping[str, Any], where: str) -> None:
             raise BadInput(f"is not a study of deepgen's: {key!r} {found}", where=where)
     for knob, values in definition["domains"].items():
         if not isinstance(values, list):
-            raise BadInput(f"is not a study of deepgen's: the values of {knob!r:.60} are no list", where=where)
+            raise BadInput(f"is not a study of deepgen's: the values of {knob!r:.60} are not a list", where=where)
 
 
 def is_own_kernel(definition: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,14 +28,14 @@ _IGNORED = ("__pycache__",)
 def open_journal(request: Request, planned: Plan) -> Iterator[tuple[Plan, Journal]]:
     """The journal of a study, ready to be written; that of a new study if the kernels have changed."""
     digest = source_digest(planned.generator)
-    with Journal(planned.folder, write=True) as journal:
+    with _journal(planned.folder) as journal:
         if journal.empty or _same(request, planned, journal, digest):
             _define(planned, journal, digest)
             yield planned, journal
             return
     folder = planned.folder.with_name(f"{planned.folder.name}-{digest[:8]}")
     after = replace(planned, folder=folder, after=planned.folder)
-    with Journal(after.folder, write=True) as journal:
+    with _journal(after.folder) as journal:
         if not journal.empty and not _same(request, after, journal, digest):
             raise DeepgenError(
                 f"{after.folder}: generator {after.generator.name} is not deterministic: "
@@ -48,6 +48,22 @@ def open_journal(request: Request, planned: Plan) -> Iterator[tuple[Plan, Journa
             )
         _define(after, journal, digest)
         yield after, journal
+
+
+@contextmanager
+def _journal(folder: Path) -> Iterator[Journal]:
+    """The journal in this folder. A new one is removed again if its first run fails before it asks for a config."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    with Journal(folder, write=True) as journal:
+        try:
+            yield journal
+        except DeepgenError:
+            with suppress(DeepgenError, OSError):
+                if made and not journal.tally().asks:
+                    journal.remove()
+                    for place in made[1:]:
+                        place.rmdir()
+            raise
 
 
 def _define(planned: Plan, journal: Journal, digest: str) -> None:

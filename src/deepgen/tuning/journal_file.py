@@ -8,6 +8,7 @@ file, with the damaged one kept beside it.
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -165,6 +166,11 @@ class JournalFile:
         """Read every row. A reader continues past damaged rows, and `damage` reports them."""
         for table in COLUMNS:
             self._table(table)
+
+    def remove(self) -> None:
+        """Remove the study's folder with all that is in it."""
+        self._db.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def close(self) -> None:
         if hasattr(self, "_db"):

@@ -83,7 +83,7 @@ class _Run:
         self.state = open_search(request, planned, journal, SecondLook(planned.space) if self.look else None)
         self.best = _Best()
         self.verdicts: Counter[str] = Counter()
-        self.progress = Progress("preparing", budget=request.trials)
+        self.progress = Progress("preparing", budget=min(request.trials, planned.space.ranks))  # no config comes twice
         self.kernels: dict[int, Kernel] = {}
         ended = self.state.replay()
         self.uncounted = Uncounted(ended)
@@ -278,7 +278,7 @@ class _Run:
 
     def _time_left(self, elapsed: float) -> float | None:
         measured = self.progress.done - self.progress.resumed
-        by_trials = (self.request.trials - self.progress.done) * elapsed / measured if measured > 0 else None
+        by_trials = (self.progress.budget - self.progress.done) * elapsed / measured if measured > 0 else None
         left = self.clock.left
         return (None if left == inf else left) if by_trials is None else min(left, by_trials)
 

@@ -60,22 +60,32 @@ def conv(size: int, ci: int, co: int, k: int, stride: int = 1, pad: int = 1, *, 
     )
 
 
-def depthwise(size: int, channels: int, *, nchw: bool = False) -> Expression:
+def depthwise(size: int, channels: int, stride: int = 1, *, nchw: bool = False) -> Expression:
     x = dg.tensor("x", (2, channels, size, size) if nchw else (2, size, size, channels))
     weight = dg.tensor("weight", (channels, 3, 3) if nchw else (3, 3, channels))
     padded, rh, rw = _padded(x, size, channels, 1, nchw=nchw), dg.reduce_axis("rh", 3), dg.reduce_axis("rw", 3)
+    out = (size - 1) // stride + 1
     if nchw:
-        shape = (2, channels, size, size)
         return dg.expression(
-            dg.compute("y", shape, lambda n, c, h, w: dg.sum(padded[n, c, h + rh, w + rw] * weight[c, rh, rw], rh, rw))
+            dg.compute(
+                "y",
+                (2, channels, out, out),
+                lambda n, c, h, w: dg.sum(padded[n, c, h * stride + rh, w * stride + rw] * weight[c, rh, rw], rh, rw),
+            )
         )
     return dg.expression(
         dg.compute(
             "y",
-            (2, size, size, channels),
-            lambda n, h, w, c: dg.sum(padded[n, h + rh, w + rw, c] * weight[rh, rw, c], rh, rw),
+            (2, out, out, channels),
+            lambda n, h, w, c: dg.sum(padded[n, h * stride + rh, w * stride + rw, c] * weight[rh, rw, c], rh, rw),
         )
     )
+
+
+def pool(rows: int, cols: int, dtype: str = "f32") -> Expression:
+    """The largest of three neighbours, at every second place: the last of them is the last of the row."""
+    x, r = dg.tensor("x", (rows, 2 * cols + 1), dtype), dg.reduce_axis("r", 3)
+    return dg.expression(dg.compute("y", (rows, cols), lambda i, j: dg.max(x[i, 2 * j + r], r)))
 
 
 def _padded(x: Operand, size: int, channels: int, pad: int, *, nchw: bool) -> Operand:
@@ -130,6 +140,26 @@ def total(count: int) -> Expression:
     return dg.expression(dg.compute("y", (1,), lambda i: dg.sum(x[r, c], r, c)))
 
 
+def projections(rows: int, depth: int, columns: tuple[int, int], dtype: str = "f32") -> Expression:
+    """Two products of one matrix, as those that attention begins with."""
+    sums = {"f32": "f32", "i8": "i32"}[dtype]
+    x = dg.tensor("x", (rows, depth), dtype)
+
+    def product(name: str, count: int) -> Operand:
+        w, k = dg.tensor(f"W{name}", (depth, count), dtype), dg.reduce_axis("k", depth)
+        return dg.compute(name, (rows, count), lambda i, j: dg.sum(x[i, k].cast(sums) * w[k, j].cast(sums), k))
+
+    return dg.expression(*(product(name, count) for name, count in zip("QK", columns, strict=True)))
+
+
+def layers(rows: int, first: int, hidden: int, last: int) -> Expression:
+    """A product of a product."""
+    x, v, w = dg.tensor("x", (rows, first)), dg.tensor("V", (first, hidden)), dg.tensor("W", (hidden, last))
+    k, r = dg.reduce_axis("k", first), dg.reduce_axis("r", hidden)
+    h = dg.compute("h", (rows, hidden), lambda i, j: dg.sum(x[i, k] * v[k, j], k))
+    return dg.expression(dg.compute("y", (rows, last), lambda i, j: dg.sum(dg.maximum(h[i, r], 0) * w[r, j], r)))
+
+
 CASES = {
     "gemm": gemm(20, 36, 17),
     "gemm with B transposed and an epilogue": gemm(9, 19, 24, transposed=True, epilogue=True),
@@ -145,6 +175,10 @@ CASES = {
     "conv 1x1": conv(6, 8, 12, 1, 1, 0),
     "depthwise nhwc": depthwise(7, 12),
     "depthwise nchw": depthwise(9, 5, nchw=True),
+    "depthwise nchw, stride 2": depthwise(11, 3, 2, nchw=True),
+    "pool": pool(3, 14),
+    "pool in bf16": pool(2, 9, "bf16"),
+    "pool of bytes": pool(2, 23, "i8"),
     "softmax": softmax(6, 37),
     "softmax along columns": softmax(9, 22, 0),
     "layer_norm": layer_norm(5, 33),
@@ -154,4 +188,7 @@ CASES = {
     "scan in bf16": scan((2, 19), 1, "bf16"),
     "elementwise": elementwise(5, 21),
     "one total": total(50),
+    "two products of one matrix": projections(7, 12, (9, 6)),
+    "two products of one matrix of bytes": projections(7, 12, (9, 6), "i8"),
+    "a product of a product": layers(9, 7, 10, 6),
 }

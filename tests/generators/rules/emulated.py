@@ -13,6 +13,7 @@ import numpy as np
 import simt_emulation as simt
 
 from deepgen.generators.rules.emit import gpu
+from deepgen.generators.rules.emit.gpu_launch import entry
 from deepgen.generators.rules.lower.gpu.launches import Program
 from deepgen.vocabulary import TensorArg
 from deepgen.vocabulary.dtypes import dtype
@@ -43,7 +44,7 @@ def library(programs: Sequence[Program], folder: Path, warp: int = 32) -> ctypes
     for n, program in enumerate(programs):
         named = replace(program, name=f"case{n}")
         text += [f"namespace space{n} {{", gpu.emit(named), "}"]
-        entries = (gpu.entry(named, launch) for launch in range(len(program.launches)))
+        entries = (entry(named, launch) for launch in range(len(program.launches)))
         text += [_ENTRY.format(entry=entry, space=f"space{n}") for entry in entries]
     (folder / "all.cpp").write_text("\n".join(text))
     loaded = simt.loaded(folder / "all.cpp", "-std=c++17", f"-DWARP={warp}")

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cases import CASES, elementwise, gemm, softmax
+from cases import CASES, depthwise, elementwise, gemm, gemv, softmax
 
 import deepgen as dg
 from deepgen import generators, targets
@@ -67,6 +67,21 @@ def test_vectors_lie_along_each_axis_that_allows_it() -> None:
     assert sorted(sketch.name for sketch in found) == ["vectors_i0", "vectors_i1", "vectors_r0"]
     direct = {knob.name: knob.values for knob in sketches(gemm(40, 48, 64), ARM)[0].knobs}
     assert direct["at_B"] == ("in_place", "once", "block")
+
+
+def test_every_second_column_is_read_in_vectors_as_long_as_rows_allow() -> None:
+    operator = ExpressionOperator(depthwise(28, 8, 2, nchw=True))  # 14 columns of results
+    for target, lanes in ((ARM, 4), (X86, 8)):
+        (sketch,) = sketches(operator.expression(), target)
+        assert sketch.name == "vectors_i3"
+        text = Rules().emit(operator, target, Rules().default(operator, target)).sources[0].text
+        assert f"alternate_f32x{lanes}(&p[" in text
+
+
+def test_long_sums_have_many_loads_under_way_where_there_are_registers_for_them() -> None:
+    long, narrow = ExpressionOperator(gemv(64, 16384)), targets.resolve("x86:avx2")
+    assert [Rules().default(long, target)["r0_1"] for target in (ARM, X86, narrow)] == [8, 8, 4]
+    assert Rules().default(ExpressionOperator(gemv(64, 256)), ARM)["r0_1"] == 4
 
 
 def test_the_rows_of_a_softmax_are_computed_one_at_a_time() -> None:

@@ -19,8 +19,9 @@ import simt_emulation as simt
 from compiled import in_child
 from emulated import library, run
 
+import needs
 from deepgen import targets
-from deepgen.build import find_gpu, toolchain_for
+from deepgen.build import find_gpu
 from deepgen.build.base import BuildLimits
 from deepgen.build.group import Group
 from deepgen.generators.rules.family import Rules
@@ -35,7 +36,6 @@ from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named import convolutions
 from deepgen.operators.named.rows import Scan
 from deepgen.targets.gpu import Gpu
-from deepgen.vocabulary import Missing
 
 # `DEEPGEN_SAMPLES=20 pytest tests/generators/rules/test_gpu_spaces.py` takes minutes: so many configs of each sketch.
 SAMPLES = int(os.environ.get("DEEPGEN_SAMPLES", "0"))
@@ -231,10 +231,7 @@ def test_wavefronts_of_64_lanes_reduce_and_scan_rows_too(tmp_path: Path) -> None
 def test_configs_build(name: str, tmp_path: Path) -> None:
     gpu, family = chip(name), Rules()
     language = "cuda" if name.startswith("cuda") else "hip"
-    try:
-        toolchain = toolchain_for(gpu, language)
-    except Missing as missing:
-        pytest.skip(str(missing))
+    toolchain = needs.toolchain(gpu, language)
     few = [PLAIN["softmax"], MATRICES["nhwc"]] if not SAMPLES else [*PLAIN.values(), *MATRICES.values()]
     for number, expression in enumerate(few):
         operator = ExpressionOperator(expression)
@@ -254,10 +251,7 @@ def test_a_default_on_matrix_units_copies_ahead_and_keeps_its_sums_in_registers(
     text = kernel.sources[0].text
     assert "copy_async_or_zero<16>(x_padded_" in text  # with its border of zeros
     assert "store_shared<" not in text
-    try:
-        toolchain = toolchain_for(H200, "cuda")
-    except Missing as missing:
-        pytest.skip(str(missing))
+    toolchain = needs.toolchain(H200, "cuda")
     with Group() as group:
         built = toolchain.build(kernel, H200, tmp_path, BuildLimits(), group)
     assert built.facts["spill_bytes"] == 0

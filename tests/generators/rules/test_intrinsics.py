@@ -146,5 +146,5 @@ def test_loops_that_an_instruction_does_not_do_are_refused() -> None:
         lower(expression, tuple(s for s in steps if not isinstance(s, Layout)))
     with pytest.raises(BadInput, match="not 4 sums of 4 products"):
         lower(expression, tuple(Split("sums", "r0", (2,)) if s == Split("sums", "r0", (4,)) else s for s in steps))
-    with pytest.raises(BadInput, match="'abacus' is no instruction"):
+    with pytest.raises(BadInput, match="'abacus' is not a known instruction"):
         lower(expression, (Tensorize("C", "i1", "abacus"),))

@@ -109,10 +109,10 @@ def test_buffers_are_as_large_as_the_space_says() -> None:
             assert {name: size for name, size in sizes.items() if name in told} == {n: s for n, s in told.items() if s}
 
 
-def test_what_is_dear_is_computed_once_for_a_sum_and_what_reads_it_again() -> None:
+def test_what_is_costly_is_computed_once_for_a_sum_and_what_reads_it_again() -> None:
     softmax = dg.operator("softmax", rows=8, cols=64)
     assert isinstance(softmax, HasExpression)
     for sketch, config in configs(softmax.expression(), ARM, 1):
         stores = [s for s in walk(lowered(sketch, config, ARM).body) if isinstance(s, Store)]
-        dear = {s.buffer for s in stores for value in walk_value(s.value) if getattr(value, "op", None) == "exp"}
-        assert dear == {"kept"}
+        costly = {s.buffer for s in stores for value in walk_value(s.value) if getattr(value, "op", None) == "exp"}
+        assert costly == {"kept"}

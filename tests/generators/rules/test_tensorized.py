@@ -146,11 +146,26 @@ def test_by_the_instructions_of_this_machine(tmp_path: Path) -> None:
     check(found, tmp_path, *isa.flags(here.machine, here.isa, "gcc", 99))  # with optimisation: tiles need constants
 
 
-def test_sums_in_tiles_are_stored_where_they_belong_if_nothing_else_is_done_with_them() -> None:
-    def text(operator: Operator) -> str:
-        family = generators.by_name("rules")
-        return family.emit(operator, AMX, family.default(operator, AMX)).sources[0].text
+def text(operator: Operator, cpu: Cpu = AMX, **knobs: int) -> str:
+    """The kernel without a search, but for these knobs."""
+    family = generators.by_name("rules")
+    return family.emit(operator, cpu, {**family.default(operator, cpu), **knobs}).sources[0].text
 
+
+@pytest.mark.parametrize("columns", [64, 40])
+def test_groups_are_packed_in_vectors_where_columns_are_no_whole_panels_too(columns: int) -> None:
+    for cpu in (AMX, ARM):
+        assert "interleave4_i8x" in text(gemm("i8", 64, columns, 64), cpu)
+        assert "put_i8x4(&B_packed[" in text(gemm("i8", 64, columns, 64, "nt"), cpu)
+    assert "interleave2_u16x8" in text(gemm("bf16", 64, columns, 64))
+
+
+def test_what_is_left_of_a_panel_is_packed_by_a_whole_vector_again() -> None:
+    panels_of_12 = text(gemm("i8", 64, 48, 64), ARM, i1_2=3, i1_1=1)
+    assert panels_of_12.count(" interleave4_i8x8(&") == 2 and "i8x4" not in panels_of_12
+
+
+def test_sums_in_tiles_are_stored_where_they_belong_if_nothing_else_is_done_with_them() -> None:
     assert "_store(&C[" in text(gemm("i8", 64, 64, 64))
     assert "_store(&C_sum[" in text(gemm("bf16", 64, 64, 64))  # these are rounded
     assert "_store(&C_sum[" in text(gemm("i8", 64, 40, 64))  # columns beyond the edge are not there to be written

@@ -20,8 +20,8 @@ from typing import Any
 from deepgen.build import BuildError
 from deepgen.engines.base import NOT_WORTH_IT, Look, Outcome
 from deepgen.engines.ray import builder, roles
-from deepgen.engines.ray.crew import Crew, Member, gone
-from deepgen.engines.ray.shop import TRIES, Shop
+from deepgen.engines.ray.device_pool import DevicePool, Member, gone
+from deepgen.engines.ray.remote_builds import TRIES, RemoteBuilds
 from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Measurement, Verdict
 
 BUFFER = 6  # trials built or being measured for each device, so that uneven build times leave no device waiting
@@ -47,14 +47,14 @@ class Flow:
     def __init__(
         self,
         ray: Any,
-        shop: Shop,
+        builds: RemoteBuilds,
         look: Look | None,
         *,
         group: str | None,
         build_slots: int | None,
         wait_seconds: float,
     ) -> None:
-        self._ray, self._shop, self._look = ray, shop, look
+        self._ray, self._builds, self._look = ray, builds, look
         self._group, self._most_slots, self._wait_seconds = group, build_slots, wait_seconds
         self._calls: dict[Any, Callable[[Any], None]] = {}
         self._waiting: deque[_Trial] = deque()
@@ -64,15 +64,15 @@ class Flow:
         self._closing = False
         self._alone_since: float | None = None
         self._next_refresh = 0.0
-        self._crew: Crew
+        self._pool: DevicePool
         self._thread = threading.Thread(target=self._follow, name="deepgen-ray", daemon=True)
         self.lock = threading.RLock()
         self.ended: SimpleQueue[Outcome | Exception] = SimpleQueue()
         self.beat: float | None = None
         self.building = 0
 
-    def start(self, crew: Crew) -> None:
-        self._crew = crew
+    def start(self, pool: DevicePool) -> None:
+        self._pool = pool
         self._thread.start()
 
     @property
@@ -86,7 +86,7 @@ class Flow:
     @property
     def window(self) -> int:
         """How many trials may be in flight: one per build slot, and a few per device."""
-        return self._slots + BUFFER * max(1, len(self._crew.ready))
+        return self._slots + BUFFER * max(1, len(self._pool.ready))
 
     def submit(self, trial_id: int, kernel: str) -> None:
         with self.lock:
@@ -143,16 +143,16 @@ class Flow:
         self._slots = max(1, sum(node.count(roles.BUILD, self._group) for node in nodes))
         if self._most_slots is not None:
             self._slots = min(self._slots, self._most_slots)
-        self._crew.refresh(nodes)
+        self._pool.refresh(nodes)
         self._end_without_devices()
         self._feed()
 
     def _end_without_devices(self) -> None:
         """Devices may come back; a study without any for a long time ends, and can be resumed later."""
-        if self._crew.ready:
+        if self._pool.ready:
             self._alone_since = None
             return
-        if (why := self._crew.hopeless()) is not None:
+        if (why := self._pool.hopeless()) is not None:
             raise DeepgenError(f"no device of the Ray cluster can be used for this study: {why}")
         self._alone_since = self._alone_since or time.monotonic()
         if time.monotonic() - self._alone_since > self._wait_seconds:
@@ -163,7 +163,7 @@ class Flow:
 
     def _feed(self) -> None:
         """Hand built trials to devices and waiting ones to build slots, but never build far ahead of the devices."""
-        while self._built and (free := [m for m in self._crew.ready if m.free > 0]):
+        while self._built and (free := [m for m in self._pool.ready if m.free > 0]):
             self._measure(self._built.popleft(), max(free, key=lambda member: member.free))
         ahead = math.ceil(self._slots / 4)  # handed to Ray early, so that no slot waits for us
         while self._waiting and self.building < self._slots + ahead and self._under_way < self.window + ahead:
@@ -171,7 +171,7 @@ class Flow:
             self._build(self._waiting.popleft())
 
     def _build(self, trial: _Trial) -> None:
-        told, trial.binary = self._shop.start(trial.kernel)
+        told, trial.binary = self._builds.start(trial.kernel)
         self.building += 1
         self.call(told, partial(self._hear_build, trial))
 
@@ -211,7 +211,7 @@ class Flow:
             self.ended.put(error)
             return
         kernel = _without_sources(trial.kernel)
-        ref = member.handle.measure.remote(self._crew.session, kernel, trial.told, self.beat, trial.binary)
+        ref = member.handle.measure.remote(self._pool.session, kernel, trial.told, self.beat, trial.binary)
         member.trials.append(trial)
         self.call(ref, partial(self._hear_measurement, trial, member))
 
@@ -222,7 +222,7 @@ class Flow:
         try:
             reply = json.loads(self._ray.get(ref))
         except gone(errors):
-            self._crew.lose(member)  # which gives back all that it had
+            self._pool.lose(member)  # which gives back all that it had
         except errors.RayError as error:
             member.trials.remove(trial)
             if lost_object(errors, error):
@@ -240,10 +240,10 @@ class Flow:
         elif "unopened" in reply:
             self._built.appendleft(trial)
             if member.ready:
-                self._crew.reopen(member)
+                self._pool.reopen(member)
         elif "set_aside" in reply:
             self._built.appendleft(trial)
-            self._crew.set_aside(member, reply["set_aside"])
+            self._pool.set_aside(member, reply["set_aside"])
         else:
             self.ended.put(DeepgenError(reply["error"]))
 

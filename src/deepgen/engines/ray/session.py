@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from deepgen.engines.base import Look, Outcome
 from deepgen.engines.ray import builder, connection, roles
-from deepgen.engines.ray.crew import Crew, Member, Opening, gone
+from deepgen.engines.ray.device_pool import DevicePool, Member, Opening, gone
 from deepgen.engines.ray.disk import kept
 from deepgen.engines.ray.flow import TICK_SECONDS, Flow, lost_object, placed
-from deepgen.engines.ray.shop import TRIES, Shop
+from deepgen.engines.ray.remote_builds import TRIES, RemoteBuilds
 from deepgen.measure import handed
 from deepgen.measure.base import Contender, Task
 from deepgen.measure.helpers import helpers_for
@@ -47,10 +47,10 @@ class RaySession:
             self._scratch = undo.enter_context(Scratch("ray-session")).path
             roles.require(roles.living(self._ray.nodes()), engine.group)
             ordered = builder.order(task.target, engine.toolchains, engine.limits, engine.cache)
-            self._shop = Shop(self._ray, engine.group, ordered)
+            self._builds = RemoteBuilds(self._ray, engine.group, ordered)
             self._flow = Flow(
                 self._ray,
-                self._shop,
+                self._builds,
                 look,
                 group=engine.group,
                 build_slots=engine.build_slots,
@@ -58,7 +58,7 @@ class RaySession:
             )
             cache = str(engine.cache) if engine.cache else None
             setting = json.dumps({"cache": cache, "toolchains": dict(engine.toolchains)})
-            self._crew = Crew(
+            self._pool = DevicePool(
                 self._ray,
                 Opening(f"session-{secrets.token_hex(8)}", task, setting, self._timed_on(), self._helpers()),
                 self._flow.call,
@@ -68,7 +68,7 @@ class RaySession:
                 give_back=self._flow.take_back,
             )
             undo.callback(self._stop)
-            self._flow.start(self._crew)
+            self._flow.start(self._pool)
             self._peak, self._bandwidth = self._device().peak, self._device().bandwidth
             self._undo = undo.pop_all()
 
@@ -124,7 +124,7 @@ class RaySession:
             _, told, binary = self._finalist(kernel)
             text = json.dumps(kernel.to_json())
             arrays = self._arrays(self.task.shapes[shape], seed, handed.drawn_as(probe))
-            return member.handle.verify.remote(self._crew.session, text, told, seed, probe, shape, binary, arrays)
+            return member.handle.verify.remote(self._pool.session, text, told, seed, probe, shape, binary, arrays)
 
         return self._measured(ask)[0]
 
@@ -138,12 +138,12 @@ class RaySession:
                     row |= {"kernel": json.dumps(one.kernel.to_json()), "artifact": told}
                     binaries.append(binary)
                 rows.append(row)
-            return member.handle.compare.remote(self._crew.session, json.dumps(rows), rounds, seed, *binaries)
+            return member.handle.compare.remote(self._pool.session, json.dumps(rows), rounds, seed, *binaries)
 
         return self._measured(ask)
 
     def baselines(self) -> list[str]:
-        reply, _ = self._asked(lambda member: member.handle.baselines.remote(self._crew.session))
+        reply, _ = self._asked(lambda member: member.handle.baselines.remote(self._pool.session))
         return [str(name) for name in reply["baselines"]]
 
     def peak(self, *, again: bool = False) -> float | None:
@@ -164,11 +164,11 @@ class RaySession:
     def _stop(self) -> None:
         """Stop builds and kernels of this study, so that others get the slots and the devices."""
         self._flow.stop(CLOSE_SECONDS)
-        if waited := self._crew.dismiss():
+        if waited := self._pool.dismiss():
             # Not for long: another study that ends at this moment may take the actor with it.
             self._ray.wait(waited, num_returns=len(waited), timeout=DISMISS_SECONDS)
         # References keep actors and objects alive.
-        self._crew.members.clear()
+        self._pool.members.clear()
         self._finalists.clear()
         self._handed.clear()
         self._home = None
@@ -178,7 +178,7 @@ class RaySession:
         until = time.monotonic() + self._patience
         while time.monotonic() < until:
             with self._flow.lock:
-                ready = self._crew.ready
+                ready = self._pool.ready
                 if self._home not in ready:
                     self._home = ready[0] if ready else None
                 if self._home is not None:
@@ -202,7 +202,7 @@ class RaySession:
                 reply: dict[str, Any] = json.loads(self._ray.get(ask(member)))
             except gone(errors):
                 with self._flow.lock:
-                    self._crew.lose(member)
+                    self._pool.lose(member)
                 continue
             except errors.RayError as error:
                 if not lost_object(errors, error):
@@ -215,15 +215,15 @@ class RaySession:
                 return reply, member
             with self._flow.lock:
                 if "set_aside" in reply:
-                    self._crew.set_aside(member, reply["set_aside"])
+                    self._pool.set_aside(member, reply["set_aside"])
                 elif member.ready:
-                    self._crew.reopen(member)
+                    self._pool.reopen(member)
         raise DeepgenError(f"the devices of the Ray cluster were lost {TRIES} times in a row")
 
     def _finalist(self, kernel: Kernel) -> tuple[Artifact, str, Any]:
         """Its artifact, the same as JSON, and its binary in Ray's store, where it stays until the session ends."""
         if kernel.id not in self._finalists:
-            artifact, binary = self._shop.now(kernel)
+            artifact, binary = self._builds.now(kernel)
             self._finalists[kernel.id] = artifact, json.dumps(artifact.to_json()), binary
         return self._finalists[kernel.id]
 
@@ -246,6 +246,6 @@ class RaySession:
         built: dict[str, tuple[Kernel, Any]] = {}
         for name, kernel in helpers_for(self.task).items():
             with suppress(DeepgenError):  # the device's own host may be able to build it
-                artifact, binary = self._shop.now(kernel)
+                artifact, binary = self._builds.now(kernel)
                 built[name] = completed(kernel, artifact.plan).without_sources(), binary
         return built

@@ -51,7 +51,7 @@ class TritonFamily(KernelFamily):
                 return f"it is for Triton {release}, and processors are served with {RELEASE}"
         foreign = [n for n in self.description.knobs if n in ALL_OPTIONS and n not in _options(target)]
         if foreign and isinstance(target, Gpu):
-            return f"knob {foreign[0]} is no option of Triton's for {target.kind} targets"
+            return f"knob {foreign[0]} is not an option of Triton's for {target.kind} targets"
         return super().refuses(operator, target)
 
     def space(self, operator: Operator, target: Target) -> Space:

@@ -170,9 +170,10 @@ def _kind(entry: Entry) -> str:
 
 
 def _name(operator: Operator) -> str:
-    """Its description without sizes: gemm_f32_nn, gemm_bf16_nt_relu_bias, softmax_f32."""
-    text = re.sub(r"batch \d+ of ", "batched ", operator.describe())
+    """Its description without sizes, so that it is one name in all shapes: gemm_f32_nn, gemm_bf16_nt_relu_bias."""
     sizes = operator.sizes()
+    text = re.sub(r"batch \d+ of ", "batched ", operator.describe())
+    text = re.sub(rf"\b({'|'.join(('to', 'by', *sizes))}) \d+(x\d+)*", "", text)
     words = [
         word
         for word in text.split()

@@ -62,6 +62,8 @@ class Function:
         given = {t["name"]: self._seen(t, array, known) for t, array in zip(read, arrays)}  # noqa: B905  Python 3.9
         outs = out if isinstance(out, tuple) else (out,) * len(written)
         results = [self._made(t, array, known) for t, array in zip(written, outs)]  # noqa: B905
+        if out is not None and not self._gpu:
+            self._check_results([t["name"] for t in written], results, arrays)
         given.update((t["name"], self._seen(t, array, known)) for t, array in zip(written, results))  # noqa: B905
         numbers = [ctypes.c_int64(known[name]) for name in self._sizes]
         arguments: list[Any] = [*numbers]
@@ -78,12 +80,19 @@ class Function:
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The tensors with the shapes of the kernel that takes these arrays; its sizes are kept."""
         shapes = {tensor["name"]: [*np.shape(array)] for tensor, array in zip(read, arrays)}  # noqa: B905
-        for tuned in self._shapes:
-            of = tuned["tensors"]
-            told = {**tuned["sizes"], **known} == tuned["sizes"]
-            if told and all(of[name] == shape for name, shape in shapes.items()):
-                known.update(tuned["sizes"])
-                return [{**t, "shape": of[t["name"]]} for t in read], [{**t, "shape": of[t["name"]]} for t in written]
+        able = [
+            tuned
+            for tuned in self._shapes
+            if {**tuned["sizes"], **known} == tuned["sizes"]
+            and all(tuned["tensors"][name] == shape for name, shape in shapes.items())
+        ]
+        untold = [name for name in self._sizes if len({tuned["sizes"][name] for tuned in able}) > 1]
+        if untold:
+            raise TypeError(f"{self.name}: the arrays do not tell {untold[0]}: pass it as {untold[0]}=")
+        if able:
+            of = able[0]["tensors"]
+            known.update(able[0]["sizes"])
+            return [{**t, "shape": of[t["name"]]} for t in read], [{**t, "shape": of[t["name"]]} for t in written]
         raise NotServed(f"{self.name} was not tuned for arrays of these shapes. {self.__doc__}")
 
     def _seen(self, tensor: dict[str, Any], array: Any, known: dict[str, int]) -> tuple[int, list[int]]:
@@ -94,7 +103,10 @@ class Function:
             raise TypeError(f"{tensor['name']} has no {interface}")
         kind, shape = np.dtype(about["typestr"]), tuple(about["shape"])
         if kind != np.dtype(tensor["dtype"]):
-            raise TypeError(f"{tensor['name']} is {kind}, and {tensor['dtype']} is needed")
+            bits = f": pass its bits, by view(numpy.{tensor['dtype']})" if kind.kind == "V" else ""
+            raise TypeError(
+                f"{tensor['name']} is {getattr(array, 'dtype', kind)}, and {tensor['dtype']} is needed{bits}"
+            )
         if len(shape) != len(tensor["shape"]):
             raise ValueError(f"{tensor['name']} has {len(shape)} dimensions, and {len(tensor['shape'])} are needed")
         for size, expected in zip(shape, tensor["shape"], strict=True):
@@ -118,6 +130,15 @@ class Function:
             raise TypeError(f"{self.name} runs on a GPU: pass {tensor['name']} as out=")
         return np.empty([_number(size, known) for size in tensor["shape"]], tensor["dtype"])
 
+    @staticmethod
+    def _check_results(names: list[str], results: list[Any], read: Any) -> None:
+        """Arrays of the caller's that are written: they may be, and nothing is read from them meanwhile."""
+        for name, array in zip(names, results):  # noqa: B905
+            if isinstance(array, np.ndarray) and not array.flags.writeable:
+                raise ValueError(f"{name} is read-only")
+            if any(isinstance(one, np.ndarray) and np.may_share_memory(array, one) for one in read):
+                raise ValueError(f"{name} overlaps an array that is read: pass a separate one")
+
     def _workspace(self, numbers: list[Any], given: Any) -> tuple[int, int]:
         """The address and the bytes of the workspace; on a processor each thread keeps its own."""
         needed = ctypes.c_size_t()
@@ -134,7 +155,7 @@ class Function:
     def _check(self, status: int) -> None:
         if status:
             words = self._library.deepgen_last_error().decode(errors="replace")
-            raise (NotServed if status == 1 else RuntimeError)(words)
+            raise {1: NotServed, 2: ValueError}.get(status, RuntimeError)(words)
 
 
 def _number(size: Any, known: dict[str, int]) -> int:

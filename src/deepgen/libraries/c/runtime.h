@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define NEAR 0.05      // octaves: a shape this near counts as much as any nearer one
+#define LINE 128       // bytes: rows that begin at multiples of it are read in whole lines
 #define MOST_SIZES 16  // of an operator
 #define MOST_ENTRIES 8
 
@@ -31,6 +32,17 @@ struct kernel {
     char why[160];                       // it cannot be used
 };
 
+// What a vendor's library reaches for a product on a GPU, as baselines/yardstick.py tells.
+typedef struct {
+    double rows, columns, each;  // a tile, and seconds for each element of K
+} tile;
+
+typedef struct {
+    double multiprocessors, byte_seconds, fixed_seconds, parts_seconds, parts, least_k, step;
+    const tile *tiles;
+    int tile_count;
+} yardstick;
+
 // Kernels that were timed under like conditions, and the shapes that they were timed at.
 typedef struct {
     kernel *const *kernels;
@@ -39,9 +51,12 @@ typedef struct {
     const double *lost;       // kernel by point: the logarithm of its time over the best one's; NAN: it was not timed
     const double *modelled;   // kernel by point: the logarithm of its time by its family's model, or NAN
     const double *rivals;     // baseline by point: the logarithm of its time over the best kernel's, or NAN
+    const int *row_bytes;     // of each size that is the length of rows: of an element; 0: it does not matter
+    const double *reached;    // at each point: the logarithm of what a vendor's library takes by the yardstick, or NAN
+    double (*yardstick)(const int64_t *v);  // the same at the shape that is asked for; null: there is none
     const int *chosen;        // at each point: the kernel, or -1 for a vendor's library
-    double lost_per_octave, far;
-    double off;               // by so much predictions are too good, and a kernel must be ahead of a vendor's library
+    const double *margins;    // of each kernel: by so much it must be ahead of a vendor's library
+    double lost_per_octave, far, most_lost;
 } group;
 
 // One for all files of the library.
@@ -183,8 +198,28 @@ static double modelled_now(const kernel *k, const int64_t *v) {
     return seconds > 0 ? log(seconds) : NAN;
 }
 
-// How much longer a kernel takes than the best of them, by their models. Without a model nothing is told.
+// How much longer a kernel takes by its model than the best of them, or than a vendor's library by the yardstick.
+// Without a model nothing is told.
 static double above(double modelled, double best) { return isnan(modelled) ? 0 : modelled - best; }
+
+// The multiple of bytes that rows of so many bytes begin at, up to a line.
+static double row_begin(int64_t row) { return (double)least(row & -row, LINE); }
+
+// Seconds of a product by the yardstick.
+__attribute__((unused)) static double reached_seconds(const yardstick *y, int64_t m, int64_t n, int64_t k,
+                                                      int64_t batch, int64_t bytes) {
+    double memory = (double)bytes * y->byte_seconds, best = INFINITY;
+    for (const tile *t = y->tiles; t < y->tiles + y->tile_count; t++) {
+        double tiles = ceil((double)m / t->rows) * ceil((double)n / t->columns) * (double)batch;
+        for (double parts = 1; parts <= y->parts && (parts == 1 || (double)k >= parts * y->least_k); parts *= 2) {
+            double rounds = ceil(tiles * parts / y->multiprocessors);
+            double busy = rounds * (y->step * ceil((double)k / (parts * y->step))) * t->each;
+            double whole = (busy > memory ? busy : memory) + (parts > 1 ? y->parts_seconds : 0);
+            if (whole < best) best = whole;
+        }
+    }
+    return y->fixed_seconds + best;
+}
 
 // The average over points near a shape. Values that are not known do not count.
 static double averaged(const double *values, const double *weights, int count) {
@@ -196,16 +231,25 @@ static double averaged(const double *values, const double *weights, int count) {
 
 // The kernel that is expected to be the fastest. Null: none serves, or a vendor's library is faster, as `why` says.
 static kernel *choose_in(const group *g, const int64_t *sizes, const int64_t *v, const char **why) {
-    double weights[g->point_count], distances[g->point_count];
+    double weights[g->point_count], distances[g->point_count], aways[g->point_count];
     for (int p = 0; p < g->point_count; p++) {
-        double squares = 0;
+        const int64_t *there = g->sizes + p * g->size_count;
+        double squares = 0, rows = 0;
+        int same = 1;
         for (int s = 0; s < g->size_count; s++) {
-            double octaves = log2((double)sizes[s] / (double)g->sizes[p * g->size_count + s]);
+            same &= sizes[s] == there[s];
+            if (sizes[s] <= 0 || there[s] <= 0) continue;  // such as no padding
+            double octaves = log2((double)sizes[s] / (double)there[s]);
             squares += octaves * octaves;
+            int64_t element = g->row_bytes[s];
+            if (!element) continue;
+            double begins = log2(row_begin(sizes[s] * element) / row_begin(there[s] * element));
+            rows += begins * begins;
         }
         distances[p] = sqrt(squares);
-        weights[p] = 1 / ((NEAR + distances[p]) * (NEAR + distances[p]));
-        if (squares == 0) {
+        aways[p] = sqrt(squares + rows);
+        weights[p] = 1 / ((NEAR + aways[p]) * (NEAR + aways[p]));
+        if (same) {
             if (g->chosen[p] < 0) return *why = "a vendor's library was faster at this shape", (kernel *)0;
             kernel *k = g->kernels[g->chosen[p]];
             if (k->serves(v) && usable(k)) return k;
@@ -214,29 +258,32 @@ static kernel *choose_in(const group *g, const int64_t *sizes, const int64_t *v,
     int count = g->kernel_count, points = g->point_count;
     double now[count], best_now = INFINITY, best_there[points], lost[points];
     int able[count];
-    for (int p = 0; p < points; p++) best_there[p] = INFINITY;
+    for (int p = 0; p < points; p++) best_there[p] = g->yardstick ? g->reached[p] : INFINITY;
     for (int i = 0; i < count; i++) {
         able[i] = g->kernels[i]->serves(v) && usable(g->kernels[i]);
         now[i] = able[i] ? modelled_now(g->kernels[i], v) : NAN;
         if (now[i] < best_now) best_now = now[i];
-        for (int p = 0; p < points; p++)
+        for (int p = 0; p < points && !g->yardstick; p++)
             if (able[i] && g->modelled[i * points + p] < best_there[p]) best_there[p] = g->modelled[i * points + p];
     }
+    if (g->yardstick) best_now = log(g->yardstick(v));
     kernel *best = 0;
-    double time = 0;
+    double time = 0, margin = 0;
     for (int i = 0; i < count; i++) {
-        double away = INFINITY;
+        double nearest = INFINITY, away = INFINITY;
         for (int p = 0; p < points; p++) {
             lost[p] = g->lost[i * points + p] - above(g->modelled[i * points + p], best_there[p]);
-            if (!isnan(lost[p]) && distances[p] < away) away = distances[p];
+            if (lost[p] > g->most_lost) lost[p] = g->most_lost;
+            if (!isnan(lost[p]) && distances[p] < nearest) nearest = distances[p];
+            if (!isnan(lost[p]) && aways[p] < away) away = aways[p];
         }
-        if (!able[i] || away > g->far) continue;
+        if (!able[i] || nearest > g->far) continue;
         double expected = averaged(lost, weights, points) + above(now[i], best_now) + g->lost_per_octave * away;
-        if (!best || expected < time) best = g->kernels[i], time = expected;
+        if (!best || expected < time) best = g->kernels[i], time = expected, margin = g->margins[i];
     }
     if (!best) return *why = "no kernel of a shape near this one serves it here", (kernel *)0;
     for (int r = 0; r < g->rival_count; r++)
-        if (averaged(g->rivals + r * g->point_count, weights, g->point_count) < time + g->off)
+        if (averaged(g->rivals + r * g->point_count, weights, g->point_count) < time + margin)
             return *why = "a vendor's library may be faster at this shape", (kernel *)0;
     return best;
 }

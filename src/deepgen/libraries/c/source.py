@@ -50,6 +50,8 @@ def _definition(function: Function, tables: Sequence[Table]) -> str:
     negative = [_unless(f"{name} < 0", f"{name} is negative") for name in sizes]
     dense = [f"v[{len(sizes) + place}] = {stride.dense};" for place, stride in enumerate(strides)]
     objects = [text.object for table in tables for text in table.kernels]
+    apart = "" if function.on_gpu else " || ".join(f"{stride.name} != {stride.dense}" for stride in strides)
+    why = f'{apart} ? "its tensors must be dense on processors" : why_' if apart else "why_"
     every = [f"if ({k}_bytes(v) > needed_) needed_ = {k}_bytes(v);" for k in objects]
     return f"""
 DEEPGEN_API deepgen_status {function.name}({", ".join(arguments(function))}) {{
@@ -60,7 +62,7 @@ DEEPGEN_API deepgen_status {function.name}({", ".join(arguments(function))}) {{
     if (!last_.chosen || memcmp(last_.v, v, sizeof v)) {{
         const char *why_;
         last_.chosen = choose({function.name}_groups, {count}, v, v, &why_);
-        if (!last_.chosen) return fail(DEEPGEN_NOT_SERVED, "{function.name}: %s", why_);
+        if (!last_.chosen) return fail(DEEPGEN_NOT_SERVED, "{function.name}: %s", {why});
         memcpy(last_.v, v, sizeof v);
     }}
     void *const tensors_[] = {{{tensors}}};

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, log
 
+from deepgen.baselines import yardstick
+from deepgen.baselines.yardstick import Yardstick
 from deepgen.libraries import predict
 from deepgen.libraries.c.functions import Function
 from deepgen.libraries.c.kernels import KernelText
@@ -12,6 +15,8 @@ from deepgen.libraries.choice import choose, model_of
 from deepgen.libraries.entry import Entry
 from deepgen.libraries.predict import Point
 from deepgen.libraries.store import Content
+from deepgen.operators.signature import INOUT
+from deepgen.vocabulary.dtypes import dtype
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,14 @@ def tables_text(function: Function, tables: Sequence[Table]) -> str:
         lost = [_lost(p.kernels.get(entry.kernel_id), p) for entry in table.entries for p in table.points]
         both = list(zip(table.entries, table.kernels, strict=True))
         modelled = [_modelled(entry, p) if text.modelled else "NAN" for entry, text in both for p in table.points]
-        theirs = [_lost(p.baselines.get(name), p) for name in rivals for p in table.points]
+        theirs = [_lost(p.baselines.get(name), p, predict.MOST_LOST) for name in rivals for p in table.points]
+        first = table.entries[0]
+        stick = yardstick.yardstick(first.operator, first.target)
+        reached = [_logarithm(yardstick.reached(p.operator, first.target)) for p in table.points]
         sizes = [str(point.operator.sizes()[name]) for point in table.points for name in function.sizes]
+        rows_of = yardstick.row_bytes(first.operator, first.target)
+        off = predict.spread(table.entries, table.points, model_of)
+        margins = [repr(predict.margin(entry, table.points, off)) for entry in table.entries]
         name = f"{function.name}_{place}"
         parts += [
             _array(f"kernel *const {name}_kernels", (f"&{text.object}" for text in table.kernels)),
@@ -51,12 +62,18 @@ def tables_text(function: Function, tables: Sequence[Table]) -> str:
             _array(f"const double {name}_lost", lost),
             _array(f"const double {name}_modelled", modelled),
             _array(f"const double {name}_rivals", theirs or ["NAN"]),
+            _array(f"const int {name}_row_bytes", [str(rows_of.get(size, 0)) for size in function.sizes] or ["0"]),
+            _array(f"const double {name}_reached", reached),
             _array(f"const int {name}_chosen", map(str, table.chosen)),
+            _array(f"const double {name}_margins", margins),
+            "" if stick is None else _yardstick(function, stick, name),
         ]
         counts = f"{len(table.kernels)}, {len(table.points)}, {len(function.sizes)}, {len(rivals)}"
-        arrays = ", ".join(f"{name}_{part}" for part in ("sizes", "lost", "modelled", "rivals", "chosen"))
-        off = predict.spread(table.entries, table.points, model_of)
-        rows.append(f"{{{name}_kernels, {counts}, {arrays}, {predict.LOST_PER_OCTAVE}, {predict.FAR}, {off!r}}}")
+        names = ("sizes", "lost", "modelled", "rivals", "row_bytes", "reached")
+        arrays = ", ".join(f"{name}_{part}" for part in names)
+        told = "0" if stick is None else f"{name}_yardstick"
+        limits = f"{predict.LOST_PER_OCTAVE}, {predict.FAR}, {predict.MOST_LOST!r}"
+        rows.append(f"{{{name}_kernels, {counts}, {arrays}, {told}, {name}_chosen, {name}_margins, {limits}}}")
     return "\n".join([*parts, _array(f"const group {function.name}_groups", rows)])
 
 
@@ -75,8 +92,32 @@ def _array(declared: str, values: Iterable[str]) -> str:
     return f"static {declared}[] = {{{', '.join(values)}}};"
 
 
-def _lost(seconds: float | None, point: Point) -> str:
-    return "NAN" if seconds is None else repr(point.lost(seconds))
+def _yardstick(function: Function, stick: Yardstick, name: str) -> str:
+    """The yardstick as a function of sizes."""
+    signature = function.operator.signature()
+    bytes_of = [
+        f"{dtype(signature.dtype_of(p)).bytes * (2 if p.role == INOUT else 1)} * {function.product(p.shape)}"
+        for p in function.tensors
+    ]
+    numbers = (stick.multiprocessors, stick.byte_seconds, yardstick.FIXED_SECONDS, yardstick.PARTS_SECONDS)
+    rates = ", ".join(map(repr, (*numbers, yardstick.PARTS, yardstick.LEAST_K, yardstick.STEP)))
+    arguments = ", ".join([*(function.sized[size] for size in yardstick.SIZES), " + ".join(bytes_of)])
+    tiles = _array(
+        f"const tile {name}_tiles", (f"{{{rows}, {columns}, {each!r}}}" for rows, columns, each in stick.tiles)
+    )
+    return f"""{tiles}
+static double {name}_yardstick(const int64_t *v) {{
+    static const yardstick here = {{{rates}, {name}_tiles, {len(stick.tiles)}}};
+    return reached_seconds(&here, {arguments});
+}}"""
+
+
+def _lost(seconds: float | None, point: Point, most: float = inf) -> str:
+    return "NAN" if seconds is None else repr(min(point.lost(seconds), most))
+
+
+def _logarithm(seconds: float | None) -> str:
+    return "NAN" if seconds is None else repr(log(seconds))
 
 
 def _modelled(entry: Entry, point: Point) -> str:

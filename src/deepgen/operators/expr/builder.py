@@ -59,7 +59,7 @@ def expression(*outputs: Operand, name: str | None = None, inputs: Sequence[Oper
     """The expression whose results these are. Tensors are in the order in which they are read first, or as told."""
     for one in (*outputs, *(inputs or ())):
         if not isinstance(one, Operand):
-            raise BadInput(f"{one!r} is no tensor", allowed="what dg.compute, dg.scan and dg.tensor give")
+            raise BadInput(f"{one!r} is not a tensor", allowed="what dg.compute, dg.scan and dg.tensor give")
     tensors: dict[str, TensorSpec] = {}
     stages: dict[str, Stage] = {}
     seen: dict[str, Operand] = {}

@@ -8,6 +8,7 @@ from math import isnan, prod
 from typing import TypeAlias
 
 from deepgen.operators.expr.facts import Facts, of_axes
+from deepgen.operators.expr.index import shown
 from deepgen.operators.expr.nodes import (
     BINARY,
     BOOL,
@@ -257,12 +258,14 @@ def check_rank(of: str, shape: Sequence[int], found: int, where: str) -> None:
 def _check_iterators(found: frozenset[str], where: str, facts: Facts) -> None:
     for one in sorted(found):
         if one not in facts.ranges:
-            what = f"{where}: axis {one.split('#')[0]} is unknown here"
+            what = f"{where}: axis {shown(one)} is unknown here"
             raise BadInput(what, allowed="its own axes, and within a reduction the axes that it runs over")
 
 
 def axis(given: str, extent: object, where: str) -> Axis:
     """An axis whose extent is checked."""
     if isinstance(extent, bool) or not hasattr(extent, "__index__") or extent.__index__() < 1:
-        raise BadInput(f"{where}: the axis {given} has the extent {extent!r}", allowed="a whole number from 1 up")
+        raise BadInput(
+            f"{where}: the axis {shown(given)} has the extent {extent!r}", allowed="a whole number from 1 up"
+        )
     return Axis(given, extent.__index__())

@@ -5,14 +5,13 @@ Elements of one operation have one dtype; a plain number takes that of the other
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from math import isnan
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
 from deepgen.operators.expr import check
-from deepgen.operators.expr.index import Index, index, iterator
+from deepgen.operators.expr.index import Index, index, iterator, shown
 from deepgen.operators.expr.nodes import (
     BOOL,
     Axis,
@@ -120,7 +119,7 @@ class Position:
         raise _undecided(repr(self))
 
     def __repr__(self) -> str:
-        return re.sub(r"#\d+", "", str(self.index))
+        return shown(self.index)
 
 
 class ReduceAxis(Position):
@@ -182,6 +181,8 @@ class Element:
         return binary("div", other, self, whole=True)
 
     def __pow__(self, other: Any) -> Element:
+        if type(other) is int and other in (2, 3):  # pow is slow, not for integers, and not there on all targets
+            return self * self if other == 2 else self * self * self
         return binary("pow", self, other)
 
     def __rpow__(self, other: Any) -> Element:

@@ -5,6 +5,7 @@ The form is canonical: terms are sorted and merged, so that equal indices compar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -62,7 +63,9 @@ class Index:
 
     def __mul__(self, times: int) -> Index:
         if isinstance(times, bool) or not isinstance(times, int):
-            raise BadInput(f"index {self} times {times!r}", allowed="indices are multiplied by whole numbers only")
+            raise BadInput(
+                f"index {shown(self)} times {times!r}", allowed="indices are multiplied by whole numbers only"
+            )
         if not times:
             return Index()
         return Index(tuple((atom, c * times) for atom, c in self.terms), self.constant * times)
@@ -138,6 +141,11 @@ def iterator(name: str) -> Index:
     return Index(((Iter(name), 1),))
 
 
+def shown(of: Index | str) -> str:
+    """As users know its axes: without the serial number by which equal names are told apart."""
+    return re.sub(r"#\d+", "", str(of))
+
+
 def index(given: Index | int) -> Index:
     """A whole number as an index; an index as it is."""
     if isinstance(given, Index):
@@ -160,7 +168,7 @@ def _sum(terms: Iterable[tuple[Atom, int]], constant: int) -> Index:
 
 def _divisor(of: Index, by: int) -> None:
     if isinstance(by, bool) or not isinstance(by, int) or by < 1:
-        raise BadInput(f"index {of} divided by {by!r}", allowed="a positive whole number")
+        raise BadInput(f"index {shown(of)} divided by {by!r}", allowed="a positive whole number")
 
 
 def _iterators(atom: Atom) -> frozenset[str]:

@@ -13,7 +13,7 @@ from deepgen.operators.expr.builder import expression as expression_of
 from deepgen.operators.expr.contraction import Contraction, plain_contraction
 from deepgen.operators.expr.elements import Operand
 from deepgen.operators.expr.intervals import integer_ranges
-from deepgen.operators.expr.nodes import Expression
+from deepgen.operators.expr.nodes import Expression, Stage
 from deepgen.operators.expr.serial import expression_digest, from_json, to_json
 from deepgen.operators.products import EXACT_SHARE, tiny_floor
 from deepgen.operators.signature import INPUT, OUTPUT, Param, Signature
@@ -102,10 +102,15 @@ class ExpressionOperator(Expressed):
 
     @classmethod
     def make(cls, given: Mapping[str, Any]) -> ExpressionOperator:
-        raise BadInput("an expression has no words", allowed="dg.tune(dg.compute(...)) in Python")
+        raise BadInput("an expression has no words", allowed="deepgen tune FILE.py:NAME, or dg.tune(...) in Python")
 
     def said(self) -> Mapping[str, Any]:
         raise BadInput(f"{self.describe()} has no words", allowed="it is written in Python, by dg.compute")
+
+
+def is_expression(given: Any) -> bool:
+    """Whether `as_operator` makes an operator of it: a tensor that is only given is none."""
+    return isinstance(given, Expression) or (isinstance(given, Operand) and isinstance(given.made, Stage))
 
 
 def as_operator(given: Any) -> Any:

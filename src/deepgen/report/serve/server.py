@@ -28,7 +28,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise BadInput(f"--host {host} is no address: {error.strerror}", allowed="such as 127.0.0.1") from error
+        raise BadInput(f"--host {host} is not an address: {error.strerror}", allowed="such as 127.0.0.1") from error
     family, kind, protocol, _, address = found[0]
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 
-from deepgen.generators.rules.emit.c_values import PRODUCTS, Scope, arithmetic, narrowed
+from deepgen.generators.rules.emit import shuffles
+from deepgen.generators.rules.emit.c_values import PRODUCTS, Scope, arithmetic, narrowed, stored
 from deepgen.generators.rules.emit.conversions import formats
 from deepgen.generators.rules.emit.conversions import function as convert
 from deepgen.generators.rules.emit.names import Names
 from deepgen.generators.rules.emit.scans import function as scan_function
 from deepgen.generators.rules.emit.scans import joined, nothing
+from deepgen.generators.rules.emit.together import Together, together
 from deepgen.generators.rules.intrinsics.dots import DOTS, include
 from deepgen.generators.rules.intrinsics.dots import function as dot_function
 from deepgen.generators.rules.intrinsics.tiles import HEADERS as TILE_HEADERS
@@ -131,7 +133,8 @@ def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
     called = {(kind, lanes) for lanes in stored for kind in ("i32_of_u16", "u16_of_i32")}
     called |= {("i32_of_i16", lanes) for lanes in products} | {one for one in used if formats(one[0]) is not None}
     conversions = sorted(called)
-    wanted = {(kind, lanes) for kind, lanes in used if kind not in ("u16", PRODUCTS) and formats(kind) is None}
+    shuffled = sorted(one for one in used if shuffles.known(one[0]))
+    wanted = {one for one in used.difference(shuffled) if one[0] not in ("u16", PRODUCTS) and formats(one[0]) is None}
     wanted |= {("f32", lanes) for lanes in stored}
     for function, lanes in conversions:
         of, to = formats(function) or ("", "")
@@ -148,6 +151,7 @@ def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
     lines += [convert(kind, lanes) for kind, lanes in conversions]
     lines += [f"STORED_VECTOR({lanes})" for lanes in stored]
     lines += [f"ADD_PRODUCTS({lanes})" for lanes in products]
+    lines += [shuffles.function(name, lanes) for name, lanes in shuffled]
     return [*lines, ""] if lines else []
 
 
@@ -214,6 +218,9 @@ class _Emitter:
     def statement(self, statement: Stmt, place: _Place, depth: int) -> list[str]:
         indent = "    " * depth
         if isinstance(statement, Seq):
+            groups = together(statement.body, place.buffers)
+            if groups is not None:
+                return [indent + self.interleaved(group, place) for group in groups]
             return [line for s in statement.body for line in self.statement(s, place, depth)]
         if isinstance(statement, Alloc):
             return self.alloc(statement, place, depth)
@@ -292,17 +299,24 @@ class _Emitter:
         value = store.value
         if store.reduce:
             value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
-        copied = scope.copied(value, buffer) if along == 1 else None
-        if copied is not None:
-            return [f"put_{scope.vector_at(buffer, offset)}, {copied});"]
+        if along == 1 and not buffer.lanes:
+            return [f"put_{scope.vector_at(buffer, offset)}, {scope.as_stored(value, buffer)});"]
         made = scope.whole(value)
         if along == 1:
-            stored = made.text if buffer.lanes else narrowed(buffer.dtype, made.text, made.lanes)
-            to = scope.vector_at(buffer, offset)
-            return [f"{to} = {stored};" if buffer.lanes else f"put_{to}, {stored});"]
+            return [f"{scope.vector_at(buffer, offset)} = {made.text};"]
         elements = [scope.element(buffer, scope.lane(offset, n)) for n in range(made.lanes)]
         each = [f"{to} = {narrowed(buffer.dtype, f'lanes[{n}]')};" for n, to in enumerate(elements)]
         return ["{", f"    {made.name} lanes = {made.text};", *(f"    {line}" for line in each), "}"]
+
+    def interleaved(self, group: Together, place: _Place) -> str:
+        """Stores of several vectors whose elements lie between each other."""
+        buffer, lanes = place.buffers[group.stores[0].buffer], group.loops[0].extent
+        scopes = [self.scope(place, loop) for loop in group.loops]
+        values = [scope.as_stored(store.value, buffer) for scope, store in zip(scopes, group.stores, strict=True)]
+        name = f"{shuffles.INTERLEAVE}{len(values)}_{stored(buffer)}"
+        scopes[0].vector_at(buffer, group.stores[0].indices[0])
+        self.vectors.add((name, lanes))
+        return f"{name}x{lanes}(&{scopes[0].address(buffer.name, group.start)}, {', '.join(values)});"
 
     def scanned(self, scan: Scan, store: Store, scope: Scope) -> str:
         """A vector of results: each lane with all before it, and with the element before the first."""

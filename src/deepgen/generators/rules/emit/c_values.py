@@ -8,6 +8,7 @@ from math import isinf, isnan
 
 from deepgen.generators.rules.emit.conversions import conversion
 from deepgen.generators.rules.emit.names import Names
+from deepgen.generators.rules.emit.shuffles import ALTERNATE
 from deepgen.generators.rules.lower.ir import Buffer, For
 from deepgen.operators.expr.index import Index, Iter, Quotient, iterator
 from deepgen.operators.expr.nodes import (
@@ -114,11 +115,10 @@ class Scope:
         lanes, start = self.vector.extent, self.lane(offset, 0)
         if buffer.lanes:
             return self.variable(buffer, start.constant // lanes)
-        kind = "u16" if buffer.dtype in STORED else buffer.dtype
         self.need(arithmetic(buffer.dtype), lanes)
         if buffer.dtype in STORED:
             self.used.add(("u16", lanes))
-        return f"{kind}x{lanes}(&{self.address(buffer.name, start)}"
+        return f"{stored(buffer)}x{lanes}(&{self.address(buffer.name, start)}"
 
     def need(self, kind: str, lanes: int) -> None:
         if lanes > 1:
@@ -139,6 +139,14 @@ class Scope:
         if self.vector is None:
             return self.element(buffer, offset)
         return f"(u16x{self.vector.extent})at_{self.vector_at(buffer, offset)})" if self.along(offset) == 1 else None
+
+    def as_stored(self, value: Value, of: Buffer) -> str:
+        """A vector of values as memory holds them."""
+        copied = self.copied(value, of)
+        if copied is not None:
+            return copied
+        made = self.whole(value)
+        return narrowed(of.dtype, made.text, made.lanes)
 
     # Values
 
@@ -243,9 +251,14 @@ class Scope:
             return Text(self.number(buffer, offset), kind)
         lanes = self.vector.extent
         self.need(kind, lanes)
-        if self.along(offset) == 1:
-            text = self.vector_at(buffer, offset)
-            return Text(text if buffer.lanes else _widened(buffer.dtype, f"at_{text})", lanes), kind, lanes)
+        along = self.along(offset)
+        if along == 1 and buffer.lanes:
+            return Text(self.vector_at(buffer, offset), kind, lanes)
+        if along in (1, 2) and not buffer.lanes:
+            load = "at_" if along == 1 else ALTERNATE
+            if along == 2:
+                self.used.add((f"{ALTERNATE}{stored(buffer)}", lanes))
+            return Text(_widened(buffer.dtype, f"{load}{self.vector_at(buffer, offset)})", lanes), kind, lanes)
         numbers = ", ".join(self.number(buffer, self.lane(offset, n)) for n in range(lanes))
         return Text(f"(({kind}x{lanes}){{{numbers}}})", kind, lanes)
 
@@ -297,6 +310,11 @@ def arithmetic(name: str) -> str:
     if kind not in TYPES and kind != BOOL:
         raise BadInput(f"C kernels by rules do not compute with {name}", allowed=", ".join((*TYPES, *STORED)))
     return kind
+
+
+def stored(buffer: Buffer) -> str:
+    """The type of a buffer's elements in memory."""
+    return "u16" if buffer.dtype in STORED else buffer.dtype
 
 
 def narrowed(name: str, text: str, lanes: int = 1) -> str:

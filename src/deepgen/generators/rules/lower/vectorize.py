@@ -31,6 +31,8 @@ _DONE_AT_ONCE = (VECTOR, *DOTS, *TILES)
 _MOST_PIECES = 16  # that follow each other in the text; more are a loop
 _MOST_CHOSEN = 16  # lanes of one choice: masks of more than a vector take compilers long
 _ARITHMETIC_BYTES = 4  # of smaller floats
+INTERLEAVED = (2, 4)  # vectors whose elements lie between each other: they are stored together
+_INTERLEAVED_BYTES = 16  # of each of them: processors interleave within so many
 
 
 def vectorize(function: Function, vector_bytes: int) -> Function:
@@ -95,6 +97,9 @@ class _Vectors:
 
     def pieces(self, loop: For, store: Store) -> Stmt:
         lanes = self.bytes // max(_bytes(store, loop.variable))
+        interleaved = dict(store.indices[0].terms).get(Iter(loop.variable)) in INTERLEAVED
+        if interleaved:
+            lanes = min(lanes, max(1, _INTERLEAVED_BYTES // dtype(store.value.dtype).bytes))
         borders = [] if loop.limits else _borders(loop, store)
         if borders:
             return sequence(*(self.between(loop, store, *ends) for ends in pairwise([0, *borders, loop.extent])))
@@ -106,7 +111,11 @@ class _Vectors:
             outer, count = f"{loop.variable}.piece", loop.extent // lanes
             pieces.append(For(outer, count, SERIAL, _piece(loop, store, iterator(outer) * lanes, lanes)))
             start = count * lanes
+        # What is left may be stored together with some that was before: small vectors are slow to interleave.
+        again = interleaved and store.reduce is None and not any(r.tensor == store.buffer for r in reads(store.value))
         while start < loop.extent:
+            if again and start:
+                start = min(start, loop.extent - lanes)
             while lanes > loop.extent - start:
                 lanes //= 2
             pieces.append(_piece(loop, store, Index((), start), lanes))

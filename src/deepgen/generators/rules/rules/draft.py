@@ -50,6 +50,12 @@ class Tuned:
     when: Expr | None = None
 
 
+def unused(name: str, numbered: str, taken: Sequence[str]) -> str:
+    """A name that is not taken: of parts of an expression that are scheduled alike, the second gets a number."""
+    tries = (name if n == 1 else numbered.format(name, n) for n in range(1, len(taken) + 2))
+    return next(one for one in tries if one not in taken)
+
+
 class Draft:
     """Mutable while one rule works on it; `branch` copies it for another way to go on."""
 
@@ -108,6 +114,11 @@ class Draft:
         taken = {knob.name for knob in self.knobs} | set(self.derived)
         return f"{stage}_{name}" if name in taken else name
 
+    def copy_of(self, tensor: str, sums: str) -> tuple[str, str]:
+        """The knob that places a copy of what sums read of a tensor, and the copy: other sums may have their own."""
+        knob = self.free_name(sums, f"at_{tensor}")
+        return knob, f"{knob.removesuffix(f'at_{tensor}')}{tensor}_packed"
+
     def derive(self, name: str, value: Extent) -> None:
         """A value to be shown by its name, if it depends on knobs."""
         if not isinstance(value, int):
@@ -119,6 +130,7 @@ class Draft:
             return
         if self._when:
             expr = implies(all_of(*self._when), expr)
+        words = unused(words, "{} ({})", [requirement.name for requirement in self.requirements])
         self.requirements = (*self.requirements, Requirement(words, expr))
 
     def choose(self, knob: str, usual: Value, ways: Mapping[Value, Callable[[Draft], None]]) -> None:

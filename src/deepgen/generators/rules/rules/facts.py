@@ -5,7 +5,7 @@ from __future__ import annotations
 from deepgen.operators.expr.index import Index, Iter
 from deepgen.operators.expr.nodes import Binary, Compare, Expression, Read, Select, Stage, Unary, Value, reads, walk
 
-_DEAR = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")  # what is not computed twice without need
+_COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")  # what is not computed twice without need
 
 
 def readers(expression: Expression, name: str) -> tuple[Stage, ...]:
@@ -70,14 +70,14 @@ def fusible_consumer(expression: Expression, stage: Stage) -> Stage | None:
     return found[0]
 
 
-def dear(stage: Stage) -> bool:
+def costly(stage: Stage) -> bool:
     """Whether computing an element again costs more than keeping it."""
-    return any(dear_value(node) for node in walk(stage.value))
+    return any(costly_value(node) for node in walk(stage.value))
 
 
-def dear_value(value: Value) -> bool:
-    """Whether the last operation of a value is dear."""
-    return (isinstance(value, Unary) and value.op in _DEAR) or (isinstance(value, Binary) and value.op == "pow")
+def costly_value(value: Value) -> bool:
+    """Whether the last operation of a value is costly."""
+    return (isinstance(value, Unary) and value.op in _COSTLY) or (isinstance(value, Binary) and value.op == "pow")
 
 
 def guarded(stage: Stage) -> bool:

@@ -9,12 +9,13 @@ from deepgen.generators.rules.intrinsics.tiles import Tile
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.inline import inlinable
-from deepgen.generators.rules.rules.numbers import Extent, times
-from deepgen.generators.rules.rules.vectors import Vectors
-from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL
+from deepgen.generators.rules.rules.numbers import Extent, covered, least, times
+from deepgen.generators.rules.rules.vectors import Vectors, contiguous
+from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Stage
 from deepgen.space import Value
 
+_SHARES, _SIDE_BY_SIDE = 2, 16  # parts of a copy for each thread; panels that are filled side by side
 _TURNED = 8  # steps along the innermost dimension of what is turned that are written out
 # Where a copy is made, or a stage is computed, that a tiled sum reads.
 IN_PLACE, INLINE, ONCE, BLOCK = "in_place", "inline", "once", "block"
@@ -66,8 +67,10 @@ def stage_groups(
     places = [facts.plain(index) for index in read.indices]
     over = places.index(by.axis)
 
+    knob, copy = draft.copy_of(tensor, sums.name)
+    name = tensor if own else copy
+
     def copied(way: Draft, at: str | None) -> None:
-        name = tensor if own else f"{tensor}_packed"
         if not own:
             way.cache_read(tensor, name, [sums.name])
         others = [place for place in range(len(places)) if place != over]
@@ -92,7 +95,7 @@ def stage_groups(
         ONCE: lambda way: copied(way, None),
         BLOCK: lambda way: copied(way, block),
     }
-    draft.choose(f"at_{tensor}", BLOCK if tile.own and tensor in vectors.packed else ONCE, ways)
+    draft.choose(knob, BLOCK if tile.own and tensor in vectors.packed else ONCE, ways)
 
 
 def _turn(draft: Draft, name: str, over: int, group: int, *, parallel: bool) -> None:
@@ -111,12 +114,19 @@ def _turn(draft: Draft, name: str, over: int, group: int, *, parallel: bool) -> 
 def _pack(
     draft: Draft, name: str, panel: tuple[int, tuple[Extent, ...]], group: tuple[int, int], *, parallel: bool
 ) -> None:
-    """In the order of the copy: a group is written out, so that compilers find the pattern of what is interleaved."""
-    axes = [axis.name for axis in draft.stage(name).axes]
-    panels, *strips, column = draft.split(name, axes[panel[0]], panel[1])
+    """In the order of the copy: vectors along columns, which are interleaved, or a group as one number."""
+    stage = draft.stage(name)
+    axes = [axis.name for axis in stage.axes]
+    across, down = (contiguous(draft.expression, stage, axes[place]) for place in (panel[0], group[0]))
+    pieces = covered(draft.extents[name][axes[panel[0]]], times(panel[1]))
+    many = least(covered(pieces, _SHARES * draft.target.cores), _SIDE_BY_SIDE) if parallel else pieces
+    parts, panels, *strips, column = draft.split(name, axes[panel[0]], (many if across else 1, *panel[1]))
     groups, within = draft.split(name, axes[group[0]], (group[1],))
     others = [groups if place == group[0] else axis for place, axis in enumerate(axes) if place != panel[0]]
-    draft.reorder(name, [panels, *strips, *others, column, within])
-    draft.annotate(name, UNROLL, within)
+    between = [*others, panels, *strips] if across else [panels, *strips, *others]
+    draft.reorder(name, [parts, *between, column, within])
+    draft.annotate(name, UNROLL, column if down and not across else within)
+    if across or down:
+        draft.annotate(name, VECTOR, column if across else within)
     if parallel:
-        draft.annotate(name, PARALLEL, panels)
+        draft.annotate(name, PARALLEL, parts)

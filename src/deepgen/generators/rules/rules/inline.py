@@ -22,14 +22,14 @@ class AlwaysInline:
 def strictly_inlinable(expression: Expression, stage: Stage) -> bool:
     """Whether computing it wherever it is read is never worse than keeping it.
 
-    Its readers read it place by place, and only once if it is dear. What is read several times, as padding in front of
-    a convolution is, may be worth keeping: how is left to the rule of its reader.
+    Its readers read it place by place, and only once if it is costly. What is read several times, as padding before a
+    convolution is, may be worth keeping: how is left to the rule of its reader.
     """
     if not inlinable(expression, stage):
         return False
     found = facts.readers(expression, stage.name)
     placed = all(facts.same_places(reader, stage) is not None for reader in found)
-    return placed and (len(found) == 1 or not facts.dear(stage))
+    return placed and (len(found) == 1 or not facts.costly(stage))
 
 
 def inlinable(expression: Expression, stage: Stage) -> bool:

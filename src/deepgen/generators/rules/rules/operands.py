@@ -87,8 +87,9 @@ def _given(
     if (not in_panels and (not single or wide is None)) or not (must or reused):
         return
 
+    knob, name = draft.copy_of(tensor, sums.name)
+
     def copied(way: Draft, at: str | None) -> None:
-        name = f"{tensor}_packed"
         way.cache_read(tensor, name, [sums.name], wide)
         if in_panels:
             others = [place for place in range(len(found[0].indices)) if place not in along]
@@ -107,7 +108,7 @@ def _given(
     ways[ONCE] = lambda way: copied(way, None)
     ways[BLOCK] = lambda way: copied(way, block)
     packed = BLOCK if tile.own and not single else ONCE
-    draft.choose(f"at_{tensor}", IN_PLACE if single and wide is None and not tile.packed else packed, ways)
+    draft.choose(knob, IN_PLACE if single and wide is None and not tile.packed else packed, ways)
 
 
 def _cast_to(sums: Stage, tensor: str) -> str | None:

@@ -17,7 +17,9 @@ from deepgen.generators.rules.schedule.steps import UNROLL, VECTOR, Tensorize
 from deepgen.operators.expr.nodes import Stage
 
 _USUAL_SUMS = 4  # chains of additions that do not wait for each other
+_LONG_SUMS, _LONG = 8, 64  # the same, of sums with so many turns or more: more loads are under way at once
 _MOST_ROWS = 8
+_VECTORS = (*VECTORS, _LONG_SUMS)  # of a row
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,11 @@ def split_reduction(draft: Draft, sums: Stage, rows: Extent = 1) -> Partial:
     """Partial results along the innermost axis that is summed over, for so many rows at a time."""
     lanes, last, dot = draft.lanes(sums.name), sums.reduced[-1], dot_of(draft, sums)
     group = dot.depth if dot is not None else 1
-    values = up_to(VECTORS, last.extent // (lanes * group))
+    values = up_to(_VECTORS, last.extent // (lanes * group))
     exact = [wide for wide in values if last.extent % (wide * lanes * group) == 0]
     values = values if dot is None else exact  # an instruction has no edge
-    usual = max(wide for wide in exact or values if wide <= _USUAL_SUMS)
+    long = last.extent >= _LONG * _LONG_SUMS * lanes * group and draft.target.vector_registers >= 2 * _LONG_SUMS + 1
+    usual = max(wide for wide in exact or values if wide <= (_LONG_SUMS if long else _USUAL_SUMS))
     wide = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), values, usual)
     held = plus([times([rows, wide]), wide, 1])
     draft.derive(draft.free_name(sums.name, "registers"), held)

@@ -1,4 +1,4 @@
-"""Keep-Dear: what is dear to compute, and is summed up and then read again, is computed once and kept.
+"""Compute-Once: what is costly to compute, and is summed up and then read again, is computed once and kept.
 
 Softmax is of this kind: the sum of a row is over the same exponentials that are divided by it.
 """
@@ -26,7 +26,7 @@ from deepgen.operators.expr.rewrite import replaced
 
 @dataclass(frozen=True)
 class _Found:
-    """A dear value of a stage, and the axes that it depends on, in the order in which they appear."""
+    """A costly value of a stage, and the axes that it depends on, in the order in which they appear."""
 
     stage: Stage
     value: Value
@@ -42,10 +42,10 @@ class _Found:
 
 
 def with_kept(expression: Expression) -> Expression:
-    """The expression with a stage for each dear value that a reduction and another stage have in common."""
+    """The expression with a stage for each costly value that a reduction and another stage have in common."""
     groups: dict[tuple[Value, tuple[int, ...]], list[_Found]] = {}
     for stage in expression.stages:
-        for found in _dear_values(stage):
+        for found in _costly_values(stage):
             groups.setdefault((found.renamed(), found.extents), []).append(found)
     taken = {t.name for t in expression.tensors} | {s.name for s in expression.stages}
     for (value, extents), group in groups.items():
@@ -59,8 +59,8 @@ def with_kept(expression: Expression) -> Expression:
     return expression
 
 
-def _dear_values(stage: Stage) -> Iterator[_Found]:
-    """Outermost dear values; of stages that choose, none: what is not chosen may not be there to be read."""
+def _costly_values(stage: Stage) -> Iterator[_Found]:
+    """Outermost costly values; of stages that choose, none: what is not chosen may not be there to be read."""
     if stage.scan is not None or facts.guarded(stage):
         return
     known = {axis.name: axis for axis in (*stage.axes, *stage.reduced)}
@@ -71,7 +71,7 @@ def _dear_values(stage: Stage) -> Iterator[_Found]:
 
 
 def _outermost(value: Value) -> Iterator[Value]:
-    if facts.dear_value(value):
+    if facts.costly_value(value):
         yield value
     else:
         for child in children(value):

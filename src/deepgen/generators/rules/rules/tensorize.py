@@ -105,7 +105,8 @@ def grouped(sums: Stage, dot: Instruction) -> Vectors | None:
                 rows = reused_along(sums, lanes.name, [right])
                 if isinstance(dot, Tile) and not row_counts(extents.get(rows or "", 1)):
                     continue
-                return Vectors(lanes.name, rows, (), (right.tensor,), (left.tensor,), Grouped(dot, axis.name))
+                by = Grouped(dot, axis.name)
+                return Vectors(lanes.name, rows, (), (right.tensor,), (left.tensor,), dot.lanes, by)
     return None
 
 

@@ -64,7 +64,7 @@ def summed(draft: Draft, stage: Stage) -> Stage | None:
 
 def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
     """Cycles for a result and a step of its sum, as far as can be said."""
-    lanes = draft.lanes(sums.name)
+    lanes = vectors.lanes
     to = places_in(consumer, sums)
     extents = {axis.name: axis.extent for axis in sums.axes}
     along, rows = vectors.axis, vectors.reused_along
@@ -84,7 +84,7 @@ def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
     loops = tile_consumer(draft, consumer, registers, sizes, vectors=True)
     draft.compute_at(sums.name, consumer.name, loops.inner, "register")
     lay_along(draft, sums, along)
-    _tile_sums(draft, sums, vectors, lanes)
+    _tile_sums(draft, sums, vectors)
     draft.finish(sums.name, consumer.name)
     own = own_panels(consumer, to[along], usual, sizes)
     stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(high, wide, lanes, packed, own))
@@ -94,7 +94,7 @@ def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
 def _usual_tile(draft: Draft, sums: Stage, vectors: Vectors) -> tuple[float, int, int, bool]:
     """The cycles, rows and vectors of a tile without a search, and whether what its rows are read from is packed."""
     extents, rows = {axis.name: axis.extent for axis in sums.axes}, vectors.reused_along
-    sizes = (extents.get(rows or "", 1), extents[vectors.axis], draft.lanes(sums.name))
+    sizes = (extents.get(rows or "", 1), extents[vectors.axis], vectors.lanes)
     given = {tensor.name for tensor in draft.expression.tensors}
     loose = vectors.by is None and any(name not in given for name in vectors.loaded)
     in_place, packed = (register_tile(draft.target, *sizes, packed=way, loose=loose) for way in (False, True))
@@ -176,9 +176,9 @@ def _block(draft: Draft, stage: Stage, axis: Axis, tile: tuple[Extent, ...], usu
     return block
 
 
-def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors, lanes: int) -> None:
+def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors) -> None:
     along, rows = vectors.axis, vectors.reused_along
-    outer, vector = draft.split(sums.name, along, (lanes,))
+    outer, vector = draft.split(sums.name, along, (vectors.lanes,))
     reduced = by_distance(draft, sums, vectors)
     last = next((axis for axis in reversed(reduced) if axis.extent > 1), reduced[-1])
     group = vectors.by.dot.depth if vectors.by else 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from deepgen.generators.rules.intrinsics.tiles import Instruction
 from deepgen.generators.rules.rules import facts
-from deepgen.operators.expr.nodes import Expression, Read, Stage, reads
+from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage, reads
 
 _MOST = 2  # axes that are tried
 
@@ -25,21 +25,29 @@ class Vectors:
 
     axis: str
     reused_along: str | None
-    loaded: tuple[str, ...]  # vectors are loaded from these as they lie
+    loaded: tuple[str, ...]  # vectors are loaded from these as they lie, or as every second element of them
     packed: tuple[str, ...]  # vectors can be loaded from these only once they are packed
     single: tuple[str, ...]  # one element, or one group, is multiplied with a vector
+    lanes: int  # of a vector
     by: Grouped | None = None  # the instruction for it; without one, vectors are multiplied and added
 
 
 def along_results(expression: Expression, stage: Stage, lanes: int) -> list[Vectors]:
-    """The axes of a reduction's results along which vectors may lie, the better ones first."""
+    """The axes of a reduction's results along which vectors may lie, the better ones first.
+
+    Where all of them are shorter than a vector, those that have nothing to pack get vectors of fewer lanes.
+    """
     found = []
     for axis in stage.axes:
-        if axis.extent < lanes or (one := _vectors(expression, stage, axis.name)) is None:
+        if (one := _vectors(expression, stage, axis, lanes)) is None:
             continue
         last = axis.name == stage.axes[-1].name
-        found.append(((len(one.packed), not last), one))
-    return [one for _, one in sorted(found, key=lambda pair: pair[0])[:_MOST]]
+        loads = [read for read in reads(stage.value) if read.tensor in one.loaded]
+        alternate = any(facts.stride(expression, read, axis.name) == 2 for read in loads)
+        found.append(((alternate, len(one.packed), not last), one))
+    ordered = [one for _, one in sorted(found, key=lambda pair: pair[0])]
+    whole = [one for one in ordered if one.lanes == lanes]
+    return (whole or [one for one in ordered if not one.packed])[:_MOST]
 
 
 def along_reduction(expression: Expression, stage: Stage, lanes: int) -> bool:
@@ -55,7 +63,10 @@ def contiguous(expression: Expression, stage: Stage, axis: str) -> bool:
     return all(facts.stride(expression, read, axis) in (0, 1) for read in reads(stage.value))
 
 
-def _vectors(expression: Expression, stage: Stage, axis: str) -> Vectors | None:
+def _vectors(expression: Expression, stage: Stage, along: Axis, lanes: int) -> Vectors | None:
+    axis, fitting = along.name, min(lanes, 1 << along.extent.bit_length() - 1)
+    if fitting < 2:
+        return None
     loaded, packed, single = [], [], []
     every = reads(stage.value)
     for read in every:
@@ -66,13 +77,15 @@ def _vectors(expression: Expression, stage: Stage, axis: str) -> Vectors | None:
             loaded.append(read.tensor)
         elif packable(stage, read, axis):
             packed.append(read.tensor)
+        elif stride == 2:
+            loaded.append(read.tensor)
         else:
             return None
     if (not loaded and not packed) or set(packed) & {*loaded, *single}:
         return None
     moving = [read for read in every if read.tensor in (*loaded, *packed)]
-    names = [tuple(dict.fromkeys(found)) for found in (loaded, packed, single)]
-    return Vectors(axis, reused_along(stage, axis, moving), names[0], names[1], names[2])
+    names = (tuple(dict.fromkeys(loaded)), tuple(dict.fromkeys(packed)), tuple(dict.fromkeys(single)))
+    return Vectors(axis, reused_along(stage, axis, moving), *names, fitting)
 
 
 def packable(stage: Stage, read: Read, axis: str) -> bool:

@@ -141,7 +141,7 @@ def _regions(step: ComputeAt, state: State) -> list[tuple[Index, int]]:
 
 def _set_scope(step: SetScope, planned: Planned) -> Planned:
     if step.scope not in SCOPES:
-        raise refused(step, f"{step.scope!r} is no scope", ", ".join(SCOPES))
+        raise refused(step, f"{step.scope!r} is not a scope", ", ".join(SCOPES))
     return replace(planned, scope=step.scope)
 
 
@@ -174,7 +174,7 @@ def _tensorize(step: Tensorize, planned: Planned) -> Planned:
     if step.intrinsic in TILES:
         return _by_tiles(step, planned, inner)
     if dot is None:
-        raise refused(step, f"{step.intrinsic!r} is no instruction", ", ".join((*DOTS, *TILES, *PRODUCTS)))
+        raise refused(step, f"{step.intrinsic!r} is not a known instruction", ", ".join((*DOTS, *TILES, *PRODUCTS)))
     extents = {(loop.reduced, loop.extent) for loop in inner}
     if len(inner) != 2 or extents != {(False, dot.lanes), (True, dot.depth)}:
         what = f"the loops from {step.loop} inwards are not {dot.lanes} sums of {dot.depth} products"
@@ -190,7 +190,7 @@ def _by_tiles(step: Tensorize, planned: Planned, inner: tuple[Loop, ...]) -> Pla
     down, rows, across = [loop.extent for loop in inner[:3]] if right else (0, 0, 0)
     if not right or rows > MOST_ROWS or down * across + down + across > REGISTERS or planned.scope != "register":
         what = (
-            f"the loops from {step.loop} inwards are no tiles in registers, rows of one, tiles, {tile.lanes} columns, "
+            f"the loops from {step.loop} inwards are not tiles in registers, rows of one, tiles, {tile.lanes} columns, "
         )
         raise refused(step, f"{what}{GROUPS} groups and {tile.depth} products")
     outer = planned.loops[: len(planned.loops) - len(inner)]

@@ -87,7 +87,7 @@ def _concrete_place(step: Layout, text: str, config: Mapping[str, Any]) -> str:
 def _split_place(step: Layout, text: str) -> tuple[str, list[tuple[str, str]]]:
     found = _PLACE.fullmatch(text)
     if not found:
-        raise refused(step, f"{text!r} is no dimension", "such as 0, 1/8, 1%8 or 1/8%4")
+        raise refused(step, f"{text!r} is not a dimension", "such as 0, 1/8, 1%8 or 1/8%4")
     return found.group(1), _PART.findall(found.group(2))
 
 
@@ -95,6 +95,6 @@ def _place(step: Layout, text: str) -> Place:
     dimension, parts = _split_place(step, text)
     operators = "".join(op for op, _ in parts)
     if operators not in ("", "/", "%", "/%") or not all(n.strip().isdigit() and int(n) for _, n in parts):
-        raise refused(step, f"{text!r} is no dimension", "such as 0, 1/8, 1%8 or 1/8%4")
+        raise refused(step, f"{text!r} is not a dimension", "such as 0, 1/8, 1%8 or 1/8%4")
     by = {op: int(n) for op, n in parts}
     return Place(int(dimension), by.get("/", 1), by.get("%"))

@@ -95,7 +95,7 @@ def fuse(step: Fuse, planned: Planned) -> Planned:
 def annotate(step: Annotate, planned: Planned) -> Planned:
     loop = find(step, planned, step.loop)
     if step.kind not in KINDS:
-        raise refused(step, f"{step.kind!r} is no kind of loop", ", ".join(KINDS))
+        raise refused(step, f"{step.kind!r} is not a kind of loop", ", ".join(KINDS))
     together = step.kind in (PARALLEL, VECTOR, *BOUND)
     by_lanes = step.kind == LANES and planned.scope == "warp"
     if together and planned.stage.scan in loop.axes and not by_lanes:

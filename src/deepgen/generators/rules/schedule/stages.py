@@ -141,7 +141,7 @@ def _new(step: Step, state: State, name: str, scope: str) -> None:
     if name in known:
         raise refused(step, f"there is a {name!r} already")
     if scope not in SCOPES:
-        raise refused(step, f"{scope!r} is no scope", ", ".join(SCOPES))
+        raise refused(step, f"{scope!r} is not a scope", ", ".join(SCOPES))
 
 
 def _with_value(planned: Planned, value: Value) -> Planned:

@@ -82,14 +82,14 @@ def _told(step: Step) -> JsonObject:
 def from_json(data: Any, where: str = "schedule") -> Schedule:
     """A schedule that was read from a file; anything else than steps is refused."""
     if not isinstance(data, list) or len(data) > _MOST:
-        raise BadInput("it is no list of steps", where=where, allowed=f"at most {_MOST} steps")
+        raise BadInput("it is not a list of steps", where=where, allowed=f"at most {_MOST} steps")
     return tuple(_step(one, f"{where}, step {n}") for n, one in enumerate(data, 1))
 
 
 def _step(data: Any, where: str) -> Step:
     kind = data.get("step") if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise BadInput(f"{str(kind)[:60]!r} is no step", where=where, allowed=", ".join(_KINDS))
+        raise BadInput(f"{str(kind)[:60]!r} is not a step", where=where, allowed=", ".join(_KINDS))
     wanted = {field.name: str(field.type) for field in fields(_KINDS[kind])}
     needed = {field.name for field in fields(_KINDS[kind]) if field.default is MISSING}
     if not needed <= set(data) - {"step"} <= set(wanted):
@@ -102,7 +102,7 @@ def _step(data: Any, where: str) -> Step:
 def _field(value: Any, of: str, where: str) -> Any:
     if of.startswith("tuple["):
         if not isinstance(value, list) or len(value) > _MOST:
-            raise BadInput(f"{str(value)[:60]!r} is no list", where=where)
+            raise BadInput(f"{str(value)[:60]!r} is not a list", where=where)
         return tuple(_field(one, of.removeprefix("tuple[").partition(",")[0], where) for one in value)
     right, words = _TYPES[of]
     if not right(value):

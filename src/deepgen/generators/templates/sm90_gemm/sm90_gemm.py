@@ -83,7 +83,7 @@ def _unaligned(gemm: Gemm) -> str | None:
     scalars = gemm.scalars()
     for name, line in (("A", scalars["lda"]), ("B", scalars["ldb"])):
         if int(line) % whole:
-            return f"a line of {name} has {line} numbers, which is no multiple of 16 bytes"
+            return f"a line of {name} has {line} numbers, which is not a multiple of 16 bytes"
     return None
 
 

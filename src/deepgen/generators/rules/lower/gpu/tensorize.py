@@ -42,7 +42,7 @@ def fragments_of(planned: Planned) -> Buffer:
     elements = buffer_of(planned).elements
     intrinsic = _intrinsic(planned)
     if elements % (intrinsic.m * intrinsic.n):
-        what = f"stage {planned.stage.name} has {elements} elements, which are no whole fragments"
+        what = f"stage {planned.stage.name} has {elements} elements, which do not fill whole fragments"
         raise BadInput(what, allowed=f"a layout with tiles of {intrinsic.m} by {intrinsic.n} innermost")
     return Buffer(
         planned.stage.name, planned.stage.dtype, (elements // intrinsic.lanes, intrinsic.lanes), (1, 0), "warp"
@@ -339,7 +339,7 @@ def _operands(planned: Planned, intrinsic: MatrixProduct, rows: str, columns: st
             if isinstance(inner, Read) and inner.dtype == intrinsic.operand and side.dtype == intrinsic.sum:
                 found.append(inner)
     if len(found) < 2:
-        what = f"stage {stage.name} is no sum of products of {intrinsic.operand} in {intrinsic.sum}"
+        what = f"stage {stage.name} is not a sum of products of {intrinsic.operand} in {intrinsic.sum}"
         raise BadInput(what, where=intrinsic.name)
     places = planned.absolute()
     depends = [{v for i in read.indices for v in i.substitute(places).iterators} & {rows, columns} for read in found]

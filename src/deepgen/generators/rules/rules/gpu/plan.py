@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deepgen.generators.rules.rules.draft import Tuned
+from deepgen.generators.rules.rules.draft import Tuned, unused
 from deepgen.generators.rules.rules.gpu.counts import Counts
 from deepgen.generators.rules.rules.numbers import Extent, plus, span, text, times
 from deepgen.generators.rules.rules.sketch import Sketch
@@ -42,7 +42,7 @@ class Plan:
             raise Useless(f"there is no value for {name}")
         if len(found) == 1 and isinstance(found[0], int):
             return found[0]
-        name = _free(re.sub(r"\W", "_", name), "{}_{}", [knob.name for knob in self.knobs])
+        name = unused(re.sub(r"\W", "_", name), "{}_{}", [knob.name for knob in self.knobs])
         self.knobs.append(Tuned(name, tuple(found), usual if usual in found else found[0]))
         return knob_ref(name)
 
@@ -57,12 +57,12 @@ class Plan:
             if not expr:
                 raise Useless(words)
             return
-        words = _free(words, "{} ({})", [requirement.name for requirement in self.requirements])
+        words = unused(words, "{} ({})", [requirement.name for requirement in self.requirements])
         self.requirements.append(Requirement(words, expr))
 
     def derive(self, name: str, value: Extent) -> None:
         if not isinstance(value, int):
-            self.derived[_free(name, "{}_{}", list(self.derived))] = value
+            self.derived[unused(name, "{}_{}", list(self.derived))] = value
 
     def step(self, *steps: s.Step) -> None:
         self.steps += steps
@@ -91,12 +91,6 @@ class Plan:
             tuple(self.requirements),
             self.counts,
         )
-
-
-def _free(name: str, numbered: str, taken: Sequence[str]) -> str:
-    """A name that is not taken: of parts of an expression that are scheduled alike, the second gets a number."""
-    tries = (name if n == 1 else numbered.format(name, n) for n in range(1, len(taken) + 2))
-    return next(one for one in tries if one not in taken)
 
 
 class Useless(Exception):

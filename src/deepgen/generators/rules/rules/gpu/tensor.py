@@ -8,43 +8,26 @@ of an image serves all taps of a filter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
-from deepgen.generators.rules.intrinsics.matrix import MatrixProduct
 from deepgen.generators.rules.rules import facts
-from deepgen.generators.rules.rules.gpu import turned
-from deepgen.generators.rules.rules.gpu.contraction import (
-    Contraction,
-    along_columns,
-    along_of,
-    order,
-    packed_name,
-    turned_along,
-)
-from deepgen.generators.rules.rules.gpu.counts import Counts
+from deepgen.generators.rules.rules.gpu import tensor_counts, turned
+from deepgen.generators.rules.rules.gpu.contraction import Contraction, along_columns, along_of, order, packed_name
 from deepgen.generators.rules.rules.gpu.flat import Flat
 from deepgen.generators.rules.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
-from deepgen.generators.rules.rules.gpu.stored import SPARE, axes_of, flat_in_runs, in_runs
+from deepgen.generators.rules.rules.gpu.stored import axes_of, flat_in_runs, in_runs
+from deepgen.generators.rules.rules.gpu.tensor_tiles import tiling
 from deepgen.generators.rules.rules.numbers import Extent, covered, least, text
 from deepgen.generators.rules.schedule import steps as s
-from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage
+from deepgen.operators.expr.nodes import Expression, Read, Stage
 from deepgen.space import divides
-from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
 
-_TILES = (1, 2, 4, 8)  # products along a side of a warp's tile
-_WARPS = (1, 2, 4, 8)
 _CHUNKS = (16, 32, 64, 128, 256)  # bytes along what is summed over, between two barriers
+_WIDE_CHUNKS = (2, 4)
 _DEPTHS = (1, 2, 3, 4)
 _WIDE_DEPTHS = (2, 3, 4, 5, 6)
-_SECTOR = 32  # bytes of memory that are written together
-_FLAT_WARPS = (4, 8, 16)
-_LONE = (1, 2, 4, 8, 16, 32)  # threads along a side of a block, where each has its own sums
-_WIDE_TILES = (8, 16, 32)  # along the columns of four warps: whole lines of swizzled memory
-_WIDE_CHUNKS = (2, 4)
-_TURNED = 8  # elements of two bytes in a row of a matrix
-_RESERVED = 48  # registers for addresses and the like
 
 
 def by_matrices(
@@ -67,7 +50,7 @@ def by_matrices(
     one_image = wide and any(not facts.depends(c.left, axis.name) for axis in c.both)
     kind = "flat" if flat else "wide_images" if one_image else "wide" if wide else "matrix"
     plan.names.append(f"{kind}{'_taps' if all_taps and c.taps else ''}{'_turned' if turned_in_block else ''}")
-    parts = _tiling(plan, c, flat is not None)
+    parts = tiling(plan, c, flat is not None)
     inner, tiles, warps = parts.inner, parts.tiles, parts.warps
     chunks = [n for n in _chunks(c, flat is not None) if c.along.extent % (n * mma.k) == 0]
     chunk = plan.knob("chunk", chunks, 64 // mma.step_bytes)
@@ -93,10 +76,12 @@ def by_matrices(
     if not all_taps:
         turns = product_of(turns, *(tap.extent for tap in c.taps))
     held = product_of(least(depth, turns), total_of(*shared))
-    _limits(plan, c, tiles, threads_y, held)
-    beside = 1 if flat else _beside(out, c, (block if staged else inner))
-    stored, late = product_of(2, *block.values(), beside), _late(c, tiles, chunk, all_taps)
-    counts = _counts(plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), held, stored, late)
+    tensor_counts.limits(plan, c, tiles, threads_y, held)
+    beside = 1 if flat else tensor_counts.beside(out, c, (block if staged else inner))
+    stored, late = product_of(2, *block.values(), beside), tensor_counts.late(c, tiles, chunk, all_taps)
+    counts = tensor_counts.counts(
+        plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), held, stored, late
+    )
     packs = [r for r in (c.left, c.right) if order(r, c) is not None and r.tensor != turned_in_block]
     packed = sum(dtype(r.dtype).bytes * prod(plan.expression.shape_of(r.tensor)) for r in packs)
     if flat and flat.packed:
@@ -112,91 +97,6 @@ def _chunks(c: Contraction, flat: bool) -> Sequence[int]:
     if mma.warps > 1:
         return _WIDE_CHUNKS if along_columns(c) and not flat else (mma.line // mma.k,)
     return [n // mma.step_bytes for n in (_CHUNKS if mma.lanes > 1 else _CHUNKS[:3]) if n >= mma.step_bytes]
-
-
-@dataclass(frozen=True)
-class _Tiling:
-    """Of each axis of rows and columns: what is in a product, products of a warp, warps of a block."""
-
-    inner: dict[str, Extent]
-    tiles: dict[str, Extent]
-    warps: dict[str, Extent]
-
-
-def _tiling(plan: Plan, c: Contraction, flat: bool) -> _Tiling:
-    mma, wide = c.intrinsic, c.intrinsic.warps > 1
-    inner: dict[str, Extent] = {}
-    tiles: dict[str, Extent] = {}
-    warps: dict[str, Extent] = {}
-    for side, size, words in ((c.rows, mma.m, "rows"), (c.columns, mma.n, "columns")):
-        usual = _usual(side, size)
-        for axis in side:
-            few, last = usual[axis.name], axis == side[-1]
-            inner[axis.name] = plan.knob(f"{axis.name}_inner", _inner(axis, side, size), few.inner)
-            counts: tuple[int, ...] = _TILES if last else _TILES[:3]
-            teams: tuple[int, ...] = _WARPS if last else _WARPS[:3]
-            if wide and side == c.columns:
-                counts, teams = _WIDE_TILES, (1,)
-            elif flat:
-                counts, teams = (1,), _FLAT_WARPS
-            elif mma.lanes == 1:
-                teams = _LONE if last else _LONE[:3]
-            tiles[axis.name] = plan.knob(f"{axis.name}_tiles", counts, few.tiles)
-            warps[axis.name] = plan.knob(f"{axis.name}_warps", teams, few.warps)
-            own = product_of(tiles[axis.name], inner[axis.name])
-            # A warp's part as large as the whole begins where that begins.
-            fits = (own < axis.extent) | (product_of(own, warps[axis.name]) <= axis.extent)
-            plan.require(fits, f"a warp's part of {axis.name} is not larger than all of it")
-        plan.require(product_of(*(inner[a.name] for a in side)) == size, f"{size} {words} of a product")
-    for read in (c.left, c.right):
-        if not mma.own and (axis_of_runs := turned_along(read, c)) is not None:
-            run = inner[axis_of_runs]
-            whole = divides(_TURNED, run) if not isinstance(run, int) else run % _TURNED == 0
-            plan.require(whole, f"rows of matrices of {read.tensor} are {WIDEST} bytes of it")
-    if wide:
-        team = product_of(*(warps[a.name] for a in c.rows))
-        plan.require(divides(4, team) if not isinstance(team, int) else team % 4 == 0, "four warps along rows")
-    return _Tiling(inner, tiles, warps)
-
-
-def _inner(axis: Axis, side: tuple[Axis, ...], size: int) -> list[int]:
-    """How much of an axis may lie in one product."""
-    if len(side) == 1:
-        return [size]
-    return [n for n in (1, 2, 4, 8, 16) if n <= min(size, axis.extent)]
-
-
-@dataclass(frozen=True)
-class _Parts:
-    inner: int
-    tiles: int
-    warps: int
-
-
-def _usual(side: tuple[Axis, ...], size: int) -> dict[str, _Parts]:
-    """A tile for two warps of four products each along a side, with as few elements beyond the edges as can be."""
-    inner: dict[str, int] = {}
-    for exact in (True, False):
-        for axis in reversed(side):
-            left = size // inner.get(axis.name, 1)
-            for other in side:
-                left //= inner.get(other.name, 1) if other != axis else 1
-            before = inner.get(axis.name, 1)
-            fitting = [n for n in (1, 2, 4, 8, 16) if before * n <= axis.extent and n <= left]
-            inner[axis.name] = before * max(n for n in fitting if not exact or axis.extent % (before * n) == 0)
-    found: dict[str, _Parts] = {}
-    tiles, warps = 4, 2
-    for axis in reversed(side):
-        room = max(1, axis.extent // inner[axis.name])
-        own = _power(min(room, tiles))
-        beside = _power(min(room // own, warps))
-        tiles, warps = tiles // own, warps // beside
-        found[axis.name] = _Parts(inner[axis.name], own, beside)
-    return found
-
-
-def _power(number: int) -> int:
-    return 1 << (max(number, 1).bit_length() - 1)
 
 
 def _result(
@@ -323,96 +223,6 @@ def _copied(
     swizzle = plan.knob(f"swizzle_{tensor}", (3,) if lines or rows_in_lines else (0, 1, 2, 3), 3)
     plan.step(s.Pipeline(name, text(depth)), s.Swizzle(name, text(swizzle)))
     return product_of(bytes_each, *sizes)
-
-
-def _limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent, shared: Extent) -> None:
-    gpu = plan.gpu
-    rows = product_of(*(tiles[a.name] for a in c.rows))
-    columns = product_of(*(tiles[a.name] for a in c.columns))
-    if c.columns and not c.intrinsic.own:
-        plan.require(divides(2, tiles[c.columns[-1].name]), "an even number of products along columns")
-    registers = _registers(c.intrinsic, rows, columns)
-    plan.require(registers <= min(gpu.registers_per_thread, 255), "a thread's sums and operands fit in its registers")
-    threads = product_of(warps, c.intrinsic.lanes)
-    plan.require(threads <= gpu.threads_per_block, "threads of a block")
-    if c.intrinsic.lanes < gpu.warp:
-        plan.require(divides(gpu.warp, threads), "whole warps")
-    plan.require(product_of(threads, registers) <= gpu.registers_per_sm, "a block's registers fit in a multiprocessor")
-    plan.require(
-        shared <= gpu.shared_per_block - (SPARE if c.intrinsic.warps > 1 else 1024), "copies fit in shared memory"
-    )
-    plan.derive("shared_bytes", shared)
-    plan.derive("threads", threads)
-    plan.derive("registers", registers)
-
-
-def _beside(out: Stage, c: Contraction, runs: dict[str, Extent]) -> Extent:
-    """How many elements are written for each result: those between results, and those of the same sectors."""
-    between = covered(prod(out.shape), prod(c.stage.shape))
-    return product_of(between, covered(_SECTOR // 2, runs.get(c.stage.axes[-1].name, 1)))
-
-
-def _counts(
-    gpu: Gpu,
-    c: Contraction,
-    inner: dict[str, Extent],
-    tiles: dict[str, Extent],
-    warps: Extent,
-    block: dict[str, Extent],
-    depth: Extent,
-    turns: Extent,
-    copied: Extent,
-    held: Extent,
-    stored: Extent,
-    late: Extent,
-) -> Counts:
-    """What a block does, for an estimate of its time."""
-    mma, places = c.intrinsic, (*c.rows, *c.columns)
-    rows, columns = (product_of(*(tiles[a.name] for a in side)) for side in (c.rows, c.columns))
-    steps = prod((c.along.extent // mma.k, *(tap.extent for tap in c.taps)))
-    peak = (gpu.peak(mma.operand) or 1.0) * 1e9
-    return Counts(
-        blocks=product_of(*(a.extent for a in c.both), *(covered(a.extent, block[a.name]) for a in places)),
-        threads=product_of(warps, mma.lanes),
-        registers=_registers(mma, rows, columns),
-        shared_bytes=held,
-        operations=product_of(2 * mma.m * mma.n * mma.k * steps, rows, columns, warps),
-        # Rows of a matrix that do not follow each other in memory may lie on the same banks.
-        loads=product_of(
-            steps,
-            warps,
-            total_of(
-                product_of(rows, 3 + covered(8, inner[c.rows[-1].name])), 0 if mma.warps > 1 else product_of(columns, 2)
-            ),
-        ),
-        turns=turns,
-        copied=copied,
-        depth=depth,
-        late=late,
-        stored=stored,
-        packed=0,
-        turned=0,
-        rate=peak * mma.share_of_peak(gpu.arch, late=False),
-        rate_late=peak * mma.share_of_peak(gpu.arch, late=True),
-    )
-
-
-def _late(c: Contraction, tiles: dict[str, Extent], chunk: Extent, all_taps: bool) -> Extent:
-    """1 where matrix units read rows from lines of shared memory. Rows of several axes may lie so too."""
-    if (
-        c.intrinsic.warps == 1
-        or len(c.rows) > 1
-        or turned_along(c.left, c)
-        or (all_taps and any(tap.extent > 1 for tap in c.taps))
-    ):
-        return 0
-    return (tiles[c.rows[0].name] == 1) & (product_of(chunk, c.intrinsic.k) == c.intrinsic.line)
-
-
-def _registers(mma: MatrixProduct, rows: Extent, columns: Extent) -> Extent:
-    """Of a thread: its sums, operands, addresses and the like."""
-    operands = product_of(rows, mma.words(mma.m)), product_of(columns, mma.words(mma.n))
-    return total_of(product_of(rows, columns, mma.fragment.sums), *operands, _RESERVED)
 
 
 def copies(expression: Expression, c: Contraction, reader: str, turned_in_block: str = "") -> tuple[s.Step, ...]:

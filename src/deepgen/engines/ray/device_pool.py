@@ -66,7 +66,7 @@ def gone(errors: Any) -> tuple[type[Exception], ...]:
     return errors.RayActorError, errors.ActorUnschedulableError
 
 
-class Crew:
+class DevicePool:
     """Every method is called by one thread at a time; the session's lock sees to that."""
 
     def __init__(

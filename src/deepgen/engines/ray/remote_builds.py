@@ -12,7 +12,7 @@ from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Verdict
 TRIES = 3  # of a build whose process dies, as in the local engine
 
 
-class Shop:
+class RemoteBuilds:
     """Hands kernels to whichever node has a build slot free."""
 
     def __init__(self, ray: Any, group: str | None, ordered: str) -> None:
