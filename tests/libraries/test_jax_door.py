@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,14 @@ def jax() -> Any:
 
 
 @pytest.fixture
-def door(jax: Any) -> Any:
-    return importlib.import_module("deepgen.jax")
+def functions(jax: Any) -> Callable[..., Any]:
+    from deepgen.jax import functions
+
+    return functions
 
 
-def test_kernels_are_traced_and_right(jax: Any, door: Any, library: Library) -> None:
-    kernels = door.functions(library)
+def test_kernels_are_traced_and_right(jax: Any, functions: Callable[..., Any], library: Library) -> None:
+    kernels = functions(library)
     assert set(kernels) == {"gemm_f32_nn", "softmax_f32"} and not kernels.without
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((50, 33), np.float32), rng.standard_normal((33, 70), np.float32)
@@ -49,8 +51,8 @@ def test_kernels_are_traced_and_right(jax: Any, door: Any, library: Library) -> 
     np.testing.assert_allclose(twice, np.stack([a @ b, -(a @ b)]), rtol=1e-4, atol=1e-4)
 
 
-def test_kernels_of_fixed_shapes(jax: Any, door: Any, expressed_ones: Path) -> None:
-    kernels = door.functions(expressed_ones)
+def test_kernels_of_fixed_shapes(jax: Any, functions: Callable[..., Any], expressed_ones: Path) -> None:
+    kernels = functions(expressed_ones)
     assert not kernels.without
     x = np.arange(12, dtype=np.float32)
     mean = jax.jit(kernels.mean_f32)
@@ -61,23 +63,26 @@ def test_kernels_of_fixed_shapes(jax: Any, door: Any, expressed_ones: Path) -> N
         mean(x.reshape(3, 4))
 
 
-def test_kernels_that_arrays_do_not_tell_apart_do_not_serve(door: Any) -> None:
+@pytest.mark.usefixtures("jax")
+def test_kernels_that_arrays_do_not_tell_apart_do_not_serve() -> None:
     """With twice the dilation and twice the padding, arrays have the same shapes."""
+    from deepgen.jax import JaxFunction
+
     words = {"N": 1, "L": 8, "CI": 1, "CO": 1, "k": 3}
     alike = [dg.operator("c1d", **words, pad=steps, dilation=steps) for steps in (1, 2)]
     [function] = functions_of(
         Entry(CPU, True, None, False, "x", {}, f"{i}", "", (), (Timed(one, 1.0, (1.0, 1.0), {}),), None, None, {})
         for i, one in enumerate(alike)
     )
-    made = door.JaxFunction(function, None, "target")  # type: ignore[arg-type]
+    made = JaxFunction(function, None, "target")  # type: ignore[arg-type]
     facts = {"x": TensorFacts((1, 8, 1), "f32"), "weight": TensorFacts((3, 1, 1), "f32")}
     with pytest.raises(NotServed, match="differ in pad, dilation"):
         made._bound(facts)
-    assert door.JaxFunction(replace(function, entries=function.entries[:1]), None, "target")._bound(facts) == alike[0]  # type: ignore[arg-type]
+    assert JaxFunction(replace(function, entries=function.entries[:1]), None, "target")._bound(facts) == alike[0]  # type: ignore[arg-type]
 
 
-def test_what_does_not_fit_is_told_while_tracing(jax: Any, door: Any, library: Library) -> None:
-    kernels = door.functions(str(library.folder))
+def test_what_does_not_fit_is_told_while_tracing(jax: Any, functions: Callable[..., Any], library: Library) -> None:
+    kernels = functions(str(library.folder))
     gemm = jax.jit(kernels.gemm_f32_nn)
     a = np.ones((64, 64), np.float32)
     with pytest.raises(NotServed, match="no kernel of a shape near"):
