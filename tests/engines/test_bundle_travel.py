@@ -153,7 +153,7 @@ def test_results_of_changed_kernels_and_strange_ones_are_refused(travelled: tupl
         ("another config", lambda lines: lines[-1]["finals"]["finalists"][0].update(rank=1)),
         ("cannot do it in less", lambda lines: forge(lines, lambda row: row["trial"] == winner(lines))),
         ("cannot do it in less", lambda lines: forge(lines[-1]["finals"]["finalists"], lambda row: True)),
-        ("no list of rows", lambda lines: lines[-1]["finals"].update(dropped=[1])),
+        ("not a list of rows", lambda lines: lines[-1]["finals"].update(dropped=[1])),
         ("line 1 is not a result", lambda lines: lines[0].update(bundle=7)),
         ("peak_gflops is not a rate", lambda lines: lines[-1]["finals"].update(peak_gflops="fast")),
     ):

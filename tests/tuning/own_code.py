@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 TEXT = """
@@ -70,4 +71,6 @@ print(study.folder)
 def write(folder: Path, version: int = 1, comment: str = "") -> Path:
     path = folder / "own.py"
     path.write_text(comment + TEXT.replace("VERSION", str(version)))
+    # To Python, a file of the same size that was written within the same second is the one that it has compiled.
+    shutil.rmtree(folder / "__pycache__", ignore_errors=True)
     return path

@@ -180,7 +180,7 @@ def _signals(numbers: Iterable[int]) -> str:
 def _handler(number: int) -> bytes:
     if _libc.sigaction(number, None, _action) != 0:
         return b""  # one that the C library keeps for itself
-    return bytes(_action[:_HANDLER_BYTES])
+    return _action.raw[:_HANDLER_BYTES]
 
 
 def _umask() -> int:

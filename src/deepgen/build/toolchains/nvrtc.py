@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from deepgen.build import elf
@@ -113,13 +114,20 @@ class Nvrtc:
 
 
 def described(path: str, disassembler: str | None) -> Nvrtc:
-    """The library at a path, asked in a process of its own. Raises ValueError when it does not answer."""
+    """The library at a path. Raises ValueError when it does not answer."""
+    file = Path(path)
+    return Nvrtc(*_asked(path, file.stat().st_mtime_ns if file.exists() else 0), disassembler)
+
+
+@lru_cache(maxsize=16)
+def _asked(path: str, changed: int) -> tuple[str, str, tuple[int, ...]]:
+    """Version, path and capabilities, asked in a process of its own: once, unless the file has changed."""
     try:
         answer = subprocess.run(
             (*_python(), path), stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_SECONDS, check=True
         )
         facts = json.loads(answer.stdout)
-        return Nvrtc(facts["version"], path, tuple(facts["archs"]), disassembler)
+        return facts["version"], path, tuple(facts["archs"])
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
         raise ValueError(said[-1]) from error
