@@ -1,7 +1,7 @@
 """How well a vendor's time at a shape is predicted from its times at others: cuBLASLt on an H200, as recorded.
 
 Each of the suite's shapes is left out in turn. Printed is the root of the mean square of the logarithms of measured
-over predicted times: with the library's model of a vendor (libraries/yardstick.py), whose constants were fitted to
+over predicted times: with the library's model of a vendor (baselines/yardstick.py), whose constants were fitted to
 products in bf16 alone, and with the device's bound in its place.
 
     python benchmarks/library_vendor.py [FILE ...] [--json FILE]
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from common import run_main, save
 from deepgen import targets
+from deepgen.baselines.yardstick import reached
 from deepgen.libraries.predict import away, weight
-from deepgen.libraries.yardstick import reached
 from deepgen.operators import Gemm
 from deepgen.tuning.speed import bound
 

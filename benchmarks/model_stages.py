@@ -72,20 +72,18 @@ def check_not_slower(results: Mapping[str, Any]) -> None:
         raise SystemExit("\n".join(warnings))
 
 
-def calls(library: Path, tensors: tuple[Any, Any]) -> dict[str, float]:
-    """What a call of F.linear costs the host, by torch and by a kernel: nothing is waited for between calls."""
-    x, weight = tensors
-    linear = lambda: torch.nn.functional.linear(x, weight)  # noqa: E731
+def calls(library: Path, name: str, call: Callable[[], Any]) -> dict[str, float]:
+    """What a call costs the host, by torch and by a kernel: nothing is waited for between calls."""
     used = deepgen.torch.use(dg.library(library, trust=True), race=False)
     took: dict[str, list[float]] = {"torch": [], "deepgen": []}
     with torch.no_grad():
         for _ in range(_ROUNDS):
-            took["torch"].append(_host_seconds(linear))
+            took["torch"].append(_host_seconds(call))
             with used:
-                took["deepgen"].append(_host_seconds(linear))
-    best = {name: min(times) for name, times in took.items()}
+                took["deepgen"].append(_host_seconds(call))
+    best = {way: min(times) for way, times in took.items()}
     served = any(met.ours for met in used.met)
-    print(f"\na call of F.linear: torch {best['torch'] * 1e6:.2f} us, deepgen {best['deepgen'] * 1e6:.2f} us, "
+    print(f"\na call of {name}: torch {best['torch'] * 1e6:.2f} us, deepgen {best['deepgen'] * 1e6:.2f} us, "
           f"ratio {best['deepgen'] / best['torch']:.2f}, served by a kernel: {served}")  # fmt: skip
     return {**best, "ratio": best["deepgen"] / best["torch"], "served": float(served)}
 

@@ -1,24 +1,32 @@
 """What a call costs through deepgen.torch, beside torch's own: tiny tensors, so that little else is timed.
 
     python benchmarks/torch_calls.py --json torch_calls.json
+    python benchmarks/torch_calls.py --launches --block
     python benchmarks/torch_calls.py --device cuda
 
-`unserved` is a call that stays torch's while a library is in use. Times are the processor's for this thread, the least
-of several rounds, in which the three take turns; a GPU's work is not waited for. The bar is 1.3 of torch's.
+`unserved` is a call that stays torch's while a library is in use. With `--launches` kernels do nothing, and a driver
+that is stood in for launches them: what is left is the processor's part of a call on a GPU. Times are the processor's
+for this thread, the least of many short turns. The bar is 1.3 of torch's. `--block` times a step of the block of
+h200/llama_block.py, which decodes tokens in 8-bit floats, with small matrices on the processor: in a model, calls find
+less in caches than in a loop.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "src"), str(HERE.parent / "tests" / "measure"), str(HERE / "h200")]
 
 import torch  # noqa: E402
 
@@ -26,51 +34,95 @@ import deepgen.torch  # noqa: E402
 from common import run_main, save  # noqa: E402
 from deepgen import generators  # noqa: E402
 from deepgen.operators import Operator  # noqa: E402
-from deepgen.runtime.loaded import load  # noqa: E402
-from deepgen.targets import Target  # noqa: E402
+from deepgen.runtime import calling, gpu_driver  # noqa: E402
+from deepgen.runtime.arrays import view  # noqa: E402
+from deepgen.runtime.devices import GpuDevice  # noqa: E402
+from deepgen.runtime.loaded import Loaded, load  # noqa: E402
+from deepgen.targets import Target, resolve  # noqa: E402
+from deepgen.vocabulary import Kernel, LaunchPlan, Missing, Source, Step, TensorArg  # noqa: E402
 
-CALLS = 2000
+CALLS = 300  # of a turn: short ones are sometimes not disturbed on a busy machine
+EMPTY = "int entry(void** p, const unsigned* grid, const unsigned* block) { return 0; }\n"
+
+Make = Callable[[Operator, Target], Loaded]
 
 
-class Defaults:
-    """In place of a library: the default config of each family, on one thread, or nothing."""
+class Serves:
+    """In place of a library: a kernel for everything, or nothing."""
 
-    def __init__(self, served: bool) -> None:
-        self._served = served
+    def __init__(self, make: Make | None) -> None:
+        self._make = make
 
     def choose(self, operator: Operator, target: Target, among: Any) -> Any:
-        if not self._served:
+        make = self._make
+        if make is None:
             return SimpleNamespace(entry=None, reason="nothing is served")
-
-        def loaded() -> Any:
-            family = generators.find(operator, target)
-            config = family.default(operator, target.limited_to(1))
-            return load(family.emit(operator, target, config), operator, target)
-
-        return SimpleNamespace(entry=operator, seconds=None, considered=(), reason="", load=loaded)
+        load_it = lambda: make(operator, target)  # noqa: E731
+        return SimpleNamespace(entry=operator, seconds=None, considered=(), reason="", load=load_it)
 
 
-def measured(rounds: int, device: str) -> dict[str, dict[str, float]]:
+def default(operator: Operator, target: Target) -> Loaded:
+    """The default config of its family, on one thread."""
+    family = generators.find(operator, target)
+    return load(family.emit(operator, target, family.default(operator, target.limited_to(1))), operator, target)
+
+
+@contextmanager
+def launches() -> Iterator[Make]:
+    """Kernels that do nothing, with CUDA's driver stood in for. Tensors of the processor pass for the GPU's."""
+    from fake_gpu import build_driver, image  # type: ignore[import-not-found]
+
+    def made(operator: Operator, target: Target) -> Loaded:
+        bias = bool(getattr(operator, "bias", False))
+        given = (p.name for p in operator.signature().tensors if not p.optional or (bias and p.name == "bias"))
+        plan = LaunchPlan((Step("entry", tuple(TensorArg(name) for name in given)),))
+        return load(Kernel("empty", "cuda", (Source("k.cu", EMPTY),), (), plan), operator, gpu, cubin)
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if build_driver(folder) is None:
+            raise Missing("a C compiler", blocks="no driver can be stood in for", remedy="install gcc or clang")
+        cubin, gpu = image(folder, "empty", EMPTY), resolve("cuda:sm_90a")
+        fake = replace(gpu_driver.CUDA, libraries=(str(folder / "libcuda.so.1"),))
+        with (
+            patch.dict(gpu_driver.APIS, cuda=fake),
+            patch.object(GpuDevice, "_find_torch_stream", lambda self, device: 0),
+            patch.object(calling, "view", lambda array, name: replace(view(array, name), device="gpu:0")),
+        ):
+            yield made
+
+
+def measured(rounds: int, device: str, make: Make) -> dict[str, dict[str, float]]:
     """Microseconds of each call, by who serves it."""
     functions = torch.nn.functional
     rows, width, dtype = (4, 8, torch.float32) if device == "cpu" else (16, 64, torch.bfloat16)
-    x, square, bias, out = (
+    x, square, bias, other_bias, out = (
         torch.randn(*shape, device=device, dtype=dtype)
-        for shape in ((rows, width), (width, width), (width,), (rows, width))
+        for shape in ((rows, width), (width, width), (width,), (width,), (rows, width))
     )
     weight = torch.nn.Parameter(square, requires_grad=False)
+    small, turned = (torch.ones(rows, 64, device=device).to(torch.float8_e4m3fn) for _ in range(2))
+    one, other = (torch.tensor(1.0, device=device) for _ in range(2))
     calls: dict[str, Callable[[], Any]] = {
         "linear": lambda: functions.linear(x, weight),
         "linear with bias": lambda: functions.linear(x, weight, bias),
         "mm": lambda: torch.mm(x, weight),
         "mm into out": lambda: torch.mm(x, weight, out=out),
+        "addmm": lambda: torch.addmm(bias, x, weight),
         "softmax": lambda: torch.softmax(x, -1),
+        "layer_norm": lambda: functions.layer_norm(x, (width,), bias, other_bias, 1e-5),
         "rms_norm": lambda: functions.rms_norm(x, (width,), bias, 1e-5),
-        "x + y": lambda: x + out,  # too small for a kernel: what is served is not, either
+        "_scaled_mm": lambda: torch._scaled_mm(small, turned.t(), one, other, out_dtype=torch.bfloat16),
+        # Too small for a kernel: what is served is not, either.
+        "x + y": lambda: x + out,
+        "-x": lambda: -x,
+        "torch.mul(x, y)": lambda: torch.mul(x, out),
+        "silu": lambda: functions.silu(x),
+        "cat": lambda: torch.cat((x, out), -1),
     }
     ways = {
-        "deepgen": deepgen.torch.use(Defaults(served=True), race=False),  # type: ignore[arg-type]
-        "unserved": deepgen.torch.use(Defaults(served=False), race=False),  # type: ignore[arg-type]
+        "deepgen": deepgen.torch.use(Serves(make), race=False),  # type: ignore[arg-type]
+        "unserved": deepgen.torch.use(Serves(None), race=False),  # type: ignore[arg-type]
     }
     least = {name: {way: float("inf") for way in ("torch", *ways)} for name in calls}
     with torch.no_grad():
@@ -83,16 +135,50 @@ def measured(rounds: int, device: str) -> dict[str, dict[str, float]]:
     return least
 
 
-def _microseconds(call: Callable[[], Any]) -> float:
-    for _ in range(100):
+def measured_block(rounds: int, make: Make) -> dict[str, dict[str, float]]:
+    """Microseconds of a step by who serves it, and how many calls of it go through functions of ours."""
+    import llama_block
+
+    for name, size in {"HIDDEN": 64, "MLP": 128, "HEADS": 4, "GROUPS": 2, "WIDTH": 16, "SEQUENCES": 2}.items():
+        setattr(llama_block, name, size)
+    step = llama_block.made("decode", "cpu", True)
+    ways = {"deepgen": deepgen.torch.use(Serves(make), race=False), "unserved": deepgen.torch.use(Serves(None))}  # type: ignore[arg-type]
+    least = {way: float("inf") for way in ("torch", *ways)}
+    with torch.no_grad():
+        for _ in range(rounds):
+            for way, before in least.items():
+                with ways.get(way, nullcontext()):
+                    least[way] = min(before, _microseconds(step, 5))
+        with ways["unserved"]:
+            least["calls"] = float(_counted(step))
+    return {"a step": least}
+
+
+def _counted(step: Callable[[], Any]) -> int:
+    """How often deepgen's functions in place of torch's are called, from elsewhere."""
+    found = 0
+
+    def seen(frame: Any, event: str, _: Any) -> None:
+        nonlocal found
+        inside = [one is not None and "deepgen/torch" in one.f_code.co_filename for one in (frame, frame.f_back)]
+        found += event == "call" and inside == [True, False]
+
+    sys.setprofile(seen)
+    step()
+    sys.setprofile(None)
+    return found
+
+
+def _microseconds(call: Callable[[], Any], calls: int = CALLS) -> float:
+    for _ in range(min(20, calls)):
         call()
     _wait()
     started = time.thread_time()
-    for _ in range(CALLS):
+    for _ in range(calls):
         call()
     taken = time.thread_time() - started
     _wait()
-    return taken / CALLS * 1e6
+    return taken / calls * 1e6
 
 
 def _wait() -> None:
@@ -102,17 +188,26 @@ def _wait() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--launches", action="store_true", help="of nothing, by a driver that is stood in for")
+    parser.add_argument("--block", action="store_true", help="a step of a block like Llama's as well")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    found = measured(given.rounds, given.device)
+    with launches() if given.launches else nullcontext(default) as make:
+        found = measured(given.rounds, given.device, make)
+        if given.block:
+            found |= measured_block(given.rounds, make)
     print(f"{'call':18} {'torch':>8} {'deepgen':>8} {'ratio':>6} {'unserved':>9} {'ratio':>6}")
     for name, times in found.items():
         ours, not_ours = times["deepgen"] / times["torch"], times["unserved"] / times["torch"]
         figures = f"{times['torch']:8.2f} {times['deepgen']:8.2f} {ours:6.2f} {times['unserved']:9.2f} {not_ours:6.2f}"
         print(f"{name:18} {figures}")
+    if given.block:
+        step = found["a step"]
+        each = (step["unserved"] - step["torch"]) / step["calls"]
+        print(f"{step['calls']:.0f} calls of a step go through deepgen; unserved, each costs {each:.2f} us")
     if given.json is not None:
         save(given.json, found, device=given.device)
 

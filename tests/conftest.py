@@ -42,6 +42,10 @@ FIRST = (*ON_RAY, "docs", "tuning", "chaos", "measure/test_riscv_board.py", "eng
 # Tests run beside each other, so the machine is never calm; those of waiting say how long.
 os.environ["DEEPGEN_CALM_SECONDS"] = "0"
 
+# The threads of numpy's BLAS spin while they wait for each other: a model of a search takes three times the processor
+# time to fit. Said before numpy is imported; measuring workers set their own numbers.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # Hundreds of processes import the same modules: without bytecode files each would compile all of them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -62,11 +66,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if asked and not _alone(place) else None
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Each worker begins to collect at another file: pytest compiles a test file when it is first imported, which takes
+    as long as all of its imports, and a worker finds what another one has compiled before.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None or [Path(arg).absolute() for arg in config.args] != [TESTS]:
+        return
+    files = sorted(map(str, TESTS.rglob("test_*.py")))
+    begin = len(files) * int(worker.removeprefix("gw")) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    config.args = files[begin:] + files[:begin]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _alone(item.nodeid):
             item.add_marker(pytest.mark.alone)
-    items.sort(key=lambda item: next((i for i, place in enumerate(FIRST) if _among((place,), item.nodeid)), len(FIRST)))
+    items.sort(key=lambda item: (_turn(item.nodeid), item.path))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -77,10 +93,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes() -> None:
-    """Workers inherit this: where more threads want to run than there are cores, those of a BLAS mostly wait for each
-    other, and a model of a search takes ten times as long to fit. Measuring workers set their own numbers.
-    """
-    for library in ("OPENBLAS", "OMP", "MKL"):
+    """Workers inherit this: beside each other, the threads of one mostly wait for those of another."""
+    for library in ("OMP", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
@@ -95,6 +109,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     config.option.loadscopereorder = False
     return ByPlace(config, log)
+
+
+def _turn(nodeid: str) -> int:
+    """The place in FIRST; whatever has none comes last."""
+    return next((i for i, place in enumerate(FIRST) if _among((place,), nodeid)), len(FIRST))
 
 
 def _alone(nodeid: str) -> bool:

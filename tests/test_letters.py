@@ -24,6 +24,7 @@ OTHERS = (
 LIBRARIES = (
     "cblas.py", "cublaslt.py", "cublaslt_api.py", "cutlass_dsl.py", "numpy_blas.py", "onednn.py", "rocm.py",
     "torch_compile.py", "torch_cpu.py", "torch_gpu.py", "triton_kernel.py", "triton_matmul.py", "tvm_schedules.py",
+    "yardstick.py",
 )  # fmt: skip
 ROOMS = (
     "operators/gemm.py",

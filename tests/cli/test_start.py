@@ -56,6 +56,12 @@ def test_reading_studies(deepgen: Callable, loaded: Callable[..., set[str]], hea
     assert not loaded("top", study) & {*heavy, *TO_TUNE}
 
 
+def test_a_run_imports_nothing_that_makes_other_kernels(loaded: Callable[..., set[str]]) -> None:
+    found = loaded("tune", "gemm", "MNK=64", "--target", "sim", "t=3", "--json")
+    assert "deepgen.generators.rules.family" in found, "it is asked whether it serves"
+    assert not found & {"deepgen.generators.rules.making", "deepgen.generators.triton_c", "rich"}
+
+
 def test_a_look_at_this_machine(loaded: Callable[..., set[str]], heavy: set[str]) -> None:
     assert not loaded("doctor") & heavy
 

@@ -91,9 +91,14 @@ def test_small_calls_on_a_gpu_are_looked_at_in_captures_only(monkeypatch: pytest
             return [SimpleNamespace(operator=known.operator, target=SimpleNamespace(runner="cuda"))]
 
     begin, end = torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.capture_end
-    graph = SimpleNamespace()
+    graph, failing = SimpleNamespace(fails=False), SimpleNamespace(fails=True)
+
+    def told(graph: Any) -> None:
+        if graph.fails:
+            raise RuntimeError("the stream is captured already")
+
     for name in ("capture_begin", "capture_end"):
-        monkeypatch.setattr(torch.cuda.CUDAGraph, name, lambda graph: None)
+        monkeypatch.setattr(torch.cuda.CUDAGraph, name, told)
     with torch.no_grad(), dt.use(OnGpu(kinds=("expression",)), race=False) as used:
 
         def served(count: int) -> int:
@@ -106,6 +111,9 @@ def test_small_calls_on_a_gpu_are_looked_at_in_captures_only(monkeypatch: pytest
         torch.cuda.CUDAGraph.capture_begin(graph)
         assert served(40) == 40
         torch.cuda.CUDAGraph.capture_end(graph)
+        assert served(40) == 0
+        with pytest.raises(RuntimeError, match="captured already"):
+            torch.cuda.CUDAGraph.capture_begin(failing)
         assert served(40) == 0
     monkeypatch.undo()
     assert (torch.cuda.CUDAGraph.capture_begin, torch.cuda.CUDAGraph.capture_end) == (begin, end)
@@ -123,6 +131,9 @@ UNSERVED: dict[str, Callable[[], Any]] = {
     "whole quotients": lambda: torch.div(random(128, 512), random(512), rounding_mode="floor"),
     "three tensors": lambda: torch.cat([random(128, 512)] * 3),
     "into a tensor": lambda: torch.cat((random(128, 512), random(1, 512)), out=torch.empty(129, 512).bfloat16()),
+    "into one's own": lambda: [one := random(128, 512), torch.neg(random(512, 128).view(128, 512), out=one)][0],
+    "by an axis": lambda: torch.cat((random(128, 512), random(1, 512)), axis=0),
+    "by names only": lambda: torch.cat(tensors=[random(128, 512)] * 3, dim=1),
     "in place": lambda: F.silu(random(128, 512), inplace=True),
     "vmap": lambda: torch.vmap(torch.mul)(random(128, 512), random(128, 512)),
 }  # fmt: skip

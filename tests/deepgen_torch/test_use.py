@@ -195,14 +195,27 @@ def test_what_is_added_is_looked_at_by_its_shape() -> None:
 
 
 def test_another_thread_gets_its_own_binding() -> None:
-    a, b = random(20, 24), random(24, 16)
-    found = []
-    with dt.use(Everything(), race=False):
-        want = torch.mm(a, b)
-        thread = threading.Thread(target=lambda: found.append(torch.mm(a, b)))
-        thread.start()
-        thread.join()
-    torch.testing.assert_close(found, [want])
+    """Whatever stands between the tensors in a call's arguments."""
+    a, b, vector = random(20, 24), random(24, 24), random(24)
+    other = random(24) + 1.0
+    calls: list[Callable[[], Any]] = [
+        lambda: torch.mm(a, b),
+        lambda: torch.addmm(vector, a, b),
+        lambda: torch.softmax(a, -1),
+        lambda: F.layer_norm(a, (24,), vector, other, 1e-5),
+        lambda: F.rms_norm(a, (24,), vector, 1e-5),
+    ]
+    found: list[Any] = []
+    with torch.no_grad():
+        want = [call() for call in calls]
+        with dt.use(Everything(), race=False) as used:
+            for _ in range(2):
+                torch.testing.assert_close([call() for call in calls], want)
+            thread = threading.Thread(target=torch.no_grad()(lambda: found.extend(call() for call in calls)))
+            thread.start()
+            thread.join()
+    torch.testing.assert_close(found, want)
+    assert [(met.calls.served, met.calls.refused) for met in used.met] == [(3, 0)] * len(calls)
 
 
 def test_torch_is_as_before_once_the_library_is_left() -> None:

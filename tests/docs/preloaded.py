@@ -100,7 +100,13 @@ def _preload() -> None:
     for module in pkgutil.iter_modules(deepgen.cli.__path__):
         import_module(f"deepgen.cli.{module.name}")
     generators.families()
-    for name in ("deepgen.tuning.tuner", "deepgen.engines.local", "deepgen.space.opening", "deepgen.view"):
+    for name in (
+        "deepgen.tuning.tuner",
+        "deepgen.engines.local",
+        "deepgen.space.opening",
+        "deepgen.view.block",
+        "deepgen.generators.rules.making",
+    ):
         import_module(name)
 
 

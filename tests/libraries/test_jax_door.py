@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,17 +17,26 @@ from deepgen.libraries.c.functions import functions_of
 from deepgen.operators import TensorFacts
 from deepgen.vocabulary import BadInput
 
-jax = pytest.importorskip("jax", reason="jax is not installed (extra jax)")
-pytest.importorskip("jax.ffi")
-
-import deepgen.jax  # noqa: E402
-from deepgen.jax import JaxFunction  # noqa: E402
-
 CPU = targets.resolve("cpu")
 
 
-def test_kernels_are_traced_and_right(library: Library) -> None:
-    kernels = deepgen.jax.functions(library)
+@pytest.fixture
+def jax() -> Any:
+    """Imported when a test begins: every process that collects tests would wait for it."""
+    found = pytest.importorskip("jax", reason="jax is not installed (extra jax)")
+    pytest.importorskip("jax.ffi")
+    return found
+
+
+@pytest.fixture
+def functions(jax: Any) -> Callable[..., Any]:
+    from deepgen.jax import functions
+
+    return functions
+
+
+def test_kernels_are_traced_and_right(jax: Any, functions: Callable[..., Any], library: Library) -> None:
+    kernels = functions(library)
     assert set(kernels) == {"gemm_f32_nn", "softmax_f32"} and not kernels.without
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((50, 33), np.float32), rng.standard_normal((33, 70), np.float32)
@@ -40,8 +51,8 @@ def test_kernels_are_traced_and_right(library: Library) -> None:
     np.testing.assert_allclose(twice, np.stack([a @ b, -(a @ b)]), rtol=1e-4, atol=1e-4)
 
 
-def test_kernels_of_fixed_shapes(expressed_ones: Path) -> None:
-    kernels = deepgen.jax.functions(expressed_ones)
+def test_kernels_of_fixed_shapes(jax: Any, functions: Callable[..., Any], expressed_ones: Path) -> None:
+    kernels = functions(expressed_ones)
     assert not kernels.without
     x = np.arange(12, dtype=np.float32)
     mean = jax.jit(kernels.mean_f32)
@@ -52,8 +63,11 @@ def test_kernels_of_fixed_shapes(expressed_ones: Path) -> None:
         mean(x.reshape(3, 4))
 
 
+@pytest.mark.usefixtures("jax")
 def test_kernels_that_arrays_do_not_tell_apart_do_not_serve() -> None:
     """With twice the dilation and twice the padding, arrays have the same shapes."""
+    from deepgen.jax import JaxFunction
+
     words = {"N": 1, "L": 8, "CI": 1, "CO": 1, "k": 3}
     alike = [dg.operator("c1d", **words, pad=steps, dilation=steps) for steps in (1, 2)]
     [function] = functions_of(
@@ -67,8 +81,8 @@ def test_kernels_that_arrays_do_not_tell_apart_do_not_serve() -> None:
     assert JaxFunction(replace(function, entries=function.entries[:1]), None, "target")._bound(facts) == alike[0]  # type: ignore[arg-type]
 
 
-def test_what_does_not_fit_is_told_while_tracing(library: Library) -> None:
-    kernels = deepgen.jax.functions(str(library.folder))
+def test_what_does_not_fit_is_told_while_tracing(jax: Any, functions: Callable[..., Any], library: Library) -> None:
+    kernels = functions(str(library.folder))
     gemm = jax.jit(kernels.gemm_f32_nn)
     a = np.ones((64, 64), np.float32)
     with pytest.raises(NotServed, match="no kernel of a shape near"):

@@ -17,13 +17,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import deepgen as dg
 from deepgen import generators, targets
+from deepgen.baselines.yardstick import reached
 from deepgen.libraries import Entry, Library, Timed, predict
 from deepgen.libraries.c.export import export
 from deepgen.libraries.choice import decide, model_of
 from deepgen.libraries.entry import Rival
 from deepgen.libraries.store import Content
 from deepgen.libraries.times import Times
-from deepgen.libraries.yardstick import reached
 from deepgen.operators import Gemm
 from deepgen.tuning.winner import sha256
 from deepgen.vocabulary import Artifact, Kernel

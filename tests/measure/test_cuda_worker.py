@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,17 +15,6 @@ from deepgen.targets import device_for
 from deepgen.targets.cuda import parse_cuda
 from deepgen.targets.hip import parse_hip
 from deepgen.vocabulary import Missing, Verdict
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("gpu")
-
-
-@pytest.fixture(scope="module")
-def runner(folder: Path) -> Iterator[Supervisor]:
-    with supervised(gemm(24, 20, 16, layout="nt"), folder) as made:
-        yield made
 
 
 def test_a_right_kernel_is_timed_and_its_conditions_told(runner: Supervisor, folder: Path) -> None:

@@ -14,11 +14,6 @@ from deepgen.vocabulary import Verdict
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("eight")
-
-
-@pytest.fixture(scope="module")
 def runner(folder: Path) -> Iterator[Supervisor]:
     # f32, because the driver's stand-in judges nothing else.
     with supervised(gemm(24, 20, 64, dtype="f8e4m3", c="f32", layout="nt"), folder) as made:

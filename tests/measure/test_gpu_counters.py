@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_gpu import kernel, supervised
+from fake_gpu import kernel
 from fake_profilers import fake_ncu, fake_rocprof
 
 from deepgen.measure.counters import ncu, rocprof
@@ -17,7 +16,6 @@ from deepgen.measure.counters.counted import Refused
 from deepgen.measure.counters.counting import Counting
 from deepgen.measure.counters.profiler import Profiler
 from deepgen.measure.supervisor import Supervisor
-from deepgen.operators import gemm
 from deepgen.vocabulary import LaunchPlan, Step
 
 DRAM, OCCUPANCY = "dram__bytes_read.sum", "sm__warps_active.avg.pct_of_peak_sustained_active"
@@ -30,17 +28,6 @@ LONG = """==PROF== Profiling "gemm": 0%....100% - 3 passes
 "1","7","fixup","Command line profiler metrics","gpu__time_duration.sum","nsecond","1,000"
 "1","7","fixup","Command line profiler metrics","lts__t_sector_hit_rate.pct","%","40"
 """
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("gpu")
-
-
-@pytest.fixture(scope="module")
-def runner(folder: Path) -> Iterator[Supervisor]:
-    with supervised(gemm(24, 20, 16, layout="nt"), folder) as made:
-        yield made
 
 
 def told(runner: Supervisor, tool: Path) -> Supervisor:

@@ -18,11 +18,6 @@ from deepgen.vocabulary.finding import source_of
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("queue")
-
-
-@pytest.fixture(scope="module")
 def runner(folder: Path) -> Iterator[Supervisor]:
     own = {one.name: source_of(one) for one in (Slow, TooSlow, Chooses)}
     with supervised(gemm(24, 20, 16, layout="nt"), folder, own={n: s for n, s in own.items() if s}) as made:

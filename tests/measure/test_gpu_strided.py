@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_gpu import ARGUMENTS, kernel, supervised
+from fake_gpu import ARGUMENTS, kernel
 
 import deepgen as dg
 from deepgen.measure.base import STRIDED
 from deepgen.measure.supervisor import Supervisor
-from deepgen.operators import gemm
 from deepgen.vocabulary import LaunchPlan, ScalarArg, Step, Verdict
-
-
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervisor]:
-    with supervised(gemm(24, 20, 16, layout="nt"), tmp_path_factory.mktemp("strided")) as made:
-        yield made
 
 
 def test_a_kernel_that_goes_by_strides_is_right(runner: Supervisor, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from deepgen.measure import limits
 from deepgen.measure.base import Task
@@ -29,6 +30,11 @@ class Surroundings:
     harness: Harness
     pulse: Pulse
     threads: Threads
+
+    @cached_property
+    def own_seconds(self) -> float:
+        """Asked for after every run, and an operator may take a while to count its work."""
+        return limits.own_seconds(self.task)
 
 
 @dataclass
@@ -217,4 +223,4 @@ class CpuEntrant:
         self.around.pulse.enter(stage, self.run_limit, self.who)
 
     def _enter_own(self) -> None:
-        self.around.pulse.enter(Stage.CHECK, limits.own_seconds(self.around.task), self.who)
+        self.around.pulse.enter(Stage.CHECK, self.around.own_seconds, self.who)

@@ -6,9 +6,7 @@ A worker, a bundle and a node of a cluster run kernels, never a user's Python: t
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -88,6 +86,8 @@ def packed(operator: Operator, seed: int, probe: str) -> bytes:
 
     Both sets are computed at once: with large arrays, a user waits for references more than for anything else.
     """
+    from concurrent.futures import ThreadPoolExecutor  # here: every worker that is started would wait for it
+
     seeds = pair(seed, probe)
     with ThreadPoolExecutor(len(seeds)) as threads:
         computed = list(threads.map(lambda one: _computed(operator, one, probe), seeds))
@@ -164,11 +164,13 @@ def hand_over(operator: Operator, seed: int, probe: str, folder: Path) -> None:
 
 def read(operator: Operator, seed: int, probe: str, folder: Path) -> tuple[dict[str, Array], Mapping[str, Answer]]:
     """The inputs and answers that were handed over."""
+    from zipfile import BadZipFile
+
     try:
         with np.load(folder / name(operator, seed, probe), allow_pickle=False) as file:
             own = f"{seed}."
             found = {str(n)[len(own) :]: file[n] for n in file.files if n.startswith(own)}
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise DeepgenError(f"the inputs of seed {seed} ({probe}) were not handed over whole: {error}") from error
     inputs = {n[len(_INPUT) :]: array for n, array in found.items() if n.startswith(_INPUT)}
     outputs = [n[len(_WANT) :] for n in found if n.startswith(_WANT)]

@@ -45,6 +45,7 @@ class Bounds:
 
     @property
     def gflops(self) -> float:
+        """Of multiply-adds on registers alone."""
         return max(self.gflops_zeros, self.gflops_random)
 
 
@@ -99,20 +100,7 @@ def bounding(
         return widened if widened in _C_TYPES else None
     if dots == "i8" or target.has("amx_tile", "amx_bf16"):
         return dots
-    return max(("bf16", "f32"), key=lambda name: cpu_peak(target, name, 1, cache=cache, toolchains=toolchains))
-
-
-def cpu_peak(
-    target: Cpu,
-    dtype: str,
-    threads: int,
-    *,
-    again: bool = False,
-    cache: Cache | None = None,
-    toolchains: Mapping[str, str] | None = None,
-) -> float:
-    """GFLOP/s of multiply-adds on registers alone."""
-    return cpu_bounds(target, dtype, threads, again=again, cache=cache, toolchains=toolchains).gflops
+    return max(("bf16", "f32"), key=lambda name: cpu_bounds(target, name, 1, cache=cache, toolchains=toolchains).gflops)
 
 
 def cpu_bounds(

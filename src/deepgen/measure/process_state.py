@@ -29,6 +29,7 @@ _RUNTIME_VARIABLES = (b"KMP_", b"__KMP_")  # Intel's and LLVM's OpenMP register 
 _PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 _libc = ctypes.CDLL(None)
+_action = ctypes.create_string_buffer(_SIGACTION_BYTES)
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,10 @@ class Watch:
     def accept(self) -> None:
         """What a baseline opened and set is its own affair; what the next contender would notice is undone."""
         before, after = self._before, read()
+        if _noticed(after) == _noticed(before):
+            self._arithmetic()
+            self._before = after
+            return
         if after.cores != before.cores:
             os.sched_setaffinity(0, before.cores)
         if after.blocked != before.blocked:
@@ -76,6 +81,11 @@ class Watch:
     def changed(self) -> str | None:
         """What was changed since, in words."""
         return difference(self._before, read(), self._arithmetic())
+
+
+def _noticed(state: ProcessState) -> tuple[object, ...]:
+    """What a contender would notice of what a baseline set."""
+    return state.cores, state.blocked, state.folder, state.umask
 
 
 def read() -> ProcessState:
@@ -168,9 +178,9 @@ def _signals(numbers: Iterable[int]) -> str:
 
 
 def _handler(number: int) -> bytes:
-    action = ctypes.create_string_buffer(_SIGACTION_BYTES)
-    _libc.sigaction(number, None, action)
-    return action.raw[:_HANDLER_BYTES]
+    if _libc.sigaction(number, None, _action) != 0:
+        return b""  # one that the C library keeps for itself
+    return bytes(_action[:_HANDLER_BYTES])
 
 
 def _umask() -> int:

@@ -24,6 +24,7 @@ GRADIENT = 50e-6  # seconds that a call with gradients costs more, which torch c
 _NEW = object()
 _NOWHERE = object()
 _NOT_GIVEN: Any = object()
+_NOT_IN_PLACE = {"inplace": False}  # as layers of torch's say it
 _MOST_PLACES = 4096
 _ALIKE = 8  # kinds of calls that are remembered at a place
 _LOOKED_AT = 16  # calls of a small size, before a CUDA graph is captured
@@ -56,8 +57,8 @@ class _Calls:
         self._own: Run = getattr(OPS, kind) if hasattr(OPS, kind) else torchs  # where gradients are needed
         self._table: Table = {}
         self.places: tuple[Places, Places] = ({}, {})  # while gradients are not enabled, and while they are
-        # Products by weights that are torch's: how many elements the input has. Nothing else is looked at, since torch's
-        # own function is right for all tensors.
+        # Calls that are torch's, by their second tensor, a weight mostly: how many elements the first one has. Nothing
+        # else is looked at: torch's own function is right for all tensors.
         self.torchs_own: dict[int, tuple[ref[Any], tuple[int, ...]]] = {}
 
     def slowly(
@@ -84,10 +85,11 @@ class _Calls:
             gains = route.gain > GRADIENT and not route.dear
             return (self._own if gains and out is None else self._torchs)(*args, **named)
         made = None if route is None or route.idle else route.run(args, out)
-        if route is None and self._kind == "linear" and args[0].is_contiguous():
-            self._leave_to_torch(*args[:2])
-        elif route is None or route.dear or made is not None:
-            remember(self.places, place, tensors if given is None else given, None if route is None else _eager(route))
+        given = tensors if given is None else given
+        if route is None and len(given) > 1 and self._kind not in ELEMENTS and given[0].is_contiguous():
+            self._leave_to_torch(given[0], given[1])
+        if route is None or route.dear or made is not None:
+            remember(self.places, place, given, None if route is None else _eager(route))
         return self._torchs(*args, **named) if made is None else made
 
     def _leave_to_torch(self, input: Any, weight: Any) -> None:
@@ -148,11 +150,14 @@ def linear_of(router: Router) -> Run:
 def product_of(router: Router, kind: str, torchs: Run) -> Run:
     """mm, bmm and matmul."""
     calls = _Calls(router, kind, torchs)
-    places = calls.places
+    places, torchs_own = calls.places, calls.torchs_own
 
     def product(a: Any = _NOT_GIVEN, b: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
         if b is _NOT_GIVEN or rest:
-            return torchs(*(one for one in (a, b, *rest) if one is not _NOT_GIVEN), **named)
+            return torchs(*_given(a, b, *rest), **named)
+        own = torchs_own.get(id(b))
+        if own is not None and own[0]() is b and type(a) in PLAIN and a.numel() in own[1]:
+            return torchs(a, b, **named)
         if not modes() and forward_ad._current_level < 0 and (not named or (len(named) == 1 and "out" in named)):
             for check, run in places[_is_grad_enabled()].get(id(b), ()):
                 if check(a, b):
@@ -166,14 +171,18 @@ def product_of(router: Router, kind: str, torchs: Run) -> Run:
 def other_of(router: Router, kind: str, torchs: Run) -> Run:
     """Functions with other arguments than tensors; with gradients torch serves them."""
     calls = _Calls(router, kind, torchs)
-    places = calls.places
+    places, torchs_own = calls.places, calls.torchs_own
     count, tensors, place_of = _ARGUMENTS[kind]
+    second = 0 if kind == "softmax" else 1  # which has one tensor: nothing is known of it
 
     def call(*args: Any, **named: Any) -> Any:
         if len(args) != count or named:
             return calls.slowly(args, _NOWHERE, named)
         given = tensors(args)
-        if given[-1] is None:  # no kernel normalises without weight or bias
+        if given[second] is None or given[-1] is None:  # no kernel normalises without weight or bias
+            return torchs(*args)
+        own = torchs_own.get(id(given[second]))
+        if own is not None and own[0]() is given[second] and type(given[0]) in PLAIN and given[0].numel() in own[1]:
             return torchs(*args)
         try:
             place = place_of(args)
@@ -206,7 +215,7 @@ class Elements:
         self._torchs: Run = _cat if kind == "cat" else TORCHS[kind]
         self._calls = _Calls(router, kind, self._torchs)
         unary = self._unary if ELEMENTS[kind] == 1 else self._binary
-        self.instead_of: Callable[[Run], Run] = self._cat if kind == "cat" else unary
+        self.instead_of: Callable[[Run, bool], Run] = self._cat if kind == "cat" else unary
 
     def captures(self, *, begin: bool) -> None:
         """A CUDA graph is captured from now on, or is so no longer."""
@@ -230,51 +239,63 @@ class Elements:
                     return self._torchs(*args) if made is None else made
         return self._calls.slowly(args, place, given=tensors)
 
-    def _unary(self, torchs: Run) -> Run:
-        """`torchs` is what torch has in the place where ours shall stand."""
+    def _unary(self, torchs: Run, operator: bool) -> Run:
+        """`torchs` is what torch has in the place where ours shall stand. `operator`: which is one of Python's."""
         large, sizes = self._large, self._sizes
 
-        def unary(*args: Any, **named: Any) -> Any:
-            if len(args) != 1 or named.get("inplace") or type(args[0]) not in PLAIN or args[0].numel() not in sizes:
-                return torchs(*args, **named)
-            return large(args, args, args[0].numel(), args[0].numel())
+        def unary(a: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
+            if a is _NOT_GIVEN or rest:
+                return torchs(*_given(a, *rest), **named)
+            if type(a) not in PLAIN or a.numel() not in sizes or (named and named != _NOT_IN_PLACE):
+                return torchs(a, **named)
+            return large((a,), (a,), a.numel(), a.numel())
 
-        return unary
-
-    def _binary(self, torchs: Run) -> Run:
-        large, sizes = self._large, self._sizes
-
-        def binary(*args: Any, **named: Any) -> Any:
-            a: Any = args[0] if args else None
-            if type(a) not in PLAIN or a.numel() not in sizes or named or len(args) != 2 or type(args[1]) not in PLAIN:
-                return torchs(*args, **named)
-            return large(args, args, a.numel(), a.numel())
-
-        def infix(a: Any, b: Any) -> Any:
-            """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
+        def prefix(a: Any) -> Any:
+            """An operator of Python's, which has one operand and nothing else, and that is a tensor."""
             # Tensors without numbers are not asked for theirs: symbols are in no set.
+            if type(a) not in PLAIN or a.numel() not in sizes:
+                return torchs(a)
+            return large((a,), (a,), a.numel(), a.numel())
+
+        return prefix if operator else unary
+
+    def _binary(self, torchs: Run, operator: bool) -> Run:
+        large, sizes = self._large, self._sizes
+
+        def binary(a: Any = _NOT_GIVEN, b: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
+            if rest or named or b is _NOT_GIVEN:
+                return torchs(*_given(a, b, *rest), **named)
             if type(a) not in PLAIN or a.numel() not in sizes or type(b) not in PLAIN:
                 return torchs(a, b)
             return large((a, b), (a, b), a.numel(), a.numel())
 
-        return infix if torchs.__name__.startswith("__") else binary
+        def infix(a: Any, b: Any) -> Any:
+            """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
+            if type(a) not in PLAIN or a.numel() not in sizes or type(b) not in PLAIN:
+                return torchs(a, b)
+            return large((a, b), (a, b), a.numel(), a.numel())
 
-    def _cat(self, torchs: Run) -> Run:
+        return infix if operator else binary
+
+    def _cat(self, torchs: Run, operator: bool) -> Run:
         large, sizes = self._large, self._sizes
 
-        def cat(*args: Any, **named: Any) -> Any:
-            given = args[0] if args else ()
-            if not isinstance(given, (tuple, list)) or len(given) != 2 or len(args) + len(named) > 2 or "out" in named:
-                return torchs(*args, **named)
-            a, b = given
-            dim = args[1] if len(args) == 2 else named.get("dim", 0)
-            if type(a) not in PLAIN or type(b) not in PLAIN or type(dim) is not int:
-                return torchs(*args, **named)
-            if a.numel() + b.numel() not in sizes:
-                return torchs(*args, **named)
-            return large((dim, a, b), (a, b), (dim, a.numel()), a.numel() + b.numel())
+        def cat(tensors: Any = _NOT_GIVEN, dim: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
+            if rest or named or type(tensors) not in (tuple, list) or len(tensors) != 2:
+                return torchs(*_given(tensors, dim, *rest), **named)
+            a, b = tensors
+            along = 0 if dim is _NOT_GIVEN else dim
+            plain = type(a) in PLAIN and type(b) in PLAIN and type(along) is int
+            if not plain or a.numel() + b.numel() not in sizes:
+                return torchs(tensors, along)
+            return large((along, a, b), (a, b), (along, a.numel()), a.numel() + b.numel())
 
         return cat
+
+
+def _given(*args: Any) -> tuple[Any, ...]:
+    """Those that a call has: others may be given by their names."""
+    return tuple(arg for arg in args if arg is not _NOT_GIVEN)
 
 
 def _cat(dim: int, a: Any, b: Any) -> Any:

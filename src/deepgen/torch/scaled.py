@@ -16,7 +16,7 @@ from deepgen.torch.routes import LAUNCH, PLAIN, Route, Router, capturing_now
 SCALED_MM = TORCHS["scaled_mm"]
 PRODUCT = 10e-6  # seconds that a product of two scales takes in eager code, at most: a call of torch's and a launch
 
-_MOST_FACTORS = 256
+_MOST_FACTORS, _MOST_OWN = 256, 4096
 _BF16 = torch.bfloat16
 _is_grad_enabled = torch.is_grad_enabled
 
@@ -54,6 +54,9 @@ class Factors:
 def scaled_mm_of(router: Router) -> Run:
     places: tuple[Places, Places] = ({}, {})
     factors = Factors()
+    # Calls that are torch's: by a scale, which is kept, how many elements the matrices have. Little else is asked: in a
+    # model each function that is called costs more than in a loop, as it is in no cache.
+    torchs_own: dict[int, tuple[Any, set[tuple[int, int]]]] = {}
 
     def scaled_mm(
         input: Any,
@@ -67,8 +70,12 @@ def scaled_mm_of(router: Router) -> Run:
         **more: Any,
     ) -> Any:
         made = None
-        if out_dtype is _BF16 and bias is None and scale_result is None and not more:
+        plain = type(input) in PLAIN and type(mat2) in PLAIN and not more
+        if plain and out_dtype is _BF16 and bias is None and scale_result is None:
             place = -id(scale_b) if use_fast_accum else id(scale_b)
+            own = torchs_own.get(place)
+            if own is not None and (input.numel(), mat2.numel()) in own[1]:
+                return SCALED_MM(input, mat2, scale_a, scale_b, out_dtype=_BF16, use_fast_accum=use_fast_accum)
             known = () if modes() or forward_ad._current_level >= 0 else places[_is_grad_enabled()].get(place, ())
             for check, run in known:
                 if check(input, mat2, scale_a, scale_b):
@@ -89,6 +96,11 @@ def scaled_mm_of(router: Router) -> Run:
             return None
         route = _route(router, given, fast, serving)
         run = None if route is None else serving(route)
+        a, b, _, scale_b = given
+        if route is None and a.is_contiguous():
+            if len(torchs_own) >= _MOST_OWN:
+                torchs_own.clear()
+            torchs_own.setdefault(place, (scale_b, set()))[1].add((a.numel(), b.numel()))
         remember(places, place, given, run)
         return None if run is None else run(*given)
 

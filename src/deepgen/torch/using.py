@@ -64,7 +64,9 @@ class Use:
         self._elements = []
         for kind, (sizes, small) in _sizes(library).items():
             ours = Elements(self._router, kind, sizes, small)
-            self._placed += [(*place, ours.instead_of(_TORCHS[place])) for place in _PLACES[kind]]
+            for owner, name in _PLACES[kind]:
+                made = ours.instead_of(_TORCHS[owner, name], name.startswith("__"))
+                self._placed.append((owner, name, made))
             self._elements += [ours] if small else []
         if self._elements:
             self._placed += [(_GRAPH, name, self._told_of(name)) for name in _CAPTURES]
@@ -104,14 +106,22 @@ class Use:
         self._before.clear()
 
     def _told_of(self, name: str) -> Callable[..., Any]:
-        """A method of torch's graphs; kernels for operators on elements are told of captures by it."""
+        """A method of torch's graphs; kernels for operators on elements are told of captures by it.
+
+        `torch.cuda.graph`, `make_graphed_callables` and the compiler all call it. To ask in each small call whether its
+        stream is captured would be one more function of torch's there. Where others capture, torch serves such calls.
+        """
         torchs, begin = getattr(_GRAPH, name), name == "capture_begin"
 
         @wraps(torchs)
         def call(graph: Any, *args: Any, **named: Any) -> Any:
             for one in self._elements:
-                one.captures(begin=begin)
-            return torchs(graph, *args, **named)
+                one.captures(begin=False)
+            made = torchs(graph, *args, **named)
+            if begin:  # and did not fail
+                for one in self._elements:
+                    one.captures(begin=True)
+            return made
 
         return call
 

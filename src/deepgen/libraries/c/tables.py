@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log
 
-from deepgen.libraries import predict, yardstick
+from deepgen.baselines import yardstick
+from deepgen.baselines.yardstick import Yardstick
+from deepgen.libraries import predict
 from deepgen.libraries.c.functions import Function
 from deepgen.libraries.c.kernels import KernelText
 from deepgen.libraries.choice import choose, model_of
 from deepgen.libraries.entry import Entry
 from deepgen.libraries.predict import Point
 from deepgen.libraries.store import Content
-from deepgen.libraries.yardstick import Yardstick
 from deepgen.operators.signature import INOUT
 from deepgen.vocabulary.dtypes import dtype
 
@@ -100,7 +101,7 @@ def _yardstick(function: Function, stick: Yardstick, name: str) -> str:
     ]
     numbers = (stick.multiprocessors, stick.byte_seconds, yardstick.FIXED_SECONDS, yardstick.PARTS_SECONDS)
     rates = ", ".join(map(repr, (*numbers, yardstick.PARTS, yardstick.LEAST_K, yardstick.STEP)))
-    arguments = ", ".join([*(function.sized[size] for size in ("M", "N", "K", "batch")), " + ".join(bytes_of)])
+    arguments = ", ".join([*(function.sized[size] for size in yardstick.SIZES), " + ".join(bytes_of)])
     tiles = _array(
         f"const tile {name}_tiles", (f"{{{rows}, {columns}, {each!r}}}" for rows, columns, each in stick.tiles)
     )

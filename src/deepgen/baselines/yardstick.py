@@ -15,9 +15,9 @@ from math import ceil
 
 from deepgen.operators import Gemm, Operator
 from deepgen.targets import Target
-from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
 
+SIZES = ("M", "N", "K", "batch")  # that it depends on, beside the bytes of all tensors
 PARTS = 32  # of K, at most: 1, 2, 4, ...
 LEAST_K = 128  # of a part
 STEP = 64  # of K: what is no multiple takes as long as the next one
@@ -54,19 +54,20 @@ class Yardstick:
 
 def yardstick(operator: Operator, target: Target) -> Yardstick | None:
     """None for what is no product on a GPU."""
-    if not isinstance(operator, Gemm) or not isinstance(target, Gpu):
+    count = _multiprocessors(target)
+    if not count or not isinstance(operator, Gemm):
         return None
-    peak = target.peak(operator.a)
-    if not peak or not target.bandwidth_gbs:
+    peak, bandwidth = target.peak(operator.a), target.bandwidth
+    if not peak or not bandwidth:
         return None
-    rate, size = 1e9 * _PEAK * peak / target.multiprocessors, dtype(operator.a).bytes
+    rate, size = 1e9 * _PEAK * peak / count, dtype(operator.a).bytes
     tiles = ((r, c, max(2 * r * c / rate, (r + c) * size / _CACHE_RATE)) for r, c in _TILES)
-    return Yardstick(target.multiprocessors, 1e-9 / (_BANDWIDTH * target.bandwidth_gbs), tuple(tiles))
+    return Yardstick(count, 1e-9 / (_BANDWIDTH * bandwidth), tuple(tiles))
 
 
 def row_bytes(operator: Operator, target: Target) -> Mapping[str, int]:
     """The sizes that are lengths of rows, and the bytes of an element, where it matters at which bytes rows begin."""
-    if not isinstance(operator, Gemm) or not isinstance(target, Gpu):
+    if not _multiprocessors(target) or not isinstance(operator, Gemm):
         return {}
     a, b, c = (dtype(name).bytes for name in (operator.a, operator.b, operator.c))
     return {"M" if operator.layout[0] == "t" else "K": a, "K" if operator.layout[1] == "t" else "N": b, "N": c}
@@ -76,6 +77,12 @@ def reached(operator: Operator, target: Target) -> float | None:
     """Seconds by the yardstick, where there is one."""
     stick = yardstick(operator, target)
     return None if stick is None else _seconds(stick, operator)
+
+
+def _multiprocessors(target: Target) -> int | None:
+    """None for what is no GPU."""
+    found: int | None = getattr(target, "multiprocessors", None)
+    return found
 
 
 @lru_cache(maxsize=4096)  # predictions ask for the same shapes again and again
