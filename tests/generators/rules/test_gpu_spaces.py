@@ -72,6 +72,8 @@ PLAIN = {
     "scan of rows of an odd length": cases.scan((4, 6, 17), 2),
     "scan of rows too long for registers": Scan.make({"M": 1, "N": 2, "K": 2056, "dtype": "f16"}).expression(),
     "total": cases.total(500),
+    "two products of one matrix": cases.projections(12, 16, (20, 9)),
+    "a product of a product": cases.layers(12, 16, 20, 9),
 }
 MATRICES = {
     "f16": cases.gemm(64, 48, 64, "f16"),
@@ -82,6 +84,7 @@ MATRICES = {
     "dilated": conv(N=16, H=7, W=7, CI=16, CO=32, pad=2, dilation=2, dtype="bf16"),
     "nchw": conv(N=2, H=8, W=16, CI=16, CO=16, dilation=1, layout="nchw"),
     "three channels": conv(N=2, H=8, W=16, CI=3, CO=32, dilation=1),
+    "two products of one matrix": cases.projections(48, 128, (64, 32), "i8"),
     "i8, no whole steps": cases.gemm(48, 64, 40, "i8", transposed=True),
     "transposed": conv(convolutions.TransposedConv2d, N=2, H=8, W=8, CI=32, CO=32, k=4, stride=2),
     "transposed, one tap": conv(convolutions.TransposedConv2d, N=2, H=5, W=7, CI=32, CO=32, k=1, stride=2, pad=0),

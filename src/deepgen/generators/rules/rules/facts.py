@@ -8,6 +8,11 @@ from deepgen.operators.expr.nodes import Binary, Compare, Expression, Read, Sele
 _COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")  # what is not computed twice without need
 
 
+def is_summed(stage: Stage) -> bool:
+    """Whether its elements are of many: it is computed by loops of its own, before what reads it."""
+    return stage.reduce is not None or stage.scan is not None
+
+
 def readers(expression: Expression, name: str) -> tuple[Stage, ...]:
     return tuple(s for s in expression.stages if any(r.tensor == name for r in reads(s.value)))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, fields, replace
 from itertools import islice, product
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from deepgen.generators.rules.rules import facts
+from deepgen.generators.rules.rules.draft import unused
 from deepgen.generators.rules.rules.gpu import rows, scans, tensor, threads, turned, windows
 from deepgen.generators.rules.rules.gpu.contraction import (
     Contraction,
@@ -132,7 +134,7 @@ def _operands(expression: Expression, gpu: Gpu) -> frozenset[str]:
     _, plain = inlined(expression, frozenset(stage.name for stage in expression.stages))
     found = [c for stage in plain.stages if (c := contraction(stage, gpu))]
     names = {read.tensor for c in found for read in (c.left, c.right)}
-    return frozenset(names & {stage.name for stage in expression.stages})
+    return frozenset(names & {stage.name for stage in expression.stages if not facts.is_summed(stage)})
 
 
 def _shared(expression: Expression, lifted: set[str]) -> frozenset[str]:
@@ -143,12 +145,35 @@ def _shared(expression: Expression, lifted: set[str]) -> frozenset[str]:
 
 
 def _made(plan: Plan, first: tuple[s.Step, ...], plain: Expression, ways: tuple[Way, ...]) -> Sketch:
-    stages = tuple(step for way, _ in ways for step in way)
+    copies = [{step.name: None for step in way if isinstance(step, s.CacheRead)} for way, _ in ways]
+    others = _other_names(copies)
+    stages = tuple(_renamed(step, names) for (way, _), names in zip(ways, others, strict=True) for step in way)
     whole = changed(plain, stages)
     plan.step(*first, *stages)
-    for _, arrange in reversed(ways):
+    for (_, arrange), names in reversed([*zip(ways, others, strict=True)]):
+        before = len(plan.steps)
         arrange(plan, whole)
+        plan.steps[before:] = [_renamed(step, names) for step in plan.steps[before:]]
     return plan.sketch()
+
+
+def _other_names(copies: Sequence[Iterable[str]]) -> list[dict[str, str]]:
+    """Other names of the copies of each part of an expression, where an earlier part has copies of the same tensors."""
+    taken: list[str] = []
+    found = []
+    for names in copies:
+        found.append({name: other for name in names if (other := unused(name, "{}_{}", taken)) != name})
+        taken += [found[-1].get(name, name) for name in names]
+    return found
+
+
+def _renamed(step: s.Step, names: Mapping[str, str]) -> s.Step:
+    def renamed(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(renamed, value))
+        return names.get(value, value) if isinstance(value, str) else value
+
+    return replace(step, **{one.name: renamed(getattr(step, one.name)) for one in fields(step)}) if names else step
 
 
 def _ways(expression: Expression, group: Group, gpu: Gpu, variant: _Variant) -> list[Way]:
@@ -214,7 +239,7 @@ def _by_matrices(
         through = whole.stage(staged) if form or group.spread else None
         stored = whole.stage(out.name)
         tensor.by_matrices(plan, stored, made, all_taps=all_taps, staged=through, turned_in_block=turned_in_block)
-        stages = {stage.name for stage in plan.expression.stages}
+        stages = {stage.name for stage in plan.expression.stages if not facts.is_summed(stage)}
         for read in (made.left, made.right):
             if order(read, made) is not None and read.tensor != turned_in_block:
                 _packed(plan, whole, packed_name(read.tensor, stages), along_of(read, made))

@@ -171,7 +171,7 @@ def _copied(
 ) -> Extent:
     """An operand's part in shared memory; its bytes. With `turns_it`, threads read it as it lies and turn it."""
     sums, tensor = c.stage.name, read.tensor
-    stages = {stage.name: stage for stage in plan.expression.stages}
+    stages = {stage.name: stage for stage in plan.expression.stages if not facts.is_summed(stage)}
     places = order(read, c)
     own = tensor in stages and (places is None or turns_it)
     name = tensor if own else f"{tensor}.shared"
@@ -227,7 +227,7 @@ def _copied(
 
 def copies(expression: Expression, c: Contraction, reader: str, turned_in_block: str = "") -> tuple[s.Step, ...]:
     """Steps that make stages: operands in shared memory, and before that in another order where it is needed."""
-    names = {stage.name for stage in expression.stages}
+    names = {stage.name for stage in expression.stages if not facts.is_summed(stage)}
     found: list[s.Step] = []
     for read in (c.left, c.right):
         source = read.tensor
