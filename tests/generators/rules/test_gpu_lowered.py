@@ -24,7 +24,10 @@ from expressions import expressions
 from gpu_schedules import random_program
 from test_lowered import agrees, random_inputs
 
+import deepgen as dg
 from deepgen.generators.rules.lower.gpu.launches import Program
+from deepgen.generators.rules.lower.gpu.lower import lower
+from deepgen.generators.rules.schedule import steps
 from deepgen.generators.rules.schedule.steps import Schedule
 from deepgen.operators.expr.nodes import Expression
 
@@ -64,3 +67,27 @@ def test_random_expressions_under_random_schedules(warp: int, count: int, tmp_pa
                 assert not wrong, f"{n}: {wrong}\n{told}"
 
         assert not (wrong := in_child(work)), wrong
+
+
+def test_memory_of_an_outer_buffer_is_not_used_while_it_holds_something(tmp_path: Path) -> None:
+    """Each turn of the loop over `kept` needs `sums` for one product, which it then adds to what `kept` holds."""
+    a, k = dg.tensor("a", (6, 4), "f32"), dg.reduce_axis("k", 3)
+    sums = dg.compute("sums", (3,), lambda i: a[i, 0] + a[i, 1])
+    products = dg.compute("products", (4,), lambda j: dg.sum(sums[k] * a[k, j], k))
+    kept = dg.compute("kept", (4,), lambda j: products[j] + 1.0)
+    expression = dg.expression(dg.compute("twice", (2, 4), lambda i, j: kept[j] * 2.0))
+    program = lower(
+        expression,
+        (
+            steps.SetScope("kept", "shared"),
+            steps.ComputeAt("kept", "twice", "i0"),
+            steps.SetScope("products", "register"),
+            steps.ComputeAt("products", "kept", "i0"),
+            steps.SetScope("sums", "shared"),
+            steps.ComputeAt("sums", "products", "i0"),
+            steps.Annotate("twice", "i1", "thread.x"),
+        ),
+    )
+    inputs = random_inputs(expression, 0)
+    error, results = run(library([program], tmp_path), 0, program, [inputs["a"]])
+    assert not (error or agrees(expression, results, inputs))

@@ -6,7 +6,19 @@ from dataclasses import dataclass, replace
 
 from deepgen.generators.rules.intrinsics.matrix import wide_product
 from deepgen.generators.rules.lower.gpu.launches import Launch
-from deepgen.generators.rules.lower.ir import Alloc, Barrier, Buffer, Call, Stmt, Store, sequence, walk, with_children
+from deepgen.generators.rules.lower.ir import (
+    Alloc,
+    Barrier,
+    Buffer,
+    Call,
+    For,
+    Seq,
+    Stmt,
+    Store,
+    sequence,
+    walk,
+    with_children,
+)
 from deepgen.operators.expr.nodes import reads
 from deepgen.vocabulary.dtypes import dtype
 
@@ -33,9 +45,17 @@ class _Memory:
     align: int
 
     def placed(self, statement: Stmt, outer: Buffer | None = None) -> Stmt:
-        """`outer` is the buffer in whose life this is done."""
+        """`outer` is the buffer in whose life this is done, where nothing was written to it yet."""
+        if isinstance(statement, Seq):
+            parts: list[Stmt] = []
+            for part in statement.body:
+                parts.append(self.placed(part, outer))
+                outer = None if outer is not None and outer.name in _used(part) else outer
+            return sequence(*parts)
         if not isinstance(statement, Alloc) or statement.buffer.scope != "shared":
-            return with_children(statement, lambda s: self.placed(s, outer))
+            # A loop that uses it keeps numbers in it from one turn to the next.
+            kept = outer is not None and isinstance(statement, For) and outer.name in _used(statement)
+            return with_children(statement, lambda s: self.placed(s, None if kept else outer))
         taken, before = self.bytes, outer is not None and _leaves_alone(statement, outer.name)
         start = outer.offset if before and outer is not None and outer.offset is not None else taken
         start = -(-start // self.align) * self.align
@@ -49,8 +69,12 @@ class _Memory:
 
 def _leaves_alone(statement: Alloc, name: str) -> bool:
     """Whether all threads meet in it, and nobody uses that buffer meanwhile."""
+    return name not in _used(statement) and any(isinstance(s, Barrier) for s in walk(statement))
+
+
+def _used(statement: Stmt) -> set[str]:
+    """The buffers that it reads or writes."""
     inside = list(walk(statement))
     used = {s.buffer for s in inside if isinstance(s, Store)}
     used |= {read.tensor for s in inside if isinstance(s, Store) for read in reads(s.value)}
-    used |= {read.tensor for s in inside if isinstance(s, Call) for read in s.places}
-    return name not in used and any(isinstance(s, Barrier) for s in inside)
+    return used | {read.tensor for s in inside if isinstance(s, Call) for read in s.places}
