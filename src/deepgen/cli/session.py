@@ -102,22 +102,21 @@ def divided_among(jobs: Sequence[Job], least: float) -> Iterator[Job]:
     parts = divided([job.gain for job in jobs], budget, least)
     planned = [(job, seconds) for job, seconds in zip(jobs, parts, strict=True) if seconds]
     out += [job for job, seconds in zip(jobs, parts, strict=True) if not seconds]
+    _say_left_out(out, "as too little may be gained by it")
+    begun = False
     while planned:
         left, total = max(0.001, budget - (time.monotonic() - started)), sum(seconds for _, seconds in planned)
-        if len(planned) > 1 and left * planned[-1][1] < least * total:  # others took longer than they should have
-            out.append(planned.pop()[0])
+        # Those before may have taken longer than they should have. One is tuned in any case.
+        if (begun or len(planned) > 1) and left * planned[-1][1] < least * total:
+            _say_left_out([planned.pop()[0]], "as too little of the time is left for it")
             continue
-        _say_left_out(out)
-        job, seconds = planned.pop(0)  # the first may gain most
+        begun, (job, seconds) = True, planned.pop(0)  # the first may gain most
         yield replace(job, request=replace(job.request, time_budget=left * seconds / total))
-    _say_left_out(out)
 
 
-def _say_left_out(jobs: list[Job]) -> None:
-    """Each once."""
+def _say_left_out(jobs: Sequence[Job], why: str) -> None:
     for job in jobs:
-        note(f"left out, as too little may be gained by it: {job.request.operator.describe()}")
-    jobs.clear()
+        note(f"left out, {why}: {job.request.operator.describe()}")
 
 
 @contextmanager

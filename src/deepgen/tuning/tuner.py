@@ -164,6 +164,8 @@ class _Run:
             return
         keep = self.request.keep_top
         candidates = self.journal.best(RESERVES * keep)
+        if not candidates and not self.state.ended:
+            raise DeepgenError("the time budget ended before a kernel was measured: give it more seconds")
         if not candidates:
             raise DeepgenError(f"none of {self.state.ended} kernels gave a correct result: {self._failures()}")
         self.say(phase="finals")
