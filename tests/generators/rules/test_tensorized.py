@@ -26,6 +26,7 @@ from deepgen.build.toolchains import isa
 from deepgen.generators.rules.intrinsics.dots import EMULATED
 from deepgen.generators.rules.lower.ir import Function
 from deepgen.generators.rules.rules.order import sketches
+from deepgen.generators.rules.rules.sketch import space_of
 from deepgen.operators import Operator
 from deepgen.operators.compare import compare
 from deepgen.operators.expr.nodes import Expression, HasExpression
@@ -135,6 +136,16 @@ def check(found: list[Case], folder: Path, *flags: str) -> None:
 )
 def test_every_config_computes_the_expression(cpu: Any, instruction: str, operators: Any, tmp_path: Path) -> None:
     check(list(cases(operators, cpu, instruction)), tmp_path, "-O0", f"-D{EMULATED}")
+
+
+@pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
+def test_tiles_of_the_first_operand_take_turns_where_a_block_has_many(tmp_path: Path) -> None:
+    """Five tiles of sums below each other, which leave two registers for five tiles of the first operand."""
+    operator = gemm("i8", 50, 32, 128)
+    (sketch,) = (s for s in sketches(expressed(operator), AMX) if s.name == "amx_i8")
+    config = {**sketch.usual(), "i0_3": 10, "i0_2": 5, "i1_2": 1, "i0_1": 1, "i1_1": 1}
+    assert not space_of("rules", [sketch]).explain(config)
+    check([(operator, config, lowered(sketch, config, AMX))], tmp_path, "-O0", f"-D{EMULATED}")
 
 
 @pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)

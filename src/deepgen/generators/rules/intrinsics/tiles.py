@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 from deepgen.generators.rules.intrinsics.dots import EMULATED, Dot
 
 REGISTERS = 8
 MOST_ROWS = 16
 GROUPS = 16  # in a row of a tile
+TURNING = 2  # tiles of the first operand that are held: one is loaded while products with the other run
 HEADERS = ("tiles.h", "emulate.h")  # of the family of templates that multiplies with tiles
 _ROW_BYTES = 64
 
@@ -67,11 +69,11 @@ class Block:
         )
         loads = [f"tile_load({t}, (const char *)right + {j} * next, {_ROW_BYTES});" for j, t in enumerate(right)]
         steps = []
-        for i, t in enumerate(left):
+        for i, t in zip(range(self.down), cycle(left), strict=False):
             products = " ".join(f"tile_dot({s}, {t}, {r});" for s, r in zip(sums[i], right, strict=True))
             steps.append(f"tile_load({t}, (const char *)left + {i} * below, row); {products}")
         body = "\n    ".join([*loads, *steps])
-        rows = ", ".join([str(self.rows)] * (self.down * self.across + self.down) + [str(GROUPS)] * self.across)
+        rows = ", ".join([str(self.rows)] * right[0] + [str(GROUPS)] * self.across)
         return f"""static inline void {self.name}_begin(void) {{
     static const u8 rows[] = {{{rows}}};
     tile_shapes shapes = {{.palette = 1}};
@@ -87,7 +89,8 @@ static inline void {self.name}(const {self.tile.left} *left, i64 row, i64 below,
 """
 
     def _registers(self) -> tuple[list[list[int]], list[int], list[int]]:
-        first, second = self.down * self.across, self.down * self.across + self.down
+        first = self.down * self.across
+        second = first + min(self.down, TURNING)
         sums = [[i * self.across + j for j in range(self.across)] for i in range(self.down)]
         return sums, list(range(first, second)), list(range(second, second + self.across))
 

@@ -6,7 +6,7 @@ less time. Columns beyond an edge are computed, and not stored.
 
 from __future__ import annotations
 
-from deepgen.generators.rules.intrinsics.tiles import GROUPS, MOST_ROWS, REGISTERS, Tile
+from deepgen.generators.rules.intrinsics.tiles import GROUPS, MOST_ROWS, REGISTERS, TURNING, Tile
 from deepgen.generators.rules.rules.candidates import divisors, up_to
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.groups import RegisterTile
@@ -18,7 +18,7 @@ from deepgen.generators.rules.schedule.steps import Tensorize
 from deepgen.operators.expr.nodes import Stage
 
 _FEWEST_ROWS = 4  # with fewer, vectors are as fast
-_SIDES = (1, 2, 3, 4)  # tiles of a block, down or across
+_DOWN, _ACROSS = (1, 2, 3, 4, 5), (1, 2, 3)  # tiles of a block
 
 
 def row_counts(extent: int) -> list[int]:
@@ -35,9 +35,9 @@ def tile_matrices(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) 
     usual_down = 2 if extents[rows] // counts[-1] % 2 == 0 else 1
     usual_across = 2 if columns > 1 else 1
     high = draft.knob(draft.free_name(sums.name, f"{rows}_3"), counts, counts[-1])
-    down = draft.knob(draft.free_name(sums.name, f"{rows}_2"), up_to(_SIDES, extents[rows]), usual_down)
-    across = draft.knob(draft.free_name(sums.name, f"{along}_2"), up_to(_SIDES, columns), usual_across)
-    held = plus([times([down, across]), down, across])
+    down = draft.knob(draft.free_name(sums.name, f"{rows}_2"), up_to(_DOWN, extents[rows]), usual_down)
+    across = draft.knob(draft.free_name(sums.name, f"{along}_2"), up_to(_ACROSS, columns), usual_across)
+    held = plus([times([down, across]), across, TURNING])
     draft.derive(draft.free_name(sums.name, "tiles"), held)
     draft.require(held <= REGISTERS, "tiles of sums, and those that are multiplied, fit in registers")
     tall = times([down, high])

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepgen.generators.rules.intrinsics.dots import DOTS
 from deepgen.generators.rules.intrinsics.matrix import PRODUCTS
-from deepgen.generators.rules.intrinsics.tiles import GROUPS, MOST_ROWS, REGISTERS, TILES
+from deepgen.generators.rules.intrinsics.tiles import GROUPS, MOST_ROWS, REGISTERS, TILES, TURNING
 from deepgen.generators.rules.schedule import loops, stages
 from deepgen.generators.rules.schedule.concrete import number, places
 from deepgen.generators.rules.schedule.regions import region
@@ -188,7 +188,8 @@ def _by_tiles(step: Tensorize, planned: Planned, inner: tuple[Loop, ...]) -> Pla
     kept, fixed = [not loop.reduced for loop in inner], [loop.extent for loop in inner[3:]]
     right = kept == [True] * 4 + [False] * 2 and fixed == [tile.lanes, GROUPS, tile.depth]
     down, rows, across = [loop.extent for loop in inner[:3]] if right else (0, 0, 0)
-    if not right or rows > MOST_ROWS or down * across + down + across > REGISTERS or planned.scope != "register":
+    held = down * across + min(down, TURNING) + across
+    if not right or rows > MOST_ROWS or held > REGISTERS or planned.scope != "register":
         what = (
             f"the loops from {step.loop} inwards are not tiles in registers, rows of one, tiles, {tile.lanes} columns, "
         )
