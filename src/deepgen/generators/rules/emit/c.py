@@ -16,6 +16,7 @@ from deepgen.generators.rules.emit.scans import joined, nothing
 from deepgen.generators.rules.emit.together import Together, together
 from deepgen.generators.rules.intrinsics.dots import DOTS, include
 from deepgen.generators.rules.intrinsics.dots import function as dot_function
+from deepgen.generators.rules.intrinsics.squares import Square, square_of
 from deepgen.generators.rules.intrinsics.tiles import HEADERS as TILE_HEADERS
 from deepgen.generators.rules.intrinsics.tiles import TILES, Block
 from deepgen.generators.rules.intrinsics.tiles import include as include_tiles
@@ -109,6 +110,8 @@ def file_text(parts: Sequence[Definitions], parallel: bool) -> str:
     lines += ['#include "cpu_pool.h"', '#include "parts.h"'] if parallel else []
     scans = sorted(frozenset().union(*(part.scans for part in parts)))
     called = [*map(dot_function, dots), *(block.functions() for block in blocks), *(scan_function(*s) for s in scans)]
+    squares = sorted(frozenset().union(*(part.squares for part in parts)), key=lambda square: square.name)
+    called += [square.function() for square in squares]
     return "\n".join([*lines, "", *vector_types(vectors), *called, *(part.text for part in parts)])
 
 
@@ -119,6 +122,7 @@ class Definitions:
     dots: frozenset[str]  # products that instructions do
     blocks: frozenset[Block]  # of tiles
     scans: frozenset[tuple[str, str, int]]  # of vectors: the operation, the format, how many lanes
+    squares: frozenset[Square]  # that are copied as columns
 
 
 def definitions(function: Function, entry: str) -> Definitions:
@@ -205,7 +209,8 @@ class _Emitter:
         unused = "    (void)workspace, (void)threads;"
         text = "\n".join([*self.parts, head, unused, *body, "}", ""])
         found = (frozenset(self.vectors), frozenset(self.dots), frozenset(self.blocks), frozenset(self.scans))
-        return Definitions(text, *found)
+        calls = (square_of(s.name) for s in walk(self.function.body) if isinstance(s, Call))
+        return Definitions(text, *found, frozenset(square for square in calls if square is not None))
 
     def pointer(self, buffer: Buffer) -> str:
         const = "const " if buffer in self.function.inputs else ""

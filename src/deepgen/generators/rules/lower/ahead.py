@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import replace
 
-from deepgen.generators.rules.lower.ir import EMPTY, Alloc, Buffer, Function, Seq, Stmt, Store, sequence, walk
+from deepgen.generators.rules.lower.ir import EMPTY, Alloc, Buffer, Call, Function, Seq, Stmt, Store, sequence, walk
 from deepgen.operators.expr.nodes import reads
 
 
@@ -39,10 +39,13 @@ def _rest(statement: Stmt, constant: set[str], made: list[Buffer], parts: list[S
 
 
 def _written(statement: Stmt) -> set[str]:
-    return {s.buffer for s in walk(statement) if isinstance(s, Store)}
+    stored = {s.buffer for s in walk(statement) if isinstance(s, Store)}
+    return stored | {s.places[0].tensor for s in walk(statement) if isinstance(s, Call) and s.places}
 
 
 def _read(statement: Stmt) -> Iterator[str]:
     for s in walk(statement):
         if isinstance(s, Store):
             yield from (read.tensor for read in reads(s.value))
+        if isinstance(s, Call):
+            yield from (place.tensor for place in s.places[1:])

@@ -93,7 +93,10 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Call:
-    """An instruction of the hardware, by its name, on places in buffers, and with numbers."""
+    """An instruction of the hardware, or a function, by its name, on places in buffers, and with numbers.
+
+    On a processor it writes at the first place, and reads at the others.
+    """
 
     name: str
     places: tuple[Read, ...] = ()

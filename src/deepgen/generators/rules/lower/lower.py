@@ -15,6 +15,7 @@ from deepgen.generators.rules.lower.pads import pad
 from deepgen.generators.rules.lower.partition import partition
 from deepgen.generators.rules.lower.registers import registers
 from deepgen.generators.rules.lower.simplify import simplify
+from deepgen.generators.rules.lower.squares import squares
 from deepgen.generators.rules.lower.storage import storage
 from deepgen.generators.rules.lower.stores import store_tiles
 from deepgen.generators.rules.lower.tensorize import tensorize
@@ -43,6 +44,7 @@ def passes(expression: Expression, schedule: Schedule, *, vector_bytes: int = 16
         ("flatten", flatten),
         ("simplify", simplify),
         ("guards", place_guards),
+        ("squares", squares),
         ("partition", partition),
         ("tensorize", tensorize),
         ("stores", store_tiles),

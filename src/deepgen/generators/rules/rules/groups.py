@@ -10,6 +10,7 @@ from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.inline import inlinable
 from deepgen.generators.rules.rules.numbers import Extent, covered, least, times
+from deepgen.generators.rules.rules.packing import pack_squares, square_rows
 from deepgen.generators.rules.rules.vectors import Vectors, contiguous
 from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Stage
@@ -88,7 +89,7 @@ def stage_groups(
         if along is None:
             _turn(way, name, over, by.dot.depth, parallel=at is None)
         else:
-            _pack(way, name, (along, strip or (times(panel),)), (over, by.dot.depth), parallel=at is None)
+            _pack(way, name, (along, panel), (over, by.dot.depth), strips=strip is not None, parallel=at is None)
         way.finish(name)
 
     ways: dict[Value, Callable[[Draft], None]] = {
@@ -112,18 +113,31 @@ def _turn(draft: Draft, name: str, over: int, group: int, *, parallel: bool) -> 
 
 
 def _pack(
-    draft: Draft, name: str, panel: tuple[int, tuple[Extent, ...]], group: tuple[int, int], *, parallel: bool
+    draft: Draft,
+    name: str,
+    panel: tuple[int, tuple[Extent, int]],
+    group: tuple[int, int],
+    *,
+    strips: bool,
+    parallel: bool,
 ) -> None:
-    """In the order of the copy: vectors along columns, which are interleaved, or a group as one number."""
+    """In the order of the copy: vectors along columns, which are interleaved, or a group as one number.
+
+    Groups that lie as they are needed are copied in squares. With `strips`, a panel lies in several of them.
+    """
     stage = draft.stage(name)
     axes = [axis.name for axis in stage.axes]
     across, down = (contiguous(draft.expression, stage, axes[place]) for place in (panel[0], group[0]))
-    pieces = covered(draft.extents[name][axes[panel[0]]], times(panel[1]))
+    if square_rows(draft, stage, axes[panel[0]], panel[1][1], group[1]) == axes[group[0]] and not across:
+        pack_squares(draft, name, (axes[panel[0]], panel[1]), axes[group[0]], group[1], parallel=parallel)
+        return
+    wide = panel[1] if strips else (times(panel[1]),)
+    pieces = covered(draft.extents[name][axes[panel[0]]], times(wide))
     many = least(covered(pieces, _SHARES * draft.target.cores), _SIDE_BY_SIDE) if parallel else pieces
-    parts, panels, *strips, column = draft.split(name, axes[panel[0]], (many if across else 1, *panel[1]))
+    parts, panels, *strip, column = draft.split(name, axes[panel[0]], (many if across else 1, *wide))
     groups, within = draft.split(name, axes[group[0]], (group[1],))
     others = [groups if place == group[0] else axis for place, axis in enumerate(axes) if place != panel[0]]
-    between = [*others, panels, *strips] if across else [panels, *strips, *others]
+    between = [*others, panels, *strip] if across else [panels, *strip, *others]
     draft.reorder(name, [parts, *between, column, within])
     draft.annotate(name, UNROLL, column if down and not across else within)
     if across or down:

@@ -22,6 +22,7 @@ from deepgen.generators.rules.rules.groups import (
 )
 from deepgen.generators.rules.rules.loops import copy_loops
 from deepgen.generators.rules.rules.numbers import Extent, times
+from deepgen.generators.rules.rules.packing import pack_squares, square_rows
 from deepgen.generators.rules.rules.vectors import Vectors
 from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Cast, Read, Stage, reads, walk
@@ -119,9 +120,13 @@ def _cast_to(sums: Stage, tensor: str) -> str | None:
 
 
 def _pack(draft: Draft, name: str, along: int, panel: tuple[Extent, ...], *, parallel: bool) -> None:
-    """Panel by panel, and in a panel in the order of the other dimensions."""
+    """Panel by panel, and in a panel in the order of the other dimensions, or in squares where rows become columns."""
     stage = draft.stage(name)
     axes = [axis.name for axis in stage.axes]
+    row = square_rows(draft, stage, axes[along], panel[-1]) if len(panel) > 1 else None
+    if row is not None:
+        pack_squares(draft, name, (axes[along], panel), row, parallel=parallel)
+        return
     others = [place for place in range(len(axes)) if place != along]
     panels, *inner = draft.split(name, axes[along], panel)
     draft.reorder(name, [panels, *(axes[place] for place in others), *inner])
