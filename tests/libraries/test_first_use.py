@@ -1,0 +1,61 @@
+"""Races at the first use of a shape: how long they go on, and whom they believe. Times are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import deepgen as dg
+from deepgen import generators, targets
+from deepgen.libraries import Library, candidates
+from deepgen.libraries.first_use import Raced, time_chosen
+from deepgen.measure.base import Contender
+from deepgen.vocabulary import Measurement, Verdict
+
+UNSEEN = dg.gemm(52, 70, 33)
+CPU = targets.resolve("cpu")
+
+
+def raced(library: Library, monkeypatch: pytest.MonkeyPatch, *ours: float, varied: Any = lambda *_: []) -> Raced:
+    """As if all kernels took so many times as long as numpy: a number for each race, the last for all after it."""
+    races = iter(ours)
+    now = next(races)
+
+    def measured(task: object, contenders: Sequence[Contender], runners: object) -> dict[str, Measurement]:
+        nonlocal now
+        told = {one.name: Measurement(Verdict.CORRECT, "", (now,) * 5) for one in contenders}
+        now = next(races, now)
+        return told | {"numpy": Measurement(Verdict.CORRECT, "", (1.0,) * 5)}
+
+    monkeypatch.setattr("deepgen.libraries.first_use.measured", measured)
+    monkeypatch.setattr(candidates, "varied", varied)
+    found = time_chosen(library, library.choose(UNSEEN, "cpu"))
+    assert found is not None
+    return found
+
+
+def test_who_is_first_of_many_is_timed_once_more(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, the best of 32 kernels looked as fast as the vendor's, and then took 7% longer in every race."""
+    times = raced(library, monkeypatch, 0.99, 1.07).times
+    assert set(times.kernels.values()) == {1.07} and times.baselines == {"numpy": 1.0}
+    assert not times.ties
+
+
+def test_variants_are_made_for_longer_while_a_baseline_is_faster(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = generators.find(UNSEEN, CPU)
+    near = family.space(UNSEEN, CPU).sample(12, seed=0)
+    steps: list[int] = []
+
+    def one_more(best: object, known: Sequence[object]) -> list[Any]:
+        steps.append(len(steps))
+        return [(family, config) for config in near if config not in known][:1]
+
+    raced(library, monkeypatch, 1.1, varied=one_more)
+    assert len(steps) == 6
+    steps.clear()
+    raced(library, monkeypatch, 0.9, varied=one_more)
+    assert len(steps) == 1, "it gained nothing, and nobody is faster"
