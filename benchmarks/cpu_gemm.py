@@ -182,7 +182,8 @@ class Job:
 
     def _times(self, runners: Runners, config: Mapping[str, Any], rounds: int) -> Found:
         kernel = self.generator.emit(self.operator, self.target, config)
-        names = baselines.find(self.operator, self.target)
+        # Others that happen to be installed would make results of two machines answer different questions.
+        names = [name for name in baselines.find(self.operator, self.target) if name in CALLS]
         contenders = [Contender(OURS, kernel, build_once(kernel, self.target)), *map(Contender, names)]
         task = Task(self.operator, self.target, policy=Policy(cold=self.cold, threads=self.threads))
         measured = dict(zip([OURS, *names], runners.on(task).compare(contenders, rounds, seed=0), strict=True))

@@ -23,6 +23,7 @@ BF16 = targets.resolve("x86:avx512_bf16")
 assert isinstance(BF16, X86)
 TARGET = replace(BF16, isa=(*BF16.isa, "avx512_fp16"))
 FAMILY = DotGemm()
+MACHINES = [replace(TARGET, cores=cores, l2_bytes=size << 10) for cores in (2, 16) for size in (256, 1024, 2048)]
 SIZES = [(1, 1, 1), (2, 3, 5), (1, 97, 101), (61, 1, 7), (131, 67, 259)]
 
 
@@ -131,10 +132,18 @@ def test_vectors_of_avx2_multiply_integers_too() -> None:
 
 def test_defaults_lie_in_the_space() -> None:
     for of in (bf16, f16, integers):
-        for m, n, k in ((1, 1, 1), (1, 4096, 4096), (32, 1024, 4096), (100, 4096, 60000), (2048, 2048, 2048)):
+        for m, n, k in (
+            (1, 1, 1),
+            (1, 4096, 4096),
+            (4, 15, 4096),
+            (32, 1024, 4096),
+            (100, 4096, 60000),
+            (2048, 2048, 2048),
+            (180000, 15, 1),
+        ):
             for layout in LAYOUTS:
                 operator = of(m, n, k, layout=layout)
-                for target in (TARGET, replace(TARGET, cores=16)):
+                for target in MACHINES:
                     assert FAMILY.space(operator, target).explain(FAMILY.default(operator, target)) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -30,6 +31,7 @@ MACHINE = X86(
     l3_bytes=64 << 20,
 )
 OLDER = replace(MACHINE, name="x86:avx2", isa=("sse2", "avx", "f16c", "fma", "avx2"), l1d_bytes=32 << 10)
+CROWDED = replace(OLDER, cores=64, l2_bytes=256 << 10, l3_bytes=8 << 20)  # little cache for each core
 SHAPES = [(64, 64, 64), (100, 100, 100), (1000, 1000, 1000), (1, 4096, 4096), (8, 4096, 4096), (256, 256, 8192)]
 
 
@@ -56,6 +58,18 @@ def test_the_default_is_a_point_of_a_large_space(shape: tuple[int, int, int], ma
             space = family.space(operator, machine)
             assert space.explain(dict(family.default(operator, machine))) == []
             assert space.count() > 1000
+
+
+@pytest.mark.parametrize("machine", [MACHINE, OLDER, CROWDED, replace(CROWDED, isa=MACHINE.isa)])
+def test_the_default_lies_in_the_space_whatever_the_sizes(machine: X86) -> None:
+    """Sizes that leave strips and panels over, that few blocks cover, that are thin, or that no cache holds."""
+    sizes = (5, 7, 15, 52, 92, 60000)
+    for m, n, k in (*itertools.product(sizes, sizes, (33, 4096)), (156, 92, 130), (132, 89, 60000)):
+        for layout in LAYOUTS:
+            operator = gemm(m, n, k, layout=layout)
+            for family in (FAMILY, CONSTANT):
+                config = family.default(operator, machine)
+                assert family.space(operator, machine).explain(config) == [], operator.describe()
 
 
 def test_a_batch_of_small_matrices_is_shared_by_matrices() -> None:

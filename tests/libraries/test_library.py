@@ -284,14 +284,13 @@ def test_check_finds_a_wrong_and_a_slow_entry(library: Library, capsys: pytest.C
     library.prune(tuple(e.name for e in library.list() if e.operator != GEMM))
     [fine] = check(library, tolerance=50.0)
     assert fine.verdict == "right" and fine.now is not None
-    entry = planted(library, lambda text: text.replace("alpha * sums[i][j]", "alpha * sums[i][j] + (i == 1)"))
+    run = "pool_run(threads, draw_tasks, &g);"  # of the families for this and for any processor
+    entry = planted(library, lambda text: text.replace(run, f"{run} C[ldc] += 1;"))
     [wrong] = check(dg.library(library.folder), tolerance=50.0)
     assert (wrong.name, wrong.verdict) == (entry.name, "wrong") and "C[1, 0] is" in wrong.detail
     slow = planted(
         dg.library(library.folder),
-        lambda text: text.replace("+ (i == 1)", "").replace(
-            "pool_run(threads", "for (volatile long i = 0; i < 500000; i++) ;\n    pool_run(threads"
-        ),
+        lambda text: text.replace("C[ldc] += 1;", "for (volatile long i = 0; i < 500000; i++) ;"),
     )
     capsys.readouterr()
     assert main(["library", "check", "--library", str(library.folder), "--tolerance", "5", "--json"]) == 1

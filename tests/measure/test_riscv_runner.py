@@ -42,14 +42,14 @@ FAULTS = {
     ),
 }
 VECTORS = """
-    float x[64] = {0};
+    float x[64];  // whatever it holds: some compilers would clear it by vectors of their own
     long left = 10, length;
     __asm__ volatile(
         "1: vsetvli %1, %3, e32, m4, ta, ma\\n vle32.v v8, (%2)\\n vfmacc.vv v16, v8, v8\\n vle8.v v4, (%2)\\n"
         "vfwmul.vv v24, v8, v8\\n"
         "vsetvli %1, %3, e32, mf2, ta, ma\\n vlse32.v v8, (%2), x0\\n vfadd.vv v9, v8, v8\\n"
         "vs2r.v v8, (%2)\\n vfdiv.vv v9, v8, v8\\n vredsum.vs v9, v8, v8\\n vslide1up.vx v10, v8, x0\\n"
-        "addi %0, %0, -1\\n bnez %0, 1b" : "+r"(left), "=r"(length) : "r"(x), "r"(2L) : "memory");
+        "addi %0, %0, -1\\n bnez %0, 1b" : "+r"(left), "=&r"(length) : "r"(x), "r"(2L) : "memory");
 """
 CASES = [body for body, _, _ in FAULTS.values()] + [VECTORS]
 
@@ -99,7 +99,8 @@ def test_counts_are_exact(runner: RiscvRunner) -> None:
         "vector_widening_m8": 10, "vector_load_strided_mf2": 10, "vector_arithmetic_mf2": 10,
         "vector_store_unit_m2": 10, "vector_divide_mf2": 10, "vector_reduction_mf2": 10, "vector_permutation_mf2": 10,
     }  # fmt: skip
-    assert {name: found.get(name, 0) - without.get(name, 0) for name in by_hand} == by_hand
+    more = {name: found.get(name, 0) - without.get(name, 0) for name in {*found, *without}}
+    assert {name: count for name, count in more.items() if count and name.startswith("v")} == by_hand
 
 
 def test_a_qemu_without_plugins_counts_the_same(runner: RiscvRunner, tmp_path: Path) -> None:

@@ -178,8 +178,8 @@ def model_of(entry: Entry, operator: Operator) -> float | None:
     if entry.family not in generators.FAMILIES:
         return None
     family = generators.by_name(entry.family)
-    if not isinstance(family, Modelled):
-        return None
+    if not isinstance(family, Modelled) or family.refuses(operator, entry.target) is not None:
+        return None  # or an entry of somebody's that names a family of another target
     try:
         told = family.modelled_seconds(operator, entry.target, entry.config)
     except (ArithmeticError, KeyError, TypeError, ValueError):  # a config of somebody's that is none of the family's

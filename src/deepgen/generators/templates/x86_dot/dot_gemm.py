@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepgen.generators.templates.x86_common import covering, nearest, served, sources, thread_counts
@@ -97,10 +97,10 @@ class DotGemm:
         s.require(implies(~panels, ~swap), "only what is packed can be swapped")
         for widened in _widenings(gemm):
             packed = 4 if widened else gemm.dtypes[0].bytes  # bytes of a number
-            only = panels & (widen == widened)
+            wider = panels & (widen == widened) & (nc > _BLOCK_COLUMNS[0])  # whatever K is, the narrowest will do
             s.require(
-                implies(only, nc * gemm.k * packed <= 8 * cpu.l2_bytes),
-                f"the right operand's block is at most eight times L2, widened: {widened}",
+                implies(wider, nc * gemm.k * packed <= 8 * cpu.l2_bytes),
+                f"the right operand's block is the narrowest or at most eight times L2, widened: {widened}",
             )
             s.require(
                 implies(blocks & (widen == widened), mc * kc * packed <= 8 * cpu.l2_bytes),
@@ -110,7 +110,8 @@ class DotGemm:
             implies(blocks & (kc < gemm.k), mc * nc * 4 <= 4 * cpu.l2_bytes),
             "sums that wait for the next block of K are at most four times L2",
         )
-        s.require((threads == 1) | (threads * _WORTH_A_THREAD <= gemm.flops() * 4), "every thread has enough to do")
+        worth = max(gemm.flops() * 4 // _WORTH_A_THREAD, gemm.least_bytes() // _BYTES_WORTH_A_THREAD)
+        s.require((threads == 1) | (threads <= worth), "every thread has enough to do")
         every_task_works(s, gemm, swap, threads, partition, tasks, rows, panel)
         return s
 
@@ -265,7 +266,7 @@ def _default_turned(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
         "MR": 12,
         "NR": 2,
         "MC": 64,
-        "NC": covering(_BLOCK_COLUMNS, gemm.m)[-1],
+        "NC": covering(_fitting_columns(gemm, cpu, widen), gemm.m)[-1],
         "KC": depth,
         "INNER": "right",
         "PACK_AHEAD": 0 if widen else 32,
@@ -274,17 +275,28 @@ def _default_turned(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
     }
 
 
+def _fitting_columns(gemm: Gemm, cpu: X86, widen: bool) -> Sequence[int]:
+    """Widths of a packed block of the right operand."""
+    element = 4 if widen else gemm.dtypes[0].bytes
+    return [c for c in _BLOCK_COLUMNS if c * gemm.k * element <= 8 * cpu.l2_bytes] or _BLOCK_COLUMNS[:1]
+
+
 def _default_blocks(gemm: Gemm, cpu: X86, left: int, right: int, widen: bool) -> Mapping[str, Any]:
     element = 4 if widen else gemm.dtypes[0].bytes
     depths = covering(_BLOCK_K, gemm.k)
+    fitting = _fitting_columns(gemm, cpu, widen)
     config: dict[str, Any] = {"KIND": "panels"} if widen else {"KIND": "panels", "PACK_LEFT": False}
     if left <= _FEW:  # the right operand comes from memory: a block of it is packed into L1 and used there
-        config |= {"MC": 64, "NC": 512, "KC": nearest(depths, max(64, 128 // element)), "INNER": "left"}
+        config |= {
+            "MC": 64,
+            "NC": nearest(fitting, 512),
+            "KC": nearest(depths, max(64, 128 // element)),
+            "INNER": "left",
+        }
         return {**config, "PACK_AHEAD": 16, "PREFETCH": 0, "PREFETCH_C": False}
     few = left <= 256  # then a block of the right operand is packed, used and forgotten, a block of K after the other
     depth = nearest(depths, (1024 if few else 2048) // element)
     wide = cpu.l2_bytes // 2 // ((min(depth, gemm.k) if few else gemm.k) * element)  # columns that take half of L2
-    fitting = [c for c in _BLOCK_COLUMNS if c * gemm.k * element <= 8 * cpu.l2_bytes] or _BLOCK_COLUMNS[:1]
     # What lies in one piece: where it is long, the processor itself fetches ahead.
     short = (gemm.k if gemm.layout == "nt" else min(right, wide)) < 1024
     near = widen and left <= 2 * _FEW  # a panel of the right operand, which widening made twice as large, is kept in L1

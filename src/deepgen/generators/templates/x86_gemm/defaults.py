@@ -15,8 +15,9 @@ from deepgen.generators.templates.x86_gemm.sizes import (
     along_k,
     along_n,
     depths,
+    large_tiles,
+    most_block_bytes,
     small,
-    tiles,
     worth_help,
 )
 from deepgen.operators import Gemm
@@ -72,20 +73,26 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     # Packed blocks leave more than half of L2 to A, C and pages that happen to share sets with them.
     room = cpu.l2_bytes * 3 // 8 // (depth * FLOAT) if blocks or ahead else 512
     packed_n = max(n for n in BLOCK_N if n <= max(room, BLOCK_N[0]))
-    block_n = nearest(covering(BLOCK_N, width), 4096 if streamed else 1024 if as_it_lies else 384 if few else packed_n)
     packs = blocks and not (as_it_lies or ahead)
     next_strip = blocks and a_in_place
     # What stays in L1 through the inner loop: the panel where each is packed in turn, else the strip of A.
     stays = FLOAT * (vectors * lanes if one_panel or askew else rows)
-    depth = min(depth, max(d for d in depths(gemm) if d == depths(gemm)[0] or d * stays <= cpu.l1d_bytes))
+    widths = [n for n in covering(BLOCK_N, width) if n >= vectors * lanes]
+    most = min(cpu.l1d_bytes // stays, most_block_bytes(cpu) // (widths[0] * FLOAT))
+    block_k = nearest(depths(gemm), min(depth, max(d for d in depths(gemm) if d == depths(gemm)[0] or d <= most)))
+    widths = [n for n in widths if n * block_k * FLOAT <= most_block_bytes(cpu)] or widths[:1]
+    block_n = nearest(widths, 4096 if streamed else 1024 if as_it_lies else 384 if few else packed_n)
+    room = most_block_bytes(cpu) if block_n * block_k * FLOAT <= cpu.l2_bytes else cpu.l2_bytes
+    heights = covering(BLOCK_M, height)
+    heights = [m for m in heights if m * block_k * FLOAT <= room] or heights[:1]
     config: dict[str, Any] = {
         "KIND": "tiles",
         "SWAP": swap,
         "MR": rows,
         "NR": vectors,
-        "MC": covering(BLOCK_M, height)[-1] if blocks and a_in_place else nearest(covering(BLOCK_M, height), 256),
+        "MC": heights[-1] if blocks and a_in_place else nearest(heights, 256),
         "NC": block_n,
-        "KC": nearest(depths(gemm), depth),
+        "KC": block_k,
         "PACK_A": "none" if a_in_place else "panels",
         "PACK_B": "ahead" if ahead else packing,
         "OUTER": "b",
@@ -145,8 +152,12 @@ def _threads(
 def _tile(gemm: Gemm, cpu: X86, height: int, width: int, *, turned: bool) -> tuple[int, int]:
     lanes = cpu.vector_bytes // FLOAT
     streamed = gemm.m <= _THIN and gemm.layout[1] == "n" and gemm.n * gemm.k * FLOAT > cpu.l2_bytes // 4
+    low = [(r, v) for r, v in large_tiles(cpu, height, width) if r <= _ROWS]
     most = 8 if not streamed else 2 if gemm.m > 4 else 4
-    allowed = [(r, v) for r, v in tiles(cpu, height, width) if r <= _ROWS and v <= most]
+    if max(height, width) * gemm.k * FLOAT <= cpu.l2_bytes // 4:  # a panel of B may stay in L1
+        most = min(most, cpu.l1d_bytes // (depths(gemm)[0] * lanes * FLOAT))
+    most = max(most, min(v for _, v in low))
+    allowed = [(r, v) for r, v in low if v <= most]
     load_b = 0.35 if turned else 0.2
     return min(allowed, key=lambda tile: _tile_cost(height, width, lanes, tile[0], tile[1], load_b))
 

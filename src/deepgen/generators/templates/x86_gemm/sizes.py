@@ -32,6 +32,11 @@ def along_n(gemm: Gemm) -> tuple[bool, bool]:
     return gemm.layout[0] == "t", gemm.layout[1] == "n"
 
 
+def all_at_once(gemm: Gemm) -> list[int]:
+    """The rows of C where sums along K take all of them, so that B is read once: 7 is in no other tile."""
+    return [gemm.m] if gemm.layout == "nt" and gemm.m <= 8 else []
+
+
 def small(gemm: Gemm) -> bool:
     return (gemm.m + gemm.n) * gemm.k * FLOAT <= _AHEAD_BYTES
 
@@ -51,6 +56,18 @@ def tiles(cpu: X86, height: int, width: int) -> list[tuple[int, int]]:
     lanes = cpu.vector_bytes // FLOAT
     rows, vectors = up_to(ROWS, min(height, lanes)), up_to(VECTORS, -(-width // lanes))
     return [(r, v) for r in rows for v in vectors if r * v + v + 1 <= cpu.vector_registers]
+
+
+def large_tiles(cpu: X86, height: int, width: int) -> list[tuple[int, int]]:
+    """Those of them that are at least half of the largest, or a third where no strip is left with fewer rows."""
+    allowed = tiles(cpu, height, width)
+    full = max(r * v for r, v in allowed)
+    return [(r, v) for r, v in allowed if (2 if height % r else 3) * r * v >= full]
+
+
+def most_block_bytes(cpu: X86) -> int:
+    """What a thread's share of L3 holds."""
+    return max(cpu.l3_bytes // cpu.cores, cpu.l2_bytes)
 
 
 def partitions(gemm: Gemm) -> list[str]:

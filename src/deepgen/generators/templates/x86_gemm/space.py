@@ -14,9 +14,11 @@ from deepgen.generators.templates.x86_gemm.sizes import (
     ROWS,
     VECTORS,
     WORTH_A_THREAD,
+    all_at_once,
     along_k,
     along_n,
     depths,
+    most_block_bytes,
     partitions,
     small,
     tiles,
@@ -59,7 +61,8 @@ def _tile(s: Space, gemm: Gemm, cpu: X86, constant_b: bool) -> _Tile:
     kind = s.knob("KIND", ["tiles", "dot"] if gemm.layout == "nt" and not constant_b else ["tiles"])
     tiled = kind == "tiles"
     swap = s.knob("SWAP", [False] if constant_b else [False, True], when=tiled)
-    rows = s.knob("MR", up_to(ROWS, min(max(gemm.m, gemm.n), lanes)))
+    heights = {*up_to(ROWS, min(max(gemm.m, gemm.n), lanes)), *all_at_once(gemm)}
+    rows = s.knob("MR", sorted(heights))
     vectors = s.knob("NR", VECTORS)
     turned = tiled & swap
     height = s.derive("height", where(turned, gemm.n, gemm.m))
@@ -71,10 +74,11 @@ def _tile(s: Space, gemm: Gemm, cpu: X86, constant_b: bool) -> _Tile:
     )
     s.require(rows <= height, "a tile is not higher than C")
     s.require(columns < width + where(tiled, lanes, 1), "a tile is not wider than C")
-    full = [max(r * v for r, v in tiles(cpu, *size)) for size in ((gemm.m, gemm.n), (gemm.n, gemm.m))]
+    full = where(turned, *(max(r * v for r, v in tiles(cpu, *size)) for size in ((gemm.n, gemm.m), (gemm.m, gemm.n))))
+    whole = height % rows == 0
     s.require(
-        implies(tiled, rows * vectors * 2 >= where(turned, full[1], full[0])),
-        "the tile is at least half of the largest that the registers and the matrix allow",
+        implies(tiled, rows * vectors * where(whole, 3, 2) >= full),
+        "the tile is at least half of the largest that the registers and the matrix allow, or a third in whole strips",
     )
     s.require(implies(kind == "dot", gemm.m <= rows * _FEW_STRIPS), "sums along K are for few rows of C")
     return _Tile(kind, swap, rows, vectors, columns, height, width)
@@ -115,7 +119,7 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _Tile, constant_b: bool) -> No
     s.require(kc >= unroll, "the unrolled loop fits in a block of K")
     s.require(where(inner == "a", panel, strip) <= cpu.l1d_bytes, "what stays through the inner loop fits in L1")
     s.require(minimum(block_a, block_b) <= cpu.l2_bytes, "the smaller block fits in L2")
-    s.require(maximum(block_a, block_b) <= max(cpu.l3_bytes // cpu.cores, cpu.l2_bytes), "blocks fit in L3")
+    s.require(maximum(block_a, block_b) <= most_block_bytes(cpu), "blocks fit in L3")
     s.require((pack_a != "rows") | where(swap, *along_k(gemm)), "rows of A can be copied where they run along K")
     s.require(
         ((pack_b != "none") & (pack_b != "first")) | where(swap, *along_n(gemm)),
