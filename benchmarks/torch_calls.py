@@ -1,14 +1,16 @@
 """What a call costs through deepgen.torch, beside torch's own: tiny tensors, so that little else is timed.
 
     python benchmarks/torch_calls.py --json torch_calls.json
-    python benchmarks/torch_calls.py --launches --block
+    python benchmarks/torch_calls.py --launches --block --compiled
     python benchmarks/torch_calls.py --device cuda
 
 `unserved` is a call that stays torch's while a library is in use. With `--launches` kernels do nothing, and a driver
 that is stood in for launches them: what is left is the processor's part of a call on a GPU. Times are the processor's
 for this thread, the least of many short turns. The bar is 1.3 of torch's. `--block` times a step of the block of
 h200/llama_block.py, which decodes tokens in 8-bit floats, with small matrices on the processor: in a model, calls find
-less in caches than in a loop.
+less in caches than in a loop. `--compiled` times products in code of torch.compile's, 16 in a graph, without its checks
+of a function's arguments: a call with the memory that it takes. On the processor a graph's own work on elements, such
+as a product of two scales, is no launch.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +43,7 @@ from deepgen.runtime.loaded import Loaded, load  # noqa: E402
 from deepgen.targets import Target, resolve  # noqa: E402
 from deepgen.vocabulary import Kernel, LaunchPlan, Missing, Source, Step, TensorArg  # noqa: E402
 
+PRODUCTS = 16  # of a compiled graph
 CALLS = 300  # of a turn: short ones are sometimes not disturbed on a busy machine
 EMPTY = "int entry(void** p, const unsigned* grid, const unsigned* block) { return 0; }\n"
 
@@ -154,6 +157,47 @@ def measured_block(rounds: int, make: Make) -> dict[str, dict[str, float]]:
     return {"a step": least}
 
 
+def measured_compiled(rounds: int, device: str, make: Make) -> dict[str, dict[str, float]]:
+    """Microseconds of a product in compiled code, by who serves it."""
+    from torch._inductor import compile as compiled
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    rows, width, dtype = (4, 8, torch.float32) if device == "cpu" else (16, 64, torch.bfloat16)
+    x, bias = (torch.randn(*shape, device=device, dtype=dtype) for shape in ((rows, width), (width,)))
+    weights = [torch.randn(width, width, device=device, dtype=dtype) for _ in range(PRODUCTS)]
+    small, *matrices = (
+        torch.ones(size, 64, device=device).to(torch.float8_e4m3fn) for size in (rows, *(64,) * PRODUCTS)
+    )
+    scales = [torch.tensor(1.0, device=device) for _ in range(2 * PRODUCTS)]
+
+    def scaled(a: Any, *more: Any) -> list[Any]:
+        parts = (more[place : place + PRODUCTS] for place in (0, PRODUCTS, 2 * PRODUCTS))
+        return [torch._scaled_mm(a, b.t(), *two, out_dtype=torch.bfloat16) for b, *two in zip(*parts, strict=True)]
+
+    cases: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+        "mm": (lambda a, *all: [torch.mm(a, b.t()) for b in all], (x, *weights)),
+        "addmm": (lambda c, a, *all: [torch.addmm(c, a, b.t()) for b in all], (bias, x, *weights)),
+        "_scaled_mm": (scaled, (small, *matrices, *scales)),
+    }
+    ours: AbstractContextManager[Any] = deepgen.torch.use(Serves(make), race=False)  # type: ignore[arg-type]
+    ways: dict[str, AbstractContextManager[Any]] = {"torch": nullcontext(), "deepgen": ours}
+    runs: dict[tuple[str, str], Callable[[], Any]] = {}
+    least: dict[str, dict[str, float]] = {}
+    with torch.no_grad():
+        for way, used in ways.items():
+            with used:
+                for name, (function, args) in cases.items():
+                    run = compiled(make_fx(function)(*args), [*args])
+                    runs[name, way] = lambda run=run, args=args: run(*args)  # type: ignore[misc]
+        for _ in range(rounds):
+            for (name, way), call in runs.items():
+                with ways[way]:
+                    taken = _microseconds(call, 20) / PRODUCTS
+                    known = least.setdefault(f"compiled {name}", {})
+                    known[way] = min(known.get(way, taken), taken)
+    return least
+
+
 def _counted(step: Callable[[], Any]) -> int:
     """How often deepgen's functions in place of torch's are called, from elsewhere."""
     found = 0
@@ -192,6 +236,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--launches", action="store_true", help="of nothing, by a driver that is stood in for")
     parser.add_argument("--block", action="store_true", help="a step of a block like Llama's as well")
+    parser.add_argument("--compiled", action="store_true", help="products in code of torch.compile's as well")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -199,11 +244,14 @@ def main() -> None:
         found = measured(given.rounds, given.device, make)
         if given.block:
             found |= measured_block(given.rounds, make)
-    print(f"{'call':18} {'torch':>8} {'deepgen':>8} {'ratio':>6} {'unserved':>9} {'ratio':>6}")
+        if given.compiled:
+            found |= measured_compiled(given.rounds, given.device, make)
+    print(f"{'call':24} {'torch':>8} {'deepgen':>8} {'ratio':>6} {'unserved':>9} {'ratio':>6}")
     for name, times in found.items():
-        ours, not_ours = times["deepgen"] / times["torch"], times["unserved"] / times["torch"]
-        figures = f"{times['torch']:8.2f} {times['deepgen']:8.2f} {ours:6.2f} {times['unserved']:9.2f} {not_ours:6.2f}"
-        print(f"{name:18} {figures}")
+        figures = f"{times['torch']:8.2f} {times['deepgen']:8.2f} {times['deepgen'] / times['torch']:6.2f}"
+        if "unserved" in times:
+            figures += f" {times['unserved']:9.2f} {times['unserved'] / times['torch']:6.2f}"
+        print(f"{name:24} {figures}")
     if given.block:
         step = found["a step"]
         each = (step["unserved"] - step["torch"]) / step["calls"]

@@ -1,80 +1,19 @@
-"""Products of 8-bit floats with scales, torch._scaled_mm: a library's kernel serves them, compiled or not.
-
-No family has such a kernel for every processor, so one is stood in for: it computes what it finds at addresses.
-"""
+"""Products of 8-bit floats with scales, torch._scaled_mm: a library's kernel serves them, compiled or not."""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
 from math import inf
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from stand_in_scaled import K, Layer, Library, M, N, Product  # noqa: E402
+
 import deepgen.torch as dt  # noqa: E402
-from deepgen.operators import Gemm, Operator  # noqa: E402
-from deepgen.runtime.calling import Loaded  # noqa: E402
 from deepgen.torch.ops import scaled_mm  # noqa: E402
 from deepgen.torch.scaled import Factors  # noqa: E402
-
-M, N, K = 16, 32, 48
-
-
-class Product(Loaded):
-    """Counts its calls."""
-
-    align, by_stream = 4, False
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def run_on(self, parallel: int) -> bool:
-        return False
-
-    def meet(self, *inputs: Any) -> Any:
-        a, b, scale = inputs
-        assert (a.shape, b.shape, scale.shape) == ((M, K), (N, K), (1,))
-        out = torch.empty(M, N, dtype=torch.bfloat16)
-        self._fire([*(tensor.data_ptr() for tensor in inputs), out.data_ptr()], 0)
-        return out, self._fire
-
-    def _fire(self, at: Sequence[int], stream: int) -> None:
-        self.calls += 1
-        a, b, scale, out = (
-            torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=dtype)
-            for address, size, dtype in zip(
-                at,
-                (M * K, N * K, 4, M * N * 2),
-                (torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float32, torch.bfloat16),
-                strict=True,
-            )
-        )
-        out.copy_(scaled_mm(a.view(M, K), b.view(N, K).t(), scale.view(()), False).view(-1))
-
-
-class Library:
-    def __init__(self, kernel: Product) -> None:
-        self._kernel = kernel
-
-    def choose(self, operator: Operator, target: Any, among: Any) -> Any:
-        if not isinstance(operator, Gemm) or operator.scales == "none":
-            return SimpleNamespace(entry=None, reason="it has no such kernel")
-        return SimpleNamespace(entry=operator, seconds=1e-3, considered=(), reason="", load=lambda: self._kernel)
-
-
-class Layer(torch.nn.Module):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.randn(N, K).to(torch.float8_e4m3fn)
-        self.scale, self.of_input = torch.tensor(0.5), torch.tensor(0.25)
-
-    def forward(self, x: Any) -> Any:
-        small = (x / self.of_input).to(torch.float8_e4m3fn)
-        return torch._scaled_mm(small, self.weight.t(), self.of_input, self.scale, out_dtype=torch.bfloat16).relu()
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
@@ -137,6 +76,21 @@ def test_scales_are_multiplied_once_while_they_stay() -> None:
         assert factors.product(unknown, b, inf).item() == 21.0
         unknown.fill_(1.0)
         assert factors.product(unknown, b, inf).item() == 3.0
+
+
+def test_what_a_cuda_graph_of_the_compilers_writes_is_multiplied_each_time() -> None:
+    """It gives the same tensor from replay to replay, which torch does not count as a change."""
+    factors, result, b = Factors(), torch.tensor(2.0), torch.tensor(3.0)
+    torch._C._set_cached_tensors_enabled(True)
+    torch._C._add_cached_tensor(result)
+    try:
+        for value in (2.0, 4.0):
+            with torch.autograd._unsafe_preserve_version_counter(result):
+                result.fill_(value)
+            assert factors.product(result, b, inf).item() == value * 3.0
+    finally:
+        torch._C._remove_cached_tensor(result)
+        torch._C._set_cached_tensors_enabled(False)
 
 
 def test_scales_that_are_new_in_each_call_are_torchs_where_their_product_costs_more_than_a_kernel_gains() -> None:

@@ -7,14 +7,17 @@ single products are exchanged. Its generated code calls them as it calls torch's
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from deepgen.torch.calls import torch_scaled_mm
-from deepgen.torch.ops import OPS, TORCHS, scaled_mm
+from deepgen.torch.compiled import costs, extern
+from deepgen.torch.ops import OPS, TORCHS
 from deepgen.torch.routes import LAUNCH, Route, Router
+from deepgen.torch.scaled import PRODUCT
+from deepgen.torch.views import View
 
 _ATEN = torch.ops.aten
 _EXCHANGED = {
@@ -22,11 +25,12 @@ _EXCHANGED = {
     _ATEN.bmm.default: ("bmm", OPS.bmm.default),
     _ATEN.addmm.default: ("addmm", OPS.addmm.default),
 }
-_OURS = {**{ours: kind for kind, ours in _EXCHANGED.values()}, OPS.scaled_mm.default: "scaled_mm"}
-# What torch does where a kernel cannot be called after all.
-_INSTEAD: Mapping[str, Callable[..., Any]] = {**TORCHS, "scaled_mm": scaled_mm}
+_OURS = {
+    **{ours: kind for kind, ours in _EXCHANGED.values()},
+    OPS.scaled_mm.default: "scaled_mm",
+    OPS.two_scales_mm.default: "two_scales_mm",
+}
 _routers: list[Router] = []  # the one in use
-_externs: dict[Route, Any] = {}
 
 
 def loaded() -> bool:
@@ -75,43 +79,101 @@ def _pass(router: Router, before: Any) -> Any:
 
 def exchange(graph: Any, router: Router) -> None:
     """Ours in place of torch's products, where a kernel is faster."""
+    if not _in_python():
+        return
     for node in [*graph.nodes]:
         if node.op != "call_function":
             continue
         if node.target in _EXCHANGED and not node.kwargs:
             kind, ours = _EXCHANGED[node.target]
-            if _route(router, kind, node.args) is not None:
+            values = _values(node.args)
+            route = _route(router, kind, values)
+            if route is not None and _pays(router, route, kind, values, node):
                 node.target = ours
         elif node.target is _ATEN._scaled_mm.default:
             _exchange_scaled(graph, node, router)
 
 
 def _exchange_scaled(graph: Any, node: Any, router: Router) -> None:
-    """Torch has a factor for each matrix, ours one for the product: they are multiplied first, in a launch more."""
+    """Torch has a factor for each matrix, ours one for the product of the matrices.
+
+    Scales that a graph is given are multiplied where it is called, unless they are as they were. Those that it makes
+    are multiplied in it, in a launch more. So are all where CUDA graphs replay it: they call nothing, and must read
+    scales as they are then.
+    """
     names = [argument.name for argument in node.target._schema.arguments]
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     a, b, one, other = (given[name] for name in ("self", "mat2", "scale_a", "scale_b"))
     fast = bool(given.get("use_fast_accum", False))
     rest: dict[str, Any] = {name: given.get(name) for name in ("bias", "scale_result", "out_dtype")}
-    in_a, in_b, in_one, in_other = (arg.meta["val"] for arg in (a, b, one, other))
+    in_a, in_b, in_one, in_other = _values((a, b, one, other))
     if in_other.dtype != torch.float32 or torch_scaled_mm(in_a, in_b, in_one, in_other, **rest) is None:
         return
-    with graph.inserting_before(node):
-        factor = graph.call_function(_ATEN.mul.Tensor, (one, other))
-        factor.meta["val"] = in_one * in_other
-        route = _route(router, "scaled_mm", (a, b, factor, fast))
-        if route is None or route.gain < LAUNCH:
-            graph.erase_node(factor)
+    product = in_one * in_other
+    scales: tuple[Any, ...] = (one, other)
+    route = _route(router, "scaled_mm", (in_a, in_b, product, fast))
+    if route is None:
+        return
+    if not _replayed() and _stays(one) and _stays(other):
+        if not _pays(router, route, "two_scales_mm", (in_a, in_b, in_one, in_other, fast), node):
             return
-        ours = graph.call_function(OPS.scaled_mm.default, (a, b, factor, fast))
+        kind = OPS.two_scales_mm.default
+    else:
+        least = PRODUCT if route.on_gpu and not _replayed() else LAUNCH
+        if route.gain < least or not _pays(router, route, "scaled_mm", (in_a, in_b, product, fast), node):
+            return
+        with graph.inserting_before(node):
+            factor = graph.call_function(_ATEN.mul.Tensor, (one, other))
+        factor.meta["val"] = product
+        kind, scales = OPS.scaled_mm.default, (factor,)
+    with graph.inserting_before(node):
+        ours = graph.call_function(kind, (a, b, *scales, fast))
     ours.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(ours)
     graph.erase_node(node)
 
 
-def _route(router: Router, kind: str, args: Sequence[Any]) -> Route | None:
-    """The kernel for a product of a graph, by its tensors as they were traced."""
-    values = tuple(arg if type(arg) is bool else arg.meta["val"] for arg in args)
+def _stays(node: Any) -> bool:
+    """Whether a tensor is given to a graph, or is a constant of it, and the graph does not write it."""
+
+    def reads(user: Any) -> bool:
+        schema = getattr(user.target, "_schema", None)
+        return user.op == "output" or (schema is not None and not schema.is_mutable)
+
+    return node.op in ("placeholder", "get_attr") and all(map(reads, node.users))
+
+
+def _in_python() -> bool:
+    """Whether Inductor generates Python code. What it generates otherwise cannot call our functions."""
+    from torch._inductor import config
+
+    return not (config.cpp_wrapper or getattr(config, "fx_wrapper", False))
+
+
+def _replayed() -> bool:
+    """Whether Inductor is to capture CUDA graphs of what it compiles, as with `mode="reduce-overhead"`."""
+    from torch._inductor import config
+
+    return bool(config.triton.cudagraphs)
+
+
+def _pays(router: Router, route: Route, kind: str, values: tuple[Any, ...], node: Any) -> bool:
+    """Whether a kernel gains what its calls cost, and makes the result as torch does."""
+    if node.meta["val"].stride() != route.strides:
+        return False
+    why = "" if _replayed() else costs(kind, route, values)
+    if why:
+        router.add(route, why)
+    return not why
+
+
+def _values(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Tensors as they were traced."""
+    return tuple(arg if type(arg) is bool else arg.meta["val"] for arg in args)
+
+
+def _route(router: Router, kind: str, values: tuple[Any, ...]) -> Route | None:
+    """The kernel for a product of a graph."""
     return router.route(kind, values, _scaled_mm() if kind == "scaled_mm" else TORCHS[kind])
 
 
@@ -138,39 +200,63 @@ def _register() -> None:
     for op, kind in _OURS.items():
 
         def lower(*args: Any, kind: str = kind, op: Any = op) -> Any:
-            node = V.graph.current_node
-            route = _route(_routers[-1], kind, node.args) if _routers else None
+            values = _values(V.graph.current_node.args)
+            if kind == "two_scales_mm":
+                a, b, one, other, fast = values
+                route = _route(_routers[-1], "scaled_mm", (a, b, one * other, fast)) if _routers else None
+                if not all(map(_is_input, args[2:4])):
+                    kind, values = "scaled_mm", (a, b, one * other, fast)
+                    args = (*args[:2], lowerings[_ATEN.mul.Tensor](*args[2:4]), fast)
+                    op = OPS.scaled_mm.default
+            else:
+                route = _route(_routers[-1], kind, values) if _routers else None
             if route is None:
                 return fallback_handler(op, add_to_fallback_set=False)(*args)
             rest = tuple(arg for arg in args if type(arg) is bool)
             given = [
-                ir.ExternKernel.require_exact_strides(ir.ExternKernel.realize_input(tensor), arg.meta["val"].stride())
-                for tensor, arg in zip(args, node.args, strict=True)
+                ir.ExternKernel.require_exact_strides(ir.ExternKernel.realize_input(tensor), value.stride())
+                for tensor, value in zip(args, values, strict=True)
                 if type(tensor) is not bool
             ]
-            made = node.meta["val"]
+            first = 1 if kind == "addmm" else 0
+            views: list[View | None] = [None, None]
+            for place in range(2):
+                whole = _whole(given[first + place])
+                if whole is not None:
+                    value, given[first + place] = values[first + place], whole
+                    views[place] = ((*value.shape,), (*value.stride(),))
+            made = V.graph.current_node.meta["val"]
             layout = ir.FixedLayout(made.device, made.dtype, [*made.shape], [*made.stride()])
-            found = _extern(kind, route, rest).bind(given, layout).output_node()
+            found = extern(kind, route, rest, (views[0], views[1])).bind(given, layout).output_node()
             return found[0] if isinstance(found, tuple) else found
 
         register_lowering(op, type_promotion_kind=None)(lower)
 
 
-def _extern(kind: str, route: Route, rest: tuple[Any, ...]) -> Any:
-    """A function of Inductor's for one route: its code calls that without looking anything up."""
-    from torch._inductor.select_algorithm import ExternKernelChoice
+def _whole(tensor: Any) -> Any:
+    """The tensor of which another is a view from its first element on; None where it is no such view.
 
-    if route not in _externs:
-        torchs, quick = _INSTEAD[kind], route.quick()
+    Kernels are told addresses, so nothing need make the view in each call.
+    """
+    from torch._inductor import ir
 
-        def run(*tensors: Any, out: Any) -> None:
-            if route.run((*tensors, *rest), out) is None:
-                out.copy_(torchs(*tensors, *rest))
+    while isinstance(tensor, ir.TensorBox):
+        tensor = tensor.data
+    if not isinstance(tensor, ir.ReinterpretView):
+        return None
+    whole, view = tensor.data, tensor.get_layout()
+    starts_there = view.offset == 0 and whole.get_layout().offset == 0 and whole.get_dtype() == view.dtype
+    return whole if starts_there and isinstance(whole, ir.StorageBox) else None
 
-        def run_two(a: Any, b: Any, *, out: Any) -> None:
-            if quick(a, b, out=out) is None:
-                out.copy_(torchs(a, b))
 
-        made = run_two if kind in ("mm", "bmm") else run
-        _externs[route] = ExternKernelChoice(made, name=f"deepgen_{kind}_{len(_externs)}")
-    return _externs[route]
+def _is_input(tensor: Any) -> bool:
+    """Whether compiled code gets a tensor from its caller, and not from a graph that it is part of: a loop's body, say,
+    whose tensors are written without notice.
+    """
+    from torch._inductor import ir
+    from torch._inductor.graph import SubgraphLowering
+    from torch._inductor.virtualized import V
+
+    while isinstance(tensor, (ir.TensorBox, ir.StorageBox)):
+        tensor = tensor.data
+    return type(tensor) in (ir.InputBuffer, ir.ConstantBuffer) and not isinstance(V.graph, SubgraphLowering)

@@ -19,6 +19,7 @@ _SCHEMAS = {
     "matmul": "(Tensor a, Tensor b) -> Tensor",
     "addmm": "(Tensor bias, Tensor a, Tensor b) -> Tensor",
     "scaled_mm": "(Tensor a, Tensor b, Tensor scale, bool fast_sums) -> Tensor",
+    "two_scales_mm": "(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, bool fast_sums) -> Tensor",
 }
 # torch's own, whatever stands in their places later.
 TORCHS: Mapping[str, Callable[..., Any]] = {
@@ -45,10 +46,17 @@ def serving(kind: str) -> Callable[..., Any]:
     return IN_USE.get(kind) or TORCHS[kind]
 
 
-def scaled_mm(a: Any, b: Any, scale: Any, fast_sums: bool) -> Any:
-    """torch's product of 8-bit floats, with one factor for both matrices."""
-    one = torch.ones_like(scale)
-    return TORCHS["scaled_mm"](a, b, scale, one, out_dtype=torch.bfloat16, use_fast_accum=fast_sums)
+def two_scales_mm(a: Any, b: Any, scale_a: Any, scale_b: Any, fast_sums: bool, **out: Any) -> Any:
+    """torch's product of 8-bit floats, into bf16."""
+    return TORCHS["scaled_mm"](a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast_sums, **out)
+
+
+def scaled_mm(a: Any, b: Any, scale: Any, fast_sums: bool, **out: Any) -> Any:
+    """The same with one factor for both matrices."""
+    return two_scales_mm(a, b, scale, torch.ones_like(scale), fast_sums, **out)
+
+
+_SCALED = {"scaled_mm": scaled_mm, "two_scales_mm": two_scales_mm}
 
 
 def _define(kind: str) -> None:
@@ -57,7 +65,7 @@ def _define(kind: str) -> None:
     def run(*args: Any) -> Any:
         return serving(kind)(*args)
 
-    _library.impl(kind, scaled_mm if kind == "scaled_mm" else run, "CompositeExplicitAutograd")
+    _library.impl(kind, _SCALED.get(kind, run), "CompositeExplicitAutograd")
     torch.library.register_fake(f"deepgen::{kind}", _FAKES[kind], lib=_library)
     if kind in _BACKWARDS:
         torch.library.register_autograd(f"deepgen::{kind}", _BACKWARDS[kind], setup_context=_keep, lib=_library)
@@ -71,7 +79,7 @@ def _fake_product(a: Any, b: Any) -> Any:
     return a.new_empty((*a.shape[:-1], b.shape[-1]))
 
 
-def _fake_scaled_mm(a: Any, b: Any, scale: Any, fast_sums: bool) -> Any:
+def _fake_scaled_mm(a: Any, b: Any, *scales_and_sums: Any) -> Any:
     return a.new_empty((a.shape[0], b.shape[1]), dtype=torch.bfloat16)
 
 
@@ -117,7 +125,7 @@ def _addmm_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
 _FAKES = {
     "linear": _fake_linear,
     "addmm": _fake_addmm,
-    "scaled_mm": _fake_scaled_mm,
+    **dict.fromkeys(("scaled_mm", "two_scales_mm"), _fake_scaled_mm),
     **dict.fromkeys(("mm", "bmm", "matmul"), _fake_product),
 }
 _BACKWARDS = {

@@ -65,8 +65,13 @@ def race(ours: Callable[[], Any], theirs: Callable[[], Any], device: Any) -> Rac
         raced = decided(*_turns(_on_gpu(device), ours, theirs))
         if not raced.won:
             return raced
-        mine, other = _turns(lambda run: _enqueued(run, torch.cuda.synchronize), ours, theirs)
-    return replace(raced, calling=(median(mine), median(other)))
+        return replace(raced, calling=calling(ours, theirs))
+
+
+def calling(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float]:
+    """The processor's seconds for a call that a GPU is to carry out."""
+    mine, other = _turns(lambda run: _enqueued(run, torch.cuda.synchronize), ours, theirs)
+    return median(mine), median(other)
 
 
 def decided(mine: Sequence[float], other: Sequence[float]) -> Raced:

@@ -25,7 +25,8 @@ from deepgen.torch.asked import Asked, Reads
 from deepgen.torch.calls import KINDS
 from deepgen.torch.cores import lend, several
 from deepgen.torch.guards import contiguous, maker
-from deepgen.torch.race import race, race_for_cores
+from deepgen.torch.race import Raced, race, race_for_cores
+from deepgen.torch.views import Views, viewed
 from deepgen.vocabulary import BadInput, DeepgenError
 
 TORCH = ("torch", "torch-gpu")  # its names as a baseline
@@ -57,48 +58,53 @@ class Met:
 class Won:
     """A kernel that is faster than torch, by so many seconds a call.
 
-    `slow_to_call`: a call takes the processor longer than torch's. It serves compiled code, which calls it in a shorter
-    way, and graphs of the GPU's, whose replays call nothing.
+    `raced`: how both were timed, unless the library's times decided.
     """
 
     kernel: Loaded
     gain: float
     why: str
-    slow_to_call: bool = False
+    raced: Raced | None = None
     calls: Calls = field(default_factory=Calls)
 
 
 class Route:
-    """A kernel for one kind of call. `gain`: the seconds that a call takes less than torch's."""
+    """A kernel for one kind of call. `gain`: the seconds that a call takes less than torch's.
+
+    `slow_to_call`: a call takes the processor longer than torch's. The kernel serves graphs of the GPU's, whose replays
+    call nothing, and compiled code where its shorter way to call it pays.
+    """
 
     __slots__ = (
         "_align",
-        "_calls",
         "_device",
         "_dtype",
         "_fires",
         "_for_graphs",
         "_loaded",
-        "_make",
         "_on_gpu",
         "_others",
         "_places",
         "_read",
         "_shape",
-        "_strides",
+        "calls",
         "gain",
+        "make",
+        "raced",
         "slow_to_call",
+        "strides",
     )
 
     def __init__(self, asked: Asked, read: Reads, won: Won, args: tuple[Any, ...]) -> None:
         self._others = tuple(None if place in asked.places else arg for place, arg in enumerate(args))
         self._shape, self._dtype, self._places, self._read = asked.shape, asked.dtype, asked.places, read
-        self._loaded, self._align, self._calls = won.kernel, won.kernel.align, won.calls
-        self.gain, self.slow_to_call = won.gain, won.slow_to_call
+        self._loaded, self._align, self.calls = won.kernel, won.kernel.align, won.calls
+        self.gain, self.raced = won.gain, won.raced
+        self.slow_to_call = won.raced is not None and won.raced.slow_to_call
         self._device = asked.tensors[0].get_device()
         self._on_gpu = self._device >= 0
-        self._strides = asked.strides or contiguous(asked.shape)
-        self._make = maker(asked.shape, self._strides, asked.dtype, asked.tensors[0].device)
+        self.strides = asked.strides or contiguous(asked.shape)
+        self.make = maker(asked.shape, self.strides, asked.dtype, asked.tensors[0].device)
         self._fires: dict[Any, Fire] = {}
         self._for_graphs: Fire | None = None
 
@@ -111,9 +117,9 @@ class Route:
         except (RuntimeError, BadInput):  # a tensor without memory of its own, as those that vmap maps over, or a slice
             made = None
         if made is None:
-            self._calls.refused += 1
+            self.calls.refused += 1
         else:
-            self._calls.served += 1
+            self.calls.served += 1
         return made
 
     @property
@@ -125,23 +131,24 @@ class Route:
     def on_gpu(self) -> bool:
         return bool(self._on_gpu)
 
-    def quick(self) -> Callable[..., Any]:
+    def quick(self, *, fitting: bool = False, views: Views = (None, None)) -> Callable[..., Any]:
         """The same for tensors like those of a call that was run: nothing of them is looked at but where they lie.
 
-        It takes the tensors that the operator reads, in its order, up to three.
+        It takes the tensors that the operator reads, in its order, up to three. `fitting`: `out` is known to fit.
+        `views`: what the first two tensors are views of is given in their places.
         """
-        device, on_gpu, fires, align, make = self._device, self._on_gpu, self._fires, self._align, self._make
-        by_stream, fits, calls = self._by_stream, self._fits, self._calls
+        device, on_gpu, fires, align, make = self._device, self._on_gpu, self._fires, self._align, self.make
+        by_stream, fits, calls = self._by_stream, self._fits, self.calls
 
         def run(a: Any, b: Any = None, c: Any = None, out: Any = None) -> Any:
             """Without loops: what is done here takes about as long as a launch."""
             stream = _stream(device) if on_gpu else 0
             fire = fires.get((get_ident(), stream) if by_stream else get_ident())
             if fire is None:
-                return self.run(self._whole((a, b, c)), out)
+                return self.run(self._whole((*viewed(a, b, views), c)), out)
             if out is None:
                 out = make()
-            elif not fits(out):
+            elif not fitting and not fits(out):
                 calls.refused += 1
                 return None
             at_a, at_out = a.data_ptr(), out.data_ptr()
@@ -184,7 +191,7 @@ class Route:
 
     def _fired(self, fire: Fire, args: tuple[Any, ...], stream: int, out: Any) -> Any:
         if out is None:
-            out = self._make()
+            out = self.make()
         elif not self._fits(out):
             return None
         at = (*[args[place].data_ptr() for place in self._places], out.data_ptr())
@@ -201,7 +208,7 @@ class Route:
             and out.dtype is self._dtype
             and out.get_device() == self._device
             and not out.requires_grad
-            and out.stride() == self._strides
+            and out.stride() == self.strides
         )
 
     def _meet(self, args: tuple[Any, ...], stream: int, out: Any) -> Any:
@@ -225,7 +232,7 @@ class Route:
             if len(self._fires) >= _MOST:
                 self._fires.clear()
             self._fires[self._place(stream)] = fire
-        result = result.as_strided(self._shape, self._strides)
+        result = result.as_strided(self._shape, self.strides)
         return result if out is None else out.copy_(result)
 
 
@@ -282,6 +289,12 @@ class Router:
                 self._routes[whole] = None if won is None else Route(asked, read, won, args)
             return self._routes[whole]
 
+    def add(self, route: Route, why: str) -> None:
+        """More about a kind of call that was met, for people."""
+        for place, met in enumerate(self.met):
+            if met.calls is route.calls and why not in met.why:
+                self.met[place] = replace(met, why=f"{met.why}; {why}")
+
     def _decide(
         self, asked: Asked, read: Reads, args: tuple[Any, ...], torchs: Callable[..., Any], door: Door
     ) -> Won | str:
@@ -306,19 +319,19 @@ class Router:
             if capturing(device):
                 return library
             with _disable_current_modes():
-                real = _made_real(args)
+                real = made_real(args)
                 route = Route(asked, read, replace(library, calls=Calls()), args)  # trials are not counted
                 if route.run(real) is None:
                     return "the kernel needs tensors that are dense or better aligned"
                 if not self._race:
                     return library
-                turns = cycle((real,) if device.type == "cpu" else (real, _elsewhere(real)))
+                turns = cycle((real,) if device.type == "cpu" else (real, elsewhere(real)))
                 run = door(route)
                 both = (lambda: run(*next(turns)), lambda: torchs(*next(turns)))
                 raced = race_for_cores(*both) if _crowds(choice.entry, device, lent) else race(*both, device)
         except DeepgenError as error:
             return f"the kernel cannot be called: {error}"
-        return Won(kernel, raced.other - raced.mine, str(raced), raced.slow_to_call) if raced.won else str(raced)
+        return Won(kernel, raced.other - raced.mine, str(raced), raced) if raced.won else str(raced)
 
     def _target(self, device: Any) -> Target | None:
         """The target whose kernels run on a device; kernels are loaded on the first GPU only."""
@@ -341,7 +354,7 @@ def _straight(route: Route) -> Callable[..., Any]:
     return lambda *args: route.run(args)  # as long as a call by a function of ours, which finds the route first
 
 
-def _elsewhere(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def elsewhere(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The same at other addresses, as they are from layer to layer. What is large stays, and so do views in which one
     element stands for several: they cannot be written.
     """
@@ -356,7 +369,7 @@ def _moved(tensor: Any) -> Any:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-def _made_real(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def made_real(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Tensors with memory in place of a compiler's, which have none: kinds of calls are tried on them."""
     return tuple(_real(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
 

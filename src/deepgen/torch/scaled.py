@@ -16,9 +16,11 @@ from deepgen.torch.routes import LAUNCH, PLAIN, Route, Router, capturing_now
 SCALED_MM = TORCHS["scaled_mm"]
 PRODUCT = 10e-6  # seconds that a product of two scales takes in eager code, at most: a call of torch's and a launch
 
-_MOST_FACTORS, _MOST_OWN = 256, 4096
+_MOST_FACTORS, _MOST_OWN = 4096, 4096  # a model with 80 layers has 560 such products
 _BF16 = torch.bfloat16
 _is_grad_enabled = torch.is_grad_enabled
+# Whether a tensor is a result of a CUDA graph of the compiler's: replays write it, and that does not count as a change.
+_rewritten: Callable[[Any], bool] = getattr(torch._C, "_is_cached_tensor", lambda tensor: False)
 
 
 class Factors:
@@ -38,7 +40,8 @@ class Factors:
             if count_a == a._version and count_b == b._version and at_a == a.data_ptr() and at_b == b.data_ptr():
                 return self._keep(a, b, a * b) if made is None else made
         made = a * b if gain > PRODUCT else None
-        if not (a.is_inference() or b.is_inference()):  # those have no count
+        # Inference tensors have no count.
+        if not (a.is_inference() or b.is_inference() or _rewritten(a) or _rewritten(b)):
             self._keep(a, b, made)
         return made
 
@@ -105,18 +108,25 @@ def scaled_mm_of(router: Router) -> Run:
         return None if run is None else run(*given)
 
     def serving(route: Route) -> Run:
-        """What serves calls by a route; it gives None where torch is to serve them."""
-        quick, on_gpu, slow_to_call, gain = route.quick(), route.on_gpu, route.slow_to_call, route.gain
-
-        def run(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
-            if on_gpu and capturing_now():  # replays must read scales as they are then
-                return None if gain < LAUNCH else quick(a, b, scale_a * scale_b)
-            factor = None if slow_to_call else factors.product(scale_a, scale_b, gain)
-            return None if factor is None else quick(a, b, factor)
-
-        return run
+        return by_scales(route, route.quick(), factors, idle=route.slow_to_call)
 
     return scaled_mm
+
+
+def by_scales(route: Route, quick: Run, factors: Factors, *, idle: bool = False) -> Run:
+    """What serves calls by a route with a scale for each matrix; it gives None where torch is to serve them.
+
+    `quick` is the route's. `idle`: torch serves but while a graph is captured.
+    """
+    on_gpu, gain = route.on_gpu, route.gain
+
+    def run(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = None) -> Any:
+        if on_gpu and capturing_now():  # replays must read scales as they are then
+            return None if gain < LAUNCH else quick(a, b, scale_a * scale_b, out)
+        factor = None if idle else factors.product(scale_a, scale_b, gain)
+        return None if factor is None else quick(a, b, factor, out)
+
+    return run
 
 
 def _route(
