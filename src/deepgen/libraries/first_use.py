@@ -83,8 +83,7 @@ def _raced(library: Library, operator: Operator, entries: Sequence[Entry], like:
         race.make_variants()
         if not race.run() or (race.best > _GAIN * before and not race.is_behind):
             break
-    race.confirm()
-    made = race.verified()
+    made = race.confirmed()
     names = {entry.name: entry.kernel_id for entry in entries}
     names |= {} if made is None else {made.kernel.id: made.kernel.id}
     times = replace(times_of(race.task, race.measured, names), not_made=race.why_none)
@@ -149,20 +148,28 @@ class _Race:
             self._time([*new, *leaders])
         return bool(new)
 
-    def confirm(self) -> None:
-        """Time the fastest once more, beside the baselines: who is first of many looks faster than it is."""
+    def confirmed(self) -> Candidate | None:
+        """The fastest, timed once more beside the baselines: who is first of many looks faster than it is.
+
+        None where it was not made for the shape. Those that are wrong on an input that finals use are passed over.
+        """
         order = self._fastest_first()
-        close = [name for name in order if self._seconds(name) <= _CLOSE * self._seconds(order[0])]
-        if close:
+        while order:
+            close = [name for name in order if self._seconds(name) <= _CLOSE * self._seconds(order[0])]
             self._time(close[:_FINALISTS])
+            made = self._verified()
+            if self._fastest_first():
+                return made
+            order = [name for name in order if name not in self._last]
+        return None
 
     def _time(self, names: list[str]) -> None:
         with timed_part(self.spent, "racing"):
             self._last = names
             self.measured |= measured(self.task, [self._contenders[name] for name in names], self._runners)
 
-    def verified(self) -> Candidate | None:
-        """The fastest of all, where it was made for the shape and is right on all inputs that finals use."""
+    def _verified(self) -> Candidate | None:
+        """The fastest of the last race, where it was made for the shape and is right on all inputs that finals use."""
         for name in self._fastest_first():
             if name not in self._made:
                 return None
