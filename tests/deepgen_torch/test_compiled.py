@@ -194,8 +194,9 @@ def test_calls_by_compiled_code_are_timed_with_the_memory_they_take(monkeypatch:
         torch._scaled_mm(a, weight.t(), one, other, out_dtype=torch.bfloat16)
         route = used._router.route("scaled_mm", (a, weight.t(), one * other, False), torch.mm)
         assert route is not None
-        mine, others = compiled._timed("two_scales_mm", route, (a, weight.t(), one, other, False))
-    torch.testing.assert_close(mine, others)
+        for kind, scales in (("two_scales_mm", (one, other)), ("scaled_mm", (one * other,))):
+            mine, others = compiled._timed(kind, route, (a, weight.t(), *scales, False))
+            torch.testing.assert_close(mine, others)
 
 
 def test_what_is_compiled_to_cpp_is_torchs() -> None:
@@ -210,3 +211,16 @@ def test_what_is_compiled_to_cpp_is_torchs() -> None:
             with config.patch(cpp_wrapper=cpp):
                 inductor.exchange(graph, used._router)
             assert any(node.target is torch.ops.deepgen.mm.default for node in graph.nodes) != cpp
+
+
+def test_our_own_operators_are_compiled_to_cpp_as_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same question where a model calls such an operator itself: nothing of it is left in Python's code."""
+    x, weight = torch.randn(20, 24), torch.randn(24, 16)
+    with torch.no_grad(), dt.use(Everything(kinds=("gemm",)), race=False):
+        for python in (True, False):
+            monkeypatch.setattr(inductor, "_in_python", lambda python=python: python)
+            torch._dynamo.reset()
+            found, code = _with_code(torch.compile(lambda: dt.mm(x, weight), fullgraph=True))
+            torch.testing.assert_close(found, x @ weight)
+            assert ("extern_kernels.deepgen_mm" in code) == python
+            assert ("torch.ops.deepgen.mm.default(" in code) != python

@@ -200,33 +200,32 @@ def _register() -> None:
     for op, kind in _OURS.items():
 
         def lower(*args: Any, kind: str = kind, op: Any = op) -> Any:
-            values = _values(V.graph.current_node.args)
+            values, made = _values(V.graph.current_node.args), V.graph.current_node.meta["val"]
+            product = values
             if kind == "two_scales_mm":
                 a, b, one, other, fast = values
-                route = _route(_routers[-1], "scaled_mm", (a, b, one * other, fast)) if _routers else None
+                product = (a, b, one * other, fast)
                 if not all(map(_is_input, args[2:4])):
-                    kind, values = "scaled_mm", (a, b, one * other, fast)
+                    op, kind, values = OPS.scaled_mm.default, "scaled_mm", product
                     args = (*args[:2], lowerings[_ATEN.mul.Tensor](*args[2:4]), fast)
-                    op = OPS.scaled_mm.default
-            else:
-                route = _route(_routers[-1], kind, values) if _routers else None
-            if route is None:
+            of = "scaled_mm" if kind == "two_scales_mm" else kind
+            route = _route(_routers[-1], of, product) if _routers and _in_python() else None
+            if route is None or made.stride() != route.strides:
                 return fallback_handler(op, add_to_fallback_set=False)(*args)
-            rest = tuple(arg for arg in args if type(arg) is bool)
             given = [
                 ir.ExternKernel.require_exact_strides(ir.ExternKernel.realize_input(tensor), value.stride())
                 for tensor, value in zip(args, values, strict=True)
                 if type(tensor) is not bool
             ]
-            first = 1 if kind == "addmm" else 0
+            first = 1 if kind == "addmm" else 0  # of the matrices
             views: list[View | None] = [None, None]
             for place in range(2):
-                whole = _whole(given[first + place])
+                whole, value = _whole(given[first + place]), values[first + place]
                 if whole is not None:
-                    value, given[first + place] = values[first + place], whole
+                    given[first + place] = whole
                     views[place] = ((*value.shape,), (*value.stride(),))
-            made = V.graph.current_node.meta["val"]
             layout = ir.FixedLayout(made.device, made.dtype, [*made.shape], [*made.stride()])
+            rest = tuple(arg for arg in args if type(arg) is bool)
             found = extern(kind, route, rest, (views[0], views[1])).bind(given, layout).output_node()
             return found[0] if isinstance(found, tuple) else found
 
