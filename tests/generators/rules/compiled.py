@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from deepgen.generators.rules.emit import c
+from deepgen.generators.rules.emit.c_file import file_text
 from deepgen.generators.rules.lower.ir import Buffer, Function
 from deepgen.vocabulary.dtypes import dtype
 
@@ -31,7 +32,7 @@ def library(functions: Sequence[Function], folder: Path, *flags: str, compiler: 
     parts = [c.definitions(function, f"case{n}") for n, function in enumerate(functions)]
     for header in {h for function in functions for h in c.headers(function)}:
         (folder / header.name).write_text(header.text)
-    (folder / "all.c").write_text(c.file_text(parts, parallel=(folder / "cpu_pool.h").exists()))
+    (folder / "all.c").write_text(file_text(parts, parallel=(folder / "cpu_pool.h").exists()))
     command = [
         compiler or COMPILERS[0],
         "-O1",

@@ -176,6 +176,18 @@ def test_what_is_left_of_a_panel_is_packed_by_a_whole_vector_again() -> None:
     assert panels_of_12.count(" interleave4_i8x8(&") == 2 and "i8x4" not in panels_of_12
 
 
+def test_what_products_of_signed_bytes_add_too_much_is_taken_off_once() -> None:
+    tile = text(gemm("i8", 8, 32, 64), VNNI, i0_2=4, i1_2=2, i1_1=1)
+    assert tile.count(" = x86_dpbssd_512_over(") == 8 and tile.count(" = x86_dpbssd_512_excess(") == 2
+    assert tile.count("= sub_i32x16(C_sum_") == 8
+    twice = text(gemm("i8", 8, 32, 64), VNNI, i0_2=4, i1_2=2, i1_1=1, r0_1=2)
+    assert twice.count(" = x86_dpbssd_512_over(") == 16 and twice.count(" = x86_dpbssd_512_excess(") == 4
+    assert twice.count("= sub_i32x16(C_sum_") == 8
+    row = text(gemm("i8", 8, 32, 64), VNNI, i0_2=1, i1_2=2, i1_1=1)
+    assert "_over(" not in row and row.count(" = x86_dpbssd_512(") == 2  # no other row shares it
+    assert "_over(" not in text(gemm("i8", 8, 32, 64), ARM)
+
+
 def test_sums_in_tiles_are_stored_where_they_belong_if_nothing_else_is_done_with_them() -> None:
     assert "_store(&C[" in text(gemm("i8", 64, 64, 64))
     assert "_store(&C_sum[" in text(gemm("bf16", 64, 64, 64))  # these are rounded

@@ -7,19 +7,16 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 
 from deepgen.generators.rules.emit import shuffles
-from deepgen.generators.rules.emit.c_values import PRODUCTS, Scope, arithmetic, narrowed, stored
-from deepgen.generators.rules.emit.conversions import formats
-from deepgen.generators.rules.emit.conversions import function as convert
+from deepgen.generators.rules.emit.c_file import Definitions, file_text
+from deepgen.generators.rules.emit.c_values import Scope, arithmetic, narrowed, stored
+from deepgen.generators.rules.emit.excess import Excess, excess
 from deepgen.generators.rules.emit.names import Names
-from deepgen.generators.rules.emit.scans import function as scan_function
 from deepgen.generators.rules.emit.scans import joined, nothing
 from deepgen.generators.rules.emit.together import Together, together
-from deepgen.generators.rules.intrinsics.dots import DOTS, include
-from deepgen.generators.rules.intrinsics.dots import function as dot_function
-from deepgen.generators.rules.intrinsics.squares import Square, square_of
+from deepgen.generators.rules.intrinsics.dots import DOTS
+from deepgen.generators.rules.intrinsics.squares import square_of
 from deepgen.generators.rules.intrinsics.tiles import HEADERS as TILE_HEADERS
 from deepgen.generators.rules.intrinsics.tiles import TILES, Block
-from deepgen.generators.rules.intrinsics.tiles import include as include_tiles
 from deepgen.generators.rules.lower.build import combined
 from deepgen.generators.rules.lower.ir import (
     Alloc,
@@ -44,11 +41,8 @@ from deepgen.vocabulary.dtypes import dtype
 
 _REDUCED = {"sum": "sum", "prod": "prod", "max": "most", "min": "least"}
 _HEADERS = ("numbers.h", "vector_math.h")
-_MATH = '#define LANES {lanes}\n#include "vector_math.h"\n#undef LANES'
 _TEMPLATES = "deepgen.generators.templates"
 _TILES = "x86_amx_gemm"
-_MASKS = {"f32": "i32", "f64": "i64", "u8": "i8"}
-_WRAPS = {"i8": "u8", "u8": "u8", "i16": "u16", "i32": "u32", "i64": "u64"}
 
 
 def kernel(function: Function, threads: int = 1, name: str | None = None, ahead: Function | None = None) -> Kernel:
@@ -100,63 +94,9 @@ def emit(function: Function, entry: str) -> str:
     return file_text([definitions(function, entry)], _parallel(function))
 
 
-def file_text(parts: Sequence[Definitions], parallel: bool) -> str:
-    """One file with several definitions."""
-    vectors = frozenset().union(*(part.vectors for part in parts))
-    dots = [DOTS[name] for name in sorted(frozenset().union(*(part.dots for part in parts)))]
-    blocks = sorted(frozenset().union(*(part.blocks for part in parts)), key=lambda block: block.name)
-    lines = [*dict.fromkeys(include(dot) for dot in dots), '#include "numbers.h"']
-    lines += [include_tiles(tile) for tile in dict.fromkeys(block.tile for block in blocks)]
-    lines += ['#include "cpu_pool.h"', '#include "parts.h"'] if parallel else []
-    scans = sorted(frozenset().union(*(part.scans for part in parts)))
-    called = [*map(dot_function, dots), *(block.functions() for block in blocks), *(scan_function(*s) for s in scans)]
-    squares = sorted(frozenset().union(*(part.squares for part in parts)), key=lambda square: square.name)
-    called += [square.function() for square in squares]
-    return "\n".join([*lines, "", *vector_types(vectors), *called, *(part.text for part in parts)])
-
-
-@dataclass(frozen=True)
-class Definitions:
-    text: str
-    vectors: frozenset[tuple[str, int]]
-    dots: frozenset[str]  # products that instructions do
-    blocks: frozenset[Block]  # of tiles
-    scans: frozenset[tuple[str, str, int]]  # of vectors: the operation, the format, how many lanes
-    squares: frozenset[Square]  # that are copied as columns
-
-
 def definitions(function: Function, entry: str) -> Definitions:
     """The functions of a file, without what it includes: several may share a file."""
     return _Emitter(function, entry).definitions()
-
-
-def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
-    """The lines that define the vector types which a text uses, and functions of them."""
-    stored = sorted(lanes for kind, lanes in used if kind == "u16")
-    products = sorted(lanes for kind, lanes in used if kind == PRODUCTS)
-    called = {(kind, lanes) for lanes in stored for kind in ("i32_of_u16", "u16_of_i32")}
-    called |= {("i32_of_i16", lanes) for lanes in products} | {one for one in used if formats(one[0]) is not None}
-    conversions = sorted(called)
-    shuffled = sorted(one for one in used if shuffles.known(one[0]))
-    wanted = {one for one in used.difference(shuffled) if one[0] not in ("u16", PRODUCTS) and formats(one[0]) is None}
-    wanted |= {("f32", lanes) for lanes in stored}
-    for function, lanes in conversions:
-        of, to = formats(function) or ("", "")
-        wanted |= {(of, lanes), (to, lanes), ("i16", lanes)}
-    lines = []
-    for kind, lanes in sorted(wanted):
-        if kind in ("f32", "f64"):
-            lines.append(f"FLOAT_VECTOR({kind}, {_MASKS[kind]}, {lanes})")
-            lines += [f"LANE_MATH(f64, {lanes})"] if kind == "f64" else _MATH.format(lanes=lanes).splitlines()
-        elif kind == "u16":
-            lines.append(f"U16_VECTOR({lanes})")
-        else:
-            lines.append(f"WHOLE_VECTOR({kind}, {_MASKS.get(kind, kind)}, {_WRAPS[kind]}, {lanes})")
-    lines += [convert(kind, lanes) for kind, lanes in conversions]
-    lines += [f"STORED_VECTOR({lanes})" for lanes in stored]
-    lines += [f"ADD_PRODUCTS({lanes})" for lanes in products]
-    lines += [shuffles.function(name, lanes) for name, lanes in shuffled]
-    return [*lines, ""] if lines else []
 
 
 def _tiled(statement: Stmt) -> Iterator[For]:
@@ -179,6 +119,7 @@ class _Place:
     buffers: Mapping[str, Buffer]
     ranges: Mapping[str, tuple[int, int]]  # of the loops around
     in_thread: bool = False
+    excess: tuple[Excess, ...] = ()  # of the sums around
 
     def inside(self, variable: str, extent: int) -> _Place:
         return replace(self, ranges={**self.ranges, variable: (0, extent - 1)})
@@ -197,6 +138,7 @@ class _Emitter:
     dots: set[str] = field(default_factory=set)
     blocks: set[Block] = field(default_factory=set)
     scans: set[tuple[str, str, int]] = field(default_factory=set)
+    over: set[str] = field(default_factory=set)
 
     def definitions(self) -> Definitions:
         parameters = {buffer.name: buffer for buffer in self.function.parameters}
@@ -210,7 +152,8 @@ class _Emitter:
         text = "\n".join([*self.parts, head, unused, *body, "}", ""])
         found = (frozenset(self.vectors), frozenset(self.dots), frozenset(self.blocks), frozenset(self.scans))
         calls = (square_of(s.name) for s in walk(self.function.body) if isinstance(s, Call))
-        return Definitions(text, *found, frozenset(square for square in calls if square is not None))
+        squares = frozenset(square for square in calls if square is not None)
+        return Definitions(text, *found, squares, frozenset(self.over))
 
     def pointer(self, buffer: Buffer) -> str:
         const = "const " if buffer in self.function.inputs else ""
@@ -226,7 +169,12 @@ class _Emitter:
             groups = together(statement.body, place.buffers)
             if groups is not None:
                 return [indent + self.interleaved(group, place) for group in groups]
-            return [line for s in statement.body for line in self.statement(s, place, depth)]
+            lines = []
+            for s in statement.body:
+                lines += self.statement(s, place, depth)
+                complete = [of for of in place.excess if of.summed is s]
+                lines += [indent + line for of in complete for line in self.without_excess(of, place)]
+            return lines
         if isinstance(statement, Alloc):
             return self.alloc(statement, place, depth)
         if isinstance(statement, If):
@@ -244,7 +192,7 @@ class _Emitter:
             assert isinstance(statement.body, Store), "vector loops hold one store"
             return [indent + line for line in self.vector_store(statement.body, self.scope(place, statement))]
         if isinstance(statement, For) and statement.kind in DOTS:
-            return [indent + self.dot(statement, place)]
+            return [indent + line for line in self.dot(statement, place)]
         if isinstance(statement, For) and statement.kind in TILES:
             return [indent + self.tiles(statement, place)]
         if isinstance(statement, Call):
@@ -279,8 +227,22 @@ class _Emitter:
         else:
             start = "own" if place.in_thread else "(char *)workspace"
             declared = f"{buffer.dtype} *restrict {name} = ({buffer.dtype} *)({start} + {buffer.offset});"
-        body = self.statement(alloc.body, place.having(buffer), depth + 1)
+        more = excess(alloc)
+        if more is not None:
+            self.over.add(more.dot.name)
+            vectors = sorted(set(more.of_sums.values()))
+            declared += "".join(f" {more.dot.vector} {self.excess_name(more, n)} = {{0}};" for n in vectors)
+        inner = replace(place.having(buffer), excess=(*place.excess, *([more] if more is not None else ())))
+        body = self.statement(alloc.body, inner, depth + 1)
         return [f"{indent}{{", f"{indent}    {declared}", *body, f"{indent}}}"]
+
+    def excess_name(self, of: Excess, number: int) -> str:
+        return self.names.of(f"{of.buffer.name} excess {number}")
+
+    def without_excess(self, of: Excess, place: _Place) -> list[str]:
+        """Sums as they are without what their products added too much."""
+        found = {self.scope(place).variable(of.buffer, at): self.excess_name(of, n) for at, n in of.of_sums.items()}
+        return [f"{sums} = sub_{of.dot.vector}({sums}, {taken});" for sums, taken in found.items()]
 
     def store(self, store: Store, scope: Scope) -> list[str]:
         buffer, (offset,) = scope.buffers[store.buffer], store.indices
@@ -351,7 +313,7 @@ class _Emitter:
         stored = text if buffer.lanes else narrowed(buffer.dtype, text)
         return [f"{alone.element(buffer, offset)} = {stored};"]
 
-    def dot(self, loop: For, place: _Place) -> str:
+    def dot(self, loop: For, place: _Place) -> list[str]:
         """Loops that one instruction does."""
         assert isinstance(loop.body, For) and isinstance(loop.body.body, Store)
         dot, found, scope = DOTS[loop.kind], operands(loop), self.scope(place)
@@ -361,9 +323,16 @@ class _Emitter:
         factors = ", ".join(f"&{scope.address(r.tensor, r.indices[0])}" for r in (found.left, found.right))
         if buffer.lanes:
             sums = scope.variable(buffer, found.sums.constant // dot.lanes)
-            return f"{sums} = {dot.name}({sums}, {factors});"
+            more = next((of for of in place.excess if of.buffer == buffer), None)
+            if more is None:
+                return [f"{sums} = {dot.name}({sums}, {factors});"]
+            lines = [f"{sums} = {dot.name}_over({sums}, {factors});"]
+            if loop in more.counted:
+                taken, other = self.excess_name(more, more.counted[loop]), factors.partition(", ")[2]
+                lines.append(f"{taken} = {dot.name}_excess({taken}, {other});")
+            return lines
         at = f"&{scope.address(buffer.name, found.sums)}"
-        return f"put_{dot.vector}({at}, {dot.name}(at_{dot.vector}({at}), {factors}));"
+        return [f"put_{dot.vector}({at}, {dot.name}(at_{dot.vector}({at}), {factors}));"]
 
     def tiles(self, loop: For, place: _Place) -> str:
         """Loops that a block of tiles does, in bytes."""

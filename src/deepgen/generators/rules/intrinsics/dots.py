@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 # With this macro an instruction is done one product after the other: for machines that lack it.
 EMULATED = "DEEPGEN_EMULATED"
+_HALF = 128  # what makes signed bytes unsigned
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,9 @@ class Dot:
     So left lies along k, and right lies along k, then along j; with `each` both do. `text` is the result as an
     expression of C over the vectors `sums`, `left` and `right`. `loaded` is how left and right are read from a pointer,
     and `spread` one that repeats `group`, an i32 with all of left.
+
+    Where an instruction adds too much, `excess` is what it adds to `sums` beyond the products, which depends on right
+    only, and `over` is the result with that in it.
     """
 
     name: str
@@ -33,6 +37,8 @@ class Dot:
     spread: str
     loaded: tuple[str, str]
     text: str
+    over: str = ""
+    excess: str = ""
     each: bool = False
 
     @property
@@ -61,11 +67,13 @@ def _x86(name: str, feature: str, left: str, right: str, result: str, bits: int,
     return Dot(name, (feature,), left, right, result, bits // 32, depth, "immintrin.h", spread, both, text)
 
 
-def _signed(bits: int, dp: str) -> str:
+def _signed(name: str, feature: str, bits: int, dp: str) -> Dot:
     """Left is made unsigned by adding 128 to it; what that adds to the sums is taken off again."""
     half = f"_mm{bits}_set1_epi32((i32)0x80808080u)"
-    whole = f"_mm{bits}_{dp}((__m{bits}i)sums, _mm{bits}_xor_si{bits}(left, {half}), right)"
-    return f"_mm{bits}_sub_epi32({whole}, _mm{bits}_{dp}(_mm{bits}_setzero_si{bits}(), {half}, right))"
+    over = f"_mm{bits}_{dp}((__m{bits}i)sums, _mm{bits}_xor_si{bits}(left, {half}), right)"
+    text = f"_mm{bits}_sub_epi32({over}, _mm{bits}_{dp}(_mm{bits}_setzero_si{bits}(), {half}, right))"
+    excess = f"_mm{bits}_{dp}((__m{bits}i)sums, {half}, right)"
+    return replace(_x86(name, feature, "i8", "i8", "i32", bits, text), over=over, excess=excess)
 
 
 def _unsigned(bits: int, dp: str) -> str:
@@ -78,13 +86,13 @@ _GROUPED = (
     _arm("arm_usdot", "i8mm", "u8", "i8", "i32", "vusdotq_s32((int32x4_t)sums, left, right)"),
     _arm("arm_bfdot", "bf16", "bf16", "bf16", "f32", "vbfdotq_f32((float32x4_t)sums, left, right)"),
     _x86("x86_dpbusd_512", "avx512_vnni", "u8", "i8", "i32", 512, _unsigned(512, "dpbusd_epi32")),
-    _x86("x86_dpbssd_512", "avx512_vnni", "i8", "i8", "i32", 512, _signed(512, "dpbusd_epi32")),
+    _signed("x86_dpbssd_512", "avx512_vnni", 512, "dpbusd_epi32"),
     _x86("x86_dpbusd_256", "avx_vnni", "u8", "i8", "i32", 256, _unsigned(256, "dpbusd_avx_epi32")),
-    _x86("x86_dpbssd_256", "avx_vnni", "i8", "i8", "i32", 256, _signed(256, "dpbusd_avx_epi32")),
+    _signed("x86_dpbssd_256", "avx_vnni", 256, "dpbusd_avx_epi32"),
     _x86("x86_dpbf16_512", "avx512_bf16", "bf16", "bf16", "f32", 512,
          "_mm512_dpbf16_ps((__m512)sums, (__m512bh)left, (__m512bh)right)"),
 )  # fmt: skip
-_EACH = tuple(replace(dot, name=f"{dot.name}_each", each=True) for dot in _GROUPED)
+_EACH = tuple(replace(dot, name=f"{dot.name}_each", over="", excess="", each=True) for dot in _GROUPED)
 DOTS: Mapping[str, Dot] = {dot.name: dot for dot in (*_GROUPED, *_EACH)}
 
 
@@ -108,6 +116,25 @@ def function(dot: Dot) -> str:
 {group}    __auto_type left = {left};
     __auto_type right = {dot.loaded[1].format("others")};
     return ({dot.vector}){dot.text};
+#endif
+}}
+"""
+
+
+def functions_with_excess(dot: Dot) -> str:
+    """The function of a dot product that leaves its excess in the sums, and the one that sums up the excess alone."""
+    factor = f"({dot.result})(factors[k] + {_HALF})"
+    over = replace(dot, name=f"{dot.name}_over", text=dot.over)
+    made = function(over).replace(f"({dot.result})(factors[k])", factor)
+    return f"""{made}
+static inline {dot.vector} {dot.name}_excess({dot.vector} sums, const {dot.right} *others) {{
+#ifdef {EMULATED}
+    for (int j = 0; j < {dot.lanes}; j++)
+        for (int k = 0; k < {dot.depth}; k++) sums[j] += {_HALF} * others[j * {dot.depth} + k];
+    return sums;
+#else
+    __auto_type right = {dot.loaded[1].format("others")};
+    return ({dot.vector}){dot.excess};
 #endif
 }}
 """

@@ -9,14 +9,13 @@ from deepgen.generators.rules.intrinsics.tiles import Tile
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.draft import Draft
 from deepgen.generators.rules.rules.inline import inlinable
-from deepgen.generators.rules.rules.numbers import Extent, covered, least, times
-from deepgen.generators.rules.rules.packing import pack_squares, square_rows
+from deepgen.generators.rules.rules.numbers import Extent, times
+from deepgen.generators.rules.rules.packing import pack_squares, side_by_side, square_rows
 from deepgen.generators.rules.rules.vectors import Vectors, contiguous
 from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Stage
 from deepgen.space import Value
 
-_SHARES, _SIDE_BY_SIDE = 2, 16  # parts of a copy for each thread; panels that are filled side by side
 _TURNED = 8  # steps along the innermost dimension of what is turned that are written out
 # Where a copy is made, or a stage is computed, that a tiled sum reads.
 IN_PLACE, INLINE, ONCE, BLOCK = "in_place", "inline", "once", "block"
@@ -27,7 +26,7 @@ class RegisterTile:
     """Of sums: so many rows, each of so many vectors, which have so many lanes.
 
     Without a search: `packed`, whether what rows are read from is packed; `own`, whether each block of tiles reads
-    panels that no other block reads, so that it packs them itself.
+    panels that no other block reads, so that it packs them itself; `columns`, how many it has.
     """
 
     high: Extent
@@ -35,6 +34,7 @@ class RegisterTile:
     lanes: int
     packed: bool = False
     own: bool = False
+    columns: int = 0
 
 
 def lies_along(draft: Draft, sums: Stage, tensor: str, axis: str) -> bool:
@@ -132,9 +132,8 @@ def _pack(
         pack_squares(draft, name, (axes[panel[0]], panel[1]), axes[group[0]], group[1], parallel=parallel)
         return
     wide = panel[1] if strips else (times(panel[1]),)
-    pieces = covered(draft.extents[name][axes[panel[0]]], times(wide))
-    many = least(covered(pieces, _SHARES * draft.target.cores), _SIDE_BY_SIDE) if parallel else pieces
-    parts, panels, *strip, column = draft.split(name, axes[panel[0]], (many if across else 1, *wide))
+    many = side_by_side(draft, name, axes[panel[0]], wide, parallel=parallel) if across else 1
+    parts, panels, *strip, column = draft.split(name, axes[panel[0]], (many, *wide))
     groups, within = draft.split(name, axes[group[0]], (group[1],))
     others = [groups if place == group[0] else axis for place, axis in enumerate(axes) if place != panel[0]]
     between = [*others, panels, *strip] if across else [panels, *strip, *others]

@@ -22,11 +22,14 @@ from deepgen.generators.rules.rules.groups import (
 )
 from deepgen.generators.rules.rules.loops import copy_loops
 from deepgen.generators.rules.rules.numbers import Extent, times
-from deepgen.generators.rules.rules.packing import pack_squares, square_rows
+from deepgen.generators.rules.rules.packing import pack_squares, side_by_side, square_rows
 from deepgen.generators.rules.rules.vectors import Vectors
 from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Cast, Read, Stage, reads, walk
 from deepgen.space import Value
+from deepgen.vocabulary import dtype
+
+_SHORT_RUN = 512  # bytes of a row that a block reads: with fewer, processors do not load ahead
 
 
 def stage_operands(
@@ -108,7 +111,8 @@ def _given(
     ways: dict[Value, Callable[[Draft], None]] = {} if must else {IN_PLACE: lambda way: None}
     ways[ONCE] = lambda way: copied(way, None)
     ways[BLOCK] = lambda way: copied(way, block)
-    packed = BLOCK if tile.own and not single else ONCE
+    short = tensor in vectors.loaded and tile.columns * dtype(found[0].dtype).bytes < _SHORT_RUN
+    packed = BLOCK if tile.own and not single and not short else ONCE
     draft.choose(knob, IN_PLACE if single and wide is None and not tile.packed else packed, ways)
 
 
@@ -120,20 +124,26 @@ def _cast_to(sums: Stage, tensor: str) -> str | None:
 
 
 def _pack(draft: Draft, name: str, along: int, panel: tuple[Extent, ...], *, parallel: bool) -> None:
-    """Panel by panel, and in a panel in the order of the other dimensions, or in squares where rows become columns."""
+    """Panel by panel, and in a panel in the order of the other dimensions.
+
+    What lies along the panels fills several at a time, and what lies across them is copied in squares.
+    """
     stage = draft.stage(name)
     axes = [axis.name for axis in stage.axes]
     row = square_rows(draft, stage, axes[along], panel[-1]) if len(panel) > 1 else None
     if row is not None:
         pack_squares(draft, name, (axes[along], panel), row, parallel=parallel)
         return
-    others = [place for place in range(len(axes)) if place != along]
-    panels, *inner = draft.split(name, axes[along], panel)
-    draft.reorder(name, [panels, *(axes[place] for place in others), *inner])
-    if parallel:
-        draft.annotate(name, PARALLEL, panels)
-    if len(panel) == 1:
+    others = [axis for axis in axes if axis != axes[along]]
+    if len(panel) > 1 and facts.stride(draft.expression, reads(stage.value)[0], axes[along]) == 1:
+        many = side_by_side(draft, name, axes[along], panel, parallel=parallel)
+        outer, panels, *inner, vector = draft.split(name, axes[along], (many, *panel))
+        draft.reorder(name, [outer, *others, panels, *inner, vector])
         draft.annotate(name, UNROLL, *inner)
-    elif facts.stride(draft.expression, reads(stage.value)[0], axes[along]) == 1:
-        draft.annotate(name, UNROLL, *inner[:-1])
-        draft.annotate(name, VECTOR, inner[-1])
+        draft.annotate(name, VECTOR, vector)
+    else:
+        outer, *inner = draft.split(name, axes[along], panel)
+        draft.reorder(name, [outer, *others, *inner])
+        draft.annotate(name, UNROLL, *(inner if len(panel) == 1 else ()))
+    if parallel:
+        draft.annotate(name, PARALLEL, outer)

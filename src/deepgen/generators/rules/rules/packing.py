@@ -1,14 +1,25 @@
-"""Copies into panels of what lies along another axis: squares of it, whose rows become columns."""
+"""Copies into panels: several side by side of what lies along them, and squares of what lies across them."""
 
 from __future__ import annotations
 
 from deepgen.generators.rules.intrinsics.squares import Square
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.draft import Draft
-from deepgen.generators.rules.rules.numbers import Extent
+from deepgen.generators.rules.rules.numbers import Extent, covered, least, times
 from deepgen.generators.rules.schedule.steps import PARALLEL, UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Read, Stage
 from deepgen.vocabulary import dtype
+
+_SHARES, _SIDE_BY_SIDE = 2, 16  # parts of a copy for each thread; panels that are filled side by side
+
+
+def side_by_side(draft: Draft, name: str, axis: str, panel: tuple[Extent, ...], *, parallel: bool) -> Extent:
+    """How many panels are filled at a time with what lies along them.
+
+    One at a time would read little of each row, and come to the same pages of memory again and again.
+    """
+    panels = covered(draft.extents[name][axis], times(panel))
+    return least(covered(panels, _SHARES * draft.target.cores), _SIDE_BY_SIDE) if parallel else panels
 
 
 def square_rows(draft: Draft, stage: Stage, across: str, lanes: Extent, group: int = 1) -> str | None:

@@ -87,7 +87,8 @@ def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
     _tile_sums(draft, sums, vectors)
     draft.finish(sums.name, consumer.name)
     own = own_panels(consumer, to[along], usual, sizes)
-    stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(high, wide, lanes, packed, own))
+    columns = usual[to[along]] * sizes[to[along]]
+    stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(high, wide, lanes, packed, own, columns))
     return cycles / (extents.get(rows or "", 1) * extents[along])
 
 

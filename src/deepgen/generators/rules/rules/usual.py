@@ -45,8 +45,9 @@ def blocks(
 
     `column` bytes are read for each element of the axis `panels`: a block of them stays in the second cache, and as
     many tiles as possible of the last other axis pass over it, as long as every thread has several blocks. With
-    `own`, where blocks of panels alone are enough for several threads, all tiles pass over one: each thread has panels
-    of its own. (Products in tiles of AMX were slower so: they read all of the other operand for few columns.)
+    `own`, where blocks of panels alone are enough for all threads, all tiles pass over one: each thread has panels of
+    its own, and each panel is loaded into the cache once. (Products in tiles of AMX were slower so: they read all of
+    the other operand for few columns.)
     """
     out = dict.fromkeys(extents, 1)
     pieces = {axis: -(-extent // tiles.get(axis, 1)) for axis, extent in extents.items()}
@@ -57,7 +58,7 @@ def blocks(
         sizes = [b for b in _whole(pieces[panels], True) if b <= room]
         fitting = [b for b in sizes if pieces[panels] // b * rest >= cpu.cores] or [1]
         enough = [b for b in fitting if pieces[panels] // b >= _OWN_TASKS * cpu.cores]
-        if own and cpu.cores > 1 and enough and all(pieces[axis] == 1 or axis in tiles for axis in others):
+        if own and enough and all(pieces[axis] == 1 or axis in tiles for axis in others):
             return {axis: max(enough) if axis == panels else pieces[axis] for axis in extents}
         out[panels] = max(fitting)
     for axis in reversed(others):
