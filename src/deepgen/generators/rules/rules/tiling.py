@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from deepgen.generators.rules.intrinsics.dots import Dot
 from deepgen.generators.rules.rules import facts
 from deepgen.generators.rules.rules.candidates import ROWS, VECTORS, blocks, unrolls, up_to
 from deepgen.generators.rules.rules.draft import Draft
@@ -98,7 +99,10 @@ def _usual_tile(draft: Draft, sums: Stage, vectors: Vectors) -> tuple[float, int
     sizes = (extents.get(rows or "", 1), extents[vectors.axis], vectors.lanes)
     given = {tensor.name for tensor in draft.expression.tensors}
     loose = vectors.by is None and any(name not in given for name in vectors.loaded)
-    in_place, packed = (register_tile(draft.target, *sizes, packed=way, loose=loose) for way in (False, True))
+    excess = vectors.by is not None and isinstance(vectors.by.dot, Dot) and bool(vectors.by.dot.excess)
+    in_place, packed = (
+        register_tile(draft.target, *sizes, packed=way, loose=loose, excess=excess) for way in (False, True)
+    )
     packable = all(name in given and fits_panels(sums, name, rows) for name in vectors.single)
     better = vectors.by is None and packable and packed[0] < _WORTH_PACKING * in_place[0]
     return (*packed, True) if better else (*in_place, False)

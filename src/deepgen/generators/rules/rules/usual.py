@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 from deepgen.generators.rules.rules import candidates
@@ -16,20 +17,28 @@ _WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as 
 
 
 def register_tile(
-    cpu: Cpu, rows: int, columns: int, lanes: int, *, packed: bool = False, loose: bool = False
+    cpu: Cpu,
+    rows: int,
+    columns: int,
+    lanes: int,
+    *,
+    packed: bool = False,
+    loose: bool = False,
+    excess: bool = False,
 ) -> tuple[float, int, int]:
     """Rows and vectors of the tile that covers so many rows and columns in the least time, and that time.
 
     `packed`: what rows are read from has room for a whole tile beyond the last row. `loose`: what vectors are loaded
-    from has none beyond the last column.
+    from has none beyond the last column. `excess`: what products add too much is summed up beside them.
     """
     fitting = [
         (r, v)
         for r in up_to(ROWS, rows)
         for v in up_to(VECTORS, -(-columns // lanes))
-        if registers(cpu, r, v) <= cpu.vector_registers
+        if registers(cpu, r, v) + (v + 1 if excess else 0) <= cpu.vector_registers
     ]
-    return min((_cost(cpu, (rows, columns), (r, v * lanes), v, packed, loose), r, v) for r, v in fitting)
+    costs = {(r, v): _Step(cpu, v, excess).cost((rows, columns), (r, v * lanes), packed, loose) for r, v in fitting}
+    return min((cost, *tile) for tile, cost in costs.items())
 
 
 def blocks(
@@ -86,21 +95,33 @@ def registers(cpu: Cpu, rows: int, vectors: int) -> int:
     return rows * vectors + vectors + (1 if cpu.loads_fill_vectors else rows)
 
 
-def _cost(cpu: Cpu, whole: tuple[int, int], tile: tuple[int, int], vectors: int, packed: bool, loose: bool) -> float:
-    """Cycles of one step of the reduction, for so many rows and columns in tiles of so many, each row some vectors.
+@dataclass(frozen=True)
+class _Step:
+    """One step of a reduction, in tiles with so many vectors in a row."""
 
-    Where rows are read where they lie, the last tile has those that are left. Columns that no tile covers are computed
-    one by one.
-    """
-    (rows, columns), (high, wide) = whole, tile
-    across = columns // wide if loose else -(-columns // wide)
-    edges = rows * max(0, columns - across * wide)
-    left = 0 if packed else rows % high
-    down = (rows - left + high - 1) // high * _step(cpu, high, vectors) + (_step(cpu, left, vectors) if left else 0)
-    return down * across + edges
+    cpu: Cpu
+    vectors: int
+    excess: bool
 
+    def cost(self, whole: tuple[int, int], tile: tuple[int, int], packed: bool, loose: bool) -> float:
+        """Cycles for so many rows and columns in tiles of so many.
 
-def _step(cpu: Cpu, rows: int, vectors: int) -> float:
-    """Cycles of one step of a tile: two multiply-adds or loads in a cycle; sums wait for the step before, or for L2."""
-    busy = max(rows * vectors / 2, (rows + vectors) / 2, 4.0, vectors * cpu.vector_bytes / _LOADED)
-    return busy + 0.1 * (rows + vectors)
+        Where rows are read where they lie, the last tile has those that are left. Columns that no tile covers are
+        computed one by one.
+        """
+        (rows, columns), (high, wide) = whole, tile
+        across = columns // wide if loose else -(-columns // wide)
+        edges = rows * max(0, columns - across * wide)
+        left = 0 if packed else rows % high
+        down = (rows - left + high - 1) // high * self.cycles(high) + (self.cycles(left) if left else 0)
+        return down * across + edges
+
+    def cycles(self, rows: int) -> float:
+        """Of one tile: two multiply-adds or loads in a cycle; sums wait for the step before, or for L2.
+
+        Excess takes one more instruction for each row, which makes it unsigned, and one for each vector.
+        """
+        vectors = self.vectors
+        products = rows * vectors + (rows + vectors if self.excess else 0)
+        busy = max(products / 2, (rows + vectors) / 2, 4.0, vectors * self.cpu.vector_bytes / _LOADED)
+        return busy + 0.1 * (rows + vectors)
