@@ -23,6 +23,7 @@ from deepgen.measure.timing import is_beaten, unsettled
 from deepgen.scratch import Scratch, sweep
 from deepgen.targets import host
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict, completed
+from deepgen.vocabulary.measurement import IMPOSSIBLE
 
 ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
 DEATHS = 3  # in a row: on one kernel they set the kernel aside, on different ones the device
@@ -238,7 +239,7 @@ class Supervisor:
         if self._floor.above(seconds, shape):
             least = self._floor.at(shape)
             detail = f"{seconds:.3g} seconds a run is less than the {least:.3g} that the machine's peak allows"
-            return replace(slower, verdict=Verdict.UNSTABLE, detail=detail)
+            return _noted(replace(slower, verdict=Verdict.UNSTABLE, detail=detail), **{IMPOSSIBLE: True})
         return _noted(slower, confirmed=True)
 
     def _take(self, request: Mapping[str, Any], keys: Sequence[str]) -> tuple[list[Measurement], str | None]:

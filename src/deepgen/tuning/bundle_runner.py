@@ -173,7 +173,8 @@ def _hold_finals(
 ) -> None:
     rules = job.manifest["finals"]
     measured = [replace(p.trial, measurement=done[p.trial.id].measurement) for p in job.trials]
-    right = [t for t in (*measured, *(p.trial for p in job.known)) if t.ok]
+    known = [*measured, *(p.trial for p in job.known)]
+    right = [t for t in known if t.ok]
     right.sort(key=lambda trial: (trial.seconds, trial.rank))
     if not right:
         _say("no kernel was right, so there are no finals")
@@ -184,7 +185,7 @@ def _hold_finals(
         job.task,
         right[: RESERVES * rules["keep"]],
         lambda trial: kernels[trial.id],
-        default=next((trial for trial in right if trial.id == rules["default"]), None),
+        default=next((t for t in known if t.id == rules["default"] and t.measurement.right), None),
         keep=rules["keep"],
         baselines=rules["baselines"],
         say=lambda text: _say(text.replace("builds paused: ", "")),

@@ -241,9 +241,9 @@ class Journal(JournalFile):
         return [trial_of(row) for row in sorted(right, key=lambda row: (row[6], int(row[1])))[:count]]
 
     def right(self, rank: int | None) -> Trial | None:
-        """The trial of this config, if there is one and it was correct."""
-        right = (row for row in self._table("trials") if row[5] == "correct" and row[1] == str(rank))
-        return next(map(trial_of, right), None)
+        """The trial of this config, if there is one and it was right, though its time may not have settled."""
+        of_config = (trial_of(row) for row in self._table("trials") if row[1] == str(rank) and row[5])
+        return next((trial for trial in of_config if trial.measurement.right), None)
 
     # Finals and notes
 

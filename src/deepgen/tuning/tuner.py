@@ -163,10 +163,10 @@ class _Run:
             self.journal.note("stopped before the finals; run the same command again to resume")
             return
         keep = self.request.keep_top
-        candidates = self.journal.best(RESERVES * keep)
+        candidates, default = self.journal.best(RESERVES * keep), self.journal.right(self.plan.first)
         if not candidates and not self.state.ended:
             raise DeepgenError("the time budget ended before a kernel was measured: give it more seconds")
-        if not candidates:
+        if not candidates and default is None:
             raise DeepgenError(f"none of {self.state.ended} kernels gave a correct result: {self._failures()}")
         self.say(phase="finals")
         result = run_finals(
@@ -174,7 +174,7 @@ class _Run:
             self.task,
             candidates,
             lambda trial: self.plan.emit(self.request, trial.config),
-            default=self.journal.right(self.plan.first),
+            default=default,
             keep=keep,
             baselines=self.request.raced,
             clock=self.clock,

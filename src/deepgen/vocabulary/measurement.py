@@ -11,6 +11,8 @@ from typing import Any
 
 from deepgen.vocabulary.json import Json, JsonObject
 
+IMPOSSIBLE = "impossible"  # the condition of a time that the machine's peak does not allow
+
 
 class Verdict(str, Enum):
     """How a trial ended. One list, used everywhere."""
@@ -44,6 +46,11 @@ class Measurement:
     @property
     def ok(self) -> bool:
         return self.verdict is Verdict.CORRECT
+
+    @property
+    def right(self) -> bool:
+        """Whether results were right, though the time may not have settled; not where it is too short to be true."""
+        return self.ok or (self.verdict is Verdict.UNSTABLE and not self.conditions.get(IMPOSSIBLE))
 
     @property
     def seconds(self) -> float | None:
