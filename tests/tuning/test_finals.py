@@ -22,7 +22,7 @@ from deepgen.measure.base import Contender, Task
 from deepgen.measure.sim import SimRunner
 from deepgen.tuning import finals, reuse
 from deepgen.tuning.clock import Clock
-from deepgen.tuning.finals import Finalist, Race, choose, run_finals
+from deepgen.tuning.finals import Finalist, Race, choose, disturbed, run_finals
 from deepgen.tuning.statistics import Ratio
 from deepgen.tuning.text import lost_baselines
 from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Measurement, Source, Trial, Verdict
@@ -261,3 +261,17 @@ def test_the_printed_result_says_which_baseline_is_not_compared(
     ]
     print_result(study)
     assert "doubts   - planted was called wrong: C[0, 1] is 2; not compared" in capsys.readouterr().out
+
+
+def test_a_trial_that_was_disturbed_in_most_of_its_runs_takes_part() -> None:
+    """The fastest of 200 kernels shared its core with a compiler while it was timed, and was no finalist."""
+
+    def timed(number: int, *samples: float) -> Trial:
+        return Trial(number, number, {"A": number}, f"k{number}", Measurement(Verdict.CORRECT, samples=samples))
+
+    best = [timed(0, 3.0, 3.1, 3.0), timed(1, 3.2, 3.2, 2.9)]
+    late = timed(2, 2.4, 4.8, 4.9)
+    slow = timed(3, 3.3, 9.0, 9.0)
+    failed = Trial(4, 4, {"A": 4}, "k4", Measurement(Verdict.CRASHED))
+    assert disturbed([*best, slow, failed, late], best) == [late]
+    assert disturbed([slow], []) == []

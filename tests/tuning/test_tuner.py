@@ -49,7 +49,7 @@ def test_the_default_goes_to_the_finals_however_slow_its_trial(tmp_path: Path) -
     finals = study.finals()
     assert finals is not None
     raced = [row["config"] for row in finals["finalists"]]
-    assert default in raced and len(raced) == 2
+    assert default in raced and 2 <= len(raced) <= 4, "with up to two whose runs scattered so much that nobody knows"
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i8"])

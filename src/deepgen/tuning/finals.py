@@ -26,6 +26,7 @@ NOISY_ROUNDS = 240  # at most, where it is not: see `_narrow_enough`
 SHOWN_SECONDS = 3.0  # at most, of a race whose extra rounds serve only to narrow shown intervals
 SHOWN_WIDTH = 0.04  # of the intervals that a user sees, as a share of the ratio
 ENOUGH = 0.004  # half-width of the decisive intervals at which more rounds would decide nothing
+_DISTURBED, _MOST_DISTURBED = 0.75, 2  # of the usual time, and how many such trials take part in the finals
 RESERVES = 4  # candidates per finalist: some may fail on harder inputs
 CALM_SECONDS = 20.0  # that finals wait for a calm machine at most
 _QUALIFYING, _WAITING, _RACING = 0.3, 0.2, 0.7  # of the budget that is left, when each begins
@@ -208,6 +209,20 @@ def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel, max_seconds:
     found: JsonObject = {"only": only, "right_at": names}
     more: JsonObject = {"why": why, "dense": strided, "untried": untried}
     return found | {name: value for name, value in more.items() if value}
+
+
+def disturbed(trials: Sequence[Trial], best: Sequence[Trial]) -> list[Trial]:
+    """Those that may be the fastest of all, though something else had the machine in most of their runs.
+
+    Their fastest run took much less than the others, and less than the best trial's usual one. Finals are undisturbed.
+    """
+    leader = min((trial.seconds for trial in best if trial.seconds), default=0.0)
+    found = [
+        (least, trial.id, trial)
+        for trial in trials
+        if trial.seconds and (least := min(trial.measurement.samples)) < min(leader, _DISTURBED * trial.seconds)
+    ]
+    return [trial for *_, trial in sorted(found, key=lambda row: row[:2])[:_MOST_DISTURBED]]
 
 
 def qualify(

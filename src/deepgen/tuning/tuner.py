@@ -15,7 +15,7 @@ from deepgen.search.second_look import SecondLook
 from deepgen.search.stopping import Stopping
 from deepgen.tuning.clock import Clock
 from deepgen.tuning.counting import Uncounted
-from deepgen.tuning.finals import RESERVES, asked_for, run_finals
+from deepgen.tuning.finals import RESERVES, asked_for, disturbed, run_finals
 from deepgen.tuning.identity import open_journal
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.progress import Progress
@@ -169,6 +169,8 @@ class _Run:
         if not candidates and default is None:
             raise DeepgenError(f"none of {self.state.ended} kernels gave a correct result: {self._failures()}")
         self.say(phase="finals")
+        doubtful = disturbed(self.journal.trials(), candidates)
+        candidates, keep = [*doubtful, *(t for t in candidates if t not in doubtful)], keep + len(doubtful)
         result = run_finals(
             session,
             self.task,
