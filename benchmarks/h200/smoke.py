@@ -271,7 +271,7 @@ def tuned(target: Cuda, cache: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default=Path("smoke.json"))
-    parser.add_argument("--cache", type=Path, default=Path("/tmp/deepgen-smoke-cache"))
+    parser.add_argument("--cache", type=Path, default=Path("build/smoke-cache"))
     parser.add_argument("--only", nargs="*", default=[])
     options = parser.parse_args()
     target = targets.resolve(None)

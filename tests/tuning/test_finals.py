@@ -22,7 +22,8 @@ from deepgen.measure.base import Contender, Task
 from deepgen.measure.sim import SimRunner
 from deepgen.tuning import finals, reuse
 from deepgen.tuning.clock import Clock
-from deepgen.tuning.finals import Finalist, Race, choose, disturbed, run_finals
+from deepgen.tuning.entrants import entrants
+from deepgen.tuning.finals import Finalist, Race, choose, run_finals
 from deepgen.tuning.statistics import Ratio
 from deepgen.tuning.text import lost_baselines
 from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Measurement, Source, Trial, Verdict
@@ -273,5 +274,6 @@ def test_a_trial_that_was_disturbed_in_most_of_its_runs_takes_part() -> None:
     late = timed(2, 2.4, 4.8, 4.9)
     slow = timed(3, 3.3, 9.0, 9.0)
     failed = Trial(4, 4, {"A": 4}, "k4", Measurement(Verdict.CRASHED))
-    assert disturbed([*best, slow, failed, late], best) == [late]
-    assert disturbed([slow], []) == []
+    assert entrants([slow, failed, late, *best], keep=1) == ([best[0], late, best[1], slow], 2)
+    assert entrants([late, *best], keep=3) == ([*best, late], 3), "it takes part anyway"
+    assert entrants([failed], keep=3) == ([], 3)

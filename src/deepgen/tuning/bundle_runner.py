@@ -22,7 +22,7 @@ from deepgen.engines.bundle_results import TrialResult
 from deepgen.measure import conditions, open_runner
 from deepgen.measure.base import Contender, Helper, Runner, Task, arithmetic, least_seconds
 from deepgen.targets import Elsewhere, Target, device_for
-from deepgen.tuning.finals import RESERVES, run_finals
+from deepgen.tuning.finals import run_finals
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Missing, Trial, Verdict
 
 INTERRUPTED = 130
@@ -174,18 +174,17 @@ def _hold_finals(
     rules = job.manifest["finals"]
     measured = [replace(p.trial, measurement=done[p.trial.id].measurement) for p in job.trials]
     known = [*measured, *(p.trial for p in job.known)]
-    right = [t for t in known if t.ok]
-    right.sort(key=lambda trial: (trial.seconds, trial.rank))
-    if not right:
+    default = next((t for t in known if t.id == rules["default"] and t.measurement.right), None)
+    if default is None and not any(trial.ok for trial in known):
         _say("no kernel was right, so there are no finals")
         return
     kernels = {p.trial.id: p.kernel for p in (*job.trials, *job.known)}
     result = run_finals(
         _Here(job, runner, peak),
         job.task,
-        right[: RESERVES * rules["keep"]],
+        known,
         lambda trial: kernels[trial.id],
-        default=next((t for t in known if t.id == rules["default"] and t.measurement.right), None),
+        default=default,
         keep=rules["keep"],
         baselines=rules["baselines"],
         say=lambda text: _say(text.replace("builds paused: ", "")),

@@ -19,7 +19,8 @@ from deepgen.targets import device_for, host
 from deepgen.tuning import arrivals, bundle_pack
 from deepgen.tuning.bundle_runner import UNMEASURED
 from deepgen.tuning.counting import Uncounted
-from deepgen.tuning.finals import RESERVES, finals_inputs
+from deepgen.tuning.entrants import entrants
+from deepgen.tuning.finals import finals_inputs
 from deepgen.tuning.identity import open_journal
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.request import Plan, Request, own_baselines, plan, task_of
@@ -111,9 +112,10 @@ def _arrays(task: Task) -> dict[str, bytes]:
 
 
 def _known(journal: Journal, planned: Plan, request: Request) -> list[Trial]:
-    """Trials measured before that may go to the finals: the best so far, and the default."""
-    best, default = journal.best(RESERVES * request.keep_top), journal.right(planned.first)
-    return best if default is None or default in best else [*best, default]
+    """Trials measured before that may go to the finals: those that would now, and the default."""
+    candidates, _ = entrants(journal.trials(), request.keep_top)
+    default = journal.right(planned.first)
+    return candidates if default is None or default in candidates else [*candidates, default]
 
 
 def merge(study: Study, path: Path, *, engine: LocalEngine | None = None) -> Merged:

@@ -15,6 +15,7 @@ from deepgen.engines.base import Arena
 from deepgen.measure import handed
 from deepgen.measure.base import STRIDED, Contender, Task
 from deepgen.tuning.clock import Clock
+from deepgen.tuning.entrants import entrants
 from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
 from deepgen.tuning.text import counted
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
@@ -26,8 +27,6 @@ NOISY_ROUNDS = 240  # at most, where it is not: see `_narrow_enough`
 SHOWN_SECONDS = 3.0  # at most, of a race whose extra rounds serve only to narrow shown intervals
 SHOWN_WIDTH = 0.04  # of the intervals that a user sees, as a share of the ratio
 ENOUGH = 0.004  # half-width of the decisive intervals at which more rounds would decide nothing
-_DISTURBED, _MOST_DISTURBED = 0.75, 2  # of the usual time, and how many such trials take part in the finals
-RESERVES = 4  # candidates per finalist: some may fail on harder inputs
 CALM_SECONDS = 20.0  # that finals wait for a calm machine at most
 _QUALIFYING, _WAITING, _RACING = 0.3, 0.2, 0.7  # of the budget that is left, when each begins
 OTHER_SEEDS = 2  # sets of inputs that a finalist must be right on, in addition to the study's own
@@ -65,7 +64,7 @@ class Race:
 def run_finals(
     session: Arena,
     task: Task,
-    candidates: Sequence[Trial],
+    trials: Sequence[Trial],
     emit: Callable[[Trial], Kernel],
     *,
     default: Trial | None,
@@ -75,7 +74,7 @@ def run_finals(
     clock: Clock | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> JsonObject:
-    """Choose the winner among the candidates (best first): the first `keep` that survive the harder inputs race.
+    """Choose the winner among the trials: the best `keep` that survive the harder inputs race, and any disturbed ones.
 
     The default, the config that the search began with, always races too, whatever its trial measured (None if it was
     not right): among many trials some look faster than they are, and a search must not end with a slower kernel than
@@ -84,6 +83,7 @@ def run_finals(
     clock = clock or Clock()
     able = session.baselines() if baselines else []
     names = asked_for(baselines, able)
+    candidates, keep = entrants(trials, keep)
     keep = min(keep, max(2, int(min(keep, clock.samples_left(_RACING * (1 - _QUALIFYING)) / CHUNK - len(names)))))
     if default is not None and all(default.id != trial.id for trial in candidates[:keep]):
         candidates, keep = [default, *(t for t in candidates if t.id != default.id)], keep + 1
@@ -209,20 +209,6 @@ def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel, max_seconds:
     found: JsonObject = {"only": only, "right_at": names}
     more: JsonObject = {"why": why, "dense": strided, "untried": untried}
     return found | {name: value for name, value in more.items() if value}
-
-
-def disturbed(trials: Sequence[Trial], best: Sequence[Trial]) -> list[Trial]:
-    """Those that may be the fastest of all, though something else had the machine in most of their runs.
-
-    Their fastest run took much less than the others, and less than the best trial's usual one. Finals are undisturbed.
-    """
-    leader = min((trial.seconds for trial in best if trial.seconds), default=0.0)
-    found = [
-        (least, trial.id, trial)
-        for trial in trials
-        if trial.seconds and (least := min(trial.measurement.samples)) < min(leader, _DISTURBED * trial.seconds)
-    ]
-    return [trial for *_, trial in sorted(found, key=lambda row: row[:2])[:_MOST_DISTURBED]]
 
 
 def qualify(

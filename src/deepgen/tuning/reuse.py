@@ -88,7 +88,7 @@ def retest(study: Study, count: int, *, engine: Engine | None = None, baselines:
     """Repeat the finals over the best `count` and the default, with nothing else of ours running."""
     from deepgen.engines import LocalEngine
     from deepgen.measure.base import Policy
-    from deepgen.tuning.finals import RESERVES, run_finals
+    from deepgen.tuning.finals import run_finals
     from deepgen.tuning.request import first_config
 
     policy = Policy(**study.definition["policy"])
@@ -96,21 +96,20 @@ def retest(study: Study, count: int, *, engine: Engine | None = None, baselines:
     first = first_config(study.generator, study.operator, study.target, study.space, domains, policy)
     task = study.task()
     with Journal(study.folder, write=True) as journal:
-        candidates = journal.best(RESERVES * count)
-        if not candidates:
+        trials = journal.trials()
+        if not any(trial.ok for trial in trials):
             raise BadInput(f"{study.folder} has no correct kernel to test again")
         with (engine or LocalEngine()).open(task) as session:
             result = run_finals(
                 session,
                 task,
-                candidates,
+                trials,
                 study.kernel,
                 default=journal.right(study.space.rank(dict(first)) if first else None),
                 keep=count,
                 baselines=baselines,
             )
-            ended = len(journal.trials())
-            journal.add_finals({**result, "trials": ended, **rates(session, task.timed, result), "retest": True})
+            journal.add_finals({**result, "trials": len(trials), **rates(session, task.timed, result), "retest": True})
     return result
 
 

@@ -15,7 +15,7 @@ from deepgen.search.second_look import SecondLook
 from deepgen.search.stopping import Stopping
 from deepgen.tuning.clock import Clock
 from deepgen.tuning.counting import Uncounted
-from deepgen.tuning.finals import RESERVES, asked_for, disturbed, run_finals
+from deepgen.tuning.finals import asked_for, run_finals
 from deepgen.tuning.identity import open_journal
 from deepgen.tuning.journal import Journal
 from deepgen.tuning.progress import Progress
@@ -162,22 +162,20 @@ class _Run:
         if self.stop.is_set():
             self.journal.note("stopped before the finals; run the same command again to resume")
             return
-        keep = self.request.keep_top
-        candidates, default = self.journal.best(RESERVES * keep), self.journal.right(self.plan.first)
-        if not candidates and not self.state.ended:
+        trials, default = self.journal.trials(), self.journal.right(self.plan.first)
+        right = any(trial.ok for trial in trials)
+        if not right and not self.state.ended:
             raise DeepgenError("the time budget ended before a kernel was measured: give it more seconds")
-        if not candidates and default is None:
+        if not right and default is None:
             raise DeepgenError(f"none of {self.state.ended} kernels gave a correct result: {self._failures()}")
         self.say(phase="finals")
-        doubtful = disturbed(self.journal.trials(), candidates)
-        candidates, keep = [*doubtful, *(t for t in candidates if t not in doubtful)], keep + len(doubtful)
         result = run_finals(
             session,
             self.task,
-            candidates,
+            trials,
             lambda trial: self.plan.emit(self.request, trial.config),
             default=default,
-            keep=keep,
+            keep=self.request.keep_top,
             baselines=self.request.raced,
             clock=self.clock,
             say=lambda text: self.say(note=text),
