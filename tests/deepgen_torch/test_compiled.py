@@ -224,3 +224,21 @@ def test_our_own_operators_are_compiled_to_cpp_as_torchs(monkeypatch: pytest.Mon
             torch.testing.assert_close(found, x @ weight)
             assert ("extern_kernels.deepgen_mm" in code) == python
             assert ("torch.ops.deepgen.mm.default(" in code) != python
+
+
+def test_what_is_compiled_with_one_library_is_not_for_another() -> None:
+    """Used again, a library finds what was compiled with it."""
+    x, weight = torch.randn(20, 24), torch.nn.Parameter(torch.randn(16, 24), requires_grad=False)
+    run = torch.compile(lambda: torch.nn.functional.linear(x, weight))
+    served: dict[str, list[int]] = {"one": [], "two": [], "none": []}
+    libraries = {"one": Everything(), "two": Everything(), "none": Everything(kinds=())}
+    counted: dict[str, dt.Use] = {}
+    with torch.no_grad():
+        want = run()
+        for name in ("one", "two", "none", "one"):
+            used = dt.use(libraries[name], race=False)  # type: ignore[arg-type]
+            counted.setdefault(name, used)
+            with used:
+                torch.testing.assert_close(run(), want)
+            served[name].append(sum(met.calls.served for met in counted[name].met))
+    assert served == {"one": [1, 2], "two": [1], "none": [0]}

@@ -286,7 +286,7 @@ def test_a_race_for_cores_counts_what_torch_does_next(monkeypatch: pytest.Monkey
     assert (raced.mine, raced.other, raced.won) == (1.0, 4.5, True)
 
 
-def test_on_a_gpu_a_call_must_not_take_the_processor_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_calls_and_graphs_are_decided_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU is stood in for: its times by events, and the processor's for a call."""
 
     def ours() -> None: ...
@@ -298,16 +298,26 @@ def test_on_a_gpu_a_call_must_not_take_the_processor_longer(monkeypatch: pytest.
     monkeypatch.setattr(race, "_on_gpu", lambda device: on_gpu.__getitem__)
     monkeypatch.setattr(race, "_enqueued", lambda run, wait: calling[run])
     raced = race.race(ours, theirs, gpu)
-    assert raced.won and not raced.slow_to_call and str(raced) == "1000000.0 us, torch 2000000.0 us"
+    assert raced.won and raced.called and str(raced) == "1000000.0 us, torch 2000000.0 us"
     calling[ours] = 3.1
     raced = race.race(ours, theirs, gpu)
-    assert raced.won and raced.slow_to_call and "takes the processor 3100000.0 us, torch's 3000000.0 us" in str(raced)
+    assert raced.won and not raced.called and "takes the processor 3100000.0 us, torch's 3000000.0 us" in str(raced)
     on_gpu.update({ours: 20.0, theirs: 21.0})  # long kernels: the processor is ahead of the GPU
-    assert race.race(ours, theirs, gpu).won and not race.race(ours, theirs, gpu).slow_to_call
+    assert race.race(ours, theirs, gpu).won and race.race(ours, theirs, gpu).called
     calling[ours] = 4.5
-    assert race.race(ours, theirs, gpu).slow_to_call
+    assert not race.race(ours, theirs, gpu).called
     on_gpu[ours] = 21.0
     assert not race.race(ours, theirs, gpu).won
+    on_gpu.update({ours: 11.7, theirs: 11.0})  # a short kernel that lost: the GPU waits for torch's calls even longer
+    calling.update({ours: 10.0, theirs: 17.0})
+    raced = race.race(ours, theirs, gpu)
+    assert not raced.won and raced.called and "takes the processor 10000000.0 us, torch's 17000000.0 us" in str(raced)
+    calling[theirs] = 11.2  # more would be lost where the GPU limits a program than is gained where it waits
+    assert not race.race(ours, theirs, gpu).called
+    on_gpu.update({ours: 18.0, theirs: 17.5})  # longer kernels: the GPU does not wait
+    calling[theirs] = 17.0
+    raced = race.race(ours, theirs, gpu)
+    assert not raced.called and str(raced) == "18000000.0 us, torch 17500000.0 us"
 
 
 def test_what_the_processor_takes_for_a_call_is_timed_without_waiting_in_between() -> None:
@@ -318,10 +328,7 @@ def test_what_the_processor_takes_for_a_call_is_timed_without_waiting_in_between
 
 def test_a_kernel_whose_calls_take_the_processor_longer_serves_graphs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a graph replays is not called again, and no graph is captured at first."""
-    state = SimpleNamespace(capturing=False)
-    for name in ("race", "race_for_cores"):
-        monkeypatch.setattr(routes, name, lambda *_: race.Raced(1.0, 2.0, True, (2.0, 1.0)))
-    monkeypatch.setattr(routes.Route, "idle", property(lambda self: self.slow_to_call and not state.capturing))
+    state = _on_a_gpu(monkeypatch, race.Raced(1.0, 2.0, True, (2.0, 1.0)))
     a, b, square = random(20, 24), random(24, 16), torch.nn.Parameter(random(24, 24), requires_grad=False)
     with torch.no_grad(), dt.use(Everything()) as used:
         for call in (lambda: torch.mm(a, b), lambda: F.linear(a, square), lambda: torch.softmax(a, -1)):
@@ -333,6 +340,31 @@ def test_a_kernel_whose_calls_take_the_processor_longer_serves_graphs_only(monke
                 torch.testing.assert_close(call(), want)
                 assert met.ours and met.calls.served == served
             assert "takes the processor" in met.why
+
+
+def test_a_kernel_that_only_its_calls_make_faster_serves_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = _on_a_gpu(monkeypatch, race.Raced(1.0, 0.98, False, (1.0, 2.0)))
+    a, b, square = random(20, 24), random(24, 16), torch.nn.Parameter(random(24, 24), requires_grad=False)
+    with torch.no_grad(), dt.use(Everything()) as used:
+        for call in (lambda: torch.mm(a, b), lambda: F.linear(a, square), lambda: torch.softmax(a, -1)):
+            state.capturing = False
+            want = call()
+            met = used.met[-1]
+            for capturing, served in ((False, 2), (True, 2), (True, 2), (False, 3)):
+                state.capturing = capturing
+                torch.testing.assert_close(call(), want)
+                assert met.ours and met.calls.served == served
+            assert "takes the processor" in met.why
+
+
+def _on_a_gpu(monkeypatch: pytest.MonkeyPatch, raced: race.Raced) -> SimpleNamespace:
+    """Races that end so, and graphs of a GPU's that are stood in for."""
+    state = SimpleNamespace(capturing=False)
+    for name in ("race", "race_for_cores"):
+        monkeypatch.setattr(routes, name, lambda *_: raced)
+    idle = property(lambda self: not (self.captured if state.capturing else self.called))
+    monkeypatch.setattr(routes.Route, "idle", idle)
+    return state
 
 
 def test_calls_are_counted_by_who_served_them() -> None:

@@ -47,6 +47,8 @@ def extern(kind: str, route: Route, rest: tuple[Any, ...], views: Views) -> Any:
 def call_of(kind: str, route: Route, rest: tuple[Any, ...], views: Views = (None, None)) -> Call:
     """What compiled code calls, with the tensors of an operator of ours and `out`."""
     quick, torchs = route.quick(fitting=True, views=views), _TORCHS[kind]
+    if not route.captured:  # programs may capture what was compiled
+        quick = route.eager(quick)
 
     def two(a: Any, b: Any, *, out: Any) -> None:
         if quick(a, b, None, out) is None:
@@ -81,7 +83,7 @@ def costs(kind: str, route: Route, args: tuple[Any, ...]) -> str:
     if (kind, route) not in _paying:
         with torch.no_grad(), _disable_current_modes():
             raced = replace(route.raced, calling=_timed(kind, route, args))
-        _paying[kind, route] = f"compiled: {raced}" if raced.slow_to_call else ""
+        _paying[kind, route] = "" if raced.called else f"compiled: {raced}"
     return _paying[kind, route]
 
 

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from deepgen.torch.elements import TENSORS as ELEMENTS
 from deepgen.torch.guards import Check, check_of, modes, watched
 from deepgen.torch.ops import OPS, TORCHS
-from deepgen.torch.routes import PLAIN, Route, Router, Table
+from deepgen.torch.routes import PLAIN, Router, Table
 
 GRADIENT = 50e-6  # seconds that a call with gradients costs more, which torch computes in C++
 
@@ -82,14 +82,14 @@ class _Calls:
             return self._torchs(*args, **named)
         tensors = [arg for arg in args if type(arg) in PLAIN]
         if route is not None and _is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            gains = route.gain > GRADIENT and not route.slow_to_call
+            gains = route.gain > GRADIENT and route.called
             return (self._own if gains and out is None else self._torchs)(*args, **named)
         made = None if route is None or route.idle else route.run(args, out)
         given = tensors if given is None else given
         if route is None and len(given) > 1 and self._kind not in ELEMENTS and given[0].is_contiguous():
             self._leave_to_torch(given[0], given[1])
-        if route is None or route.slow_to_call or made is not None:
-            remember(self.places, place, given, None if route is None else _eager(route))
+        if route is None or route.idle or made is not None:
+            remember(self.places, place, given, None if route is None else route.eager(route.quick()))
         return self._torchs(*args, **named) if made is None else made
 
     def _leave_to_torch(self, input: Any, weight: Any) -> None:
@@ -98,12 +98,6 @@ class _Calls:
         before, sizes = self.torchs_own.get(id(weight), (lambda: None, ()))
         known = sizes[: _ALIKE - 1] if before() is weight else ()
         self.torchs_own[id(weight)] = (ref(weight), (input.numel(), *known))
-
-
-def _eager(route: Route) -> Run:
-    """What serves calls by a route one at a time; it gives None where torch is to serve them."""
-    quick = route.quick()
-    return (lambda *args, **named: None if route.idle else quick(*args, **named)) if route.slow_to_call else quick
 
 
 def remember(places: tuple[Places, Places], place: Any, tensors: Sequence[Any], run: Run | None) -> None:

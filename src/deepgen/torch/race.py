@@ -17,6 +17,7 @@ _ROUNDS = 15
 _LEAST = 3
 _SECONDS = 0.3  # of a race; rounds beyond the first few are left out where they take longer
 _GAIN = 0.98  # of torch's time: a median that is less than this is more than noise
+_CLOSE = 1.1  # of torch's time on a GPU: a kernel that takes no more may gain by what its calls take the processor
 _FOLLOWING = 3  # operators of torch's for each call of a kernel: a layer like BERT's has 1 to 2
 _CALLS = 20  # that are enqueued one after the other: far fewer than a GPU's queue holds
 _CACHE = 256 << 20  # more than the last-level cache of any GPU so far
@@ -35,9 +36,15 @@ class Raced:
     calling: tuple[float, float] | None = None
 
     @property
-    def slow_to_call(self) -> bool:
-        """Whether a program that the processor limits would be slower by the kernel. Where the kernel runs longer than
-        its call takes the processor, that is ahead of the GPU; then only what is lost beyond the GPU's gain counts.
+    def called(self) -> bool:
+        """Whether the kernel is to serve calls. Graphs of a GPU's, whose replays call nothing, it serves if it won."""
+        return not self._slow_to_call if self.won else self._quick_to_call
+
+    @property
+    def _slow_to_call(self) -> bool:
+        """Whether a program that the processor limits would be slower by a kernel that won. Where the kernel runs
+        longer than its call takes the processor, that is ahead of the GPU; then only what is lost beyond the GPU's gain
+        counts.
         """
         if self.calling is None:
             return False
@@ -45,9 +52,19 @@ class Raced:
         ahead = self.mine > mine and self.other - self.mine > mine - other
         return mine > other and not ahead
 
+    @property
+    def _quick_to_call(self) -> bool:
+        """Whether the GPU waits for torch's calls so long that a kernel that did not win gains by its own, which take
+        the processor less. Elsewhere in a program the GPU may limit it: there, less than half as much must be lost.
+        """
+        if self.calling is None:
+            return False
+        mine, other = self.calling
+        return max(self.mine, mine) < _GAIN * other and 2 * (self.mine - self.other) < other - mine
+
     def __str__(self) -> str:
         times = f"{self.mine * 1e6:.1f} us, torch {self.other * 1e6:.1f} us"
-        if not (self.won and self.slow_to_call and self.calling is not None):
+        if self.calling is None or self.called is self.won:
             return times
         mine, other = (seconds * 1e6 for seconds in self.calling)
         return f"{times}, but a call takes the processor {mine:.1f} us, torch's {other:.1f} us"
@@ -63,7 +80,7 @@ def race(ours: Callable[[], Any], theirs: Callable[[], Any], device: Any) -> Rac
         if device.type != "cuda":
             return decided(*_turns(_on_cpu, ours, theirs))
         raced = decided(*_turns(_on_gpu(device), ours, theirs))
-        if not raced.won:
+        if not raced.won and raced.mine > _CLOSE * raced.other:
             return raced
         return replace(raced, calling=calling(ours, theirs))
 

@@ -71,8 +71,8 @@ class Won:
 class Route:
     """A kernel for one kind of call. `gain`: the seconds that a call takes less than torch's.
 
-    `slow_to_call`: a call takes the processor longer than torch's. The kernel serves graphs of the GPU's, whose replays
-    call nothing, and compiled code where its shorter way to call it pays.
+    `called`: it serves calls. Where these take the processor longer than torch's, it serves only graphs of the GPU's,
+    whose replays call nothing, and compiled code where its shorter way to call it pays. `captured`: it serves graphs.
     """
 
     __slots__ = (
@@ -87,11 +87,12 @@ class Route:
         "_places",
         "_read",
         "_shape",
+        "called",
         "calls",
+        "captured",
         "gain",
         "make",
         "raced",
-        "slow_to_call",
         "strides",
     )
 
@@ -100,7 +101,7 @@ class Route:
         self._shape, self._dtype, self._places, self._read = asked.shape, asked.dtype, asked.places, read
         self._loaded, self._align, self.calls = won.kernel, won.kernel.align, won.calls
         self.gain, self.raced = won.gain, won.raced
-        self.slow_to_call = won.raced is not None and won.raced.slow_to_call
+        self.called, self.captured = (True, True) if won.raced is None else (won.raced.called, won.raced.won)
         self._device = asked.tensors[0].get_device()
         self._on_gpu = self._device >= 0
         self.strides = asked.strides or contiguous(asked.shape)
@@ -124,8 +125,8 @@ class Route:
 
     @property
     def idle(self) -> bool:
-        """Whether torch is to serve just now: calls take the processor longer, and no graph is captured."""
-        return self.slow_to_call and not (self._on_gpu and capturing_now())
+        """Whether torch is to serve just now: calls, or graphs where one is captured."""
+        return not (self.captured if self._on_gpu and capturing_now() else self.called)
 
     @property
     def on_gpu(self) -> bool:
@@ -173,6 +174,12 @@ class Route:
             return out
 
         return run
+
+    def eager(self, quick: Callable[..., Any]) -> Callable[..., Any]:
+        """What serves calls one at a time, by `quick`; it gives None where torch is to serve them."""
+        if self.called and self.captured:
+            return quick
+        return lambda *args, **named: None if self.idle else quick(*args, **named)
 
     def _whole(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments of a call with these tensors."""
@@ -331,7 +338,8 @@ class Router:
                 raced = race_for_cores(*both) if _crowds(choice.entry, device, lent) else race(*both, device)
         except DeepgenError as error:
             return f"the kernel cannot be called: {error}"
-        return Won(kernel, raced.other - raced.mine, str(raced), raced) if raced.won else str(raced)
+        gain = raced.other - raced.mine
+        return Won(kernel, gain, str(raced), raced) if raced.won or raced.called else str(raced)
 
     def _target(self, device: Any) -> Target | None:
         """The target whose kernels run on a device; kernels are loaded on the first GPU only."""

@@ -108,22 +108,22 @@ def scaled_mm_of(router: Router) -> Run:
         return None if run is None else run(*given)
 
     def serving(route: Route) -> Run:
-        return by_scales(route, route.quick(), factors, idle=route.slow_to_call)
+        return by_scales(route, route.quick(), factors, called=route.called)
 
     return scaled_mm
 
 
-def by_scales(route: Route, quick: Run, factors: Factors, *, idle: bool = False) -> Run:
+def by_scales(route: Route, quick: Run, factors: Factors, *, called: bool = True) -> Run:
     """What serves calls by a route with a scale for each matrix; it gives None where torch is to serve them.
 
-    `quick` is the route's. `idle`: torch serves but while a graph is captured.
+    `quick` is the route's. Without `called`, torch serves but while a graph is captured.
     """
     on_gpu, gain = route.on_gpu, route.gain
 
     def run(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = None) -> Any:
         if on_gpu and capturing_now():  # replays must read scales as they are then
             return None if gain < LAUNCH else quick(a, b, scale_a * scale_b, out)
-        factor = None if idle else factors.product(scale_a, scale_b, gain)
+        factor = None if not called else factors.product(scale_a, scale_b, gain)
         return None if factor is None else quick(a, b, factor, out)
 
     return run

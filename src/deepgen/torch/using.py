@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import wraps
 from sys import maxsize
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +49,9 @@ _TORCHS = {(owner, name): getattr(owner, name) for kind in ELEMENTS for owner, n
 _COMPILERS = ((torch, "compile"), (torch.export, "export"))
 _OLDER = ((torch.jit, "trace"), (torch.jit, "script"))
 _SCRIPT = torch.jit.script
+# The compiler tells functions apart by their code objects: what it compiled with the kernels of one library is not for
+# another. Libraries have their own, which last, so that what is compiled with one stays so when that is used again.
+_CODES: WeakKeyDictionary[Any, dict[tuple[bool, CodeType], CodeType]] = WeakKeyDictionary()
 _GRAPH, _CAPTURES = torch.cuda.CUDAGraph, ("capture_begin", "capture_end")
 
 
@@ -68,6 +72,9 @@ class Use:
                 made = ours.instead_of(_TORCHS[owner, name], name.startswith("__"))
                 self._placed.append((owner, name, made))
             self._elements += [ours] if small else []
+        codes = _CODES.setdefault(library, {})
+        for *_, made in self._placed:
+            made.__code__ = codes.setdefault((race, made.__code__), made.__code__.replace())
         if self._elements:
             self._placed += [(_GRAPH, name, self._told_of(name)) for name in _CAPTURES]
         self._before: list[tuple[Any, str, Any]] = []  # what stood where our functions stand
