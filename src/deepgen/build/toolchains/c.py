@@ -12,6 +12,7 @@ from deepgen.build import elf, process
 from deepgen.build.base import BuildLimits, Built, Recipe
 from deepgen.build.group import Group
 from deepgen.build.toolchains import isa, names
+from deepgen.build.toolchains.header import compiled_header
 from deepgen.build.toolchains.judge import failed, run_judged
 from deepgen.build.toolchains.sources import write_sources
 from deepgen.targets import Cpu, Target
@@ -91,6 +92,9 @@ class CCompiler:
             raise BadInput(f"{self.path} builds no kernels for {target.name}", allowed=f"{self.machine} processors")
         write_sources(kernel, folder)
         argv = self._argv(kernel, target, kind, output)
+        if self.family == "gcc" and self.machine == "x86_64":
+            flags = (*self._flags(target.isa), "-fPIC")
+            argv = (*argv, *compiled_header(self.command, self.identity, flags, kernel, limits, group))
         return run_judged(self.name, argv, folder, limits, group, self._env(folder))
 
     def recipe(self, kernel: Kernel, target: Target) -> Recipe:
