@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from deepgen.torch.ops import TORCHS, scaled_mm, two_scales_mm
 from deepgen.torch.race import calling
-from deepgen.torch.routes import Route, elsewhere, made_real
+from deepgen.torch.routes import Route
 from deepgen.torch.scaled import Factors, by_scales
+from deepgen.torch.tried import elsewhere, made_real
 from deepgen.torch.views import Views, viewed
 
 Call = Callable[..., Any]

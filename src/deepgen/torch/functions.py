@@ -17,7 +17,8 @@ from torch.autograd import forward_ad
 from deepgen.torch.elements import TENSORS as ELEMENTS
 from deepgen.torch.guards import Check, check_of, modes, watched
 from deepgen.torch.ops import OPS, TORCHS
-from deepgen.torch.routes import PLAIN, Router, Table
+from deepgen.torch.routes import Router, Table
+from deepgen.torch.tried import PLAIN
 
 GRADIENT = 50e-6  # seconds that a call with gradients costs more, which torch computes in C++
 

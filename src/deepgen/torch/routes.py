@@ -26,13 +26,13 @@ from deepgen.torch.calls import KINDS
 from deepgen.torch.cores import lend, several
 from deepgen.torch.guards import contiguous, maker
 from deepgen.torch.race import Raced, race, race_for_cores
+from deepgen.torch.tried import PLAIN, elsewhere, made_real
 from deepgen.torch.views import Views, viewed
 from deepgen.vocabulary import BadInput, DeepgenError
 
 TORCH = ("torch", "torch-gpu")  # its names as a baseline
 KINDS_DECIDED = 500  # kinds of calls: where shapes never repeat, deciding would cost more than kernels gain
 LAUNCH = 2e-6  # seconds that one more launch costs where launches follow each other closely
-_MOVED = 64 << 20  # bytes of a tensor that is copied for a race
 _MOST = 1000  # threads and streams that a route is ready for at a time
 
 
@@ -362,43 +362,11 @@ def _straight(route: Route) -> Callable[..., Any]:
     return lambda *args: route.run(args)  # as long as a call by a function of ours, which finds the route first
 
 
-def elsewhere(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same at other addresses, as they are from layer to layer. What is large stays, and so do views in which one
-    element stands for several: they cannot be written.
-    """
-    return tuple(_moved(arg) if isinstance(arg, torch.Tensor) and _movable(arg) else arg for arg in args)
-
-
-def _movable(tensor: Any) -> bool:
-    return bool(tensor.nbytes <= _MOVED) and 0 not in tensor.stride()
-
-
-def _moved(tensor: Any) -> Any:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
-
-
-def made_real(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Tensors with memory in place of a compiler's, which have none: kinds of calls are tried on them."""
-    return tuple(_real(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
-
-
-def _real(tensor: Any) -> Any:
-    if type(tensor) in PLAIN:
-        return tensor.detach()
-    # A generator of its own: what the caller draws at random stays as it was.
-    chance = torch.Generator(tensor.device).manual_seed(0)
-    wide = torch.randn(tensor.shape, generator=chance, device=tensor.device)
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(wide)
-
-
 def capturing(device: Any) -> bool:
     """Whether a graph of the GPU's is being captured."""
     return device.type == "cuda" and capturing_now()
 
 
-# Subclasses have their own meaning of every call.
-PLAIN = (torch.Tensor, torch.nn.Parameter)
 # Twenty times quicker than the public way. A torch without GPUs lacks it.
 _stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
 capturing_now: Callable[[], bool] = getattr(

@@ -11,7 +11,8 @@ from torch.autograd import forward_ad
 from deepgen.torch.functions import Places, Run, remember
 from deepgen.torch.guards import modes, watched
 from deepgen.torch.ops import TORCHS
-from deepgen.torch.routes import LAUNCH, PLAIN, Route, Router, capturing_now
+from deepgen.torch.routes import LAUNCH, Route, Router, capturing_now
+from deepgen.torch.tried import PLAIN
 
 SCALED_MM = TORCHS["scaled_mm"]
 PRODUCT = 10e-6  # seconds that a product of two scales takes in eager code, at most: a call of torch's and a launch
