@@ -12,7 +12,7 @@ import deepgen as dg
 
 def main() -> None:
     operator = dg.gemm(192, 256, 128, layout="nt")
-    study = dg.tune(operator, target="cpu", trials=12)
+    study = dg.tune(operator, target="cpu", trials=6)
 
     kernel = study.best().load()
     rng = np.random.default_rng(1)

@@ -39,8 +39,10 @@ FIRST = (*ON_RAY, "docs", "tuning", "chaos", "measure/test_riscv_board.py", "eng
          "examples", "generators", "conformance", "operators", "cli", "triton_cpu")  # fmt: skip
 
 
-# Tests run beside each other, so the machine is never calm; those of waiting say how long.
+# Tests run beside each other, so the machine is never calm, and races of real kernels would go on for long; those of
+# waiting say how long.
 os.environ["DEEPGEN_CALM_SECONDS"] = "0"
+os.environ["DEEPGEN_RACE_SECONDS"] = "2"
 
 # The threads of numpy's BLAS spin while they wait for each other: a model of a search takes three times the processor
 # time to fit. Said before numpy is imported; measuring workers set their own numbers.

@@ -55,7 +55,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> dg.Study:
         policy=Policy(min_samples=3, max_samples=5, timeout_seconds=2.0),
         baselines=False,
         out=folder / "studies",
-        engine=dg.LocalEngine(cache=folder / "cache", jobs=2),
+        engine=dg.LocalEngine(jobs=2),
     )
     assert read().cores == before.cores and signal.getsignal(signal.SIGINT) is handler
     assert left_running(others) == []

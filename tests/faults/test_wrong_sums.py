@@ -29,7 +29,6 @@ def right_on(operator: Gemm, folder: Path, *faults: str) -> set[str]:
         policy=Policy(max_samples=10, max_seconds=0.02),
         baselines=False,
         out=folder / "studies",
-        engine=dg.LocalEngine(cache=folder / "cache"),
         seed=0,
     )
     finals = study.finals()

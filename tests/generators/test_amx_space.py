@@ -32,7 +32,21 @@ def test_the_emitted_kernel_is_the_one_we_looked_at(golden: Callable[[str, str],
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize(
-    "shape", [(1, 1, 1), (1, 4096, 4096), (4096, 16, 64), (100, 100, 100), (256, 256, 8192), (1, 512, 8192)]
+    "shape",
+    [
+        (1, 1, 1),
+        (1, 4096, 4096),
+        (4096, 16, 64),
+        (100, 100, 100),
+        (256, 256, 8192),
+        (1, 512, 8192),
+        # Sums that wait for the next block of K are more than caches hold.
+        (60000, 128, 4096),
+        (16, 60000, 4096),
+        (16000, 6500, 11000),
+        (80000, 16, 60000),
+    ],
+    ids=str,
 )
 def test_every_default_is_in_the_space(shape: tuple[int, int, int], layout: str) -> None:
     for operator in (bf16(*shape, layout=layout), integers(*shape, "u8", layout=layout), bf16(*shape, batch=64)):

@@ -80,7 +80,8 @@ def test_a_sample_compiles_for_gpus_that_are_not_here(name: str, tmp_path: Path)
     for number, (dtype, layout) in enumerate([("f32", "nhwc"), ("f64", "nchw"), ("bf16", "nhwc"), ("i8", "nchw")]):
         operator = conv2d(2, 30, 30, 24, 70, 3, pad=1, dtype=dtype, layout=layout)
         (config,) = SIMT.space(operator, target).sample(1, seed=number)
-        for place, chosen in enumerate((config, SIMT.default(operator, target))):
+        sampled = (config,) if number == GPUS.index(name) % 4 else ()
+        for place, chosen in enumerate((*sampled, SIMT.default(operator, target))):
             folder = tmp_path / f"{number}-{place}"
             folder.mkdir()
             with Group() as group:

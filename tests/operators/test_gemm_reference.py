@@ -98,10 +98,13 @@ def test_a_few_elements_are_those_of_the_whole(operator: Gemm) -> None:
         assert alike(got, Answer(want.values.reshape(-1)[places], scale)), probe
 
 
-@pytest.mark.parametrize("target", ["cuda:sm_90a", "cuda:sm_80", "hip:gfx906", "hip:gfx90a"])
-def test_it_builds_wherever_kernels_do(target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "first"), [("cuda:sm_90a", 3), ("cuda:sm_80", 4), ("hip:gfx906", 3), ("hip:gfx90a", 4)]
+)
+def test_it_builds_wherever_kernels_do(target: str, first: int) -> None:
+    """Every other one on each of two chips: they differ in little else than their formats' instructions."""
     chip = resolve(target)
-    for operator in OPERATORS[3:]:
+    for operator in OPERATORS[first::2]:
         kernel = operator.reference_kernel(chip.kind)
         if kernel is None:
             assert chip.kind == "hip" and operator.activation in ("gelu", "silu")

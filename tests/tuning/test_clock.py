@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from deepgen.measure.conditions import Reading
 from deepgen.measure.sim import SimRunner
 from deepgen.tuning import clock
 from deepgen.tuning.clock import PARTS, Clock
-from deepgen.tuning.finals import calm_seconds, wait_for_calm
+from deepgen.tuning.finals import calm_seconds, race_seconds, wait_for_calm
 from deepgen.tuning.journal import Journal
 from deepgen.vocabulary import BadInput, Measurement, Verdict
 
@@ -50,12 +50,13 @@ def test_finals_wait_until_the_machine_is_calm_and_not_for_ever() -> None:
     assert wait_for_calm(Machine(10_000), 0.0, heard.append)["by"] is None, "0 does not even look"
 
 
-def test_the_limit_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DEEPGEN_CALM_SECONDS", "3.5")
-    assert calm_seconds() == 3.5
-    monkeypatch.setenv("DEEPGEN_CALM_SECONDS", "long")
-    with pytest.raises(BadInput, match="a number from 0 up"):
-        calm_seconds()
+@pytest.mark.parametrize(("name", "limit"), [("CALM", calm_seconds), ("RACE", race_seconds)])
+def test_a_limit_can_be_set(name: str, limit: Callable[[], float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"DEEPGEN_{name}_SECONDS", "3.5")
+    assert limit() == 3.5
+    monkeypatch.setenv(f"DEEPGEN_{name}_SECONDS", "long")
+    with pytest.raises(BadInput, match=rf"DEEPGEN_{name}_SECONDS is 'long'.*a number from 0 up"):
+        limit()
 
 
 def test_a_neighbour_that_takes_the_processor_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

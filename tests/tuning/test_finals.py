@@ -174,6 +174,7 @@ class SlowMachine(Arena):
 def test_on_a_slow_machine_finals_shrink_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = SlowMachine(0.05)
     monkeypatch.setattr(time, "monotonic", lambda: machine.now)
+    monkeypatch.delenv("DEEPGEN_RACE_SECONDS")
     clock = Clock(30.0)
     machine.now = 21.0
     task = replace(SIMULATED, neighbours=tuple(dg.gemm(8 + i, 8, 8) for i in range(40)))

@@ -12,7 +12,6 @@
 // fit in 16 registers; on Arm up to four of 4, with 32 registers. MADD is no C: a compiler may multiply once for several
 // sums.
 #if defined(__x86_64__)
-#include <immintrin.h>
 #ifdef __AVX512F__
 #define BYTES 64
 #else
@@ -22,8 +21,8 @@
 #define MADD(type) __asm__ volatile("vfmadd231p" type " %2, %1, %0" : "+v"(*sum) : "v"(x), "v"(y))
 #define MADD_FLOAT MADD("s")
 #define MADD_DOUBLE MADD("d")
-#define FLUSH(line) _mm_clflush(line)
-#define FLUSHED() _mm_mfence()
+#define FLUSH(line) __builtin_ia32_clflush(line)
+#define FLUSHED() __builtin_ia32_mfence()
 #elif defined(__aarch64__)
 #define BYTES 16
 #define CHAINS 24

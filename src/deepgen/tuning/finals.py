@@ -28,6 +28,7 @@ SHOWN_SECONDS = 3.0  # at most, of a race whose extra rounds serve only to narro
 SHOWN_WIDTH = 0.04  # of the intervals that a user sees, as a share of the ratio
 ENOUGH = 0.004  # half-width of the decisive intervals at which more rounds would decide nothing
 CALM_SECONDS = 20.0  # that finals wait for a calm machine at most
+RACE_SECONDS = 30.0  # that a race lasts at most
 _QUALIFYING, _WAITING, _RACING = 0.3, 0.2, 0.7  # of the budget that is left, when each begins
 OTHER_SEEDS = 2  # sets of inputs that a finalist must be right on, in addition to the study's own
 
@@ -70,7 +71,7 @@ def run_finals(
     default: Trial | None,
     keep: int,
     baselines: bool | Sequence[str],
-    max_seconds: float = 30.0,
+    max_seconds: float = RACE_SECONDS,
     clock: Clock | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> JsonObject:
@@ -99,7 +100,7 @@ def run_finals(
         say(f"builds paused: timing {raced} side by side")
         contenders = [Contender(f.name, f.kernel) for f in finalists] + [Contender(n) for n in names]
         with clock.on("measuring"):
-            limit = min(max_seconds, _RACING * clock.left)
+            limit = min(max_seconds, race_seconds(), _RACING * clock.left)
             shown = [*(f.name for f in finalists if f.default), *names]
             first = CHUNK if clock.left == inf else FIRST
             race, lost = run_race(session, contenders, [f.name for f in finalists], task.seed, limit, shown, first)
@@ -146,11 +147,20 @@ def asked_for(baselines: bool | Sequence[str], able: Sequence[str]) -> list[str]
 
 def calm_seconds() -> float:
     """How long finals wait for a calm machine at most."""
-    said = os.environ.get("DEEPGEN_CALM_SECONDS", "")
+    return _said("DEEPGEN_CALM_SECONDS", CALM_SECONDS)
+
+
+def race_seconds() -> float:
+    """How long a race lasts at most. A chunk of rounds is always run."""
+    return _said("DEEPGEN_RACE_SECONDS", RACE_SECONDS)
+
+
+def _said(variable: str, otherwise: float) -> float:
+    said = os.environ.get(variable, "")
     try:
-        return max(0.0, float(said)) if said else CALM_SECONDS
+        return max(0.0, float(said)) if said else otherwise
     except ValueError as error:
-        raise BadInput(f"DEEPGEN_CALM_SECONDS is {said!r}", allowed="seconds, a number from 0 up") from error
+        raise BadInput(f"{variable} is {said!r}", allowed="seconds, a number from 0 up") from error
 
 
 def wait_for_calm(session: Arena, limit: float, say: Callable[[str], None]) -> JsonObject:

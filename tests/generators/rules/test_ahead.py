@@ -70,6 +70,18 @@ def test_defaults_are_configs_of_their_spaces(sizes: tuple[int, int, int], dtype
         assert not family.space(product, cpu).explain(family.default(product, cpu))
 
 
+@pytest.mark.parametrize("family", ["rules", "rules_constant_weights"])
+def test_what_cannot_be_copied_whole_is_not_by_default(family: str) -> None:
+    """A copy of B takes more than a GiB, and one of A too in the last; there are fewer columns than threads in one."""
+    sizes = [(10, 10618, 30920, "nn"), (116, 35571, 38063, "nt"), (47187, 2694, 63229, "tn"), (1, 30, 64205, "tn")]
+    rules = generators.by_name(family)
+    for m, n, k, layout in sizes:
+        product = dg.gemm(m, n, k, layout=layout)
+        for name in ("x86:avx512", "arm:neon"):
+            cpu = targets.resolve(name)
+            assert not rules.space(product, cpu).explain(rules.default(product, cpu)), product.describe()
+
+
 def test_it_is_not_taken_unless_it_is_named() -> None:
     assert generators.find(CONV, targets.resolve("cpu")).name == "rules"
     assert generators.by_name(FAMILY).refuses(dg.operator("mean", rows=4, cols=4), targets.resolve("cpu")) is not None

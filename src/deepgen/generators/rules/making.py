@@ -61,12 +61,11 @@ class Making:
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         found = self.sketches(operator, target)
         sketch, config = gpu_default(found, target) if isinstance(target, Gpu) else (found[0], found[0].usual())
-        usual = ({SKETCH: sketch.name} if len(found) > 1 else {}) | config
-        if not self._constant:
-            return usual
-        # What each block would pack in every call is packed once instead.
-        copies = [name for name in (f"at_{weight}" for weight in operator.weights) if usual.get(name) == BLOCK]
-        return {**usual, **dict.fromkeys(copies, ONCE)}
+        if self._constant:
+            # What each block would pack in every call is packed once instead.
+            copies = [name for name in (f"at_{weight}" for weight in operator.weights) if config.get(name) == BLOCK]
+            config = sketch.made_fit({**config, **dict.fromkeys(copies, ONCE)})
+        return ({SKETCH: sketch.name} if len(found) > 1 else {}) | config
 
     def sketches(self, operator: Operator, target: Target) -> tuple[Sketch, ...]:
         return self._sketches(*_served(operator, target))

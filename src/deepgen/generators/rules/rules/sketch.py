@@ -13,6 +13,7 @@ from deepgen.generators.rules.rules import usual
 from deepgen.generators.rules.rules.candidates import thread_counts
 from deepgen.generators.rules.rules.draft import Draft, Tuned
 from deepgen.generators.rules.rules.gpu.counts import Counts
+from deepgen.generators.rules.rules.groups import BLOCK, IN_PLACE, ONCE
 from deepgen.generators.rules.rules.numbers import plus
 from deepgen.generators.rules.rules.template import Template, chosen
 from deepgen.generators.rules.schedule.concrete import concrete
@@ -23,6 +24,7 @@ from deepgen.space.expr import knob_ref
 
 SKETCH, THREADS = "sketch", "THREADS"
 _MOST_SCRATCH = 1 << 30  # bytes of copies and results in between
+_FITS, _PARTS = "copies and results in between fit in memory", "every thread has a part of the last stage"
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,25 @@ class Sketch:
         for knob in self.knobs:
             if knob.when is None or knob.when.evaluate(config):
                 config[knob.name] = knob.usual
+        return self.made_fit(config)
+
+    def made_fit(self, config: dict[str, Value]) -> dict[str, Value]:
+        """The same with no more threads than parts, and with copies that need more memory than there may be made block
+        by block, or not at all.
+        """
+        for way in (BLOCK, IN_PLACE):
+            for knob in self.knobs:
+                copied = config.get(knob.name) in (ONCE, BLOCK) and way in knob.values
+                if copied and self._breaks(_FITS, config):
+                    config = {**config, knob.name: way}
+        if self._breaks(_PARTS, config):
+            [counts] = [knob.values for knob in self.knobs if knob.name == THREADS]
+            fewer = (c for c in reversed(counts) if not self._breaks(_PARTS, {**config, THREADS: c}))
+            config = {**config, THREADS: next(fewer, 1)}
         return config
+
+    def _breaks(self, name: str, config: Mapping[str, Value]) -> bool:
+        return any(broken.name == name for broken in _space(self.name, self).explain(config))
 
 
 def sketch_of(draft: Draft) -> Sketch:
@@ -60,11 +80,11 @@ def sketch_of(draft: Draft) -> Sketch:
     draft.knob(THREADS, counts, usual.threads(draft.target, operations))
     if draft.tasks is not None:
         threads = knob_ref(THREADS)
-        draft.require((threads == 1) | (threads <= draft.tasks), "every thread has a part of the last stage")
+        draft.require((threads == 1) | (threads <= draft.tasks), _PARTS)
     for stage, size in draft.buffers.items():
         draft.derive(f"bytes_{stage}", size)
     scratch = plus(draft.buffers.values())
-    draft.require(scratch <= _MOST_SCRATCH, "copies and results in between fit in memory")
+    draft.require(scratch <= _MOST_SCRATCH, _FITS)
     name = "_".join(draft.names) or "plain"
     return Sketch(name, draft.base, draft.template, draft.knobs, tuple(draft.derived.items()), draft.requirements)
 

@@ -102,11 +102,14 @@ class AmxGemm:
         s.require(nc * kc * element <= 4 * cpu.l2_bytes, "the right operand's block is at most four times L2")
         busy = max(gemm.flops() // _WORTH_A_THREAD, gemm.least_bytes() // BYTES_WORTH_A_THREAD)
         s.require((threads == 1) | (threads <= busy), "every thread has enough to do")
+        waiting = kc < gemm.k
+        if gemm.k > _DEPTHS[-1]:  # then sums wait in any case, and the narrowest and deepest block will do
+            waiting &= outside | (nc > _COLUMNS[0]) | (kc < _DEPTHS[-1])
         for swapped in swaps(gemm):
             left, right = sides(gemm, swapped)
             s.require(
                 implies(
-                    (kc < gemm.k) & (swap == swapped),
+                    waiting & (swap == swapped),
                     where(outside, right, minimum(nc, right)) * left * 4 <= 2 * cpu.l2_bytes,
                 ),
                 f"sums that wait for the next block of K are at most twice L2, swapped: {swapped}",

@@ -26,10 +26,10 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     swap = not constant_b and _default_swap(gemm)
     left, right = sides(gemm, swap)
     # The right operand is used once: best from L1, where it was packed.
-    passing_by = left <= 32 and right >= 1024 and not constant_b
+    passing_by = left <= 32 and right >= 1024 and not constant_b and _may_wait(cpu, left, right)
     rows, columns = _panel(left, right, passing_by)
     nc, kc = _small_block(gemm, right) if passing_by else _block(gemm, cpu, left, right)
-    copied = _left_is_copied(gemm, left, right, nc, kc)
+    copied = _left_is_copied(gemm, left, right, nc, kc) and _may_wait(cpu, left, right)
     if copied:
         kc = 1024 // element  # 32 rows of it stay in L1
     config: dict[str, Any] = {
@@ -95,9 +95,14 @@ def _block(gemm: Gemm, cpu: X86, left: int, right: int) -> tuple[int, int]:
     kc = whole
     while kc > 1024 and nc * kc * element > cpu.l2_bytes // 8 and left * nc * 4 <= cpu.l2_bytes // 4:
         kc //= 2
-    while nc > 64 and nc * kc * element > cpu.l2_bytes:
+    while nc > 64 and (nc * kc * element > cpu.l2_bytes or (kc < gemm.k and not _may_wait(cpu, left, min(nc, right)))):
         nc //= 2
     return nc, kc
+
+
+def _may_wait(cpu: X86, left: int, right: int) -> bool:
+    """Whether so many sums may wait for the next block of K: they stay in caches."""
+    return left * right * 4 <= 2 * cpu.l2_bytes
 
 
 def _left_is_copied(gemm: Gemm, left: int, right: int, nc: int, kc: int) -> bool:
