@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -16,7 +17,7 @@ from deepgen.build import elf
 from deepgen.build.base import BuildLimits, Built, Recipe
 from deepgen.build.board import calls
 from deepgen.build.group import Group
-from deepgen.build.toolchains import names
+from deepgen.build.toolchains import names, zig_libc
 from deepgen.build.toolchains.judge import failed, run_judged
 from deepgen.build.toolchains.sources import write_sources
 from deepgen.folders import default_cache_folder
@@ -56,6 +57,9 @@ class RiscvCompiler:
         write_sources(kernel, folder)
         _write_runner(kernel, folder)
         env = {key: value.replace("{folder}", str(folder)) for key, value in self.env}
+        if self.name == "zig" and isinstance(target, Riscv):
+            linking = (*self.command, *self._linking(_machine(self.name, target)))
+            zig_libc.ready(linking, self.version, dict(self.env)["ZIG_GLOBAL_CACHE_DIR"], limits, group)
         log, seconds = "", 0.0
         for argv in self._commands(kernel, target):
             finished = run_judged(self.name, argv, folder, limits, group, env)
@@ -89,13 +93,16 @@ class RiscvCompiler:
         kept = self._kept_runner(target)
         runner = (*self.command, "-O1", *machine, "-c", "-o", _RUNNER_OBJECT, _RUNNER[0])
         parts = (str(kept) if kept.is_file() else _RUNNER_OBJECT, _CALLS, _OBJECT)
-        linked = ("-O1", "-s", *machine, "-static", *self.link, "-o", _BINARY, *parts, "-pthread", "-lm")
+        linked = (*self._linking(machine), "-o", _BINARY, *parts, "-pthread", "-lm")
         return (
             (*self.command, *compiled),
             (*self.command, *machine, "-c", "-o", _OBJECT, ASSEMBLY),
             *(() if kept.is_file() else (runner,)),
             (*self.command, *linked),
         )
+
+    def _linking(self, machine: Sequence[str]) -> tuple[str, ...]:
+        return ("-O1", "-s", *machine, "-static", *self.link)
 
     def _kept_runner(self, target: Riscv) -> Path:
         """Where the runner is kept once it is compiled: that takes as long as many a kernel."""
