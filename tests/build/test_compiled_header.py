@@ -67,8 +67,9 @@ def test_it_is_compiled_once_and_changes_nothing(
         ("void f(float *a) { a[0] += 2.0f; }\n", ()),
         ("#define _GNU_SOURCE\n#include <string.h>\n" + INCLUDED + ADDS, ()),
         ("#ifndef EMULATED\n" + INCLUDED + "#endif\n" + "void f(float *a) { a[0] = 1.0f; }\n", ("-DEMULATED",)),
+        (INCLUDED + ADDS, ("-funroll-loops",)),
     ],
-    ids=["not included", "something must come first", "left out"],
+    ids=["not included", "something must come first", "left out", "a flag of its own"],
 )
 def test_only_kernels_that_include_it_get_it(
     text: str, flags: tuple[str, ...], gcc: CCompiler, target: Cpu, headers: Path, said: list[tuple[str, ...]],

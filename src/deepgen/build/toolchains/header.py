@@ -18,6 +18,7 @@ from deepgen.vocabulary import BadInput, Kernel, digest
 _INCLUDED = re.compile(r"^(?:#ifndef (\w+)\n)?#include <immintrin\.h>", re.MULTILINE)
 # Macros that decide what headers declare, and so must come before all of them.
 _COMES_FIRST = re.compile(r"^\s*#\s*define\s+(?:_[A-Z]|__STDC)", re.MULTILINE)
+_USUAL = ("-std=", "-pthread", "-O")  # flags; of others there may be as many as a search has values, at 24 MB each
 _NAME = "intrinsics.h"
 
 
@@ -31,6 +32,8 @@ def compiled_header(
     if not _includes_it(kernel):
         return ()
     own = [flag for flag in kernel.flags if not flag.startswith(("-D", "-l"))]
+    if not all(flag.startswith(_USUAL) for flag in own):
+        return ()
     kept = _place(identity, [*command[1:], *flags, *own])
     if kept is None:
         return ()
