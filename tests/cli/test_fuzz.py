@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz.py"
-COUNT = int(os.environ.get("DEEPGEN_FUZZ_COUNT", "66"))
+COUNT = int(os.environ.get("DEEPGEN_FUZZ_COUNT", "44"))
 
 
 def test_changed_files_do_no_harm(tmp_path: Path) -> None:
