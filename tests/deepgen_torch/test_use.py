@@ -326,45 +326,34 @@ def test_what_the_processor_takes_for_a_call_is_timed_without_waiting_in_between
     assert order[0] == order[-1] == "wait" and {*order[1:-1]} == {"call"} and len(order) > 10
 
 
-def test_a_kernel_whose_calls_take_the_processor_longer_serves_graphs_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a graph replays is not called again, and no graph is captured at first."""
-    state = _on_a_gpu(monkeypatch, race.Raced(1.0, 2.0, True, (2.0, 1.0)))
-    a, b, square = random(20, 24), random(24, 16), torch.nn.Parameter(random(24, 24), requires_grad=False)
-    with torch.no_grad(), dt.use(Everything()) as used:
-        for call in (lambda: torch.mm(a, b), lambda: F.linear(a, square), lambda: torch.softmax(a, -1)):
-            state.capturing = False
-            want = call()
-            met = used.met[-1]
-            for capturing, served in ((False, 0), (True, 1), (True, 2), (False, 2)):
-                state.capturing = capturing
-                torch.testing.assert_close(call(), want)
-                assert met.ours and met.calls.served == served
-            assert "takes the processor" in met.why
-
-
-def test_a_kernel_that_only_its_calls_make_faster_serves_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = _on_a_gpu(monkeypatch, race.Raced(1.0, 0.98, False, (1.0, 2.0)))
-    a, b, square = random(20, 24), random(24, 16), torch.nn.Parameter(random(24, 24), requires_grad=False)
-    with torch.no_grad(), dt.use(Everything()) as used:
-        for call in (lambda: torch.mm(a, b), lambda: F.linear(a, square), lambda: torch.softmax(a, -1)):
-            state.capturing = False
-            want = call()
-            met = used.met[-1]
-            for capturing, served in ((False, 2), (True, 2), (True, 2), (False, 3)):
-                state.capturing = capturing
-                torch.testing.assert_close(call(), want)
-                assert met.ours and met.calls.served == served
-            assert "takes the processor" in met.why
-
-
-def _on_a_gpu(monkeypatch: pytest.MonkeyPatch, raced: race.Raced) -> SimpleNamespace:
-    """Races that end so, and graphs of a GPU's that are stood in for."""
+@pytest.mark.parametrize(
+    ("raced", "outside", "captured"),
+    [
+        pytest.param(race.Raced(1.0, 2.0, True, (2.0, 1.0)), 0, 1, id="calls take the processor longer"),
+        pytest.param(race.Raced(1.0, 0.98, False, (1.0, 2.0)), 1, 0, id="only calls are faster"),
+    ],
+)
+def test_a_kernel_may_serve_graphs_only_or_calls_only(
+    raced: race.Raced, outside: int, captured: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a graph replays is not called again, and no graph is captured at first. A GPU is stood in for."""
     state = SimpleNamespace(capturing=False)
     for name in ("race", "race_for_cores"):
         monkeypatch.setattr(routes, name, lambda *_: raced)
     idle = property(lambda self: not (self.captured if state.capturing else self.called))
     monkeypatch.setattr(routes.Route, "idle", idle)
-    return state
+    a, b, square = random(20, 24), random(24, 16), torch.nn.Parameter(random(24, 24), requires_grad=False)
+    with torch.no_grad(), dt.use(Everything()) as used:
+        for call in (lambda: torch.mm(a, b), lambda: F.linear(a, square), lambda: torch.softmax(a, -1)):
+            state.capturing = False
+            want = call()
+            met, served = used.met[-1], outside
+            for capturing in (False, True, True, False):
+                state.capturing = capturing
+                torch.testing.assert_close(call(), want)
+                served += captured if capturing else outside
+                assert met.ours and met.calls.served == served
+            assert "takes the processor" in met.why
 
 
 def test_calls_are_counted_by_who_served_them() -> None:

@@ -74,6 +74,7 @@ ARGUMENTS: tuple[Arg, ...] = (
     *(TensorArg(name) for name in ("A", "B", "C")),
     *(ScalarArg("i32", size) for size in ("M", "N", "K", "lda", "ldb", "ldc")),
 )
+_RETAKES = 20
 
 
 class OnDevice:
@@ -106,7 +107,8 @@ def supervised(
     built = build_or_skip(task, folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_LIBRARY_PATH", str(folder))  # not before: NVRTC itself asks a driver that it finds
-        made = Supervisor(task, cache=folder, helpers={**built, **helpers})
+        # It runs on the processor, beside other tests, whose load is nothing that would disturb a GPU.
+        made = Supervisor(task, cache=folder, helpers={**built, **helpers}, retakes=_RETAKES)
         yield made
         made.close()
 

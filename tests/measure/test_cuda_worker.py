@@ -19,7 +19,7 @@ from deepgen.vocabulary import Missing, Verdict
 
 def test_a_right_kernel_is_timed_and_its_conditions_told(runner: Supervisor, folder: Path) -> None:
     measured = runner.measure(*kernel(folder, "right"))
-    assert measured.right, measured.detail
+    assert measured.verdict is Verdict.CORRECT, measured.detail
     assert len(measured.samples) >= 5 and measured.error is not None and measured.error < 1.0
     assert measured.conditions["cold"] and measured.conditions["flush"] == "read"
 
@@ -40,11 +40,11 @@ def test_a_faulty_kernel_has_its_verdict_and_harms_nobody(
     runner: Supervisor, folder: Path, name: str, more: str, verdict: Verdict, words: str
 ) -> None:
     good = kernel(folder, "right")
-    assert runner.measure(*good).right
+    assert runner.measure(*good).ok
     measured = runner.measure(*kernel(folder, name, more))
     assert measured.verdict is verdict
     assert words in measured.detail
-    assert runner.measure(*good).right
+    assert runner.measure(*good).ok
 
 
 def test_what_the_driver_refuses_is_refused(runner: Supervisor, folder: Path) -> None:
@@ -61,7 +61,7 @@ def test_contenders_race_in_turns_and_one_that_dies_leaves_the_others(runner: Su
     built = [kernel(folder, "right"), kernel(folder, "address", "return 700;")]
     contenders = [Contender(name, *pair) for name, pair in zip(names, built, strict=True)]
     first, second, missing = runner.compare([*contenders, Contender("no such baseline")], rounds=4, seed=1)
-    assert first.right and len(first.samples) == 4
+    assert first.ok and len(first.samples) == 4
     assert second.verdict is Verdict.CRASHED
     assert missing.verdict is Verdict.REFUSED and "unknown baseline" in missing.detail
 

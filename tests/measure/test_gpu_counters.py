@@ -61,7 +61,7 @@ def test_without_permission_or_program_the_reason_is_told(runner: Supervisor, fo
         assert "NVreg_RestrictProfilingToAdminUsers=0" in runner.count(*right, [DRAM]).missing[DRAM]
     counted = told(runner, folder / "nowhere").count(*right, [DRAM])
     assert "events of this GPU cannot be counted" in counted.missing[DRAM]
-    assert runner.measure(*right).right
+    assert runner.measure(*right).ok
 
 
 def test_the_theoretical_occupancy_also_where_the_plan_has_expressions(runner: Supervisor, folder: Path) -> None:

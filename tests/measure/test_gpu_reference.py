@@ -23,7 +23,7 @@ OPERATOR = gemm(40, 50, 16, layout="nt")
 def test_a_kernel_is_judged_by_the_devices_reference(tmp_path: Path) -> None:
     with supervised(OPERATOR, tmp_path, reference=reference(OPERATOR, tmp_path)) as runner:
         right = runner.measure(*kernel(tmp_path, "right"))
-        assert right.right and right.conditions["reference"] == "device"
+        assert right.ok and right.conditions["reference"] == "device"
         wrong = runner.measure(*kernel(tmp_path, "little", "C[7] *= 1.01f;"))
         assert wrong.verdict is Verdict.WRONG and "C[0, 7] is" in wrong.detail and "1 of 2000" in wrong.detail
         assert runner.verify(*kernel(tmp_path, "right"), 3, "large").conditions["reference"] == "device"
@@ -40,7 +40,7 @@ def test_a_kernel_is_judged_by_the_devices_reference(tmp_path: Path) -> None:
 def test_one_that_numpy_does_not_agree_with_is_not_used(more: str, words: str, tmp_path: Path) -> None:
     with supervised(OPERATOR, tmp_path, reference=reference(OPERATOR, tmp_path, "off", more)) as runner:
         measured = runner.measure(*kernel(tmp_path, "right"))
-        assert measured.right, measured.detail
+        assert measured.ok, measured.detail
         said = str(measured.conditions["reference"])
         assert said.startswith("host: ") and words in said
 

@@ -72,7 +72,7 @@ def test_what_is_kept_by_address_is_wrong(name: str, runner: Supervisor, tmp_pat
 
 def test_what_is_prepared_may_be_kept_and_nothing_else(runner: Supervisor, tmp_path: Path) -> None:
     right = runner.measure(*prepared(tmp_path, "prepared"))
-    assert right.right and right.conditions["reproducible"], right.detail
+    assert right.ok and right.conditions["reproducible"], right.detail
     assert runner.measure(*prepared(tmp_path, "stale", _SAME + _RESULT)).verdict is Verdict.WRONG
     assert runner.verify(*prepared(tmp_path, "again"), 3, "normal").ok
 
@@ -87,5 +87,5 @@ def test_an_input_that_a_later_run_writes_to_is_missed_no_more_than_before(runne
 def test_right_kernels_are_right_on_both_sets(runner: Supervisor, tmp_path: Path) -> None:
     right = kernel(tmp_path, "right")
     measured = runner.measure(*right)
-    assert measured.right and measured.conditions["reproducible"], measured.detail
+    assert measured.ok and measured.conditions["reproducible"], measured.detail
     assert runner.verify(*right, 4, "normal").ok and runner.verify(*right, 5, "special").ok

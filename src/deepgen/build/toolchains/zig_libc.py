@@ -14,7 +14,7 @@ from deepgen.build.group import Group
 from deepgen.build.toolchains.judge import run_judged
 from deepgen.vocabulary import digest
 
-_SECONDS = 900  # a minute of a core that is not shared
+_SECONDS = 900  # at most: on a core that nothing else uses it takes a minute
 _STEP = 0.1
 
 

@@ -10,17 +10,11 @@ from deepgen.generators.rules.emit.c_statements import definitions
 from deepgen.generators.rules.emit.names import Names
 from deepgen.generators.rules.intrinsics.tiles import HEADERS as TILE_HEADERS
 from deepgen.generators.rules.intrinsics.tiles import TILES
-from deepgen.generators.rules.lower.ir import (
-    Buffer,
-    For,
-    Function,
-    walk,
-)
+from deepgen.generators.rules.lower.ir import Buffer, For, Function, walk
 from deepgen.generators.rules.schedule.steps import PARALLEL
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 
-_REDUCED = {"sum": "sum", "prod": "prod", "max": "most", "min": "least"}
 _HEADERS = ("numbers.h", "vector_math.h")
 _TEMPLATES = "deepgen.generators.templates"
 _TILES = "x86_amx_gemm"

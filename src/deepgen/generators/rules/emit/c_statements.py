@@ -37,9 +37,6 @@ from deepgen.operators.expr.nodes import Read, Select, substituted
 from deepgen.vocabulary import BadInput
 
 _REDUCED = {"sum": "sum", "prod": "prod", "max": "most", "min": "least"}
-_HEADERS = ("numbers.h", "vector_math.h")
-_TEMPLATES = "deepgen.generators.templates"
-_TILES = "x86_amx_gemm"
 
 
 def definitions(function: Function, entry: str) -> Definitions:
