@@ -361,14 +361,16 @@ def test_the_command_leaves_nothing_behind(tmp_path: Path, place: Path, signum: 
         text=True,
     )
     if signum:
-        assert until(lambda: any(line.startswith("ray::Tester") for line in marked(mark)))
-        time.sleep(0.5)
+        assert until(lambda: any(place.glob("deepgen-tester-*/owner"))), "measuring has begun"
         command.send_signal(signum)
     _, err = command.communicate(timeout=SECONDS)
     assert command.returncode == code, err
     assert until(lambda: not marked(mark)), marked(mark)
     left = {folder.name.rpartition("-")[0] for folder in place.glob("deepgen-*")}
-    assert left == ({"deepgen-ray", "deepgen-ray-session", "deepgen-tester"} if signum == signal.SIGKILL else set())
+    if signum == signal.SIGKILL:  # Ray may end a tester whose user is gone in the usual way, before it dies itself
+        assert left - {"deepgen-tester"} == {"deepgen-ray", "deepgen-ray-session"}
+    else:
+        assert not left
     assert not (place / "deepgen-ray-left").exists()
 
     def swept() -> bool:
