@@ -18,14 +18,26 @@ UNSEEN = dg.gemm(52, 70, 33)
 CPU = targets.resolve("cpu")
 
 
-def raced(library: Library, monkeypatch: pytest.MonkeyPatch, *ours: float, varied: Any = lambda *_: []) -> Raced:
-    """As if all kernels took so many times as long as numpy: a number for each race, the last for all after it."""
+def raced(
+    library: Library,
+    monkeypatch: pytest.MonkeyPatch,
+    *ours: float,
+    entries: float = 1.0,
+    varied: Any = lambda *_: [],
+) -> Raced:
+    """As if all kernels took so many times as long as numpy: a number for each race, the last for all after it.
+
+    `entries`: how many times as long those of the library take.
+    """
     races = iter(ours)
     now = next(races)
+    slower = dict.fromkeys((entry.name for entry in library.list()), entries)
 
     def measured(task: object, contenders: Sequence[Contender], runners: object) -> dict[str, Measurement]:
         nonlocal now
-        told = {one.name: Measurement(Verdict.CORRECT, "", (now,) * 5) for one in contenders}
+        told = {
+            one.name: Measurement(Verdict.CORRECT, "", (now * slower.get(one.name, 1.0),) * 5) for one in contenders
+        }
         now = next(races, now)
         return told | {"numpy": Measurement(Verdict.CORRECT, "", (1.0,) * 5)}
 
@@ -41,6 +53,12 @@ def test_who_is_first_of_many_is_timed_once_more(library: Library, monkeypatch: 
     times = raced(library, monkeypatch, 0.99, 1.07).times
     assert set(times.kernels.values()) == {1.07} and times.baselines == {"numpy": 1.0}
     assert not times.ties
+
+
+def test_who_lost_stays_slower_when_the_machine_slows_down(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = raced(library, monkeypatch, 1.0, 1.5, entries=1.2)
+    assert found.made is not None, "it was the fastest"
+    assert sorted(found.times.kernels.values()) == pytest.approx([1.5, 1.8, 1.8])
 
 
 def test_variants_are_made_for_longer_while_a_baseline_is_faster(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -164,9 +164,23 @@ class _Race:
         return None
 
     def _time(self, names: list[str]) -> None:
+        """The machine may be faster or slower than in the race before. Who takes no part any more was slower than the
+        fastest there, and its time is changed as that one's is: so it stays slower in what is kept.
+        """
+        before = self._fastest_first()[:1]
         with timed_part(self.spent, "racing"):
             self._last = names
-            self.measured |= measured(self.task, [self._contenders[name] for name in names], self._runners)
+            now = measured(self.task, [self._contenders[name] for name in names], self._runners)
+        for name in before:
+            seconds = now[name].seconds if name in now and now[name].ok else None
+            if seconds:
+                self._change(seconds / self._seconds(name), self.measured.keys() - now.keys())
+        self.measured |= now
+
+    def _change(self, ratio: float, names: Iterable[str]) -> None:
+        for name in names:
+            one = self.measured[name]
+            self.measured[name] = replace(one, samples=tuple(ratio * seconds for seconds in one.samples))
 
     def _verified(self) -> Candidate | None:
         """The fastest of the last race, where it was made for the shape and is right on all inputs that finals use."""
