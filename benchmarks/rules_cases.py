@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from deepgen.baselines import torch_named
 from deepgen.operators import OPERATORS, Operator
 
 Words: TypeAlias = "dict[str, Any]"
@@ -48,25 +49,13 @@ class Case:
         return OPERATORS.get(self.operator).make({**self.words, "dtype": dtype})
 
 
-def convolution(torch: Any, t: Mapping[str, Any], words: Words, kind: str = "") -> Callable[[], Any]:
+def convolution(torch: Any, t: Mapping[str, Any], words: Words, name: str = "c2d") -> Callable[[], Any]:
     """torch's call, with the weight in the order that torch likes best for the layout."""
     last = words["layout"].endswith("c")
-    x, weight = (t["x"].movedim(-1, 1) if last else t["x"]), t["weight"]
-    dimensions = x.dim() - 2
-    if kind == "depthwise":
-        weight = (weight.movedim(-1, 0) if last else weight).unsqueeze(1)
-    elif last:
-        weight = weight.movedim((-2, -1), (0, 1) if kind == "transposed" else (1, 0))
-    form = {2: torch.channels_last, 3: torch.channels_last_3d}.get(dimensions) if last else None
+    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(t["x"].dim()) if last else None
+    weight = torch_named.filters(name, words, t["weight"])
     weight = weight.contiguous(memory_format=torch.contiguous_format if form is None else form)
-    options = {"stride": words["stride"], "padding": words["pad"], "dilation": words.get("dilation", 1)}
-    options |= {"groups": x.shape[1]} if kind == "depthwise" else {}
-    functional = torch.nn.functional
-    if kind == "transposed":
-        run = functional.conv_transpose2d
-    else:
-        run = (functional.conv1d, functional.conv2d, functional.conv3d)[dimensions - 1]
-    return lambda: run(x, weight, **options).movedim(1, -1) if last else run(x, weight, **options)
+    return torch_named.convolution(torch, name, words, t["x"], weight)
 
 
 def cases() -> list[Case]:
@@ -108,11 +97,11 @@ def _call(compute: Callable[[Any, Mapping[str, Any], Words], Any]) -> Torch:
 
 
 def _transposed(torch: Any, t: Mapping[str, Any], words: Words) -> Callable[[], Any]:
-    return convolution(torch, t, words, "transposed")
+    return convolution(torch, t, words, "t2d")
 
 
 def _depthwise(torch: Any, t: Mapping[str, Any], words: Words) -> Callable[[], Any]:
-    return convolution(torch, t, words, "depthwise")
+    return convolution(torch, t, words, "dep")
 
 
 def _product(torch: Any, t: Mapping[str, Any], words: Words) -> Callable[[], Any]:
@@ -150,11 +139,7 @@ def quantised_call(torch: Any, case: Case, t: Mapping[str, Any], *, ahead: bool 
     if case.operator not in ("c2d", "dil", "dep") or not ahead:
         return None
     last = words["layout"].endswith("c")
-    x, weight = (t["x"].movedim(-1, 1) if last else t["x"]), t["weight"]
-    if case.operator == "dep":
-        weight = (weight.movedim(-1, 0) if last else weight).unsqueeze(1)
-    elif last:
-        weight = weight.movedim((-2, -1), (1, 0))
+    x, weight = (t["x"].movedim(-1, 1) if last else t["x"]), torch_named.filters(case.operator, words, t["weight"])
     form = torch.channels_last if last else torch.contiguous_format
     options = [[words["stride"]] * 2, [words["pad"]] * 2, [words.get("dilation", 1)] * 2]
     groups = x.shape[1] if case.operator == "dep" else 1

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from deepgen.vocabulary.dtypes import narrow, widen
 
 _NAMES = {
-    "deepgen.baselines": ("Baseline",),
+    "deepgen.baselines": ("Baseline", "NewResult"),
     "deepgen.generators.base": ("Generator", "Yielding"),
     "deepgen.operators": (
         "Answer", "Array", "Operator", "Param", "Signature", "Tensor", "TensorFacts", "Tolerance", "Word", "Work",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from deepgen.extend import Operator, Target
+from deepgen.extend import NewResult, Operator, Target
+
+COPYING = 0.05  # seconds
 
 
 class Einsum:
@@ -21,3 +24,18 @@ class Einsum:
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
         a, b, c = (tensors[name] for name in "ABC")
         return lambda: np.einsum("ik,kj->ij", a, b, out=c)
+
+
+class SlowCopy(Einsum):
+    """The same with a new result, which takes long to copy."""
+
+    name = "slow_copy"
+
+    def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
+        a, b, c = (tensors[name] for name in "ABC")
+
+        def keep(result: Any) -> None:
+            time.sleep(COPYING)
+            c[:] = result
+
+        return NewResult(lambda: np.einsum("ik,kj->ij", a, b), keep)

@@ -14,7 +14,7 @@ from deepgen.tuning import Study
 from deepgen.vocabulary import BadInput
 
 sys.path.insert(0, str(Path(__file__).parent))
-from own_baseline import Einsum
+from own_baseline import COPYING, Einsum, SlowCopy
 
 FEW: dict[str, Any] = {"target": "cpu", "trials": 2, "keep_top": 1}
 
@@ -31,6 +31,12 @@ def test_it_races_beside_those_that_are_named(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     again = Study.open(study.folder)
     assert len(again.trials()) == 3 and names(again) == ["numpy", "einsum"]
+
+
+def test_a_new_result_is_compared_and_its_copy_is_not_timed(tmp_path: Path) -> None:
+    finals: Any = dg.tune(dg.gemm(16, 16, 16), **FEW, out=tmp_path, baselines=[SlowCopy]).finals()
+    [row] = finals["baselines"]
+    assert row["name"] == "slow_copy" and row["seconds"] < COPYING
 
 
 def test_one_that_cannot_run_is_told_of(tmp_path: Path) -> None:

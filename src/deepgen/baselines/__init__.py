@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from deepgen.baselines.base import Baseline, Choosing
+from deepgen.baselines.base import Baseline, Choosing, NewResult
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary.finding import Source
@@ -54,4 +54,4 @@ def by_name(name: str, own: Own | None = None) -> Baseline:
     return BASELINES.get(name)()
 
 
-__all__ = ["BASELINES", "Baseline", "Choosing", "by_name", "find", "raced"]
+__all__ = ["BASELINES", "Baseline", "Choosing", "NewResult", "by_name", "find", "raced"]

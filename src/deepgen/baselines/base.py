@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from deepgen.operators import Operator
@@ -25,12 +26,25 @@ class Baseline(Protocol):
         ...
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
-        """A call that computes the outputs in place. Called in the worker only.
+        """A call that computes the outputs in place, or a NewResult. Called in the worker only.
 
         The tensors are numpy arrays; on a GPU they have the CUDA array interface, and the call enqueues its work on the
         default stream.
         """
         ...
+
+
+@dataclass(frozen=True)
+class NewResult:
+    """For a library that has no form of a call with a given output. On processors, `call` alone is timed; `keep` then
+    copies the result to the output.
+    """
+
+    call: Callable[[], Any]
+    keep: Callable[[Any], object]
+
+    def __call__(self) -> None:
+        self.keep(self.call())
 
 
 @runtime_checkable

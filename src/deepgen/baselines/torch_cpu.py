@@ -7,9 +7,10 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from deepgen.baselines import torch_named
 from deepgen.operators import Array, Gemm, Operator, Softmax
 from deepgen.targets import Target
-from deepgen.vocabulary import BadInput, Missing
+from deepgen.vocabulary import Missing
 
 _DTYPES = ("f64", "f32", "f16", "bf16")
 _INTEGERS = ("i8", "u8")
@@ -27,10 +28,7 @@ def imported(threads: int | None = None) -> Any:
 
 
 class TorchCpu:
-    """The quickest call that torch has for a product or a softmax, into the given output.
-
-    Its normalisations and convolutions have no such form: a copy of their results would be timed with them.
-    """
+    """The quickest call that torch has: into the given output, or with a new result where it has no such form."""
 
     name = "torch"
 
@@ -39,15 +37,19 @@ class TorchCpu:
             return f"torch on the CPU does not run on {target.name}"
         if isinstance(operator, Gemm) and operator.a in _INTEGERS:
             return _unfit_integers(operator)
+        if not isinstance(operator, (Gemm, Softmax)):
+            return torch_named.unfit(operator) or _uninstalled()
         return unfit(operator)
 
-    def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
+    def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], Any]:
         torch = imported(threads)
         if isinstance(operator, Softmax):
             x, y = (shared_array(torch, tensors[name], operator.dtype) for name in ("x", "y"))
             return partial(torch.softmax, x, 1, out=y)
         if not isinstance(operator, Gemm):
-            raise BadInput(f"torch has no {operator.name} here")
+            of = {tensor.name: tensor.dtype.name for tensor in operator.tensors()}
+            t = {name: shared_array(torch, array, of[name]) for name, array in tensors.items()}
+            return torch_named.call_of(torch, operator, t)
         if operator.a in _INTEGERS:
             return _integer_product(torch, operator, {name: torch.from_numpy(x) for name, x in tensors.items()})
         t = {name: shared_array(torch, array, operator.a) for name, array in tensors.items()}

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from deepgen.measure import limits
 from deepgen.measure.base import Task
@@ -47,7 +48,8 @@ class CpuEntrant:
     run_limit: float
     baseline: bool = False
     prepare: Callable[[], None] | None = None
-    run: Callable[[], None] = lambda: None
+    run: Callable[[], Any] = lambda: None
+    keep: Callable[[Any], object] | None = None  # copies the new result of a baseline to the output
     workspaces: dict[str, Guarded] = field(default_factory=dict)  # by the names that the launch plan gives them
     scratch: list[Guarded] = field(default_factory=list)  # those that `prepare` leaves nothing in
     error: float = 0.0
@@ -95,8 +97,7 @@ class CpuEntrant:
             self.around.harness.begin()
             if self.prepare is not None:
                 self.prepare()
-            self.run()
-            self._enter_own()
+            self._ended(self.run())
             look_for_damage(self._buffers())
             self.bench.take(chosen)
 
@@ -113,9 +114,9 @@ class CpuEntrant:
         """
         run = self._ready()
         started = time.perf_counter_ns()
-        run()
+        made = run()
         ended = time.perf_counter_ns()
-        self._enter_own()
+        self._ended(made)
         self._check()
         return (ended - started) * 1e-9
 
@@ -123,12 +124,12 @@ class CpuEntrant:
         """One run under the conditions of a timed one, with something called right before it and right after."""
         run = self._ready()
         begin()
-        run()
+        made = run()
         end()
-        self._enter_own()
+        self._ended(made)
         self._check()
 
-    def _ready(self) -> Callable[[], None]:
+    def _ready(self) -> Callable[[], Any]:
         """What runs it, with everything done that comes before a timed run."""
         around = self.around
         if around.task.policy.cold:
@@ -159,8 +160,7 @@ class CpuEntrant:
         self.bench.reset()
         self._enter(Stage.VERIFY)
         self.around.harness.begin()
-        self.run()
-        self._enter_own()
+        self._ended(self.run())
         self._check()
 
     def _next_inputs(self) -> None:
@@ -221,6 +221,12 @@ class CpuEntrant:
 
     def _enter(self, stage: Stage) -> None:
         self.around.pulse.enter(stage, self.run_limit, self.who)
+
+    def _ended(self, made: Any) -> None:
+        """After a run, which may have made a new result."""
+        self._enter_own()
+        if self.keep is not None:
+            self.keep(made)
 
     def _enter_own(self) -> None:
         self.around.pulse.enter(Stage.CHECK, self.around.own_seconds, self.who)

@@ -86,7 +86,8 @@ class CpuWorker(Referee[CpuEntrant]):
         try:
             entrant.baseline = True
             baseline = baselines.by_name(entry["name"], self.task.own_baselines)
-            entrant.run = baseline.prepare(entrant.bench.operator, entrant.bench.arrays, self.threads)
+            run = baseline.prepare(entrant.bench.operator, entrant.bench.arrays, self.threads)
+            entrant.run, entrant.keep = (run.call, run.keep) if isinstance(run, baselines.NewResult) else (run, None)
         except DeepgenError as error:
             raise Rejected(Verdict.REFUSED, str(error)) from error
 

@@ -76,7 +76,8 @@ def _times(study: Study, rounds: int) -> JsonObject:
     lost: list[Json] = []
     for name in baselines.raced(baselines.find(operator, target, study.task().own_baselines)):
         try:
-            calls[name] = baselines.by_name(name, study.task().own_baselines).prepare(operator, shared, threads)
+            call = baselines.by_name(name, study.task().own_baselines).prepare(operator, shared, threads)
+            calls[name] = call.call if isinstance(call, baselines.NewResult) else call
         except DeepgenError as error:
             lost.append({"name": name, "verdict": "refused", "detail": str(error), "error": None})
     clock = _device_clock if on_gpu else _host_clock

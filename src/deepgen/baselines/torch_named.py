@@ -1,0 +1,92 @@
+"""torch's calls for operators that are told by words: convolutions, normalisations, sums of rows and running sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+from deepgen.baselines.base import NewResult
+from deepgen.operators import Operator, is_built_in
+
+Words: TypeAlias = "Mapping[str, Any]"
+Tensors: TypeAlias = "Mapping[str, Any]"
+_Call: TypeAlias = "Callable[[Any, Words, Tensors], Callable[[], Any]]"
+
+_FLOATS = ("f32", "f64", "f16", "bf16")
+_CONVOLUTIONS = ("c1d", "c2d", "c3d", "dil", "dep", "t2d")
+
+
+def unfit(operator: Operator) -> str | None:
+    """Why torch has no single call for it; None when it has."""
+    if not (operator.name in _CONVOLUTIONS or operator.name in _CALLS) or not is_built_in(operator):
+        return f"torch has no single call for {operator.name} here"
+    words = operator.said()
+    if words["dtype"] not in _FLOATS and operator.name != "scan":
+        return f"torch computes {operator.name} of floats"
+    epilogue = words.get("epilogue", "none")
+    if epilogue not in ("none", *(("bias",) if operator.name in _CONVOLUTIONS else ())):
+        return f"torch has no single call for {operator.name} with {epilogue}"
+    return None
+
+
+def call_of(torch: Any, operator: Operator, t: Tensors) -> Callable[[], Any]:
+    """The call on these tensors, of an operator that torch is fit for."""
+    words = operator.said()
+    if operator.name not in _CONVOLUTIONS:
+        return _CALLS[operator.name](torch, words, t)
+    weight = filters(operator.name, words, t["weight"])
+    run = convolution(torch, operator.name, words, t["x"], weight, t.get("bias"))
+    return NewResult(run, t["y"].copy_)
+
+
+def filters(name: str, words: Words, weight: Any) -> Any:
+    """A view of a convolution's weight with the dimensions in torch's order."""
+    last = words["layout"].endswith("c")
+    if name == "dep":
+        return (weight.movedim(-1, 0) if last else weight).unsqueeze(1)
+    return weight.movedim((-2, -1), (0, 1) if name == "t2d" else (1, 0)) if last else weight
+
+
+def convolution(torch: Any, name: str, words: Words, x: Any, weight: Any, bias: Any = None) -> Callable[[], Any]:
+    """A new result, laid out like `x`; `weight` has the dimensions in torch's order."""
+    last = words["layout"].endswith("c")
+    image = x.movedim(-1, 1) if last else x
+    functional = torch.nn.functional
+    options = {"stride": words["stride"], "padding": words["pad"], "dilation": words.get("dilation", 1)}
+    options["groups"] = image.shape[1] if name == "dep" else words.get("groups", 1)
+    if name == "t2d":
+        run, options["output_padding"] = functional.conv_transpose2d, words.get("out_pad", 0)
+    else:
+        run = (functional.conv1d, functional.conv2d, functional.conv3d)[x.dim() - 3]
+    call = partial(run, image, weight, bias, **options)
+    return (lambda: call().movedim(1, -1)) if last else call
+
+
+def _bmm(torch: Any, words: Words, t: Tensors) -> Callable[[], Any]:
+    return partial(torch.bmm, t["A"], t["B"].mT if words["layout"] == "nt" else t["B"], out=t["C"])
+
+
+def _scan(torch: Any, words: Words, t: Tensors) -> Callable[[], Any]:
+    return partial(torch.cumsum, t["x"], int(words["axis"]), dtype=t["y"].dtype, out=t["y"])
+
+
+def _layer_norm(torch: Any, words: Words, t: Tensors) -> Callable[[], Any]:
+    given = (t["x"], (words["cols"],), t["gamma"], t["beta"], words["eps"])
+    return NewResult(partial(torch.nn.functional.layer_norm, *given), t["y"].copy_)
+
+
+def _rms_norm(torch: Any, words: Words, t: Tensors) -> Callable[[], Any]:
+    given = (t["x"], (words["cols"],), t["gamma"], words["eps"])
+    return NewResult(partial(torch.nn.functional.rms_norm, *given), t["y"].copy_)
+
+
+_CALLS: Mapping[str, _Call] = {
+    "bmm": _bmm,
+    "gemv": lambda torch, words, t: partial(torch.mv, t["A"], t["x"], out=t["y"]),
+    "scan": _scan,
+    "mean": lambda torch, words, t: partial(torch.mean, t["x"], -1, out=t["y"]),
+    "var": lambda torch, words, t: partial(torch.var, t["x"], -1, correction=0, out=t["y"]),
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+}

@@ -1,0 +1,68 @@
+"""torch beside operators that are told by words, on the CPU: the same results, and words where it has no call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deepgen import baselines, targets
+from deepgen.operators import OPERATORS, Array, Operator
+from deepgen.operators.compare import compare
+
+pytest.importorskip("torch")
+CPU = targets.resolve("cpu")
+CONVOLUTION = {"N": 2, "CI": 8, "CO": 12, "k": 3, "stride": 2, "pad": 1}
+ROWS = {"rows": 9, "cols": 50}
+CASES: list[tuple[str, Mapping[str, Any]]] = [
+    ("bmm", {"B": 3, "M": 20, "N": 17, "K": 33, "layout": "nn"}),
+    ("bmm", {"B": 3, "M": 20, "N": 17, "K": 33, "layout": "nt"}),
+    ("gemv", {"M": 50, "K": 70}),
+    ("scan", {"M": 6, "N": 7, "K": 33, "axis": "1"}),
+    ("scan", {"M": 6, "N": 7, "K": 33, "dtype": "i8"}),
+    ("mean", ROWS),
+    ("var", ROWS),
+    ("layer_norm", {**ROWS, "eps": 1e-3}),
+    ("rms_norm", {**ROWS, "eps": 1e-3}),
+    *(("c1d", {**CONVOLUTION, "L": 20, "dilation": 2, "epilogue": "bias", "layout": one}) for one in ("nlc", "ncl")),
+    *(("c2d", {**CONVOLUTION, "H": 9, "W": 8, "layout": one}) for one in ("nhwc", "nchw")),
+    *(("c3d", {**CONVOLUTION, "D": 6, "H": 7, "W": 8, "layout": one}) for one in ("ndhwc", "ncdhw")),
+    *(("dil", {**CONVOLUTION, "H": 9, "W": 12, "groups": 4, "layout": one}) for one in ("nhwc", "nchw")),
+    *(("t2d", {**CONVOLUTION, "H": 9, "W": 8, "out_pad": 1, "layout": one}) for one in ("nhwc", "nchw")),
+    *(("dep", {"N": 2, "C": 5, "H": 9, "W": 8, "k": 3, "pad": 1, "layout": one}) for one in ("nhwc", "nchw")),
+]
+
+
+def made(name: str, words: Mapping[str, Any]) -> Operator:
+    return OPERATORS.get(name).make(words)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(("name", "words"), CASES, ids=lambda one: one if isinstance(one, str) else one.get("layout"))
+def test_it_gives_the_reference(name: str, words: Mapping[str, Any], dtype: str) -> None:
+    operator = made(name, {"dtype": dtype, **words})
+    assert "torch" in baselines.find(operator, CPU)
+    inputs = operator.inputs(seed=3)
+    [output] = [t for t in operator.tensors() if t.role == "output"]
+    tensors: dict[str, Array] = {k: v.copy() for k, v in inputs.items()}
+    tensors[output.name] = np.full(output.shape, 3, output.dtype.numpy())
+    baselines.by_name("torch").prepare(operator, tensors, 1)()
+    want = operator.reference(inputs)[output.name]
+    assert compare(tensors[output.name], want, output.dtype, operator.tolerance(output.name)).ok
+    assert all(np.array_equal(tensors[given], array) for given, array in inputs.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "why"),
+    [
+        ("mean", {**ROWS, "epilogue": "relu"}, "torch has no single call for mean with relu"),
+        ("c1d", {**CONVOLUTION, "L": 20, "epilogue": "bias,relu"}, "no single call for c1d with bias,relu"),
+        ("c1d", {**CONVOLUTION, "L": 20, "dtype": "i8"}, "torch computes c1d of floats"),
+        ("elementwise", ROWS, "torch has no single call for elementwise here"),
+    ],
+    ids=["epilogue", "two steps", "bytes", "chain"],
+)
+def test_why_it_has_no_call_is_said(name: str, words: Mapping[str, Any], why: str) -> None:
+    assert why in str(baselines.by_name("torch").missing(made(name, words), CPU))
