@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -196,6 +198,20 @@ def test_a_dropped_connection_is_made_again_or_told(server: LoopbackBoard) -> No
     assert board_hour.settled(server) == [] and server.files() == []
 
 
+def test_a_session_that_was_tidied_up_is_made_again_and_a_closed_one_is_not(server: LoopbackBoard) -> None:
+    """A shell may begin its run after its connection was lost and the session was closed."""
+    runner = runner_on(server)
+    assert runner.measure(*built(LOOPS)).ok
+    [folder] = server.sessions()
+    shutil.rmtree(folder)
+    assert runner.measure(*built(LOOPS)).ok and server.sessions() == [folder]
+    runner.close()
+    told = {"session": folder.name, "run": "run-9", "inputs": "inputs-0", "seconds": 1, "before": "", "after": ":"}
+    command = [*board._over_ssh(server.host), board._RUN % told]
+    late = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert late.returncode == board._NO_INPUTS and server.sessions() == []
+
+
 def test_a_full_disk_is_told(server: LoopbackBoard) -> None:
     if not os.path.ismount(server.disk):
         pytest.skip("only root can mount a disk that can be filled")
@@ -283,7 +299,7 @@ def test_one_command_ends_with_the_winner_the_table_and_the_analysis(
     for row in csv.DictReader(table.open()):
         assert row["Valid Output"] == "YES" and float(row["Kernel Time (s)"]) > 0.0
         assert row["u_mode_cycle"] == "50" and row["l2_miss(perf record)"] == "N/A", "cycles; no samples"
-    assert server.files() == []
+    assert board_hour.settled(server) == [] and server.files() == []
     assert main(["tune", "gemm", "MNK=8", "--target", "sim", "--host", server.host]) == 2
     assert "such as riscv:k1" in capsys.readouterr().err
 

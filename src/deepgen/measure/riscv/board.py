@@ -36,21 +36,27 @@ _CODE, _LOG, _PROGRAM, _INPUTS = "code", "log", "program", "inputs"
 _ROOT = 'root="${XDG_CACHE_HOME:-$HOME/.cache}/deepgen-board"'
 _OPEN = f"""
 {_ROOT}
-mkdir -p "$root" && find "$root" -mindepth 1 -maxdepth 1 -mmin +60 -exec rm -rf {{}} + ; uname -m
+mkdir -p "$root" && find "$root" -mindepth 1 -maxdepth 1 -mmin +60 -exec rm -rf {{}} +
+umask 077; mkdir -p "$root/%(session)s" && uname -m
 """
-# The folder has the shell's number: where a connection was lost, another shell may still be at the same run.
+# The folder has the shell's number: where a connection was lost, another shell may still be at the same run. That one
+# may even begin after the session was closed, so it makes no folder of a session.
 _RUN = f"""
-set -e; umask 077; {_ROOT}; place="$root/%(session)s/%(run)s-$$"
+set -e; umask 077; {_ROOT}; place="$root/%(session)s/%(run)s-$$"; [ -d "$root/%(session)s" ] || exit {_NO_INPUTS}
 trap 'was=$?; [ $was = 0 ] || echo >"$place/room" || echo No space left >&2; cd /; rm -rf "$place"; exit $was' EXIT
 trap 'exit 1' HUP INT TERM PIPE
-mkdir -p "$place"; cd "$place"; tar xf -
+mkdir "$place"; cd "$place"; tar xf -
 if [ -d {_INPUTS} ]; then rm -rf ../%(inputs)s; mv {_INPUTS} ../%(inputs)s; fi
 [ -d ../%(inputs)s ] || exit {_NO_INPUTS}
 ln -s ../%(inputs)s/* .; chmod 700 {_PROGRAM}; code=0
 timeout -k 1 %(seconds)d %(before)s./{_PROGRAM} . >{_LOG} 2>&1 </dev/null || code=$?
 echo $code >{_CODE}; %(after)s; rm -f {_PROGRAM} set-*; tar cf - .
 """
-_CLOSE = f'{_ROOT}; rm -rf "$root/%(session)s"'
+# While such a shell writes into the folder, it is not empty, and stays.
+_CLOSE = f"""
+{_ROOT}
+for attempt in 1 2 3 4 5; do rm -rf "$root/%(session)s" && break; sleep 1; done
+"""
 _TIMEOUT = 124  # the exit code of timeout
 _HOST = re.compile(r"(?:[\w.-]+@)?[\w][\w.-]*(?::\d{1,5})?")
 
@@ -73,7 +79,7 @@ class Board:
         self._runs = 0
         self._waiting: subprocess.Popen[bytes] | None = None  # for a program
         self._closed = False
-        machine = self._asked(_OPEN, b"", _TRANSFER_SECONDS).decode(errors="replace").strip()
+        machine = self._open()
         if machine != "riscv64":
             raise BadInput(f"{target.host} is {machine[:40] or 'unknown'}", allowed="a riscv64 board as --host")
         self.conditions: Mapping[str, Json] = {"host": target.host}
@@ -106,6 +112,7 @@ class Board:
                 break
             except _NoInputs:  # somebody has tidied up
                 self._there.discard(inputs.name)
+                self._open()
         else:
             raise DeepgenError(f"{self._host}: what is sent there does not stay there")
         self._there.add(inputs.name)
@@ -116,6 +123,11 @@ class Board:
         # A shell adds 128 to the number of a signal.
         signalled = 128 - code if code > 128 else code
         return replace(ran, code=signalled, in_time=code != _TIMEOUT, log=ran.read(_LOG))
+
+    def _open(self) -> str:
+        """Make the folder of the session; gives the kind of the machine."""
+        said = self._asked(_OPEN % {"session": self._session}, b"", _TRANSFER_SECONDS)
+        return said.decode(errors="replace").strip()
 
     def uncountable(self, events: Sequence[str]) -> Mapping[str, str]:
         """The events that the board's perf cannot count, each with the reason. It is asked once about each."""
