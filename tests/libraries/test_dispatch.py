@@ -218,18 +218,20 @@ def test_where_a_vendor_is_faster_within_the_noise_ours_serves(library: Library)
 
 
 def test_an_operator_by_rules_gets_a_kernel_for_its_shape(expressed_ones: Path, tmp_path: Path) -> None:
-    """Its kernels serve one shape each: where others are tuned, one is made at the first use of this one."""
+    """Its kernels serve one shape each: where others are tuned, one is made at the first use of this one. Without
+    rivals: torch, where it is installed, would serve it meanwhile.
+    """
     folder = shutil.copytree(expressed_ones, tmp_path / "library")
     unseen = dg.operator("mean", rows=3, cols=10)
-    unserved = dg.library(folder).choose(unseen, "cpu")
+    unserved = dg.library(folder).choose(unseen, "cpu", ())
     assert unserved.how == "none" and "made for one shape each" in unserved.reason
     assert "mean f32 rows=2 cols=6" in unserved.reason
-    choice = dg.library(folder, dispatch="measure").choose(unseen, "cpu")
+    choice = dg.library(folder, dispatch="measure").choose(unseen, "cpu", ())
     assert choice.how == "exact"
     x = np.arange(30, dtype=np.float32).reshape(3, 10)
     assert np.allclose(choice.load()(x).ravel(), x.mean(axis=1))
-    assert dg.library(folder).choose(unseen, "cpu").how == "exact", "and another process has it"
-    other = dg.library(folder).choose(dg.operator("mean", rows=3, cols=10, dtype="f64"), "cpu")
+    assert dg.library(folder).choose(unseen, "cpu", ()).how == "exact", "and another process has it"
+    other = dg.library(folder).choose(dg.operator("mean", rows=3, cols=10, dtype="f64"), "cpu", ())
     assert other.how == "none" and "in any shape" in other.reason
 
 
