@@ -77,7 +77,7 @@ if {everything}:
     os.environ["XDG_CACHE_HOME"], os.environ["TMPDIR"] = str(disk / "cache"), str(disk)
 process = start(*TUNE)
 while process.poll() is None and len(trials()) < 20:
-    time.sleep(0.02)
+    time.sleep(0.1)
 fill()
 seen["stopped"] = end(process)
 seen["kept"] = trials()

@@ -73,7 +73,7 @@ def test_a_study_goes_on_when_workers_and_compilers_are_killed(tmp_path: Path) -
     kills = {"worker": 0, "compiler": 0}
     before = 0
     while tuner.poll() is None:
-        time.sleep(0.02)
+        time.sleep(0.1)
         # A kernel is tried again once and a build twice: none may be hit more often than that, or it is blamed.
         ended = trials_ended(tmp_path / "deepgen-studies")
         kind = min(kills, key=lambda k: kills[k])
