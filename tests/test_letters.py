@@ -20,6 +20,7 @@ FAMILIES = (
 OTHERS = (
     "operators/conv2d.py", "operators/conv2d_answers.py", "generators/templates/c_conv2d",
     "generators/templates/simt_conv2d", "operators/named", "cli/heron_file.py", "baselines/cudnn.py",
+    "baselines/torch_named.py",
 )  # fmt: skip
 LIBRARIES = (
     "cblas.py", "cublaslt.py", "cublaslt_api.py", "cutlass_dsl.py", "numpy_blas.py", "onednn.py", "rocm.py",
