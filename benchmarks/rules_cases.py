@@ -49,13 +49,17 @@ class Case:
         return OPERATORS.get(self.operator).make({**self.words, "dtype": dtype})
 
 
-def convolution(torch: Any, t: Mapping[str, Any], words: Words, name: str = "c2d") -> Callable[[], Any]:
-    """torch's call, with the weight in the order that torch likes best for the layout."""
-    last = words["layout"].endswith("c")
-    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(t["x"].dim()) if last else None
-    weight = torch_named.filters(name, words, t["weight"])
-    weight = weight.contiguous(memory_format=torch.contiguous_format if form is None else form)
-    return torch_named.convolution(torch, name, words, t["x"], weight)
+def convolution(name: str) -> Torch:
+    """torch's call for an operator, with the weight in the order that torch likes best for the layout."""
+
+    def call(torch: Any, t: Mapping[str, Any], words: Words) -> Callable[[], Any]:
+        last = words["layout"].endswith("c")
+        form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(t["x"].dim()) if last else None
+        weight = torch_named.filters(name, words, t["weight"])
+        weight = weight.contiguous(memory_format=torch.contiguous_format if form is None else form)
+        return torch_named.convolution(torch, name, words, t["x"], weight)
+
+    return call
 
 
 def cases() -> list[Case]:
@@ -65,12 +69,12 @@ def cases() -> list[Case]:
         def both(words: Words, layout: str = layout) -> Words:
             return {**words, "layout": layout}
 
-        found += [Case(f"conv {layout}", "c2d", both(words), convolution, "c_conv2d") for words in CONVOLUTIONS]
-        found += [Case(f"conv {layout}", "dil", both(DILATED), convolution)]
-        found += [Case(f"transposed {layout}", "t2d", both(TRANSPOSED), _transposed)]
-        found += [Case(f"depthwise {layout}", "dep", both(words), _depthwise) for words in DEPTHWISE]
-    found += [Case("conv other", "c1d", {**LINE, "layout": "nlc"}, convolution)]
-    found += [Case("conv other", "c3d", {**VOLUME, "layout": "ndhwc"}, convolution)]
+        found += [Case(f"conv {layout}", "c2d", both(words), convolution("c2d"), "c_conv2d") for words in CONVOLUTIONS]
+        found += [Case(f"conv {layout}", "dil", both(DILATED), convolution("dil"))]
+        found += [Case(f"transposed {layout}", "t2d", both(TRANSPOSED), convolution("t2d"))]
+        found += [Case(f"depthwise {layout}", "dep", both(words), convolution("dep")) for words in DEPTHWISE]
+    found += [Case("conv other", "c1d", {**LINE, "layout": "nlc"}, convolution("c1d"))]
+    found += [Case("conv other", "c3d", {**VOLUME, "layout": "ndhwc"}, convolution("c3d"))]
     for words in PRODUCTS:
         found += [Case("gemm", "gemm", {**words, "layout": layout}, _product, "c_gemm") for layout in ("nn", "nt")]
     found += [
@@ -94,14 +98,6 @@ def cases() -> list[Case]:
 
 def _call(compute: Callable[[Any, Mapping[str, Any], Words], Any]) -> Torch:
     return lambda torch, t, words: lambda: compute(torch, t, words)
-
-
-def _transposed(torch: Any, t: Mapping[str, Any], words: Words) -> Callable[[], Any]:
-    return convolution(torch, t, words, "t2d")
-
-
-def _depthwise(torch: Any, t: Mapping[str, Any], words: Words) -> Callable[[], Any]:
-    return convolution(torch, t, words, "dep")
 
 
 def _product(torch: Any, t: Mapping[str, Any], words: Words) -> Callable[[], Any]:

@@ -109,20 +109,20 @@ def gpu_cases() -> Iterator[GpuCase]:
         for name, (n, size, ci, co, k, stride, pad, dilation) in _IMAGES.items():
             words = _words(N=n, H=size, W=size, CI=ci, CO=co, k=k, stride=stride, pad=pad, layout=layout)
             kind = "conv" if dilation == 1 else "dilated"
-            yield _case(f"{kind} {layout}", name, "dil", {**words, "dilation": dilation}, convolution)
+            yield _case(f"{kind} {layout}", name, "dil", {**words, "dilation": dilation}, convolution("dil"))
         for name, (n, size, ci, co, k, stride, pad) in _TRANSPOSED.items():
             words = _words(N=n, H=size, W=size, CI=ci, CO=co, k=k, stride=stride, pad=pad, layout=layout)
-            yield _case(f"transposed {layout}", name, "t2d", words, _of_kind("transposed"))
-        depthwise = _case(f"depthwise {layout}", "dep", "dep", {**_DEPTHWISE, "layout": layout}, _of_kind("depthwise"))
+            yield _case(f"transposed {layout}", name, "t2d", words, convolution("t2d"))
+        depthwise = _case(f"depthwise {layout}", "dep", "dep", {**_DEPTHWISE, "layout": layout}, convolution("dep"))
         yield replace(depthwise, memory=True)
     for layout in ("nlc", "ncl"):
         for name, (n, length, ci, co, k, stride, pad) in _LINES.items():
             words = _words(N=n, L=length, CI=ci, CO=co, k=k, stride=stride, pad=pad, layout=layout)
-            yield _case(f"conv1d {layout}", name, "c1d", words, _lines if layout == "nlc" else convolution)
+            yield _case(f"conv1d {layout}", name, "c1d", words, _lines if layout == "nlc" else convolution("c1d"))
     for layout in ("ndhwc", "ncdhw"):
         for name, (n, depth, size, ci, co, k, stride, pad) in _VOLUMES.items():
             words = _words(N=n, D=depth, H=size, W=size, CI=ci, CO=co, k=k, stride=stride, pad=pad, layout=layout)
-            yield _case(f"conv3d {layout}", name, "c3d", words, convolution)
+            yield _case(f"conv3d {layout}", name, "c3d", words, convolution("c3d"))
     for name, (m, k, n) in _GEMM.items():
         yield _case("gemm", name, "gemm", _words(M=m, N=n, K=k, layout="nt"), _product)
     for name, (batch, m, k, n) in _BMM.items():
@@ -140,10 +140,6 @@ def _case(group: str, name: str, operator: str, words: Words, torch: Torch) -> G
 
 def _words(**words: Any) -> Words:
     return words
-
-
-def _of_kind(kind: str) -> Torch:
-    return lambda torch, t, words: convolution(torch, t, words, kind)
 
 
 def _lines(torch: Any, t: Any, words: Words) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import gzip
 import json
 import os
 import shutil
@@ -294,7 +293,7 @@ def test_kernels_for_another_device_are_not_run(tmp_path: Path) -> None:
 
 def test_what_travels_is_small_and_needs_only_the_standard_library_and_numpy() -> None:
     files = bundle_pack.travelling()
-    assert len(gzip.compress(b"".join(files.values()))) < 320 << 10, "in an archive that every Python reads"
+    assert sum(map(len, files.values())) < 1 << 20
     assert not [name for name in files if name.startswith(("deepgen/search", "deepgen/generators", "deepgen/cli"))]
     assert {name for name in files if not name.endswith(".py")} == {
         f"deepgen/measure/riscv/{name}" for name in ("count.c", "trace.c", "instructions.h")

@@ -29,6 +29,9 @@ _STUBS = {
     "deepgen.engines": "",
     "deepgen.tuning": "",
     "deepgen.space": "from deepgen.space.parse import parse\n",
+    # Programs that build kernels, which were built before they were packed.
+    "deepgen.build.toolchains.nvrtc_program": "",
+    "deepgen.build.toolchains.triton_program": "",
 }
 # For the machine that a bundle runs on, which need not be like this one.
 _BUILT_THERE = tuple(f"measure/riscv/{name}" for name in ("count.c", "trace.c", "instructions.h"))
@@ -90,12 +93,11 @@ def travelling() -> dict[str, bytes]:
         path = root.joinpath(*module.split(".")[1:])
         if path.is_dir():
             path = path / "__init__.py"
-            text = _STUBS[module].encode() if module in _STUBS else path.read_bytes()
         elif path.with_suffix(".py").is_file():
             path = path.with_suffix(".py")
-            text = path.read_bytes()
         else:
             continue  # a name inside a module
+        text = _STUBS[module].encode() if module in _STUBS else path.read_bytes()
         texts[f"deepgen/{path.relative_to(root).as_posix()}"] = text
         waiting += _imports(text)
     return texts
