@@ -15,7 +15,9 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from deepgen.libraries import Choice, Library
+from deepgen.libraries.entry import Entry
 from deepgen.operators import Operator
+from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.targets import Target
 from deepgen.torch.routes import Met
 from deepgen.torch.using import Use, use
@@ -174,6 +176,15 @@ class _Only:
     def __init__(self, library: Library, operator: Operator) -> None:
         self._library, self._operator = library, operator
 
+    def list(self) -> list[Entry]:
+        """Expressions are served by kernels of their own; other shapes of a named operator may have served this one."""
+        kind = type(self._operator)
+        return [
+            entry
+            for entry in self._library.list()
+            if entry.operator == self._operator or (kind is not ExpressionOperator and type(entry.operator) is kind)
+        ]
+
     def choose(self, operator: Operator, target: Target, among: tuple[str, ...] | None = None) -> Choice:
         if operator == self._operator:
             return self._library.choose(operator, target, among)
@@ -186,11 +197,11 @@ T = TypeVar("T")
 
 def _counted(used: Use, run: Callable[[], T]) -> tuple[T, _Counts]:
     """A result, with the calls of each operator that kernels served meanwhile, and those that they gave back."""
-    before = {id(met): (met.calls.served, met.calls.refused) for met in used.met}
+    before = {id(met.calls): (met.calls.served, met.calls.refused) for met in used.met}
     made = run()
     served, refused = dict[str, int](), dict[str, int]()
     for met in used.met:
-        first, second = before.get(id(met), (0, 0))
+        first, second = before.get(id(met.calls), (0, 0))
         for calls, more in ((served, met.calls.served - first), (refused, met.calls.refused - second)):
             if more:
                 name = met.operator.describe()

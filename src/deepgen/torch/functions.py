@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 
 from deepgen.torch.elements import TENSORS as ELEMENTS
 from deepgen.torch.guards import Check, check_of, modes, watched
+from deepgen.torch.looks import Looks
 from deepgen.torch.ops import OPS, TORCHS
 from deepgen.torch.routes import Router, Table
 from deepgen.torch.tried import PLAIN
@@ -92,6 +93,11 @@ class _Calls:
         if route is None or route.idle or made is not None:
             remember(self.places, place, given, None if route is None else route.eager(route.quick()))
         return self._torchs(*args, **named) if made is None else made
+
+    def earned(self) -> float:
+        """The seconds that kernels have saved so far."""
+        routes = {id(route.calls): route for route in self._table.values() if route is not None}
+        return sum(route.calls.served * route.saves for route in routes.values())
 
     def _leave_to_torch(self, input: Any, weight: Any) -> None:
         if len(self.torchs_own) >= _MOST_PLACES:
@@ -200,15 +206,24 @@ class Elements:
     Models call these most, and mostly with little to do or with a shape that is new, as a cache that grows has. Kernels
     are made for one shape, so calls are looked at only where the result may have as many elements as that of a kernel.
     A look takes the processor's time. Where a GPU waits for it, on `small` sizes, only the first calls are looked at,
-    so that kernels are ready, and then those that become part of a CUDA graph: replays call nothing.
+    so that kernels are ready, and then those that become part of a CUDA graph: replays call nothing. And where kernels
+    save less than the looks at other calls of Python's operators take, `looks` gives these up.
     """
 
-    def __init__(self, router: Router, kind: str, sizes: set[int] | range, small: Iterable[int] = ()) -> None:
-        """`sizes`: of all kernels, the small ones too."""
+    def __init__(
+        self,
+        router: Router,
+        kind: str,
+        sizes: set[int] | range,
+        small: Iterable[int] = (),
+        give_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`sizes`: of all kernels, the small ones too. `give_up`: put torch's own methods of tensors back."""
         self._sizes = sizes
         self._left = dict.fromkeys(small, _LOOKED_AT)
         self._torchs: Run = _cat if kind == "cat" else TORCHS[kind]
         self._calls = _Calls(router, kind, self._torchs)
+        self.looks = Looks(self._calls.earned, give_up)
         unary = self._unary if ELEMENTS[kind] == 1 else self._binary
         self.instead_of: Callable[[Run, bool], Run] = self._cat if kind == "cat" else unary
 
@@ -236,7 +251,7 @@ class Elements:
 
     def _unary(self, torchs: Run, operator: bool) -> Run:
         """`torchs` is what torch has in the place where ours shall stand. `operator`: which is one of Python's."""
-        large, sizes = self._large, self._sizes
+        large, sizes, looks, take = self._large, self._sizes, self.looks, self.looks.take
 
         def unary(a: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
             if a is _NOT_GIVEN or rest:
@@ -249,13 +264,17 @@ class Elements:
             """An operator of Python's, which has one operand and nothing else, and that is a tensor."""
             # Tensors without numbers are not asked for theirs: symbols are in no set.
             if type(a) not in PLAIN or a.numel() not in sizes:
+                try:
+                    take()
+                except IndexError:
+                    looks.settle()
                 return torchs(a)
             return large((a,), (a,), a.numel(), a.numel())
 
         return prefix if operator else unary
 
     def _binary(self, torchs: Run, operator: bool) -> Run:
-        large, sizes = self._large, self._sizes
+        large, sizes, looks, take = self._large, self._sizes, self.looks, self.looks.take
 
         def binary(a: Any = _NOT_GIVEN, b: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
             if rest or named or b is _NOT_GIVEN:
@@ -267,6 +286,10 @@ class Elements:
         def infix(a: Any, b: Any) -> Any:
             """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
             if type(a) not in PLAIN or a.numel() not in sizes or type(b) not in PLAIN:
+                try:
+                    take()
+                except IndexError:
+                    looks.settle()
                 return torchs(a, b)
             return large((a, b), (a, b), a.numel(), a.numel())
 

@@ -33,6 +33,7 @@ from deepgen.vocabulary import BadInput, DeepgenError
 TORCH = ("torch", "torch-gpu")  # its names as a baseline
 KINDS_DECIDED = 500  # kinds of calls: where shapes never repeat, deciding would cost more than kernels gain
 LAUNCH = 2e-6  # seconds that one more launch costs where launches follow each other closely
+_UNKNOWN = 1.0  # seconds, in place of a gain that is not known
 _MOST = 1000  # threads and streams that a route is ready for at a time
 
 
@@ -122,6 +123,14 @@ class Route:
         else:
             self.calls.served += 1
         return made
+
+    @property
+    def saves(self) -> float:
+        """The seconds that a call takes less, at most: on the GPU, or of the processor's time. Where the gain is not
+        known, nothing costs more.
+        """
+        calling = self.raced.calling if self.raced is not None else None
+        return max(0.0, min(self.gain, _UNKNOWN), 0.0 if calling is None else calling[1] - calling[0])
 
     @property
     def idle(self) -> bool:

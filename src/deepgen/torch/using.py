@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import wraps
+from dataclasses import replace
+from functools import partial, wraps
 from sys import maxsize
 from types import CodeType, TracebackType
 from typing import Any
@@ -52,6 +53,7 @@ _SCRIPT = torch.jit.script
 # The compiler tells functions apart by their code objects: what it compiled with the kernels of one library is not for
 # another. Libraries have their own, which last, so that what is compiled with one stays so when that is used again.
 _CODES: WeakKeyDictionary[Any, dict[tuple[bool, CodeType], CodeType]] = WeakKeyDictionary()
+_GIVEN_UP = "tensors' own methods are torch's again: looking at all calls took longer than this saved"
 _GRAPH, _CAPTURES = torch.cuda.CUDAGraph, ("capture_begin", "capture_end")
 
 
@@ -65,26 +67,31 @@ class Use:
         kinds = _kinds(library)
         self._functions = {kind: made for kind, made in _functions(self._router).items() if kind in kinds}
         self._placed = [(*place, made) for kind, made in self._functions.items() for place in _PLACES[kind]]
-        self._elements = []
+        self._given_up: set[str] = set()  # kinds whose methods of tensors are torch's own again
+        self._elements = {}
         for kind, (sizes, small) in _sizes(library).items():
-            ours = Elements(self._router, kind, sizes, small)
+            ours = Elements(self._router, kind, sizes, small, partial(self._give_up, kind))
             for owner, name in _PLACES[kind]:
                 made = ours.instead_of(_TORCHS[owner, name], name.startswith("__"))
                 self._placed.append((owner, name, made))
-            self._elements += [ours] if small else []
+            self._elements[kind] = ours
         codes = _CODES.setdefault(library, {})
         for *_, made in self._placed:
             made.__code__ = codes.setdefault((race, made.__code__), made.__code__.replace())
         if self._elements:
             self._placed += [(_GRAPH, name, self._told_of(name)) for name in _CAPTURES]
         self._before: list[tuple[Any, str, Any]] = []  # what stood where our functions stand
+        self._captures = False
         self._unknown = [*{made for owner, _, made in self._placed if owner is not _GRAPH}]  # to the compiler
         self._leave: Callable[[], None] | None = None  # the compiler, once it is imported
 
     @property
     def met(self) -> tuple[Met, ...]:
         """What was called, whether a kernel of the library serves it, and why."""
-        return tuple(self._router.met)
+        return tuple(
+            replace(met, why=f"{met.why}; {_GIVEN_UP}") if met.ours and self._is_given_up(met.operator) else met
+            for met in self._router.met
+        )
 
     def __enter__(self) -> Use:
         if IN_USE:
@@ -100,17 +107,42 @@ class Use:
         for owner, name, made in self._placed:
             self._before.append((owner, name, vars(owner).get(name)))
             setattr(owner, name, made)
+        self._without_given_up()
         for owner, name in (*_OLDER, *(_COMPILERS if self._leave is None else ())):
             self._before.append((owner, name, vars(owner)[name]))
             setattr(owner, name, self._aside(vars(owner)[name], compiles=owner is not torch.jit))
 
     def _put_back(self) -> None:
-        for owner, name, before in reversed(self._before):
-            if before is None:
-                delattr(owner, name)  # inherited
-            else:
-                setattr(owner, name, before)
+        for place in reversed(self._before):
+            _restore(*place)
         self._before.clear()
+
+    def _give_up(self, kind: str) -> None:
+        """Torch's own methods of tensors again for one kind of operators on elements, but while graphs are captured.
+
+        Functions stay, as the compiler tells by them what it compiled with a library.
+        """
+        self._given_up.add(kind)
+        self._without_given_up()
+
+    def _without_given_up(self) -> None:
+        names = {name for kind in self._given_up for owner, name in _PLACES[kind] if owner is torch.Tensor}
+        for owner, name, before in [] if self._captures else self._before:
+            if owner is torch.Tensor and name in names:
+                _restore(owner, name, before)
+
+    def _is_given_up(self, operator: Any) -> bool:
+        return isinstance(operator, ExpressionOperator) and operator.told.name in self._given_up
+
+    def _captured(self, *, begin: bool) -> None:
+        """A CUDA graph is captured from now on, or is so no longer."""
+        self._captures = begin
+        for ours in self._elements.values():
+            ours.captures(begin=begin)
+        for owner, name, made in self._placed if begin and self._before and self._given_up else ():
+            if owner is torch.Tensor:
+                setattr(owner, name, made)
+        self._without_given_up()
 
     def _told_of(self, name: str) -> Callable[..., Any]:
         """A method of torch's graphs; kernels for operators on elements are told of captures by it.
@@ -122,12 +154,10 @@ class Use:
 
         @wraps(torchs)
         def call(graph: Any, *args: Any, **named: Any) -> Any:
-            for one in self._elements:
-                one.captures(begin=False)
+            self._captured(begin=False)
             made = torchs(graph, *args, **named)
             if begin:  # and did not fail
-                for one in self._elements:
-                    one.captures(begin=True)
+                self._captured(begin=True)
             return made
 
         return call
@@ -179,6 +209,14 @@ class Use:
             for met in self.met
         ]
         return "\n".join(rows) if rows else "nothing was called yet"
+
+
+def _restore(owner: Any, name: str, before: Any) -> None:
+    """What stood in a place before ours; None: it was inherited."""
+    if before is not None:
+        setattr(owner, name, before)
+    elif name in vars(owner):
+        delattr(owner, name)
 
 
 def use(library: Library, *, race: bool = True) -> Use:
