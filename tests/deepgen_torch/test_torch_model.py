@@ -25,6 +25,14 @@ def model() -> Any:
     return torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.ReLU(), torch.nn.Linear(48, 64), torch.nn.Softmax(-1))
 
 
+class Listed(Everything):
+    """With entries for what the model calls."""
+
+    def list(self) -> Any:
+        here = SimpleNamespace(runner="cpu")
+        return [SimpleNamespace(operator=one, target=here) for one in (dg.gemm(16, 16, 16), dg.softmax(20, 64))]
+
+
 def test_a_recording_lists_what_ran_forward_and_backward() -> None:
     made, x = model(), torch.randn(2, 10, 64)
     with dt.record() as work:
@@ -86,14 +94,14 @@ def test_outputs_are_compared_with_eager_torchs() -> None:
         weight = torch.ones(8, 8)
         return lambda: torch.nn.functional.linear(torch.ones(4, 8), weight)
 
-    result = benching.bench(make, Everything(), rounds=2, compiled=False)
+    result = benching.bench(make, Listed(), rounds=2, compiled=False)
     assert [row.name for row in result.rows] == ["eager", "eager + deepgen"]
     assert all(row.difference == 0.0 and len(row.samples) == 2 for row in result.rows)
     assert benching._difference([torch.tensor([1.0, 3.0])], [torch.tensor([1.0, 2.0])]) == 0.5
 
 
 def test_calls_that_kernels_served_are_counted_for_each_way() -> None:
-    result = benching.bench(lambda: (model(), torch.randn(20, 64)), Everything(), rounds=1, compiled=False)
+    result = benching.bench(lambda: (model(), torch.randn(20, 64)), Listed(), rounds=1, compiled=False)
     ours = {met.operator.describe() for met in result.met if met.ours}
     eager, with_library = result.rows
     assert not eager.served and with_library.served == dict.fromkeys(ours, 1) and not with_library.refused
@@ -105,11 +113,7 @@ def test_what_a_library_makes_slower_is_said_with_the_operator(monkeypatch: pyte
     for name in ("race", "race_for_cores"):
         monkeypatch.setattr(routes, name, lambda *_: Raced(1.0, 2.0, True))
     timed: list[set[str]] = []
-    here, own = SimpleNamespace(runner="cpu"), (torch.softmax, torch.nn.functional.linear)
-
-    class Listed(Everything):
-        def list(self) -> Any:
-            return [SimpleNamespace(operator=one, target=here) for one in (dg.gemm(16, 16, 16), dg.softmax(20, 64))]
+    own = torch.softmax, torch.nn.functional.linear
 
     def given_times(ways: Any, rounds: int) -> dict[str, list[float]]:
         with ways[1].within() as used:
@@ -142,15 +146,15 @@ def test_errors_of_a_users_model_are_told_as_such(monkeypatch: pytest.MonkeyPatc
         raise ValueError("no weights\nand more")
 
     with pytest.raises(DeepgenError, match=r"^the function that makes the model fails: ValueError: no weights$"):
-        benching.bench(fails, Everything(), rounds=1)
+        benching.bench(fails, Listed(), rounds=1)
     with pytest.raises(DeepgenError, match=r"^the model fails: ValueError: no weights$"):
-        benching.bench(lambda: fails, Everything(), rounds=1)
+        benching.bench(lambda: fails, Listed(), rounds=1)
     monkeypatch.setattr(torch, "compile", lambda run: fails)
     with pytest.raises(DeepgenError, match=r"^torch.compile fails; --no-compile leaves it out: ValueError"):
-        benching.bench(lambda: (torch.neg, torch.ones(2)), Everything(), rounds=1)
+        benching.bench(lambda: (torch.neg, torch.ones(2)), Listed(), rounds=1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeepgenError, match="a GPU that torch can use is missing"):
-        benching.bench(lambda: (torch.neg, torch.ones(2)), Everything(), rounds=1, graphs=True)
+        benching.bench(lambda: (torch.neg, torch.ones(2)), Listed(), rounds=1, graphs=True)
 
 
 def test_a_gpu_is_kept_busy_while_its_operators_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
