@@ -14,7 +14,6 @@ from deepgen.libraries.candidates import Candidate, Config
 from deepgen.libraries.choice import Choice, comparable, related
 from deepgen.libraries.entry import Entry
 from deepgen.libraries.racing import (
-    ROUNDS,
     Runners,
     contender_of,
     first_wrong,
@@ -167,7 +166,7 @@ class _Race:
             order = [name for name in order if name not in self._last]
         return None
 
-    def _time(self, names: list[str], rounds: int = ROUNDS) -> None:
+    def _time(self, names: list[str], rounds: int | None = None) -> None:
         """The machine may be faster or slower than in the race before. Who takes no part any more was slower than the
         fastest there, and its time is changed as that one's is: so it stays slower in what is kept.
         """

@@ -19,7 +19,7 @@ from deepgen.tuning.finals import finals_inputs
 from deepgen.tuning.statistics import paired_ratio
 from deepgen.vocabulary import Artifact, DeepgenError, Measurement
 
-_FEWEST_ROUNDS, ROUNDS, _RACE_SECONDS = 3, 20, 4.0
+_FEWEST_ROUNDS, _ROUNDS, _RACE_SECONDS = 3, 20, 4.0
 
 
 class Runners:
@@ -96,10 +96,11 @@ def first_wrong(runner: Supervisor, task: Task, contender: Contender) -> str | N
     return None
 
 
-def compared(runner: Supervisor, contenders: Sequence[Contender], rounds: int = ROUNDS) -> list[Measurement]:
+def compared(runner: Supervisor, contenders: Sequence[Contender], rounds: int | None = None) -> list[Measurement]:
     """Rounds in which all take part: a few first, then as many as the time allows, without those that failed.
 
-    What a round takes is seen in the second few: the first load everything, the frameworks of baselines among it.
+    `rounds`: at most, where not as many as usual. What a round takes is seen in the second few: the first load
+    everything, the frameworks of baselines among it.
     """
     out = runner.compare(contenders, _FEWEST_ROUNDS, 0)
     more = _FEWEST_ROUNDS
@@ -112,7 +113,7 @@ def compared(runner: Supervisor, contenders: Sequence[Contender], rounds: int = 
         for place, then in zip(able, again, strict=True):
             out[place] = replace(then, samples=(*out[place].samples, *then.samples)) if then.ok else then
         fitting = int(_RACE_SECONDS * more / (time.monotonic() - started))
-        more = min(rounds, fitting) - 2 * _FEWEST_ROUNDS
+        more = min(rounds or _ROUNDS, fitting) - 2 * _FEWEST_ROUNDS
     return out
 
 
@@ -134,7 +135,7 @@ def task_at(operator: Operator, like: Entry) -> Task:
 
 
 def measured(
-    task: Task, contenders: Sequence[Contender], runners: Runners, rounds: int = ROUNDS
+    task: Task, contenders: Sequence[Contender], runners: Runners, rounds: int | None = None
 ) -> dict[str, Measurement]:
     """By name, with the baselines that can run."""
     all_of = [*contenders, *map(Contender, baselines.raced(baselines.find(task.operator, task.target)))]
