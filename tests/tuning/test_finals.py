@@ -278,3 +278,35 @@ def test_a_trial_that_was_disturbed_in_most_of_its_runs_takes_part() -> None:
     assert entrants([slow, failed, late, *best], keep=1) == ([best[0], late, best[1], slow], 2)
     assert entrants([late, *best], keep=3) == ([*best, late], 3), "it takes part anyway"
     assert entrants([failed], keep=3) == ([], 3)
+
+
+def missed(
+    noise: float, slowed: float, target: str = "cpu", clock: Clock | None = None
+) -> tuple[set[int], object, int]:
+    """Who takes part in finals, who wins and after how many rounds, where trial 1 is the best of 20 kernels by a fifth
+    and its trial looked that many times slower than it is."""
+    seconds = {0: 1e-3, 1: 0.7e-3, **{number: (0.84 + 0.01 * number) * 1e-3 for number in range(2, 20)}}
+    taken = {**seconds, 1: slowed * seconds[1]}
+    trials = [replace(trial(n), measurement=Measurement(Verdict.CORRECT, samples=(t,))) for n, t in taken.items()]
+    arena, task = Arena(seconds, noise), replace(SIMULATED, target=targets.resolve(target))
+    result = run_finals(arena, task, trials, kernel, default=trials[0], keep=3, baselines=False, clock=clock)
+    rows = result["finalists"]
+    assert isinstance(rows, list)
+    return {row["trial"] for row in rows if isinstance(row, dict)}, result["winner"], arena.rounds  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.05])
+def test_the_best_kernel_wins_though_its_whole_trial_fell_into_a_slow_phase(noise: float) -> None:
+    for slowed in (1.3, 2.0):  # behind a few others, and behind all of them
+        racing, winner, _ = missed(noise, slowed)
+        assert winner == 1 and {0, 1, 2, 3, 4} <= racing and len(racing) <= 6
+
+
+def test_slower_trials_are_looked_at_again_only_where_that_may_help() -> None:
+    assert missed(0.001, 1.0)[0] == {0, 1, 2, 3}, "nothing was slowed, and nobody joins"
+    assert missed(0.001, 4.0)[:2] == ({0, 2, 3, 4}, 2), "no machine is so uneven"
+    racing, winner, rounds = missed(0.001, 2.0, target="sim")
+    assert (racing, winner, rounds) == ({0, 2, 3, 4}, 2, finals.CHUNK), "nobody else is on a device of its own"
+    hurried = Clock(60.0)
+    hurried.measured(120.0, 60)
+    assert 1 not in missed(0.001, 2.0, clock=hurried)[0], "a budget that is hardly enough for the race goes there"

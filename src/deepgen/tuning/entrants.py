@@ -1,21 +1,67 @@
-"""Who takes part in finals: the fastest trials and those that were disturbed. Finals themselves add the default."""
+"""Who takes part in finals: the fastest trials, and those that may only look slower. Finals add the default."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 
-from deepgen.vocabulary import Trial
+from deepgen.engines.base import Arena
+from deepgen.measure.base import Contender
+from deepgen.tuning.statistics import TIE, paired_ratio
+from deepgen.vocabulary import Kernel, Trial
 
 RESERVES = 4  # candidates per finalist: some may fail on harder inputs
 _DISTURBED, _MOST_DISTURBED = 0.75, 2  # of the usual time, and how many such trials take part
+_SLOWED = 3.0  # times: slower than the best by more than this is not explained by what others do on the machine
+_HEATED, _HEAT_SECONDS = 8, 3.0  # trials in the heat per finalist, and the seconds that their runs may take
+_HEAT_ROUNDS, _HEAT_RUNS = 3, 5  # of each trial in the heat; with those that verify it
 
 
 def entrants(trials: Iterable[Trial], keep: int) -> tuple[list[Trial], int]:
     """The candidates, best first, and how many of them shall race: the first `keep`, and those that were disturbed."""
-    right = sorted((t for t in trials if t.ok), key=lambda trial: (trial.seconds or 0.0, trial.rank))
+    right = _by_time(trials)
     doubtful = [t for t in _disturbed(right) if t not in right[:keep]]
     reserves = [t for t in right[keep : RESERVES * keep] if t not in doubtful]
     return [*right[:keep], *doubtful, *reserves], keep + len(doubtful)
+
+
+def overlooked(
+    session: Arena,
+    trials: Iterable[Trial],
+    racing: Sequence[Trial],
+    emit: Callable[[Trial], Kernel],
+    seed: int,
+    samples: float,
+) -> list[Trial]:
+    """The fastest of those that would not race, if they beat the best trial when they run beside it.
+
+    A processor that serves others too is slow for seconds at a time, longer than a trial takes: every run of the
+    fastest kernel may have been slow, and nothing in its samples shows that. `samples` is how many may be taken.
+    """
+    right, known = _by_time(trials), {trial.id for trial in racing}
+    most = int(min(_HEATED * len(known), samples / _HEAT_RUNS))
+    timed = [(t, t.seconds or 0.0) for t in right[: len(known) + most]]
+    near = [(t, seconds) for t, seconds in timed if t.id not in known and seconds <= _SLOWED * timed[0][1]]
+    spent = accumulate(_HEAT_RUNS * seconds for _, seconds in near)
+    heated = [t for (t, _), seconds in zip(near, spent, strict=True) if seconds <= _HEAT_SECONDS]
+    if not heated:
+        return []
+    contenders = [Contender(f"trial {trial.id}", emit(trial)) for trial in (right[0], *heated)]
+    first, *others = session.compare(contenders, _HEAT_ROUNDS, seed)
+    if not first.ok:
+        return []
+    ratios = [
+        (paired_ratio(measured.samples, first.samples).estimate, trial.id, trial)
+        for trial, measured in zip(heated, others, strict=True)
+        if measured.ok
+    ]
+    faster = sorted(row for row in ratios if row[0] < 1.0 - TIE)
+    return [trial for *_, trial in faster[:_MOST_DISTURBED]]
+
+
+def _by_time(trials: Iterable[Trial]) -> list[Trial]:
+    """Those that are right, the fastest first."""
+    return sorted((t for t in trials if t.ok), key=lambda trial: (trial.seconds or 0.0, trial.rank))
 
 
 def _disturbed(right: Sequence[Trial]) -> list[Trial]:

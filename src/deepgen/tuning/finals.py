@@ -15,7 +15,7 @@ from deepgen.engines.base import Arena
 from deepgen.measure import handed
 from deepgen.measure.base import STRIDED, Contender, Task
 from deepgen.tuning.clock import Clock
-from deepgen.tuning.entrants import entrants
+from deepgen.tuning.entrants import entrants, overlooked
 from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
 from deepgen.tuning.text import counted
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
@@ -29,7 +29,7 @@ SHOWN_WIDTH = 0.04  # of the intervals that a user sees, as a share of the ratio
 ENOUGH = 0.004  # half-width of the decisive intervals at which more rounds would decide nothing
 CALM_SECONDS = 20.0  # that finals wait for a calm machine at most
 RACE_SECONDS = 30.0  # that a race lasts at most
-_QUALIFYING, _WAITING, _RACING = 0.3, 0.2, 0.7  # of the budget that is left, when each begins
+_HEATING, _QUALIFYING, _WAITING, _RACING = 0.1, 0.3, 0.2, 0.7  # of the budget that is left, when each begins
 OTHER_SEEDS = 2  # sets of inputs that a finalist must be right on, in addition to the study's own
 
 
@@ -86,9 +86,15 @@ def run_finals(
     names = asked_for(baselines, able)
     candidates, keep = entrants(trials, keep)
     keep = min(keep, max(2, int(min(keep, clock.samples_left(_RACING * (1 - _QUALIFYING)) / CHUNK - len(names)))))
-    if default is not None and all(default.id != trial.id for trial in candidates[:keep]):
-        candidates, keep = [default, *(t for t in candidates if t.id != default.id)], keep + 1
     with session.quiet():
+        if task.target.shares_cores_with_builds:  # and with whatever else runs there
+            say("builds paused: another look at slower trials")
+            with clock.on("measuring"):
+                most = clock.samples_left(_HEATING)
+                late = overlooked(session, trials, candidates[:keep], emit, task.seed, most)
+            candidates, keep = _before(late, candidates, keep)
+        if default is not None and all(default.id != trial.id for trial in candidates[:keep]):
+            candidates, keep = _before([default], candidates, keep)
         say("builds paused: verifying finalists on other inputs")
         with clock.on("verifying"):
             finalists, dropped = qualify(session, task, candidates, emit, keep, default, _QUALIFYING * clock.left)
@@ -138,6 +144,12 @@ def run_finals(
         "conditions": race.conditions,
         "waited": waited,
     }
+
+
+def _before(first: Sequence[Trial], candidates: Sequence[Trial], keep: int) -> tuple[list[Trial], int]:
+    """The candidates with these in front, and how many shall race then."""
+    ids = {trial.id for trial in first}
+    return [*first, *(t for t in candidates if t.id not in ids)], keep + len(first)
 
 
 def asked_for(baselines: bool | Sequence[str], able: Sequence[str]) -> list[str]:
