@@ -79,7 +79,7 @@ def scaled_mm_of(router: Router) -> Run:
             place = -id(scale_b) if use_fast_accum else id(scale_b)
             own = torchs_own.get(place)
             if own is not None and (input.numel(), mat2.numel()) in own[1]:
-                return SCALED_MM(input, mat2, scale_a, scale_b, out_dtype=_BF16, use_fast_accum=use_fast_accum)
+                return SCALED_MM(input, mat2, scale_a, scale_b, None, None, _BF16, use_fast_accum)
             known = () if modes() or forward_ad._current_level >= 0 else places[_is_grad_enabled()].get(place, ())
             for check, run in known:
                 if check(input, mat2, scale_a, scale_b):
