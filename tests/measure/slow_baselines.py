@@ -51,7 +51,8 @@ class Chooses(Slow):
         seconds: Callable[[Callable[[], None]], float],
     ) -> Callable[[], None]:
         run = self.prepare(operator, tensors, threads)
-        if seconds(run) > 0.5 * self.seconds:
+        # If the host's time were counted, no sample could be shorter. One may be long if others use the processor.
+        if min(seconds(run) for _ in range(5)) > 0.5 * self.seconds:
             raise AssertionError("the host's time was counted")
         return run
 
