@@ -233,9 +233,7 @@ class Elements:
             (self._sizes.update if begin else self._sizes.difference_update)(self._left)
 
     def _large(self, args: tuple[Any, ...], tensors: tuple[Any, ...], place: Any, size: int) -> Any:
-        """A call with many elements. Those that were met before are found where they are called: in a model, one more
-        function of Python's costs microseconds.
-        """
+        """A call with many elements."""
         left = self._left.get(size)
         if left:
             self._left[size] = left - 1
@@ -253,8 +251,7 @@ class Elements:
 
     def _unary(self, torchs: Run, operator: bool) -> Run:
         """`torchs` is what torch has in the place where ours shall stand. `operator`: which is one of Python's."""
-        large, sizes, small, places = self._large, self._sizes, self._left, self._calls.places
-        looks, take = self.looks, self.looks.take
+        large, sizes, looks, take = self._large, self._sizes, self.looks, self.looks.take
 
         def unary(a: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
             if a is _NOT_GIVEN or rest:
@@ -266,26 +263,18 @@ class Elements:
         def prefix(a: Any) -> Any:
             """An operator of Python's, which has one operand and nothing else, and that is a tensor."""
             # Tensors without numbers are not asked for theirs: symbols are in no set.
-            if type(a) in PLAIN:
-                size = a.numel()
-                if size in sizes:
-                    if size not in small and not modes() and forward_ad._current_level < 0:
-                        for check, run in places[_is_grad_enabled()].get(size, ()):
-                            if check(a):
-                                made = None if run is None else run(a)
-                                return torchs(a) if made is None else made
-                    return large((a,), (a,), size, size)
-            try:
-                take()
-            except IndexError:
-                looks.settle()
-            return torchs(a)
+            if type(a) not in PLAIN or a.numel() not in sizes:
+                try:
+                    take()
+                except IndexError:
+                    looks.settle()
+                return torchs(a)
+            return large((a,), (a,), a.numel(), a.numel())
 
         return prefix if operator else unary
 
     def _binary(self, torchs: Run, operator: bool) -> Run:
-        large, sizes, small, places = self._large, self._sizes, self._left, self._calls.places
-        looks, take = self.looks, self.looks.take
+        large, sizes, looks, take = self._large, self._sizes, self.looks, self.looks.take
 
         def binary(a: Any = _NOT_GIVEN, b: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
             if rest or named or b is _NOT_GIVEN:
@@ -296,42 +285,28 @@ class Elements:
 
         def infix(a: Any, b: Any) -> Any:
             """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
-            if type(a) in PLAIN and type(b) in PLAIN:
-                size = a.numel()
-                if size in sizes:
-                    if size not in small and not modes() and forward_ad._current_level < 0:
-                        for check, run in places[_is_grad_enabled()].get(size, ()):
-                            if check(a, b):
-                                made = None if run is None else run(a, b)
-                                return torchs(a, b) if made is None else made
-                    return large((a, b), (a, b), size, size)
-            try:
-                take()
-            except IndexError:
-                looks.settle()
-            return torchs(a, b)
+            if type(a) not in PLAIN or a.numel() not in sizes or type(b) not in PLAIN:
+                try:
+                    take()
+                except IndexError:
+                    looks.settle()
+                return torchs(a, b)
+            return large((a, b), (a, b), a.numel(), a.numel())
 
         return infix if operator else binary
 
     def _cat(self, torchs: Run, operator: bool) -> Run:
-        large, sizes, small, places = self._large, self._sizes, self._left, self._calls.places
+        large, sizes = self._large, self._sizes
 
         def cat(tensors: Any = _NOT_GIVEN, dim: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
             if rest or named or type(tensors) not in (tuple, list) or len(tensors) != 2:
                 return torchs(*_given(tensors, dim, *rest), **named)
             a, b = tensors
             along = 0 if dim is _NOT_GIVEN else dim
-            if type(a) in PLAIN and type(b) in PLAIN and type(along) is int:
-                first = a.numel()
-                size = first + b.numel()
-                if size in sizes:
-                    if size not in small and not modes() and forward_ad._current_level < 0:
-                        for check, run in places[_is_grad_enabled()].get((along, first), ()):
-                            if check(a, b):
-                                made = None if run is None else run(a, b)
-                                return torchs(tensors, along) if made is None else made
-                    return large((along, a, b), (a, b), (along, first), size)
-            return torchs(tensors, along)
+            plain = type(a) in PLAIN and type(b) in PLAIN and type(along) is int
+            if not plain or a.numel() + b.numel() not in sizes:
+                return torchs(tensors, along)
+            return large((along, a, b), (a, b), (along, a.numel()), a.numel() + b.numel())
 
         return cat
 
